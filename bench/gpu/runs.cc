@@ -1,14 +1,10 @@
 #include "bench/gpu/runs.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <optional>
-#include <string_view>
 
 #include "bench/gpu/attention/attention_ranks.h"
 #include "bench/gpu/attention/attention_time.h"
@@ -23,18 +19,15 @@
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/overlap/overlap.h"
 #include "bench/gpu/overlap/sweep.h"
-#include "bench/gpu/prediction/points.h"
 #include "bench/gpu/products/gemm_compare.h"
 #include "bench/gpu/products/gemm_fp8.h"
 #include "bench/gpu/products/loops.h"
+#include "bench/gpu/report.h"
 #include "bench/gpu/worlds/startup.h"
 #include "bench/gpu/worlds/watchdog.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/ops/calibrate/calibrate_gpus.h"
 #include "stretto/predict/prediction.h"
-#include "stretto/runtime/cuda/cublaslt.h"
-#include "stretto/runtime/cuda/nccl.h"
 
 namespace stretto::bench {
 namespace {
@@ -194,68 +187,6 @@ int compile_programs(const std::vector<LabelledProgram>& programs, bool proof) {
   fmt::print("compile: {} kernels, {} failed, {} dirty\n", programs.size(), failed, dirty);
   return failed == 0 ? 0 : 1;
 }
-
-namespace {
-
-Json machine(const GpuWorld& world, const Settings& s) {
-  int version = 0;
-  cuda::check(cuda::driver().driver_get_version(&version), "cuDriverGetVersion");
-  auto now = std::chrono::system_clock::now();
-  return {
-      {"machine", world.device(0).properties().to_string()},
-      {"driver", s.driver},
-      {"cuda_driver_api", version},
-      {"nvrtc", fmt::format("{}.{}", cuda::nvrtc_info().major, cuda::nvrtc_info().minor)},
-      {"cublaslt", cuda::cublaslt_description()},
-      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))},
-      {"commit", s.commit},
-      {"seed", s.seed}};
-}
-
-// What a subcommand finds: printed and counted as it comes, and written after every result, so
-// that a run that is cut short leaves what it measured.
-class Report {
- public:
-  // Of the world's machine; `compared` are keys of what is printed with it: "cublaslt", "nccl".
-  Report(const GpuWorld& world, const Settings& s, const std::vector<const char*>& compared = {})
-      : settings_(s), json_(machine(world, s)) {
-    fmt::print("{}\n", json_["machine"].get<std::string>());
-    for (const char* key : compared) {
-      if (std::string_view(key) == "nccl") json_[key] = cuda::nccl_description();
-      fmt::print("{}\n", json_[key].get<std::string>());
-    }
-    std::fflush(stdout);
-  }
-
-  // Appends to the JSON's list `key`.
-  template <typename Result>
-  void keep(const char* key, const Result& r) {
-    fmt::print("{}\n", r.to_string());
-    std::fflush(stdout);
-    if constexpr (requires { r.error.empty(); }) failed_ += !r.error.empty();
-    json_[key].push_back(r.to_json());
-    write();
-  }
-  void write() const {
-    if (!settings_.out.empty()) std::ofstream(settings_.out) << json_.dump(1) << "\n";
-  }
-  Json& json() { return json_; }  // for what stands beside the lists
-
-  // The last line, "NAME: FOUND, 0 failed (seed 1)", and the process's exit status.
-  int finish(const char* name, const std::string& found = "") const {
-    fmt::print("{}: {}{}{} failed (seed {})\n", name, found, found.empty() ? "" : ", ", failed_,
-               settings_.seed);
-    return status();
-  }
-  int status() const { return failed_ == 0 ? 0 : 1; }
-
- private:
-  const Settings& settings_;
-  Json json_;
-  int failed_ = 0;
-};
-
-}  // namespace
 
 int run_gemms(const Settings& s, const std::vector<GemmShape>& shapes) {
   GpuWorld world({.size = 1});
@@ -417,12 +348,21 @@ int run_watchdog(const Settings& s) {
   return 0;
 }
 
-int run_graph_fetch(const Settings& s) {
-  GpuWorld world({.size = 2, .timeout = std::chrono::milliseconds(500)});
-  Report report(world, s);
+namespace {
+
+// Hardware queues of a GPU, on which it depends whether streams hold up each other.
+void tell_connections(Report& report) {
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   report.json()["connections"] = connections == nullptr ? "default" : connections;
   fmt::print("CUDA_DEVICE_MAX_CONNECTIONS {}\n", report.json()["connections"].get<std::string>());
+}
+
+}  // namespace
+
+int run_graph_fetch(const Settings& s) {
+  GpuWorld world({.size = 2, .timeout = std::chrono::milliseconds(500)});
+  Report report(world, s);
+  tell_connections(report);
   try_graph_fetch(world, {.only = s.only},
                   [&](const GraphFetchResult& r) { report.keep("graph_fetch", r); });
   return 0;
@@ -431,6 +371,7 @@ int run_graph_fetch(const Settings& s) {
 int run_copies(const Settings& s) {
   GpuWorld world({.size = 2});
   Report report(world, s);
+  tell_connections(report);
   measure_copies(world, {.only = s.only, .samples = s.samples},
                  [&](const CopiesResult& r) { report.keep("copies", r); });
   return report.finish("copies");
@@ -449,93 +390,6 @@ int run_startup(const Settings& s) {
   measure_startup(world, {.only = s.only, .seed = s.seed},
                   [&](const StartupResult& r) { report.keep("startup", r); });
   return report.finish("startup");
-}
-
-namespace {
-
-std::string machine_of_ranks(int ranks) {
-  return fmt::format("h200x{}", ranks <= 1 ? 1 : ranks <= 2 ? 2 : ranks <= 4 ? 4 : 8);
-}
-
-}  // namespace
-
-int run_predict_points(const Settings& s) {
-  auto now = std::chrono::system_clock::now();
-  Json out = {
-      {"commit", s.commit},
-      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};
-  std::size_t count = 0;
-  for (int ranks : s.ranks) {
-    predict::Machine machine =
-        predict::find_machine(s.calibrated.empty() ? machine_of_ranks(ranks) : s.calibrated);
-    out["machines"].push_back(machine.name);
-    for (const Point& p : predict_points(ranks, machine)) {
-      out["points"].push_back(p.to_json());
-      ++count;
-      if (!p.error.empty()) fmt::print("{}\n", p.to_string());
-    }
-  }
-  std::ofstream(s.out) << out.dump(1) << "\n";
-  fmt::print("{} points in {}\n", count, s.out);
-  return 0;
-}
-
-int run_points(const Settings& s) {
-  Json file = read_json_file(s.file);
-  std::optional<Report> report;
-  std::vector<Point> all;
-  for (int ranks : s.world_size == 1 ? std::vector{1} : std::vector{1, s.world_size}) {
-    std::vector<Point> points = read_points(file, s.file, ranks);
-    GpuWorld world({.size = ranks});
-    if (!report) report.emplace(world, s);
-    measure_points(world, points, {.only = s.only, .samples = s.samples, .seed = s.seed},
-                   [&](const Point& p) { report->keep("points", p); });
-    all.insert(all.end(), points.begin(), points.end());
-  }
-  std::string text = "predicted before:\n" + summary(all);
-  if (!s.calibrated.empty()) {
-    predict_again(all, predict::find_machine(s.calibrated));
-    text += "predicted with " + s.calibrated + ":\n" + summary(all);
-    for (const Point& p : all) report->json()["after"].push_back(p.to_json());
-  }
-  report->json()["summary"] = text;
-  report->write();
-  fmt::print("{}", text);
-  return 0;
-}
-
-int run_refit(const Settings& s) {
-  Json file = read_json_file(s.file);
-  std::vector<Point> points;
-  for (int ranks : s.ranks) {
-    for (Point& p : read_points(file, s.file, ranks)) points.push_back(std::move(p));
-  }
-  Refit found = refit(predict::find_machine(s.calibrated), std::move(points), s.refit);
-  for (const auto* part : {&found.fitted, &found.held_out}) {
-    for (const Point& p : *part) {
-      fmt::print("{} {}\n", part == &found.fitted ? "fit " : "held", p.to_string());
-    }
-  }
-  fmt::print("fitted:\n{}held out:\n{}", summary(found.fitted), summary(found.held_out));
-  if (!s.out.empty()) std::ofstream(s.out) << predict::to_json(found.machine).dump(1) << "\n";
-  return 0;
-}
-
-int run_calibrate(const Settings& s) {
-  GpuWorld world({.size = s.world_size});
-  Json out = machine(world, s);
-  GpuCalibration found = calibrate_gpus(
-      world, {.name = fmt::format("{} x{}", world.device(0).properties().name, s.world_size),
-              .start = predict::find_machine(machine_of_ranks(s.world_size)),
-              .seed = s.seed,
-              .progress = [](const std::string& line) {
-                fmt::print("{}\n", line);
-                std::fflush(stdout);
-              }});
-  out.update(found.to_json());
-  std::ofstream(s.out) << out.dump(1) << "\n";
-  fmt::print("{}\n", predict::to_json(found.machine).dump(1));
-  return 0;
 }
 
 }  // namespace stretto::bench
