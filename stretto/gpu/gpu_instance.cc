@@ -399,43 +399,40 @@ void GpuInstance::State::enqueue(const GpuLaunchArgs& args, std::vector<Part>& p
           {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster}, *p.on.stream);
     }
   }
+  if (!engines) {
+    for (Part& p : parts) launch_kernel(args, p);
+    return;
+  }
+  // Blocks get SMs in an order, and those that follow each other share factors' rows: with one
+  // block for each of the main kernel's, of which the last stays, those get theirs as they would
+  // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
+  const unsigned blocks = plan.beside_gate ? static_cast<unsigned>(plan.grid) : 1;
+  for (Part& p : parts) {
+    engines->begin(p.on.rank, *p.on.stream);
+    void* pointers[] = {p.params.data()};
+    local(p.on.rank).gate->launch(
+        *p.on.stream,
+        {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
+        pointers);
+  }
   auto tensor = [&](int t, int r) {
     return address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
   };
   auto counters = [&](int r) { return signals.on[static_cast<std::size_t>(r)].address(); };
   auto fork = [&](EngineQueues::Awaiting which) {
-    if (!engines) return;
     for (const Part& p : parts) engines->fork(p.on.rank, *p.steps, {tensor, counters}, which);
   };
-  if (engines) {
-    // Blocks get SMs in an order, and those that follow each other share factors' rows: with one
-    // block for each of the main kernel's, of which the last stays, those get theirs as they would
-    // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
-    const unsigned blocks = plan.beside_gate ? static_cast<unsigned>(plan.grid) : 1;
-    for (Part& p : parts) {
-      engines->begin(p.on.rank, *p.on.stream);
-      void* pointers[] = {p.params.data()};
-      local(p.on.rank).gate->launch(
-          *p.on.stream,
-          {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
-          pointers);
-    }
-  }
   fork(EngineQueues::Awaiting::kGate);
   for (Part& p : parts) launch_kernel(args, p);
   fork(EngineQueues::Awaiting::kRoles);
-  for (const Part& p : parts) {
-    if (engines) engines->join(p.on.rank, *p.on.stream);
-  }
+  for (const Part& p : parts) engines->join(p.on.rank, *p.on.stream);
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args) {
   State& s = *state_;
   if (s.world.aborted()) s.world.throw_fault();
   s.check_args(args);
-  std::vector<RankStream> all;
-  for (int r : s.world.local_ranks()) all.push_back({r, &s.world.stream(r)});
-  launch(args, all);
+  launch(args, s.world.local_streams());
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, std::span<const RankStream> on) {

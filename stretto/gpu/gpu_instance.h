@@ -34,12 +34,6 @@ struct GpuLaunchArgs {
   bool starts_early = false;
 };
 
-// Where one rank launches.
-struct RankStream {
-  int rank = 0;
-  const cuda::Stream* stream = nullptr;
-};
-
 class GpuInstance {
  public:
   // UserError for a program that has no GPU lowering or another world size, or that needs more SMs

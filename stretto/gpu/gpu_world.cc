@@ -193,6 +193,12 @@ std::string GpuWorld::name_of(int fault_source) const {
                      fault_source);
 }
 
+std::vector<RankStream> GpuWorld::local_streams() const {
+  std::vector<RankStream> out;
+  for (int rank : local_ranks_) out.push_back({rank, &stream(rank)});
+  return out;
+}
+
 std::unique_lock<std::mutex> GpuWorld::admit(int id, int rank, const SmDemand& demand,
                                              const cuda::Stream& stream) {
   std::size_t local = local_index(rank);

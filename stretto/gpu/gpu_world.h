@@ -50,6 +50,12 @@ struct SymmetricGpuMemory {
   std::vector<CUdeviceptr> addresses() const;
 };
 
+// Where one rank launches.
+struct RankStream {
+  int rank = 0;
+  const cuda::Stream* stream = nullptr;
+};
+
 class GpuWorld {
  public:
   // Devices 0 .. size - 1. DeviceError where there are fewer, one is not Hopper, or two cannot
@@ -70,6 +76,7 @@ class GpuWorld {
   std::size_t local_index(int rank) const;  // in local_ranks(); InternalError for others
   const cuda::Device& device(int rank) const { return devices_[local_index(rank)]; }
   const cuda::Stream& stream(int rank) const { return streams_[local_index(rank)]; }
+  std::vector<RankStream> local_streams() const;
   std::chrono::nanoseconds timeout() const { return timeout_; }
 
   // Collective: UserError on every rank where sizes differ or one has no memory.

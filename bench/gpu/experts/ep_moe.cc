@@ -213,7 +213,9 @@ class EpComparison {
       bool won = replaced(
           {.family = "fused", .config = to_string(c), .ms = 0, .error = ""},
           [&] { return load(ep_moe_layer(desc_, c)); }, fused_);
-      if (won) fused_config_ = c, result_.chosen = to_string(c);
+      if (!won) continue;
+      fused_config_ = c;
+      result_.chosen = to_string(c);
     }
   }
 

@@ -127,9 +127,7 @@ void GpuCases::prepare() {
 
 void GpuCases::launch(std::size_t idx) {
   if (late_ == nullptr) return instance_.launch(memory_[idx]->args);
-  std::vector<RankStream> on;
-  for (int rank : world_.local_ranks()) on.push_back({rank, &world_.stream(rank)});
-  launch(idx, on);
+  launch(idx, world_.local_streams());
 }
 
 void GpuCases::launch(std::size_t idx, std::span<const RankStream> on) {

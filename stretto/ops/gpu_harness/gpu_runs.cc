@@ -70,10 +70,8 @@ std::string overlapped(GpuWorld& world, GpuCases& first, GpuCases& second) {
 std::string stalled(GpuWorld& world, GpuCases& cases, bool meet) {
   const std::string& name = cases.instance().program().name;
   auto begin = std::chrono::steady_clock::now();
-  std::vector<RankStream> others;
-  for (int rank = 0; rank + 1 < world.size(); ++rank) {
-    others.push_back({rank, &world.stream(rank)});
-  }
+  std::vector<RankStream> others = world.local_streams();
+  others.pop_back();
   cases.launch(0, others);
   try {
     cases.instance().wait();
