@@ -76,6 +76,7 @@ void AgentWriter::write_issuer() {
   line("if (threadIdx.x / 32 == {} && elect_one()) {{", plan_.first_thread[agent_idx()] / 32);
   ++depth_;
   declare_passed_waits();
+  declare_kept_entries();
   write_tiles();
   remembers_waits_ = false;
   --depth_;
@@ -99,6 +100,7 @@ void AgentWriter::write_team(int first_thread) {
          plan_.meeting);
   }
   grant_first_turn();
+  declare_kept_entries();
   write_tiles();
   if (!producer() && plan_.store_stages != 0) {
     line("if (team.tid % 128 == 0) tma_store_wait<0>();");
@@ -297,6 +299,7 @@ void AgentWriter::write_op(const Op& op) {
   if (ahead_ && op.code == OpCode::kWait) return;  // for what is no constant
   switch (op.code) {
     case OpCode::kLet:
+      if (kept_entry(op)) return;
       line("const int {} = {};", var_text(program_, op.var), expr(op.exprs[0]));
       return;
     case OpCode::kLoop:

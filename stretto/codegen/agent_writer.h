@@ -1,8 +1,8 @@
 // Behind agent_text.h: writes one agent, operation by operation. Split over files by kind of
 // operation: agent_text.cc control, value_text.cc values, memory_text.cc memory, product_text.cc
 // products and pipes, spread_text.cc reads that stand around a product, drain_text.cc pipes filled
-// from registers, sync_text.cc signals, record_text.cc timestamps, delay_text.cc pauses of kernels
-// under test.
+// from registers, sync_text.cc signals, kept_text.cc what is kept from tile to tile, record_text.cc
+// timestamps, delay_text.cc pauses of kernels under test.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -110,6 +111,13 @@ class AgentWriter {
   void wait_for_text(const Op& op, const std::string& count);
   void declare_passed_waits();
   void remembered_wait(const Op& op);
+  void declare_kept_entries();
+  bool kept_entry(const Op& op);
+  // Signal, channel and count.
+  using WaitKey = std::tuple<int, std::int64_t, std::int64_t>;
+  static WaitKey key_of_wait(const Op& op);
+  bool keeps(const Op& op) const;
+  void kept_wait(const Op& op);
   bool tells_of_loss() const;
   std::string unless_lost(const Region& to) const;
   void take_over_losses();
@@ -256,6 +264,8 @@ class AgentWriter {
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots
   bool ahead_ = false;    // writing the loads that come before the wait for the launch before
   bool remembers_waits_ = false;  // writing what one thread does that keeps what it waited for
+  std::map<std::string, std::string> kept_entries_;  // names, by the text that reads them
+  std::map<WaitKey, std::size_t> kept_waits_;        // bits of `waited`
   std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
   std::set<int> threads_read_;    // pipes whose last kPipeGet is read into registers
   // Groups whose turn other consumers have behind an op or a block.

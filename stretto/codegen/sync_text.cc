@@ -89,37 +89,6 @@ void AgentWriter::wait_for_text(const Op& op, const std::string& count) {
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
 }
 
-// A thread that issues loads for tile after tile comes to the same waits again. What it has waited
-// for it need not look at any more, a round trip to memory during which it loads nothing.
-void AgentWriter::declare_passed_waits() {
-  const std::int64_t counters = kernel_.launch.num_counters;
-  if (counters > 64 || site_.rings) return;
-  // Most roles wait for one number in all waits, or for one arrival or none.
-  std::int64_t count = 1;
-  for_each_op(agent_.body, [&](const Op& op) {
-    if (op.code != OpCode::kWait) return;
-    remembers_waits_ = true;
-    if (op.exprs[1].is_const()) count = std::max<std::int64_t>(op.exprs[1].const_value(), 1);
-  });
-  if (remembers_waits_) line("PassedWaits<{}, {}> passed;", counters > 32 ? "u64" : "u32", count);
-}
-
-void AgentWriter::remembered_wait(const Op& op) {
-  line("{{");
-  ++depth_;
-  counter_text(op);
-  line("const u64 count = u64({});", threshold(op));
-  line("if (!passed.holds(counter, count)) {{");
-  ++depth_;
-  wait_for_text(op, "count");
-  line("passed.add(counter, count);");
-  settle_after_wait();
-  --depth_;
-  line("}}");
-  --depth_;
-  line("}}");
-}
-
 // Who rings a copy queue rings it in any case: its waits have no deadline.
 bool AgentWriter::tells_of_loss() const {
   return !kernel_.lost.empty() && site_.heeds_losses && !site_.rings;
@@ -141,7 +110,7 @@ int AgentWriter::waits_to_come() const {
     const Op& op = (*ops)[i];
     bool waits = op.code == OpCode::kWait ||
                  (op.code == OpCode::kLoop && only_syncs(op.bodies[0], OpCode::kWait));
-    if (!waits || told_.holds(op)) break;
+    if (!waits || told_.holds(op) || keeps(op)) break;
     ++count;
   }
   return alone() || records() || site_.rings ? 0 : std::min(count, values_.num_threads / 32 - 1);
@@ -276,6 +245,7 @@ void AgentWriter::sync(const Op& op) {
       bool notifies = op.code == OpCode::kNotify;
       if (apart()) return notifies ? notify_apart(op) : wait_apart(op);
       if (!notifies && remembers_waits_) return remembered_wait(op);
+      if (!notifies && keeps(op)) return kept_wait(op);
       if (notifies && issues_beside()) {
         refuse(op.loc, "a producer that notifies and has pipes of TMA and of threads");
       }

@@ -30,6 +30,8 @@ STRETTO_DEVICE i64 made_entry(const u8* table, i64 entry, i64 lo, i64 hi, const 
   return lo;
 }
 
+constexpr int kNotRead = -2147483647 - 1;  // of an entry that an agent keeps: not yet
+
 // What is promised of a table: `count` entries in rows of `row` that lie `stride` apart, each
 // lo <= entry < hi; `ends`: the first is lo and the last hi - 1.
 struct TableContract {

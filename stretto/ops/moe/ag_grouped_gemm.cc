@@ -127,7 +127,7 @@ void AgGrouped::send(const Tile& t) {
 void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
   const auto& [bm, bn, bk] = cfg_.tile;
   if (tables_.made()) tables_.wait();
-  Index used = p_.read(tables_.used, {0}), expert = p_.read(tables_.experts, {tile, 0});
+  Index used = p_.read(tables_.used, {0});
   Index col = col_tile * bn;
   auto store = [&](const std::vector<Value>& sums) {
     Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
@@ -138,6 +138,7 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
     sums.push_back(p_.zeros(DType::kF32, bm, bn));
   }
   p_.when(tile < used, [&] {
+    Index expert = p_.read(tables_.experts, {tile, 0});
     Index filled = rows_to_multiply(tile);
     auto multiply_by = [&](const auto& load_rows) {
       p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {

@@ -161,7 +161,7 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
   const auto& [bm, bn, bk] = cfg_.tile;
   Index col = p_.let("col", block * block_cols() + col_in_block);
   if (tables_.made()) tables_.wait();
-  Index used = p_.read(tables_.used, {0}), expert = p_.read(tables_.experts, {tile, 0});
+  Index used = p_.read(tables_.used, {0});
   std::int64_t cols = bn / cfg_.num_products;  // of a product
   std::vector<Value> sums;
   for (int i = 0; i < cfg_.num_products; ++i) sums.push_back(p_.zeros(DType::kF32, bm, cols));
@@ -172,6 +172,7 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
     }
   };
   p_.when(tile < used, [&] {
+    Index expert = p_.read(tables_.experts, {tile, 0});
     if (rows_.tiles > 0) p_.wait(rows_.made[0], rows_.tiles);
     Index filled = rows_.filled ? rows_.filled(tile) : Index(bm);
     p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
@@ -197,9 +198,9 @@ void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, cons
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
   if (asks()) p_.wait(free_, owner);
-  rounds(s, at, [&](const Index& row) {
+  rounds(s, owner, at, [&](const Index& row, const auto& slots) {
     p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
-             cast(own_sum(s, owner, row, at.col), d_.out_dtype));
+             cast(own_sum(s, owner, row, at.col, slots()), d_.out_dtype));
   });
   p_.notify(summed_[p_.rank() * num_blocks() + block], owner);
 }
@@ -212,7 +213,7 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
     p_.loop(1, d_.world_size,
             [&](const Index& peer) { visit((p_.rank() + peer) % d_.world_size); });
   };
-  rounds(s, at, [&](const Index& row) {
+  rounds(s, p_.rank(), at, [&](const Index& row, const auto& slots) {
     Index to = d_.all_reduce ? p_.let("out_row", p_.rank() * share_ + row) : row;
     auto tile = [&](const TensorRef& x) { return x.tile({to, at.col}, s.rows, cfg_.reduce_cols); };
     auto kept = [&](const Slice& x) {
@@ -224,7 +225,7 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
       others.push_back(p_.load(part(s, source, row, at.col).until_row(share_)));
     }
     if (d_.residual) others.push_back(p_.load(kept(tile(residual_))));
-    Value sum = own_sum(s, p_.rank(), row, at.col);
+    Value sum = own_sum(s, p_.rank(), row, at.col, slots());
     for (const Value& other : others) sum = sum + cast(other, DType::kF32);
     Value out = cast(sum, d_.out_dtype);
     p_.store(kept(tile(out_)), out);
@@ -243,14 +244,22 @@ void GroupedRs::wait_for_others(const Sums& s, const Index& block) {
   });
 }
 
-Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col) {
+std::vector<Value> GroupedRs::slots_of(const Sums& s, const Index& owner, const Index& row) {
+  Index token = p_.let("token", owner * share_ + row);
+  Index end = p_.let("end", min((owner + 1) * share_, m_));
+  Value exists = p_.iota_rows(token, s.rows) < p_.splat(DType::kI32, end);
+  std::vector<Value> slots;
+  for (std::int64_t j = 0; j < d_.top_k; ++j) slots.push_back(load_slots(token, exists, j));
+  return slots;
+}
+
+Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col,
+                         const std::vector<Value>& slots) {
   std::int64_t count = s.rows;
   Index token = p_.let("token", owner * share_ + row);
   Index end = p_.let("end", min((owner + 1) * share_, m_));
-  Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
-  std::vector<Value> slots, parts, weights;
+  std::vector<Value> parts, weights;
   for (std::int64_t j = 0; j < d_.top_k; ++j) {
-    slots.push_back(load_slots(token, exists, j));
     weights.push_back(p_.load(tables_.weights.tile({token, j}, count, 1).until_row(end)));
   }
   for (const Value& slot : slots) {
