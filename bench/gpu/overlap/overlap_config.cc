@@ -140,7 +140,6 @@ OverlapCandidate gemm_rs_of(const OverlapShape& s, int sms, const Fields& text) 
     c.num_slots = engine ? 1 : 2;
     fields.take("slots", c.num_slots);
     fields.take("load_slots", c.load_slots);
-    fields.take("bands", c.bands);
     take_loop(fields, c);
     return c;
   };
@@ -176,7 +175,6 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const Fields& text) 
     fields.take("slots", c.num_slots);
     fields.take("queues", c.num_copy_queues);
     fields.take("load_slots", c.load_slots);
-    fields.take("bands", c.bands);
     take_loop(fields, c);
     return c;
   };

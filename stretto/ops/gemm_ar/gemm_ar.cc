@@ -38,8 +38,7 @@ GemmRsConfig scattered(const GemmArConfig& cfg) {
           .raster = cfg.raster,
           .stagger = cfg.stagger,
           .store_slots = cfg.store_slots,
-          .load_slots = cfg.load_slots,
-          .bands = cfg.bands};
+          .load_slots = cfg.load_slots};
 }
 
 void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
@@ -58,15 +57,12 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
                 "packets need one shot or shares, with sums in the epilogue");
   }
   if (two) {
-    GemmRsConfig possible = fitted(scattered(d), scattered(c));
-    fields.only("load_slots", c.load_slots, possible.load_slots,
+    int load_slots = fitted(scattered(d), scattered(c)).load_slots;
+    fields.only("load_slots", c.load_slots, load_slots,
                 "loads ahead need stages, copy engines and sums in the epilogue");
-    fields.only("bands", c.bands, possible.bands,
-                "bands divide a row's tiles, sent and summed by those who multiply");
   } else {
     fields.only("store_slots", c.store_slots, 0, "an agent that stores needs two shots");
     fields.only("load_slots", c.load_slots, 0, "loads ahead need two shots");
-    fields.only("bands", c.bands, 1, "bands need two shots");
     if (shared) {
       // With signals a launch ends after every rank has summed, and so read, its shares.
       fields.only("num_slots", c.num_slots, c.packets ? 2 : 1, "shares have no other order");
@@ -100,7 +96,6 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   check_product_sizes("gemm_ar", d, cfg);
   check_sizes("gemm_ar", {{"channels", cfg.channels},
                           {"num_slots", cfg.num_slots},
-                          {"bands", cfg.bands},
                           {"num_copy_queues", cfg.num_copy_queues}});
   check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}, {"load_slots", cfg.load_slots}},
               0);
@@ -272,14 +267,13 @@ std::string to_string(const GemmArDesc& d) {
 std::string to_string(const GemmArConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} gather={} "
-      "queues={} stages={}{}{}{}{}{}",
+      "queues={} stages={}{}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, name(cfg.shots), cfg.packets ? " packets" : "",
       cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels, cfg.num_slots, name(cfg.scatter),
       name(cfg.gather), cfg.num_copy_queues, cfg.num_stages,
       cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger),
       cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
-      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "",
-      cfg.bands > 1 ? fmt::format(" bands={}", cfg.bands) : "");
+      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "");
 }
 
 GemmArConfig default_config(const GemmArDesc& d, Target target) {

@@ -49,7 +49,6 @@ struct GemmArConfig {
   int stagger = 0;                       // as in GemmConfig
   int store_slots = 0;                   // kTwo: as in GemmRsConfig; ranks own whole tiles of rows
   int load_slots = 0;                    // kTwo: as in GemmRsConfig
-  std::int64_t bands = 1;                // kTwo: as in GemmRsConfig
 };
 
 std::string to_string(const GemmArDesc& desc);

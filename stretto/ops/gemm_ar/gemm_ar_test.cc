@@ -28,7 +28,6 @@ struct Variant {
   int store_slots = 0;
   int load_slots = 0;
   std::optional<Scatter> gather = {};  // as `scatter`
-  std::int64_t bands = 1;
 };
 
 GemmArConfig small(const Variant& v) {
@@ -44,8 +43,7 @@ GemmArConfig small(const Variant& v) {
           .num_copy_queues = 2,
           .num_stages = v.store_slots + v.load_slots > 0 ? 3 : 0,
           .store_slots = v.store_slots,
-          .load_slots = v.load_slots,
-          .bands = v.bands};
+          .load_slots = v.load_slots};
 }
 
 class GemmAr : public testing::TestWithParam<Variant> {};
@@ -140,12 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"TwoShotSumsStored", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2, 2,
                 Scatter::kEpilogue},
         Variant{"TwoShotSumsCopied", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2, 0,
-                Scatter::kCopyEngine},
-        Variant{"TwoShotBands", ReduceShots::kTwo, 1, Scatter::kEpilogue, 0, false, 0, 0, {}, 3},
-        Variant{"TwoShotDrainedBands", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2, 0,
-                Scatter::kEpilogue, 3},
-        Variant{"TwoShotBandsCopied", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2, 0,
-                Scatter::kCopyEngine, 3}),
+                Scatter::kCopyEngine}),
     [](const auto& info) { return info.param.name; });
 
 // Ranks that share each tile, as many rows of it as it has, or as many but the last.

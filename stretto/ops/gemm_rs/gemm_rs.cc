@@ -24,11 +24,6 @@ void fit(const FieldFit& fields, const GemmRsDesc& d, GemmRsConfig& c) {
     fields.only("load_slots", c.load_slots, 0,
                 "loads ahead need stages, copy engines and sums in the epilogue");
   }
-  std::int64_t columns = std::max<std::int64_t>(ceil_div(d.n, c.tile.bn), 1), bands = 1;
-  if (!engine && epilogue && !c.across) bands = std::min(c.bands, columns);
-  while (columns % bands != 0) --bands;
-  fields.only("bands", c.bands, bands,
-              fmt::format("{} tiles of columns, sent and summed by those who multiply", columns));
   if (d.world_size == 1) return;
   if (!engine) {
     fields.only("num_copy_queues", c.num_copy_queues, 1, "the epilogue scatters");
@@ -60,7 +55,6 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   check_product_sizes("gemm_rs", d, cfg);
   check_sizes("gemm_rs", {{"num_copy_queues", cfg.num_copy_queues},
                           {"channels_per_rank", cfg.channels_per_rank},
-                          {"bands", cfg.bands},
                           {"num_slots", cfg.num_slots}});
   check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
   check_sizes("gemm_rs", {{"load_slots", cfg.load_slots}}, 0);
@@ -90,13 +84,13 @@ std::string to_string(const GemmRsDesc& d) {
 std::string to_string(const GemmRsConfig& cfg) {
   return fmt::format(
       "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
-      "stages={} raster={}{}{}{}{}{}",
+      "stages={} raster={}{}{}{}{}",
       cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
       name(cfg.scatter), cfg.num_copy_queues, cfg.channels_per_rank, cfg.num_slots, cfg.num_stages,
       cfg.raster, stagger_text(cfg.stagger),
       cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
       cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "",
-      cfg.bands > 1 ? fmt::format(" bands={}", cfg.bands) : "", cfg.across ? " across" : "");
+      cfg.across ? " across" : "");
 }
 
 namespace {
@@ -135,7 +129,6 @@ GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
     cfg.stagger = cfg.store_slots = cfg.load_slots = 0;
     ++cfg.num_stages;  // in whose place they were
   }
-  if (scatter == Scatter::kCopyEngine) cfg.bands = 1;
   return cfg;
 }
 

@@ -48,10 +48,6 @@ struct GemmRsConfig {
   // columns at a time; the left factor's where those are as many. 0: who multiplies loads it. With
   // copy engines only: a role that itself writes where others' parts arrive cannot be split.
   int load_slots = 0;
-  // kEpilogue, sums in the epilogue: columns are multiplied in so many bands, of all ranks' rows
-  // one after the other, so that the sums of one are made and sent on beside the products of the
-  // next. Divides the tiles of a row.
-  std::int64_t bands = 1;
   // kEpilogue, sums in the epilogue, two slots: tiles reach across the rows of all ranks, so that
   // few rows read the weights once; each rank gets its rows of every tile.
   bool across = false;

@@ -19,7 +19,6 @@ struct Variant {
   bool across = false;
   int store_slots = 0;
   int load_slots = 0;
-  std::int64_t bands = 1;
 };
 
 class GemmRs : public testing::TestWithParam<Variant> {
@@ -37,7 +36,6 @@ class GemmRs : public testing::TestWithParam<Variant> {
             .raster = 4,
             .store_slots = GetParam().store_slots,
             .load_slots = GetParam().load_slots,
-            .bands = GetParam().bands,
             .across = GetParam().across};
   }
 };
@@ -140,10 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"CopyAheadTwoSlots", Scatter::kCopyEngine, 2, 0, false, 0, 1},
                     Variant{"CopyAhead", Scatter::kCopyEngine, 1, 0, false, 0, 3},
                     Variant{"CopyDrainedAhead", Scatter::kCopyEngine, 1, 0, false, 2, 2},
-                    Variant{"CopyDrainedAheadInLeft", Scatter::kCopyEngine, 1, 0, false, 2, 3},
-                    Variant{"BandsCredit", Scatter::kEpilogue, 1, 0, false, 0, 0, 3},
-                    Variant{"Bands", Scatter::kEpilogue, 2, 0, false, 0, 0, 3},
-                    Variant{"DrainedBands", Scatter::kEpilogue, 2, 0, false, 2, 0, 3}),
+                    Variant{"CopyDrainedAheadInLeft", Scatter::kCopyEngine, 1, 0, false, 2, 3}),
     [](const auto& info) { return info.param.name; });
 
 TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
@@ -208,7 +203,6 @@ TEST(GemmRsErrors, WhatTheShapeDoesNotGiveIsRefused) {
   refused([](auto& c) { c.channels_per_rank = 4; }, "channels_per_rank is 4, can only be 3");
   refused([](auto& c) { c.raster = 8; }, "raster is 8, can only be 3");
   refused([](auto& c) { c.num_copy_queues = 2; }, "num_copy_queues is 2, can only be 1");
-  refused([](auto& c) { c.bands = 2; }, "bands is 2, can only be 1");  // of one tile of columns
   refused(
       [](auto& c) {
         c.num_reduce_sms = 0, c.across = true;

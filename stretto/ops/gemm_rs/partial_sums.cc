@@ -23,9 +23,8 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
   Index rows = runs_.num_blocks() * cfg.tile.bm;
   slots_ = p.buffer("slots", d.out_dtype, {d.world_size, rows, d.n},
                     {.space = Space::kSymmetric, .num_slots = cfg.num_slots});
-  // By sender, band and channel of the rows: tiles (epilogue) or transfers (copy engine) that
-  // arrived.
-  arrived_ = p.signal("arrived", d.world_size * cfg.bands * runs_.num_channels());
+  // By sender and channel of the rows: tiles (epilogue) or transfers (copy engine) that arrived.
+  arrived_ = p.signal("arrived", d.world_size * runs_.num_channels());
   if (cfg.num_slots == 1) ready_ = p.signal("ready");
   if (!by_copy_engine()) return;
   partial_ = p.buffer("partial", d.out_dtype, {d.world_size, rows, d.n});
@@ -44,24 +43,7 @@ void PartialSums::run(const Finish& finish, const Done& done) {
 
 PartialSums::Block PartialSums::block_of(const Tile& t) const {
   Block b;
-  Index run = p_.let("run", t.m / runs_.num_blocks());
-  if (cfg_.bands == 1) {
-    b.owner = p_.let("owner", (p_.rank() + 1 + run) % d_.world_size);
-    b.band = 0;
-  } else {
-    // The first band's runs of the others, then each next one's and after these the own of the band
-    // before, at last the last band's own.
-    const std::int64_t others = d_.world_size - 1;
-    Index first = p_.let("first_band", run < others);
-    Index later = p_.let("later", max(run - others, 0)),
-          group = p_.let("group", later / d_.world_size);
-    Index place = p_.let("place", later % d_.world_size);
-    Index own = p_.let("own_run", run >= others && (group == cfg_.bands - 1 || place == others));
-    b.band = p_.let("band", (1 - first) * (group + 1 - own));
-    b.owner = p_.let(
-        "owner", (p_.rank() + (1 - own) * (1 + min(run, others) * first + place * (1 - first))) %
-                     d_.world_size);
-  }
+  b.owner = p_.let("owner", (p_.rank() + 1 + t.m / runs_.num_blocks()) % d_.world_size);
   b.idx = p_.let("block", t.m % runs_.num_blocks());
   b.local_row = p_.let("local_row", b.idx * cfg_.tile.bm);
   b.local_end = p_.let("local_end", runs_.num_rows(b.owner));
@@ -100,21 +82,18 @@ void PartialSums::wait_for_slot(const Index& owner) const {
 void PartialSums::multiply(const Finish& finish, const Done& done) {
   const GemmTile& tile = cfg_.tile;
   std::int64_t channels = runs_.num_channels();
-  const std::int64_t grid_cols = cfg_.bands > 1 ? band_cols() : d_.n;  // ragged at the end of n
   Resource sms = Resource::sms(cfg_.num_compute_sms)
                      .pipelined(cfg_.num_stages)
                      .staggered(cfg_.stagger)
                      .draining(cfg_.store_slots)
                      .loading_ahead(cfg_.load_slots);
   p_.role("gemm", sms,
-          p_.grid(cfg_.bands * d_.world_size * runs_.num_blocks(), grid_cols, 1, tile.bn)
+          p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn)
               .raster(std::min(cfg_.raster, runs_.num_blocks())),
           [&](const Tile& t) {
             Block b = block_of(t);
-            Index first_col =
-                cfg_.bands > 1 ? p_.let("first_col", b.band * band_cols() + t.col) : t.col;
             auto col_of = [&](std::size_t part) {
-              return first_col + static_cast<std::int64_t>(part) * cols_of_part();
+              return t.col + static_cast<std::int64_t>(part) * cols_of_part();
             };
             auto send = [&](const std::vector<Value>& partials) {
               if (!by_copy_engine()) wait_for_slot(b.owner);
@@ -128,7 +107,7 @@ void PartialSums::multiply(const Finish& finish, const Done& done) {
               }
             };
             auto keep = [&](const std::vector<Value>& partials) {
-              OwnTile all{b.local_row, first_col, b.idx, b.band, tile.bn};
+              OwnTile all{b.local_row, t.col, b.idx, tile.bn};
               // Who loads ahead waits for all before it loads the first.
               if (loads_ahead()) {
                 p_.loop(1, d_.world_size, [&](const Index& i) {
@@ -138,7 +117,7 @@ void PartialSums::multiply(const Finish& finish, const Done& done) {
               std::int64_t cols = cols_of_sum();
               for (std::size_t i = 0; i < partials.size(); ++i) {
                 for (std::int64_t col = 0; col < cols_of_part(); col += cols) {
-                  OwnTile here{b.local_row, col_of(i) + col, b.idx, b.band, cols};
+                  OwnTile here{b.local_row, col_of(i) + col, b.idx, cols};
                   Value own =
                       cols == cols_of_part() ? partials[i] : columns(partials[i], col, cols);
                   finish(here, sum_in_rank_order(own, here));
@@ -149,16 +128,16 @@ void PartialSums::multiply(const Finish& finish, const Done& done) {
             auto tell = [&] {
               Index channel = runs_.channel_of(b.idx);
               by_copy_engine() ? p_.notify(computed_[b.owner * channels + channel], p_.rank())
-                               : p_.notify(arrived_from(p_.rank(), b.band, channel), b.owner);
+                               : p_.notify(arrived_[p_.rank() * channels + channel], b.owner);
             };
             Index any_rows = b.local_row < b.local_end;
             if (!sums_in_epilogue()) {
-              p_.when(any_rows, [&] { send(products(b, first_col)); });
+              p_.when(any_rows, [&] { send(products(b, t.col)); });
               return tell();
             }
             Index own = p_.let("own", b.owner == p_.rank());
             p_.when(own || any_rows, [&] {
-              std::vector<Value> partials = products(b, first_col);
+              std::vector<Value> partials = products(b, t.col);
               p_.when(
                   own, [&] { keep(partials); }, [&] { send(partials); });
             });
@@ -193,7 +172,7 @@ void PartialSums::send_by_copy_engine() {
             p_.put_signal(
                 slots_.tile({p_.rank(), t.n * rows, 0}, rows, d_.n).on(owner).until_row(num_rows),
                 partial_.tile({owner, t.n * rows, 0}, rows, d_.n).until_row(num_rows),
-                arrived_from(p_.rank(), 0, t.n), owner);
+                arrived_[p_.rank() * channels + t.n], owner);
           });
 }
 
@@ -202,23 +181,18 @@ void PartialSums::reduce(const Finish& finish, const Done& done) {
   p_.role("reduce", Resource::sms(cfg_.num_reduce_sms),
           p_.grid(runs_.num_blocks() * tile.bm, d_.n, tile.bm, tile.bn), [&](const Tile& t) {
             Value sum = p_.zeros(sum_dtype(d_.out_dtype), tile.bm, tile.bn);
-            OwnTile here{t.row, t.col, t.m, 0, tile.bn};
+            OwnTile here{t.row, t.col, t.m, tile.bn};
             p_.loop(d_.world_size, [&](const Index& source) { add_arrived(sum, source, here); });
             finish(here, sum);
             done(here);
           });
 }
 
-ChannelRef PartialSums::arrived_from(const Index& source, const Index& band,
-                                     const Index& channel) const {
-  return arrived_[(source * cfg_.bands + band) * runs_.num_channels() + channel];
-}
-
 // Until the channel of the tile's block has come from `source`.
 void PartialSums::wait_for(const Index& source, const OwnTile& t) const {
   Index channel = runs_.channel_of(t.block);
-  Index count = by_copy_engine() ? Index(1) : runs_.blocks_in(channel) * band_tiles();
-  p_.wait(arrived_from(source, t.band, channel), count);
+  Index count = by_copy_engine() ? Index(1) : tiles_in(channel);
+  p_.wait(arrived_[source * runs_.num_channels() + channel], count);
 }
 
 // sum += what `source` sent for the tile, once it is there.

@@ -32,7 +32,6 @@ class PartialSums {
   struct OwnTile {
     Index row, col;
     Index block;  // of the own run
-    Index band;   // of columns
     std::int64_t cols = 0;
   };
   using Finish = std::function<void(const OwnTile& t, const Value& sum)>;
@@ -60,7 +59,6 @@ class PartialSums {
   // A block of some rank's rows; local_row may lie at or past local_end, then it is empty.
   struct Block {
     Index owner, idx;            // idx within the owner's run
-    Index band;                  // of columns
     Index local_row, local_end;  // counted from the owner's first row
     Index row_end;               // the same end, counted in m
   };
@@ -72,8 +70,6 @@ class PartialSums {
   void wait_for(const Index& source, const OwnTile& t) const;
   void add_arrived(Value& sum, const Index& source, const OwnTile& t) const;
   Block block_of(const Tile& t) const;
-  // Of what `source` sends of a band and channel of the rows.
-  ChannelRef arrived_from(const Index& source, const Index& band, const Index& channel) const;
   std::vector<Value> products(const Block& block, const Index& col) const;
   std::int64_t num_parts() const;
   // Of what is added and stored together: a part, or of one that is loaded ahead 128 bytes.
@@ -81,8 +77,6 @@ class PartialSums {
   std::int64_t cols_of_part() const { return cfg_.tile.bn / num_parts(); }
   void wait_for_slot(const Index& owner) const;
   std::int64_t tiles_per_block() const { return ceil_div(d_.n, cfg_.tile.bn); }
-  std::int64_t band_tiles() const { return tiles_per_block() / cfg_.bands; }  // of a block
-  std::int64_t band_cols() const { return band_tiles() * cfg_.tile.bn; }
   bool by_copy_engine() const { return cfg_.scatter == Scatter::kCopyEngine; }
   bool sums_in_epilogue() const { return cfg_.num_reduce_sms == 0; }
   bool loads_ahead() const { return sums_in_epilogue() && cfg_.load_slots > 0; }

@@ -145,15 +145,13 @@ class GroupedRs {
     Index first, col;  // token of the owner, column
   };
   // Tokens that are summed at a time, and how often before they are sent together; `ahead`: the
-  // products' rows come through pipes; `last`: by those who multiplied.
+  // products' rows come through pipes.
   struct Sums {
     std::int64_t rows, rounds;
-    bool ahead = false, last = false;
+    bool ahead = false;
   };
   Sums sums() const { return {cfg_.reduce_rows, cfg_.reduce_rounds, cfg_.num_reduce_stages > 0}; }
-  Sums last_sums() const {
-    return {.rows = cfg_.last_rows, .rounds = cfg_.last_rounds, .last = true};
-  }
+  Sums last_sums() const { return {cfg_.last_rows, cfg_.last_rounds}; }
 
   std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
@@ -183,32 +181,15 @@ class GroupedRs {
   Slice part(const Sums& s, const Index& source, const Index& row, const Index& col) const {
     return parts_.tile({source, row, col}, s.rows, cfg_.reduce_cols);
   }
-  // Where this rank's products for tokens of the owner from `row` on are, by their experts.
-  std::vector<Value> slots_of(const Sums& s, const Index& owner, const Index& row);
-  // Their sum; zero of tokens that do not exist. All rows are under way before the first addition.
-  Value own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col,
-                const std::vector<Value>& slots);
+  // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
+  // exist. All rows are under way before the first addition.
+  Value own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col);
   Value load_slots(const Index& first, const Value& exist, std::int64_t j);
 
-  // round(row, slots) of each, where slots() says what slots_of(s, owner, row) does. For others,
-  // whose parts leave room in registers, those who multiplied load slots a round before.
   template <typename Round>
-  void rounds(const Sums& s, const Index& owner, const Place& at, const Round& round) {
-    auto with_slots = [&](const Index& row) {
-      round(row, [&] { return slots_of(s, owner, row); });
-    };
-    if (s.rounds == 1 && !s.ahead) return with_slots(at.first);
-    auto row_of = [&](const Index& i) { return p_.let("row", at.first + i * s.rows); };
-    bool early = s.last && !owner.same(p_.rank());
-    if (!early) return p_.loop(s.rounds, [&](const Index& i) { with_slots(row_of(i)); });
-    std::vector<Value> next = slots_of(s, owner, at.first);
-    p_.loop(s.rounds, [&](const Index& i) {
-      std::vector<Value> slots;
-      for (const Value& slot : next) slots.push_back(copy(slot));
-      std::vector<Value> later = slots_of(s, owner, row_of(i + 1));
-      for (std::size_t j = 0; j < next.size(); ++j) next[j] = later[j];
-      round(row_of(i), [&] { return slots; });
-    });
+  void rounds(const Sums& s, const Place& at, const Round& round) {
+    if (s.rounds == 1 && !s.ahead) return round(at.first);
+    p_.loop(s.rounds, [&](const Index& i) { round(p_.let("row", at.first + i * s.rows)); });
   }
 
   ProgramBuilder& p_;

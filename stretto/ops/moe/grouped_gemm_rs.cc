@@ -198,9 +198,9 @@ void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, cons
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
   if (asks()) p_.wait(free_, owner);
-  rounds(s, owner, at, [&](const Index& row, const auto& slots) {
+  rounds(s, at, [&](const Index& row) {
     p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
-             cast(own_sum(s, owner, row, at.col, slots()), d_.out_dtype));
+             cast(own_sum(s, owner, row, at.col), d_.out_dtype));
   });
   p_.notify(summed_[p_.rank() * num_blocks() + block], owner);
 }
@@ -213,7 +213,7 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
     p_.loop(1, d_.world_size,
             [&](const Index& peer) { visit((p_.rank() + peer) % d_.world_size); });
   };
-  rounds(s, p_.rank(), at, [&](const Index& row, const auto& slots) {
+  rounds(s, at, [&](const Index& row) {
     Index to = d_.all_reduce ? p_.let("out_row", p_.rank() * share_ + row) : row;
     auto tile = [&](const TensorRef& x) { return x.tile({to, at.col}, s.rows, cfg_.reduce_cols); };
     auto kept = [&](const Slice& x) {
@@ -225,7 +225,7 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
       others.push_back(p_.load(part(s, source, row, at.col).until_row(share_)));
     }
     if (d_.residual) others.push_back(p_.load(kept(tile(residual_))));
-    Value sum = own_sum(s, p_.rank(), row, at.col, slots());
+    Value sum = own_sum(s, p_.rank(), row, at.col);
     for (const Value& other : others) sum = sum + cast(other, DType::kF32);
     Value out = cast(sum, d_.out_dtype);
     p_.store(kept(tile(out_)), out);
@@ -244,22 +244,14 @@ void GroupedRs::wait_for_others(const Sums& s, const Index& block) {
   });
 }
 
-std::vector<Value> GroupedRs::slots_of(const Sums& s, const Index& owner, const Index& row) {
-  Index token = p_.let("token", owner * share_ + row);
-  Index end = p_.let("end", min((owner + 1) * share_, m_));
-  Value exists = p_.iota_rows(token, s.rows) < p_.splat(DType::kI32, end);
-  std::vector<Value> slots;
-  for (std::int64_t j = 0; j < d_.top_k; ++j) slots.push_back(load_slots(token, exists, j));
-  return slots;
-}
-
-Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col,
-                         const std::vector<Value>& slots) {
+Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col) {
   std::int64_t count = s.rows;
   Index token = p_.let("token", owner * share_ + row);
   Index end = p_.let("end", min((owner + 1) * share_, m_));
-  std::vector<Value> parts, weights;
+  Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
+  std::vector<Value> slots, parts, weights;
   for (std::int64_t j = 0; j < d_.top_k; ++j) {
+    slots.push_back(load_slots(token, exists, j));
     weights.push_back(p_.load(tables_.weights.tile({token, j}, count, 1).until_row(end)));
   }
   for (const Value& slot : slots) {
@@ -321,17 +313,16 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, s
   return ceil_div(ceil_div(rows_per_rank(d), rows), shares_of_turns(d, c, turns));
 }
 
-void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows) {
-  constexpr int kTurns = 2;
+void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows, int turns) {
   constexpr std::int64_t kMostParts = 16 * 9, kUnit = 8;
   c.block_tiles = ceil_div(d.n, c.tile.bn);
   std::int64_t most = std::min(kMostParts / (d.top_k + d.world_size - 1), most_rows);
   most = std::max(most / kUnit, std::int64_t{1}) * kUnit;
-  std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, kTurns));
+  std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, turns));
   std::int64_t rows = ceil_div(of_share, ceil_div(of_share, most));
   c.last_blocks = 1;
   c.last_rows = std::min(ceil_div(rows, kUnit) * kUnit, rows_per_rank(d));
-  c.last_rounds = rounds_of_turns(d, c, c.last_rows, kTurns);
+  c.last_rounds = rounds_of_turns(d, c, c.last_rows, turns);
   c.num_reduce_sms = c.num_reduce_stages = 0;
   c.reduce_rows = c.reduce_rounds = 1;
 }
