@@ -113,6 +113,42 @@ TEST(TableText, EntriesOfATableWithSlotsAreThoseOfTheLaunch) {
   expect_contains(kernel, "made_entry<i32>(p.tensors[1][p.rank] + epoch % 2 * 32, ");
 }
 
+// Turns that such an entry passes over, of which there may be many, take no trip to memory.
+TEST(TableText, AnEntryOfEveryTileIsReadOnceAndItsWaitMadeOnce) {
+  ProgramBuilder p("made", 1);
+  auto ids = p.input("ids", DType::kI32, {8});
+  auto in = p.input("in", DType::kF32, {40, kCols});
+  auto used = p.made_table("used", {1}, {ContractKind::kRange, 0, 40});
+  auto rows = p.made_table("rows", {8}, {ContractKind::kRange, 0, 40});
+  auto out = p.output("out", DType::kF32, {8, kCols});
+  auto made = p.signal("made", 1);
+  p.role("make", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(used.tile({0}, 1, 1), p.load(ids.tile({0}, 1, 1)));
+    p.store(rows.tile({0}, 1, 8), p.load(ids.tile({0}, 1, 8)));
+    p.notify(made[0], p.rank());
+  });
+  p.role("move", Resource::sms(2), p.range(8), [&](const Tile& t) {
+    p.wait(made[0]);
+    p.when(t.index < p.read(used, {0}), [&] {
+      Index row = p.read(rows, {t.index});
+      p.store(out.tile({t.index, 0}, 1, kCols), p.load(in.tile({row, 0}, 1, kCols)));
+    });
+  });
+  GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
+  expect_contains(kernel, "int kept_entry0 = kNotRead;");
+  expect_contains(kernel, "if (kept_entry0 == kNotRead) kept_entry0 = int(made_entry<i32>(");
+  expect_contains(kernel, "if ((waited >> 0 & 1) == 0) {");
+  // That of one tile is its own.
+  EXPECT_EQ(kernel.source.find("kept_entry1"), std::string::npos) << kernel.source;
+  cuda::compile_cuda(kernel.expanded, "made.cu", {.use_cache = false});
+}
+
+// Without such entries a wait is made in every tile.
+TEST(TableText, WaitsAreKeptOnlyBesideEntriesOfEveryTile) {
+  GeneratedKernel kernel = kernel_of_made_table({});
+  EXPECT_EQ(kernel.source.find("waited"), std::string::npos) << kernel.source;
+}
+
 // Agents of a block that go by different entries wait for each other for ever: whoever has not seen
 // what entries come of stores none.
 TEST(TableText, EntriesAreNotStoredBehindAWaitThatGaveUp) {

@@ -253,12 +253,15 @@ class EpComparison {
     return std::make_unique<Sequence>(std::move(made));
   }
 
-  // Weights and tokens have deviation 1: that of silu(g) * u is some 0.7 of hidden.
+  // Weights and tokens have deviation 1: that of silu(g) * u is some 0.7 of hidden, and a token's
+  // rows of bfloat16 are spaced by 2^-7 of themselves or less. Both orders round its products,
+  // parts and sums apart: of 3 * 10^7 elements one was 2^-5.94 of the deviation off (seed
+  // 211830964, two H100s, before and after changes to the layer alike).
   std::string difference() {
     double magnitude =
         0.7 * static_cast<double>(desc_.hidden) * std::sqrt(static_cast<double>(desc_.ffn));
     return compare_bf16(world_, memory_["out"], memory_["sequence out"], desc_.hidden,
-                        {.relative = 0x1p-6, .absolute = 0x1p-6 * magnitude});
+                        {.relative = 0x1p-6, .absolute = 0x1p-5 * magnitude});
   }
 
   GpuWorld& world_;

@@ -160,18 +160,10 @@ void add_few_rows(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
     if (s.world_size > 2) choices.push_back({loop, false, ReduceShots::kShared});
   }
   if (s.rank.m <= kFewRows) {
-    auto streaming = [&](bool widest) -> Loop {
-      GpuLoop loop = gpu_loop({.m = s.rank.m,
-                               .n = s.rank.n,
-                               .k = s.rank.k,
-                               .a_dtype = kDType,
-                               .b_dtype = kDType,
-                               .widest = widest});
-      return {loop.tile, loop.num_stages};
-    };
-    choices.insert(
-        choices.begin(),
-        {{streaming(false), true}, {streaming(true), true}, {streaming(false)}, {kSmall, true}});
+    GpuLoop loop = gpu_loop(
+        {.m = s.rank.m, .n = s.rank.n, .k = s.rank.k, .a_dtype = kDType, .b_dtype = kDType});
+    Loop streaming{loop.tile, loop.num_stages};
+    choices.insert(choices.begin(), {{streaming, true}, {streaming}, {kSmall, true}});
   }
   for (const Choice& c : choices) {
     std::int64_t tiles = ceil_div(s.rank.m, c.loop.tile.bm) * ceil_div(s.rank.n, c.loop.tile.bn);

@@ -306,22 +306,6 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       {0}, {8}, {16}, {0, Scatter::kCopyEngine, 4}, {0, Scatter::kCopyEngine, 16}};
   if (one) choices = {{0}, {8}, {32}, {64}};
   if (shots == ReduceShots::kShared) choices = {{0}};
-  if (configs.front().packets && d.m <= kFewRows) {
-    // Of one tile less of an SM no sum waits for others before the next.
-    const GpuLoop widest = gpu_loop({.m = d.m,
-                                     .n = d.n,
-                                     .k = d.k,
-                                     .a_dtype = d.a_dtype,
-                                     .b_dtype = d.b_dtype,
-                                     .num_sms = num_sms,
-                                     .widest = true});
-    GemmArConfig config = configs.front();
-    config.tile = widest.tile;
-    config.num_stages = widest.num_stages;
-    config.channels = num_tiles(d.m, d.n, widest.tile);
-    config.num_compute_sms = gpu_workers(config.channels, num_sms);
-    if (!spills(d, config)) add(configs, fitted(d, config));
-  }
   // Twice the bytes: for few rows.
   if (one && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
   for (const Loop& loop : loops_for(all_rows ? d.m : run_rows)) {

@@ -66,8 +66,7 @@ GpuLoop streaming_loop(const GpuLoopDesc& d) {
   };
   auto try_columns = [&](std::int64_t bn) {
     if (!fits(bn, d.scaling)) return;
-    const std::int64_t columns = columns_of_a_worker(bn), least = columns_of_a_worker(tile.bn);
-    if (columns < least || (d.widest && columns == least)) tile.bn = bn;
+    if (columns_of_a_worker(bn) < columns_of_a_worker(tile.bn)) tile.bn = bn;
   };
   for (std::int64_t bn = kLeastCols; bn <= most_cols; bn += kStep) try_columns(bn);
   // Narrower ones where SMs would be left without a tile.
