@@ -113,33 +113,53 @@ TEST(TableText, EntriesOfATableWithSlotsAreThoseOfTheLaunch) {
   expect_contains(kernel, "made_entry<i32>(p.tensors[1][p.rank] + epoch % 2 * 32, ");
 }
 
-// Turns that such an entry passes over, of which there may be many, take no trip to memory.
-TEST(TableText, AnEntryOfEveryTileIsReadOnceAndItsWaitMadeOnce) {
+// Products of the tiles that are there, by the weights that a table names; `stages`: through pipes.
+GeneratedKernel kernel_of_turns(int stages) {
+  constexpr std::int64_t kRows = 64, kWidth = 128, kTiles = 8;
   ProgramBuilder p("made", 1);
-  auto ids = p.input("ids", DType::kI32, {8});
-  auto in = p.input("in", DType::kF32, {40, kCols});
-  auto used = p.made_table("used", {1}, {ContractKind::kRange, 0, 40});
-  auto rows = p.made_table("rows", {8}, {ContractKind::kRange, 0, 40});
-  auto out = p.output("out", DType::kF32, {8, kCols});
+  auto ids = p.input("ids", DType::kI32, {kTiles});
+  auto a = p.input("a", DType::kBF16, {kTiles * kRows, kWidth});
+  auto b = p.input("b", DType::kBF16, {40, kWidth, kWidth});
+  auto used = p.made_table("used", {1}, {ContractKind::kRange, 0, kTiles});
+  auto experts = p.made_table("experts", {kTiles}, {ContractKind::kRange, 0, 40});
+  auto out = p.state("out", DType::kBF16, {kTiles * kRows, kWidth});
   auto made = p.signal("made", 1);
   p.role("make", Resource::sms(1), p.range(1), [&](const Tile&) {
     p.store(used.tile({0}, 1, 1), p.load(ids.tile({0}, 1, 1)));
-    p.store(rows.tile({0}, 1, 8), p.load(ids.tile({0}, 1, 8)));
+    p.store(experts.tile({0}, 1, kTiles), p.load(ids.tile({0}, 1, kTiles)));
     p.notify(made[0], p.rank());
   });
-  p.role("move", Resource::sms(2), p.range(8), [&](const Tile& t) {
+  p.role("multiply", Resource::sms(2).pipelined(stages), p.range(kTiles), [&](const Tile& t) {
     p.wait(made[0]);
     p.when(t.index < p.read(used, {0}), [&] {
-      Index row = p.read(rows, {t.index});
-      p.store(out.tile({t.index, 0}, 1, kCols), p.load(in.tile({row, 0}, 1, kCols)));
+      Index expert = p.read(experts, {t.index});
+      Value sum = p.zeros(DType::kF32, kRows, kWidth);
+      p.loop(2, [&](const Index& k) {
+        Value weight = p.load(b.tile({expert, 0, k * 64}, kWidth, 64)).T();
+        sum = dot(sum, p.load(a.tile({t.index * kRows, k * 64}, kRows, 64)), weight);
+      });
+      p.store(out.tile({t.index * kRows, 0}, kRows, kWidth), cast(sum, DType::kBF16));
     });
   });
-  GeneratedKernel kernel = generate_kernel(run_pipeline(p.finish()));
+  return generate_kernel(run_pipeline(p.finish()));
+}
+
+// Turns that such an entry passes over, of which there may be many, take no trip to memory.
+TEST(TableText, AnEntryOfEveryTileIsReadOnceAndItsWaitMadeOnce) {
+  GeneratedKernel kernel = kernel_of_turns(2);
   expect_contains(kernel, "int kept_entry0 = kNotRead;");
   expect_contains(kernel, "if (kept_entry0 == kNotRead) kept_entry0 = int(made_entry<i32>(");
   expect_contains(kernel, "if ((waited >> 0 & 1) == 0) {");
   // That of one tile is its own.
   EXPECT_EQ(kernel.source.find("kept_entry1"), std::string::npos) << kernel.source;
+  cuda::compile_cuda(kernel.expanded, "made.cu", {.use_cache = false});
+}
+
+// The proof counts on all threads meeting at each.
+TEST(TableText, WaitsOfARoleThatIsNotSplitAreMadeInEveryTile) {
+  GeneratedKernel kernel = kernel_of_turns(0);
+  expect_contains(kernel, "if (kept_entry0 == kNotRead) kept_entry0 = int(made_entry<i32>(");
+  EXPECT_EQ(kernel.source.find("waited >>"), std::string::npos) << kernel.source;
   cuda::compile_cuda(kernel.expanded, "made.cu", {.use_cache = false});
 }
 

@@ -134,6 +134,44 @@ Index Routing::goes(const Index& token, const Index& rank) const {
   return p_.let("goes", any);
 }
 
+// What workers do first: they tell, send tokens and make the tables. In the order in which others
+// wait for it: a worker never waits for what it does later.
+FirstTurns exchange(ProgramBuilder& p, Routing& routing, AgGrouped& first, std::int64_t workers) {
+  const std::int64_t tellings = routing.num_tellings(), pushes = first.num_pushes();
+  const std::int64_t sends = tellings + pushes, makes = routing.num_table_turns();
+  auto turns = [&p](const Index& index, std::int64_t begin, std::int64_t count, const auto& turn) {
+    if (count == 0) return;
+    p.when(index >= begin && index < begin + count,
+           [&] { turn(p.let("turn", max(index - begin, 0))); });
+  };
+  auto send = [=, &routing, &first](const Index& index) {
+    turns(index, 0, tellings, [&](const Index& i) { routing.tell(i, first.ready()); });
+    turns(index, tellings, pushes, [&](const Index& i) {
+      first.push(i,
+                 [&](const Index& token, const Index& rank) { return routing.goes(token, rank); });
+    });
+  };
+  auto make = [=, &routing](const Index& index, std::int64_t begin) {
+    turns(index, begin, makes, [&](const Index& i) { routing.make(i); });
+  };
+  const std::int64_t senders = workers / 2, makers = workers - senders;
+  if (pushes == 0 || senders == 0) {
+    return {.num = sends + makes, .turn = [=](const Index& index) {
+              send(index);
+              make(index, sends);
+            }};
+  }
+  // Half of the workers send, which fills the links, while the others make the tables.
+  return {.num = workers * std::max(ceil_div(sends, senders), ceil_div(makes, makers)),
+          .turn = [=, &p](const Index& index) {
+            Index worker = p.let("worker", index % workers);
+            Index round = p.let("round", index / workers);
+            p.when(
+                worker < senders, [&] { send(p.let("sent", round * senders + worker)); },
+                [&] { make(p.let("made", round * makers + max(worker - senders, 0)), 0); });
+          }};
+}
+
 }  // namespace
 
 MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
@@ -243,41 +281,8 @@ Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {
   AgGrouped first(p, first_desc, cfg.first, m, routing.tables());
   GroupedRs second(p, second_desc, cfg.second, m, routing.tables());
   if (first.sends()) p.on_start([&] { first.announce(), second.announce(); });
-  // In the order in which others wait for it: a worker never waits for what it does later.
-  const std::int64_t tellings = routing.num_tellings(), makes = routing.num_table_turns();
-  auto turns = [&](const Index& index, std::int64_t begin, std::int64_t count, const auto& turn) {
-    if (count == 0) return;
-    p.when(index >= begin && index < begin + count,
-           [&] { turn(p.let("turn", max(index - begin, 0))); });
-  };
-  auto tell_and_push = [&](const Index& index) {
-    turns(index, 0, tellings, [&](const Index& i) { routing.tell(i, first.ready()); });
-    turns(index, tellings, first.num_pushes(), [&](const Index& i) {
-      first.push(i,
-                 [&](const Index& token, const Index& rank) { return routing.goes(token, rank); });
-    });
-  };
-  auto make = [&](const Index& index, std::int64_t begin) {
-    turns(index, begin, makes, [&](const Index& i) { routing.make(i); });
-  };
-  const std::int64_t sends = tellings + first.num_pushes();
-  const std::int64_t workers = cfg.first.num_compute_sms, senders = workers / 2;
-  FirstTurns before{.num = sends + makes, .turn = [&](const Index& index) {
-                      tell_and_push(index);
-                      make(index, sends);
-                    }};
-  if (first.num_pushes() > 0 && senders > 0) {
-    // Half of the workers send, which fills the links, while the others make the tables.
-    const std::int64_t makers = workers - senders;
-    before.num = workers * std::max(ceil_div(sends, senders), ceil_div(makes, makers));
-    before.turn = [&](const Index& index) {
-      Index worker = p.let("worker", index % workers), round = p.let("round", index / workers);
-      p.when(
-          worker < senders, [&] { tell_and_push(p.let("sent", round * senders + worker)); },
-          [&] { make(p.let("made", round * makers + max(worker - senders, 0)), 0); });
-    };
-  }
-  multiply_both(p, tiles, cfg.first, first, second, before);
+  multiply_both(p, tiles, cfg.first, first, second,
+                exchange(p, routing, first, cfg.first.num_compute_sms));
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });
   return p.finish();
 }
