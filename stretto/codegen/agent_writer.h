@@ -266,6 +266,7 @@ class AgentWriter {
   bool remembers_waits_ = false;  // writing what one thread does that keeps what it waited for
   std::map<std::string, std::string> kept_entries_;  // names, by the text that reads them
   std::map<WaitKey, std::size_t> kept_waits_;        // bits of `waited`
+  bool keeps_waits_ = false;
   std::map<int, int> slot_pipe_;  // by the register that a kPipeGet wrote
   std::set<int> threads_read_;    // pipes whose last kPipeGet is read into registers
   // Groups whose turn other consumers have behind an op or a block.

@@ -66,9 +66,10 @@ void AgentWriter::declare_kept_entries() {
     at->second = fmt::format("kept_entry{}", kept_entries_.size() - 1);
     line("int {} = kNotRead;", at->second);
   });
-  if (!kept_entries_.empty() && !alone() && !apart() && !issuing_) {
-    line("[[maybe_unused]] u32 waited = 0;");
-  }
+  // In a role that is not split the proof counts on all threads meeting at each wait
+  // (proof/access_paths.cc).
+  keeps_waits_ = !kept_entries_.empty() && !alone() && !apart() && site_.role->agents.size() > 1;
+  if (keeps_waits_) line("[[maybe_unused]] u32 waited = 0;");
 }
 
 // The let of a kept entry; false: of anything else.
@@ -82,12 +83,10 @@ bool AgentWriter::kept_entry(const Op& op) {
   return true;
 }
 
-// Waits of a team that goes by such entries, for the same in every tile. Of a role that is split:
-// of any other the proof counts on all threads meeting at each (proof/access_paths.cc).
+// Whether the wait is for the same in every tile, of a team that goes by such entries.
 bool AgentWriter::keeps(const Op& op) const {
   constexpr std::size_t kMost = 32;
-  if (op.code != OpCode::kWait || kept_entries_.empty() || alone() || apart()) return false;
-  if (site_.role->agents.size() == 1) return false;
+  if (!keeps_waits_ || op.code != OpCode::kWait) return false;
   if (!op.exprs[0].is_const() || !op.exprs[1].is_const()) return false;
   return kept_waits_.size() < kMost || kept_waits_.contains(key_of_wait(op));
 }
