@@ -330,11 +330,12 @@ const std::vector<Explanation>& explanations() {
        "nothing is multiplied: a matter of values"},
       {"ep_moe_layer P=*", "drop wait", "layer: wait 'computed'",
        "a worker that sums own tokens has sent sums of the block before, and waited then"},
-      {"ep_moe_layer P=3 gpu", "skip first iteration", "on_end: loop 'arrived'",
-       "of two tokens a rank: the worker that sends them sums for the rank before afterwards"},
-      {"ep_moe_layer P=@(2|3)", "*", "on_end@(|: @(wait|loop) 'arrived')",
-       "of three workers each sends tokens before sums: the others' sums come after their tokens, "
+      {"ep_moe_layer P=@(2|3)@(| gpu)", "*", "on_end@(|: @(wait|loop) 'arrived')",
+       "who sends tokens multiplies or sums afterwards: the others' sums come after their tokens, "
        "and the launch ends after them"},
+      {"ep_moe_layer P=@(2|3)", "condition always holds", "layer: when 'ready' #3",
+       "one worker tells and sends: behind its last tokens it tells of none, and only later"},
+      {"ep_moe_layer P=3", "condition always holds", "layer: when 'told'", kEveryTile},
       {"flash_decode P=*", "packet to wrong rank", "combine: store_packet 'inbox'@(| #2| #3)",
        kEveryRank},
       {"flash_decode P=*", "packet to wrong slot", "combine: store_packet 'inbox'@(| #2| #3)",
