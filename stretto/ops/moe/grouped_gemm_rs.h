@@ -49,8 +49,8 @@ std::int64_t tiles_of_block(std::int64_t n, std::int64_t tile_cols, std::int64_t
 // The reduce_rounds with which no worker sums more often per block, `rows` tokens at a time.
 std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
                              std::int64_t rows, int turns);
-// All sums after all products, of as many tokens at a time, `most_rows` at most, as registers hold
-// rows of, own and other ranks'.
+// All sums after all products, in `turns` turns of a worker, of as many tokens at a time,
+// `most_rows` at most, as registers hold rows of, own and other ranks'.
 void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config, std::int64_t most_rows = 48,
                 int turns = 2);
 // Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
