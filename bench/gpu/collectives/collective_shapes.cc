@@ -120,7 +120,7 @@ std::vector<CollectiveCandidate> collective_candidates(const CollectiveShape& s,
   std::vector<CollectiveConfig> configs = gpu_candidates(rows, two_roles ? 2 : 1, kCopies);
   bool pushes = s.kind != CollectiveKind::kAllReduce || two_roles;
   if (pushes && !quick) {
-    for (const CollectiveConfig& c : gpu_push_candidates(rows)) configs.push_back(c);
+    for (const CollectiveConfig& c : gpu_push_candidates(rows, two_roles)) configs.push_back(c);
   }
   if (quick) configs.resize(std::min<std::size_t>(configs.size(), 2));
   std::vector<CollectiveCandidate> out;

@@ -108,7 +108,7 @@ std::vector<Operator> operators(int ranks) {
   add("gemm_ar two-shot",
       gemm_ar(reduced, default_config(reduced, ReduceShots::kTwo, Target::kCuda)));
   CollectiveDesc sum{.dtype = kDType, .m = kMaxRows, .n = kHidden, .world_size = ranks};
-  add("all_reduce two-shot", all_reduce(sum, default_config(sum, Target::kCuda)));
+  add("all_reduce two-shot", all_reduce(sum, default_two_shot_config(sum, Target::kCuda)));
   return out;
 }
 

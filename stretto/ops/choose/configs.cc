@@ -382,13 +382,16 @@ std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective co
   bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
   bool may_push = collective != Collective::kAllReduce || two_shot;
   std::vector<CollectiveConfig> configs;
-  if (may_push) configs.push_back(default_config(d, Target::kCuda));
+  if (may_push) {
+    configs.push_back(two_shot ? default_two_shot_config(d, Target::kCuda)
+                               : default_config(d, Target::kCuda));
+  }
   auto add_all = [&](const std::vector<CollectiveConfig>& more) {
     for (const CollectiveConfig& config : more) add(configs, config);
   };
   // The all-gather's engines would copy the own rows within the rank, which graphs refuse.
   add_all(gpu_candidates(d, two_shot ? 2 : 1, two_shot));
-  if (may_push) add_all(gpu_push_candidates(d));
+  if (may_push) add_all(gpu_push_candidates(d, two_shot));
   for (CollectiveConfig& config : configs) config.all_reduce = kind;
   return configs;
 }

@@ -21,18 +21,23 @@ CollectiveDesc desc_of(const OpShape& shape) {
           .world_size = shape.world_size};
 }
 
+bool is_large(const CollectiveDesc& d) { return d.m * d.n >= 100'000; }
+
 // Small tiles for small shapes, so that tests have many of them.
 CollectiveConfig config_of(const CollectiveDesc& d, Target target) {
-  CollectiveConfig c = default_config(d, target);
-  if (d.m * d.n >= 100'000) return c;
+  CollectiveConfig c = default_two_shot_config(d, target);
+  if (is_large(d)) return c;
+  constexpr std::int64_t kLeastInRings = 1500;  // every way by some of them
   c.tile_rows = std::max<std::int64_t>(1, std::min<std::int64_t>(3, c.tile_rows));
   c.tile_cols = std::min<std::int64_t>(16, c.tile_cols);
   c.piece_rows = std::min(c.piece_rows, c.tile_rows);
-  c.push = d.m * d.n < 1000;  // every way by some of them
+  c.push = d.m * d.n < 1000 || d.m * d.n >= kLeastInRings;
+  if (d.m * d.n >= kLeastInRings) c.ring_slots = 2;
   c.packets = d.m * d.n < 100;
   if (d.n >= kLineColumns) {
     c.tile_cols = kLineColumns;
     c.push = c.packets = true;
+    c.ring_slots = 0;
   }
   return c;
 }
@@ -41,6 +46,15 @@ CollectiveConfig config_of(const CollectiveDesc& d, Target target) {
 CollectiveConfig fetching_config_of(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = config_of(d, target);
   c.push = c.packets = false;
+  c.ring_slots = 0;
+  return c;
+}
+
+// Of gather, scatter and all-to-all: in rings some workers only receive.
+CollectiveConfig one_hop_config_of(const CollectiveDesc& d, Target target) {
+  if (is_large(d)) return default_config(d, target);
+  CollectiveConfig c = config_of(d, target);
+  if (c.ring_slots > 0) c.num_receivers = 2;
   return c;
 }
 
@@ -107,6 +121,7 @@ std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 16, .n = 32, .dtype = DType::kF32},
           {.world_size = world_size, .m = 37, .n = 29, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 5, .n = 7, .dtype = DType::kF16},
+          {.world_size = world_size, .m = 50, .n = 33, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 9, .n = 2 * kLineColumns, .dtype = DType::kBF16}};
 }
 
@@ -115,7 +130,7 @@ OpShape large() { return {.m = 4096, .n = 4096, .dtype = DType::kBF16}; }
 
 OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d, shape.target);
+  CollectiveConfig config = one_hop_config_of(d, shape.target);
   CaseBuilder b(d, config, all_gather(d, config), shape, seed);
   for (int r = 0; r < d.world_size; ++r) {
     for (std::int64_t row = 0; row < b.m; ++row) {
@@ -130,7 +145,7 @@ OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
 
 OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d, shape.target);
+  CollectiveConfig config = one_hop_config_of(d, shape.target);
   CaseBuilder b(d, config, reduce_scatter(d, config), shape, seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
   std::int64_t out_rows = ceil_div(b.m, static_cast<std::int64_t>(d.world_size));
@@ -161,7 +176,7 @@ OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind k
 
 OpCase all_to_all_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = desc_of(shape);
-  CollectiveConfig config = config_of(d, shape.target);
+  CollectiveConfig config = one_hop_config_of(d, shape.target);
   CaseBuilder b(d, config, all_to_all(d, config), shape, seed);
   auto counts = static_cast<std::size_t>(b.c.program.find_tensor("recv_counts"));
   Values draws =
@@ -197,14 +212,15 @@ OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
 }  // namespace
 
 OperatorInfo all_gather_info() {
-  return {
-      .name = "all_gather",
-      .summary = "every rank gets all rows of [m, n]",
-      .program =
-          [](const OpShape& s) { return all_gather(desc_of(s), config_of(desc_of(s), s.target)); },
-      .make_case = all_gather_case,
-      .shapes = shapes,
-      .large = large()};
+  return {.name = "all_gather",
+          .summary = "every rank gets all rows of [m, n]",
+          .program =
+              [](const OpShape& s) {
+                return all_gather(desc_of(s), one_hop_config_of(desc_of(s), s.target));
+              },
+          .make_case = all_gather_case,
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo reduce_scatter_info() {
@@ -212,7 +228,7 @@ OperatorInfo reduce_scatter_info() {
           .summary = "every rank gets its rows of the sum over ranks of [m, n]",
           .program =
               [](const OpShape& s) {
-                return reduce_scatter(desc_of(s), config_of(desc_of(s), s.target));
+                return reduce_scatter(desc_of(s), one_hop_config_of(desc_of(s), s.target));
               },
           .make_case = reduce_scatter_case,
           .shapes = shapes,
@@ -235,14 +251,15 @@ OperatorInfo all_reduce_info(AllReduceKind kind) {
 }
 
 OperatorInfo all_to_all_info() {
-  return {
-      .name = "all_to_all",
-      .summary = "block d of [P, m, n] goes to rank d, its first rows as counted",
-      .program =
-          [](const OpShape& s) { return all_to_all(desc_of(s), config_of(desc_of(s), s.target)); },
-      .make_case = all_to_all_case,
-      .shapes = shapes,
-      .large = large()};
+  return {.name = "all_to_all",
+          .summary = "block d of [P, m, n] goes to rank d, its first rows as counted",
+          .program =
+              [](const OpShape& s) {
+                return all_to_all(desc_of(s), one_hop_config_of(desc_of(s), s.target));
+              },
+          .make_case = all_to_all_case,
+          .shapes = shapes,
+          .large = large()};
 }
 
 OperatorInfo broadcast_info() {

@@ -275,7 +275,8 @@ Program all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   std::string form = fmt::format("all_reduce_{}", name(cfg.all_reduce));
   collective::check({.name = form.c_str(),
                      .pushes = cfg.all_reduce == AllReduceKind::kTwoShot,
-                     .several_workers = cfg.all_reduce != AllReduceKind::kRing},
+                     .several_workers = cfg.all_reduce != AllReduceKind::kRing,
+                     .one_hop = false},
                     d, cfg);
   switch (cfg.all_reduce) {
     case AllReduceKind::kOneShot:
@@ -370,6 +371,8 @@ std::string to_string(const CollectiveConfig& c) {
                      c.num_copy_sms);
   if (c.threads != 0) out += fmt::format(", {} threads", c.threads);
   if (c.push) out += c.packets ? ", push packets" : ", push";
+  if (c.ring_slots != 0) out += fmt::format(", rings of {}", c.ring_slots);
+  if (c.num_receivers != 0) out += fmt::format(", {} receivers", c.num_receivers);
   return out;
 }
 

@@ -49,13 +49,19 @@ struct CollectiveConfig {
   // Of those that push: payload and launch number in one store of 8 bytes, so that nobody signals:
   // a round trip less for twice the bytes, and launches of a graph may start early.
   bool packets = false;
+  // Of those that push, not as packets: so many tiles of each worker are under way, in a ring of
+  // slots that readers free, instead of two slots for the whole message. For large messages.
+  int ring_slots = 0;
+  // Of rings, but an all-reduce's: SMs that only receive; 0: workers do both.
+  int num_receivers = 0;
 };
 
 std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
-// Of every collective but the broadcast; an all-reduce by it is the two-shot.
+// Of gather, scatter and all-to-all.
 CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);
+CollectiveConfig default_two_shot_config(const CollectiveDesc& desc, Target target = Target::kCpu);
 // The same for what has no form in which senders write: a broadcast, an all-reduce by another kind.
 CollectiveConfig default_fetching_config(const CollectiveDesc& desc, Target target = Target::kCpu);
 // Chooses the algorithm, too.
@@ -65,8 +71,8 @@ CollectiveConfig default_all_reduce_config(const CollectiveDesc& desc,
 // all-reduce, else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles,
                                              bool copies);
-// Those that push, for gather, scatter, all-to-all and kTwoShot; none where messages are large.
-std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc);
+// Those that push, for gather, scatter, all-to-all and (two_hops) kTwoShot.
+std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc, bool two_hops);
 
 // `in` is symmetric where peers read it: in configs that do not push.
 //

@@ -18,6 +18,19 @@
 namespace stretto {
 namespace {
 
+// By reading, through two slots with signals and as packets, and through rings of slots.
+std::vector<CollectiveConfig> every_way(const CollectiveConfig& config) {
+  std::vector<CollectiveConfig> ways(6, config);
+  for (std::size_t i = 1; i < ways.size(); ++i) ways[i].push = true;
+  ways[2].packets = true;
+  ways[3].ring_slots = 2;
+  ways[4].ring_slots = 3;
+  ways[4].num_workers = 2;
+  ways[5] = ways[4];
+  ways[5].num_receivers = 1;
+  return ways;
+}
+
 TEST(Collectives, BadDescNamesTheField) {
   CollectiveDesc d{.m = 4, .n = 0, .world_size = 2};
   try {
@@ -37,6 +50,11 @@ TEST(Collectives, FieldsWithoutUseAreRefused) {
   };
   refused({.piece_rows = 65}, "piece_rows is 65, can only be 64");
   refused({.packets = true}, "packets is true, can only be false");
+  refused({.ring_slots = 2}, "ring_slots is 2, can only be 0");
+  refused({.push = true, .num_receivers = 2}, "num_receivers is 2, can only be 0");
+  refused({.push = true, .packets = true, .ring_slots = 2}, "ring_slots is 2, can only be 0");
+  expect_user_error([&] { all_reduce(d, {.push = true, .ring_slots = 1}); },
+                    {"ring_slots is 1, need 0, or 2 or more"});
   refused({.num_queues = 2, .num_copy_sms = 8}, "num_queues is 2, can only be 1");
   for (AllReduceKind kind : {AllReduceKind::kOneShot, AllReduceKind::kPacket}) {
     refused({.all_reduce = kind, .push = true}, "push is true, can only be false");
@@ -83,7 +101,7 @@ TEST(Collectives, AllReduceHasTheSameBitsByEveryRouteOnEveryRank) {
   SCOPED_TRACE(seed);
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     for (int world = 1; world <= 8; ++world) {
-      for (std::int64_t m : {4, 13, 51}) {  // two-shot: by packets, by slots, by reading
+      for (std::int64_t m : {4, 13, 51, 75}) {  // two-shot: packets, slots, reading, rings
         OpShape shape{.world_size = world, .m = m, .n = 21, .dtype = dtype};
         auto one_shot = bits_of(AllReduceKind::kOneShot, shape, seed);
         for (const auto& rank_bits : one_shot) EXPECT_EQ(rank_bits, one_shot[0]);
@@ -129,17 +147,35 @@ TEST(Collectives, AveragesOfLargeNumbers) {
   for (int world : {1, 2, 3, 9}) {
     CollectiveDesc d{.dtype = DType::kF16, .m = 13, .n = 21, .world_size = world, .average = true};
     CollectiveConfig cfg{.tile_rows = 3, .tile_cols = 16};
-    for (bool push : {false, true}) {
-      for (bool packets : {false, push}) {
-        cfg.push = push;
-        cfg.packets = packets;
-        average("reduce_scatter", reduce_scatter(d, cfg), ceil_div(13, world));
-        average("two-shot", all_reduce(d, cfg), 13);
-      }
+    for (CollectiveConfig way : every_way(cfg)) {
+      average("reduce_scatter", reduce_scatter(d, way), ceil_div(13, world));
+      way.num_receivers = 0;
+      average("two-shot", all_reduce(d, way), 13);
     }
     for (AllReduceKind kind :
          {AllReduceKind::kOneShot, AllReduceKind::kPacket, AllReduceKind::kRing}) {
       average(name(kind), all_reduce(d, {.tile_rows = 3, .tile_cols = 16, .all_reduce = kind}), 13);
+    }
+  }
+}
+
+// Data that only move: every way, of whole and of short last runs, rings that turn several times.
+TEST(Collectives, EveryWayMovesTheSame) {
+  std::uint64_t seed = test_seed() % 100'000;
+  SCOPED_TRACE(seed);
+  for (int world : {2, 3, 4, 8}) {
+    for (std::int64_t m : {2, 24, 37}) {
+      CollectiveDesc d{.dtype = DType::kBF16, .m = m, .n = 21, .world_size = world};
+      for (const CollectiveConfig& way : every_way({.tile_rows = 2, .tile_cols = 16})) {
+        OpCase c = all_gather_info().make_case(
+            {.world_size = world, .m = m, .n = 21, .dtype = d.dtype}, seed);
+        c.program = all_gather(d, way);
+        EXPECT_EQ(run_case(c, {.launches = 3, .require_proof = true}), "") << to_string(way);
+        c = all_to_all_info().make_case({.world_size = world, .m = m, .n = 21, .dtype = d.dtype},
+                                        seed);
+        c.program = all_to_all(d, way);
+        EXPECT_EQ(run_case(c, {.launches = 3, .require_proof = true}), "") << to_string(way);
+      }
     }
   }
 }
@@ -154,7 +190,7 @@ TEST(Collectives, Doubles) {
     all.push_back(all_reduce_info(kind));
   }
   for (const OperatorInfo& info : all) {
-    for (std::int64_t m : {4, 13, 51}) {
+    for (std::int64_t m : {4, 13, 51, 75}) {
       OpCase c = info.make_case({.world_size = 3, .m = m, .n = 21, .dtype = DType::kF64}, seed);
       EXPECT_LT(c.tolerance, 1e-14);
       EXPECT_EQ(run_case(c, {.launches = 2, .require_proof = true}), "")

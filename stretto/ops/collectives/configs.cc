@@ -41,6 +41,16 @@ CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements) {
   return c;
 }
 
+// Every SM sends and receives, or `receivers` only receive.
+CollectiveConfig ring_config(const CollectiveDesc& d, std::int64_t elements, int receivers) {
+  CollectiveConfig c = push_config(d, elements);
+  c.ring_slots = 2;
+  c.num_receivers = receivers;
+  c.num_workers = std::min(c.num_workers, kGpuSms - receivers);
+  c.num_copy_sms = c.num_workers;
+  return c;
+}
+
 // H200 pairs, 2026-11-21: 32 SMs that copy fill NVLink in either direction, 16 nearly (366 and 339
 // of 393 GB/s), so half of a GPU's SMs leave room for a second role. A tile for each of 32, until
 // it is so large that its signals (2 to 3 us) no longer count: of 256 MB on four H100s, 2026-11-26,
@@ -86,6 +96,11 @@ bool fits_packets(const CollectiveDesc& d) {
 constexpr std::int64_t kMega = std::int64_t{1} << 20;
 std::int64_t most_pushed(const CollectiveDesc& d) { return (d.world_size > 2 ? 16 : 4) * kMega; }
 constexpr std::int64_t kMostPackets = 4 * kMega;
+// Four GPUs that all write at once get more of their links than four that all read (348 and 289 to
+// 317 GB/s, H100s), so where messages are large they are pushed again, in rings. gpu_bench
+// collectives, four H200s, 2026-11-27: of 256 MB all-gather, reduce-scatter and all-to-all took
+// 0.96 to 0.97 of the time of reading, all-reduce 0.95; on H100s 64 MB took 0.99 to 1.09.
+bool in_rings(const CollectiveDesc& d) { return message_bytes(d) >= 128 * kMega; }
 // Of an all-reduce, what a rank gets from all others in one hop: 1 MB took 0.91 of the time of two
 // hops on two, 0.8 MB the same on four, 1.5 MB 1.20.
 constexpr std::int64_t kMostOneHopIn = kMega;
@@ -94,6 +109,7 @@ constexpr std::int64_t kMostOneHopIn = kMega;
 
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   if (target == Target::kCpu) return within(d, {});
+  if (d.world_size > 2 && in_rings(d)) return ring_config(d, 32 * 1024, 64);
   if (d.world_size == 1 || message_bytes(d) > most_pushed(d)) return within(d, fetch_config(d));
   CollectiveConfig c = push_config(d, push_tile_elements(d));
   c.packets = fits_packets(d) && message_bytes(d) <= kMostPackets;
@@ -102,12 +118,18 @@ CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
 
 CollectiveConfig default_fetching_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
+  if (c.ring_slots > 0) return within(d, fetch_config(d));
   c.push = c.packets = false;
   return c;
 }
 
-CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target target) {
+CollectiveConfig default_two_shot_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
+  return c.ring_slots > 0 ? ring_config(d, 32 * 1024, 0) : c;
+}
+
+CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target target) {
+  CollectiveConfig c = default_two_shot_config(d, target);
   std::int64_t bytes = message_bytes(d), arriving = (d.world_size - 1) * bytes;
   if (target == Target::kCpu) {
     constexpr std::int64_t kMostOneShot = std::int64_t{64} * 1024;
@@ -122,10 +144,18 @@ CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target targe
   return c;
 }
 
-std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d) {
+std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d, bool two_hops) {
   constexpr std::int64_t kLeast = 1024, kMost = 16 * 1024, kMostTiles = std::int64_t{4} * kGpuSms;
   std::int64_t run = ceil_div(d.m, d.world_size) * d.n;
   std::vector<CollectiveConfig> all;
+  if (in_rings(d)) {
+    for (std::int64_t e : {16 * 1024, 32 * 1024}) {
+      for (int receivers : two_hops ? std::vector<int>{0} : std::vector<int>{48, 64, 80}) {
+        all.push_back(ring_config(d, e, receivers));
+      }
+    }
+    return all;
+  }
   for (std::int64_t e = kLeast; e <= kMost && all.size() < 4; e *= 2) {
     if (ceil_div(run, e) <= kMostTiles) all.push_back(push_config(d, e));
   }

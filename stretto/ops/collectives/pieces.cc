@@ -16,6 +16,12 @@ void check_use(const Form& form, const CollectiveDesc& d, CollectiveConfig c) {
   fields.at_most("piece_rows", c.piece_rows, c.tile_rows, "a tile has no more rows");
   if (!form.pushes) fields.only("push", c.push, false, "it has no form in which senders write");
   if (!c.push) fields.only("packets", c.packets, false, "packets are pushed");
+  if (!c.push || c.packets) {
+    fields.only("ring_slots", c.ring_slots, 0, "only pushes with signals go in rings");
+  }
+  if (c.ring_slots == 0 || !form.one_hop) {
+    fields.only("num_receivers", c.num_receivers, 0, "only rings of one hop have receivers");
+  }
   if (!form.several_workers) fields.only("num_workers", c.num_workers, 1, "one walks the ring");
   if (!c.push && c.num_copy_sms > 0) {
     fields.only("num_queues", c.num_queues, 1, "SMs copy (num_copy_sms)");
@@ -40,6 +46,11 @@ void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c)
     throw UserError(fmt::format(
         "collective: piece_rows {}, threads {}: need 0 or more, and 0 to 1024 in steps of 128",
         c.piece_rows, c.threads));
+  }
+  // A worker sends a tile before it receives that of its last turn.
+  if (c.ring_slots < 0 || c.ring_slots == 1) {
+    throw UserError(
+        fmt::format("collective: ring_slots is {}, need 0, or 2 or more", c.ring_slots));
   }
   check_use(form, d, c);
 }

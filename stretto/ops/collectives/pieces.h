@@ -15,6 +15,7 @@ struct Form {
   const char* name;             // of the collective
   bool pushes = false;          // it has a form for CollectiveConfig::push
   bool several_workers = true;  // not of the ring
+  bool one_hop = true;          // not of the all-reduce
 };
 // UserError naming the field of a bad desc or config, or of one that the form has no use for.
 void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c);

@@ -4,9 +4,15 @@
 // e + 1, which each rank sent after it had finished launch e. So every rank tells every other in
 // every launch, rows or not. What arrives says so by a signal for each tile, or by itself, as
 // packets (CollectiveConfig::packets). What a rank only keeps goes through no slot.
+//
+// Large messages go through rings of slots (CollectiveConfig::ring_slots): each worker sends a
+// tile, then receives what others sent a turn ago, whose slot it frees; the sender waits for that
+// before it writes there again, and in the first turn until the receiver has begun the launch,
+// which is when it has read all of the launch before.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "stretto/ops/collectives/pieces.h"
 #include "stretto/ops/harness/rank_sum.h"
@@ -14,17 +20,19 @@
 namespace stretto::collective {
 namespace {
 
-// `count` rows of a tile, from `row` on; those at or past `end` belong to others.
+// `count` rows of a tile, from `row` on; those at or past `end` belong to others. In slots they lie
+// at [slot_row, ...) and before slot_end.
 struct Piece {
   Index row, col, end;
   std::int64_t count;
+  Index slot_row, slot_col, slot_end;
 };
 
 // Tiles of [rows, n] that travel from every rank to every rank.
 class Exchange {
  public:
   struct Names {
-    const char *slots, *arrived;
+    const char *slots, *arrived, *freed;
   };
   // Rows as the launch has them, at least one, and at most.
   struct Rows {
@@ -40,34 +48,56 @@ class Exchange {
         // Whole packets in every row, whatever the dtype.
         width_(cfg.packets ? ceil_div(d.n, 4) * 4 : d.n),
         cols_(cfg.packets ? std::min(ceil_div(cfg.tile_cols, 4) * 4, width_) : cfg.tile_cols),
-        tiles_(p.grid(rows.most, width_, cfg.tile_rows, cols_)),
-        num_tiles_(ceil_div(rows.most, cfg.tile_rows) * ceil_div(width_, cols_)),
-        slots_(p.buffer(names.slots, d.dtype,
-                        {d.world_size, cfg.packets ? Index(rows.most) : rows.now, width_},
-                        {.space = Space::kSymmetric, .num_slots = 2, .packet = cfg.packets})) {
-    if (!cfg.packets) arrived_ = p.signal(names.arrived, d.world_size * num_tiles_);
+        row_tiles_(ceil_div(rows.most, cfg.tile_rows)),
+        col_tiles_(ceil_div(width_, cols_)),
+        ring_(std::min(std::int64_t{cfg.ring_slots} * cfg.num_workers, num_tiles())),
+        slots_(p.buffer(
+            names.slots, d.dtype, slots_shape(),
+            {.space = Space::kSymmetric, .num_slots = ring_ > 0 ? 1 : 2, .packet = cfg.packets})) {
+    if (!cfg.packets) arrived_ = p.signal(names.arrived, d.world_size * num_slots());
+    if (ring_ > 0) freed_ = p.signal(names.freed, d.world_size * num_slots());
   }
 
   // As many for every m, so that each launch tells alike.
-  const TileSpace& tiles() const { return tiles_; }
+  TileSpace grid() const { return p_.grid(rows_.most, width_, cfg_.tile_rows, cols_); }
+  std::int64_t num_tiles() const { return row_tiles_ * col_tiles_; }
   std::int64_t cols() const { return cols_; }
+  Tile tile(const Index& index) const {
+    Index row = p_.let("row", index / col_tiles_ * cfg_.tile_rows);
+    Index col = p_.let("col", index % col_tiles_ * cols_);
+    return {.index = index, .row = row, .col = col};
+  }
 
+  // Of a tile, before it is sent: that its slots may be written. In the first turn, whose tiles
+  // wait for nothing of this launch, this is that all of the launch before has been read.
+  void await_room(const Tile& t) const {
+    if (ring_ == 0) return;
+    for_peers(
+        [&](const Index& r) { p_.wait(freed_[r * ring_ + t.index % ring_], t.index / ring_); });
+  }
   void send(const Index& to, const Piece& at, const Value& piece) const {
-    Slice slot = cut(slots_.on(to), p_.rank(), at);
-    cfg_.packets ? p_.store_packet(within(slot, at), piece) : p_.store(slot, piece);
+    Slice slot = of_slot(slots_.on(to), p_.rank(), at);
+    cfg_.packets ? p_.store_packet(slot, piece) : p_.store(slot, piece);
   }
   Value received(const Index& source, const Piece& at) const {
-    Slice slot = cut(slots_, source, at);
-    return cfg_.packets ? p_.load_packet(within(slot, at)) : p_.load(slot);
+    Slice slot = of_slot(slots_, source, at);
+    return cfg_.packets ? p_.load_packet(slot) : p_.load(slot);
   }
   // That all of a tile has been sent.
   void tell(const Tile& t) const {
     if (cfg_.packets) return;
-    for_peers([&](const Index& r) { p_.notify(arrived_[p_.rank() * num_tiles_ + t.index], r); });
+    for_peers([&](const Index& r) { p_.notify(arrived_[at_slot(p_.rank(), t)], r); });
   }
   void await(const Tile& t) const {
     if (cfg_.packets) return;
-    for_peers([&](const Index& r) { p_.wait(arrived_[r * num_tiles_ + t.index], 1); });
+    for_peers([&](const Index& r) {
+      p_.wait(arrived_[at_slot(r, t)], ring_ > 0 ? t.index / ring_ + 1 : Index(1));
+    });
+  }
+  // That all of a tile that was received has been read.
+  void free(const Tile& t) const {
+    if (ring_ == 0) return;
+    for_peers([&](const Index& r) { p_.notify(freed_[at_slot(p_.rank(), t)], r); });
   }
   // The next rank first.
   void for_peers(const std::function<void(const Index& rank)>& fn) const {
@@ -75,7 +105,10 @@ class Exchange {
   }
   void for_pieces_of(const Tile& t, const std::function<void(const Piece&)>& fn) const {
     for_pieces(p_, cfg_, [&](const Index& first, std::int64_t rows) {
-      fn({p_.let("row", t.row + first), t.col, t.row + cfg_.tile_rows, rows});
+      Index row = p_.let("piece", t.row + first), end = t.row + cfg_.tile_rows;
+      if (ring_ == 0) return fn({row, t.col, end, rows, row, t.col, end});
+      Index slot = t.index % ring_ * cfg_.tile_rows;
+      fn({row, t.col, end, rows, slot + first, 0, slot + cfg_.tile_rows});
     });
   }
   // What came of others and `mine`.
@@ -98,9 +131,18 @@ class Exchange {
   }
 
  private:
-  // Slots of packets have room for the most rows: those of this launch.
-  Slice within(const Slice& slot, const Piece& at) const {
-    return Slice(slot).until_row(min(rows_.now, at.end));
+  std::vector<Index> slots_shape() const {
+    if (ring_ > 0) return {d_.world_size, ring_ * cfg_.tile_rows, cols_};
+    // Slots of packets have room for the most rows: those of this launch.
+    return {d_.world_size, cfg_.packets ? Index(rows_.most) : rows_.now, width_};
+  }
+  std::int64_t num_slots() const { return ring_ > 0 ? ring_ : num_tiles(); }
+  Index at_slot(const Index& source, const Tile& t) const {
+    return source * num_slots() + (ring_ > 0 ? t.index % ring_ : t.index);
+  }
+  Slice of_slot(const TensorRef& slots, const Index& source, const Piece& at) const {
+    return slots.tile({source, at.slot_row, at.slot_col}, at.count, cols_)
+        .until_row(cfg_.packets ? min(rows_.now, at.slot_end) : at.slot_end);
   }
 
   ProgramBuilder& p_;
@@ -108,11 +150,48 @@ class Exchange {
   const CollectiveConfig& cfg_;
   Rows rows_;
   std::int64_t width_, cols_;
-  TileSpace tiles_;
-  std::int64_t num_tiles_;
+  std::int64_t row_tiles_, col_tiles_;
+  std::int64_t ring_;  // slots of a sender; 0: as many as tiles, twice
   TensorRef slots_;
-  SignalRef arrived_;
+  SignalRef arrived_, freed_;
 };
+
+using Stage = std::function<void(const Tile&)>;
+
+// What a worker does with its tiles: everything with one after the other, or, with rings, each
+// stage with the tile that had the stage before in the worker's last turn, unless receivers have
+// the second stage to themselves.
+void in_stages(ProgramBuilder& p, const CollectiveConfig& cfg, const char* role,
+               const Exchange& exchange, const std::vector<Stage>& stages) {
+  if (cfg.ring_slots == 0) {
+    p.role(role, Resource::sms(cfg.num_workers), exchange.grid(), [&](const Tile& t) {
+      for (const Stage& stage : stages) stage(t);
+    });
+    return;
+  }
+  std::int64_t tiles = exchange.num_tiles();
+  if (cfg.num_receivers > 0) {
+    auto role = [&](const char* name, int workers, const Stage& stage) {
+      p.role(name, Resource::sms(workers), p.range(tiles),
+             [&](const Tile& t) { stage(exchange.tile(t.index)); });
+    };
+    role("send", cfg.num_workers, stages.front());
+    role("receive", cfg.num_receivers, stages.back());
+    return;
+  }
+  std::int64_t apart = cfg.num_workers,
+               turns = tiles + apart * (static_cast<std::int64_t>(stages.size()) - 1);
+  p.role(role, Resource::sms(cfg.num_workers), p.range(turns), [&](const Tile& t) {
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      Index tile = p.let("tile", t.index - static_cast<std::int64_t>(i) * apart);
+      Index begun = tile >= 0, left = tile < tiles;
+      p.when(i == 0                   ? left
+             : i + 1 == stages.size() ? begun
+                                      : begun && left,
+             [&] { stages[i](exchange.tile(tile)); });
+    }
+  });
+}
 
 std::int64_t most_run_rows(const CollectiveDesc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
@@ -121,13 +200,13 @@ std::int64_t most_run_rows(const CollectiveDesc& d) {
 // Of a tile, to every rank its part of x [m, n].
 void send_parts(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, const Runs& runs,
                 const Tile& t) {
+  parts.await_room(t);
   parts.for_pieces_of(t, [&](const Piece& at) {
     move_by_peer(
         p, [&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
         [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
   });
   parts.tell(t);
-  parts.await(t);
 }
 
 Value own_part(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, const Runs& runs,
@@ -143,15 +222,18 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   Runs runs(m, d, cfg);
   TensorRef in = p.input("in", d.dtype, {ceil_div(m, d.world_size), d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
-  Exchange rows(p, d, cfg, {"slots", "arrived"}, {runs.run_rows, most_run_rows(d)});
+  Exchange rows(p, d, cfg, {"slots", "arrived", "freed"}, {runs.run_rows, most_run_rows(d)});
 
-  p.role("gather", Resource::sms(cfg.num_workers), rows.tiles(), [&](const Tile& t) {
+  auto send = [&](const Tile& t) {
+    rows.await_room(t);
     rows.for_pieces_of(t, [&](const Piece& at) {
       Value mine = p.load(rows.cut(in, at));
       rows.for_peers([&](const Index& peer) { rows.send(peer, at, mine); });
       p.store(rows.of_run(out, runs, p.rank(), at), mine);
     });
     rows.tell(t);
+  };
+  auto receive = [&](const Tile& t) {
     rows.await(t);
     rows.for_pieces_of(t, [&](const Piece& at) {
       move_by_peer(
@@ -160,7 +242,9 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
             p.store(rows.of_run(out, runs, owner, at), received);
           });
     });
-  });
+    rows.free(t);
+  };
+  in_stages(p, cfg, "gather", rows, {send, receive});
   return finish(p, cfg);
 }
 
@@ -170,14 +254,17 @@ Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg
   Runs runs(m, d, cfg);
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {ceil_div(m, d.world_size), d.n});
-  Exchange parts(p, d, cfg, {"slots", "arrived"}, {runs.run_rows, most_run_rows(d)});
+  Exchange parts(p, d, cfg, {"slots", "arrived", "freed"}, {runs.run_rows, most_run_rows(d)});
 
-  p.role("reduce", Resource::sms(cfg.num_workers), parts.tiles(), [&](const Tile& t) {
-    send_parts(p, parts, in, runs, t);
+  auto send = [&](const Tile& t) { send_parts(p, parts, in, runs, t); };
+  auto receive = [&](const Tile& t) {
+    parts.await(t);
     parts.for_pieces_of(t, [&](const Piece& at) {
       p.store(parts.cut(out, at), parts.sum(at, own_part(p, parts, in, runs, at)));
     });
-  });
+    parts.free(t);
+  };
+  in_stages(p, cfg, "reduce", parts, {send, receive});
   return finish(p, cfg);
 }
 
@@ -188,26 +275,33 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   Exchange::Rows rows{runs.run_rows, most_run_rows(d)};
-  Exchange parts(p, d, cfg, {"slots", "arrived"}, rows);
-  Exchange sums(p, d, cfg, {"sums", "reduced"}, rows);
+  Exchange parts(p, d, cfg, {"slots", "arrived", "freed"}, rows);
+  Exchange sums(p, d, cfg, {"sums", "reduced", "summed"}, rows);
 
-  p.role("reduce", Resource::sms(cfg.num_workers), parts.tiles(), [&](const Tile& t) {
-    send_parts(p, parts, in, runs, t);
+  auto send = [&](const Tile& t) { send_parts(p, parts, in, runs, t); };
+  auto reduce = [&](const Tile& t) {
+    parts.await(t);
+    sums.await_room(t);
     parts.for_pieces_of(t, [&](const Piece& at) {
       Value sum = parts.sum(at, own_part(p, parts, in, runs, at));
       sums.for_peers([&](const Index& peer) { sums.send(peer, at, sum); });
       p.store(sums.of_run(out, runs, p.rank(), at), sum);
     });
+    parts.free(t);
     sums.tell(t);
+  };
+  auto gather = [&](const Tile& t) {
     sums.await(t);
-    parts.for_pieces_of(t, [&](const Piece& at) {
+    sums.for_pieces_of(t, [&](const Piece& at) {
       move_by_peer(
           p, [&](const Index& owner) { return sums.received(owner, at); },
           [&](const Index& owner, const Value& received) {
             p.store(sums.of_run(out, runs, owner, at), received);
           });
     });
-  });
+    sums.free(t);
+  };
+  in_stages(p, cfg, "reduce", parts, {send, reduce, gather});
   return finish(p, cfg);
 }
 
@@ -217,7 +311,7 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   TensorRef in = p.input("in", d.dtype, {d.world_size, d.m, d.n});
   TensorRef counts = p.table("recv_counts", {d.world_size}, {ContractKind::kRange, 0, d.m + 1});
   TensorRef out = p.output("out", d.dtype, {d.world_size, d.m, d.n});
-  Exchange blocks(p, d, cfg, {"slots", "arrived"}, {d.m, d.m});
+  Exchange blocks(p, d, cfg, {"slots", "arrived", "freed"}, {d.m, d.m});
   // Of rows [at.row, ...) of a block those that count, the others zero.
   auto counted = [&](const Index& source, const Piece& at, const Value& block) {
     Value row = p.iota_rows(at.row, at.count),
@@ -225,7 +319,8 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
     return where(row < count, block, p.zeros(d.dtype, at.count, blocks.cols()));
   };
 
-  p.role("exchange", Resource::sms(cfg.num_workers), blocks.tiles(), [&](const Tile& t) {
+  auto send = [&](const Tile& t) {
+    blocks.await_room(t);
     blocks.for_pieces_of(t, [&](const Piece& at) {
       move_by_peer(
           p, [&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
@@ -234,6 +329,8 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
       p.store(blocks.cut(out, p.rank(), at), counted(p.rank(), at, own));
     });
     blocks.tell(t);
+  };
+  auto receive = [&](const Tile& t) {
     blocks.await(t);
     blocks.for_pieces_of(t, [&](const Piece& at) {
       move_by_peer(
@@ -242,7 +339,9 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
             p.store(blocks.cut(out, source, at), counted(source, at, received));
           });
     });
-  });
+    blocks.free(t);
+  };
+  in_stages(p, cfg, "exchange", blocks, {send, receive});
   return finish(p, cfg);
 }
 

@@ -37,11 +37,24 @@ constexpr const char* kTogether =
 constexpr const char* kOneTile = "a worker has one tile, its first and its last";
 constexpr const char* kRingReady =
     "'ready' adds nothing: a message has been all around the ring before a rank ends its launch";
+constexpr const char* kNoSuchRows =
+    "what a turn after the last tile sends are rows that nobody has";
+constexpr const char* kSumsTell =
+    "sums of a tile come after its parts were read, and parts of a turn after those before";
+constexpr const char* kOfSums =
+    "what moves past it reads parts or writes sums, of which another signal tells";
 
 }  // namespace
 
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
+      {"ring_all_reduce P=*", "condition always holds", "reduce: when 'freed'", kNoSuchRows},
+      {"ring_all_reduce P=*", "wait for wrong signal", "reduce: wait 'freed'", kSumsTell},
+      {"ring_all_reduce P=*", "duplicate notify", "reduce: notify 'arrived'", kSumsTell},
+      {"ring_all_reduce P=*", "notify too much", "reduce: notify 'arrived'", kSumsTell},
+      {"ring_all_reduce P=*", "wait after the access", "reduce: wait 'summed'", kOfSums},
+      {"ring_all_reduce P=*", "swap signals of notifies", "reduce: notify 'freed'", kOfSums},
+      {"ring_all_reduce P=*", "notify before the access", "reduce: notify 'freed'", kOfSums},
       {"@(gemm_ar|gemm_ar_fp8*|gemm_ar_shared) P=*", "duplicate notify",
        "gemm@(|.consumer): notify 'arrived'", kOneArrival},
       {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"

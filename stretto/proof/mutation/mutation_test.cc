@@ -170,6 +170,11 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
     CollectiveConfig pushing{.tile_rows = 3, .tile_cols = 16, .push = true};
     check(fmt::format("push_all_reduce P={}", world_size),
           spread_over_workers(run_pipeline(all_reduce(d, pushing))));
+    pushing.ring_slots = 2;
+    check(fmt::format("ring_all_reduce P={}", world_size), run_pipeline(all_reduce(d, pushing)));
+    pushing.num_receivers = 1;
+    check(fmt::format("ring_reduce_scatter P={}", world_size),
+          run_pipeline(reduce_scatter(d, pushing)));
   }
   check("fenced", fenced());
   check("drained", drained());
