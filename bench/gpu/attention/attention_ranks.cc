@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/traces.h"
@@ -146,16 +148,22 @@ std::vector<double> measured(GpuWorld& world, const Program& program, Row& row, 
   return ms;
 }
 
-void trace_both(GpuWorld& world, const Program& program, const std::string& label,
-                RandomFill& random, const AttentionRanksOptions& options) {
+// What was timed once more, with the recorder, in turn with `without` where there is that.
+void trace_rows(GpuWorld& world, const Program& program, const Program* without,
+                const std::string& label, RandomFill& random,
+                const AttentionRanksOptions& options) {
   GpuProgram with(world, program, 1, random, {.record = true});
-  GpuProgram without(world, without_communication(program), 1, random, {.record = true});
+  std::optional<GpuProgram> alone;
   auto launches_of = [](const char* name, const GpuProgram& p) {
     return traced(
         name, "", [call = p.call()] { call(0); }, &p.instance());
   };
-  write_traces(world, {launches_of("with", with), launches_of("without communication", without)},
-               options.traces, label);
+  std::vector<TracedLaunch> launches = {launches_of("with", with)};
+  if (without != nullptr) {
+    alone.emplace(world, *without, 1, random, GpuProgramOptions{.record = true});
+    launches.push_back(launches_of("without communication", *alone));
+  }
+  write_traces(world, launches, options.traces, label);
 }
 
 // The program and the same without its communication. The difference is a few per cent of either,
@@ -172,7 +180,10 @@ void measure_both(GpuWorld& world, Row& row, RandomFill& random,
                            {.num_sets = sets, .samples = options.samples});
       with.instance().wait();
       row.result.all = std::move(ms[0]), row.result.without = std::move(ms[1]);
-      if (!options.traces.empty()) trace_both(world, program, row.result.label, random, options);
+      if (!options.traces.empty()) {
+        Program alone = without_communication(program);
+        trace_rows(world, program, &alone, row.result.label, random, options);
+      }
     } catch (const Fault&) {
       world.synchronize();
       world.clear_fault();
@@ -251,7 +262,12 @@ void measure_attention_ranks(const AttentionRanksOptions& options,
       measure_both(world, row, random, options);
       row.result.exchange = measured(world, row.exchange(world.size()), row, random, options);
     } else {
-      row.result.all = measured(world, row.program(world.size()), row, random, options);
+      Program program = row.program(world.size());
+      row.result.all = measured(world, program, row, random, options);
+      guarded(world, row, [&] {
+        if (options.traces.empty()) return;
+        trace_rows(world, program, nullptr, row.result.label, random, options);
+      });
     }
     done(row.result);
   }

@@ -262,7 +262,10 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
     c.tile_rows = d.head_dim <= 64 ? 256 : 128;
     auto stages = [&] { return decode_stages(tile_rows(d, c), c.tile_kv, d.head_dim); };
     while (stages() < 2 && c.tile_kv % 2 == 0) c.tile_kv /= 2;
-    c.num_stages = stages();
+    // More blocks ahead, where they fit, took 2 to 3 % longer from 256 thousand tokens on, on one
+    // and on four H100s, 2026-11-27 (gpu_bench attention-ranks).
+    constexpr int kMostAhead = 2;
+    c.num_stages = std::min(stages(), kMostAhead);
   }
   std::int64_t row_tiles = ceil_div(most_rows(d), tile_rows(d, c));
   // Few: a row takes microseconds, reading the cache takes what SMs there are.
