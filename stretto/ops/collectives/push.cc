@@ -7,8 +7,7 @@
 //
 // Large messages go through rings of slots (CollectiveConfig::ring_slots): each worker sends a
 // tile, then receives what others sent a turn ago, whose slot it frees; the sender waits for that
-// before it writes there again, and in the first turn until the receiver has begun the launch,
-// which is when it has read all of the launch before.
+// before it writes there again, in a launch's first turn for all of the launch before.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
