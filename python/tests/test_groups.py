@@ -389,7 +389,8 @@ def test_threads_of_a_process_with_a_group_each():
                     assert (stretto.all_reduce(x, group=quick) == 2).all()
                 if r == 0:
                     assert not done.is_set()
-                else:
+                stretto.all_reduce(x, group=quick)  # rank 1 joins only after rank 0 has looked
+                if r == 1:
                     thread.start()
                 stretto.barrier()
                 thread.join()
