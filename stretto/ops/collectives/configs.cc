@@ -41,6 +41,8 @@ CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements) {
   return c;
 }
 
+constexpr std::int64_t kRingTile = 32 * 1024;
+
 // Every SM sends and receives, or `receivers` only receive.
 CollectiveConfig ring_config(const CollectiveDesc& d, std::int64_t elements, int receivers) {
   CollectiveConfig c = push_config(d, elements);
@@ -96,7 +98,7 @@ bool fits_packets(const CollectiveDesc& d) {
 constexpr std::int64_t kMega = std::int64_t{1} << 20;
 std::int64_t most_pushed(const CollectiveDesc& d) { return (d.world_size > 2 ? 16 : 4) * kMega; }
 constexpr std::int64_t kMostPackets = 4 * kMega;
-// Four GPUs that all write at once get more of their links than four that all read (348 and 289 to
+// Four GPUs that all write at once get more of their links than four that all read (348 and 262 to
 // 317 GB/s, H100s), so where messages are large they are pushed again, in rings. gpu_bench
 // collectives, four H200s, 2026-11-27: of 256 MB all-gather, reduce-scatter and all-to-all took
 // 0.96 to 0.97 of the time of reading, all-reduce 0.95; on H100s 64 MB took 0.99 to 1.09.
@@ -113,7 +115,7 @@ constexpr std::int64_t kMostOneHopIn = kMega;
 
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   if (target == Target::kCpu) return within(d, {});
-  if (d.world_size > 2 && in_rings(d)) return ring_config(d, 32 * 1024, 64);
+  if (d.world_size > 2 && in_rings(d)) return ring_config(d, kRingTile, 64);
   if (d.world_size == 1 || message_bytes(d) > most_pushed(d)) return within(d, fetch_config(d));
   CollectiveConfig c = push_config(d, push_tile_elements(d));
   c.packets = fits_packets(d) && message_bytes(d) <= kMostPackets;
@@ -129,7 +131,7 @@ CollectiveConfig default_fetching_config(const CollectiveDesc& d, Target target)
 
 CollectiveConfig default_two_shot_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
-  return c.ring_slots > 0 ? ring_config(d, 32 * 1024, 0) : c;
+  return c.ring_slots > 0 ? ring_config(d, kRingTile, 0) : c;
 }
 
 CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target target) {
@@ -153,7 +155,7 @@ std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d, bool 
   std::int64_t run = ceil_div(d.m, d.world_size) * d.n;
   std::vector<CollectiveConfig> all;
   if (in_rings(d)) {
-    for (std::int64_t e : {16 * 1024, 32 * 1024}) {
+    for (std::int64_t e : {kRingTile / 2, kRingTile}) {
       for (int receivers : two_hops ? std::vector<int>{0} : std::vector<int>{48, 64, 80}) {
         all.push_back(ring_config(d, e, receivers));
       }
