@@ -14,8 +14,8 @@ namespace stretto {
 namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
-    split_samples::picked, split_samples::picked_by_pairs, split_samples::residual,
-    split_samples::summed_rows;
+    split_samples::picked, split_samples::picked_by_pairs, split_samples::pushed,
+    split_samples::residual, split_samples::summed_rows;
 
 TEST(SplitAgentsProof, SplitProgramsAreProved) {
   std::vector<Program> programs = {
@@ -30,6 +30,8 @@ TEST(SplitAgentsProof, SplitProgramsAreProved) {
       grouped(2),
       picked(2),
       picked_by_pairs(2),
+      pushed(2, 2),
+      pushed(3, 2),
       summed_rows(2)};
   for (int world : {1, 2, 3}) programs.push_back(ag_gemm(world, 2));
   for (Program& program : programs) {
@@ -56,6 +58,13 @@ TEST(SplitAgentsProof, SlotsOfPickedRowsAreProvedForEveryTable) {
   Op& get = first_get(split.roles[0].agents[1].body[0].bodies[0]);
   get.exprs[0] = get.exprs[0] || Expr::var(split.roles[0].tile_var) == 1;
   EXPECT_FALSE(prove(split).proved) << "a row that is got and was not put";
+}
+
+// The split goes by a rank that is told being another; the proof by what it is.
+TEST(SplitAgentsProof, WhatIsPushedToTheOwnRankIsARace) {
+  Program split = run_pipeline(pushed(2, 2, 0));
+  ASSERT_EQ(split.roles[0].agents.size(), 2u);
+  EXPECT_FALSE(prove(split).proved);
 }
 
 // Deletes one operation after the other; calls `check` with what is left.

@@ -27,8 +27,8 @@ namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
     split_samples::handed_on, split_samples::no_dot, split_samples::own_writes,
-    split_samples::packets, split_samples::picks_handed_on, split_samples::residual,
-    split_samples::summed_rows, split_samples::table_loop;
+    split_samples::packets, split_samples::picks_handed_on, split_samples::pushed,
+    split_samples::residual, split_samples::summed_rows, split_samples::table_loop;
 using split_samples::GemmOptions, split_samples::kK, split_samples::kM, split_samples::kN;
 
 std::shared_ptr<const Program> scheduled(Program program) {
@@ -327,6 +327,16 @@ TEST_F(SplitAgents, RowsThatTheRoleHandsOnAreLoadedAhead) {
   EXPECT_EQ(count_ops(role.agents[0].body, OpCode::kWait), 1) << "the last orders no load";
   std::map<std::string, Doubles> inputs = {{"x", numbers(128)}, {"b", numbers(128)}};
   EXPECT_EQ(run(split, inputs), run(whole, inputs));
+}
+
+// What goes to other ranks the own producer may run ahead of.
+TEST_F(SplitAgents, RowsAreLoadedAheadWhereOthersArePushed) {
+  for (int world : {2, 3}) {
+    auto whole = scheduled(pushed(world, 0)), split = scheduled(pushed(world, 2));
+    ASSERT_EQ(split->roles[0].agents.size(), 2u) << SplitSurvey(*whole, whole->roles[0]).obstacle();
+    std::map<std::string, Doubles> inputs = {{"a", numbers(128 * world)}, {"b", numbers(128)}};
+    EXPECT_EQ(run(split, inputs), run(whole, inputs));
+  }
 }
 
 // Else the producer would pick rows by what the consumer has yet to store.

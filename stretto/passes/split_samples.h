@@ -40,6 +40,10 @@ Program handed_on(int num_stages);
 // Rows that are picked by what the role has made, behind a wait for it or not.
 Program picks_handed_on(int num_stages, bool waits);
 
+// c = gathered rows times b^T, which a first turn pushes to every other rank; `first_peer` 0: to
+// the own rank, too. What others push is waited for in a condition.
+Program pushed(int world, int num_stages, std::int64_t first_peer = 1);
+
 // c = for each token the weighted sum of the rows of y that a table picks (-1: none), plus old:
 // rows go through a pipe without a product.
 Program summed_rows(int num_stages);

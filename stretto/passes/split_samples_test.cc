@@ -173,6 +173,42 @@ Program handed_on(int num_stages) {
   return p.finish();
 }
 
+Program pushed(int world, int num_stages, std::int64_t first_peer) {
+  constexpr std::int64_t kRows = 8, kSteps = 2;
+  ProgramBuilder p("pushed", world);
+  auto a = p.state("a", DType::kF32, {kRows * world, kSteps * 8}, Space::kSymmetric);
+  auto b = p.input("b", DType::kF32, {8, kSteps * 8});
+  auto c = p.output("c", DType::kF32, {kRows * world, 8});
+  auto ready = p.signal("ready"), arrived = p.signal("arrived", world);
+  p.on_start(
+      [&] { p.loop(1, world, [&](const Index& i) { p.notify(ready, (p.rank() + i) % world); }); });
+  p.role("both", Resource::sms(2).pipelined(num_stages), p.range(1 + world), [&](const Tile& t) {
+    p.when(
+        t.index < 1,
+        [&] {
+          Value rows = p.load(a.tile({0, 0}, kRows, kSteps * 8));
+          p.loop(first_peer, world, [&](const Index& i) {
+            Index peer = p.let("peer", (p.rank() + world - i) % world);
+            p.when(i > 0, [&] { p.wait(ready, peer); });
+            p.store(a.on(peer).tile({i * kRows, 0}, kRows, kSteps * 8), rows);
+            p.notify(arrived[i], peer);
+          });
+        },
+        [&] {
+          Index source = p.let("source", max(t.index - 1, 0));
+          p.when(source > 0, [&] { p.wait(arrived[source], 1); });
+          Value acc = p.zeros(DType::kF32, kRows, 8);
+          p.loop(kSteps, [&](const Index& i) {
+            acc = dot(acc, p.load(a.tile({source * kRows, i * 8}, kRows, 8)),
+                      p.load(b.tile({0, i * 8}, 8, 8)).T());
+          });
+          p.store(c.tile({source * kRows, 0}, kRows, 8), acc);
+        });
+  });
+  p.on_end([&] { p.loop(1, world, [&](const Index& i) { p.wait(arrived[i], 1); }); });
+  return p.finish();
+}
+
 Program picks_handed_on(int num_stages, bool waits) {
   constexpr std::int64_t kRows = 8;
   ProgramBuilder p("picks_handed_on", 1);

@@ -188,16 +188,20 @@ bool SplitSurvey::only_picks_rows(const Op& op) const {
   return num_reads_[static_cast<std::size_t>(op.result)] == picking;
 }
 
+bool SplitSurvey::is_own(const Region& r) {
+  return !r.rank.has_value() || r.rank.same(Expr::var(0));
+}
+
 void SplitSurvey::survey_writes(const Op& op) {
   switch (op.code) {
     case OpCode::kStore:
     case OpCode::kStoreRows:
     case OpCode::kReduceStore:
     case OpCode::kStorePacket:
-      written_.insert(op.region->tensor);
+      if (is_own(*op.region)) written_.insert(op.region->tensor);
       return;
     case OpCode::kCopy:
-      written_.insert(op.region2->tensor);
+      if (is_own(*op.region2)) written_.insert(op.region2->tensor);
       return;
     default:
       return;
@@ -333,13 +337,12 @@ bool SplitSurvey::overlaps(const Block& block, const SlotUses& uses) const {
 
 // What other ranks write is waited for where it is needed, or it would hold up what is there.
 bool SplitSurvey::from_here(const Region& r) const {
-  bool own = !r.rank.has_value() || r.rank.same(Expr::var(0));
-  return own && program_.tensors[static_cast<std::size_t>(r.tensor)].space == Space::kLocal;
+  return is_own(r) && program_.tensors[static_cast<std::size_t>(r.tensor)].space == Space::kLocal;
 }
 
 bool SplitSurvey::own_input(const Region& r) const {
-  bool own = !r.rank.has_value() || r.rank.same(Expr::var(0));
-  return own && program_.tensors[static_cast<std::size_t>(r.tensor)].kind == TensorKind::kInput;
+  return is_own(r) &&
+         program_.tensors[static_cast<std::size_t>(r.tensor)].kind == TensorKind::kInput;
 }
 
 // The producer knows nothing of the packets that the consumer reads.
@@ -353,8 +356,10 @@ void SplitSurvey::check_packets() {
   }
 }
 
-// The producer runs ahead of the consumer's writes, so it may read nothing of what they write,
-// unless it waits for a signal by which the role itself hands on what it has written.
+// The producer runs ahead of the consumer's writes, so it may read nothing of what they write to
+// the own rank, unless it waits for a signal by which the role itself hands on what it has written.
+// Who writes to a rank that is told by an expression means another; the proof, which walks both
+// agents, refuses what does not.
 void SplitSurvey::check_order() {
   auto reason = [&](int tensor) {
     return fmt::format("it reads '{}' and writes it too",

@@ -58,6 +58,7 @@ class SplitSurvey {
   // A piped vector: read wherever it is needed, not by a dot.
   bool is_vector(const Op& op) const { return vectors_.count(&op) != 0; }
   // Written by this rank alone.
+  static bool is_own(const Region& r);
   bool from_here(const Region& r) const;
   // Written by nobody during a launch.
   bool own_input(const Region& r) const;

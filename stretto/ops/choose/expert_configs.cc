@@ -30,7 +30,7 @@ std::vector<int> turns_worth_trying(int world_size) {
 std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
   struct Choice {
     std::int64_t raster;
-    int queues;
+    int queues;         // 0: pushes
     std::int64_t sort;  // rows that are copied at a time into the order of the tiles
     bool skip = false;  // halves of tiles that hold no token
   };
@@ -38,7 +38,8 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
                                  {8, 3, 0},         {4, 1, kSortRows},
                                  {8, 1, kSortRows}, {8, 1, kSortRows / 2},
                                  {8, 3, kSortRows}, {8, 1, 0, true},
-                                 {8, 3, 0, true},   {8, 3, kSortRows, true}};
+                                 {8, 3, 0, true},   {8, 3, kSortRows, true},
+                                 {4, 0, 0},         {8, 0, 0, true}};
   const AgGroupedConfig base = default_config(d, Target::kCuda);
   std::vector<AgGroupedConfig> out = {base};
   if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
@@ -48,7 +49,8 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
     made.num_stages = kStages;
     if (c.sort > 0 && d.k % kSortCols != 0) continue;
     if (c.skip && d.k <= made.tile.bk) continue;
-    made.num_copy_queues = c.queues;
+    if (c.queues == 0 && d.world_size == 1) continue;
+    send_by(d, c.queues, made);
     made.raster = c.raster;
     made.num_compute_sms = num_sms;
     made.sort_rows = c.sort;
@@ -102,6 +104,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
   struct Choice {
     std::int64_t raster, second_raster, blocks;
     std::int64_t sort = 0;  // rows that are copied at a time into the order of the tiles
+    int queues = 1;         // 0: pushes
   };
   constexpr Choice kChoices[] = {{4, 4, kAtEnd},
                                  {8, 4, kAtEnd},
@@ -114,7 +117,8 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
                                  {4, 4, 4},
                                  {4, 4, 2},
                                  {8, 8, 4, kSortRows},
-                                 {8, 8, 2, kSortRows}};
+                                 {8, 8, 2, kSortRows},
+                                 {4, 4, kAtEnd, 0, 0}};
   const MoeLayerConfig base = default_config(d, Target::kCuda);
   std::vector<MoeLayerConfig> out = {base};
   // Their sums have all other ranks' rows in registers.
@@ -131,7 +135,8 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     second.tile = {.bm = bm, .bn = 256, .bk = 64};
     first.num_stages = second.num_stages = kStages;
     first.num_compute_sms = second.num_compute_sms = num_sms;
-    first.num_copy_queues = 1;
+    if (c.queues == 0 && d.world_size == 1) continue;
+    send_by(first_layer(d), c.queues, first);
     first.raster = c.raster;
     second.raster = c.second_raster;
     first.sort_rows = c.sort;
@@ -140,7 +145,9 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     second.reduce_cols = second.tile.bn;
     if (c.blocks == kAtEnd) {
       for (int turns : turns_worth_trying(d.world_size)) {
-        sum_at_end(second_layer(d), second, kMostRowsAtEnd, turns);
+        // More spill beside pushes to several ranks.
+        const bool crowded = c.queues == 0 && d.world_size > 2 && !few;
+        sum_at_end(second_layer(d), second, crowded ? 16 : kMostRowsAtEnd, turns);
         add(out, made);
       }
       continue;

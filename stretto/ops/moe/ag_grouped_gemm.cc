@@ -26,15 +26,17 @@ bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t
   return rows_of_expert >= kManyRows && 5 * tiles >= 4 * kGpuSms;
 }
 
+// Of a rank's tokens, up to which workers push them.
+constexpr std::int64_t kFewBytes = 256 << 10;
+
 }  // namespace
 
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
   check_product_sizes("ag_grouped_gemm", d, c);
-  check_sizes("ag_grouped_gemm", {{"top_k", d.top_k},
-                                  {"num_experts", d.num_experts},
-                                  {"num_copy_queues", c.num_copy_queues},
-                                  {"comm_rows", c.comm_rows}});
-  check_sizes("ag_grouped_gemm", {{"sort_rows", c.sort_rows}}, 0);
+  check_sizes("ag_grouped_gemm",
+              {{"top_k", d.top_k}, {"num_experts", d.num_experts}, {"comm_rows", c.comm_rows}});
+  check_sizes("ag_grouped_gemm",
+              {{"num_copy_queues", c.num_copy_queues}, {"sort_rows", c.sort_rows}}, 0);
   auto fields = FieldFit::refusing(to_string(d));
   AgGroupedConfig will_run = c;
   if (c.sort_rows > 0) {
@@ -70,6 +72,13 @@ void notify_with_last(ProgramBuilder& p, const WorkersTurn& turn, std::int64_t e
                       const ChannelRef& channel) {
   p.when(turn.index + turn.num_workers >= end,
          [&] { p.notify(channel, p.rank(), turn.index / turn.num_workers + 1); });
+}
+
+void FirstTurns::then(ProgramBuilder& p, const Index& index,
+                      const std::function<void(const Index& index)>& rest) const {
+  if (num == 0) return rest(index);
+  p.when(
+      index < num, [&] { turn(index); }, [&] { rest(p.let("product", max(index - num, 0))); });
 }
 
 AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedConfig& cfg,
@@ -110,6 +119,7 @@ void AgGrouped::announce() {
 }
 
 void AgGrouped::add_sending() {
+  if (!sends() || cfg_.num_copy_queues == 0) return;
   p_.role("send", Resource::copy_engine(cfg_.num_copy_queues),
           p_.grid(d_.world_size - 1, transfers(), 1, 1), [&](const Tile& t) { send(t); });
 }
@@ -167,25 +177,42 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
   if (!tables_.made()) store(sums);
 }
 
-void AgGrouped::push(const Index& index, const Goes& goes) {
+void AgGrouped::push_some(const Index& index, const Goes& goes) {
   Index own_end = p_.let("own_end", min(share_, m_ - p_.rank() * share_));
-  p_.loop(1, d_.world_size,
-          [&](const Index& i) { p_.wait(ready_, (p_.rank() + i) % d_.world_size); });
   p_.loop(cfg_.comm_rows, [&](const Index& i) {
     Index token = p_.let("token", index * cfg_.comm_rows + i);
     p_.when(token < own_end, [&] {
       Value row = p_.load(a_.tile({token, 0}, 1, d_.k));
-      p_.loop(1, d_.world_size, [&](const Index& position) {
-        Index peer = p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size);
+      for_each_peer([&](const Index& position, const Index& peer) {
         p_.when(goes(token, peer), [&] {
           p_.store(a_.on(peer).tile({position * share_ + token, 0}, 1, d_.k), row);
         });
       });
     });
   });
+}
+
+void AgGrouped::push_all(const Index& index) {
+  Index first = p_.let("first_token", index * cfg_.comm_rows);
+  Value tokens = p_.load(rows(first).until_row(share_));
+  for_each_peer([&](const Index& position, const Index& peer) {
+    Index row = position * share_;
+    p_.store(rows(row + first).until_row(row + share_).on(peer), tokens);
+  });
+}
+
+void AgGrouped::push(const Index& index, const Goes& goes) {
+  p_.loop(1, d_.world_size,
+          [&](const Index& i) { p_.wait(ready_, (p_.rank() + i) % d_.world_size); });
+  goes ? push_some(index, goes) : push_all(index);
+  for_each_peer(
+      [&](const Index& position, const Index& peer) { p_.notify(arrived_[position], peer); });
+}
+
+void AgGrouped::for_each_peer(
+    const std::function<void(const Index& position, const Index& peer)>& body) {
   p_.loop(1, d_.world_size, [&](const Index& position) {
-    Index peer = (p_.rank() + d_.world_size - position) % d_.world_size;
-    p_.notify(arrived_[position], peer);
+    body(position, p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size));
   });
 }
 
@@ -241,9 +268,19 @@ std::string to_string(const AgGroupedDesc& d) {
 
 std::string to_string(const AgGroupedConfig& c) {
   std::string sorts = c.sort_rows > 0 ? fmt::format(" sort={}x{}", c.sort_rows, c.sort_cols) : "";
-  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} queues={} comm_rows={}{}{}",
-                     c.tile.bm, c.tile.bn, c.tile.bk, c.num_compute_sms, c.num_stages, c.raster,
-                     c.num_copy_queues, c.comm_rows, sorts, c.skip_empty ? " skip" : "");
+  std::string sends =
+      c.num_copy_queues > 0 ? fmt::format("queues={}", c.num_copy_queues) : "pushes";
+  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} {} comm_rows={}{}{}", c.tile.bm,
+                     c.tile.bn, c.tile.bk, c.num_compute_sms, c.num_stages, c.raster, sends,
+                     c.comm_rows, sorts, c.skip_empty ? " skip" : "");
+}
+
+void send_by(const AgGroupedDesc& d, int num_queues, AgGroupedConfig& c) {
+  constexpr std::int64_t kPushedBytes = 16 << 10;  // what two warpgroups hold in four rounds
+  const std::int64_t most =
+      num_queues > 0 ? most_copied_rows(1, d.k) : kPushedBytes / (d.k * size_bytes(d.a_dtype));
+  c.num_copy_queues = num_queues;
+  c.comm_rows = std::clamp<std::int64_t>(most, 1, rows_per_rank(d));
 }
 
 AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
@@ -267,9 +304,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
   c.num_compute_sms = gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn));
   // One queue, so that the rows needed first come first. On four H200s, 2026-11-26, three took 5 %
   // more on average of 18 layers, 21 % at the most, and 2 % less in one (gpu_bench moe).
-  c.num_copy_queues = 1;
-  std::int64_t most = std::max<std::int64_t>(most_copied_rows(1, d.k), 1);
-  c.comm_rows = std::min(share, most);
+  send_by(d, share * d.k * size_bytes(d.a_dtype) <= kFewBytes ? 0 : 1, c);
   if (pays_to_sort(d, c, mean_rows)) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
   return c;
 }
@@ -280,13 +315,22 @@ Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
   ExpertTiles tiles = tiles_of(d, cfg);
   AgGrouped op(p, d, cfg, p.extent("m", d.m), declare_tile_tables(p, tiles));
   op.store_to(p.output("c", d.c_dtype, {tiles.num_rows(), d.n}));
-  if (op.sends()) {
-    p.on_start([&] { op.announce(); });
-    op.add_sending();
-  }
-  int gemm = p.role("gemm", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-                    p.grid(tiles.num_tiles(), d.n, 1, cfg.tile.bn).raster(cfg.raster),
-                    [&](const Tile& t) { op.multiply(t.m, t.n); });
+  if (op.sends()) p.on_start([&] { op.announce(); });
+  op.add_sending();
+  Resource workers = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  FirstTurns pushes = op.pushes();
+  int gemm = pushes.num == 0
+                 ? p.role("gemm", workers,
+                          p.grid(tiles.num_tiles(), d.n, 1, cfg.tile.bn).raster(cfg.raster),
+                          [&](const Tile& t) { op.multiply(t.m, t.n); })
+                 : p.role("gemm", workers, p.range(pushes.num + tiles.num_tiles() * op.col_tiles()),
+                          [&](const Tile& t) {
+                            pushes.then(p, t.index, [&](const Index& index) {
+                              TilePlace at = place_in_raster(p, index, tiles.num_tiles(),
+                                                             op.col_tiles(), cfg.raster);
+                              op.multiply(at.row, at.col);
+                            });
+                          });
   if (cfg.sort_rows > 0) {
     p.role("sort", Resource::sms(cfg.num_compute_sms).beside_role(gemm), p.range(op.num_copies()),
            [&](const Tile& t) { op.copy_rows(t.index); });

@@ -1,6 +1,7 @@
 // c = f(all_gather(a)[tokens] * b[expert of the tile]^T): the first layer of a mixture of experts
 // whose every rank holds a part of every expert. Copy engines send each rank's tokens to the others
-// while it multiplies its own; a tile waits for the ranks whose rows it reads and no others.
+// while it multiplies its own, or few tokens are pushed before; a tile waits for the ranks whose
+// rows it reads and no others.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct AgGroupedConfig {
   int num_compute_sms = 1;
   int num_stages = 0;          // slices of the main loop loaded ahead; 0: none
   std::int64_t raster = 1;     // row tiles that share a column before moving on
-  int num_copy_queues = 1;     // of sending
+  int num_copy_queues = 1;     // of sending; 0: those who multiply push the own tokens first
   std::int64_t comm_rows = 1;  // rows of one transfer
   // What is copied at a time, by threads beside those that multiply, into the order of the tiles,
   // which take memory of their own; 0: the product picks the rows where they lie.
@@ -47,6 +48,9 @@ ExpertTiles tiles_of(const AgGroupedDesc& desc, const AgGroupedConfig& config);
 std::string to_string(const AgGroupedDesc& desc);
 std::string to_string(const AgGroupedConfig& config);
 AgGroupedConfig default_config(const AgGroupedDesc& desc, Target target = Target::kCpu);
+// Own tokens go by copy engines in so many queues; 0: by those who multiply, sooner where they are
+// few.
+void send_by(const AgGroupedDesc& desc, int num_queues, AgGroupedConfig& config);
 
 // Extent m; S = ceil(m / P), T and R the tiles and rows of tiles_of. Symmetric state a [P * S, k]:
 // rows 0..S-1 hold the own tokens, a launch fills those from i * S on with the tokens of rank

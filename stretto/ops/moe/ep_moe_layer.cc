@@ -28,6 +28,7 @@ void check(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
   fields.only("last_blocks", will_run.second.last_blocks,
               ceil_div(d.hidden, c.second.tile.bn * c.second.block_tiles),
               "those who multiply make all sums");
+  fields.only("num_copy_queues", will_run.first.num_copy_queues, 0, "those who multiply send");
   fields.only("sort_rows", will_run.first.sort_rows, 0, "no threads are beside the products");
   check(tables_desc(d, c), c.tables);
 }
@@ -243,6 +244,7 @@ EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& la
   const int turns = d.world_size > 2 ? 4 : 2;
   EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
   sum_at_end(second_layer(own_part(d)), c.second, most_rows, turns);
+  c.first.num_copy_queues = 0;
   c.first.comm_rows = std::min<std::int64_t>(8, d.rows_per_rank());
   c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
   c.order = default_order(tiles_of(d, c), target, ceil_div(d.ffn, std::int64_t{d.expert_groups}));

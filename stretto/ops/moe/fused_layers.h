@@ -46,6 +46,16 @@ struct WorkersTurn {
 void notify_with_last(ProgramBuilder& p, const WorkersTurn& turn, std::int64_t end,
                       const ChannelRef& channel);
 
+// What the workers of a role do first: turns from 0 to `num`.
+struct FirstTurns {
+  std::int64_t num = 0;
+  std::function<void(const Index& index)> turn = {};
+
+  // Turn `index` of a role, whose turns past these are numbered from 0.
+  void then(ProgramBuilder& p, const Index& index,
+            const std::function<void(const Index& index)>& rest) const;
+};
+
 class AgGrouped {
  public:
   // m: tokens of all ranks in this launch. The products are stored to `c` [R, n].
@@ -61,13 +71,17 @@ class AgGrouped {
 
   // May be written by the others from now on.
   void announce();
-  // A role of copy engines: the own rows to every peer, first to the one that needs them next.
+  // The role of copy engines, where they send: the own rows to every peer, first to the one that
+  // needs them next.
   void add_sending();
-  // In its place, a worker's index-th turn: comm_rows of the own tokens, each to the peers that are
-  // to have it.
-  std::int64_t num_pushes() const { return sends() ? transfers() : 0; }
+  // Where they do not, a worker's index-th turn: comm_rows of the own tokens, each to the peers
+  // that are to have it; to all where nothing says so.
+  std::int64_t num_pushes() const { return sends() && cfg_.num_copy_queues == 0 ? transfers() : 0; }
   using Goes = std::function<Index(const Index& token, const Index& peer)>;
-  void push(const Index& index, const Goes& goes);
+  void push(const Index& index, const Goes& goes = {});
+  FirstTurns pushes() {
+    return {.num = num_pushes(), .turn = [this](const Index& index) { push(index); }};
+  }
   // A tile of rows and one of columns.
   void multiply(const Index& tile, const Index& col_tile);
   // Copies of rows into the order of the tiles, those first that are multiplied first; and one.
@@ -81,6 +95,10 @@ class AgGrouped {
  private:
   std::int64_t transfers() const;
   void send(const Tile& t);
+  void push_some(const Index& index, const Goes& goes);
+  void push_all(const Index& index);
+  // `position`: of this rank, at the peer.
+  void for_each_peer(const std::function<void(const Index& position, const Index& peer)>& body);
   // The tokens of so many ranks, the own one among them.
   void wait_for(const Index& needs);
   std::int64_t copies_of_tile() const { return ceil_div(d_.k, cfg_.sort_cols); }
@@ -203,11 +221,6 @@ class GroupedRs {
   SignalRef computed_, free_, summed_, stored_;
 };
 
-// What the workers of a role do first: turns from 0 to `num`.
-struct FirstTurns {
-  std::int64_t num = 0;
-  std::function<void(const Index& index)> turn = {};
-};
 // Role "layer" of both layers' products, all of the first before the second, between which lies a
 // buffer. Its number.
 int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedConfig& cfg,

@@ -57,12 +57,8 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
         [&] { second.turn(p.let("second", max(index - firsts, 0))); });
   };
   return p.role("layer", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-                p.range(before.num + firsts + second.num_turns()), [&](const Tile& t) {
-                  if (before.num == 0) return multiply(t.index);
-                  p.when(
-                      t.index < before.num, [&] { before.turn(t.index); },
-                      [&] { multiply(p.let("product", max(t.index - before.num, 0))); });
-                });
+                p.range(before.num + firsts + second.num_turns()),
+                [&](const Tile& t) { before.then(p, t.index, multiply); });
 }
 
 AgGroupedDesc first_layer(const MoeLayerDesc& d) {
@@ -146,8 +142,8 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   AgGrouped first(p, first_desc, cfg.first, m, tables);
   GroupedRs second(p, second_desc, cfg.second, m, tables);
   if (first.sends()) p.on_start([&] { first.announce(), second.announce(); });
-  if (first.sends()) first.add_sending();
-  int layer = multiply_both(p, tiles, cfg.first, first, second);
+  first.add_sending();
+  int layer = multiply_both(p, tiles, cfg.first, first, second, first.pushes());
   std::int64_t copies = first.num_copies();
   auto beside = [&](const Tile& t) {
     if (copies == 0) return second.sum(t.index);

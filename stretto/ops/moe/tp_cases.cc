@@ -77,6 +77,9 @@ void sort_some(std::int64_t m, std::int64_t k, AgGroupedConfig& c) {
   c.sort_cols = c.tile.bm > 4 ? k : std::min<std::int64_t>(16, k);
 }
 
+// Own tokens are pushed by those who multiply, or sent by copy engines.
+void push_some(std::int64_t m, AgGroupedConfig& c) { c.num_copy_queues = m % 4 == 1 ? 0 : 1; }
+
 // On CPU ranks two steps of the product, where there is one.
 void take_steps(std::int64_t k, Target target, GemmTile& tile) {
   if (target == Target::kCpu) tile.bk = std::min(tile.bk, ceil_div(k, std::int64_t{2}));
@@ -105,6 +108,7 @@ AgGroupedConfig ag_config(const AgGroupedDesc& d, const OpShape& s) {
     c.num_compute_sms = 2;
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
+  push_some(d.m, c);
   sort_some(d.m, d.k, c);
   skip_some(d.m, d.k, s.target, c);
   return c;
@@ -248,6 +252,7 @@ MoeLayerConfig layer_config(const MoeLayerDesc& d, const OpShape& s) {
     if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
     sum_some_at_end(second_layer(d), c.second);
   }
+  push_some(d.m, c.first);
   sort_some(d.m, d.hidden, c.first);
   if (d.m % 2 == 1) take_steps(d.ffn, target, c.second.tile);
   if (d.ffn > c.second.tile.bk) skip_some(d.m, d.hidden, target, c.first);
