@@ -50,9 +50,9 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
     if (c.sort > 0 && d.k % kSortCols != 0) continue;
     if (c.skip && d.k <= made.tile.bk) continue;
     if (c.queues == 0 && d.world_size == 1) continue;
-    send_by(d, c.queues, made);
     made.raster = c.raster;
     made.num_compute_sms = num_sms;
+    send_by(d, c.queues, made);
     made.sort_rows = c.sort;
     made.sort_cols = c.sort > 0 ? kSortCols : 0;
     made.skip_empty = c.skip;
@@ -147,7 +147,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
       for (int turns : turns_worth_trying(d.world_size)) {
         // More spill beside pushes to several ranks.
         const bool crowded = c.queues == 0 && d.world_size > 2 && !few;
-        sum_at_end(second_layer(d), second, crowded ? 16 : kMostRowsAtEnd, turns);
+        sum_at_end(second_layer(d), second, crowded ? 8 : kMostRowsAtEnd, turns);
         add(out, made);
       }
       continue;

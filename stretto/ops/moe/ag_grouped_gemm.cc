@@ -15,6 +15,8 @@ std::int64_t rows_per_rank(const AgGroupedDesc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
 }
 
+std::int64_t token_bytes(const AgGroupedDesc& d) { return d.k * size_bytes(d.a_dtype); }
+
 // Whether copies into the order of the tiles, which TMA then loads, take less than picked rows cost
 // a product: where an expert has nearly as many tiles as there are SMs, of many rows, since the
 // first copies come before all products. So it was in 11 and 12 of 12 shapes on two H100s, and in
@@ -276,11 +278,16 @@ std::string to_string(const AgGroupedConfig& c) {
 }
 
 void send_by(const AgGroupedDesc& d, int num_queues, AgGroupedConfig& c) {
-  constexpr std::int64_t kPushedBytes = 16 << 10;  // what two warpgroups hold in four rounds
-  const std::int64_t most =
-      num_queues > 0 ? most_copied_rows(1, d.k) : kPushedBytes / (d.k * size_bytes(d.a_dtype));
+  const std::int64_t share = rows_per_rank(d);
   c.num_copy_queues = num_queues;
-  c.comm_rows = std::clamp<std::int64_t>(most, 1, rows_per_rank(d));
+  if (num_queues > 0) {
+    c.comm_rows = std::clamp<std::int64_t>(most_copied_rows(1, d.k), 1, share);
+    return;
+  }
+  // All push some, if there are as many, and no more at a time than two warpgroups hold.
+  constexpr std::int64_t kPushedBytes = 16 << 10;
+  const std::int64_t held = std::max<std::int64_t>(kPushedBytes / token_bytes(d), 1);
+  c.comm_rows = std::min(held, ceil_div(share, std::int64_t{c.num_compute_sms}));
 }
 
 AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
@@ -304,7 +311,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
   c.num_compute_sms = gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn));
   // One queue, so that the rows needed first come first. On four H200s, 2026-11-26, three took 5 %
   // more on average of 18 layers, 21 % at the most, and 2 % less in one (gpu_bench moe).
-  send_by(d, share * d.k * size_bytes(d.a_dtype) <= kFewBytes ? 0 : 1, c);
+  send_by(d, share * token_bytes(d) <= kFewBytes ? 0 : 1, c);
   if (pays_to_sort(d, c, mean_rows)) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
   return c;
 }

@@ -245,7 +245,9 @@ EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& la
   EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
   sum_at_end(second_layer(own_part(d)), c.second, most_rows, turns);
   c.first.num_copy_queues = 0;
-  c.first.comm_rows = std::min<std::int64_t>(8, d.rows_per_rank());
+  // Half of the workers push (exchange()).
+  const std::int64_t pushers = std::max(c.first.num_compute_sms / 2, 1);
+  c.first.comm_rows = std::min<std::int64_t>(8, ceil_div(d.rows_per_rank(), pushers));
   c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
   c.order = default_order(tiles_of(d, c), target, ceil_div(d.ffn, std::int64_t{d.expert_groups}));
   c.tables = default_config(tables_desc(d, c), target, c.first.num_compute_sms);
