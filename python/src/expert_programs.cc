@@ -177,10 +177,10 @@ nb::tuple expert_tiles(bool gpu, nb::kwargs given) {
 Program tables_of_experts(bool gpu, nb::kwargs given) {
   Fields fields("expert_tables", std::move(given));
   ExpertTablesDesc d{.tiles = routed<ExpertTiles>(fields), .order = {}};
-  std::int64_t ffn = 0;  // of a rank, where it is known
-  fields.take({{"tile_rows", d.tiles.tile_rows}, {"ffn", ffn}});
+  LayerSizes sizes;  // where they are known
+  fields.take({{"tile_rows", d.tiles.tile_rows}, {"ffn", sizes.ffn}, {"hidden", sizes.hidden}});
   fields.finish();
-  d.order = default_order(d.tiles, target(gpu), ffn);
+  d.order = default_order(d.tiles, target(gpu), sizes);
   return expert_tables(d, default_config(d, target(gpu)));
 }
 

@@ -75,7 +75,7 @@ def all_gather_grouped_matmul(
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     columns = n if up is not None else (n + 1) // 2
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, columns, True)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True)
     if m == 0:
         group.agree_on_nothing(op, kind, a)
         return kind.empty((0, n), a), tiles
@@ -250,7 +250,7 @@ def moe_layer(
     bound, exact = group.bound(shape, m)
     routed = routed_desc(group.size, bound, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, ffn, exact)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, hidden), exact)
     gathered = workspace(group, kind, op, (bound, hidden), x)
     kind.assign(gathered[: x.shape[0]], x)
     added = () if residual is None else (residual_or_zeros(op, kind, residual, x.shape, x),)
@@ -294,12 +294,12 @@ def _check_layer(op: str, group, *arrays) -> None:
 
 
 def _tables(
-    group, kind, routed, dtype: str, chosen, ffn: int, exact: bool
+    group, kind, routed, dtype: str, chosen, sizes: Tuple[int, int], exact: bool
 ) -> Tuple[int, ExpertTiles]:
     """(rows of a tile, the tiles) of the tokens of all ranks of the group, whose experts are
-    `chosen` [m, top_k]: one launch, without the host. In the order for a layer with `ffn` columns
-    of gate and up on a rank. `exact`: `routed` is of m tokens, else of m at most."""
-    m, top_k = chosen.shape
+    `chosen` [m, top_k]: one launch, without the host. In the order for a layer of `sizes`: columns
+    of gate and up on a rank, hidden size. `exact`: `routed` is of m tokens, else of m at most."""
+    (m, top_k), (ffn, hidden) = chosen.shape, sizes
     tile_rows, num_tiles = tiles_of(routed, dtype, kind.on_gpu)
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
     made = tuple(kind.empty(shape, chosen) for shape in shapes)
@@ -308,7 +308,7 @@ def _tables(
     group.launch_operator(
         kind,
         "expert_tables",
-        {**routed, "tile_rows": tile_rows, "ffn": ffn},
+        {**routed, "tile_rows": tile_rows, "ffn": ffn, "hidden": hidden},
         ("experts", "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"),
         (chosen, *made),
         (m,),

@@ -29,9 +29,9 @@ constexpr Model kWholeModels[] = {{"32-experts", 4096, 8192, 32, 2},
 
 // The default one first; one class, few experts in classes, all of them. Where an expert's rows
 // fill no tile they would be the same.
-std::vector<TileOrder> orders_of(const ExpertTiles& t, std::int64_t ffn) {
+std::vector<TileOrder> orders_of(const ExpertTiles& t, const LayerSizes& sizes) {
   constexpr std::int64_t kFewExperts = 8;
-  std::vector<TileOrder> out = {default_order(t, Target::kCuda, ffn)};
+  std::vector<TileOrder> out = {default_order(t, Target::kCuda, sizes)};
   if (t.world_size == 1 || t.m * t.top_k <= t.num_experts * t.tile_rows) return out;
   const std::int64_t few = std::min(kFewExperts, ceil_div(t.num_experts, std::int64_t{2}));
   for (const TileOrder& order : {TileOrder{}, TileOrder{t.world_size, few}, {t.world_size}}) {
@@ -50,7 +50,8 @@ std::vector<Candidate> in_orders(const std::vector<Config>& configs, const MoeSh
   std::vector<Candidate> out, others;
   std::set<std::pair<int, bool>> kinds;
   for (const Config& c : configs) {
-    std::vector<TileOrder> orders = orders_of(tiles_of(desc, c), s.ffn / s.world_size);
+    std::vector<TileOrder> orders =
+        orders_of(tiles_of(desc, c), {.ffn = s.ffn / s.world_size, .hidden = s.hidden});
     out.push_back({.config = c, .order = orders[0]});
     const AgGroupedConfig& first = first_of(c);
     if (!kinds.insert({first.num_copy_queues, first.sort_rows > 0}).second) continue;

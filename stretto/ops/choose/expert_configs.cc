@@ -145,9 +145,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     second.reduce_cols = second.tile.bn;
     if (c.blocks == kAtEnd) {
       for (int turns : turns_worth_trying(d.world_size)) {
-        // More spill beside pushes to several ranks.
-        const bool crowded = c.queues == 0 && d.world_size > 2 && !few;
-        sum_at_end(second_layer(d), second, crowded ? 8 : kMostRowsAtEnd, turns);
+        sum_at_end(second_layer(d), second, most_rows_at_end(d, made), turns);
         add(out, made);
       }
       continue;
@@ -177,8 +175,8 @@ std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) 
     made.order = {.in_step = false};
     add(out, made);
     if (layers.first.tile.bm <= kFewRows) continue;
-    made.order =
-        order_in_classes(tiles_of(d, made), ceil_div(d.ffn, std::int64_t{d.expert_groups}));
+    made.order = order_in_classes(tiles_of(d, made),
+                                  {.ffn = ceil_div(d.ffn, std::int64_t{d.expert_groups})});
     add(out, made);
   }
   return out;

@@ -28,9 +28,6 @@ bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t
   return rows_of_expert >= kManyRows && 5 * tiles >= 4 * kGpuSms;
 }
 
-// Of a rank's tokens, up to which workers push them.
-constexpr std::int64_t kFewBytes = 256 << 10;
-
 }  // namespace
 
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
@@ -311,7 +308,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
   c.num_compute_sms = gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn));
   // One queue, so that the rows needed first come first. On four H200s, 2026-11-26, three took 5 %
   // more on average of 18 layers, 21 % at the most, and 2 % less in one (gpu_bench moe).
-  send_by(d, share * token_bytes(d) <= kFewBytes ? 0 : 1, c);
+  send_by(d, are_pushed(tiles_of(d, c), d.k) ? 0 : 1, c);
   if (pays_to_sort(d, c, mean_rows)) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
   return c;
 }

@@ -249,7 +249,8 @@ EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& la
   const std::int64_t pushers = std::max(c.first.num_compute_sms / 2, 1);
   c.first.comm_rows = std::min<std::int64_t>(8, ceil_div(d.rows_per_rank(), pushers));
   c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
-  c.order = default_order(tiles_of(d, c), target, ceil_div(d.ffn, std::int64_t{d.expert_groups}));
+  c.order = default_order(tiles_of(d, c), target,
+                          {.ffn = ceil_div(d.ffn, std::int64_t{d.expert_groups})});
   c.tables = default_config(tables_desc(d, c), target, c.first.num_compute_sms);
   // Of several blocks in turn what they have in common would take all of the role's registers.
   c.tables.part_blocks = 1;

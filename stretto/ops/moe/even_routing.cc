@@ -81,9 +81,9 @@ std::vector<TableValues> of_tiles(const ExpertTiles& tiles, const Entries& chose
   return out;
 }
 
-// As callers have them; `ffn` as default_order() has it.
-LaunchTables in_classes(const ExpertTiles& tiles, std::int64_t ffn) {
-  return even_routing(tiles, default_order(tiles, Target::kCuda, ffn));
+// As callers have them.
+LaunchTables in_classes(const ExpertTiles& tiles, const LayerSizes& sizes) {
+  return even_routing(tiles, default_order(tiles, Target::kCuda, sizes));
 }
 
 // Of ranks that have `share` tokens each, the last ones fewer: those of one, `length` entries.
@@ -189,15 +189,16 @@ LaunchTables even_routing(const ExpertTiles& tiles, const TileOrder& order) {
 }
 
 LaunchTables even_routing(const AgGroupedDesc& d, const AgGroupedConfig& c) {
-  return in_classes(tiles_of(d, c), d.swiglu ? d.n : ceil_div(d.n, std::int64_t{2}));
+  return in_classes(tiles_of(d, c),
+                    {.ffn = d.swiglu ? d.n : ceil_div(d.n, std::int64_t{2}), .hidden = d.k});
 }
 
 LaunchTables even_routing(const GroupedRsDesc& d, const GroupedRsConfig& c) {
-  return in_classes(tiles_of(d, c), d.k);
+  return in_classes(tiles_of(d, c), {.ffn = d.k, .hidden = d.n});
 }
 
 LaunchTables even_routing(const MoeLayerDesc& d, const MoeLayerConfig& c) {
-  return in_classes(tiles_of(d, c), d.ffn);
+  return in_classes(tiles_of(d, c), {.ffn = d.ffn, .hidden = d.hidden});
 }
 
 LaunchTables even_routing(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {

@@ -52,14 +52,22 @@ std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std
   return ceil_div((stage + 1) * tiles.world_size, std::int64_t{order.stages});
 }
 
-TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
+bool are_pushed(const ExpertTiles& t, std::int64_t hidden) {
+  // Of two bytes an element. On H100s, 2026-11-27 (gpu_bench moe --only moe-1), pushes of 2 MB took
+  // 18 % less than an engine's transfers on four and 5 % on two, of 4 MB 8 and 10 % less and 3 %
+  // more, of 8 MB 2 % less to 6 % more, of 16 MB 11 % more and beyond.
+  constexpr std::int64_t kMostElements = 2 << 20;
+  return t.world_size > 1 && ceil_div(t.m, std::int64_t{t.world_size}) * hidden <= kMostElements;
+}
+
+TileOrder order_in_classes(const ExpertTiles& t, const LayerSizes& sizes) {
   if (t.world_size == 1) return {};
   const auto ranks = static_cast<double>(t.world_size);
   const double own_tokens = static_cast<double>(t.m) / ranks;
   const double own_rows =  // of an expert
       own_tokens * static_cast<double>(t.top_k) / static_cast<double>(t.num_experts);
-  const double columns = ffn > 0 ? static_cast<double>(ffn * t.expert_groups)
-                                 : kUnknownColumns / static_cast<double>(t.top_k);
+  const double columns = sizes.ffn > 0 ? static_cast<double>(sizes.ffn * t.expert_groups)
+                                       : kUnknownColumns / static_cast<double>(t.top_k);
   // Seconds for each hidden column, of two bytes: until one rank's tokens have travelled; of an
   // expert until its rows of them are multiplied by gate and up, and until these are read.
   const double travel = own_tokens * 2 / kLinkBytes;
@@ -90,13 +98,14 @@ TileOrder order_in_classes(const ExpertTiles& t, std::int64_t ffn) {
   return order;
 }
 
-TileOrder default_order(const ExpertTiles& t, Target target, std::int64_t ffn) {
+TileOrder default_order(const ExpertTiles& t, Target target, const LayerSizes& sizes) {
   if (target == Target::kCpu) return {.stages = t.world_size};
   // Tiles of different experts share nothing; groups' tokens are sent by those who multiply, who
   // begin at different times (32 experts, 8,192 tokens, two H100s: 3.49 ms, in step 3.65).
   const bool few = t.m * t.top_k <= t.num_experts * t.tile_rows;
   if (few || t.expert_groups > 1) return {.in_step = false};
-  return order_in_classes(t, ffn);
+  if (sizes.hidden > 0 && are_pushed(t, sizes.hidden)) return {};
+  return order_in_classes(t, sizes);
 }
 
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,

@@ -46,17 +46,25 @@ struct TileOrder {
 std::string to_string(const TileOrder& order);  // "2 classes of 8 experts, each tile by itself"
 // For how many ranks, from the own one on, tiles of class `stage` wait.
 std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std::int64_t stage);
+// Of a layer whose tiles these are; 0: not known.
+struct LayerSizes {
+  // The columns of gate and up, each, by which a rank multiplies a token for each of its experts,
+  // on average.
+  std::int64_t ffn = 0;
+  std::int64_t hidden = 0;
+};
 // A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four
 // and enough for a tile of the own rows on most SMs; fewer where an expert has so few rows of a
 // rank's tokens that reading its weights takes longer than multiplying them, so that every class
-// would cost more than the wait. Of groups of experts each tile by itself. `ffn`: the columns of
-// gate and up, each, by which a rank multiplies a token for each of its experts, on average; 0: not
-// known.
-TileOrder order_in_classes(const ExpertTiles& tiles, std::int64_t ffn = 0);
-// That, on GPUs; there one class, each tile by itself, where the rows of an expert fill no tile,
-// since its weights take the time, and for groups of experts (ep_moe_layer.h), whose tokens are
-// sent before anything is multiplied.
-TileOrder default_order(const ExpertTiles& tiles, Target target, std::int64_t ffn = 0);
+// would cost more than the wait. Of groups of experts each tile by itself.
+TileOrder order_in_classes(const ExpertTiles& tiles, const LayerSizes& sizes = {});
+// That, on GPUs; there one class where tokens are pushed, which come together; each tile by itself,
+// too, where the rows of an expert fill no tile, since its weights take the time, and for groups of
+// experts (ep_moe_layer.h), whose tokens are sent before anything is multiplied.
+TileOrder default_order(const ExpertTiles& tiles, Target target, const LayerSizes& sizes = {});
+// Whether a rank's tokens are few enough for those who multiply to push them, before anything else
+// (ag_grouped_gemm.h), on GPUs.
+bool are_pushed(const ExpertTiles& tiles, std::int64_t hidden);
 
 // Of one rank.
 struct TileTables {

@@ -101,6 +101,12 @@ std::string to_string(const MoeLayerConfig& c) {
   return fmt::format("first: {} | second: {}", to_string(c.first), to_string(c.second));
 }
 
+std::int64_t most_rows_at_end(const MoeLayerDesc& d, const MoeLayerConfig& c) {
+  // More spill beside pushes to several ranks and the sums of large tiles.
+  const bool crowded = c.first.num_copy_queues == 0 && d.world_size > 2 && c.first.tile.bm > 64;
+  return crowded ? 8 : kMostRowsAtEnd;
+}
+
 MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
   MoeLayerConfig c{default_config(first_layer(d), target), default_config(second_layer(d), target)};
   AgGroupedConfig& first = c.first;
@@ -116,7 +122,7 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
       std::max(first.num_compute_sms, second.num_compute_sms);
   first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
   if (target == Target::kCuda) {
-    sum_at_end(second_layer(d), second);
+    sum_at_end(second_layer(d), second, most_rows_at_end(d, c));
   } else {
     second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
     second.num_reduce_sms = 0;

@@ -270,22 +270,24 @@ TEST(AgGroupedGemm, SortsRowsWhereExpertsHaveManyTiles) {
 // have something to do while tokens travel, and of none where weights take the time.
 TEST(TileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
   ExpertTiles tiles{.world_size = 2, .m = 8192, .top_k = 2, .num_experts = 32, .tile_rows = 128};
-  EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 2);
-  std::int64_t wide = default_order(tiles, Target::kCuda, 4096).early_experts;
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).stages, 2);
+  std::int64_t wide = default_order(tiles, Target::kCuda, {.ffn = 4096}).early_experts;
   EXPECT_EQ(wide, 7);
-  EXPECT_GT(default_order(tiles, Target::kCuda, 1024).early_experts, wide);  // sooner multiplied
-  EXPECT_EQ(default_order(tiles, Target::kCuda, 64).early_experts, TileOrder{}.early_experts);
+  EXPECT_GT(default_order(tiles, Target::kCuda, {.ffn = 1024}).early_experts,
+            wide);  // sooner multiplied
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 64}).early_experts,
+            TileOrder{}.early_experts);
   EXPECT_LT(default_order(tiles, Target::kCuda).early_experts, 32);
   // Of more ranks the tokens come one rank's after another, each in the time of a class.
   tiles.world_size = 4, tiles.m = 16384;
-  EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).early_experts, wide);
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).early_experts, wide);
   tiles.world_size = 1;
-  EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 1);
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).stages, 1);
   // One expert would keep a rank busy for as long, but not all its SMs.
   tiles = {.world_size = 2, .m = 2048, .top_k = 2, .num_experts = 8, .tile_rows = 128};
-  EXPECT_EQ(default_order(tiles, Target::kCuda, 7168).early_experts, 4);
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 7168}).early_experts, 4);
   tiles = {.world_size = 4, .m = 64, .top_k = 2, .num_experts = 32, .tile_rows = 64};
-  EXPECT_EQ(default_order(tiles, Target::kCuda, 4096).stages, 1);
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).stages, 1);
 }
 
 // Where an expert has few rows of a rank's tokens, its weights take longer than their products in
@@ -301,7 +303,7 @@ TEST(TileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMul
                       .top_k = l.top_k,
                       .num_experts = l.experts,
                       .tile_rows = 128};
-    TileOrder order = default_order(tiles, Target::kCuda, l.ffn);
+    TileOrder order = default_order(tiles, Target::kCuda, {.ffn = l.ffn});
     EXPECT_EQ(order.stages, ranks);
     EXPECT_GE(std::min(order.early_experts, l.experts), l.low);
     EXPECT_LE(std::min(order.early_experts, l.experts), l.high);
@@ -359,13 +361,31 @@ TEST(TileOrder, TilesOfAClassWaitForTheSameRanks) {
   }
 }
 
+// Tokens that workers push come together: no class would be done before the others.
+TEST(TileOrder, FewTokensArePushedAndHaveOneClass) {
+  ExpertTiles tiles{.world_size = 4, .m = 2048, .top_k = 4, .num_experts = 60, .tile_rows = 128};
+  EXPECT_TRUE(are_pushed(tiles, 4096));
+  EXPECT_FALSE(are_pushed(tiles, 4104));
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 352, .hidden = 2048}).stages, 1);
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 352, .hidden = 8192}).stages, 4);
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 352}).stages, 4) << "not known";
+  tiles.world_size = 1;
+  EXPECT_FALSE(are_pushed(tiles, 1));
+  AgGroupedDesc d{.world_size = 4, .m = 2048, .num_experts = 60, .n = 352, .k = 2048};
+  for (std::int64_t m : {2048, 65536}) {
+    d.m = tiles.m = m, tiles.world_size = 4;
+    EXPECT_EQ(default_config(d, Target::kCuda).num_copy_queues == 0, are_pushed(tiles, d.k)) << m;
+    EXPECT_GT(default_config(d, Target::kCpu).num_copy_queues, 0);
+  }
+}
+
 // Their tokens are sent before anything is multiplied.
 TEST(TileOrder, GroupsOfExpertsHaveOneClass) {
   ExpertTiles tiles{.world_size = 4, .m = 16384, .top_k = 2, .num_experts = 32, .tile_rows = 128};
   tiles.expert_groups = 4;
-  EXPECT_EQ(default_order(tiles, Target::kCuda, 2048).stages, 1);
-  EXPECT_EQ(order_in_classes(tiles, 2048).stages, 4);  // what may be faster is still there
-  EXPECT_EQ(default_order(tiles, Target::kCpu, 2048).stages, 4);
+  EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 2048}).stages, 1);
+  EXPECT_EQ(order_in_classes(tiles, {.ffn = 2048}).stages, 4);  // what may be faster is still there
+  EXPECT_EQ(default_order(tiles, Target::kCpu, {.ffn = 2048}).stages, 4);
 }
 
 void expect_no_spills(Program program, const std::string& what) {
