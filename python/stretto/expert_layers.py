@@ -250,7 +250,7 @@ def moe_layer(
     bound, exact = group.bound(shape, m)
     routed = routed_desc(group.size, bound, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, hidden), exact)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact)
     gathered = workspace(group, kind, op, (bound, hidden), x)
     kind.assign(gathered[: x.shape[0]], x)
     added = () if residual is None else (residual_or_zeros(op, kind, residual, x.shape, x),)
@@ -298,7 +298,8 @@ def _tables(
 ) -> Tuple[int, ExpertTiles]:
     """(rows of a tile, the tiles) of the tokens of all ranks of the group, whose experts are
     `chosen` [m, top_k]: one launch, without the host. In the order for a layer of `sizes`: columns
-    of gate and up on a rank, hidden size. `exact`: `routed` is of m tokens, else of m at most."""
+    of gate and up on a rank, and the hidden size if that layer is by itself, else 0. `exact`:
+    `routed` is of m tokens, else of m at most."""
     (m, top_k), (ffn, hidden) = chosen.shape, sizes
     tile_rows, num_tiles = tiles_of(routed, dtype, kind.on_gpu)
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)

@@ -50,8 +50,8 @@ std::vector<Candidate> in_orders(const std::vector<Config>& configs, const MoeSh
   std::vector<Candidate> out, others;
   std::set<std::pair<int, bool>> kinds;
   for (const Config& c : configs) {
-    std::vector<TileOrder> orders =
-        orders_of(tiles_of(desc, c), {.ffn = s.ffn / s.world_size, .hidden = s.hidden});
+    std::vector<TileOrder> orders = orders_of(
+        tiles_of(desc, c), {.ffn = s.ffn / s.world_size, .hidden = s.layer == 1 ? s.hidden : 0});
     out.push_back({.config = c, .order = orders[0]});
     const AgGroupedConfig& first = first_of(c);
     if (!kinds.insert({first.num_copy_queues, first.sort_rows > 0}).second) continue;

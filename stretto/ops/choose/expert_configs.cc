@@ -135,7 +135,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     second.tile = {.bm = bm, .bn = 256, .bk = 64};
     first.num_stages = second.num_stages = kStages;
     first.num_compute_sms = second.num_compute_sms = num_sms;
-    if (c.queues == 0 && d.world_size == 1) continue;
+    if (c.queues == 0 && (d.world_size == 1 || !few)) continue;  // spills
     send_by(first_layer(d), c.queues, first);
     first.raster = c.raster;
     second.raster = c.second_raster;
@@ -145,7 +145,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     second.reduce_cols = second.tile.bn;
     if (c.blocks == kAtEnd) {
       for (int turns : turns_worth_trying(d.world_size)) {
-        sum_at_end(second_layer(d), second, most_rows_at_end(d, made), turns);
+        sum_at_end(second_layer(d), second, kMostRowsAtEnd, turns);
         add(out, made);
       }
       continue;

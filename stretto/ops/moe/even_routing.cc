@@ -198,7 +198,7 @@ LaunchTables even_routing(const GroupedRsDesc& d, const GroupedRsConfig& c) {
 }
 
 LaunchTables even_routing(const MoeLayerDesc& d, const MoeLayerConfig& c) {
-  return in_classes(tiles_of(d, c), {.ffn = d.ffn, .hidden = d.hidden});
+  return in_classes(tiles_of(d, c), {.ffn = d.ffn});
 }
 
 LaunchTables even_routing(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {

@@ -51,7 +51,7 @@ struct LayerSizes {
   // The columns of gate and up, each, by which a rank multiplies a token for each of its experts,
   // on average.
   std::int64_t ffn = 0;
-  std::int64_t hidden = 0;
+  std::int64_t hidden = 0;  // where the first layer is by itself, which may push tokens
 };
 // A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four
 // and enough for a tile of the own rows on most SMs; fewer where an expert has so few rows of a
@@ -62,7 +62,7 @@ TileOrder order_in_classes(const ExpertTiles& tiles, const LayerSizes& sizes = {
 // too, where the rows of an expert fill no tile, since its weights take the time, and for groups of
 // experts (ep_moe_layer.h), whose tokens are sent before anything is multiplied.
 TileOrder default_order(const ExpertTiles& tiles, Target target, const LayerSizes& sizes = {});
-// Whether a rank's tokens are few enough for those who multiply to push them, before anything else
+// Whether a rank's tokens are so few that those who multiply push them before anything else
 // (ag_grouped_gemm.h), on GPUs.
 bool are_pushed(const ExpertTiles& tiles, std::int64_t hidden);
 

@@ -329,11 +329,11 @@ std::int64_t rows_at_end(const GroupedRsDesc& d, std::int64_t most_rows) {
 // (gpu_bench moe), with 4,096 tokens and more: top 4 or 8 of 60 or 128 experts, 8 or 16 tokens at a
 // time, take 1 to 6 % less in four turns than in two, top 2, 24 tokens, 1 % less to 4 % more; 2,048
 // tokens of top 4 take 7 % more.
-void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows) {
+void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
   constexpr std::int64_t kFewRows = 16, kManyTokens = 1024;
-  bool shorter =
-      d.world_size > 2 && rows_at_end(d, most_rows) <= kFewRows && rows_per_rank(d) >= kManyTokens;
-  sum_at_end(d, c, most_rows, shorter ? 4 : 2);
+  bool shorter = d.world_size > 2 && rows_at_end(d, kMostRowsAtEnd) <= kFewRows &&
+                 rows_per_rank(d) >= kManyTokens;
+  sum_at_end(d, c, kMostRowsAtEnd, shorter ? 4 : 2);
 }
 
 void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows, int turns) {

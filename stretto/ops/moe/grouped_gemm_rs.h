@@ -55,8 +55,7 @@ inline constexpr std::int64_t kMostRowsAtEnd = 48;
 void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config, std::int64_t most_rows,
                 int turns);
 // In as many turns as measurements favour.
-void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config,
-                std::int64_t most_rows = kMostRowsAtEnd);
+void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config);
 // Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
 void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
 // The same in so many blocks of columns on SMs of their own, taken from the config's, with rows

@@ -101,18 +101,15 @@ std::string to_string(const MoeLayerConfig& c) {
   return fmt::format("first: {} | second: {}", to_string(c.first), to_string(c.second));
 }
 
-std::int64_t most_rows_at_end(const MoeLayerDesc& d, const MoeLayerConfig& c) {
-  // More spill beside pushes to several ranks and the sums of large tiles.
-  const bool crowded = c.first.num_copy_queues == 0 && d.world_size > 2 && c.first.tile.bm > 64;
-  return crowded ? 8 : kMostRowsAtEnd;
-}
-
 MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
   MoeLayerConfig c{default_config(first_layer(d), target), default_config(second_layer(d), target)};
   AgGroupedConfig& first = c.first;
   GroupedRsConfig& second = c.second;
   first.sort_rows = first.sort_cols = 0;  // beside both layers' products it takes longer
   second.tile.bm = first.tile.bm = std::min(first.tile.bm, second.tile.bm);
+  // Beside pushes the sums of large tiles spill.
+  constexpr std::int64_t kSmallTile = 64;
+  if (first.num_copy_queues == 0 && first.tile.bm > kSmallTile) send_by(first_layer(d), 1, first);
   if (target == Target::kCuda && first.tile.bk == second.tile.bk) {
     // Slices of both layers that are alike go through the same pipes.
     second.num_products = 2;
@@ -122,7 +119,7 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
       std::max(first.num_compute_sms, second.num_compute_sms);
   first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
   if (target == Target::kCuda) {
-    sum_at_end(second_layer(d), second, most_rows_at_end(d, c));
+    sum_at_end(second_layer(d), second);
   } else {
     second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
     second.num_reduce_sms = 0;

@@ -33,8 +33,6 @@ GroupedRsDesc second_layer(const MoeLayerDesc& desc);
 ExpertTiles tiles_of(const MoeLayerDesc& desc, const MoeLayerConfig& config);
 std::string to_string(const MoeLayerDesc& desc);
 std::string to_string(const MoeLayerConfig& config);
-// Rows of which the threads of both layers hold sums at a time, after all products.
-std::int64_t most_rows_at_end(const MoeLayerDesc& desc, const MoeLayerConfig& config);
 MoeLayerConfig default_config(const MoeLayerDesc& desc, Target target = Target::kCpu);
 
 // Extent m; S, T and R as in ag_grouped_gemm.h, whose state `a` [P * S, hidden], tables and weights
