@@ -1,5 +1,5 @@
-// In which order tiles of experts come. A user who loses this gets layers that wait for other ranks'
-// tokens while their own could be multiplied, or read weights more often than they need to.
+// In which order tiles of experts come. A user who loses this gets layers that wait for other
+// ranks' tokens while their own could be multiplied, or read weights more often than they need to.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
