@@ -142,7 +142,7 @@ class GroupedRs {
   // What those who multiply do: all tiles, block by block, then the sums of the last blocks; and
   // one of these.
   std::int64_t num_turns() const {
-    return num_products() + cfg_.last_blocks * d_.world_size * sums_of_owner(last_sums());
+    return num_products() + cfg_.last_blocks * sums_of_block(last_sums());
   }
   void turn(const Index& index);
 
@@ -154,9 +154,9 @@ class GroupedRs {
                : Resource::sms(cfg_.num_reduce_sms).pipelined(cfg_.num_reduce_stages);
   }
   std::int64_t num_sums() const {
-    return (num_blocks() - cfg_.last_blocks) * d_.world_size * sums_of_owner(sums());
+    return (num_blocks() - cfg_.last_blocks) * sums_of_block(sums());
   }
-  void sum(const Index& index);
+  void sum(const Index& index) { sum_of(sums(), 0, index); }
 
  private:
   struct Place {
@@ -170,6 +170,10 @@ class GroupedRs {
   };
   Sums sums() const { return {cfg_.reduce_rows, cfg_.reduce_rounds, cfg_.num_reduce_stages > 0}; }
   Sums last_sums() const { return {cfg_.last_rows, cfg_.last_rounds}; }
+  // What an owner does once all ranks' parts are there: shorter, so that all workers have some.
+  Sums to_keep(const Sums& s) const {
+    return {s.rows, ceil_div(s.rounds, std::int64_t{d_.world_size}), s.ahead};
+  }
 
   std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
@@ -179,23 +183,28 @@ class GroupedRs {
     return ceil_div(ceil_div(d_.m, std::int64_t{d_.world_size}), s.rows * s.rounds) *
            (block_cols() / cfg_.reduce_cols);
   }
+  std::int64_t sums_of_block(const Sums& s) const {
+    std::int64_t parts = d_.world_size > 1 ? d_.world_size * sums_of_owner(s) : 0;
+    return parts + sums_of_owner(to_keep(s));
+  }
   void product(const Index& index);
   void multiply(const Index& tile, const Index& block, const Index& col_in_block);
-  // The i-th sum of one owner's tokens in a block. Sums come by block of columns, within a block by
-  // owner, the next rank's tokens first and the own last: whoever waits for others has sent all
-  // that they wait for.
-  void reduce(const Sums& s, const Index& block_and_owner, const Index& i);
+  // The index-th of the sums of the blocks from `first_block` on. Of a block the parts come first,
+  // owners in turn, the own rank among them, so that links and memory are busy together; then what
+  // the owner makes of all ranks' parts. So whoever waits for others has sent all that they wait
+  // for.
+  void sum_of(const Sums& s, std::int64_t first_block, const Index& index);
   // The i-th group of tokens and columns of a block.
   Place place(const Sums& s, const Index& block, const Index& i);
-  // Sums for another rank's tokens.
+  // The own part of an owner's sums.
   void send(const Sums& s, const Index& block, const Index& owner, const Index& i);
   bool sends_sums() const { return d_.all_reduce && d_.world_size > 1; }
   // Whether the owner has to say that its parts may be written: where the launch has made the
   // tables every rank has told what its tokens are, and so has begun.
   bool asks() const { return !d_.all_reduce && !tables_.made(); }
-  // The own tokens: all ranks' sums.
+  // The own tokens: the sum of all ranks' parts.
   void keep(const Sums& s, const Index& block, const Index& i);
-  void wait_for_others(const Sums& s, const Index& block);
+  void wait_for_parts(const Sums& s, const Index& block);
   Slice part(const Sums& s, const Index& source, const Index& row, const Index& col) const {
     return parts_.tile({source, row, col}, s.rows, cfg_.reduce_cols);
   }

@@ -117,8 +117,8 @@ void GroupedRs::announce() {
 
 void GroupedRs::wait_for_all() {
   std::int64_t last = cfg_.last_blocks;
-  std::int64_t all =
-      (num_blocks() - last) * sums_of_owner(sums()) + last * sums_of_owner(last_sums());
+  std::int64_t all = (num_blocks() - last) * sums_of_owner(to_keep(sums())) +
+                     last * sums_of_owner(to_keep(last_sums()));
   p_.loop(1, d_.world_size,
           [&](const Index& i) { p_.wait(stored_[(p_.rank() + i) % d_.world_size], all); });
 }
@@ -129,9 +129,7 @@ void GroupedRs::turn(const Index& index) {
       index < num_products(), [&] { product(index); },
       [&] {
         Index last = p_.let("last", max(index - num_products(), 0));
-        std::int64_t of_owner = sums_of_owner(last_sums());
-        std::int64_t first = (num_blocks() - cfg_.last_blocks) * d_.world_size;
-        reduce(last_sums(), first + last / of_owner, p_.let("of_owner", last % of_owner));
+        sum_of(last_sums(), num_blocks() - cfg_.last_blocks, last);
       });
 }
 
@@ -144,17 +142,18 @@ void GroupedRs::product(const Index& index) {
   notify_with_last(p_, {of_block, cfg_.num_compute_sms}, products_of_block(), computed_[block]);
 }
 
-void GroupedRs::reduce(const Sums& s, const Index& block_and_owner, const Index& i) {
-  Index block = p_.let("block", block_and_owner / d_.world_size);
+void GroupedRs::sum_of(const Sums& s, std::int64_t first_block, const Index& index) {
+  Index block = p_.let("block", first_block + index / sums_of_block(s));
+  Index i = p_.let("of_block", index % sums_of_block(s));
   if (d_.world_size == 1) return keep(s, block, i);
-  Index owner = p_.let("owner", (p_.rank() + 1 + block_and_owner) % d_.world_size);
+  std::int64_t sends = sums_of_block(s) - sums_of_owner(to_keep(s));
   p_.when(
-      owner == p_.rank(), [&] { keep(s, block, i); }, [&] { send(s, block, owner, i); });
-}
-
-void GroupedRs::sum(const Index& index) {
-  std::int64_t of_owner = sums_of_owner(sums());
-  reduce(sums(), index / of_owner, p_.let("of_owner", index % of_owner));
+      i < sends,
+      [&] {
+        Index owner = p_.let("owner", (p_.rank() + 1 + i) % d_.world_size);
+        send(s, block, owner, p_.let("of_owner", i / d_.world_size));
+      },
+      [&] { keep(s, block, p_.let("kept", max(i - sends, 0))); });
 }
 
 void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col_in_block) {
@@ -197,7 +196,7 @@ GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index
 void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, const Index& i) {
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
-  if (asks()) p_.wait(free_, owner);
+  if (asks()) p_.when(owner != p_.rank(), [&] { p_.wait(free_, owner); });
   rounds(s, at, [&](const Index& row) {
     p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
              cast(own_sum(s, owner, row, at.col), d_.out_dtype));
@@ -206,27 +205,32 @@ void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, cons
 }
 
 void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
-  Place at = place(s, block, i);
-  p_.wait(computed_[block], products_of_block());
-  if (d_.world_size > 1) wait_for_others(s, block);
+  const Sums own = to_keep(s);
+  Place at = place(own, block, i);
+  if (d_.world_size > 1) {
+    wait_for_parts(s, block);
+  } else {
+    p_.wait(computed_[block], products_of_block());
+  }
   auto each_peer = [&](const auto& visit) {
     p_.loop(1, d_.world_size,
             [&](const Index& peer) { visit((p_.rank() + peer) % d_.world_size); });
   };
-  rounds(s, at, [&](const Index& row) {
+  rounds(own, at, [&](const Index& row) {
     Index to = d_.all_reduce ? p_.let("out_row", p_.rank() * share_ + row) : row;
     auto tile = [&](const TensorRef& x) { return x.tile({to, at.col}, s.rows, cfg_.reduce_cols); };
     auto kept = [&](const Slice& x) {
       return d_.all_reduce ? x.until_row(min((p_.rank() + 1) * share_, m_)) : x;
     };
-    std::vector<Value> others;  // under way before the own rows are known
-    for (int r = 1; r < d_.world_size; ++r) {
+    std::vector<Value> parts;  // all under way before the first addition
+    for (int r = 0; r < d_.world_size && d_.world_size > 1; ++r) {
       Index source = (p_.rank() + r) % d_.world_size;
-      others.push_back(p_.load(part(s, source, row, at.col).until_row(share_)));
+      parts.push_back(p_.load(part(s, source, row, at.col).until_row(share_)));
     }
-    if (d_.residual) others.push_back(p_.load(kept(tile(residual_))));
-    Value sum = own_sum(s, p_.rank(), row, at.col);
-    for (const Value& other : others) sum = sum + cast(other, DType::kF32);
+    if (d_.residual) parts.push_back(p_.load(kept(tile(residual_))));
+    Value sum = d_.world_size > 1 ? p_.zeros(DType::kF32, s.rows, cfg_.reduce_cols)
+                                  : own_sum(s, p_.rank(), row, at.col);
+    for (const Value& x : parts) sum = sum + cast(x, DType::kF32);
     Value out = cast(sum, d_.out_dtype);
     p_.store(kept(tile(out_)), out);
     if (!sends_sums()) return;
@@ -237,8 +241,8 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
   if (sends_sums()) each_peer([&](const Index& peer) { p_.notify(stored_, peer); });
 }
 
-void GroupedRs::wait_for_others(const Sums& s, const Index& block) {
-  p_.loop(1, d_.world_size, [&](const Index& i) {
+void GroupedRs::wait_for_parts(const Sums& s, const Index& block) {
+  p_.loop(d_.world_size, [&](const Index& i) {
     Index source = (p_.rank() + i) % d_.world_size;
     p_.wait(summed_[source * num_blocks() + block], sums_of_owner(s));
   });
@@ -315,10 +319,12 @@ std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, s
 
 namespace {
 
-// Tokens that registers hold the rows of, own and other ranks'.
+// Tokens that registers hold the rows of, of their experts or of all ranks.
 std::int64_t rows_at_end(const GroupedRsDesc& d, std::int64_t most_rows) {
   constexpr std::int64_t kMostParts = 16 * 9, kUnit = 8;
-  std::int64_t most = std::min(kMostParts / (d.top_k + d.world_size - 1), most_rows);
+  std::int64_t parts =  // of a token, and what they add up to
+      d.world_size == 1 ? d.top_k : std::max<std::int64_t>(d.top_k, d.world_size) + 1;
+  std::int64_t most = std::min(kMostParts / parts, most_rows);
   return std::max(most / kUnit, std::int64_t{1}) * kUnit;
 }
 
