@@ -21,10 +21,6 @@ std::int64_t tokens_of_rank(const Desc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
 }
 
-std::vector<int> turns_worth_trying(int world_size) {
-  return world_size > 2 ? std::vector<int>{2, 4} : std::vector<int>{2};
-}
-
 }  // namespace
 
 std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
@@ -85,11 +81,9 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
     made.reduce_rounds = rounds_of_turns(d, made, made.reduce_rows, 1);
     if (beside) add(out, made);
   }
-  for (int turns : turns_worth_trying(d.world_size)) {
-    GroupedRsConfig at_end = wide;
-    sum_at_end(d, at_end, kMostRowsAtEnd, turns);
-    add(out, at_end);
-  }
+  GroupedRsConfig at_end = wide;
+  sum_at_end(d, at_end);
+  add(out, at_end);
   if (!can_sum_on_sms(d)) return out;
   for (auto [sms, blocks] : {std::pair{12, 8}, {20, 8}, {28, 8}, {40, 8}, {28, 4}, {40, 4}}) {
     GroupedRsConfig made = wide;
@@ -144,10 +138,8 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     second.num_products = 2;
     second.reduce_cols = second.tile.bn;
     if (c.blocks == kAtEnd) {
-      for (int turns : turns_worth_trying(d.world_size)) {
-        sum_at_end(second_layer(d), second, kMostRowsAtEnd, turns);
-        add(out, made);
-      }
+      sum_at_end(second_layer(d), second);
+      add(out, made);
       continue;
     }
     second.block_tiles = tiles_of_block(d.hidden, second.tile.bn, c.blocks);

@@ -239,11 +239,8 @@ EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& la
                                Target target) {
   // More spill beside the exchange, where remainders are no masks from fewer on.
   const std::int64_t most_rows = masks_ranks(d.world_size) ? 16 : 8;
-  // The own sums, which come last, keep all workers busy: 128 experts on four H100s, 2026-11-27,
-  // 1.69 ms with two turns of a worker, 1.66 with four (gpu_bench ep-moe).
-  const int turns = d.world_size > 2 ? 4 : 2;
   EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
-  sum_at_end(second_layer(own_part(d)), c.second, most_rows, turns);
+  sum_at_end(second_layer(own_part(d)), c.second, most_rows);
   c.first.num_copy_queues = 0;
   // Half of the workers push (exchange()).
   const std::int64_t pushers = std::max(c.first.num_compute_sms / 2, 1);

@@ -330,27 +330,16 @@ std::int64_t rows_at_end(const GroupedRsDesc& d, std::int64_t most_rows) {
 
 }  // namespace
 
-// On more than two ranks some workers have a turn to themselves, as what their peers add up comes
-// late; with more turns these are shorter, and each reads less at a time. Four H200s, 2026-11-27
-// (gpu_bench moe), with 4,096 tokens and more: top 4 or 8 of 60 or 128 experts, 8 or 16 tokens at a
-// time, take 1 to 6 % less in four turns than in two, top 2, 24 tokens, 1 % less to 4 % more; 2,048
-// tokens of top 4 take 7 % more.
-void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
-  constexpr std::int64_t kFewRows = 16, kManyTokens = 1024;
-  bool shorter = d.world_size > 2 && rows_at_end(d, kMostRowsAtEnd) <= kFewRows &&
-                 rows_per_rank(d) >= kManyTokens;
-  sum_at_end(d, c, kMostRowsAtEnd, shorter ? 4 : 2);
-}
-
-void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows, int turns) {
+void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows) {
   constexpr std::int64_t kUnit = 8;
+  constexpr int kTurns = 2;
   c.block_tiles = ceil_div(d.n, c.tile.bn);
   std::int64_t most = rows_at_end(d, most_rows);
-  std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, turns));
+  std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, kTurns));
   std::int64_t rows = ceil_div(of_share, ceil_div(of_share, most));
   c.last_blocks = 1;
   c.last_rows = std::min(ceil_div(rows, kUnit) * kUnit, rows_per_rank(d));
-  c.last_rounds = rounds_of_turns(d, c, c.last_rows, turns);
+  c.last_rounds = rounds_of_turns(d, c, c.last_rows, kTurns);
   c.num_reduce_sms = c.num_reduce_stages = 0;
   c.reduce_rows = c.reduce_rounds = 1;
 }
@@ -413,18 +402,13 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   // have SMs of their own then.
   int reduce_sms = d.all_reduce && d.world_size > 6 ? 8 : 0;
   c.num_compute_sms = gpu_workers(tiles, kGpuSms - reduce_sms);
-  // At the end they take 0 to 18 % less on two H100s, 2026-11-25, and on four H200s, 2026-11-26, 6
-  // to 31 % less but where a row's product is long: beside products of Mixtral in blocks of 512
-  // columns they take 4 to 9 % less than at the end (docs/performance/moe.md).
-  // With 8,192 tokens and more of Phi-3.5-MoE (k = 1600) 28 SMs of their own take 4 to 10 % less
-  // than the end on four; with k = 352 the end takes less.
-  constexpr std::int64_t kShortProduct = 1024, kLongProduct = 2560, kManyTokens = 8192;
-  const bool many = d.m >= kManyTokens && c.tile.bm == 128 && can_sum_on_sms(d);
+  // At the end they take 0 to 18 % less on two H100s, 2026-11-25, and on four H200s, 2026-11-26 and
+  // 27, 1 to 31 % less but where a row's product is long: beside products of Mixtral in blocks of
+  // 512 columns they take 2 to 9 % less than at the end (docs/performance/moe.md).
+  constexpr std::int64_t kLongProduct = 2560;
   if (d.all_reduce || (d.world_size > 2 && d.k >= kLongProduct)) {
     sum_beside(d, c);
     c.num_reduce_sms = reduce_sms;
-  } else if (d.world_size > 2 && d.k >= kShortProduct && many) {
-    sum_on_sms(d, c, 28, 8);
   } else {
     sum_at_end(d, c);
   }

@@ -49,13 +49,11 @@ std::int64_t tiles_of_block(std::int64_t n, std::int64_t tile_cols, std::int64_t
 // The reduce_rounds with which no worker sums more often per block, `rows` tokens at a time.
 std::int64_t rounds_of_turns(const GroupedRsDesc& desc, const GroupedRsConfig& config,
                              std::int64_t rows, int turns);
-// All sums after all products, in `turns` turns of a worker, of as many tokens at a time,
-// `most_rows` at most, as registers hold rows of, own and other ranks'.
+// All sums after all products, of as many tokens at a time, `most_rows` at most, as registers hold
+// rows of.
 inline constexpr std::int64_t kMostRowsAtEnd = 48;
-void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config, std::int64_t most_rows,
-                int turns);
-// In as many turns as measurements favour.
-void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config);
+void sum_at_end(const GroupedRsDesc& desc, GroupedRsConfig& config,
+                std::int64_t most_rows = kMostRowsAtEnd);
 // Sums of a quarter of the columns while the next are multiplied, by threads beside the products.
 void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
 // The same in so many blocks of columns on SMs of their own, taken from the config's, with rows
