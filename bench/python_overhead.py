@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""What a call from Python costs over the launch itself: 4x4 arrays on one rank, on the CPU.
+"""What a call from Python costs over the launch itself: small arrays on one rank, on the CPU.
     bench/python_overhead.py        where the package is installed; with PyTorch, its ways too
-Each figure is the best of many short rounds, in microseconds per call."""
+Each figure is the best of many short rounds, in microseconds per call; of direct calls also that of
+their launch alone, called from Python, and what the call takes over it."""
 
 import time
 
 import numpy as np
 
 import stretto
-from stretto import _world
+from stretto._group import Group
 
 ROUNDS, CALLS = 300, 40
 
@@ -23,41 +24,71 @@ def best_us(call) -> float:
     return best
 
 
-def launch_alone(x, out):
-    """The launch that all_reduce(x, out=out) comes to, without the way there."""
-    stretto.all_reduce(x, out=out)
-    (entry,) = _world.group_of()._entries.values()
-    (executable,) = entry.executables.values()
-    addresses = [{"in": x, "out": out}[t[0]].ctypes.data for t in entry.compiled.program.tensors]
-    return lambda: executable.launch(*addresses, extents=[1])
+def launch_alone(call):
+    """The one launch that `call` comes to, without the way there; before its first call."""
+    kept, add = [], Group._add_plan
+    Group._add_plan = lambda group, *given: kept.append(given)
+    call()
+    Group._add_plan = add
+    ((*_, launches),) = kept
+    ((executable, addresses, extents, said),) = launches
+
+    def launch(_arrays=kept):  # which it writes
+        executable.launch(*addresses, extents=extents, said=said)
+
+    return launch
 
 
 def row(name: str, call) -> None:
     print(f"{name:<58}{best_us(call):8.2f}")
 
 
+def direct_row(name: str, call) -> None:
+    launch = best_us(launch_alone(call))
+    us = best_us(call)
+    print(f"{name:<58}{us:8.2f}{launch:8.2f}{us - launch:8.2f}")
+
+
+def direct_rows(kind: str, ones, ints) -> None:
+    """Of operators on arrays that ones(*shape) and ints(values) make."""
+    x, wt, weight = ones(4, 4), ones(4, 4).T, ones(4)
+    out, tokens, starts = ones(4, 4), ones(4, 2, 8), ints([0, 2, 4])
+    calls = {
+        "all_reduce(x, out=out)": lambda: stretto.all_reduce(x, out=out),
+        "all_reduce(x)": lambda: stretto.all_reduce(x),
+        "all_gather(x)": lambda: stretto.all_gather(x),
+        "reduce_scatter(x)": lambda: stretto.reduce_scatter(x),
+        "broadcast(x)": lambda: stretto.broadcast(x),
+        "all_to_all(x)": lambda: stretto.all_to_all(x),
+        "all_gather_matmul(x, wt, out=out)": lambda: stretto.all_gather_matmul(x, wt, out=out),
+        "all_gather_matmul(x, wt)": lambda: stretto.all_gather_matmul(x, wt),
+        "matmul_reduce_scatter(x, wt)": lambda: stretto.matmul_reduce_scatter(x, wt),
+        "matmul_all_reduce(x, wt)": lambda: stretto.matmul_all_reduce(x, wt),
+        "all_reduce_add_rms_norm, 2 results": lambda: stretto.all_reduce_add_rms_norm(x, x, weight),
+        "packed_attention": lambda: stretto.packed_attention(tokens, tokens, tokens, starts),
+        "packed_attention, 2 results": lambda: stretto.packed_attention(
+            tokens, tokens, tokens, starts, return_lse=True
+        ),
+        "moe_route, 2 results": lambda: stretto.moe_route(x, x, 2),
+        "moe_route, 7 results": lambda: stretto.moe_route(x, x, 2, tables=True),
+    }
+    for name, call in calls.items():
+        direct_row(f"{kind:<7}{name}", call)
+
+
 def main() -> None:
     stretto.init()
-    x = np.ones((4, 4), np.float32)
-    out = np.empty_like(x)
-    print(f"{'call':<58}{'us':>8}")
-    row("the launch of all_reduce alone", launch_alone(x, out))
-    row("NumPy  all_reduce(x, out=out)", lambda: stretto.all_reduce(x, out=out))
-    row("NumPy  all_reduce(x)", lambda: stretto.all_reduce(x))
-    w = np.ones((4, 4), np.float32).T
-    row("NumPy  all_gather_matmul(x, wt, out=out)", lambda: stretto.all_gather_matmul(x, w, out=out))
+    print(f"{'call':<58}{'us':>8}{'launch':>8}{'over':>8}")
+    direct_rows("NumPy", lambda *shape: np.ones(shape, np.float32), lambda v: np.array(v, np.int32))
     try:
         import torch
     except ImportError:
         print("PyTorch is not installed")
         stretto.finalize()
         return
+    direct_rows("torch", torch.ones, lambda values: torch.tensor(values, dtype=torch.int32))
     t, w = torch.ones(4, 4), torch.ones(4, 4)
-    o, wt = torch.empty(4, 4), w.t()
-    row("torch  all_reduce(x, out=out)", lambda: stretto.all_reduce(t, out=o))
-    row("torch  all_reduce(x)", lambda: stretto.all_reduce(t))
-    row("torch  all_gather_matmul(x, wt, out=out)", lambda: stretto.all_gather_matmul(t, wt, out=o))
-    row("torch  all_gather_matmul(x, wt)", lambda: stretto.all_gather_matmul(t, wt))
+    wt = w.t()
     ops = torch.ops.stretto
     row("torch.library  all_reduce", lambda: ops.all_reduce(t, "sum", ""))
     row("torch.library  all_gather_matmul", lambda: ops.all_gather_matmul(t, wt, 0, ""))

@@ -234,13 +234,11 @@ def all_to_all(
     expected, sent = _sizes(output_split_sizes), _sizes(input_split_sizes)
     if out is None and _route.wants(x):
         return _route.layer.all_to_all(x, expected, sent, name_of(group))
-    kind, x = adopt(x)
     group = group_of(group)
-    even = sent is None and expected is None
+    if expected is None and sent is None:
+        return group.call(_all_to_all, 0, out, x)
+    kind, x = adopt(x)
     sent = checked_blocks(group, x, sent)
-    if even:
-        counts = group.constant(kind, sent, x)
-        return group.call(_all_to_all_even, x.shape[0] // group.size, out, x, counts)
     blocks = exchange_sizes(group, sent)
     if expected is not None and expected != blocks.received:
         raise UserError(
@@ -287,10 +285,13 @@ def exchange_sizes(group, sent: List[int]) -> _Blocks:
     return _Blocks(sent, received, most, most == table.min())
 
 
-def _all_to_all_even(group, x, counts, rows, out):
+def _all_to_all(group, x, _, out):
     kind, x = adopt(x)
-    blocks = [rows] * group.size
-    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, rows, True), out)
+    blocks = checked_blocks(group, x, None)
+    key = "all_to_all", kind, blocks[0]
+    counts = group.keep(kind, key, lambda: kind.ints(blocks, x))
+    group.stays(kind, counts)
+    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, blocks[0], True), out)
 
 
 def _exchange(group, kind, x, counts, blocks_of, out):

@@ -238,7 +238,7 @@ std::string to_string(const EpMoeLayerConfig& c) {
 EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
                                Target target) {
   // More spill beside the exchange, where remainders are no masks from fewer on.
-  const std::int64_t most_rows = masks_ranks(d.world_size) ? 16 : 8;
+  const std::int64_t most_rows = masks_ranks(d.world_size) ? 24 : 8;
   EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
   sum_at_end(second_layer(own_part(d)), c.second, most_rows);
   c.first.num_copy_queues = 0;

@@ -398,15 +398,17 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
   c.reduce_cols = c.tile.bn;
   std::int64_t tiles = tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn);
-  // Of seven ranks and more one row of a warp spills beside products: the sums of an all-reduce
-  // have SMs of their own then.
-  int reduce_sms = d.all_reduce && d.world_size > 6 ? 8 : 0;
-  c.num_compute_sms = gpu_workers(tiles, kGpuSms - reduce_sms);
   // At the end they take 0 to 18 % less on two H100s, 2026-11-25, and on four H200s, 2026-11-26 and
   // 27, 1 to 31 % less but where a row's product is long: beside products of Mixtral in blocks of
-  // 512 columns they take 2 to 9 % less than at the end (docs/performance/moe.md).
+  // 512 columns they take 2 to 9 % less than at the end, and so do Phi-3.5-MoE's and Mixtral's of
+  // an all-reduce on two (docs/performance/moe.md).
   constexpr std::int64_t kLongProduct = 2560;
-  if (d.all_reduce || (d.world_size > 2 && d.k >= kLongProduct)) {
+  const bool beside = d.k >= kLongProduct && (d.world_size > 2 || d.all_reduce);
+  // Of seven ranks and more one row of a warp spills beside products: the sums of an all-reduce
+  // have SMs of their own then.
+  const int reduce_sms = beside && d.all_reduce && d.world_size > 6 ? 8 : 0;
+  c.num_compute_sms = gpu_workers(tiles, kGpuSms - reduce_sms);
+  if (beside) {
     sum_beside(d, c);
     c.num_reduce_sms = reduce_sms;
   } else {
