@@ -74,3 +74,22 @@ def test_blocks_without_columns(table):
         return stretto.all_to_all(x, [row[r] for row in table], table[r]).shape
 
     assert testing.run(3, body, timeout=5) == [(sum(rows), 0) for rows in zip(*table)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_equal_blocks_are_repeated(rng, size):
+    """Without Python: how many rows a block has stays where the first call of that size left it."""
+    shapes = [(size, 2 * size, 3), (size, 3 * size, 3)]
+
+    def body(arrays):
+        rank, op = stretto.rank(), stretto.collectives._all_to_all
+        plans = stretto._world.group_of().plans
+        first = [stretto.all_to_all(x[rank]) for x in arrays]
+        return first, [plans.replay(op, 0, None, x[rank]) for x in arrays]
+
+    arrays = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
+    for rank, both in enumerate(testing.run(size, lambda: body(arrays))):
+        for results in both:
+            for x, got in zip(arrays, results):
+                blocks = x.reshape(size, size, -1, 3)[:, rank]
+                np.testing.assert_array_equal(got, blocks.reshape(-1, 3))

@@ -77,7 +77,8 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
     if (d.all_reduce && d.world_size > 2 && made.block_tiles == 1) continue;  // spills
     made.reduce_rows =
         std::min<std::int64_t>(std::max<std::int64_t>(24 / d.top_k, 1), tokens_of_rank(d));
-    if (d.world_size > 2) made.reduce_rows = std::min(made.reduce_rows, usual.reduce_rows);
+    const bool most = d.world_size > 2 || d.all_reduce;  // more spill
+    if (most) made.reduce_rows = std::min(made.reduce_rows, usual.reduce_rows);
     made.reduce_rounds = rounds_of_turns(d, made, made.reduce_rows, 1);
     if (beside) add(out, made);
   }

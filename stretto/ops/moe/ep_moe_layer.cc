@@ -237,8 +237,8 @@ std::string to_string(const EpMoeLayerConfig& c) {
 
 EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
                                Target target) {
-  // More spill beside the exchange, where remainders are no masks from fewer on.
-  const std::int64_t most_rows = masks_ranks(d.world_size) ? 24 : 8;
+  // More spill beside the exchange, of three ranks and more than four from fewer on.
+  const std::int64_t most_rows = d.world_size <= 4 && d.world_size != 3 ? 24 : 8;
   EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
   sum_at_end(second_layer(own_part(d)), c.second, most_rows);
   c.first.num_copy_queues = 0;
@@ -262,6 +262,9 @@ EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
   if (target == Target::kCuda && remainders && first.bn == 128 && second.bn == 256) {
     first.bn = 64;
     second.bn = layers.second.reduce_cols = 128;
+  }
+  if (target == Target::kCuda && remainders && d.world_size > 5) {
+    first.bm = second.bm = std::min<std::int64_t>(first.bm, 64);
   }
   EpMoeLayerConfig c = with_exchange(d, layers, target);
   // Tables in several classes would spill there by seven and more.

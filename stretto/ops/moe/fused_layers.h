@@ -190,7 +190,7 @@ class GroupedRs {
   void product(const Index& index);
   void multiply(const Index& tile, const Index& block, const Index& col_in_block);
   // The index-th of the sums of the blocks from `first_block` on. Of a block the parts come first,
-  // owners in turn, the own rank among them, so that links and memory are busy together; then what
+  // owners in turn, this rank among them, so that links and memory are busy together; then what
   // the owner makes of all ranks' parts. So whoever waits for others has sent all that they wait
   // for.
   void sum_of(const Sums& s, std::int64_t first_block, const Index& index);
@@ -208,6 +208,8 @@ class GroupedRs {
   Slice part(const Sums& s, const Index& source, const Index& row, const Index& col) const {
     return parts_.tile({source, row, col}, s.rows, cfg_.reduce_cols);
   }
+  // More of them under way at a time would spill.
+  Value add_two_by_two(Value sum, const std::vector<Slice>& parts);
   // Of this rank's products, for tokens of the owner from `row` on; zero of tokens that do not
   // exist. All rows are under way before the first addition.
   Value own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col);

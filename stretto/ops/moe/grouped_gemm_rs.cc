@@ -150,7 +150,7 @@ void GroupedRs::sum_of(const Sums& s, std::int64_t first_block, const Index& ind
   p_.when(
       i < sends,
       [&] {
-        Index owner = p_.let("owner", (p_.rank() + 1 + i) % d_.world_size);
+        Index owner = p_.let("owner", i % d_.world_size);
         send(s, block, owner, p_.let("of_owner", i / d_.world_size));
       },
       [&] { keep(s, block, p_.let("kept", max(i - sends, 0))); });
@@ -222,15 +222,14 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
     auto kept = [&](const Slice& x) {
       return d_.all_reduce ? x.until_row(min((p_.rank() + 1) * share_, m_)) : x;
     };
-    std::vector<Value> parts;  // all under way before the first addition
+    std::vector<Slice> parts;  // of all ranks, in their order
     for (int r = 0; r < d_.world_size && d_.world_size > 1; ++r) {
-      Index source = (p_.rank() + r) % d_.world_size;
-      parts.push_back(p_.load(part(s, source, row, at.col).until_row(share_)));
+      parts.push_back(part(own, r, row, at.col).until_row(share_));
     }
-    if (d_.residual) parts.push_back(p_.load(kept(tile(residual_))));
-    Value sum = d_.world_size > 1 ? p_.zeros(DType::kF32, s.rows, cfg_.reduce_cols)
-                                  : own_sum(s, p_.rank(), row, at.col);
-    for (const Value& x : parts) sum = sum + cast(x, DType::kF32);
+    if (d_.residual) parts.push_back(kept(tile(residual_)));
+    Value sum = d_.world_size > 1 ? p_.zeros(DType::kF32, own.rows, cfg_.reduce_cols)
+                                  : own_sum(own, p_.rank(), row, at.col);
+    sum = add_two_by_two(sum, parts);
     Value out = cast(sum, d_.out_dtype);
     p_.store(kept(tile(out_)), out);
     if (!sends_sums()) return;
@@ -242,10 +241,18 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
 }
 
 void GroupedRs::wait_for_parts(const Sums& s, const Index& block) {
-  p_.loop(d_.world_size, [&](const Index& i) {
-    Index source = (p_.rank() + i) % d_.world_size;
+  p_.loop(d_.world_size, [&](const Index& source) {
     p_.wait(summed_[source * num_blocks() + block], sums_of_owner(s));
   });
+}
+
+Value GroupedRs::add_two_by_two(Value sum, const std::vector<Slice>& parts) {
+  for (std::size_t i = 0; i < parts.size(); i += 2) {
+    std::vector<Value> loaded = {p_.load(parts[i])};
+    if (i + 1 < parts.size()) loaded.push_back(p_.load(parts[i + 1]));
+    for (const Value& x : loaded) sum = sum + cast(x, DType::kF32);
+  }
+  return sum;
 }
 
 Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, const Index& col) {
@@ -357,7 +364,8 @@ void sum_beside(const GroupedRsDesc& d, GroupedRsConfig& c) {
   c.last_blocks = 0;
   c.last_rows = c.last_rounds = 1;
   c.num_reduce_sms = c.num_reduce_stages = 0;
-  c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, 4), rows_per_rank(d));
+  c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, d.all_reduce ? 3 : 4),
+                           rows_per_rank(d));
   c.reduce_rounds = rounds_of_turns(d, c, c.reduce_rows, 1);
 }
 
