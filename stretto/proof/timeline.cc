@@ -152,14 +152,7 @@ class Runner {
       if (!finished_launch(a, key.first)) blocked[a].sync = &pending(a);
     }
     for (auto& [agent, b] : blocked) b.suppliers = suppliers(agent, *b.sync);
-    for (auto& [agent, b] : blocked) {
-      if (b.suppliers.empty()) {
-        out_.stuck = describe(agent, *b.sync) + "\n    nobody is left to bring it there";
-        note_choice(agent, *b.sync);
-        return;
-      }
-    }
-    out_.stuck = cycle(blocked);
+    out_.stuck = why(blocked);
   }
 
   bool finished_launch(int agent, int launch) const {
@@ -224,23 +217,35 @@ class Runner {
            cursor_[at(a)] < static_cast<int>(timeline_.trace(a, e).syncs.size());
   }
 
-  std::string cycle(const std::map<int, Blocked>& blocked) {
-    std::vector<int> path;
+  // From a blocked agent of the earliest launch, since what a later one lacks may be no more than
+  // that this one does not end; along those that would bring what is waited for.
+  std::string why(const std::map<int, Blocked>& blocked) {
     if (blocked.empty()) return "no agent is blocked, yet the launch does not end";
-    int agent = blocked.begin()->first;
+    auto first =
+        std::min_element(blocked.begin(), blocked.end(), [&](const auto& a, const auto& b) {
+          return std::pair(launch_of(a.first), !a.second.suppliers.empty()) <
+                 std::pair(launch_of(b.first), !b.second.suppliers.empty());
+        });
+    std::vector<int> path;
+    int agent = first->first;
+    const int launch = launch_of(agent);
     while (std::find(path.begin(), path.end(), agent) == path.end()) {
+      const Blocked& b = blocked.at(agent);
+      auto supplier = std::find_if(b.suppliers.begin(), b.suppliers.end(),
+                                   [&](int other) { return launch_of(other) == launch; });
+      if (supplier == b.suppliers.end()) {
+        note_choice(agent, *b.sync);
+        return describe(agent, *b.sync) + "\n    nobody is left to bring it there";
+      }
       path.push_back(agent);
-      auto it = blocked.find(agent);
-      if (it == blocked.end() || it->second.suppliers.empty()) break;
-      agent = it->second.suppliers.front();
+      agent = *supplier;
     }
     path.erase(path.begin(), std::find(path.begin(), path.end(), agent));
     std::string text = "a cycle of waits:";
     for (int a : path) {
-      auto it = blocked.find(a);
-      if (it == blocked.end()) continue;
-      text += "\n    " + describe(a, *it->second.sync);
-      note_choice(a, *it->second.sync);
+      const Sync& sync = *blocked.at(a).sync;
+      text += "\n    " + describe(a, sync);
+      note_choice(a, sync);
     }
     return text;
   }

@@ -204,7 +204,6 @@ class GroupedRs {
   bool asks() const { return !d_.all_reduce && !tables_.made(); }
   // The own tokens: the sum of all ranks' parts.
   void keep(const Sums& s, const Index& block, const Index& i);
-  void wait_for_parts(const Sums& s, const Index& block);
   Slice part(const Sums& s, const Index& source, const Index& row, const Index& col) const {
     return parts_.tile({source, row, col}, s.rows, cfg_.reduce_cols);
   }

@@ -105,14 +105,13 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
   parts_ =
       p.buffer("parts", d.out_dtype, {d.world_size, share_, d.n}, {.space = Space::kSymmetric});
   if (asks()) free_ = p.signal("free");
-  summed_ = p.signal("summed", d.world_size * num_blocks());  // by sender and block
-  if (d.all_reduce) stored_ = p.signal("stored");             // by owner: sums that it sent on
+  summed_ = p.signal("summed", num_blocks());      // by block: parts that are there
+  if (d.all_reduce) stored_ = p.signal("stored");  // by owner: sums that it sent on
 }
 
 void GroupedRs::announce() {
   if (!asks()) return;
-  p_.loop(d_.world_size - 1,
-          [&](const Index& i) { p_.notify(free_, (p_.rank() + 1 + i) % d_.world_size); });
+  p_.notify_all(free_);
 }
 
 void GroupedRs::wait_for_all() {
@@ -196,19 +195,19 @@ GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index
 void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, const Index& i) {
   Place at = place(s, block, i);
   p_.wait(computed_[block], products_of_block());
-  if (asks()) p_.when(owner != p_.rank(), [&] { p_.wait(free_, owner); });
+  if (asks()) p_.wait(free_, owner);
   rounds(s, at, [&](const Index& row) {
     p_.store(part(s, p_.rank(), row, at.col).on(owner).until_row(share_),
              cast(own_sum(s, owner, row, at.col), d_.out_dtype));
   });
-  p_.notify(summed_[p_.rank() * num_blocks() + block], owner);
+  p_.notify(summed_[block], owner);
 }
 
 void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
   const Sums own = to_keep(s);
   Place at = place(own, block, i);
   if (d_.world_size > 1) {
-    wait_for_parts(s, block);
+    p_.wait(summed_[block], d_.world_size * sums_of_owner(s));
   } else {
     p_.wait(computed_[block], products_of_block());
   }
@@ -238,12 +237,6 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
     });
   });
   if (sends_sums()) each_peer([&](const Index& peer) { p_.notify(stored_, peer); });
-}
-
-void GroupedRs::wait_for_parts(const Sums& s, const Index& block) {
-  p_.loop(d_.world_size, [&](const Index& source) {
-    p_.wait(summed_[source * num_blocks() + block], sums_of_owner(s));
-  });
 }
 
 Value GroupedRs::add_two_by_two(Value sum, const std::vector<Slice>& parts) {
