@@ -231,8 +231,9 @@ class Runner {
     const int launch = launch_of(agent);
     while (std::find(path.begin(), path.end(), agent) == path.end()) {
       const Blocked& b = blocked.at(agent);
-      auto supplier = std::find_if(b.suppliers.begin(), b.suppliers.end(),
-                                   [&](int other) { return launch_of(other) == launch; });
+      auto supplier = std::find_if(b.suppliers.begin(), b.suppliers.end(), [&](int other) {
+        return launch_of(other) == launch && blocked.count(other) != 0;
+      });
       if (supplier == b.suppliers.end()) {
         note_choice(agent, *b.sync);
         return describe(agent, *b.sync) + "\n    nobody is left to bring it there";

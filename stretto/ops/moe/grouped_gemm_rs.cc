@@ -206,7 +206,8 @@ void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, cons
 void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
   const Sums own = to_keep(s);
   Place at = place(own, block, i);
-  if (d_.world_size > 1) {
+  const bool in_parts = d_.world_size > 1;
+  if (in_parts) {
     p_.wait(summed_[block], d_.world_size * sums_of_owner(s));
   } else {
     p_.wait(computed_[block], products_of_block());
@@ -222,12 +223,12 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
       return d_.all_reduce ? x.until_row(min((p_.rank() + 1) * share_, m_)) : x;
     };
     std::vector<Slice> parts;  // of all ranks, in their order
-    for (int r = 0; r < d_.world_size && d_.world_size > 1; ++r) {
+    for (int r = 0; in_parts && r < d_.world_size; ++r) {
       parts.push_back(part(own, r, row, at.col).until_row(share_));
     }
     if (d_.residual) parts.push_back(kept(tile(residual_)));
-    Value sum = d_.world_size > 1 ? p_.zeros(DType::kF32, own.rows, cfg_.reduce_cols)
-                                  : own_sum(own, p_.rank(), row, at.col);
+    Value sum = in_parts ? p_.zeros(DType::kF32, own.rows, cfg_.reduce_cols)
+                         : own_sum(own, p_.rank(), row, at.col);
     sum = add_two_by_two(sum, parts);
     Value out = cast(sum, d_.out_dtype);
     p_.store(kept(tile(out_)), out);

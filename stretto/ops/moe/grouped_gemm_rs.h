@@ -71,11 +71,12 @@ GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target
 // 0..R-1; weights [m, top_k] f32, the same on every rank; residual [S, n], of the own tokens.
 // Output out [S, n]. A rank's products are rounded to out_dtype, its weighted sum of them is fp32,
 // rounded once where there are several ranks; these parts are added in the order of ranks, in fp32,
-// and rounded. UserError naming the field of a bad desc or config; at a launch,
-// the table and entry that break their contract. After COMET (arXiv 2502.19811, section 3): layer 1
-// decomposed along columns. With all_reduce residual [m, n], the same on every rank, and symmetric
-// output out [m, n]: who has a token sends its sum on to every rank, so that all have the same
-// bits; the program is called grouped_gemm_ar.
+// and rounded. UserError naming the field of a bad desc or config; at a launch, the table and entry
+// that break their contract. After COMET (arXiv 2502.19811, section 3): layer 1 decomposed along
+// columns.
+// With all_reduce residual [m, n], the same on every rank, and symmetric output out [m, n]: who has
+// a token sends its sum on to every rank, so that all have the same bits; the program is called
+// grouped_gemm_ar.
 Program grouped_gemm_rs(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 
 // m: tokens of all ranks with two of 5 experts each, n: hidden size, k: the summed dimension.
