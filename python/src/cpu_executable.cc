@@ -79,10 +79,8 @@ void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
     to.offset_bytes = places_[i].offset_bytes;
   }
   args_.extents.assign(extents.begin(), extents.end());
-  if (own.size() > 1) {
-    require_own(args, extents);
-    own.agree(call.name, call.content);
-  }
+  require_own(args, extents);
+  if (own.size() > 1) own.agree(call.name, call.content);
   count_use();
   for (const Staging& s : staging_) {
     if (s.copied_in && s.bytes > 0) std::memcpy(s.memory->data(), args[s.arg], s.bytes);

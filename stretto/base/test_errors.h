@@ -1,5 +1,5 @@
-// For tests of refusals: a bad input must give a UserError that is one clean line and names what is
-// wrong.
+// For tests of refusals: a bad input must give a UserError (a table that breaks its contract in a
+// launch a Fault) that is one clean line and names what is wrong.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,14 +13,14 @@
 
 namespace stretto {
 
-// Runs `action` and expects a UserError whose message holds every one of `parts`.
-inline void expect_user_error(const std::function<void()>& action,
-                              const std::vector<std::string>& parts) {
+// Runs `action` and expects an E whose message holds every one of `parts`.
+template <typename E>
+void expect_error(const std::function<void()>& action, const std::vector<std::string>& parts) {
   try {
     action();
     ADD_FAILURE() << "accepted; wanted an error with "
                   << (parts.empty() ? "any text" : parts.front());
-  } catch (const UserError& e) {
+  } catch (const E& e) {
     std::string what = e.what();
     for (const std::string& part : parts) {
       EXPECT_NE(what.find(part), std::string::npos) << "missing '" << part << "' in: " << what;
@@ -28,6 +28,16 @@ inline void expect_user_error(const std::function<void()>& action,
     EXPECT_LT(what.size(), 800u) << "the message is too long to read";
     EXPECT_EQ(what, printable(what, 10000)) << "the message is not one clean line";
   }
+}
+
+inline void expect_user_error(const std::function<void()>& action,
+                              const std::vector<std::string>& parts) {
+  expect_error<UserError>(action, parts);
+}
+
+inline void expect_fault(const std::function<void()>& action,
+                         const std::vector<std::string>& parts) {
+  expect_error<Fault>(action, parts);
 }
 
 }  // namespace stretto

@@ -56,6 +56,7 @@ struct Instance::State {
   void poison();
   void prepare_recording();
   void drive();
+  bool run(AgentState& agent);  // whether it is done
   void idle(int polls, std::int64_t* idle_since);
   void recover();
 
@@ -199,7 +200,7 @@ void Instance::State::drive() {
       bool done = false;
       if (machine.ready(*agent)) {
         progressed = true;
-        done = machine.run(*agent) == RankMachine::Outcome::kDone;
+        done = run(*agent);
       }
       if (!done) live[kept++] = agent;
     }
@@ -210,6 +211,15 @@ void Instance::State::drive() {
     } else {
       idle(polls++, &idle_since);
     }
+  }
+}
+
+// A table that breaks its contract ends the other ranks, too.
+bool Instance::State::run(AgentState& agent) {
+  try {
+    return machine.run(agent) == RankMachine::Outcome::kDone;
+  } catch (const Fault& broken) {
+    rank.raise_fault(broken.record());
   }
 }
 

@@ -224,6 +224,9 @@ FaultRecord RankMachine::describe_wait(const AgentState& a) const {
         const ExprCode& from = a.code->exprs[static_cast<std::size_t>(inst.expr + 2)];
         if (from.present()) record.waited_for = static_cast<int>(from.eval(a.vars));
       }
+      if (record.waited_for < 0) {
+        record.waited_for = only_notifier(program(), rank(), inst.symbol, a.channel);
+      }
       break;
     }
     case Park::kPacket: {

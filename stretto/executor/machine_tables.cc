@@ -1,7 +1,7 @@
 // Table reads inside `let`: index and contract are checked, so that a bad routing table ends the
-// launch with its name instead of a stray access. A table that is an input is checked as a whole,
-// the first time a launch reads it, tiles and picked rows of it included; any other where it is
-// read.
+// launch with a Fault that names it instead of a stray access. A table that is an input is checked
+// as a whole, the first time a launch reads it, tiles and picked rows of it included; any other
+// where it is read.
 #include <fmt/format.h>
 
 #include "stretto/base/errors.h"
@@ -72,10 +72,13 @@ void RankMachine::check_table(int tensor_idx, int dim, std::int64_t first) {
 
 void RankMachine::broken_contract(int tensor_idx, std::int64_t entry,
                                   const std::string& what) const {
-  throw UserError(fmt::format("{}: table '{}' breaks its contract: entry {} is {}, {}",
-                              program().name,
-                              program().tensors[static_cast<std::size_t>(tensor_idx)].name, entry,
-                              table_entry(tensor_idx, entry), what));
+  throw Fault({.program = program().name,
+               .role = role_name(*current_),
+               .rank = rank(),
+               .tile = current_->tile,
+               .reason = fmt::format("table '{}' breaks its contract: entry {} is {}, {}",
+                                     program().tensors[static_cast<std::size_t>(tensor_idx)].name,
+                                     entry, table_entry(tensor_idx, entry), what)});
 }
 
 void RankMachine::check_entry(int tensor_idx, std::int64_t entry) const {

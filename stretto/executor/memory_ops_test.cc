@@ -41,10 +41,11 @@ void expect_near(const Doubles& got, const Doubles& want, double tolerance) {
   }
 }
 
+template <typename E = UserError>
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
-  } catch (const UserError& e) {
+  } catch (const E& e) {
     return e.what();
   }
   return "no error";
@@ -348,7 +349,7 @@ TEST_F(MemoryOps, TablesAreCheckedAgainstTheirContract) {
     expect_near(run_once(make(kind), {{"table", table}, {"x", in}})["y"], want, 0);
   }
   auto fails = [&](ContractKind kind, const Doubles& bad, const std::string& entry) {
-    std::string error = error_of([&] { run_once(make(kind), {{"table", bad}, {"x", in}}); });
+    std::string error = error_of<Fault>([&] { run_once(make(kind), {{"table", bad}, {"x", in}}); });
     EXPECT_NE(error.find("table 'table'"), std::string::npos) << error;
     EXPECT_NE(error.find(entry), std::string::npos) << error;
   };
@@ -381,7 +382,7 @@ TEST_F(MemoryOps, TablesWhoseRowsArePickedAreChecked) {
   expect_near(run()["y"], want, 0);
   for (double bad : {7.0, -1.0}) {
     table_in[2] = bad;
-    std::string error = error_of(run);
+    std::string error = error_of<Fault>(run);
     EXPECT_NE(error.find("table 'table' breaks its contract: entry 2 is"), std::string::npos)
         << error;
   }
@@ -411,7 +412,7 @@ TEST_F(MemoryOps, TablesOfALaunchAreCheckedWhereTheyAreRead) {
   expect_near(run_once(program, {{"ids", ids_in}, {"x", in}})["y"], want, 0);
   for (double bad : {7.0, -1.0}) {
     ids_in[2] = bad;
-    std::string error = error_of([&] { run_once(program, {{"ids", ids_in}, {"x", in}}); });
+    std::string error = error_of<Fault>([&] { run_once(program, {{"ids", ids_in}, {"x", in}}); });
     EXPECT_NE(error.find("table 'table' breaks its contract: entry 2 is"), std::string::npos)
         << error;
   }

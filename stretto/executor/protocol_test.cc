@@ -312,6 +312,68 @@ TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
   });
 }
 
+// Every rank sends the row of its input that its table says, and waits for the other's.
+Program sends_by_table() {
+  ProgramBuilder p("by_table", 2);
+  auto order = p.table("order", {2}, {ContractKind::kPermutation, 0, 2});
+  auto x = p.input("x", DType::kF32, {2, 4});
+  auto y = p.output("y", DType::kF32, {2, 4}, Space::kSymmetric);
+  auto ready = p.signal("ready"), begun = p.signal("begun");
+  p.on_start([&] { p.notify(begun, 1 - p.rank()); });
+  p.role("send", Resource::host(), p.range(2), [&](const Tile& t) {
+    Index row = p.read(order, {t.index});
+    p.wait(begun, 1 - p.rank());
+    p.put(y.on(1 - p.rank()).tile({t.index, 0}, 1, 4), x.tile({row, 0}, 1, 4));
+    p.notify(ready, 1 - p.rank());
+  });
+  p.on_end([&] { p.wait(ready[1 - p.rank()], 2); });
+  return p.finish();
+}
+
+TEST(Faults, ATableThatBreaksItsContractEndsAllRanksAndTheWorldRecovers) {
+  World world({.size = 2, .timeout = milliseconds(60'000)});
+  std::atomic<int> faults{0};
+  auto body = [&](Rank& rank, Instance& instance, RankArguments& arguments) {
+    int r = rank.index();
+    arguments.set("x", shard(r, 0, 8));
+    auto launch = [&](const Doubles& order) {
+      arguments.set("order", order);
+      instance.launch(arguments.args);
+      rank.barrier();
+    };
+    launch({1, 0});
+    try {
+      launch({1, r == 0 ? 0.0 : 7.0});
+      ADD_FAILURE() << "no fault";
+    } catch (const Fault& fault) {
+      ++faults;
+      EXPECT_EQ(fault.record().program, "by_table");
+      EXPECT_EQ(fault.record().role, "send");
+      EXPECT_EQ(fault.record().rank, 1);
+      EXPECT_EQ(fault.record().tile, 0);  // the whole table is looked at before the first read
+      EXPECT_EQ(fault.record().reason,
+                "table 'order' breaks its contract: entry 1 is 7, need 0 <= entry < 2");
+      throw;
+    }
+  };
+  auto program = at_schedule_level(sends_by_table());
+  auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(run_program(world, program, body), Fault);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(50'000)) << "a wait ran out";
+  EXPECT_EQ(faults, 2);
+  EXPECT_TRUE(world.faulted());
+  world.recover();
+  run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
+    arguments.set("x", shard(rank.index(), 0, 8));
+    arguments.set("order", {1, 0});
+    instance.launch(arguments.args);
+    rank.barrier();
+    Doubles sent = shard(1 - rank.index(), 0, 8), want(sent.begin() + 4, sent.end());
+    want.insert(want.end(), sent.begin(), sent.begin() + 4);
+    EXPECT_EQ(arguments.get("y"), want);
+  });
+}
+
 // The consumer waits longer, for a slot. Rank 0, which got what it waited for, stays away from the
 // world's barrier until rank 1 has given up: its deadline there would pass at the same time.
 TEST(Faults, AWaitForAnotherRankIsNamedBeforeOneForASlot) {

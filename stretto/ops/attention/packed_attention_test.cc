@@ -39,8 +39,8 @@ TEST(PackedAttention, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
   auto breaks = [](const OperatorInfo& op, const char* table, std::size_t entry, double value) {
     OpCase c = op.make_case({.m = 10, .n = 13, .k = 4}, test_seed() / 12 * 12);
     tensor_of(c.inputs, c, table)[entry] = value;
-    expect_user_error([&] { run_case(c, {.launches = 1}); },
-                      {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+    expect_fault([&] { run_case(c, {.launches = 1}); },
+                 {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
   };
   breaks(packed_attention_info(), "starts", 0, 1);
   breaks(packed_attention_info(), "starts", 13, 11);
@@ -87,8 +87,8 @@ TEST(PagedDecode, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
     Values& tokens = tensor_of(c.inputs, c, "tokens");
     std::fill(tokens.begin(), tokens.end(), 14.0);  // all pages are read
     tensor_of(c.inputs, c, table)[entry] = value;
-    expect_user_error([&] { run_case(c, {.launches = 1}); },
-                      {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+    expect_fault([&] { run_case(c, {.launches = 1}); },
+                 {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
   };
   breaks("pages", 5, 12);
   breaks("pages", 0, -1);
