@@ -398,6 +398,8 @@ class KernelWriter {
     if (plan.idle_registers != 0) {
       out += "    } else {\n" + register_budget_text(plan.idle_registers, launch_.block);
     }
+    launch_.put_role(static_cast<int>(idx), first_block);
+    if (beside >= 0) launch_.put_role(beside, first_block);
     return out + "    }\n  }\n";
   }
 

@@ -46,7 +46,9 @@ struct TensorMapPlan {
 
 // A place where a kernel waits, or checks the contract of a table, for the record of a fault.
 struct WaitSite {
-  int role = -1, signal = -1;  // signal -1: a packet
+  int role = -1, signal = -1;
+  int packets = -1;            // the tensor whose packets are waited for
+  int first_block = -1;        // of the role's; -1: a gate, on_start or on_end
   int table = -1;              // the fault's counter is the entry, and what was seen its value
   std::string file;
   int line = 0;
@@ -81,6 +83,12 @@ struct LaunchPlan {
   }
   std::vector<TensorMapPlan> maps;
   std::vector<WaitSite> sites;
+  // The role has its blocks from there on.
+  void put_role(int role, int first_block) {
+    for (WaitSite& site : sites) {
+      if (site.role == role) site.first_block = first_block;
+    }
+  }
   EnginePlan engines;
   // A kernel of 128 threads that comes before the main kernel, does on_start, waits for what other
   // ranks announce there, writes the engines' words and lets their queues go on. One block, or the

@@ -33,8 +33,12 @@ const char* scope_text(const SyncStep& step) {
 }  // namespace
 
 int AgentWriter::sync_site(const Op& op) {
-  kernel_.launch.sites.push_back(
-      {.role = site_.role_idx, .signal = op.symbol, .file = op.loc.file, .line = op.loc.line});
+  bool packets = op.code == OpCode::kLoadPacket;
+  kernel_.launch.sites.push_back({.role = site_.role_idx,
+                                  .signal = packets ? -1 : op.symbol,
+                                  .packets = packets ? op.region->tensor : -1,
+                                  .file = op.loc.file,
+                                  .line = op.loc.line});
   return static_cast<int>(kernel_.launch.sites.size()) - 1;
 }
 

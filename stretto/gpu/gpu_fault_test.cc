@@ -150,6 +150,11 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
     EXPECT_EQ(fault.record().program, "ring_add") << report;
     EXPECT_TRUE(fault.record().signal == "free" || fault.record().signal == "sent") << report;
     EXPECT_LT(fault.record().seen, fault.record().expected) << report;
+    EXPECT_EQ(fault.record().expected, 1) << report;  // of this launch, the second
+    EXPECT_EQ(fault.record().channel, 1) << report;
+    EXPECT_EQ(fault.record().waited_for, 1) << report;
+    EXPECT_EQ(fault.record().tile, 0) << report;
+    EXPECT_EQ(fault.record().role, fault.record().signal == "free" ? "send" : "add") << report;
   }
   EXPECT_LT(Clock::now() - begin, 10 * kTimeout) << report;
   EXPECT_THROW(instance.launch(args), Fault) << "a world with a fault takes no launch";

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "stretto/base/errors.h"
-#include "stretto/codegen/table_text.h"
+#include "stretto/gpu/describe_fault.h"
 #include "stretto/gpu/device_events.h"
 #include "stretto/gpu/engine_queues.h"
 #include "stretto/runtime/cuda/module.h"
@@ -72,8 +72,9 @@ struct GpuInstance::State {
         quotas(compiled.quotas),
         kernel(std::move(code.kernel)),
         image(std::move(code.image)),
-        fault_source(w.add_fault_source(program->name,
-                                        [this](const DeviceFault& f) { return describe(f); })) {
+        fault_source(w.add_fault_source(program->name, [this](const DeviceFault& f) {
+          return describe_fault(*program, kernel.launch, quotas, extents.same(), f);
+        })) {
     // Who waits for signals of other ranks needs all blocks at a time (codegen/residency.h); what
     // is neither a signal's site nor a table's is a packet's.
     const std::vector<WaitSite>& sites = kernel.launch.sites;
@@ -98,7 +99,6 @@ struct GpuInstance::State {
   std::vector<std::byte> params(const GpuLaunchArgs& args, int rank) const;
   void check_args(const GpuLaunchArgs& args) const;
   void check_scalars(const GpuLaunchArgs& args) const;
-  FaultRecord describe(const DeviceFault& fault) const;
 
   // A rank's part of a launch.
   struct Part {
@@ -123,6 +123,7 @@ struct GpuInstance::State {
   std::vector<SymmetricGpuMemory> buffers;  // by tensor; empty where it is not a buffer
   std::unique_ptr<EngineQueues> engines;    // where roles run on copy engines
   std::unique_ptr<DeviceEvents> events;     // where the kernel records
+  LaunchedExtents extents;
 };
 
 // All blocks of a kernel that waits are on SMs at the same time.
@@ -328,28 +329,6 @@ void GpuInstance::State::check_scalars(const GpuLaunchArgs& args) const {
   }
 }
 
-FaultRecord GpuInstance::State::describe(const DeviceFault& f) const {
-  FaultRecord record{.program = program->name,
-                     .rank = f.rank,
-                     .expected = static_cast<std::int64_t>(f.expected),
-                     .seen = static_cast<std::int64_t>(f.seen),
-                     .reason = "deadline"};
-  const std::vector<WaitSite>& sites = kernel.launch.sites;
-  if (f.site < 0 || static_cast<std::size_t>(f.site) >= sites.size()) return record;
-  const WaitSite& site = sites[static_cast<std::size_t>(f.site)];
-  if (site.table >= 0) {
-    record.reason =
-        describe_broken_table(*program, site.table, f.counter, static_cast<std::int64_t>(f.seen));
-  }
-  if (site.role >= 0) record.role = program->roles[static_cast<std::size_t>(site.role)].name;
-  if (site.signal >= 0) {
-    record.signal = program->signals[static_cast<std::size_t>(site.signal)].name;
-    record.channel =
-        f.counter - kernel.launch.signal_offsets[static_cast<std::size_t>(site.signal)];
-  }
-  return record;
-}
-
 GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program)
     : GpuInstance(world, program, build_gpu_code(program)) {}
 
@@ -392,6 +371,7 @@ void GpuInstance::State::launch_kernel(const GpuLaunchArgs& args, Part& part) co
 void GpuInstance::State::enqueue(const GpuLaunchArgs& args, std::vector<Part>& parts) {
   cuda::NvtxRange range(program->name.c_str());
   const LaunchPlan& plan = kernel.launch;
+  extents.add(args.extents);
   if (waits) {
     for (Part& p : parts) {
       p.admitted = world.admit(
@@ -452,7 +432,10 @@ void GpuInstance::wait() {
   if (state_->world.aborted()) state_->world.throw_fault();
 }
 
-void GpuInstance::recover() { state_->zero(); }
+void GpuInstance::recover() {
+  state_->extents = {};
+  state_->zero();
+}
 
 void GpuInstance::set_recording(bool on) {
   STRETTO_CHECK(state_->events != nullptr, "the kernel was not built to record");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/known_vars.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ir/walk_budget.h"
 
@@ -22,20 +23,19 @@ bool notifies(const Block& block) {
 
 class Counter {
  public:
-  Counter(const Program& program, Quotas& quotas)
-      : program_(program), quotas_(quotas), known_(program.vars.size()) {}
+  Counter(const Program& program, Quotas& quotas) : program_(program), quotas_(quotas) {}
 
-  void start_rank(std::vector<std::int64_t> vars) {
-    vars_ = std::move(vars);
-    known_.assign(program_.vars.size(), true);
+  void start_rank(int rank, std::vector<std::int64_t> vars) {
+    rank_ = rank;
+    vars_ = KnownVars(std::move(vars));
   }
 
   void count(const Role& role) {
     if (!notifies(role.agents)) return;
-    std::int64_t num_tiles = eval(role.num_tiles, vars_);
+    std::int64_t num_tiles = vars_(role.num_tiles);
     for (std::int64_t t = 0; t < num_tiles; ++t) {
       budget_.step(role.loc);
-      vars_[static_cast<std::size_t>(role.tile_var)] = t;
+      vars_.set(role.tile_var, t);
       for (const Agent& agent : role.agents) count(agent.body);
     }
   }
@@ -54,13 +54,8 @@ class Counter {
 
   void count(const Op& op) {
     switch (op.code) {
-      case OpCode::kLet: {
-        bool known = is_known(op.exprs[0]);
-        auto var = static_cast<std::size_t>(op.var);
-        known_[var] = known;
-        if (known) vars_[var] = eval(op.exprs[0], vars_);
-        return;
-      }
+      case OpCode::kLet:
+        return vars_.set(op.var, op.exprs[0]);
       case OpCode::kNotify:
         return add(op);
       case OpCode::kLoop: {
@@ -68,7 +63,7 @@ class Counter {
         std::int64_t lo = value(op, op.exprs[0]), hi = value(op, op.exprs[1]);
         for (std::int64_t i = lo; i < hi; ++i) {
           budget_.step(op.loc);
-          vars_[static_cast<std::size_t>(op.var)] = i;
+          vars_.set(op.var, i);
           count(op.bodies[0]);
         }
         return;
@@ -90,7 +85,7 @@ class Counter {
           fmt::format("{}:{}: notify of '{}': {}", op.loc.file, op.loc.line, signal.name, what));
     };
     if (channel < 0 || channel >= signal.num_channels) {
-      fail(fmt::format("channel {} of {} on rank {}", channel, signal.num_channels, vars_[0]));
+      fail(fmt::format("channel {} of {} on rank {}", channel, signal.num_channels, rank_));
     }
     if (rank < 0 || rank >= program_.world_size)
       fail(fmt::format("rank {} of {}", rank, program_.world_size));
@@ -100,34 +95,23 @@ class Counter {
   }
 
   std::int64_t value(const Op& op, const Expr& expr) {
-    if (!is_known(expr)) {
+    if (!vars_.knows(expr)) {
       throw UserError(
           fmt::format("{}:{}: a notify depends on a table, so its number per launch would vary",
                       op.loc.file, op.loc.line));
     }
-    return eval(expr, vars_);
-  }
-
-  bool is_known(const Expr& expr) const {
-    const ExprNode& n = expr.node();
-    if (n.op == ExprOp::kTable) return false;
-    if (n.op == ExprOp::kVar) return known_[static_cast<std::size_t>(n.value)];
-    for (const Expr& arg : n.args) {
-      if (!is_known(arg)) return false;
-    }
-    return true;
+    return vars_(expr);
   }
 
   const Program& program_;
   Quotas& quotas_;
-  std::vector<std::int64_t> vars_;
-  std::vector<bool> known_;
+  KnownVars vars_;
+  int rank_ = 0;
   WalkBudget budget_;
 };
 
-}  // namespace
-
-Quotas count_quotas(const Program& program, const std::vector<std::int64_t>& extents) {
+// Adds what the notifies of these ranks, `first` to `end`, do.
+Quotas count(const Program& program, const std::vector<std::int64_t>& extents, int first, int end) {
   auto world = static_cast<std::size_t>(program.world_size);
   Quotas quotas;
   for (const Signal& signal : program.signals) {
@@ -135,13 +119,34 @@ Quotas count_quotas(const Program& program, const std::vector<std::int64_t>& ext
         world, std::vector<std::int64_t>(static_cast<std::size_t>(signal.num_channels), 0));
   }
   Counter counter(program, quotas);
-  for (int rank = 0; rank < program.world_size; ++rank) {
-    counter.start_rank(initial_vars(program, rank, extents));
+  for (int rank = first; rank < end; ++rank) {
+    counter.start_rank(rank, initial_vars(program, rank, extents));
     counter.count(program.on_start.body);
     for (const Role& role : program.roles) counter.count(role);
     counter.count(program.on_end.body);
   }
   return quotas;
+}
+
+}  // namespace
+
+Quotas count_quotas(const Program& program, const std::vector<std::int64_t>& extents) {
+  return count(program, extents, 0, program.world_size);
+}
+
+int only_notifier(const Program& program, int rank, int signal, std::int64_t channel) {
+  std::vector<std::int64_t> extents = extent_bounds(program);
+  int found = -1;
+  for (int source = 0; source < program.world_size; ++source) {
+    Quotas of_source = count(program, extents, source, source + 1);
+    std::int64_t notified =
+        of_source[static_cast<std::size_t>(signal)][static_cast<std::size_t>(rank)]
+                 [static_cast<std::size_t>(channel)];
+    if (notified == 0) continue;
+    if (found >= 0) return -1;
+    found = source;
+  }
+  return found;
 }
 
 }  // namespace stretto

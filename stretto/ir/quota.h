@@ -15,4 +15,7 @@ namespace stretto {
 using Quotas = std::vector<std::vector<std::vector<std::int64_t>>>;
 Quotas count_quotas(const Program& program, const std::vector<std::int64_t>& extents);
 
+// The rank whose notifies this counter of `rank` counts; -1: several ranks', or nobody's.
+int only_notifier(const Program& program, int rank, int signal, std::int64_t channel);
+
 }  // namespace stretto

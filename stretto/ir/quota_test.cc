@@ -37,10 +37,14 @@ TEST(Quota, CountsEveryNotify) {
   }
   on_end body { when %rank == 2 { notify s[1] on 2 by %rank } }
 })";
-  Quotas q = count_quotas(parse(text, "q.txt"), {8});
+  Program program = parse(text, "q.txt");
+  Quotas q = count_quotas(program, {8});
   ASSERT_EQ(q.size(), 1u);
   // Rank 1 notifies channels 0 and 1 of every rank twice each.
   EXPECT_EQ(q[0], (std::vector<std::vector<std::int64_t>>{{7, 2}, {7, 2}, {7, 4}}));
+  EXPECT_EQ(only_notifier(program, 0, 0, 1), 1);
+  EXPECT_EQ(only_notifier(program, 0, 0, 0), -1) << "ranks 1 and 2 do";
+  EXPECT_EQ(only_notifier(program, 2, 0, 1), -1) << "ranks 1 and 2 do";
 }
 
 TEST(Quota, RefusesWhatWouldVaryOrMiss) {
