@@ -115,11 +115,25 @@ packed_attention = _forward(
 )
 paged_attention = _forward(
     "paged_attention(Tensor query, Tensor key_pages, Tensor value_pages, Tensor cu_seqlens,"
-    " Tensor block_table, Tensor cache_tokens, bool is_causal, float? scale, int window) -> Tensor",
-    lambda q, k, v, starts, table, tokens, is_causal, scale, window: attention.paged_attention(
-        q, k, v, starts, table, tokens, is_causal=is_causal, scale=scale, window=window
+    " Tensor block_table, Tensor cache_tokens, bool is_causal, float? scale, int window,"
+    " bool return_lse) -> (Tensor, Tensor)",
+    _and_lse(
+        lambda q, k, v, starts, table, tokens, is_causal, scale, window, lse: (
+            attention.paged_attention(
+                q,
+                k,
+                v,
+                starts,
+                table,
+                tokens,
+                is_causal=is_causal,
+                scale=scale,
+                window=window,
+                return_lse=lse,
+            )
+        )
     ),
-    lambda query, *_: query.new_empty(query.shape),
+    _rows_and_lse,
     is_one_call=True,
 )
 paged_decode = _forward(

@@ -363,8 +363,9 @@ def paged_attention(
     is_causal: bool = True,
     scale: Optional[float] = None,
     window: int = 0,
-    out: Optional[ArrayT] = None,
-) -> ArrayT:
+    return_lse: bool = False,
+    out: Any = None,
+) -> Any:
     """Attention of the last tokens of several sequences over a cache of pages, which a table hands
     out to them; prompts that go on with what is cached, and decoding of a batch. Not collective.
 
@@ -374,21 +375,24 @@ def paged_attention(
     `cache_tokens`: [sequences], how many tokens of each the cache holds, those of `query` included
     and last; int32 (int64 is converted), on the arrays' device. Entries of the table past a
     sequence's pages must be numbers of pages as well, such as 0. `window`, scale: as
-    packed_attention(). Result [rows, Hq, E]; rows that see nothing are not numbers.
+    packed_attention(). Result [rows, Hq, E]; `return_lse`: (result, float32 [Hq, rows], the
+    logarithm of each row's sum of weights), `out` a pair then. Rows that see nothing have -inf
+    there, and a result that means nothing.
 
     Errors: as packed_attention(), for an entry that names no page likewise.
     """
     arrays = (query, key_pages, value_pages, cu_seqlens, block_table, cache_tokens)
-    is_causal = bool(is_causal)
+    is_causal, return_lse = bool(is_causal), bool(return_lse)
     if out is None and _route.wants(*arrays):
-        return _route.forward.paged_attention(*arrays, is_causal, scale, window)
+        made = _route.forward.paged_attention(*arrays, is_causal, scale, window, return_lse)
+        return made if return_lse else made[0]
     name = "paged_attention"
-    options = scale_or_none(name, scale), whole(name, "window", window)
+    options = scale_or_none(name, scale), whole(name, "window", window), return_lse
     op = with_options(_paged, is_causal, *options)
-    return alone().call(op, 0, out, *arrays)
+    return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays)
 
 
-def _paged(is_causal, scale, window, group, query, key, value, *others):
+def _paged(is_causal, scale, window, return_lse, group, query, key, value, *others):
     op, (cu_seqlens, block_table, cache_tokens, _, out) = "paged_attention", others
     kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
     rows, heads, width = q.shape
@@ -396,27 +400,28 @@ def _paged(is_causal, scale, window, group, query, key, value, *others):
     starts = _starts(op, kind, cu_seqlens)
     sequences = starts.shape[0] - 1
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, sequences)
-    result, written = make_result(op, kind, out, q.shape, q, (q, k, v, starts, pages, tokens))
+    bound, read = bound_of(rows), (q, k, v, starts, pages, tokens)
+    made = _results(op, kind, out, read, return_lse, lse_columns=bound)
     if rows == 0:
-        return finish(kind, result, written)
+        return _finished(kind, made)
     group.launch_operator(
         kind,
         op,
         {
-            **_heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
+            **_heads_desc(dtype, bound, heads, kv_heads, width, scale),
             "sequences": sequences,
             "causal": is_causal,
             "window": window,
-            "lse": False,
+            "lse": return_lse,
             "page": page,
             "num_pages": num_pages,
             "max_tokens": pages.shape[1] * page,
         },
-        ("starts", "q", "pages", "tokens", "k_pages", "v_pages", "out"),
-        (starts, kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), written),
+        ("starts", "q", "pages", "tokens", "k_pages", "v_pages", "out", "lse")[: 6 + len(made)],
+        (starts, kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), *(w for _, w in made)),
         (rows,),
     )
-    return finish(kind, result, written)
+    return _finished(kind, made)
 
 
 def paged_decode(
@@ -437,9 +442,9 @@ def paged_decode(
 
     `query`: [sequences, Hq, E]; the others as in paged_attention(), `cache_tokens` counting the
     new token, whose key and value are in the cache; of these tokens it sees the last `window` where
-    that is not 0. Result [sequences, Hq, E]; with `return_lse`
-    also float32 [sequences, Hq], the logarithm of each row's sum of weights. Sequences without
-    tokens give no numbers.
+    that is not 0. Result [sequences, Hq, E]; with `return_lse` also float32 [sequences, Hq], the
+    logarithm of each row's sum of weights, `out` a pair then. Sequences without tokens give no
+    numbers, but -inf as logarithms.
 
     Errors: as paged_attention().
     """

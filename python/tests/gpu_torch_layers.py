@@ -66,18 +66,23 @@ class Heads(GpuTest):
             k, v = (randn(16, kv_heads, page, width) for _ in range(2))
             q = randn(sum(new), heads, width)
             for _ in range(2):
-                got = stretto.paged_attention(q, k, v, starts, table, cached)
+                got, weights = stretto.paged_attention(
+                    q, k, v, starts, table, cached, return_lse=True
+                )
+                self.same(stretto.paged_attention(q, k, v, starts, table, cached), got)
                 begin = 0
                 for s, (rows, total) in enumerate(zip(new, tokens)):
                     own = [x[table[s].long()].transpose(1, 2).flatten(0, 1)[:total] for x in (k, v)]
                     part = slice(begin, begin + rows)
                     if rows > 0:
-                        self.same(got[part], self.attended(q[part], *own, total - rows)[0])
+                        want, logs = self.attended(q[part], *own, total - rows)
+                        self.same(got[part], want)
+                        self.same(weights[:, part], logs, torch.bfloat16)
                     begin += rows
                 if max(new) == 1:  # of decoding, by runs of each sequence's tokens
                     again, lse = stretto.paged_decode(q, k, v, table, cached, return_lse=True)
                     self.same(again, got)
-                    self.assertTrue(lse.isfinite().all())
+                    self.same(lse.T, weights, torch.bfloat16)
 
     def test_a_sequence_over_the_ranks(self):
         q, k, v = (randn(128, heads, 128) for heads in (8, 2, 2))

@@ -74,6 +74,12 @@ OWN = {
         lambda: stretto.paged_attention(of(0, 4, 8), PAGES, PAGES, STARTS, ints(2, 1), ints(2)),
         (0, 4, 8),
     ),
+    "its weights": (
+        lambda: stretto.paged_attention(
+            of(0, 4, 8), PAGES, PAGES, STARTS, ints(2, 1), ints(2), return_lse=True
+        )[1],
+        (4, 0),
+    ),
     "paged_decode": (
         lambda: stretto.paged_decode(of(0, 4, 8), PAGES, PAGES, ints(0, 1), ints(0)),
         (0, 4, 8),

@@ -299,7 +299,9 @@ TABLE, TOKENS = np.zeros((4, 1), np.int32), np.full(4, 4, np.int32)
         lambda f: stretto.scaled_dot_product_attention(*[ROWS] * 3, is_causal=f, return_lse=f),
         lambda f: stretto.scaled_dot_product_attention(*[ROWS] * 3, enable_gqa=f),
         lambda f: stretto.packed_attention(*[ROWS] * 3, STARTS, is_causal=f, return_lse=f),
-        lambda f: stretto.paged_attention(ROWS, *[PAGES] * 2, STARTS, TABLE[:1], TOKENS[:1], is_causal=f),
+        lambda f: stretto.paged_attention(
+            ROWS, *[PAGES] * 2, STARTS, TABLE[:1], TOKENS[:1], is_causal=f, return_lse=f
+        ),
         lambda f: stretto.paged_decode(ROWS, *[PAGES] * 2, TABLE, TOKENS, return_lse=f),
         lambda f: stretto.flash_decode(ROWS, *[PAGES[0]] * 2, 4, return_lse=f),
         lambda f: stretto.sequence_attention(*[ROWS] * 3, is_causal=f, return_lse=f),

@@ -142,7 +142,11 @@ def case_paged_decode(r, s):
 def case_paged_attention(r, s):
     arrays, _, results = case_paged_decode(r, s)
     arrays["cu_seqlens"] = np.array([0, 1, 2, 3], I32)
-    return arrays, lambda a, out: stretto.paged_attention(**a, out=out), results[:1]
+
+    def call(a, out):
+        return stretto.paged_attention(**a, return_lse=True, out=out)
+
+    return arrays, call, [results[0], ((2, 3), F32)]
 
 
 def case_flash_decode(r, s):
@@ -239,6 +243,7 @@ def test_gathering_part_of_the_symmetric_result(rng, first, dim):
         "ep_dispatch",
         "scaled_dot_product_attention",
         "packed_attention",
+        "paged_attention",
         "flash_decode",
     ],
 )

@@ -45,9 +45,12 @@ def forward_cases():
             [(q[:2], *torch.randn(2, 2, 6, 8), 5, 2, None, 3, "", lse) for lse in (False, True)],
         ),
         "paged_attention": (
-            stretto.paged_attention,
+            lambda *x: (
+                *stretto.paged_attention(*x, window=2, return_lse=True),
+                stretto.paged_attention(*x, window=2),
+            ),
             (q, pages, *paged),
-            [(q, pages, *paged, True, None, 2)],
+            [(q, pages, *paged, True, None, 2, lse) for lse in (False, True)],
         ),
         "paged_decode": (
             lambda *x: stretto.paged_decode(*x, return_lse=True),

@@ -29,7 +29,7 @@ struct AttentionDesc {
       0;                   // sliding window: the last `window` tokens, the own one included; 0: all
   bool causal = true;      // false: every token sees all past + m; not together with a window
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
-  bool lse = false;        // attention() also returns the logarithm of each row's sum of weights
+  bool lse = false;        // attention also returns the logarithm of each row's sum of weights
   bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)
   double norm_eps = 1e-6;
   int world_size = 1;

@@ -207,7 +207,9 @@ OpCase attention_case(const OpShape& shape, std::uint64_t seed) {
 
 AttentionDesc decode_desc(OpShape s) {
   s.m = 1;
-  return desc_of(s);
+  AttentionDesc d = desc_of(s);
+  d.lse = d.max_tokens % 2 == 1;  // odd caches give logarithms, too
+  return d;
 }
 
 DecodeAttentionConfig decode_config(const AttentionDesc& d, Target target) {
@@ -237,9 +239,10 @@ OpCase decode_attention_case(const OpShape& shape, std::uint64_t seed) {
       std::copy(v, v + d.head_dim, values.begin() + at);
     }
     for (std::int64_t h = 0; h < num_q; ++h) {
-      Values out =
-          attended(a, static_cast<int>(r), 0, 0, h, rounded_head(h, "q_norm"), keys, values).out;
-      std::copy(out.begin(), out.end(), a.out(r, "out").begin() + h * d.head_dim);
+      Attended want =
+          attended(a, static_cast<int>(r), 0, 0, h, rounded_head(h, "q_norm"), keys, values);
+      std::copy(want.out.begin(), want.out.end(), a.out(r, "out").begin() + h * d.head_dim);
+      if (d.lse) a.out(r, "lse")[static_cast<std::size_t>(h)] = want.lse;
     }
   }
   return std::move(a.c);

@@ -64,6 +64,7 @@ class DecodeAttention {
     k_cache_ = p_.state("k_cache", d_.dtype, {num_kv_, d_.max_tokens, d_.head_dim});
     v_cache_ = p_.state("v_cache", d_.dtype, {num_kv_, d_.max_tokens, d_.head_dim});
     out_ = p_.output("out", d_.dtype, {m_, num_q_, d_.head_dim});
+    if (d_.lse) lse_ = p_.output("lse", DType::kF32, {num_q_, m_});
     sums_ = p_.buffer("sums", DType::kF32, {num_q_, cfg_.splits, d_.head_dim});
     peaks_ = p_.buffer("peaks", DType::kF32, {num_q_, cfg_.splits, 1});  // in powers of two
     weights_ = p_.buffer("weights", DType::kF32, {num_q_, cfg_.splits, 1});
@@ -191,6 +192,7 @@ class DecodeAttention {
       Value weight = col_sum(runs(weights_, 1) * scale) + own_scale;            // [1, 1]
       Value sum = col_sum(runs(sums_, d_.head_dim) * scale) + own * own_scale;  // [1, head_dim]
       p_.store(out_.tile({0, head, 0}, 1, d_.head_dim), cast(sum / weight, d_.dtype));
+      if (d_.lse) p_.store(lse_.tile({head, 0}, 1, 1), peak * std::numbers::ln2 + log(weight));
     });
   }
 
@@ -202,7 +204,8 @@ class DecodeAttention {
   std::int64_t num_q_, num_kv_, half_, heads_, rows_, blocks_;
   ProgramBuilder p_;
   Index m_, past_;
-  TensorRef qkv_, cos_, sin_, q_norm_, k_norm_, k_cache_, v_cache_, out_, sums_, peaks_, weights_;
+  TensorRef qkv_, cos_, sin_, q_norm_, k_norm_, k_cache_, v_cache_, out_, lse_;
+  TensorRef sums_, peaks_, weights_;
   SignalRef arrived_;
 };
 

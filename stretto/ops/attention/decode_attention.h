@@ -23,9 +23,9 @@ DecodeAttentionConfig default_decode_config(const AttentionDesc& desc, Target ta
 
 // desc.m is 1. Extent m (0 or 1), scalar past. qkv [m, Hq + 2 Hkv, head_dim], cos, sin [max_tokens,
 // head_dim / 2] f32 -> out [m, Hq, head_dim]; k_cache, v_cache [Hkv, max_tokens, head_dim] gain row
-// `past`. With head_norm also q_norm, k_norm [1, head_dim]. The same as rope() and then
-// attention(), up to the order of sums: the own key and value come from `qkv`, rounded as the cache
-// is.
+// `past`. With head_norm also q_norm, k_norm [1, head_dim]; with lse also lse [Hq, m] f32. The same
+// as rope() and then attention(), up to the order of sums: the own key and value come from `qkv`,
+// rounded as the cache is.
 Program decode_attention(const AttentionDesc& desc, const DecodeAttentionConfig& config);
 
 OperatorInfo decode_attention_info();

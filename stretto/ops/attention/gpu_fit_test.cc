@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "stretto/codegen/kernel.h"
+#include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/attention/flash_decode.h"
+#include "stretto/ops/attention/packed_attention.h"
+#include "stretto/ops/attention/paged_decode.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/passes/pipeline.h"
 
@@ -27,9 +30,34 @@ TEST(GpuFit, DecodingTakesHeadsOfUpTo256) {
   }
 }
 
+// In pages of four tokens and of 128; few tokens and many.
+TEST(GpuFit, PackedAndPagedSequencesTakeHeadsOfUpTo256) {
+  for (std::int64_t k : {32, 64, 96, 128, 192, 224, 256}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (std::int64_t m : {1, 63, 4096}) {
+        expect_fits(attention_info(), {.m = m, .k = k, .dtype = dtype});
+        expect_fits(packed_attention_info(), {.m = m, .k = k, .dtype = dtype});
+        expect_fits(paged_attention_info(), {.m = m, .n = 4096, .k = k, .dtype = dtype});
+      }
+    }
+  }
+}
+
+// In pages of four tokens and of 64.
+TEST(GpuFit, PagedDecodingTakesHeadsOfUpTo256) {
+  for (std::int64_t k : {32, 64, 96, 128, 192, 224, 256}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (std::int64_t m : {1, 3, 64}) {
+        expect_fits(paged_decode_info(), {.m = m, .n = 128, .k = k, .dtype = dtype});
+        expect_fits(paged_decode_info(), {.m = m, .n = 8192, .k = k, .dtype = dtype});
+      }
+    }
+  }
+}
+
 TEST(GpuFit, SequencesOverRanksTakeHeadsOfUpTo256) {
   for (int world_size : {1, 2, 4, 8}) {
-    for (std::int64_t k : {64, 128, 192, 224, 256}) {
+    for (std::int64_t k : {64, 96, 128, 192, 224, 256}) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         OpShape shape{.world_size = world_size, .k = k, .dtype = dtype};
         expect_fits(sequence_attention_info(), shape);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -142,8 +143,14 @@ class PackedAttention {
     p_.store(out_.tile({row, head * d_.head_dim}, bm, d_.head_dim).until_row(s.end),
              cast(softmax.mean(), d_.dtype));
     if (!d_.lse) return;
+    Value lse = softmax.lse();
+    if (paged() && d_.causal) {
+      // Of fewer tokens than queries the first see none, but have added up what was masked for the
+      // others of their tile.
+      lse = where(p_.iota_rows(token, bm) >= 0, lse, -std::numeric_limits<double>::infinity());
+    }
     Slice column = lse_.tile({head, row}, bm, 1).rows_along(1).cols_along(0);
-    p_.store(column.until_row(s.end), softmax.lse());
+    p_.store(column.until_row(s.end), lse);
   }
 
   const PackedAttentionDesc d_;

@@ -52,9 +52,9 @@ Program packed_attention(const PackedAttentionDesc& desc, const PackedAttentionC
 // The same with k_pages, v_pages [num_pages * num_kv_heads, page, head_dim]: token t of sequence s
 // is row t % page of page pages[s, t / page], KV head h of page i is entry i * num_kv_heads + h.
 // Tables pages [sequences, pages_per_sequence] and tokens [sequences], how many a sequence has in
-// the cache, those of its queries included and last. Rows that see nothing are not numbers. An
-// entry that names no page is a Fault with its table and place. After PagedAttention (Kwon et al.
-// 2023). With a window, pages that no query sees are not read.
+// the cache, those of its queries included and last. Rows that see nothing have -inf as lse, and
+// nothing that counts as out. An entry that names no page is a Fault with its table and place.
+// After PagedAttention (Kwon et al. 2023). With a window, pages that no query sees are not read.
 Program paged_attention(const PackedAttentionDesc& desc, const PackedAttentionConfig& config);
 
 OperatorInfo packed_attention_info();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 
@@ -188,7 +189,8 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   if (target == Target::kCuda && !matrix) c.tile_kv = std::min<std::int64_t>(32, d.page);
   while (d.page % c.tile_kv != 0) --c.tile_kv;
   if (target == Target::kCpu) return c;
-  c.num_stages = matrix ? 4 : 0;
+  std::int64_t group = d.num_heads / d.num_kv_heads;
+  c.num_stages = matrix ? decode_stages(group, c.tile_kv, d.head_dim) : 0;
   std::int64_t units = d.m * d.num_kv_heads, seen = d.max_tokens;
   if (d.window > 0) seen = std::min(seen, d.window + c.tile_kv);
   std::int64_t steps = ceil_div(seen, c.tile_kv);

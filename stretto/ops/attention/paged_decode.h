@@ -46,7 +46,7 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 // k_pages, v_pages [num_pages * num_kv_heads, page, head_dim] and the tables pages
 // [m, pages_per_sequence] and tokens [m] as paged_attention has them (packed_attention.h); tokens
 // counts the new one, whose key and value are in the cache. With a window, pages before it are not
-// read. Sequences without any give no numbers.
+// read. Sequences without any give no numbers, and -inf as lse.
 // An entry that names no page is a Fault with its table and place. UserError naming a bad field.
 // The interface is that of flash_attn_with_kvcache with a block_table.
 Program paged_decode(const PagedDecodeDesc& desc, const PagedDecodeConfig& config);
