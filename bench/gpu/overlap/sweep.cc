@@ -10,6 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/choose/candidates.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 
@@ -97,10 +98,39 @@ std::vector<OverlapCandidate> few_rows(const OverlapShape& s, int sms) {
   return out;
 }
 
+struct Unmeasured {
+  bool sequence;
+  OverlapCandidate config;
+};
+
+// The choice for which nothing is measured.
+Unmeasured unmeasured(const OverlapShape& s) {
+  auto of = [](const auto& desc, auto* make) {
+    OpCandidates offered;
+    add_sequence(offered, desc);
+    std::vector<OverlapCandidate> usual;
+    add(usual, "default", desc, std::vector{default_config(desc, Target::kCuda)}, make);
+    return Unmeasured{offered.prefers_sequence, std::move(usual.front())};
+  };
+  switch (s.kind) {
+    case OverlapKind::kAgGemm:
+      return of(ag_gemm_desc(s), ag_gemm);
+    case OverlapKind::kGemmRs:
+      return of(gemm_rs_desc(s), gemm_rs);
+    case OverlapKind::kGemmAr:
+      return of(gemm_ar_desc(s), gemm_ar);
+  }
+  return {};
+}
+
 std::vector<OverlapCandidate> candidates_of(const OverlapShape& s, int sms) {
   std::vector<OverlapCandidate> out =
       s.decode ? few_rows(s, sms) : overlap_candidates(s, sms, false);
   if (out.size() > kMostCandidates) out.resize(kMostCandidates);
+  OverlapCandidate usual = unmeasured(s).config;
+  if (std::ranges::none_of(out, [&](const auto& c) { return c.config == usual.config; })) {
+    out.push_back(std::move(usual));
+  }
   return out;
 }
 
@@ -195,13 +225,21 @@ class Sweep {
     if (medians.back() < std::min(*best, *fused_end)) result_.winner = SweepResult::Winner::kOwn;
     Candidate& fused = which_[static_cast<std::size_t>(best - medians.begin())];
     result_.config = fused.config;
+    auto [sequence, usual] = unmeasured(result_.shape);
+    result_.prefers_sequence = sequence;
+    result_.default_config = usual.config;
+    auto of_default = std::ranges::find(which_, usual.config, &Candidate::config);
+    bool another = of_default != which_.end() && of_default->config != fused.config;
     int samples =
         std::clamp(static_cast<int>(kMsOfSamples / *best), kLeastSamples, options_.samples);
-    auto ms = timed({fused.call}, samples);
+    std::vector<RanksCall> last = {fused.call};
+    if (another) last.push_back(of_default->call);
+    auto ms = timed(last, samples);
     fused.instance->wait();
     result_.fused_ms = std::move(ms[0]);
-    result_.nccl_ms = std::move(ms[1]);
-    result_.own_ms = std::move(ms[2]);
+    if (another) result_.default_ms = std::move(ms[1]);
+    result_.nccl_ms = std::move(*(ms.end() - 2));
+    result_.own_ms = std::move(ms.back());
     unfused_.run(kNumSets - 1);
     world_.synchronize();
     result_.error = unfused_.compare(kNumSets - 1);  // what all launches in a row have left
@@ -250,7 +288,10 @@ Json SweepResult::to_json() const {
               {"mode", graph ? "graph" : "eager"},
               {"config", config},
               {"winner", name(winner)},
+              {"prefers_sequence", prefers_sequence},
+              {"default_config", default_config},
               {"fused_ms", fused_ms},
+              {"default_ms", default_ms},
               {"nccl_ms", nccl_ms},
               {"own_ms", own_ms},
               {"dropped", dropped}};

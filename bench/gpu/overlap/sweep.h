@@ -29,8 +29,13 @@ struct SweepResult {
   bool graph = false;  // in captured graphs
   std::string config;  // the fastest fused one
   Winner winner = Winner::kFused;
-  // Of the slowest rank, sample by sample: that config, and cuBLASLt with either collective.
-  std::vector<double> fused_ms, nccl_ms, own_ms;
+  // What the chooser takes unmeasured, unless it predicts another to be a tenth faster: the
+  // sequence with our collective, or else the default config.
+  bool prefers_sequence = false;
+  std::string default_config;
+  // Of the slowest rank, sample by sample: the fastest config, the default one where it runs and is
+  // another, and cuBLASLt with either collective.
+  std::vector<double> fused_ms, default_ms, nccl_ms, own_ms;
   std::vector<std::string> dropped;  // configs that did not run, and why
 
   // fused / the faster sequence.

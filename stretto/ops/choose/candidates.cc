@@ -19,16 +19,27 @@
 namespace stretto {
 namespace {
 
-// Where AG+GEMM and GEMM+RS have nothing to hide their collective behind, and prediction does not
-// tell. In tiles across the ranks' rows they took of the sequence's time (gpu_bench sweep, up to
-// 16, with 64, 128 and 256 rows):
-//   AG+GEMM   two H200s, 2026-11-26: 0.95 to 1.08, 1.05, 0.97 to 1.06, 0.98 to 1.12
-//             four: 0.94 to 0.97, 0.97 to 1.01, -, 0.99 to 1.09
-//   GEMM+RS   two: 0.96 to 1.13 (H100s 0.94 to 1.00), 0.97 to 1.04, 1.01 to 1.19, 0.93 to 0.95
-//             four: 1.01 to 1.19, 1.12 to 1.15, -, 1.38 to 1.60
-bool prefers_sequence(int world_size, std::int64_t m, bool gathers) {
-  if (world_size == 2) return m > 16 && m <= 128;
-  return m <= 256 && (m > 64 || !gathers);
+// Where a product and its collective have nothing to hide behind each other, and prediction does
+// not tell. Of the sequence's time fused programs took (gpu_bench sweep, 2026-11-25 and 26, weights
+// of 4096 and 8192; `up to 16`, 64, 128, 256 and 1024 rows):
+//   AG+GEMM   two: 0.95 to 1.08, 0.97 to 1.05, 0.97 to 1.06, 0.98 to 1.12, 0.94 to 1.01
+//             four: 0.94 to 1.00, 1.00 to 1.04, -, 0.97 to 1.09, 0.99
+//   GEMM+RS   two: 0.94 to 1.13, 0.93 to 1.05, 1.01 to 1.19, 0.93 to 1.05, 0.93 to 0.96
+//             four: 1.01 to 1.19, 1.12 to 1.20, -, 1.38 to 1.62, 1.01 to 1.15
+//   GEMM+AR   two: 0.84 to 0.94, 0.88 to 0.97, -, 1.04 to 1.08, 0.89 to 0.95
+//             four: 0.82 to 0.97, 0.92 to 1.03, -, 1.00 to 1.08, 1.03 to 1.11
+// With 4,096 rows and more all were below 1.
+struct Rows {
+  std::int64_t more_than, up_to;
+  bool contain(std::int64_t m) const { return m > more_than && m <= up_to; }
+};
+
+Rows rows_in_sequence(const AgGemmDesc&) { return {16, 256}; }
+Rows rows_in_sequence(const GemmRsDesc& d) {
+  return d.world_size == 2 ? Rows{16, 256} : Rows{0, 1024};
+}
+Rows rows_in_sequence(const GemmArDesc& d) {
+  return d.world_size == 2 ? Rows{128, 256} : Rows{64, 1024};
 }
 
 std::int64_t part(std::int64_t size, const OpShape& s) {
@@ -230,7 +241,7 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
 
 void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
   out.sequence = {{"all_gather", step_shape(d, d.k, 0)}, {"gemm", step_shape(d, d.n, d.k)}};
-  out.prefers_sequence = prefers_sequence(d.world_size, d.m, true);
+  out.prefers_sequence = rows_in_sequence(d).contain(d.m);
 }
 
 CollectiveDesc scattered_sums(const GemmRsDesc& d) {
@@ -248,16 +259,16 @@ void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
       return reduce_scatter(sums, default_config(sums, Target::kCuda));
     };
   }
-  out.prefers_sequence = prefers_sequence(d.world_size, d.m, false);
+  out.prefers_sequence = rows_in_sequence(d).contain(d.m);
 }
 
-// Its fused programs are as good with few rows.
 void add_sequence(OpCandidates& out, const GemmArDesc& d) {
   // The packet protocol where latency counts, least bytes else.
   constexpr std::int64_t kLatencyBytes = std::int64_t{1} << 20;
   bool small = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype)) <= kLatencyBytes;
   out.sequence = {{"gemm", step_shape(d, d.n, d.k)},
                   {small ? "all_reduce_packet" : "all_reduce_two_shot", step_shape(d, d.n, 0)}};
+  out.prefers_sequence = rows_in_sequence(d).contain(d.m);
 }
 
 void add_sequence(OpCandidates& out, const AgGroupedDesc& d) {

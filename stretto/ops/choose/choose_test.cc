@@ -351,31 +351,36 @@ TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
 }
 
 // As was measured: with nothing to hide a collective behind, what fuses it is slower than the
-// predictions, which are near each other, have it, but for a few rows, and as many as fill tiles.
+// predictions, which are near each other, have it, but for a few rows, and many.
 TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {
   struct Case {
     const char* op;
+    int world_size;
     std::int64_t m;
     bool sequence;
   };
-  for (const auto& [op, m, in_sequence] :
-       {Case{"gemm_rs", 16, false}, Case{"gemm_rs", 64, true}, Case{"gemm_rs", 256, false},
-        Case{"ag_gemm", 16, false}, Case{"ag_gemm", 128, true}, Case{"ag_gemm", 256, false},
-        Case{"gemm_ar", 16, false}}) {
-    SCOPED_TRACE(fmt::format("{} m={}", op, m));
-    OpCandidates offered = candidates(op, shape(2, m));
-    std::vector<RankedCandidate> ranked = rank_candidates(offered, machine_);
+  for (const auto& [op, world_size, m, in_sequence] :
+       {Case{"gemm_rs", 2, 16, false}, Case{"gemm_rs", 2, 64, true}, Case{"gemm_rs", 2, 512, false},
+        Case{"gemm_rs", 4, 16, true}, Case{"gemm_rs", 4, 1024, true},
+        Case{"gemm_rs", 4, 2048, false}, Case{"ag_gemm", 2, 16, false},
+        Case{"ag_gemm", 2, 256, true}, Case{"ag_gemm", 4, 512, false},
+        Case{"gemm_ar", 2, 16, false}, Case{"gemm_ar", 2, 256, true},
+        Case{"gemm_ar", 2, 1024, false}, Case{"gemm_ar", 4, 1024, true}}) {
+    SCOPED_TRACE(fmt::format("{} P={} m={}", op, world_size, m));
+    predict::Machine machine = predict::find_machine(fmt::format("h200x{}", world_size));
+    OpCandidates offered = candidates(op, shape(world_size, m));
+    std::vector<RankedCandidate> ranked = rank_candidates(offered, machine);
     auto of_sequence = std::ranges::find_if(ranked, &RankedCandidate::is_sequence);
     bool sure = ranked.front().predicted_ms < 0.9 * of_sequence->predicted_ms;
-    Choice choice = choose(op, shape(2, m), offered, {.machine = machine_});
+    Choice choice = choose(op, shape(world_size, m), offered, {.machine = machine});
     EXPECT_EQ(offered.prefers_sequence, in_sequence);
     if (in_sequence) {
       EXPECT_EQ(choice.is_sequence, !sure);
     }
-    std::vector<Program> programs = programs_of(choice, offered, {.machine = machine_});
+    std::vector<Program> programs = programs_of(choice, offered, {.machine = machine});
     EXPECT_EQ(programs.size(), choice.is_sequence ? 2U : 1U);
     offered.sequence.clear();
-    EXPECT_FALSE(choose(op, shape(2, m), offered, {.machine = machine_}).is_sequence);
+    EXPECT_FALSE(choose(op, shape(world_size, m), offered, {.machine = machine}).is_sequence);
   }
 }
 
