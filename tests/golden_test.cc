@@ -329,9 +329,9 @@ TEST(GoldenLogProbabilityTest, Qwen3Moe18m) {
 
 // A prompt longer than the largest prefill step, so that several sequence-parallel steps and their
 // seams in the cache are covered.
-std::vector<int> long_prompt(const ModelFiles& files, std::size_t length) {
+std::vector<int> long_prompt(const ModelFiles& files, const char* model, std::size_t length) {
   std::vector<int> ids;
-  Json prompts = golden_of(kLlama8m).at("prompts");
+  Json prompts = golden_of(model).at("prompts");
   for (const Json& p : prompts) {
     std::vector<int> more = files.tokenizer.encode(p.at("text").get<std::string>() +
                                                    p.at("greedy_text").get<std::string>());
@@ -346,10 +346,18 @@ struct LongRun {
   std::vector<float> first_logits;
 };
 
-LongRun run_long(const ModelFiles& files, const std::vector<int>& prompt, int tp,
-                 bool ulysses = false) {
+// What is asked of a run beside the model.
+struct Layout {
+  int tp = 1, expert_groups = 1;
+  bool ulysses = false;
+};
+
+LongRun run_long(const ModelFiles& files, const std::vector<int>& prompt, const Layout& layout) {
   LongRun run;
-  Engine engine(files, {.world_size = tp, .dtype = DType::kF32, .ulysses = ulysses});
+  Engine engine(files, {.world_size = layout.tp,
+                        .dtype = DType::kF32,
+                        .expert_groups = layout.expert_groups,
+                        .ulysses = layout.ulysses});
   GenerateRequest request{.prompt = prompt, .max_tokens = 6, .ignore_eos = true};
   auto on_logits = [&](int rank, std::int64_t step, std::span<const float> logits) {
     if (rank == 0 && step == 0) run.first_logits.assign(logits.begin(), logits.end());
@@ -358,14 +366,15 @@ LongRun run_long(const ModelFiles& files, const std::vector<int>& prompt, int tp
   return run;
 }
 
-void expect_tokens_of_one_rank(std::size_t length, bool ulysses, const std::vector<int>& ranks) {
-  ModelFiles files(directory_of(kLlama8m));
-  std::vector<int> prompt = long_prompt(files, length);
+void expect_tokens_of_one_rank(const char* model, std::size_t length,
+                               const std::vector<Layout>& layouts) {
+  ModelFiles files(directory_of(model));
+  std::vector<int> prompt = long_prompt(files, model, length);
   ASSERT_EQ(prompt.size(), length);
-  LongRun one = run_long(files, prompt, 1);
-  for (int tp : ranks) {
-    SCOPED_TRACE(tp);
-    LongRun many = run_long(files, prompt, tp, ulysses);
+  LongRun one = run_long(files, prompt, {});
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(testing::Message() << "tp " << layout.tp << " ep " << layout.expert_groups);
+    LongRun many = run_long(files, prompt, layout);
     ASSERT_EQ(many.first_logits.size(), one.first_logits.size());
     double worst = 0;
     for (std::size_t i = 0; i < one.first_logits.size(); ++i) {
@@ -377,12 +386,22 @@ void expect_tokens_of_one_rank(std::size_t length, bool ulysses, const std::vect
 }
 
 TEST(LongPromptTest, SequenceParallelPrefillInSeveralStepsGivesTheTokensOfOneRank) {
-  expect_tokens_of_one_rank(301, false, {2, 3, 8});
+  expect_tokens_of_one_rank(kLlama8m, 301, {{.tp = 2}, {.tp = 3}, {.tp = 8}});
 }
 
 // A step of two ranks holds 512 tokens, of eight 1024.
 TEST(LongPromptTest, PromptsLongerThanOneRanksShareGiveTheTokensOfOneRank) {
-  expect_tokens_of_one_rank(541, true, {2, 8});
+  expect_tokens_of_one_rank(kLlama8m, 541,
+                            {{.tp = 2, .ulysses = true}, {.tp = 8, .ulysses = true}});
+}
+
+// Tokens spread over the ranks around attention go to experts spread over them, too; three ranks
+// share neither tokens, heads nor 16 experts evenly.
+TEST(LongPromptTest, LongPromptsOfSpreadExpertsGiveTheTokensOfOneRank) {
+  expect_tokens_of_one_rank(kMoe18m, 601,
+                            {{.tp = 4, .expert_groups = 4, .ulysses = true},
+                             {.tp = 3, .expert_groups = 3, .ulysses = true},
+                             {.tp = 4, .expert_groups = 4}});
 }
 
 std::vector<std::vector<int>> score_documents(const ModelFiles& files) {

@@ -1,6 +1,36 @@
 """Tables of tables.py about decode, from gpu_decode's files."""
 
-from results import Results, sources, table
+from results import Interval, Results, interval, sources, table, times
+
+
+def samples(row: dict, name: str) -> Interval | None:
+    """Milliseconds a token: a median with its interval, or, of files before 2026-11-27, which have no samples, the
+    median alone; None where it was not measured."""
+    kept = row.get(f"{name}_samples_ms")
+    if kept:
+        return interval(kept)
+    return Interval(row[f"{name}_ms"], None, None) if row.get(f"{name}_ms") else None
+
+
+def fastest(row: dict) -> Interval:
+    return min(filter(None, (samples(row, "replay"), samples(row, "early"))), key=lambda ms: ms.median)
+
+
+def part_of_copy(row: dict) -> Interval:
+    """Of what a copy moves, where reading the weights is all that takes time."""
+    ms, reading = fastest(row), row["bytes_read"] / row["copy_bytes_per_s"] * 1e3
+    return Interval(*(reading / bound if bound else None for bound in (ms.median, ms.high, ms.low)))
+
+
+def faster(one: Interval, many: Interval) -> Interval:
+    """One GPU's time over that of several. They were not measured in turn: what the bounds of both allow."""
+    known = one.low and many.low
+    return Interval(one.median / many.median, one.low / many.high if known else None,
+                    one.high / many.low if known else None)
+
+
+def shown(value: Interval | None) -> str:
+    return "-" if value is None else times(value) if value.low else f"{value.median:.2f}"
 
 
 def decode_table(results: Results, _ranks: int) -> str:
@@ -8,19 +38,19 @@ def decode_table(results: Results, _ranks: int) -> str:
     for run in results.runs:
         if run.kind == "decode":
             for row in run.data.get("runs", []):
+                if "error" in row:
+                    continue
                 key = (run.data.get("model", ""), run.data.get("dtype", ""), row["tp"])
                 runs[key] = (row, run)
     lines, alone = [], {}
     for (model, dtype, tp), (row, _) in sorted(runs.items()):
-        replayed, early = row["replay_ms"], row.get("early_ms")
-        best = min(replayed, early or replayed)
+        best = fastest(row)
         if tp == 1:
             alone[model, dtype] = best
         one = alone.get((model, dtype))
-        lines.append([f"{model} {dtype}", tp, f"{row['eager_ms']:.2f}", f"{replayed:.2f}",
-                      f"{early:.2f}" if early else "-", f"{1e3 / best:.0f}",
-                      f"{row['bytes_read'] / row['copy_bytes_per_s'] / best * 1e3:.2f}",
-                      f"{one / best:.2f}" if one else "-"])
+        lines.append([f"{model} {dtype}", tp, *(shown(samples(row, name)) for name in ("eager", "replay", "early")),
+                      f"{1e3 / best.median:.0f}", shown(part_of_copy(row)),
+                      "-" if not one else "1.00" if tp == 1 else shown(faster(one, best))])
     return table(["model", "GPUs", "ms a token, launch by launch", "replayed", "and launches that start early",
                   "tokens/s", "of what a copy moves", "faster than one GPU"], lines) + sources(runs)
 

@@ -32,17 +32,24 @@ WHOLE_MODELS = {"32-experts": (4096, 8192, 32), "128-experts": (4096, 1536, 128)
 ROOF_FLOPS, ROOF_BYTES = 700e12, 4.25e12
 
 
-def moe_roofline(results: Results, ranks: int):
-    rows = moe_rows(results, ranks, lambda row: row["layer"] == 0).values()
+def part_of_roofline(rows: dict, ranks: int, mode: str):
     parts = []
-    for row, _ in rows:
+    for row, _ in rows.values():
         asked = row["m"] >= 8192  # fewer tokens, which leave experts out, are not asked about
-        if asked and row["model"] in WHOLE_MODELS and "eager" in row:
+        if asked and row["model"] in WHOLE_MODELS and mode in row:
             hidden_size, ffn, experts = WHOLE_MODELS[row["model"]]
-            weights = 3 * hidden_size * ffn // ranks * experts * 2
+            weights = 3 * hidden_size * ffn * experts // ranks * 2  # parts of all experts, or whole ones of a part
             roof_ms = 1e3 * max(row["flops"] / ROOF_FLOPS, weights / ROOF_BYTES)
-            parts.append(roof_ms / median(row["eager"]["ours_ms"]))
+            parts.append(roof_ms / median(row[mode]["ours_ms"]))
     return (spread(parts), min(parts) >= 0.75) if parts else None
+
+
+def moe_roofline(results: Results, ranks: int):
+    return part_of_roofline(moe_rows(results, ranks, lambda row: row["layer"] == 0), ranks, "eager")
+
+
+def ep_roofline(results: Results, ranks: int):
+    return part_of_roofline(ep_moe_rows(results, ranks), ranks, "graph")
 
 
 def moe_hidden(results: Results, ranks: int):
@@ -76,19 +83,28 @@ def spread_layers(results: Results, ranks: int):
     return won([ratio(fastest_of(t, SPREAD_IN_PYTORCH), t["in one launch_ms"]) for t in rows])
 
 
-def exchange(tokens: int):
+def exchange_rows(results: Results, ranks: int, *kinds: tuple) -> list:
+    """Of (operator, way, type, tokens) what was timed, or nothing where one is missing."""
+    def key(row: dict) -> tuple:
+        return row["op"], row["way"], row["dtype"], row["tokens"]
+
+    rows = results.rows(["exchange"], "exchange", key, ranks, lambda row: key(row) in kinds)
+    return [rows[kind][0] for kind in kinds] if all("graph" in rows.get(kind, [{}])[0] for kind in kinds) else []
+
+
+def exchange_of_few(results: Results, ranks: int):
+    us = [median(row["graph"]["ours_ms"]) * 1e3 for row in exchange_rows(
+        results, ranks, ("dispatch", "one-hop", "e4m3", 128), ("combine", "one-hop", "bf16", 128))]
+    if not us:
+        return None
+    return f"{us[0]:.0f} + {us[1]:.0f} us", us[0] <= 25 and us[1] <= 40 if ranks == 4 else None
+
+
+def exchange_of_many(*kinds: tuple):
     def measure(results: Results, ranks: int):
-        rows = results.rows(["exchange"], "exchange", lambda r: (r["op"], r["way"], r["dtype"], r["tokens"]), ranks)
-        kinds = (("dispatch", "e4m3"), ("combine", "bf16")) if tokens == 128 else (
-            ("dispatch", "bf16"), ("combine", "bf16"))
-        found = [rows[op, "one-hop", dtype, tokens][0] for op, dtype in kinds if (op, "one-hop", dtype, tokens) in rows]
-        if len(found) < 2 or any("graph" not in row for row in found):
+        rates = [row["bytes"] / median(row["graph"]["ours_ms"]) * 1e-6
+                 for row in exchange_rows(results, ranks, *((*kind, 4096) for kind in kinds))]
+        if not rates:
             return None
-        us = [median(row["graph"]["ours_ms"]) * 1e3 for row in found]
-        rates = [row["bytes"] / t * 1e-3 for row, t in zip(found, us, strict=True)]
-        if tokens == 128:
-            text, met = f"{us[0]:.0f} + {us[1]:.0f} us", us[0] <= 25 and us[1] <= 40
-        else:
-            text, met = f"{rates[0]:.0f} and {rates[1]:.0f} GB/s", min(rates) >= 300
-        return text, met if ranks == 4 else None
+        return ", ".join(f"{rate:.0f}" for rate in rates) + " GB/s", min(rates) >= 300 if ranks == 4 else None
     return measure

@@ -7,7 +7,7 @@
 //   gpu_bench gemm -m M -n N -k K     one product against cuBLASLt
 //   gpu_bench gemm-suite [--tp P]     tensor-parallel shapes of three models, and 8192^3
 //   gpu_bench gemm-fp8                products of fp8 factors with scales, against cuBLASLt
-//   gpu_bench loops                   eight loops that no operator has, against their rooflines
+//   gpu_bench loops [--held-out]      loops that no operator has, against their rooflines
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
@@ -37,7 +37,6 @@
 #include "bench/gpu/harness/check.h"
 #include "bench/gpu/products/gemm_shapes.h"
 #include "bench/gpu/runs.h"
-#include "bench/gpu/worlds/processes.h"
 #include "bench/gpu/worlds/program_files.h"
 #include "stretto/base/errors.h"
 
@@ -95,9 +94,10 @@ int run(int argc, char** argv) {
   }
   auto* loops = app.add_subcommand("loops", "loops that no operator has, against rooflines");
   loops->add_option("--only", s.only, "loops whose name contains this");
+  loops->add_flag("--held-out", s.held_out, "the six that no pass was changed for");
   loops->add_option("--size", s.size, "rows, columns and depth of those that are cubes")
       ->check(CLI::PositiveNumber);
-  loops->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
+  loops->add_option("--samples", s.samples, "0: checked alone")->check(CLI::NonNegativeNumber);
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
   auto* moe = app.add_subcommand("moe", "fused layers of mixtures of experts, against a sequence");
@@ -171,6 +171,7 @@ int run(int argc, char** argv) {
   processes->add_option("--ranks", of_processes.ranks, "processes")->check(CLI::Range(2, 8));
   processes->add_flag("--one-device", of_processes.one_device, "all on GPU 0, taking turns");
   processes->add_option("--only", of_processes.only, "cases whose label contains this");
+  processes->add_option("-o,--out", s.out, "JSON");
   processes->add_option("--part", of_processes.part, "of one rank, as the command starts itself");
   processes->add_option("--report", of_processes.report, "descriptor: where it says it went well");
   std::vector<std::string> program_files;
@@ -181,6 +182,8 @@ int run(int argc, char** argv) {
   programs->add_option("--samples", s.samples, "of each")->check(CLI::PositiveNumber);
   programs->add_option("--warmup", s.warmup_ms, "milliseconds of launches before the first timed")
       ->check(CLI::PositiveNumber);
+  programs->add_option("--rest", s.rest_ms, "milliseconds without launches before those of a file")
+      ->check(CLI::NonNegativeNumber);
   programs->add_option("-o,--out", s.out, "JSON with every sample");
   programs->add_flag("--part", is_part, "of one rank, as the command starts itself");
   auto* graph_fetch = app.add_subcommand("graph-fetch", "copy engines that fetch, in graphs");
@@ -247,10 +250,7 @@ int run(int argc, char** argv) {
   }
   if (sweep->parsed()) return run_sweep(s);
   if (watchdog->parsed()) return run_watchdog(s);
-  if (processes->parsed()) {
-    of_processes.seed = s.seed;
-    return run_processes(of_processes);
-  }
+  if (processes->parsed()) return run_world_of_processes(s, of_processes);
   if (programs->parsed()) return run_program_files(s, program_files, is_part);
   if (graph_fetch->parsed()) return run_graph_fetch(s);
   if (copies->parsed()) return run_copies(s);

@@ -140,10 +140,27 @@ def attention_pair_table(results: Results, _ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-def loops_table(results: Results, _ranks: int) -> str:
-    rows = results.rows(["loops"], "loops", lambda r: r["name"])
+TENSOR_CORE_FLOPS, HBM_BYTES = 989e12, 4.8e12  # a second, of an H200's data sheet
+
+
+def loop_rows(results: Results, held_out: bool) -> dict:
+    """Of the loops that passes were written beside, or of those held out, whichever file they are in."""
+    return results.rows(["loops", "loops-held-out"], "loops", lambda r: r["name"],
+                        wanted=lambda row: row.get("held_out", False) == held_out)
+
+
+def reached(row: dict) -> str:
+    """Of what bounds the loop, and how much of that the data sheet promises."""
+    seconds = 1e-3 * median(row["ms"])
+    if row["flops"] / TENSOR_CORE_FLOPS > row["bytes"] / HBM_BYTES:
+        return f"{row['flops'] / seconds * 1e-12:.0f} TFLOP/s, {row['flops'] / seconds / TENSOR_CORE_FLOPS:.2f}"
+    return f"{row['bytes'] / seconds * 1e-12:.2f} TB/s, {row['bytes'] / seconds / HBM_BYTES:.2f}"
+
+
+def loops_table(results: Results, _ranks: int, held_out: bool = False) -> str:
+    rows = loop_rows(results, held_out)
     lines = [[name + mark(rows, name), f"{median(row['ms']):.3f}", f"{row['roofline_ms']:.3f}",
-              f"{row['roofline_ms'] / median(row['ms']):.2f}"] if row.get("ms")
-             else [name + mark(rows, name), failure(row), "", ""] for name, (row, _) in rows.items()]
-    text = table(["loop", "ms", "roofline ms", "of its roofline"], lines)
+              f"{row['roofline_ms'] / median(row['ms']):.2f}", reached(row)] if row.get("ms")
+             else [name + mark(rows, name), failure(row), "", "", ""] for name, (row, _) in rows.items()]
+    text = table(["loop", "ms", "roofline ms", "of its roofline", "reached, and of the data sheet"], lines)
     return text + footnote(text) + sources(rows)

@@ -5,7 +5,8 @@ Rank 0 writes JSON with every sample.
 Launches of one process are alike, and processes are not: each has its memory elsewhere. So a round is one observation.
 In each, gpu_bench starts anew, and Python's ranks make a world of their own (a group: its kernels, signals and
 buffers); both allocate anew for every product, beside memory of random sizes that Python holds, and fill it with normal
-values, have three sets of operands and results, and launch for as long before the first launch that is timed. Whoever
+values, have three sets of operands and results, and rest and then launch for as long before the first launch that is
+timed: without the rest those that came second had clocks of 0.9 to 1.1 GHz, not 1.4, to the end of it. Whoever
 is first in one round is last in the next. When gpu_bench's turn comes, Python has given back all but what it holds.
 
 Forms of a call: 'plain' takes ordinary tensors and makes its result; 'in place' is one with out=, and with GEMM+AR's
@@ -37,11 +38,12 @@ LAYERS = (4096, 22016), (4096, 28672), (8192, 57344)  # hidden size, columns of 
 FORMS = "plain", "in_place", "symmetric"
 NUM_SETS = 3  # as gpu_bench programs has of these sizes
 WARMUP_MS = 400  # as gpu_bench programs; GPUs that rested while a process began are faster for a while
+REST_MS = 300  # as gpu_bench programs; launches soon after others' end are slowed down beyond their warm-up
 MOST_CALLS = 5000
 CPP_S = 100  # that a round of gpu_bench may take
 HELD_UNITS, HELD_UNIT_BYTES = 64, 64 << 20  # at most, of memory that moves the rest
 if not ON_GPU:
-    WARMUP_MS, HELD_UNIT_BYTES = 1, 1
+    WARMUP_MS, REST_MS, HELD_UNIT_BYTES = 1, 1, 1
 
 
 def cases_of(ranks: int, only: str, divisor: int) -> list:
@@ -170,6 +172,7 @@ def cpp_turn(ranks: Ranks, options, files: list) -> list:
 
 def in_a_row(ranks: Ranks, call, options) -> list:
     """Milliseconds of calls without a pause between or before them, slowest rank, as gpu_bench programs has them."""
+    time.sleep(1e-3 * REST_MS)
     call(0)
     synchronize()
     begin = time.monotonic()
@@ -274,7 +277,8 @@ def main():
     result = {"machine": torch.cuda.get_device_name(0) if ON_GPU else "CPU", "driver": options.driver,
               "commit": options.commit,
               "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-              "torch": torch.__version__, "ranks": ranks.size, "seed": options.seed, "warmup_ms": options.warmup,
+              "torch": torch.__version__, "ranks": ranks.size, "seed": options.seed, "rest_ms": REST_MS,
+              "warmup_ms": options.warmup,
               "samples_of_a_round": options.samples, "rounds_s": []}
     with tempfile.TemporaryDirectory(prefix="stretto-pair-") as folder:
         files = write_programs(ranks, cases, options.forms, pathlib.Path(folder))

@@ -39,7 +39,8 @@ def overlap_table(results: Results, ranks: int, ops: tuple = ("ag_gemm", "gemm_r
         if "error" in row:
             lines.append([operator(row) + mark(ours, key), failure(row), *[""] * 9])
     text = table(["operator (m, n or k of a rank)", "ours ms", "config", "GEMM", "GEMM beside traffic", "NCCL",
-                  "sequence", "sequence / ours", "E_overlap", "PyTorch", "faster"], lines)
+                  "sequence", "sequence / ours", "E_overlap", "PyTorch, another run",
+                  "faster, ours or sequence"], lines)
     summary = (f"\nOf {sum(won.values())} rows ours is faster than the sequence in {won['ours']}, the sequence in "
                f"{won['sequence']}, neither in {won['neither']}.\n") if lines else ""
     summary += hidden_summary(long)
@@ -77,12 +78,24 @@ def async_tp_table(results: Results, ranks: int) -> str:
                   "sequence / PyTorch's"], lines) + sources(rows)
 
 
+def unmeasured_over_sequence(row: dict):
+    """Of what the chooser takes where nothing is measured, or None in files from before that was timed."""
+    if "unmeasured" not in row:
+        return None
+    chosen = row["own_ms"] if row["unmeasured_is_sequence"] else row["unmeasured_ms"] or row["fused_ms"]
+    return ratio(chosen, min((row["nccl_ms"], row["own_ms"]), key=median))
+
+
 def sweep_table(results: Results, ranks: int) -> str:
+    def blind(row: dict) -> str:
+        r = unmeasured_over_sequence(row)
+        return "-" if r is None else f"{'own collective' if row['unmeasured_is_sequence'] else 'fused'} {times(r, 3)}"
+
     rows = results.rows(["sweep"], "sweep", shape_key, ranks)
     lines, won, worst = [], collections.Counter(), []
     for key, (row, _) in rows.items():
         if "error" in row:
-            lines.append([operator(row) + mark(rows, key), failure(row), *[""] * 6])
+            lines.append([operator(row) + mark(rows, key), failure(row), *[""] * 7])
             continue
         sequence = min((row["nccl_ms"], row["own_ms"]), key=median)
         r = ratio(row["fused_ms"], sequence)
@@ -91,9 +104,9 @@ def sweep_table(results: Results, ranks: int) -> str:
             worst.append((r.high, operator(row)))
         lines.append([operator(row) + mark(rows, key), row["mode"], f"{median(row['fused_ms']):.3f}",
                       short(row["config"]), f"{median(row['nccl_ms']):.3f}", f"{median(row['own_ms']):.3f}",
-                      times(r, 3), row["winner"]])
+                      times(r, 3), row["winner"], blind(row)])
     text = table(["operator (m, n or k of a rank)", "launched", "fused ms", "config", "with NCCL",
-                  "with our collective", "fused / faster sequence", "chosen"], lines)
+                  "with our collective", "fused / faster sequence", "chosen", "chosen without measuring / it"], lines)
     if worst:
         high, where = max(worst)
         text += (f"\nChosen: the fused operator in {won['fused']} of {sum(won.values())} rows, cuBLASLt and NCCL in "
@@ -120,8 +133,8 @@ def collectives_table(results: Results, ranks: int) -> str:
         lines.append([op.replace("_", " ") + (", eager" if mode == "eager" else "") + mark(ours, op),
                       f"{median(t['ours_ms']) * 1e3:.1f}", f"{median(t['nccl_ms']) * 1e3:.1f}", times(r),
                       f"{median(theirs[way]) * 1e3:.1f}" if way else "-", faster(r, "NCCL")])
-    text = table(["collective, in a graph", "ours us", "NCCL", "NCCL / ours", "PyTorch's symmetric memory", "faster"],
-                 lines)
+    text = table(["collective, in a graph", "ours us", "NCCL", "NCCL / ours", "PyTorch's symmetric memory, another run",
+                  "faster, ours or NCCL"], lines)
     return text + footnote(text) + sources(ours) + (sources(torch) if torch else "")
 
 

@@ -23,6 +23,7 @@
 #include "bench/gpu/products/gemm_fp8.h"
 #include "bench/gpu/products/loops.h"
 #include "bench/gpu/report.h"
+#include "bench/gpu/worlds/processes.h"
 #include "bench/gpu/worlds/startup.h"
 #include "bench/gpu/worlds/watchdog.h"
 #include "stretto/base/errors.h"
@@ -161,7 +162,7 @@ std::vector<LabelledProgram> all_programs(const Settings& s) {
   Fp8Options fp8 = fp8_options(s, kHopperSms);
   fp8.only.clear();  // applies to the labels of all
   add(fp8_programs(fp8));
-  add(loop_programs(kHopperSms));
+  for (bool held_out : {false, true}) add(loop_programs(kHopperSms, held_out));
   Settings attention = s;
   attention.only.clear();
   add(attention_programs(attention_runs(attention, kHopperSms, false)));
@@ -235,11 +236,15 @@ int predict_each(const Settings& s, std::vector<LabelledProgram> programs) {
 int run_loops(const Settings& s) {
   GpuWorld world({.size = 1});
   Report report(world, s);
-  compile_ahead(loop_programs(world.device(0).properties().num_sms));
-  measure_loops(
-      world,
-      {.only = s.only, .size = s.size, .samples = s.samples, .profile = s.profile, .seed = s.seed},
-      [&](const LoopResult& r) { report.keep("loops", r); });
+  compile_ahead(loop_programs(world.device(0).properties().num_sms, s.held_out));
+  measure_loops(world,
+                {.only = s.only,
+                 .held_out = s.held_out,
+                 .size = s.size,
+                 .samples = s.samples,
+                 .profile = s.profile,
+                 .seed = s.seed},
+                [&](const LoopResult& r) { report.keep("loops", r); });
   return report.finish("loops");
 }
 
@@ -382,6 +387,14 @@ int run_lines(const Settings& s) {
   Report report(world, s);
   measure_lines(world, {}, [&](const LinesResult& r) { report.keep("lines", r); });
   return report.finish("lines");
+}
+
+int run_world_of_processes(const Settings& s, ProcessesOptions options) {
+  options.seed = s.seed;
+  if (!options.part.empty()) return run_processes_part(options);
+  Report report(GpuWorld({.size = 1}), s);  // the processes make a world of their own
+  report.keep("processes", check_processes(options));
+  return report.finish("processes", fmt::format("P={}", options.ranks));
 }
 
 int run_startup(const Settings& s) {

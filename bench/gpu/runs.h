@@ -10,6 +10,7 @@
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/prediction/refit.h"
 #include "bench/gpu/products/gemm_shapes.h"
+#include "bench/gpu/worlds/processes.h"
 
 namespace stretto::bench {
 
@@ -19,6 +20,7 @@ struct Settings {
   std::string only;
   std::string traces;                            // a folder
   std::int64_t size = 0;                         // of loops that are cubes
+  bool held_out = false;                         // loops
   std::int64_t tokens = 0, hidden = 0, ffn = 0;  // ep-moe, instead of the models'
   int launches = 3, back_to_back = 1, rounds = 1, world_size = 1;
   GemmShape shape{.label = "gemm", .m = 8192, .n = 8192, .k = 8192};
@@ -29,6 +31,7 @@ struct Settings {
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
   int samples = 60;
   double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while
+  int rest_ms = 300;                // programs, before each: else what ran before it sets its clock
   std::vector<int> ranks = {1, 2};  // predict-points
   std::string file, calibrated;     // points
   RefitOptions refit;
@@ -53,6 +56,8 @@ int run_watchdog(const Settings& s);
 int run_graph_fetch(const Settings& s);
 int run_copies(const Settings& s);
 int run_lines(const Settings& s);
+// What `options` says of one rank, as the command starts itself, too.
+int run_world_of_processes(const Settings& s, ProcessesOptions options);
 int run_startup(const Settings& s);
 int run_predict_points(const Settings& s);
 int run_points(const Settings& s);

@@ -29,6 +29,7 @@ MAKERS = {
     "scoreboard": scoreboard_table,
     "gemm": kernels.gemm_table, "gemm-tp2": lambda results, n: kernels.gemm_table(results, n, "gemm-tp2"),
     "fp8": kernels.fp8_table, "fp8-pair": kernels.fp8_pair_table, "loops": kernels.loops_table,
+    "loops-held-out": lambda results, n: kernels.loops_table(results, n, held_out=True),
     "attention": kernels.attention_table, "attention-pair": kernels.attention_pair_table,
     "packed-pair": contests.packed_pair_table, "paged-pair": contests.paged_pair_table,
     "attention-ranks": ranks.attention_ranks_table,

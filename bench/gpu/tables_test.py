@@ -176,12 +176,18 @@ class Tables(MadeResults):
                "config": "tile=128x256x64 scatter=copy_engine", "nccl_ms": [4.0] * 3}
         self.result("gpu-sweep-x2-2026-01-02.json", sweep=[
             {**row, "m": 1024, "fused_ms": [1.0, 1.0, 1.5], "own_ms": [2.0] * 3},
+            {**row, "m": 4096, "fused_ms": [1.0] * 3, "own_ms": [2.0] * 3, "unmeasured": "tile",
+             "unmeasured_is_sequence": False, "unmeasured_ms": [3.0] * 3},
+            {**row, "m": 8192, "fused_ms": [1.0] * 3, "own_ms": [2.0] * 3, "unmeasured": "sequence",
+             "unmeasured_is_sequence": True, "unmeasured_ms": []},
             {**row, "m": 2048, "fused_ms": [5.0] * 3, "own_ms": [6.0] * 3, "winner": "NCCL"}])
         text = self.tables("--print", "sweep-x2").stdout
         self.assertIn("| GEMM+RS 1024, n = 4096, k = 7168 | eager | 1.000 | 128x256 copy engine | 4.000 | 2.000 "
-                      "| 0.500 [0.500, 0.750] | fused |", text)
+                      "| 0.500 [0.500, 0.750] | fused | - |", text)
+        self.assertIn("| fused | fused 1.500 [1.500, 1.500] |", text)
+        self.assertIn("| fused | own collective 1.000 [1.000, 1.000] |", text)
         self.assertIn("| 1.250 [1.250, 1.250] | NCCL |", text)
-        self.assertIn("the fused operator in 1 of 2 rows, cuBLASLt and NCCL in 1", text)
+        self.assertIn("the fused operator in 3 of 4 rows, cuBLASLt and NCCL in 1", text)
         self.assertIn("0.750 (GEMM+RS 1024", text)
 
     def test_exchange(self):
@@ -436,6 +442,10 @@ class Scoreboard(MadeResults):
         self.assertEqual(self.line(name)[2], "0.90")
         self.result("gpu-moe-x2-2026-01-03.json", moe=[row(16384, 7e9, 2.0)])  # by the weights
         self.assertEqual(self.line(name)[2], "**0.38 to 0.90**")
+        spread = [{**row(m, 6.3e11, 9.0), "graph": {"ours_ms": [ours], "sequence_ms": [1.5]}}
+                  for m, ours in ((64, 9.0), (8192, 1.2), (16384, 1.25))]
+        self.result("gpu-ep-moe-x2-2026-01-02.json", ep_moe=spread)
+        self.assertEqual(self.line("the same from 8,192 tokens on, exchange")[1:3], ["-", "**0.72 to 0.75**"])
 
     def test_whole_layers_of_experts(self):
         def row(case, theirs, ours):

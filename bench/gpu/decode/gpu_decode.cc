@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "bench/gpu/decode/decode_models.h"
+#include "bench/gpu/decode/decode_samples.h"
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/copy_rate.h"
 #include "stretto/base/errors.h"
@@ -53,11 +54,6 @@ void say(fmt::format_string<Args...> text, Args&&... args) {
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
 }
 
 ModelConfig config_of(const Settings& s) {
@@ -126,10 +122,10 @@ int best_of(const float* logits, std::int64_t vocab) {
 }
 
 struct Decode {
-  double eager_ms = 0, step_ms = 0, replay_ms = 0, early_ms = 0;  // per token
-  double greedy_ms = 0, early_greedy_ms = 0;                      // the GPU choosing
-  bool early_same = false;                                        // the logits, bit by bit
-  bool greedy_same = false;                                       // the tokens
+  std::vector<double> eager_ms, step_ms, replay_ms, early_ms;  // of each sample, per token
+  double greedy_ms = 0, early_greedy_ms = 0;                   // the GPU choosing
+  bool early_same = false;                                     // the logits, bit by bit
+  bool greedy_same = false;                                    // the tokens
 };
 
 // Milliseconds a token of as many as `expected` holds, which the GPU chooses from `token` on; and
@@ -151,8 +147,9 @@ std::pair<double, bool> time_greedy(GpuForwardStep& step, int token, std::int64_
   return {ms, chosen == expected};
 }
 
-// Milliseconds of a replay of the captured step, the host enqueuing eight at a time.
-double time_replays(GpuForwardStep& step) {
+// Milliseconds of a replay of the captured step, on average of each eight that the host enqueues at
+// a time.
+std::vector<double> time_replays(GpuForwardStep& step) {
   std::vector<double> ms;
   step.replay(4);
   for (int i = 0; i < 10; ++i) {
@@ -161,7 +158,7 @@ double time_replays(GpuForwardStep& step) {
     step.replay(kTimes);
     ms.push_back(seconds_since(begin) * 1e3 / kTimes);
   }
-  return median(ms);
+  return ms;
 }
 
 // The same step with launches that overlap at their edges.
@@ -194,23 +191,19 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
     return seconds_since(begin) * 1e3;
   };
   Decode d;
-  std::vector<double> ms;
   {
     GpuModelOptions plain = step_options(s);
     plain.graphs = false;
     std::unique_ptr<ForwardStep> eager = model.make_step(1, plain);
-    for (int i = 0; i < 8; ++i) ms.push_back(one(*eager));
-    d.eager_ms = median(ms);
+    for (int i = 0; i < 8; ++i) d.eager_ms.push_back(one(*eager));
   }
   for (int i = 0; i < 4; ++i) one(step);
-  ms.clear();
   int first = token;
   std::vector<int> chosen;
   for (int i = 0; i < s.tokens; ++i, ++past) {
-    ms.push_back(one(step));
+    d.step_ms.push_back(one(step));
     chosen.push_back(token);
   }
-  d.step_ms = median(ms);
   d.replay_ms = time_replays(step);
   std::tie(d.greedy_ms, d.greedy_same) = time_greedy(step, first, s.context, chosen);
   if (s.early) time_early(s, model, step, first, s.context, chosen, d);
@@ -253,7 +246,7 @@ Json time_prompt(const Settings& s, GpuModel& model) {
     const char* which = choose ? "chosen" : "default";
     say("  {} tokens in {} steps with {} configs: {:.3f} ms", rows, last / bound + 1, which,
         median(ms));
-    out[which]["ms"] = median(ms);
+    keep_samples(out[which], "", ms);
     out[which]["tokens"] = rows;
     out[which]["steps"] = last / bound + 1;
     for (const auto& t : static_cast<GpuForwardStep&>(*step).time_stages(9)) {
@@ -309,17 +302,19 @@ Json time_tries(const Settings& s, GpuModel& model) {
     for (const std::string& slots : {std::string("0:0:0"), text}) {
       GpuModelOptions options = step_options(s);
       options.slots = parse_slots(slots);
-      double ms = time_replays(*captured_step(s, model, options));
-      say("  slots {}: {:.3f} ms", slots, ms);
-      out.push_back({{"slots", slots}, {"early_ms", ms}});
+      std::vector<double> ms = time_replays(*captured_step(s, model, options));
+      say("  slots {}: {:.3f} ms", slots, median(ms));
+      out.push_back({{"slots", slots}});
+      keep_samples(out.back(), "early", ms);
     }
   }
   return out;
 }
 
 // Every launch of a step whose launches start early, with and without the exchange between ranks;
-// `replay_ms`, where it is not null: of a token.
-Json time_launches(const Settings& s, GpuModel& model, bool exchanges, double* replay_ms) {
+// `replay_ms`, where it is not null: of a token, every sample.
+Json time_launches(const Settings& s, GpuModel& model, bool exchanges,
+                   std::vector<double>* replay_ms) {
   GpuModelOptions options = step_options(s);
   options.exchanges = exchanges;
   auto step = captured_step(s, model, options);
@@ -359,24 +354,22 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
       read += b.bytes();
     }
   }
-  double best_ms = s.early ? std::min(d.early_ms, d.replay_ms) : d.replay_ms;
+  double replay_ms = median(d.replay_ms), early_ms = s.early ? median(d.early_ms) : 0;
+  double best_ms = s.early ? std::min(early_ms, replay_ms) : replay_ms;
   double rate = static_cast<double>(read) / (best_ms * 1e-3);
   say("  per token: {:.3f} ms replayed, {:.3f} ms with the host choosing, {:.3f} ms launch by "
       "launch",
-      d.replay_ms, d.step_ms, d.eager_ms);
+      replay_ms, median(d.step_ms), median(d.eager_ms));
   say("  {:.3f} ms with the GPU choosing, {}", d.greedy_ms,
       d.greedy_same ? "the same tokens" : "OTHER TOKENS");
   if (s.early) {
-    say("  {:.3f} ms with launches that start early, {}; {:.3f} ms with the GPU choosing",
-        d.early_ms, d.early_same ? "the same logits" : "OTHER LOGITS", d.early_greedy_ms);
+    say("  {:.3f} ms with launches that start early, {}; {:.3f} ms with the GPU choosing", early_ms,
+        d.early_same ? "the same logits" : "OTHER LOGITS", d.early_greedy_ms);
   }
   say("  {:.1f} tokens/s, {:.2f} GB read per rank and token, {:.2f} TB/s, {:.1f} % of the copy",
       1e3 / best_ms, static_cast<double>(read) / 1e9, rate / 1e12, 100 * rate / copied);
   Json out = {{"tp", ranks},
-              {"replay_ms", d.replay_ms},
-              {"step_ms", d.step_ms},
-              {"eager_ms", d.eager_ms},
-              {"early_ms", d.early_ms},
+              {"early_ms", early_ms},
               {"best_ms", best_ms},
               {"greedy_ms", d.greedy_ms},
               {"early_greedy_ms", d.early_greedy_ms},
@@ -386,6 +379,10 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
               {"weight_bytes", model.weight_bytes()},
               {"copy_bytes_per_s", copied},
               {"of_copy", rate / copied}};
+  keep_samples(out, "replay", d.replay_ms);
+  keep_samples(out, "step", d.step_ms);
+  keep_samples(out, "eager", d.eager_ms);
+  if (s.early) keep_samples(out, "early", d.early_ms);
   if (!s.tries.empty()) out["tries"] = time_tries(s, model);
   if (s.prompt > 0) out["prompt"] = time_prompt(s, model);
   if (!s.stages) return out;
@@ -395,10 +392,10 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
   out["stages"] = time_launches(s, model, true, nullptr);
   if (ranks == 1 || !s.exchanges) return out;
   say("  the same where the ranks' parts of sums stay as they are:");
-  double ms = 0;
+  std::vector<double> ms;
   out["without_exchange"]["stages"] = time_launches(s, model, false, &ms);
-  out["without_exchange"]["early_ms"] = ms;
-  say("  {:.3f} ms a token so, {:.3f} ms less", ms, d.early_ms - ms);
+  keep_samples(out["without_exchange"], "early", ms);
+  say("  {:.3f} ms a token so, {:.3f} ms less", median(ms), early_ms - median(ms));
   return out;
 }
 

@@ -10,7 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/choose/candidates.h"
+#include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 
@@ -98,39 +98,28 @@ std::vector<OverlapCandidate> few_rows(const OverlapShape& s, int sms) {
   return out;
 }
 
-struct Unmeasured {
-  bool sequence;
-  OverlapCandidate config;
-};
-
-// The choice for which nothing is measured.
-Unmeasured unmeasured(const OverlapShape& s) {
-  auto of = [](const auto& desc, auto* make) {
-    OpCandidates offered;
-    add_sequence(offered, desc);
-    std::vector<OverlapCandidate> usual;
-    add(usual, "default", desc, std::vector{default_config(desc, Target::kCuda)}, make);
-    return Unmeasured{offered.prefers_sequence, std::move(usual.front())};
-  };
-  switch (s.kind) {
-    case OverlapKind::kAgGemm:
-      return of(ag_gemm_desc(s), ag_gemm);
-    case OverlapKind::kGemmRs:
-      return of(gemm_rs_desc(s), gemm_rs);
-    case OverlapKind::kGemmAr:
-      return of(gemm_ar_desc(s), gemm_ar);
-  }
-  return {};
+// The choice for which nothing is measured, by the machine file of as many H200s.
+// The sequence where it has no program.
+OverlapCandidate unmeasured(const OverlapShape& s) {
+  std::string op = bench::name(s.kind);
+  OpShape shape{.world_size = s.world_size,
+                .m = s.rank.m,
+                .n = s.rank.n,
+                .k = s.rank.k,
+                .dtype = kDType,
+                .target = Target::kCuda};
+  OpCandidates offered = candidates(op, shape);
+  ChooseOptions options{.machine = predict::find_machine(fmt::format("h200x{}", s.world_size)),
+                        .eager = !s.decode};
+  Choice choice = choose(op, shape, offered, options);
+  if (choice.is_sequence) return {.config = choice.config};
+  return {.config = choice.config, .program = find_candidate(offered, choice.config)->program()};
 }
 
 std::vector<OverlapCandidate> candidates_of(const OverlapShape& s, int sms) {
   std::vector<OverlapCandidate> out =
       s.decode ? few_rows(s, sms) : overlap_candidates(s, sms, false);
   if (out.size() > kMostCandidates) out.resize(kMostCandidates);
-  OverlapCandidate usual = unmeasured(s).config;
-  if (std::ranges::none_of(out, [&](const auto& c) { return c.config == usual.config; })) {
-    out.push_back(std::move(usual));
-  }
   return out;
 }
 
@@ -169,7 +158,14 @@ class Sweep {
 
   void make_candidates() {
     int sms = world_.device(0).properties().num_sms;
-    for (const OverlapCandidate& made : candidates_of(result_.shape, sms)) {
+    std::vector<OverlapCandidate> tried = candidates_of(result_.shape, sms);
+    OverlapCandidate blind = unmeasured(result_.shape);
+    result_.unmeasured = blind.config;
+    result_.unmeasured_is_sequence = blind.program.roles.empty();
+    bool another = std::ranges::none_of(
+        tried, [&](const OverlapCandidate& c) { return c.config == blind.config; });
+    if (another && !result_.unmeasured_is_sequence) tried.push_back(std::move(blind));
+    for (const OverlapCandidate& made : tried) {
       std::string why = made.error.empty() ? load(made) : made.error;
       if (!why.empty()) result_.dropped.push_back(made.config + ": " + why);
     }
@@ -225,19 +221,16 @@ class Sweep {
     if (medians.back() < std::min(*best, *fused_end)) result_.winner = SweepResult::Winner::kOwn;
     Candidate& fused = which_[static_cast<std::size_t>(best - medians.begin())];
     result_.config = fused.config;
-    auto [sequence, usual] = unmeasured(result_.shape);
-    result_.prefers_sequence = sequence;
-    result_.default_config = usual.config;
-    auto of_default = std::ranges::find(which_, usual.config, &Candidate::config);
-    bool another = of_default != which_.end() && of_default->config != fused.config;
+    auto blind = std::ranges::find(which_, result_.unmeasured, &Candidate::config);
+    bool another = blind != which_.end() && blind->config != fused.config;
     int samples =
         std::clamp(static_cast<int>(kMsOfSamples / *best), kLeastSamples, options_.samples);
     std::vector<RanksCall> last = {fused.call};
-    if (another) last.push_back(of_default->call);
+    if (another) last.push_back(blind->call);
     auto ms = timed(last, samples);
     fused.instance->wait();
     result_.fused_ms = std::move(ms[0]);
-    if (another) result_.default_ms = std::move(ms[1]);
+    if (another) result_.unmeasured_ms = std::move(ms[1]);
     result_.nccl_ms = std::move(*(ms.end() - 2));
     result_.own_ms = std::move(ms.back());
     unfused_.run(kNumSets - 1);
@@ -288,10 +281,10 @@ Json SweepResult::to_json() const {
               {"mode", graph ? "graph" : "eager"},
               {"config", config},
               {"winner", name(winner)},
-              {"prefers_sequence", prefers_sequence},
-              {"default_config", default_config},
+              {"unmeasured", unmeasured},
+              {"unmeasured_is_sequence", unmeasured_is_sequence},
               {"fused_ms", fused_ms},
-              {"default_ms", default_ms},
+              {"unmeasured_ms", unmeasured_ms},
               {"nccl_ms", nccl_ms},
               {"own_ms", own_ms},
               {"dropped", dropped}};

@@ -29,13 +29,13 @@ struct SweepResult {
   bool graph = false;  // in captured graphs
   std::string config;  // the fastest fused one
   Winner winner = Winner::kFused;
-  // What the chooser takes unmeasured, unless it predicts another to be a tenth faster: the
-  // sequence with our collective, or else the default config.
-  bool prefers_sequence = false;
-  std::string default_config;
-  // Of the slowest rank, sample by sample: the fastest config, the default one where it runs and is
+  // What the chooser takes where nothing is measured: a config, or the sequence with our
+  // collective.
+  std::string unmeasured;
+  bool unmeasured_is_sequence = false;
+  // Of the slowest rank, sample by sample: the fastest config, the unmeasured one where it is
   // another, and cuBLASLt with either collective.
-  std::vector<double> fused_ms, default_ms, nccl_ms, own_ms;
+  std::vector<double> fused_ms, unmeasured_ms, nccl_ms, own_ms;
   std::vector<std::string> dropped;  // configs that did not run, and why
 
   // fused / the faster sequence.

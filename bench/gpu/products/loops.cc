@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/gpu_harness/gpu_case.h"
@@ -17,6 +18,10 @@ namespace {
 constexpr double kHbmBytesPerSecond = 4.25e12, kFlopsPerSecond = 700e12;
 constexpr double kGood = 80;      // per cent
 constexpr int kSmallWorkers = 3;  // so that each has several tiles
+
+const std::vector<loops::Loop>& loops_of(bool held_out) {
+  return held_out ? loops::held_out_loops() : loops::all_loops();
+}
 
 // "" or what the small case shows.
 std::string check(GpuWorld& world, const loops::Loop& loop, std::uint64_t seed) {
@@ -67,6 +72,7 @@ double LoopResult::percent() const { return 100 * roofline_ms() / median_interva
 std::string LoopResult::to_string() const {
   std::string out = fmt::format("{:20} ", name);
   if (!error.empty()) return out + "FAILED: " + error;
+  if (ms.empty()) return out + "right";
   return out +
          fmt::format("right, {:8.4f} ms, roofline {:.4f} ms ({}), {:5.1f} per cent{}",
                      median_interval(ms).median, roofline_ms(),
@@ -76,18 +82,19 @@ std::string LoopResult::to_string() const {
 
 Json LoopResult::to_json() const {
   Json out = {{"name", name}, {"bytes", bytes}, {"flops", flops}};
+  if (held_out) out["held_out"] = true;
   if (!error.empty()) {
     out["error"] = error;
-  } else {
+  } else if (!ms.empty()) {
     out.update({{"roofline_ms", roofline_ms()}, {"percent", percent()}, {"ms", ms}});
   }
   return out;
 }
 
-std::vector<LabelledProgram> loop_programs(int num_sms) {
+std::vector<LabelledProgram> loop_programs(int num_sms, bool held_out) {
   std::vector<LabelledProgram> out;
-  for (const loops::Loop& loop : loops::all_loops()) {
-    std::string label = std::string("loop ") + loop.name;
+  for (const loops::Loop& loop : loops_of(held_out)) {
+    std::string label = fmt::format("loop {}{}", held_out ? "held out: " : "", loop.name);
     out.push_back({label + " small", loop.program(loop.small, kSmallWorkers)});
     out.push_back({label, loop.program(loop.large, num_sms)});
   }
@@ -111,17 +118,20 @@ bool resize(loops::Loop& loop, std::int64_t size) {
 
 void measure_loops(GpuWorld& world, const LoopsOptions& options,
                    const std::function<void(const LoopResult&)>& done) {
-  RandomFill random(world, options.seed);
+  std::optional<RandomFill> random;  // takes a while where it is not needed
   int num_sms = world.device(0).properties().num_sms;
-  for (loops::Loop loop : loops::all_loops()) {
+  for (loops::Loop loop : loops_of(options.held_out)) {
     if (!resize(loop, options.size)) continue;
-    LoopResult result{.name = loop.name, .flops = loop.flops};
+    LoopResult result{.name = loop.name, .held_out = options.held_out, .flops = loop.flops};
     if (result.name.find(options.only) == std::string::npos) continue;
     try {
       Program program = loop.program(loop.large, num_sms);
       result.bytes = static_cast<double>(bytes_of_tensors(program));
       result.error = check(world, loop, options.seed);
-      if (result.error.empty()) result.ms = time_loop(world, program, random, options);
+      if (result.error.empty() && (options.samples > 0 || options.profile)) {
+        if (!random) random.emplace(world, options.seed);
+        result.ms = time_loop(world, program, *random, options);
+      }
     } catch (const Fault& e) {
       result.error = e.what();
       world.synchronize();

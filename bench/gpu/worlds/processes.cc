@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "bench/gpu/harness/check.h"
 #include "stretto/base/errors.h"
@@ -167,15 +168,6 @@ bool RankOfProcesses::death() {
   return say(fmt::format("the killed rank is named after {} ms: {}", ms.count(), heard), error);
 }
 
-int run_part(const ProcessesOptions& options) {
-  ::alarm(kLongestPartSeconds);
-  RankOfProcesses rank(options);
-  bool well = options.part == "work" ? rank.work() : rank.death();
-  auto at = static_cast<off_t>(meeting_point_of_environment()->rank);
-  if (well && options.report >= 0) well = ::pwrite(options.report, &kWell, 1, at) == 1;
-  return well ? 0 : 1;
-}
-
 // ---- The command that starts them.
 
 bool start_part(const ProcessesOptions& options, const std::string& part, int num_well) {
@@ -225,20 +217,44 @@ bool memory_is_back(const cuda::Device& device, std::size_t free_before) {
 
 }  // namespace
 
-int run_processes(const ProcessesOptions& options) {
-  if (!options.part.empty()) return run_part(options);
+int run_processes_part(const ProcessesOptions& options) {
+  ::alarm(kLongestPartSeconds);
+  RankOfProcesses rank(options);
+  bool well = options.part == "work" ? rank.work() : rank.death();
+  auto at = static_cast<off_t>(meeting_point_of_environment()->rank);
+  if (well && options.report >= 0) well = ::pwrite(options.report, &kWell, 1, at) == 1;
+  return well ? 0 : 1;
+}
+
+ProcessesResult check_processes(const ProcessesOptions& options) {
+  auto begin = Clock::now();
   cuda::Device device(0);
   std::vector<LabelledProgram> programs;
   for (const CheckCase& c : cases(options)) programs.push_back({c.label, c.program()});
   compile_ahead(programs);
   std::size_t free_before = device.memory().free_bytes;
-  bool work = start_part(options, "work", options.ranks);
-  bool death = start_part(options, "death", options.ranks - 1);
-  bool back = memory_is_back(device, free_before);
-  bool ok = work && death && back;
-  fmt::print("processes: {} (P={}{}, seed {})\n", ok ? "ok" : "FAILED", options.ranks,
-             options.one_device ? ", one GPU" : "", options.seed);
-  return ok ? 0 : 1;
+  ProcessesResult r{.ranks = options.ranks, .one_device = options.one_device};
+  r.work = start_part(options, "work", options.ranks);
+  r.death = start_part(options, "death", options.ranks - 1);
+  r.memory_back = memory_is_back(device, free_before);
+  for (auto [well, what] :
+       {std::pair{r.work, "work"}, {r.death, "death"}, {r.memory_back, "memory"}}) {
+    if (!well) r.error += fmt::format("{}{}", r.error.empty() ? "" : ", ", what);
+  }
+  r.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return r;
+}
+
+std::string ProcessesResult::to_string() const {
+  return fmt::format("{:6} {} processes{}, {:.0f} s{}", error.empty() ? "ok" : "FAILED", ranks,
+                     one_device ? " on one GPU" : "", seconds, error.empty() ? "" : ": " + error);
+}
+
+Json ProcessesResult::to_json() const {
+  Json out = {{"ranks", ranks}, {"one_device", one_device},   {"work", work},
+              {"death", death}, {"memory_back", memory_back}, {"seconds", seconds}};
+  if (!error.empty()) out["error"] = error;
+  return out;
 }
 
 }  // namespace stretto::bench

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "stretto/base/json.h"
+
 namespace stretto::bench {
 
 struct ProcessesOptions {
@@ -17,8 +19,25 @@ struct ProcessesOptions {
   int report = -1;   // a file, of which each rank that ended well marks its byte
 };
 
-// Prints a line per case, "ok" or "FAILED"; the exit status. Ends within minutes, whatever hangs.
-// DeviceError without a GPU.
-int run_processes(const ProcessesOptions& options);
+// Of the command that starts them.
+struct ProcessesResult {
+  int ranks = 0;
+  bool one_device = false;
+  bool work = false;         // every case was right on every rank
+  bool death = false;        // the others named the killed rank, soon
+  bool memory_back = false;  // of processes that have ended nothing was left on GPU 0
+  double seconds = 0;
+  std::string error;  // what of it was not so; empty: nothing
+
+  std::string to_string() const;
+  Json to_json() const;
+};
+
+// Starts the processes, which print a line per case, "ok" or "FAILED". Ends within minutes,
+// whatever hangs. DeviceError without a GPU.
+ProcessesResult check_processes(const ProcessesOptions& options);
+
+// One of them, whose part is not empty; its exit status.
+int run_processes_part(const ProcessesOptions& options);
 
 }  // namespace stretto::bench

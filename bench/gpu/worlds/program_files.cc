@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
@@ -44,6 +45,7 @@ int run_part(const Settings& s, const std::vector<std::string>& files) {
   for (const std::string& file : files) {
     Program program = read_program(file, world.size());
     GpuProgram ready(world, program, num_launch_sets(program, world), random);
+    std::this_thread::sleep_for(std::chrono::milliseconds(s.rest_ms));
     std::vector<double> ms = time_in_a_row(
         world, ready.call(),
         {.num_sets = ready.num_sets(), .warmup_ms = s.warmup_ms, .samples = s.samples});
@@ -72,7 +74,9 @@ int run_program_files(const Settings& s, const std::vector<std::string>& files, 
                                       "--samples",
                                       std::to_string(s.samples),
                                       "--warmup",
-                                      std::to_string(s.warmup_ms)};
+                                      std::to_string(s.warmup_ms),
+                                      "--rest",
+                                      std::to_string(s.rest_ms)};
   if (!s.out.empty()) command.insert(command.end(), {"-o", s.out});
   command.insert(command.end(), files.begin(), files.end());
   return launch_processes({.num_processes = s.world_size, .command = command});

@@ -12,11 +12,13 @@
 #include <random>
 #include <utility>
 
+#include "bench/gpu/experts/moe_shapes.h"
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/attention/attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
@@ -75,10 +77,58 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
+// Memory of every rank for the launches of a program.
+struct LaunchMemory {
+  std::vector<SymmetricGpuMemory> tensors;  // empty for buffers
+  GpuLaunchArgs args;
+};
+
 struct Operator {
   std::string text;
   Program program;
+  // Before a launch with m rows: what the tables hold then. Not timed.
+  std::function<void(const GpuWorld&, const LaunchMemory&, std::int64_t m)> set_tables = {};
 };
+
+template <typename Element>
+void upload(const GpuWorld& world, int rank, const Program& program, const LaunchMemory& memory,
+            const char* name, const std::vector<Element>& values) {
+  const auto t = static_cast<std::size_t>(program.find_tensor(name));
+  world.stream(rank).upload(memory.tensors[t].on[static_cast<std::size_t>(rank)].address(),
+                            values.data(), values.size() * sizeof(Element));
+}
+
+// The first layer of Mixtral 8x7B's experts, each split over the ranks. Tokens go to other experts
+// with every m.
+Operator expert_layer(int ranks) {
+  MoeShape shape{.model = "mixtral-8x7b",
+                 .hidden = kHidden,
+                 .ffn = kWide,
+                 .num_experts = 8,
+                 .top_k = 2,
+                 .m = kMaxRows,
+                 .world_size = ranks};
+  AgGroupedDesc layer = first_layer(shape);
+  AgGroupedConfig config = default_config(layer, Target::kCuda);
+  Program program = ag_grouped_gemm(layer, config);
+  ExpertTiles tiles = tiles_of(layer, config);
+  TileOrder order =
+      default_order(tiles, Target::kCuda, {.ffn = shape.ffn / ranks, .hidden = shape.hidden});
+  auto set_tables = [=](const GpuWorld& world, const LaunchMemory& memory, std::int64_t m) {
+    MoeShape launched = shape;
+    launched.m = m;
+    std::vector<std::int32_t> chosen = random_experts(launched, static_cast<std::uint64_t>(m));
+    for (int r : world.local_ranks()) {
+      TileTables t = tile_tables(tiles, r, m, chosen, order);
+      upload(world, r, program, memory, "tiles_used", std::vector{t.used});
+      upload(world, r, program, memory, "tile_experts", t.experts);
+      upload(world, r, program, memory, "tile_needs", t.needs);
+      upload(world, r, program, memory, "row_tokens", t.tokens);
+      world.stream(r).synchronize();
+    }
+  };
+  return {"ag_grouped_gemm", program, set_tables};
+}
 
 std::vector<Operator> operators(int ranks) {
   std::vector<Operator> out;
@@ -93,6 +143,19 @@ std::vector<Operator> operators(int ranks) {
                    .b_dtype = kDType,
                    .c_dtype = kDType};
   add("gemm", gemm(product, default_config(product, Target::kCuda)));
+  GemmDesc scaled = product;
+  scaled.a_dtype = scaled.b_dtype = DType::kF8E4M3;
+  scaled.scaling = Scaling::kBlock;
+  add("gemm e4m3 block", gemm(scaled, default_config(scaled, Target::kCuda)));
+  AttentionDesc causal{.dtype = kDType,
+                       .weight_dtype = kDType,
+                       .m = kMaxRows,
+                       .max_tokens = kMaxRows,
+                       .num_heads = 32,
+                       .num_kv_heads = 8,
+                       .head_dim = 128,
+                       .world_size = ranks};
+  add("attention causal", attention(causal, default_config(causal, Target::kCuda)));
   if (ranks == 1) return out;
   auto shape = [&](OverlapKind kind, std::int64_t n, std::int64_t k) {
     return OverlapShape{.kind = kind, .rank = {.m = kMaxRows, .n = n, .k = k}, .world_size = ranks};
@@ -109,6 +172,32 @@ std::vector<Operator> operators(int ranks) {
       gemm_ar(reduced, default_config(reduced, ReduceShots::kTwo, Target::kCuda)));
   CollectiveDesc sum{.dtype = kDType, .m = kMaxRows, .n = kHidden, .world_size = ranks};
   add("all_reduce two-shot", all_reduce(sum, default_two_shot_config(sum, Target::kCuda)));
+  out.push_back(expert_layer(ranks));
+  return out;
+}
+
+// Random values but in tables, which hold nothing yet.
+LaunchMemory random_memory(const GpuWorld& world, const Program& program, std::uint64_t seed) {
+  RandomFill random(world, seed);
+  LaunchMemory memory;
+  memory.tensors.resize(program.tensors.size());
+  memory.args.tensors.resize(program.tensors.size());
+  for (std::size_t t = 0; t < program.tensors.size(); ++t) {
+    if (program.tensors[t].kind == TensorKind::kBuffer) continue;
+    memory.tensors[t] = random.allocate(storage_bytes(program, static_cast<int>(t)));
+    memory.args.tensors[t] = memory.tensors[t].addresses();
+  }
+  world.synchronize();
+  return memory;
+}
+
+// m rows, and nothing before them.
+std::vector<std::int64_t> extents_of(const Program& program, std::int64_t m) {
+  std::vector<std::int64_t> out;
+  for (const Var& v : program.vars) {
+    if (v.kind == VarKind::kExtent) out.push_back(m);
+    if (v.kind == VarKind::kScalar) out.push_back(0);
+  }
   return out;
 }
 
@@ -137,25 +226,17 @@ void measure(GpuWorld& world, const Operator& op, const StartupOptions& options,
     instance.reset();
     instance = start(world, op.program, r);
   }
-  RandomFill random(world, options.seed);
-  std::vector<SymmetricGpuMemory> memory;
-  GpuLaunchArgs args;
-  args.tensors.resize(op.program.tensors.size());
-  for (std::size_t t = 0; t < op.program.tensors.size(); ++t) {
-    if (op.program.tensors[t].kind == TensorKind::kBuffer) continue;
-    memory.push_back(random.allocate(storage_bytes(op.program, static_cast<int>(t))));
-    args.tensors[t] = memory.back().addresses();
-  }
-  world.synchronize();
+  LaunchMemory memory = random_memory(world, op.program, options.seed);
   std::vector<std::int64_t> rows(kMaxRows);
   std::iota(rows.begin(), rows.end(), 1);
   std::shuffle(rows.begin(), rows.end(), std::mt19937_64(options.seed));
   rows.resize(static_cast<std::size_t>(std::min<std::int64_t>(options.num_m, kMaxRows)));
   int kernels = cache.num_kernels();
   for (std::int64_t m : rows) {
-    args.extents = {m};
+    if (op.set_tables) op.set_tables(world, memory, m);
+    memory.args.extents = extents_of(op.program, m);
     Stopwatch watch;
-    instance->launch(args);
+    instance->launch(memory.args);
     r.new_m_ms.push_back(watch.ms());
     instance->wait();
   }

@@ -34,8 +34,8 @@ struct StartupResult {
   Json to_json() const;           // every sample
 };
 
-// The product and the fused operators of all ranks, the default config of each. Calls `done` after
-// each. Keeps its cache in a directory of its own, which it removes.
+// Products, attention and the fused operators of all ranks, the default config of each. Calls
+// `done` after each. Keeps its cache in a directory of its own, which it removes.
 void measure_startup(GpuWorld& world, const StartupOptions& options,
                      const std::function<void(const StartupResult&)>& done);
 

@@ -14,6 +14,7 @@
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/moe_case.h"
+#include "stretto/ops/moe/routing_case.h"
 
 namespace stretto {
 namespace {
@@ -62,24 +63,20 @@ struct Routes {
   }
 };
 
-// By seed: at random, all to one expert, all to one rank.
-Routes routes_of(const EpDesc& d, std::int64_t m, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  ExpertSplit split = split_of(d);
-  std::int64_t first = 0, end = d.num_experts;
-  if (seed % 4 == 1) {
-    first = static_cast<std::int64_t>(seed / 4) % d.num_experts;
-    end = first + 1;
-  } else if (seed % 4 == 2) {
-    first = split.first(0), end = split.end(0);
-  }
+Routes routes_of(const EpDesc& d, std::int64_t m, std::int64_t tile_tokens, std::uint64_t seed) {
+  const std::vector<std::int32_t> chosen = chosen_experts({.tokens = m,
+                                                           .top_k = d.top_k,
+                                                           .split = split_of(d),
+                                                           .tile_rows = tile_tokens,
+                                                           .exchanged = true},
+                                                          seed);
   std::int64_t share = ceil_div(m, std::int64_t{d.world_size});
   Routes routes;
   for (std::size_t r = 0; r < at(d.world_size); ++r) {
     std::int64_t count =
         std::clamp<std::int64_t>(m - static_cast<std::int64_t>(r) * share, 0, share);
-    auto& experts = routes.experts.emplace_back(at(count * d.top_k));
-    for (auto& e : experts) e = std::uniform_int_distribution<std::int64_t>(first, end - 1)(random);
+    auto first = chosen.begin() + std::min(static_cast<std::int64_t>(r) * share, m) * d.top_k;
+    routes.experts.emplace_back(first, first + count * d.top_k);
     auto& sent = routes.sent.emplace_back(at(d.world_size));
     for (int to = 0; to < d.world_size; ++to) {
       for (std::int64_t t = 0; t < count; ++t) {
@@ -129,9 +126,10 @@ double received_bytes(const EpDesc& d) {
 
 OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_dispatch(d, dispatch_config(d, s)), d.m, seed, s.rows);
+  const DispatchConfig cfg = dispatch_config(d, s);
+  MoeCase mc(ep_dispatch(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_dispatch {} m={}", to_string(d), mc.m);
-  Routes routes = routes_of(d, mc.m, seed);
+  Routes routes = routes_of(d, mc.m, cfg.tile_rows, seed);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
   set_experts(d, routes, Rows::kListed, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
@@ -187,9 +185,10 @@ void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
 
 OpCase send_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_send(d, send_config(d, s)), d.m, seed, s.rows);
+  const SendConfig cfg = send_config(d, s);
+  MoeCase mc(ep_send(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send {} m={}", to_string(d), mc.m);
-  Routes routes = routes_of(d, mc.m, seed);
+  Routes routes = routes_of(d, mc.m, cfg.tile_tokens, seed);
   expect_sent(d, routes, mc);
   std::size_t rows = at(d.rows_per_rank());
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
@@ -222,11 +221,12 @@ Values make_exact(Values& x, std::uint64_t seed) {
 
 OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_send_fp8(d, send_config(d, s)), d.m, seed, s.rows);
+  const SendConfig cfg = send_config(d, s);
+  MoeCase mc(ep_send_fp8(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send_fp8 {} m={}", to_string(d), mc.m);
   mc.c.tolerance = 0x1p-20;  // of scales; a step of e4m3 and of tables is much larger
   mc.c.scale = 0;
-  Routes routes = routes_of(d, mc.m, seed);
+  Routes routes = routes_of(d, mc.m, cfg.tile_tokens, seed);
   expect_sent(d, routes, mc);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), blocks = hidden / kScaleBlock;
   for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
@@ -258,24 +258,28 @@ PlaceConfig place_config(const EpDesc& d, const OpShape& s) {
   return c;
 }
 
-// Tokens with three different experts, or none, by seed all with the same three.
+// Tokens with three different experts; of some routings a rank has gaps, or none at all.
 OpCase place_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_place(d, place_config(d, s)), d.m, seed, s.rows);
+  const PlaceConfig cfg = place_config(d, s);
+  MoeCase mc(ep_place(d, cfg), d.m, seed, s.rows);
   mc.c.extents = {};
   mc.c.config = fmt::format("ep_place {}", to_string(d));
   ExpertSplit split = split_of(d);
+  const Routing routing = routing_of(seed);
   std::mt19937_64 random(seed);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     Values& experts = mc.in(r, "recv_experts");
-    std::vector<double> order(at(d.num_experts));
-    std::iota(order.begin(), order.end(), 0.0);
-    for (std::int64_t t = 0; t < d.received_rows(); ++t) {
-      if (seed % 3 != 1) std::shuffle(order.begin(), order.end(), random);
-      bool none = seed % 3 != 1 && random() % 4 == 0;
-      for (std::int64_t j = 0; j < d.top_k; ++j) {
-        experts[at(t * d.top_k + j)] = none ? -1 : order[at(j)];
-      }
+    const std::vector<std::int32_t> chosen = different_experts({.tokens = d.received_rows(),
+                                                                .top_k = d.top_k,
+                                                                .split = split,
+                                                                .tile_rows = cfg.tiles.tile_slots},
+                                                               routing, seed + r);
+    experts.assign(chosen.begin(), chosen.end());
+    const bool none = routing == Routing::kOneRank && (r + seed) % 2 == 0;
+    const bool gaps = routing == Routing::kRandom || routing == Routing::kSkewed;
+    for (auto row = experts.begin(); row != experts.end(); row += d.top_k) {
+      if (none || (gaps && random() % 4 == 0)) std::fill_n(row, d.top_k, -1.0);
     }
     auto rank = static_cast<int>(r);
     Values &slots = mc.out(r, "slots"), &offsets = mc.out(r, "offsets");
@@ -299,10 +303,10 @@ OpCase place_case(const OpShape& s, std::uint64_t seed) {
 }
 
 // Results lie where a shuffle puts them; rows of other ranks' experts have none.
-void expect_sums(const EpDesc& d, Rows places_of, std::uint64_t seed, MoeCase& mc) {
+void expect_sums(const EpDesc& d, Rows places_of, const Routes& routes, std::uint64_t seed,
+                 MoeCase& mc) {
   mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
   mc.c.scale = static_cast<double>(d.world_size);
-  Routes routes = routes_of(d, mc.m, seed);
   ExpertSplit split = split_of(d);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
   std::int64_t share = ceil_div(mc.m, std::int64_t{d.world_size});
@@ -338,9 +342,10 @@ void expect_sums(const EpDesc& d, Rows places_of, std::uint64_t seed, MoeCase& m
 
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = desc_of(s);
-  MoeCase mc(ep_combine(d, combine_config(d, s)), d.m, seed, s.rows);
+  const EpCombineConfig cfg = combine_config(d, s);
+  MoeCase mc(ep_combine(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_combine {} m={}", to_string(d), mc.m);
-  expect_sums(d, Rows::kListed, seed, mc);
+  expect_sums(d, Rows::kListed, routes_of(d, mc.m, cfg.tile_rows, seed), seed, mc);
   return std::move(mc.c);
 }
 
@@ -363,7 +368,7 @@ OpCase return_case(const OpShape& s, std::uint64_t seed) {
   const ReturnConfig cfg = return_config(d, s);
   MoeCase mc(ep_return(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
-  expect_sums(d, Rows::kOwn, seed, mc);
+  expect_sums(d, Rows::kOwn, routes_of(d, mc.m, cfg.tile_tokens, seed), seed, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size() && cfg.num_slots == 1; ++r) {
     std::fill(mc.out(r, "parts").begin(), mc.out(r, "parts").end(), kNone);
   }

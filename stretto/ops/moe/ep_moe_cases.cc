@@ -7,7 +7,7 @@
 
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/even_routing.h"
-#include "stretto/ops/moe/expert_tables_case.h"
+#include "stretto/ops/moe/routing_case.h"
 #include "stretto/ops/moe/tp_case.h"
 
 namespace stretto {
@@ -54,7 +54,8 @@ OpCase make_case(const OpShape& s, std::uint64_t seed) {
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
   const double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
   mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
-  const std::vector<std::int32_t> chosen = chosen_experts(mc.m * d.top_k, d.num_experts, seed);
+  const std::vector<std::int32_t> chosen =
+      chosen_experts(routed_tokens(tiles_of(d, cfg), mc.m), seed);
   const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), top_k = at(d.top_k);
   const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.flops =

@@ -13,8 +13,4 @@ namespace stretto {
 OpCase expert_tables_case(const ExpertTablesDesc& desc, const ExpertTablesConfig& config,
                           std::int64_t m, const std::vector<std::int32_t>& chosen);
 
-// The experts of so many pairs: by seed at random, all the same one, two experts for all but one.
-std::vector<std::int32_t> chosen_experts(std::int64_t pairs, std::int64_t num_experts,
-                                         std::uint64_t seed);
-
 }  // namespace stretto

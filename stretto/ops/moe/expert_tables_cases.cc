@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/expert_tables_case.h"
+#include "stretto/ops/moe/routing_case.h"
 
 namespace stretto {
 namespace {
@@ -39,19 +39,6 @@ Values as_values(const std::vector<std::int32_t>& from) { return {from.begin(), 
 
 }  // namespace
 
-std::vector<std::int32_t> chosen_experts(std::int64_t pairs, std::int64_t num_experts,
-                                         std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  auto experts = static_cast<std::uint64_t>(num_experts);
-  std::uint64_t first = 0, count = experts;
-  if (seed % 4 == 1) first = seed / 4 % experts, count = 1;
-  if (seed % 4 == 2 && experts > 1) first = seed / 4 % (experts - 1), count = 2;
-  std::vector<std::int32_t> chosen(at(pairs));
-  std::uniform_int_distribution<std::uint64_t> among(first, first + count - 1);
-  for (auto& e : chosen) e = static_cast<std::int32_t>(among(random));
-  return chosen;
-}
-
 OpCase expert_tables_case(const ExpertTablesDesc& d, const ExpertTablesConfig& config,
                           std::int64_t m, const std::vector<std::int32_t>& chosen) {
   MoeCase mc(expert_tables(d, config), d.tiles.m, 0);
@@ -75,7 +62,7 @@ OperatorInfo expert_tables_info() {
     ExpertTablesDesc d = desc_of(s);
     std::int64_t m = s.rows.value_or(seed % 3 == 2 ? d.tiles.m / 2 : d.tiles.m);
     return expert_tables_case(d, config_of(d, s), m,
-                              chosen_experts(m * d.tiles.top_k, d.tiles.num_experts, seed));
+                              chosen_experts(routed_tokens(d.tiles, m), seed));
   };
   return {.name = "expert_tables",
           .summary = "tiles of one expert each for m tokens with k of n experts",

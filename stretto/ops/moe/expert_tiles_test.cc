@@ -1,14 +1,16 @@
 // In which order tiles of experts come. A user who loses this gets layers that wait for other
 // ranks' tokens while their own could be multiplied, or read weights more often than they need to.
+#include "stretto/ops/moe/expert_tiles.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
-#include "stretto/ops/moe/expert_tables_case.h"
-#include "stretto/ops/moe/expert_tiles.h"
+#include "stretto/ops/moe/routing_case.h"
 
 namespace stretto {
 namespace {
@@ -78,7 +80,8 @@ TEST(TileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMul
 // Workers that share weights then begin together and stay in step.
 TEST(TileOrder, TilesOfAClassWaitForTheSameRanks) {
   ExpertTiles tiles{.world_size = 4, .m = 64, .top_k = 2, .num_experts = 3, .tile_rows = 4};
-  std::vector<std::int32_t> chosen = chosen_experts(128, 3, test_seed());
+  std::vector<std::int32_t> chosen =
+      chosen_experts(routed_tokens(tiles, 64), Routing::kRandom, test_seed());
   for (const TileOrder& order : {TileOrder{}, {.stages = 4}, {.stages = 2}, {4, 1}, {2, 2}}) {
     SCOPED_TRACE(to_string(order));
     for (int rank = 0; rank < 4; ++rank) {

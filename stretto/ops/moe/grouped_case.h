@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-// By seed experts have rows at random, as many each, or one has them all.
+// Ranks have rows in different ways, by seed (routing_case.h).
 OpCase grouped_case(const GroupedDesc& desc, const GroupedConfig& config, std::uint64_t seed,
                     std::optional<std::int64_t> rows = {});
 

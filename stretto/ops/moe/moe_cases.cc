@@ -10,6 +10,7 @@
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/grouped_case.h"
+#include "stretto/ops/moe/routing_case.h"
 
 namespace stretto {
 namespace {
@@ -60,31 +61,49 @@ GroupedConfig grouped_config(const GroupedDesc& d, const OpShape& s) {
   return c;
 }
 
-// Cuts [0, rows) into parts; by seed: at random, all in one part, alike.
-Values random_offsets(std::int64_t parts, std::int64_t rows, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  Values cuts(at(parts + 1), 0.0);
-  std::uint64_t pattern = seed % 4;
-  for (std::int64_t i = 1; i < parts; ++i) {
-    std::int64_t cut = std::uniform_int_distribution<std::int64_t>(0, rows)(random);
-    if (pattern == 0) cut = i <= static_cast<std::int64_t>(seed / 4) % parts ? 0 : rows;
-    if (pattern == 1) cut = i * rows / parts;
-    cuts[at(i)] = static_cast<double>(cut);
-  }
-  cuts[at(parts)] = static_cast<double>(rows);
-  std::sort(cuts.begin(), cuts.end());
-  return cuts;
+// The first row of each expert and the end.
+Values offsets_of(const RoutedTokens& of, std::uint64_t seed) {
+  Values offsets(at(of.split.num_experts + 1), 0.0);
+  for (std::int32_t e : chosen_experts(of, seed)) offsets[at(e + 1)] += 1;
+  std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+  return offsets;
 }
 
-// Counts of [0, capacity]; by seed: at random, none but one, all of them.
-Values random_counts(std::int64_t experts, std::int64_t capacity, std::uint64_t seed) {
+// Rows that the experts of a rank have of as many as there is room for.
+Values masked_counts(const RoutedTokens& of, std::int64_t room, std::uint64_t seed) {
   std::mt19937_64 random(seed);
+  const std::int64_t experts = of.split.num_experts, rows = of.tile_rows;
+  const std::int64_t near_tile[] = {rows, rows - 1, rows + 1};
   Values counts(at(experts));
-  for (std::size_t e = 0; e < counts.size(); ++e) {
-    std::int64_t count = std::uniform_int_distribution<std::int64_t>(0, capacity)(random);
-    if (seed % 4 == 0) count = e == seed / 4 % counts.size() ? capacity : 0;
-    if (seed % 4 == 1) count = capacity;
-    counts[e] = static_cast<double>(count);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    std::int64_t count = std::uniform_int_distribution<std::int64_t>(0, room)(random);
+    switch (routing_of(seed)) {
+      case Routing::kRandom:
+        break;
+      case Routing::kEven:
+        count = room;
+        break;
+      case Routing::kSkewed:
+        count = random() % 2 == 0 ? count : 0;
+        break;
+      case Routing::kOneExpert:
+        count = e == static_cast<std::int64_t>(seed / kNumRoutings) % experts ? room : 0;
+        break;
+      case Routing::kLastExpert:
+        count = e + 1 == experts ? room : 0;
+        break;
+      case Routing::kOneRank:
+      case Routing::kNextRank:
+        count = 0;
+        break;
+      case Routing::kOnePerExpert:
+        count = std::min<std::int64_t>(room, 1);
+        break;
+      case Routing::kTileRows:
+        count = std::min(room, near_tile[e % 3]);
+        break;
+    }
+    counts[at(e)] = static_cast<double>(count);
   }
   return counts;
 }
@@ -179,7 +198,8 @@ CombineConfig combine_config(const CombineDesc& d, const OpShape& s) {
 
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   CombineDesc d = combine_desc(s);
-  MoeCase mc(moe_combine(d, combine_config(d, s)), d.m, seed, s.rows);
+  const CombineConfig cfg = combine_config(d, s);
+  MoeCase mc(moe_combine(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("moe_combine {} m={}", to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
   mc.c.scale = static_cast<double>(d.world_size);
@@ -188,8 +208,9 @@ OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   std::shuffle(slots.begin(), slots.end(), std::mt19937_64(seed));
   slots.resize(at(d.m * d.top_k), 0.0);
   Values weights = mc.in(0, "weights"), sums(at(mc.m * d.hidden), 0.0);
-  Values offsets = random_offsets(d.num_experts, mc.m * d.top_k, seed);
   ExpertSplit split = split_of(d);
+  Values offsets = offsets_of(
+      {.tokens = mc.m, .top_k = d.top_k, .split = split, .tile_rows = cfg.tile_rows}, seed);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     mc.in(r, "slots") = slots;
     mc.in(r, "weights") = weights;
@@ -227,14 +248,17 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
   std::int64_t of_tokens = mc.m * d.rows_per_token;
   double used = static_cast<double>(of_tokens) * split_of(d).ranks_per_group();
   if (d.layout == RowLayout::kMasked) used = 0;
+  RoutedTokens routed{
+      .tokens = mc.m, .top_k = d.rows_per_token, .split = split_of(d), .tile_rows = config.tile.bm};
+  routed.split.num_experts += d.spare_rows ? 1 : 0;
+  if (d.layout == RowLayout::kMasked) routed.split = {split_of(d).share()};
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     if (d.layout == RowLayout::kMasked) {
       Values& counts = mc.in(r, "counts");
-      counts = random_counts(split_of(d).share(), mc.m, seed + r);
+      counts = masked_counts(routed, mc.m, seed + r);
       used = std::accumulate(counts.begin(), counts.end(), used);
     } else {
-      mc.in(r, "offsets") =
-          random_offsets(d.num_experts + (d.spare_rows ? 1 : 0), of_tokens, seed + r);
+      mc.in(r, "offsets") = offsets_of(routed, seed + r);
     }
     if (d.gathered) {
       Values& tokens = mc.in(r, "tokens");

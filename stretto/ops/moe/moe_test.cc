@@ -26,6 +26,7 @@
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route_case.h"
+#include "stretto/ops/moe/routing_case.h"
 #include "stretto/ops/moe/tp_case.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
@@ -143,8 +144,7 @@ TEST(ExpertTables, AreThoseThatSortingGives) {
                          .tile_rows = up_to(64),
                          .num_workers = static_cast<int>(up_to(4))};
     std::int64_t m = i % 4 == 3 ? static_cast<std::int64_t>(random() % at(d.tiles.m)) : d.tiles.m;
-    OpCase made = expert_tables_case(
-        d, c, m, chosen_experts(m * d.tiles.top_k, d.tiles.num_experts, random()));
+    OpCase made = expert_tables_case(d, c, m, chosen_experts(routed_tokens(d.tiles, m), random()));
     EXPECT_EQ(run_case(made, {.launches = 2}), "") << made.config;
   }
 }
@@ -160,7 +160,7 @@ TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
                           Broken{2, -1, "entry 2"}, Broken{3, 1e6, "entry 3"}}) {
     OpCase c = grouped_gemm_info().make_case({.m = kTokens, .n = 29, .k = 51}, test_seed() / 3 * 3);
     tensor_of(c.inputs, c, "offsets")[b.entry] = b.value;
-    expect_user_error([&] { run_case(c, {.launches = 1}); }, {"'offsets'", b.says});
+    expect_fault([&] { run_case(c, {.launches = 1}); }, {"'offsets'", b.says});
   }
 }
 
@@ -169,8 +169,8 @@ void breaks(const OperatorInfo& op, const char* table, std::size_t entry, double
   SCOPED_TRACE(fmt::format("{} {}[{}] = {}", op.name, table, entry, value));
   OpCase c = op.make_case({.world_size = 2, .m = 12, .n = 8, .k = 8}, test_seed() / 3 * 3);
   tensor_of(c.inputs, c, table)[entry] = value;
-  expect_user_error([&] { run_case(c, {.launches = 1}); },
-                    {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
+  expect_fault([&] { run_case(c, {.launches = 1}); },
+               {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
 }
 
 TEST(FusedLayers, ATableThatNamesWhatIsNotThereEndsTheLaunchWithItsName) {

@@ -9,7 +9,8 @@ namespace stretto {
 // Several tiles and workers of every kind also where tokens are few.
 RouteConfig test_route_config(const RouteDesc& desc, Target target);
 
-// Scores are exact and some of them equal where nothing is added to them, else clearly apart.
+// By seed tokens choose experts in another way (routing_case.h). At random scores are exact and
+// some of them equal where nothing is added to them, else clearly apart.
 OpCase route_case(const RouteDesc& desc, const RouteConfig& config, std::uint64_t seed,
                   std::optional<std::int64_t> rows = {});
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "stretto/ops/moe/route_case.h"
+#include "stretto/ops/moe/routing_case.h"
 
 namespace stretto {
 namespace {
@@ -62,6 +63,29 @@ bool nearly_equal(Values values) {
 // Groups are compared by sums of scores that may be equal without a bias.
 bool by_sums(const RouteDesc& d) {
   return d.n_group > 1 && d.group_score == GroupScore::kBestTwo && !d.bias;
+}
+
+// Scores are exact, and every token has the experts of `chosen`, best first, then the others in
+// turn: x is what its logits are to be, which the weights leave as they are.
+void steer(const RouteDesc& d, const std::vector<std::int32_t>& chosen, MoeCase& mc,
+           std::size_t r) {
+  constexpr double kStep = 0.25;
+  Values &x = mc.in(r, "x"), &gate = mc.in(r, "gate");
+  std::fill(x.begin(), x.end(), 0.0);
+  std::fill(gate.begin(), gate.end(), 0.0);
+  if (d.bias) std::fill(mc.in(r, "bias").begin(), mc.in(r, "bias").end(), 0.0);
+  for (std::int64_t e = 0; e < d.num_experts; ++e) gate[at(e * d.hidden + e)] = 1;
+  for (std::int64_t t = 0; t < mc.m; ++t) {
+    double* logits = x.data() + t * d.hidden;
+    const std::int32_t* experts = chosen.data() + t * d.top_k;
+    double logit = kStep * static_cast<double>(d.num_experts);
+    for (std::int64_t i = 0; i < d.top_k + d.num_experts; ++i) {
+      const std::int64_t e = i < d.top_k ? experts[i] : (experts[0] + i - d.top_k) % d.num_experts;
+      if (logits[e] != 0) continue;
+      logits[e] = logit;
+      logit -= kStep;
+    }
+  }
 }
 
 // Logits are exact then, and some of them equal.
@@ -195,7 +219,16 @@ OpCase route_case(const RouteDesc& d, const RouteConfig& config, std::uint64_t s
   mc.c.config = fmt::format("moe_route {} m={}", to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(DType::kF32, d.hidden) * 3;
   mc.c.scale = d.routed_scaling_factor;
+  constexpr std::int64_t kMostSteered = 64;  // more logits would not be exact in every dtype
+  const Routing routing = routing_of(seed);
+  const bool steered =
+      routing != Routing::kRandom && d.num_experts <= std::min(d.hidden, kMostSteered);
+  const RoutedTokens routed{.tokens = mc.m,
+                            .top_k = d.top_k,
+                            .split = {d.num_experts},
+                            .tile_rows = config.placing.part_tokens};
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    if (steered) steer(d, different_experts(routed, routing, seed + r), mc, r);
     std::vector<Choice> choices;
     for (std::uint64_t i = 0;; ++i) {
       for (const char* name : {"x", "gate"}) {

@@ -10,9 +10,9 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/even_routing.h"
-#include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
+#include "stretto/ops/moe/routing_case.h"
 #include "stretto/ops/moe/tp_case.h"
 
 namespace stretto {
@@ -124,7 +124,7 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   mc.c.flops =
       2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
-  std::vector<std::int32_t> chosen = chosen_experts(mc.m * kTopK, kExperts, seed);
+  std::vector<std::int32_t> chosen = chosen_experts(routed_tokens(tiles, mc.m), seed);
   std::size_t ranks = mc.c.inputs.size(), k = at(d.k);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * k * size_bytes(d.a_dtype));
@@ -180,7 +180,7 @@ OpCase sums_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
   mc.c.scale = std::sqrt(static_cast<double>(d.k)) * d.world_size;
   mc.c.flops = 2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * d.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
-  std::vector<std::int32_t> chosen = chosen_experts(mc.m * kTopK, kExperts, seed);
+  std::vector<std::int32_t> chosen = chosen_experts(routed_tokens(tiles, mc.m), seed);
   std::size_t ranks = mc.c.inputs.size(), n = at(d.n);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * n * size_bytes(d.out_dtype));
@@ -269,7 +269,8 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
   mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
   mc.c.flops = 6.0 * static_cast<double>(mc.m * kTopK) * hidden * ffn * d.world_size;
-  std::vector<std::int32_t> chosen = chosen_experts(mc.m * kTopK, kExperts, seed);
+  ExpertTiles tiles = tiles_of(d, cfg);
+  std::vector<std::int32_t> chosen = chosen_experts(routed_tokens(tiles, mc.m), seed);
   std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden);
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
@@ -277,8 +278,7 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   Values weights = mc.in(0, "weights"), sums(ranks * share * k, 0.0);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
-    TileTables tables =
-        tile_tables(tiles_of(d, cfg), static_cast<int>(r), mc.m, chosen, order_of(seed, d));
+    TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, order_of(seed, d));
     set_tile_tables(mc, r, tables);
     set_token_tables(mc, r, tables);
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Tables and bars of decode, with samples and without, and of loops, those held out beside the others."""
+
+import unittest
+
+from tables_test import MadeResults
+
+
+class DecodeAndLoops(MadeResults):
+    def test_decode_with_samples_and_without(self):
+        def run(tp, ms, **more):
+            return {"tp": tp, "eager_ms": 5.0, "replay_ms": 4.0, "early_ms": ms, "bytes_read": 8e9,
+                    "copy_bytes_per_s": 4e12, **more}
+        self.result("gpu-decode-x4-2026-01-02.json", model="llama-3-8b", dtype="bf16",
+                    runs=[run(1, 2.5), run(4, 1.25), {"tp": 2, "error": "no memory"}])
+        text = self.tables("--print", "decode").stdout
+        self.assertIn("| llama-3-8b bf16 | 1 | 5.00 | 4.00 | 2.50 | 400 | 0.80 | 1.00 |", text)
+        self.assertIn("| llama-3-8b bf16 | 4 | 5.00 | 4.00 | 1.25 | 800 | 1.60 | 2.00 |", text)
+        self.assertIn("| 0.80; 400 tokens/s |  | **2.00x; 800 tokens/s** |",
+                      self.tables("--print", "scoreboard").stdout.replace("| - |", "|  |"))
+        # Ten samples: the median is the sixth, its interval from the second to the last.
+        several = {"replay_samples_ms": [4.0] * 10, "early_samples_ms": [2.0, 2.0, *[2.5] * 6, 4.0, 9.0]}
+        self.result("gpu-decode-x4-2026-01-03.json", model="llama-3-8b", dtype="bf16", runs=[run(1, 2.5, **several)])
+        text = self.tables("--print", "decode").stdout
+        self.assertIn("| llama-3-8b bf16 | 1 | 5.00 | 4.00 [4.00, 4.00] | 2.50 [2.00, 9.00] | 400 | 0.80 [0.22, 1.00] "
+                      "| 1.00 |", text)
+        self.assertIn("| llama-3-8b bf16 | 4 | 5.00 | 4.00 | 1.25 | 800 | 1.60 | 2.00 |", text)
+        several["early_samples_ms"] = [1.25] * 10
+        self.result("gpu-decode-x4-2026-01-04.json", model="llama-3-8b", dtype="bf16", runs=[run(4, 1.25, **several)])
+        self.assertIn("| 2.00 [1.60, 7.20] |", self.tables("--print", "decode").stdout)
+        self.assertIn("2.00x [1.60, 7.20]; 800 tokens/s", self.tables("--print", "scoreboard").stdout)
+
+    def test_loops_held_out_stand_apart(self):
+        def loop(name, ms, **more):
+            return {"name": name, "bytes": 1e6, "flops": 7e11, "roofline_ms": 1.0, "ms": [ms] * 3, **more}
+        self.result("gpu-loops-2026-01-02.json", loops=[loop("seen", 1.0), loop("late", 1.25, held_out=True)])
+        self.assertIn("1 of 1; least 1.00 (seen); held out 1 of 1; least 0.80 (late) |",
+                      self.tables("--print", "scoreboard").stdout)
+        self.result("gpu-loops-held-out-2026-01-03.json", loops=[
+            loop("new", 2.0, held_out=True), {"name": "late", "held_out": True, "error": "wrong"}])
+        self.assertIn("| seen | 1.000 | 1.000 | 1.00 | 700 TFLOP/s, 0.71 |", self.tables("--print", "loops").stdout)
+        self.assertNotIn("new", self.tables("--print", "loops").stdout)
+        text = self.tables("--print", "loops-held-out").stdout
+        self.assertIn("| new | 2.000 | 1.000 | 0.50 | 350 TFLOP/s, 0.35 |", text)
+        self.assertIn("| late | failed: wrong |", text)
+        self.assertNotIn("seen", text)
+        self.assertIn("**1 of 1; least 1.00 (seen); held out 0 of 2; least 0.00 (late)**",
+                      self.tables("--print", "scoreboard").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
