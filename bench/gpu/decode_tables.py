@@ -1,4 +1,4 @@
-"""Tables of tables.py about decode, from gpu_decode's files."""
+"""Tables and the bar of tables.py about decode, from gpu_decode's files."""
 
 from results import Interval, Results, interval, sources, table, times
 
@@ -82,3 +82,26 @@ def decode_launches_table(results: Results, ranks: int) -> str:
                   f"{token - read - exchange:.0f}"])
     return table(["launch (weights it reads)", "launches", "alone us", "within the step us", "MB",
                   "read as fast as a copy, us", "exchange us", "the rest us"], lines) + sources(found)
+
+
+def decode_runs(results: Results) -> dict:
+    """{GPUs: the newest row of Llama-3-8B in bf16}"""
+    found = {}
+    for run in results.runs:
+        if run.kind == "decode" and run.data.get("model") == "llama-3-8b" and run.data.get("dtype") == "bf16":
+            found.update({row["tp"]: row for row in run.data["runs"] if "error" not in row})
+    return found
+
+
+def decode(results: Results, ranks: int):
+    """Of the scoreboard."""
+    runs = decode_runs(results)
+    if ranks not in runs or 1 not in runs:
+        return None
+    ms = fastest(runs[ranks])
+    if ranks == 1:
+        part, bar, unit = part_of_copy(runs[1]), 0.75, ""
+    else:
+        part, bar, unit = faster(fastest(runs[1]), ms), {2: 1.8, 4: 3}[ranks], "x"
+    bounds = f" [{part.low:.2f}, {part.high:.2f}]" if part.low else ""
+    return f"{part.median:.2f}{unit}{bounds}; {1e3 / ms.median:.0f} tokens/s", part.median >= bar

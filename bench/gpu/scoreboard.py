@@ -6,7 +6,7 @@ import statistics
 import contest_tables as contests
 import decode_tables as decoding
 import expert_bars as experts
-from kernel_tables import attention_key, loop_rows
+from kernel_tables import attention_key, loops
 from rank_tables import gathering_hidden, unmeasured_over_sequence
 from results import (
     Results, geometric_mean, hidden, interval, median, on_same_cards, ratio, rounds, shape_key, spread, table,
@@ -203,27 +203,6 @@ def all_reduce_norm(results: Results, ranks: int):
     return f"{one:.1f} and {few:.1f}, {many:.1f} us", max(one, few) <= 9 and many <= 13
 
 
-def decode_runs(results: Results) -> dict:
-    found = {}
-    for run in results.runs:
-        if run.kind == "decode" and run.data.get("model") == "llama-3-8b" and run.data.get("dtype") == "bf16":
-            found.update({row["tp"]: row for row in run.data["runs"] if "error" not in row})
-    return found
-
-
-def decode(results: Results, ranks: int):
-    runs = decode_runs(results)
-    if ranks not in runs or 1 not in runs:
-        return None
-    ms = decoding.fastest(runs[ranks])
-    if ranks == 1:
-        part, bar, unit = decoding.part_of_copy(runs[1]), 0.75, ""
-    else:
-        part, bar, unit = decoding.faster(decoding.fastest(runs[1]), ms), {2: 1.8, 4: 3}[ranks], "x"
-    bounds = f" [{part.low:.2f}, {part.high:.2f}]" if part.low else ""
-    return f"{part.median:.2f}{unit}{bounds}; {1e3 / ms.median:.0f} tokens/s", part.median >= bar
-
-
 def measured_points(results: Results, ranks: int) -> list:
     """Points that were predicted beforehand, of the newest run that has `ranks` GPUs."""
     runs = [run for run in results.runs if run.kind == "points" and
@@ -302,23 +281,6 @@ def paged_bandwidth(results: Results, _ranks: int):
     return (spread(parts), min(parts) >= 0.80) if parts else None
 
 
-def loops(results: Results, _ranks: int):
-    """The eight; beside them those held out, once they were measured, of which the same is asked."""
-    def parts_of(held_out: bool) -> dict:
-        return {name: row["roofline_ms"] / median(row["ms"]) if row.get("ms") else 0.0  # one that failed
-                for name, (row, _) in loop_rows(results, held_out).items()}
-
-    def said(parts: dict) -> str:
-        least = min(parts, key=parts.get)
-        return f"{sum(p >= 0.8 for p in parts.values())} of {len(parts)}; least {parts[least]:.2f} ({least})"
-
-    eight, held_out = parts_of(False), parts_of(True)
-    if not eight:
-        return None
-    met = min([*eight.values(), *held_out.values()]) >= 0.8
-    return said(eight) + (f"; held out {said(held_out)}" if held_out else ""), met
-
-
 def newest(results: Results, ranks: int, field: str):
     found = [run for run in results.runs if run.kind == "pytorch" and run.ranks == ranks and field in run.data]
     results.used |= set(found[-1:])
@@ -386,7 +348,7 @@ def gathered(results: Results, ranks: int):
 
 
 def flash_decode(results: Results, ranks: int):
-    copies = decode_runs(results)
+    copies = decoding.decode_runs(results)
     rows = sequence_rows(results, ranks, "decode", 262144)
     if not rows or 1 not in copies:
         return None
@@ -440,7 +402,7 @@ BARS = [
     Bar("the same, 256 MB", "1.1x", "collectives", moved("256 MB", 1.1)),
     Bar("all-reduce + residual + RMSNorm, 1 and 16, 64 rows", "9, 13 us", "collectives", all_reduce_norm),
     Bar("decode, Llama-3-8B, batch 1: part of a copy's bandwidth; speed over one GPU's", "0.75; 1.8x; 3x", "decode",
-        decode, (1, 2, 4)),
+        decoding.decode, (1, 2, 4)),
     Bar("fused layers of mixtures of experts, speed over the sequence's", "faster", "moe", experts.moe_layers(1, 2)),
     Bar("the same, part of the communication hidden, layer 1 and 2 on average", "0.87", "moe", experts.moe_hidden),
     Bar("layer 1, the longer of products and collective / ours", "0.90", "moe", experts.moe_of_longest(1)),

@@ -154,6 +154,7 @@ class AgentWriter {
   void release(const Op& op, const PipePlan& plan);
   std::size_t bytes_of_slot(const PipeGroup& group) const;
   bool read_by_threads(const PipeGroup& group) const;
+  bool holds_own_rows(const PipeGroup& group) const;
   std::string condition(const std::string& own) const;
   void fill(const Op& op);
   void fill_one(const Op& op, const PipePlan& plan, const std::string& at);

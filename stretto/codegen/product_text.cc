@@ -271,10 +271,11 @@ void AgentWriter::put_by_tma(const Op& op, const PipePlan& plan) {
   int g = plan.group;
   const PipeGroup& group = plan_.groups[static_cast<std::size_t>(g)];
   if (group.pipes.front() == op.symbol) {
-    bool cluster = site_.role->resource.cluster_size > 1;
+    bool cluster = site_.role->resource.cluster_size > 1, read = read_by_threads(group);
+    bool acquires = !cluster || (read && holds_own_rows(group));
     std::string wait = fmt::format("mbarrier_wait_{}(&empty{}[ring{}.slot()], ring{}.round() ^ 1);",
-                                   cluster ? "relaxed_cluster" : "acquire_cta", g, g, g);
-    if (cluster && read_by_threads(group)) wait += " fence_acq_rel_cluster();";
+                                   acquires ? "acquire_cta" : "relaxed_cluster", g, g, g);
+    if (!acquires && read) wait += " fence_acq_rel_cluster();";
     std::string announce = fmt::format("mbarrier_arrive_expect_tx(&full{}[ring{}.slot()], {});", g,
                                        g, bytes_of_slot(group));
     if (begins_early(g)) {
@@ -326,19 +327,6 @@ void AgentWriter::get(const Op& op, const PipePlan& plan) {
   if (group.pipes.back() == op.symbol) pass_slot(g);
 }
 
-// Whether threads of the consumer read slots, beside the tensor core.
-bool AgentWriter::read_by_threads(const PipeGroup& group) const {
-  auto consumer = static_cast<std::size_t>(
-      site_.role->pipes[static_cast<std::size_t>(group.pipes.front())].consumer);
-  const Agent& agent = site_.role->agents[consumer];
-  return any_op(agent.body, [&](const Op& op) {
-    if (dot_kind(agent, op) == DotKind::kSimt) return true;
-    return op.code == OpCode::kPipeGet &&
-           std::count(group.pipes.begin(), group.pipes.end(), op.symbol) > 0 &&
-           plan_.agents[consumer].values[static_cast<std::size_t>(op.result)].used_elsewhere;
-  });
-}
-
 // One arrival per warp: each warp's own accesses have completed.
 void AgentWriter::release(const Op& op, const PipePlan& plan) {
   int g = plan.group;
@@ -360,8 +348,8 @@ void AgentWriter::release(const Op& op, const PipePlan& plan) {
          freed_text(g));
     return pass_freed(g);
   }
-  // For the threads of other blocks that fill the slot again.
-  if (fences) line("fence_acq_rel_cluster();");
+  // For who fills the slot again: the own block, or others, too.
+  if (fences) line("fence_acq_rel_{}();", holds_own_rows(group) ? "cta" : "cluster");
   line("if (team.tid % 32 < {}) mbarrier_arrive_relaxed_cluster(&empty{}[{}], team.tid % 32);",
        cluster, g, freed_text(g));
   pass_freed(g);

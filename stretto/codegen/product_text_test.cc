@@ -180,9 +180,12 @@ TEST(ProductText, ThreadsOfAClusterReadSlotsOfTheirOwnRows) {
   });
   GeneratedKernel kernel = generate(p.finish());
   expect_lines(kernel.source,
-               {"SmemTile<bf16, 128, 64, 128>", "tma_load_3d(", "tma_load_3d_multicast(",
-                "load_smem<", "__syncwarp();", "fence_acq_rel_cluster();",
-                "mbarrier_arrive_relaxed_cluster(", "dot_async<128, 64, false>("});
+               {"SmemTile<bf16, 128, 64, 128>", "mbarrier_wait_acquire_cta(&empty", "tma_load_3d(",
+                "mbarrier_wait_relaxed_cluster(&empty", "tma_load_3d_multicast(", "load_smem<",
+                "__syncwarp();", "fence_acq_rel_cta();", "mbarrier_arrive_relaxed_cluster(",
+                "dot_async<128, 64, false>("});
+  EXPECT_EQ(kernel.source.find("fence_acq_rel_cluster();"), std::string::npos)
+      << "which costs a producer microseconds";
   expect_clean_build(kernel);
 }
 

@@ -20,26 +20,29 @@ namespace stretto {
 namespace {
 
 // Where a product and its collective have nothing to hide behind each other, and prediction does
-// not tell. Of the sequence's time fused programs took (gpu_bench sweep, 2026-11-25 and 26, weights
-// of 4096 and 8192; `up to 16`, 64, 128, 256 and 1024 rows):
-//   AG+GEMM   two: 0.95 to 1.08, 0.97 to 1.05, 0.97 to 1.06, 0.98 to 1.12, 0.94 to 1.01
-//             four: 0.94 to 1.00, 1.00 to 1.04, -, 0.97 to 1.09, 0.99
-//   GEMM+RS   two: 0.94 to 1.13, 0.93 to 1.05, 1.01 to 1.19, 0.93 to 1.05, 0.93 to 0.96
-//             four: 1.01 to 1.19, 1.12 to 1.20, -, 1.38 to 1.62, 1.01 to 1.15
-//   GEMM+AR   two: 0.84 to 0.94, 0.88 to 0.97, -, 1.04 to 1.08, 0.89 to 0.95
-//             four: 0.82 to 0.97, 0.92 to 1.03, -, 1.00 to 1.08, 1.03 to 1.11
-// With 4,096 rows and more all were below 1.
-struct Rows {
-  std::int64_t more_than, up_to;
-  bool contain(std::int64_t m) const { return m > more_than && m <= up_to; }
-};
-
-Rows rows_in_sequence(const AgGemmDesc&) { return {16, 256}; }
-Rows rows_in_sequence(const GemmRsDesc& d) {
-  return d.world_size == 2 ? Rows{16, 256} : Rows{0, 1024};
+// not tell. Of the sequence's time fused programs took on H200s (gpu_bench sweep, 2026-11-26 and
+// 27; rows of a line: up to 4, 16, 64, 256, 1024; of a rank's weights of 4096 rows or columns and
+// of 8192):
+//   AG+GEMM  two   0.97, 1.03, 1.03, 1.01, 0.88   0.98, 1.01, 1.06, 1.06, 0.96
+//            four  0.94, 0.95, 1.03, 1.09, 0.96   0.96, 0.96, 1.03, 1.00, 0.90
+//   GEMM+RS  two   0.97, 0.93, 0.98, 0.98, 0.98   1.11, 1.13, 1.06, 0.97, 0.95
+//            four  1.04, 1.02, 1.15, 1.64, 1.17   1.14, 1.20, 1.25, 1.38, 0.94
+//   GEMM+AR  two   0.86, 0.84, 0.87, 0.97, 0.88   1.00, 1.05, 0.98, 0.96, 0.92
+//            four  0.79, 0.89, 1.04, 1.05, 1.09   0.97, 0.99, 0.93, 0.96, 1.00
+// With 4,096 rows and more all were below 1. H100s had 1.04 and 1.08 with GEMM+AR of 256 rows on
+// two, and GEMM+RS of 64 and 256 rows on two in other runs 1.05 to 1.19.
+bool runs_in_sequence(const AgGemmDesc& d) {
+  return d.m > (d.world_size == 2 ? 8 : 16) && d.m <= 256;
 }
-Rows rows_in_sequence(const GemmArDesc& d) {
-  return d.world_size == 2 ? Rows{128, 256} : Rows{64, 1024};
+
+bool runs_in_sequence(const GemmRsDesc& d) {
+  if (d.world_size > 2) return d.m <= 1024;
+  return d.m > (d.n < 8192 ? 16 : 0) && d.m <= 256;
+}
+
+bool runs_in_sequence(const GemmArDesc& d) {
+  if (d.world_size > 2) return d.m > (d.n < 8192 ? 16 : 64) && d.m <= 1024;
+  return (d.m > 128 && d.m <= 256) || (d.n >= 8192 && d.m > 8 && d.m <= 32);
 }
 
 std::int64_t part(std::int64_t size, const OpShape& s) {
@@ -241,7 +244,7 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
 
 void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
   out.sequence = {{"all_gather", step_shape(d, d.k, 0)}, {"gemm", step_shape(d, d.n, d.k)}};
-  out.prefers_sequence = rows_in_sequence(d).contain(d.m);
+  out.prefers_sequence = runs_in_sequence(d);
 }
 
 CollectiveDesc scattered_sums(const GemmRsDesc& d) {
@@ -259,7 +262,7 @@ void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
       return reduce_scatter(sums, default_config(sums, Target::kCuda));
     };
   }
-  out.prefers_sequence = rows_in_sequence(d).contain(d.m);
+  out.prefers_sequence = runs_in_sequence(d);
 }
 
 void add_sequence(OpCandidates& out, const GemmArDesc& d) {
@@ -268,7 +271,7 @@ void add_sequence(OpCandidates& out, const GemmArDesc& d) {
   bool small = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype)) <= kLatencyBytes;
   out.sequence = {{"gemm", step_shape(d, d.n, d.k)},
                   {small ? "all_reduce_packet" : "all_reduce_two_shot", step_shape(d, d.n, 0)}};
-  out.prefers_sequence = rows_in_sequence(d).contain(d.m);
+  out.prefers_sequence = runs_in_sequence(d);
 }
 
 void add_sequence(OpCandidates& out, const AgGroupedDesc& d) {

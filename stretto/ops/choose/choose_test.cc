@@ -362,7 +362,7 @@ TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {
   for (const auto& [op, world_size, m, in_sequence] :
        {Case{"gemm_rs", 2, 16, false}, Case{"gemm_rs", 2, 64, true}, Case{"gemm_rs", 2, 512, false},
         Case{"gemm_rs", 4, 16, true}, Case{"gemm_rs", 4, 1024, true},
-        Case{"gemm_rs", 4, 2048, false}, Case{"ag_gemm", 2, 16, false},
+        Case{"gemm_rs", 4, 2048, false}, Case{"ag_gemm", 2, 8, false}, Case{"ag_gemm", 2, 16, true},
         Case{"ag_gemm", 2, 256, true}, Case{"ag_gemm", 4, 512, false},
         Case{"gemm_ar", 2, 16, false}, Case{"gemm_ar", 2, 256, true},
         Case{"gemm_ar", 2, 1024, false}, Case{"gemm_ar", 4, 1024, true}}) {
