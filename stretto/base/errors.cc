@@ -5,7 +5,9 @@
 namespace stretto {
 
 std::string FaultRecord::to_string() const {
-  std::string text = fmt::format("{}: role '{}' on rank {}", program, role, rank);
+  std::string text = program + ": ";
+  if (!role.empty()) text += fmt::format("role '{}' on ", role);
+  text += fmt::format("rank {}", rank);
   if (tile >= 0) text += fmt::format(", tile {}", tile);
   if (!signal.empty()) {
     text += fmt::format(", waiting for signal '{}'[{}] >= {}, last seen {}", signal, channel,

@@ -241,18 +241,18 @@ TEST(Tables, PlaceSlicesAndKeepTheirContracts) {
   EXPECT_EQ(run(ContractKind::kRange, {4, 0, 3, 1, 2}), want);
   want = {0, 1, 0, 1, 20, 21, 30, 31, 30, 31};
   EXPECT_EQ(run(ContractKind::kAscending, {0, 0, 2, 3, 3}), want);
-  expect_user_error(
+  expect_fault(
       [&] {
         run(ContractKind::kRange, {4, 0, 5, 1, 2});
       },
       {"'order'", "entry 2 is 5", "0 <= entry < 5"});
-  expect_user_error([&] { run(ContractKind::kRange, {-1, 0, 3, 1, 2}); }, {"entry 0 is -1"});
-  expect_user_error(
+  expect_fault([&] { run(ContractKind::kRange, {-1, 0, 3, 1, 2}); }, {"entry 0 is -1"});
+  expect_fault(
       [&] {
         run(ContractKind::kPermutation, {4, 0, 3, 0, 2});
       },
       {"entry 3 is 0", "occurs before"});
-  expect_user_error(
+  expect_fault(
       [&] {
         run(ContractKind::kAscending, {0, 2, 1, 3, 3});
       },
@@ -266,7 +266,7 @@ TEST(Tables, PlaceSlicesAndKeepTheirContracts) {
       {{0, 2, 5, 3, 4}, "entry 2 is 5, need 0 <= entry < 5"},
   };
   for (const auto& [order, reason] : kBadPartitions) {
-    expect_user_error([&] { run(ContractKind::kPartition, order); }, {"'order'", reason});
+    expect_fault([&] { run(ContractKind::kPartition, order); }, {"'order'", reason});
   }
   EXPECT_EQ(rank_runs::refusal(permute(ContractKind::kPermutation)), "");
 }
