@@ -54,17 +54,14 @@ OpCase case_of(const Program& program, std::uint64_t seed) {
   return c;
 }
 
-std::string difference(const Program& program, int tries = 1) {
+std::string difference(const Program& program, int delays = 0) {
   std::uint64_t seed = test_seed();
   OpCase c = case_of(program, seed);
   GpuWorld world({.size = program.world_size});
-  for (int i = 0; i < tries; ++i) {
-    GpuRunOptions options{.back_to_back = 3, .seed = seed, .kernel = {}};
-    options.kernel.delays = KernelDelays{.seed = seed + static_cast<std::uint64_t>(i)};
-    std::string found = run_gpu_case(world, c, options);
-    if (!found.empty()) return fmt::format("{}\nSTRETTO_SEED={}", found, seed);
-  }
-  return "";
+  GpuRunOptions options{.back_to_back = 3, .seed = seed, .kernel = {}};
+  options.kernel.delays = KernelDelays{.seed = seed + static_cast<std::uint64_t>(delays)};
+  std::string found = run_gpu_case(world, c, options);
+  return found.empty() ? "" : fmt::format("{}\nSTRETTO_SEED={}", found, seed);
 }
 
 Program from_file(const std::string& name) {
@@ -139,7 +136,7 @@ TEST_F(Agents, ThresholdsOfOneCounterRiseAndFall) {
     p.store(c.tile({block * kRows, cols}, kRows, 32), acc);
     p.notify(multiplied[0], p.rank());
   });
-  EXPECT_EQ(difference(p.finish(), /*tries=*/3), "");
+  EXPECT_EQ(difference(p.finish()), "");
 }
 
 // The second of each step has an inner size that no matrix instruction takes.
@@ -273,7 +270,9 @@ TEST_F(Agents, SchedulesByHand) {
 
 // A slot whose source another rank writes again once the consumer has met its producer.
 TEST_F(Agents, ScheduleOfTwoRanks) {
-  EXPECT_EQ(difference(from_file("copied_before_arriving.ir"), 4), "");
+  for (int tries = 0; tries < 4; ++tries) {  // a race, which shows with some delays
+    EXPECT_EQ(difference(from_file("copied_before_arriving.ir"), tries), "");
+  }
 }
 
 }  // namespace
