@@ -3,21 +3,10 @@
 // of them were refused so, for want of shared memory, and have what lets them run; nothing else was
 // tried.
 #include "examples/loops/loops.h"
+#include "examples/loops/product_tile.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto::loops {
-namespace {
-
-constexpr std::int64_t kRows = 128, kCols = 192, kStep = 64;  // of a tile, and of a step along k
-constexpr int kStages = 4;
-constexpr std::int64_t kRaster = 8;
-
-TileSpace grid_of(ProgramBuilder& p, const TensorRef& c) {
-  return p.grid(c, kRows, kCols).raster(kRaster);
-}
-
-}  // namespace
-
 // out = relu(a b')^2 v: sums three times as long as rows of the result.
 Program squared(const LoopShape& s, int workers) {
   constexpr std::int64_t kInner = 192, kKeys = 128, kWidth = 64;  // n up to kWidth

@@ -1,22 +1,9 @@
-// The loops with products. Tiles as a user would write them from the two facts that shape all of
-// them: two warpgroups of 64 rows each, and accumulators that fill about half of the registers.
+// The loops with products, in the tile that product_tile.h has.
 #include "examples/loops/loops.h"
+#include "examples/loops/product_tile.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto::loops {
-namespace {
-
-constexpr std::int64_t kRows = 128, kCols = 192, kStep = 64;  // of a tile, and of a step along k
-constexpr int kStages = 4;
-constexpr std::int64_t kRaster = 8;
-
-// A grid of [m, n] whose tiles are stored from an accumulator in float.
-TileSpace grid_of(ProgramBuilder& p, const TensorRef& c) {
-  return p.grid(c, kRows, kCols).raster(kRaster);
-}
-
-}  // namespace
-
 // out = relu(a b') v: the first product never leaves the registers.
 Program chained(const LoopShape& s, int workers) {
   constexpr std::int64_t kWidth = 128;  // holds a whole row; n may be less

@@ -1,11 +1,27 @@
 #include "stretto/gpu/describe_fault.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "stretto/codegen/table_text.h"
+#include "stretto/ir/known_vars.h"
 
 namespace stretto {
 namespace {
+
+struct GivenUp {
+  int role = -1;    // -1: on_start or on_end
+  int signal = -1;  // of the program
+  std::int64_t channel = -1, at_least = 0;
+  int worker = -1;  // of the role; -1: not known
+};
+
+struct StuckWait {
+  std::string role;  // "on_start", "on_end" or the role's name; "" where nothing waits so
+  // The worker's first that waits so, or any worker's where it is not known.
+  std::int64_t tile = -1;
+};
 
 constexpr std::int64_t kMaxSteps = 10'000'000;  // some 0.1 s; the record does without after that
 
@@ -80,6 +96,21 @@ class Finder {
   std::int64_t steps_ = 0;
 };
 
+// `vars`: those that the waiting rank's launch began with.
+StuckWait find_stuck_wait(const Program& schedule, KnownVars vars, const GivenUp& wait) {
+  Finder finder(std::move(vars), wait);
+  StuckWait found;
+  if (wait.role >= 0) {
+    const Role& role = schedule.roles[static_cast<std::size_t>(wait.role)];
+    found = {.role = role.name, .tile = finder.find(role)};
+  } else if (finder.find(schedule.on_start.body)) {
+    found.role = "on_start";
+  } else if (finder.find(schedule.on_end.body)) {
+    found.role = "on_end";
+  }
+  return found;
+}
+
 // `record` has what the device says of a wait for a signal.
 void describe_wait(const Program& program, const LaunchPlan& launch, const Quotas& quotas,
                    const std::vector<std::int64_t>* extents, const DeviceFault& f,
@@ -132,20 +163,6 @@ FaultRecord describe_fault(const Program& schedule, const LaunchPlan& launch, co
   }
   if (site.signal >= 0) describe_wait(schedule, launch, quotas, extents, f, site, record);
   return record;
-}
-
-StuckWait find_stuck_wait(const Program& schedule, KnownVars vars, const GivenUp& wait) {
-  Finder finder(std::move(vars), wait);
-  StuckWait found;
-  if (wait.role >= 0) {
-    const Role& role = schedule.roles[static_cast<std::size_t>(wait.role)];
-    found = {.role = role.name, .tile = finder.find(role)};
-  } else if (finder.find(schedule.on_start.body)) {
-    found.role = "on_start";
-  } else if (finder.find(schedule.on_end.body)) {
-    found.role = "on_end";
-  }
-  return found;
 }
 
 }  // namespace stretto

@@ -4,14 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "stretto/abi/fault_record.h"
 #include "stretto/base/errors.h"
 #include "stretto/codegen/launch_plan.h"
-#include "stretto/ir/known_vars.h"
 #include "stretto/ir/quota.h"
 
 namespace stretto {
@@ -36,21 +33,5 @@ class LaunchedExtents {
 // it, and where `extents` is null.
 FaultRecord describe_fault(const Program& schedule, const LaunchPlan& launch, const Quotas& quotas,
                            const std::vector<std::int64_t>* extents, const DeviceFault& fault);
-
-struct GivenUp {
-  int role = -1;    // -1: on_start or on_end
-  int signal = -1;  // of the program
-  std::int64_t channel = -1, at_least = 0;
-  int worker = -1;  // of the role; -1: not known
-};
-
-struct StuckWait {
-  std::string role;  // "on_start", "on_end" or the role's name; "" where nothing waits so
-  std::int64_t tile =
-      -1;  // the worker's first that waits so, of any worker's where it is not known
-};
-
-// `vars`: those that the waiting rank's launch began with.
-StuckWait find_stuck_wait(const Program& schedule, KnownVars vars, const GivenUp& wait);
 
 }  // namespace stretto
