@@ -56,7 +56,7 @@ class AccessChecker::Impl {
   const Tensor& tensor(const TensorUse& use) const {
     return timeline_->launch(0).program->tensors[at(use.tensor)];
   }
-  TableChoices& choices() const { return *timeline_->launch(0).choices; }
+  TableChoices& choices() const { return order_->choices(); }
   int rank_of(const AccessRef& ref) const {
     return timeline_->launch(0).agents[at(ref.agent)].rank;
   }

@@ -26,7 +26,7 @@ const std::vector<int>& HappensBefore::waits_of(const Place& y, int choice) cons
   auto [it, is_new] = waits.of_choice.try_emplace(choice);
   if (!is_new) return it->second;
   for (int pos : waits.all) {
-    if (graph_.choices->implies(choice, trace.syncs[at(pos)].choice)) it->second.push_back(pos);
+    if (choices_.implies(choice, trace.syncs[at(pos)].choice)) it->second.push_back(pos);
   }
   return it->second;
 }
@@ -52,8 +52,8 @@ std::vector<int> HappensBefore::entries_waited_for(const Place& y) const {
   for (int pos = 0; pos < y.pos; ++pos) {
     const Sync& s = trace.syncs[at(pos)];
     if (s.choice == TableChoices::kAlways) continue;
-    for (int f : graph_.choices->facts_in(s.choice)) {
-      const TableFact& fact = graph_.choices->fact_at(f);
+    for (int f : choices_.facts_in(s.choice)) {
+      const TableFact& fact = choices_.fact_at(f);
       if (fact.kind == FactKind::kValue) first.try_emplace({fact.table, fact.entry}, f);
     }
   }

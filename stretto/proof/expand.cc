@@ -17,10 +17,9 @@
 namespace stretto {
 
 ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& extents,
-                         const TableWitness* witness, std::shared_ptr<TableChoices> choices)
+                         const TableWitness* witness)
     : program(p), scope(p, initial_vars(p, 0, extents), witness), recorder(graph, budget) {
   graph.program = &p;
-  graph.choices = choices ? std::move(choices) : std::make_shared<TableChoices>();
   graph.extents = extents;
   for (const Tensor& tensor : p.tensors) {
     if (tensor.shape.size() > kMaxDims) {
@@ -66,12 +65,11 @@ constexpr std::int64_t kManyTrips = std::int64_t{1} << 20;
 class Expander {
  public:
   Expander(const Program& program, const std::vector<std::int64_t>& extents,
-           const TableWitness* witness, PipeLoopMode pipe_loop_mode,
-           std::shared_ptr<TableChoices> choices)
+           const TableWitness* witness, PipeLoopMode pipe_loop_mode)
       : program_(program),
         witness_(witness),
         pipe_loop_mode_(pipe_loop_mode),
-        state_(program, extents, witness, std::move(choices)),
+        state_(program, extents, witness),
         accesses_(state_),
         syncs_(state_) {}
 
@@ -445,13 +443,12 @@ class Expander {
 }  // namespace
 
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
-                     const TableWitness* witness, PipeLoopMode pipe_loops,
-                     std::shared_ptr<TableChoices> choices) {
+                     const TableWitness* witness, PipeLoopMode pipe_loops) {
   InstanceGraph graph;
   try {
-    graph = Expander(program, extents, witness, pipe_loops, choices).run();
+    graph = Expander(program, extents, witness, pipe_loops).run();
   } catch (const UnevenPipeLoops&) {
-    graph = Expander(program, extents, witness, PipeLoopMode::kWalk, choices).run();
+    graph = Expander(program, extents, witness, PipeLoopMode::kWalk).run();
   }
   link_packets(graph);
   link_landings(graph);

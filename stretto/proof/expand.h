@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,11 +39,9 @@ enum class PipeLoopMode { kWalk, kFold };
 
 // `program` must outlive the graph and be at schedule level, or at tile level without tile
 // primitives. Rejected for what no schedule of events could repair: a channel, rank or threshold
-// out of range, a write to an input, another rank's local tensor, unbalanced pipes. `choices`:
-// shared by graphs that are compared with each other.
+// out of range, a write to an input, another rank's local tensor, unbalanced pipes.
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
                      const TableWitness* witness = nullptr,
-                     PipeLoopMode pipe_loops = PipeLoopMode::kWalk,
-                     std::shared_ptr<TableChoices> choices = nullptr);
+                     PipeLoopMode pipe_loops = PipeLoopMode::kWalk);
 
 }  // namespace stretto

@@ -3,7 +3,6 @@
 // (expand_accesses.h) and synchronisation (expand_syncs.h).
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,7 +37,7 @@ struct ExpandState {
   int untold_depth = 0;  // reasons for may_depth that facts() do not tell
 
   ExpandState(const Program& program, const std::vector<std::int64_t>& extents,
-              const TableWitness* witness, std::shared_ptr<TableChoices> choices);
+              const TableWitness* witness);
   ExpandState(const ExpandState&) = delete;
 
   // What is so where the program is now, for some tables only, where any decides what is waited

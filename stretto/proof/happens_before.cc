@@ -24,7 +24,8 @@ HappensBefore::HappensBefore(const Timeline& timeline, const Execution& executio
       execution_(execution),
       graph_(timeline.launch(0)),
       powers_(powers),
-      num_launches_(timeline.num_launches()) {
+      num_launches_(timeline.num_launches()),
+      choices_(*graph_.choices) {
   STRETTO_CHECK(execution.finished, "happens-before needs an execution that finished");
   number_components();
   build_chains();
@@ -123,7 +124,7 @@ std::pair<int, std::int64_t> HappensBefore::stamp(const Place& x) const {
 }
 
 void HappensBefore::build_chains() {
-  chains_.resize(graph_.counters.size());
+  chains_ = std::make_shared<std::vector<std::vector<Chain>>>(graph_.counters.size());
   counter_base_.assign(at(num_launches_ + 1), std::vector<std::int64_t>(graph_.counters.size(), 0));
   for (int e = 0; e < num_launches_; ++e) {
     for (std::size_t c = 0; c < graph_.counters.size(); ++c) {
@@ -135,7 +136,7 @@ void HappensBefore::build_chains() {
       for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
         const Sync& s = trace.syncs[at(pos)];
         if (s.kind != SyncKind::kNotify) continue;
-        auto& chains = chains_[at(s.counter)];
+        auto& chains = (*chains_)[at(s.counter)];
         auto chain = std::find_if(chains.begin(), chains.end(),
                                   [&](const Chain& c) { return c.component == component; });
         if (chain == chains.end()) chain = chains.insert(chain, Chain{component, {}});
@@ -154,7 +155,7 @@ void HappensBefore::find_multi_waits() {
       const auto& syncs = timeline_.trace(a, e).syncs;
       for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
         const Sync& s = syncs[at(pos)];
-        if (s.kind != SyncKind::kWait || chains_[at(s.counter)].size() < 2) continue;
+        if (s.kind != SyncKind::kWait || (*chains_)[at(s.counter)].size() < 2) continue;
         multi_wait_at_[at(a)][place_idx({a, e, pos})] = static_cast<int>(multi_waits_.size());
         waits_on_[at(s.counter)].push_back(static_cast<int>(multi_waits_.size()));
         multi_waits_.push_back({.agent = a,
@@ -162,7 +163,7 @@ void HappensBefore::find_multi_waits() {
                                 .pos = pos,
                                 .counter = s.counter,
                                 .threshold = counter_base_[at(e)][at(s.counter)] + s.amount,
-                                .needed = std::vector<int>(chains_[at(s.counter)].size(), 0)});
+                                .needed = std::vector<int>((*chains_)[at(s.counter)].size(), 0)});
       }
     }
   }
@@ -190,7 +191,7 @@ std::size_t HappensBefore::place_idx(const Place& p) const {
 }
 
 std::int32_t HappensBefore::clock_at(const Clocks& clocks, const Place& place) const {
-  return clocks.at_place[at(place.agent)][place_idx(place)];
+  return clocks.at->place[at(place.agent)][place_idx(place)];
 }
 
 std::int32_t HappensBefore::merge(Clocks& clocks, std::int32_t clock, std::int32_t source,
@@ -206,13 +207,13 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   clocks.met.clear();
   clocks.told.clear();
   clocks.of_choice.clear();
-  clocks.at_place.resize(graph_.agents.size());
-  clocks.released.resize(graph_.agents.size());
+  clocks.at->place.resize(graph_.agents.size());
+  clocks.at->released.resize(graph_.agents.size());
   for (std::size_t a = 0; a < graph_.agents.size(); ++a) {
-    clocks.at_place[a].resize(at(sync_base_[a].back()));
-    if (past != Past::kOrder) clocks.released[a].resize(at(sync_base_[a].back()));
+    clocks.at->place[a].resize(at(sync_base_[a].back()));
+    if (past != Past::kOrder) clocks.at->released[a].resize(at(sync_base_[a].back()));
   }
-  for (auto* table : {&clocks.at_start, &clocks.at_end}) {
+  for (auto* table : {&clocks.at->start, &clocks.at->end}) {
     table->assign(world, std::vector<std::int32_t>(at(num_launches_), 0));
   }
   for (auto* stage : {&clocks.stream, &clocks.roles, &clocks.joined, &clocks.ended}) {
@@ -221,7 +222,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   std::vector<std::int64_t> over(graph_.agents.size(), 0);
   for (const Step& step : execution_.steps) {
     auto first = sync_base_[at(step.agent)][at(step.launch)];
-    auto& places = clocks.at_place[at(step.agent)];
+    auto& places = clocks.at->place[at(step.agent)];
     std::int64_t& limit = over[at(step.agent)];
     if (step.begin == 0) {
       places[at(first)] = begin_agent(clocks, step);
@@ -237,7 +238,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
         limit = position(step.agent, step.launch, pos) + 1;
       }
       if (past == Past::kOrder) continue;
-      clocks.released[at(step.agent)][at(first + pos)] = static_cast<std::int32_t>(limit);
+      clocks.at->released[at(step.agent)][at(first + pos)] = static_cast<std::int32_t>(limit);
     }
     auto num_syncs = timeline_.trace(step.agent, step.launch).syncs.size();
     if (at(step.end) == num_syncs) end_agent(clocks, step, clock, limit);
@@ -265,7 +266,7 @@ std::int32_t HappensBefore::begin_agent(Clocks& clocks, const Step& step) {
   if (trace.phase == Phase::kStart) {
     std::int32_t clock = merge(clocks, clocks.stream[r], clocks.stream[r], trace.rank,
                                stream_base_[r][at(step.launch)] + 1);
-    clocks.at_start[r][at(step.launch)] = clocks.roles[r] = clocks.joined[r] = clock;
+    clocks.at->start[r][at(step.launch)] = clocks.roles[r] = clocks.joined[r] = clock;
     return clock;
   }
   return merge(clocks, clocks.joined[r], clocks.joined[r], trace.rank,
@@ -305,7 +306,7 @@ void HappensBefore::end_agent(Clocks& clocks, const Step& step, std::int32_t clo
     clocks.joined[r] = clocks.roles[r];
   } else {
     clock = merge(clocks, clock, clocks.ended[r], trace.rank, over);
-    clocks.stream[r] = clocks.at_end[r][at(step.launch)] = clock;
+    clocks.stream[r] = clocks.at->end[r][at(step.launch)] = clock;
   }
 }
 
@@ -333,7 +334,7 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
     return acquire_packets(clocks, clock, step, pos);
   }
   if (s.kind != SyncKind::kWait) return clock;
-  const auto& chains = chains_[at(s.counter)];
+  const auto& chains = (*chains_)[at(s.counter)];
   std::int64_t threshold = counter_base_[at(step.launch)][at(s.counter)] + s.amount;
   if (chains.empty() || threshold <= 0) return clock;
   if (chains.size() == 1) {
@@ -352,7 +353,7 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
 std::int32_t HappensBefore::told(Clocks& clocks, const MultiWait& wait) const {
   auto [it, is_new] = clocks.told.try_emplace(waiting_key(0, wait.alike, wait.agent), 0);
   if (!is_new) return it->second;
-  const auto& chains = chains_[at(wait.counter)];
+  const auto& chains = (*chains_)[at(wait.counter)];
   std::vector<VectorClocks::Source> sources;
   for (std::size_t c = 0; c < chains.size(); ++c) {
     if (wait.needed[c] == 0) continue;
@@ -374,7 +375,7 @@ std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, 
     Place place{store.agent, step.launch, store.pos};
     std::int64_t over = position(place.agent, place.launch, place.pos) + 1;
     if (clocks.past != Past::kOrder) {
-      over = clocks.released[at(place.agent)][place_idx(place)];
+      over = clocks.at->released[at(place.agent)][place_idx(place)];
     }
     clock = merge(clocks, clock, clock_at(clocks, place), stamp(place).first, over);
   }
@@ -402,7 +403,7 @@ std::optional<VectorClocks::Source> HappensBefore::source_of(const Clocks& clock
   std::int64_t value = item.position + 1;
   if (clocks.past != Past::kOrder) {
     if (!edge_holds(counter, item.agent, waiter)) return std::nullopt;
-    value = clocks.released[at(item.agent)][place_idx(place)];
+    value = clocks.at->released[at(item.agent)][place_idx(place)];
   }
   return VectorClocks::Source{clock_at(clocks, place), stamp(place).first,
                               static_cast<std::int32_t>(value)};
@@ -453,7 +454,7 @@ bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past) 
   }
   const Clocks& c = clocks(past);
   auto [component, position] = stamp(x);
-  return this->component(c, c.at_end[at(rank)][at(launch)], component) > position;
+  return this->component(c, c.at->end[at(rank)][at(launch)], component) > position;
 }
 
 }  // namespace stretto

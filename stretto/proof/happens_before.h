@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -50,6 +51,7 @@ struct Place {
   Landing landed = {};  // of a load into a slot, in the same launch
 };
 
+// A copy shares what was found, and notes for itself what it finds when asked: one for each thread.
 class HappensBefore {
  public:
   // `execution` must have finished. Keeps references to both.
@@ -88,6 +90,9 @@ class HappensBefore {
   using Need = std::array<int, 5>;
   std::vector<Need> needs_of(int launch) const;
 
+  // What the graphs' choices mean, and more that are asked about: of this order alone, so that
+  // several may be looked at side by side.
+  TableChoices& choices() const { return choices_; }
   // Facts of one value each that waits before `y` go by, one for each entry.
   std::vector<int> entries_waited_for(const Place& y) const;
 
@@ -119,14 +124,17 @@ class HappensBefore {
   // For every item of a counter's chains: the first item of every chain that comes after it, found
   // when first asked for.
   class AfterTable;
+  struct Places {
+    std::vector<std::vector<std::int32_t>> place;  // [agent][offset(launch) + pos]
+    // There: own accesses before are over. Not of order in time, where they always are.
+    std::vector<std::vector<std::int32_t>> released;
+    std::vector<std::vector<std::int32_t>> start, end;  // [rank][launch]
+  };
   // Clock ids per place, for one kind of accesses.
   struct Clocks {
     Past past = Past::kOrder;
     VectorClocks vectors;
-    std::vector<std::vector<std::int32_t>> at_place;  // [agent][offset(launch) + pos]
-    // There: own accesses before are over. Not of order in time, where they always are.
-    std::vector<std::vector<std::int32_t>> released;
-    std::vector<std::vector<std::int32_t>> at_start, at_end;  // [rank][launch]
+    std::shared_ptr<Places> at = std::make_shared<Places>();
     std::vector<std::int32_t> stream, roles, joined, ended;   // [rank]: the launch under way
     // By waiting_key(): clocks with an item, clocks with what MultiWait::alike stands for, and that
     // alone.
@@ -211,12 +219,13 @@ class HappensBefore {
   std::vector<std::vector<std::int64_t>> sync_base_;  // [agent][launch]: places of launches before
   std::vector<std::vector<std::int64_t>> stream_base_;   // [rank][launch]
   std::vector<std::vector<std::int64_t>> counter_base_;  // [launch][counter]
-  std::vector<std::vector<Chain>> chains_;               // [counter]
+  std::shared_ptr<std::vector<std::vector<Chain>>> chains_;  // [counter]
   std::vector<MultiWait> multi_waits_;
   std::vector<std::vector<int>> waits_on_;  // [counter]: indices into multi_waits_
   std::vector<std::unordered_map<std::size_t, int>> multi_wait_at_;     // [agent], by place_idx()
   std::vector<std::unordered_map<std::uint64_t, int>> packet_load_at_;  // [launch], by event_key()
-  // Clocks of choices are added when first asked for.
+  // Choices, and clocks of choices, are added when first asked for.
+  mutable TableChoices choices_;
   mutable Clocks causal_;
   mutable std::vector<Clocks> stronger_;
   std::array<int, kNumPasts> which_{-1, -1, -1, -1};  // per Past, into stronger_

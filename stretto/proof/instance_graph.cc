@@ -42,6 +42,20 @@ std::size_t InstanceGraph::num_events() const {
   return n;
 }
 
+void share_choices(InstanceGraph& graph, const std::shared_ptr<TableChoices>& all) {
+  if (graph.choices == all) return;
+  std::vector<int> numbers = all->adopt(*graph.choices);
+  graph.choices = all;
+  auto renumber = [&](int& choice) {
+    if (choice != TableChoices::kAlways) choice = numbers[static_cast<std::size_t>(choice)];
+  };
+  if (numbers.empty()) return;
+  for (AgentTrace& agent : graph.agents) {
+    for (Sync& s : agent.syncs) renumber(s.choice);
+    for (Access& a : agent.accesses) renumber(a.choice);
+  }
+}
+
 Box whole_tensor(const InstanceGraph& graph, int tensor) {
   Box box;
   box.hi.fill(1);

@@ -123,10 +123,14 @@ struct InstanceGraph {
   std::vector<PacketLoad> packet_loads;
   // By operation, which of its accesses, and whose.
   std::map<std::tuple<const Op*, int, int>, Reach> reaches;
-  std::shared_ptr<TableChoices> choices;  // what the choices of syncs and accesses mean
+  // What the choices of syncs and accesses mean; one for all graphs that are compared.
+  std::shared_ptr<TableChoices> choices = std::make_shared<TableChoices>();
 
   std::size_t num_events() const;
 };
+
+// Has the graph number its choices as others do.
+void share_choices(InstanceGraph& graph, const std::shared_ptr<TableChoices>& all);
 
 Box whole_tensor(const InstanceGraph& graph, int tensor);
 

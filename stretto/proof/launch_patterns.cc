@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -14,6 +16,24 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using Needs = std::vector<HappensBefore::Need>;
+
+// Numbers below a count, each taken by one thread, in order; up to the first that settles it.
+class Turns {
+ public:
+  explicit Turns(std::size_t count) : end_(count) {}
+  std::optional<std::size_t> next() {
+    std::size_t i = next_++;
+    return i < end_ ? std::optional(i) : std::nullopt;
+  }
+  void end_after(std::size_t i) {
+    for (std::size_t seen = end_; i + 1 < seen && !end_.compare_exchange_weak(seen, i + 1);) {
+    }
+  }
+  std::size_t end() const { return end_; }
+
+ private:
+  std::atomic<std::size_t> next_{0}, end_;
+};
 
 class Orders {
  public:
@@ -47,25 +67,32 @@ class Orders {
  private:
   std::vector<OrderVerdict> prove(const std::vector<LaunchOrder>& orders) {
     std::vector<OrderVerdict> verdicts(orders.size());
-    std::atomic<std::size_t> next{0}, last{orders.size()};  // from `last` on they do not matter
-    side_by_side(std::min(orders.size(), num_threads_), num_threads_, [&](std::size_t) {
-      AccessChecker checker(options_.max_findings, *options_.table, options_.few_pairs);
-      for (std::size_t i = next++; i < last; i = next++) {
+    if (orders.empty()) return verdicts;
+    std::size_t threads_each = std::max<std::size_t>(1, num_threads_ / orders.size());
+    std::size_t num_checkers = std::min(orders.size(), num_threads_);
+    Turns turns(orders.size());
+    side_by_side(num_checkers, num_checkers, [&](std::size_t) {
+      AccessChecker checker = new_checker();
+      while (std::optional<std::size_t> i = turns.next()) {
+        OrderVerdict& verdict = verdicts[*i];
         try {
-          prove(orders[i], checker, verdicts[i]);
+          prove(orders[*i], checker, threads_each, verdict);
         } catch (...) {
-          verdicts[i].error = std::current_exception();
+          verdict.error = std::current_exception();
         }
-        if (verdicts[i].findings.empty() && verdicts[i].error == nullptr) continue;
-        for (std::size_t seen = last; i + 1 < seen && !last.compare_exchange_weak(seen, i + 1);) {
-        }
+        if (!verdict.findings.empty() || verdict.error != nullptr) turns.end_after(*i);
       }
     });
-    verdicts.resize(last);
+    verdicts.resize(turns.end());
     return verdicts;
   }
 
-  void prove(const LaunchOrder& order, AccessChecker& checker, OrderVerdict& verdict) {
+  AccessChecker new_checker() const {
+    return AccessChecker(options_.max_findings, *options_.table, options_.few_pairs);
+  }
+
+  void prove(const LaunchOrder& order, AccessChecker& checker, std::size_t num_threads,
+             OrderVerdict& verdict) {
     const auto first = at(order.kinds[0]);
     bool steady = std::equal(order.kinds.begin() + 1, order.kinds.end(), order.kinds.begin());
     Timeline timeline, touched;
@@ -86,16 +113,8 @@ class Orders {
     checker.use(before);
     Needs needs = before.needs_of(0);
     if (steady || needs != alone_[first]) {
-      int number = 0;
-      for (const SizedGraph& one : kinds_[first].cases) {
-        if (!verdict.findings.empty()) return;
-        Timeline with = timeline;
-        with.launches[0] = one.graph;
-        std::vector<Finding> found = checker.check_launch(with);
-        for (Finding& f : found) f.in_turn = {.first = number};
-        add(found, order, verdict);
-        ++number;
-      }
+      add(first_finding(timeline, before, kinds_[first].cases, checker, num_threads), order,
+          verdict);
     }
     if (verdict.findings.empty()) add(checker.check_reuse(touched, order.reach), order, verdict);
     verdict.stats.cases = steady ? static_cast<int>(kinds_[first].cases.size()) : 1;
@@ -107,6 +126,32 @@ class Orders {
     verdict.stats.launches = timeline.num_launches();
     verdict.stats.rounds = before.num_rounds();
     if (steady) alone_[first] = std::move(needs);
+  }
+
+  // What is found of launch 0 with the first of these sizes of which anything is. Sizes that
+  // synchronise alike share their order, but not what is noted while it is asked.
+  std::vector<Finding> first_finding(const Timeline& timeline, const HappensBefore& before,
+                                     const std::vector<SizedGraph>& cases, AccessChecker& checker,
+                                     std::size_t num_threads) const {
+    std::vector<std::vector<Finding>> found(cases.size());
+    Turns turns(cases.size());
+    auto look = [&](AccessChecker& by) {
+      while (std::optional<std::size_t> i = turns.next()) {
+        Timeline with = timeline;
+        with.launches[0] = cases[*i].graph;
+        found[*i] = by.check_launch(with);
+        for (Finding& f : found[*i]) f.in_turn = {.first = static_cast<int>(*i)};
+        if (!found[*i].empty()) turns.end_after(*i);
+      }
+    };
+    std::vector<HappensBefore> others(std::min(cases.size(), num_threads) - 1, before);
+    side_by_side(others.size() + 1, num_threads, [&](std::size_t c) {
+      if (c == others.size()) return look(checker);
+      AccessChecker another = new_checker();
+      another.use(others[c]);
+      look(another);
+    });
+    return std::move(found[turns.end() - 1]);
   }
 
   void add(const std::vector<Finding>& found, const LaunchOrder& order, OrderVerdict& verdict) {
@@ -133,12 +178,23 @@ Finding finding_with(FindingKind kind, const std::string& text, const std::strin
 void side_by_side(std::size_t count, std::size_t num_threads,
                   const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
+  std::exception_ptr error;
+  std::mutex one_at_a_time;
   auto take_turns = [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
+    try {
+      for (std::size_t i = next++; i < count; i = next++) work(i);
+    } catch (...) {
+      next = count;
+      std::lock_guard lock(one_at_a_time);
+      if (error == nullptr) error = std::current_exception();
+    }
   };
-  std::vector<std::jthread> helpers;
-  for (std::size_t i = 1; i < std::min(count, num_threads); ++i) helpers.emplace_back(take_turns);
-  take_turns();
+  {
+    std::vector<std::jthread> helpers;
+    for (std::size_t i = 1; i < std::min(count, num_threads); ++i) helpers.emplace_back(take_turns);
+    take_turns();
+  }
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 SizesVerdict prove_sizes(const std::vector<SizedGraph>& cases, const ProofOptions& options,

@@ -155,7 +155,7 @@ bool HappensBefore::refine() {
 // Waits for the same threshold with the same future need the same notifies: on a role's agents
 // without notifies, those are all waits of a rank and launch.
 bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
-  AfterTable table(*this, chains_[at(counter)]);
+  AfterTable table(*this, (*chains_)[at(counter)]);
   std::map<std::tuple<int, std::int64_t, std::int64_t>, std::vector<int>> known;
   std::map<std::vector<int>, int> alike;  // by what is needed
   bool changed = false;
@@ -220,7 +220,7 @@ std::vector<HappensBefore::Need> HappensBefore::needs_of(int launch) const {
       bool told = s.kind == SyncKind::kWait &&
                   graph_.counters[at(s.counter)].kind == CounterKind::kSignal && s.amount > 0;
       if (!told) continue;
-      const auto& chains = chains_[at(s.counter)];
+      const auto& chains = (*chains_)[at(s.counter)];
       auto add = [&](const ChainItem& i) { needs.push_back({a, pos, i.agent, i.launch, i.pos}); };
       if (chains.size() == 1) {
         add(first_to_reach(chains[0], counter_base_[at(launch)][at(s.counter)] + s.amount));

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -26,8 +28,9 @@ constexpr std::size_t kMinCases = 16;
 // Programs of fewer events a launch are proved sooner than threads start; more threads would take
 // more memory than some machines have, a gigabyte each where a program is large.
 constexpr std::size_t kFewEvents = 20'000, kMostThreads = 16;
-// Of graphs with so many events only so many are held at a time.
-constexpr std::size_t kManyEvents = 100'000, kHeld = 4;
+// Graphs with so many events are held a few at a time: four, and more up to so many events in all,
+// a gigabyte and a half.
+constexpr std::size_t kManyEvents = 100'000, kFewGraphs = 4, kHeldEvents = std::size_t{1} << 24;
 // Of all launches that are laid out beside each other, some gigabytes.
 constexpr std::int64_t kMostEvents = std::int64_t{1} << 27;
 
@@ -37,6 +40,7 @@ struct Case {
   std::string where;
 };
 using Cases = std::vector<Case>;
+using Samples = std::vector<std::vector<std::int64_t>>;  // extents of each
 
 std::string describe_extents(const Program& program, const std::vector<std::int64_t>& extents) {
   std::string text;
@@ -46,6 +50,52 @@ std::string describe_extents(const Program& program, const std::vector<std::int6
     text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", v.name, extents[next++]);
   }
   return text;
+}
+
+// A counter of which a launch adds other than `quota`.
+std::optional<Finding> other_quota(const Case& one, const std::vector<std::int64_t>& quota) {
+  const InstanceGraph& graph = one.graph;
+  for (std::size_t c = 0; c < graph.counters.size(); ++c) {
+    if (graph.counters[c].kind != CounterKind::kSignal || graph.quota[c] == quota[c]) continue;
+    return finding_with(
+        FindingKind::kQuota,
+        fmt::format("{} gets {} per launch here and {} elsewhere: every launch must add the same",
+                    describe_counter(graph, static_cast<int>(c)), graph.quota[c], quota[c]),
+        one.where, {});
+  }
+  return {};
+}
+
+// A wait for more than a launch adds.
+std::optional<Finding> high_threshold(const Case& one) {
+  const InstanceGraph& graph = one.graph;
+  for (std::size_t a = 0; a < graph.agents.size(); ++a) {
+    for (const Sync& s : graph.agents[a].syncs) {
+      if (s.kind != SyncKind::kWait || s.amount <= graph.quota[at(s.counter)]) continue;
+      return finding_with(
+          FindingKind::kQuota,
+          fmt::format("{}: {} waits for {} to reach {}, but a launch adds only {}",
+                      describe_loc(s.op), describe_agent(graph, static_cast<int>(a), s.tile),
+                      describe_counter(graph, s.counter), s.amount, graph.quota[at(s.counter)]),
+          one.where, {{.rank = graph.agents[a].rank, .choice = s.choice}});
+    }
+  }
+  return {};
+}
+
+std::optional<Finding> wrong_counter(const Case& one, const std::vector<std::int64_t>& quota) {
+  std::optional<Finding> found = other_quota(one, quota);
+  return found ? found : high_threshold(one);
+}
+
+// A slice synchronises less than its graph, and more alike (pipe_slice.h), so that few orders serve
+// all sizes. None where a launch does not end.
+//
+// A launch that ends by itself ends after and beside others, too: were the ranks' launches made one
+// by one, each would begin with every counter at the base that its waits are relative to.
+std::optional<Case> slice_of(const Case& one) {
+  if (!execute(Timeline{{&one.graph}}).finished) return {};
+  return Case{without_idle_slots(one.graph), one.where};
 }
 
 class Prover {
@@ -74,7 +124,7 @@ class Prover {
 
  private:
   void prove_samples() {
-    std::vector<std::vector<std::int64_t>> bounds = {extent_bounds(program_)};
+    Samples bounds = {extent_bounds(program_)};
     bool open_tables = true;  // the graph stands for every table
     result_.stats.every_table = options_.tables == nullptr;
     Cases cases;  // the largest, until it is known how many are affordable
@@ -85,12 +135,12 @@ class Prover {
       result_.stats.sampled_because = "a table decides " + reason.what;
       cases = expand_all(bounds, 0);
     }
-    auto samples =
-        options_.bounds_only ? bounds : sampled(bounds[0].size(), cases[0].graph.num_events());
+    events_ = cases[0].graph.num_events();
+    Samples samples = options_.bounds_only ? bounds : sampled(bounds[0].size());
     if (!open_tables) return prove_witnesses(samples);
     try {
-      bool few_at_a_time = samples.size() > 1 && cases[0].graph.num_events() >= kManyEvents;
-      if (few_at_a_time && holds_few_at_a_time(std::move(cases), samples)) return;
+      bool few_at_a_time = samples.size() > 1 && events_ >= kManyEvents;
+      if (few_at_a_time && holds_few_at_a_time(std::move(cases[0]), samples)) return;
       if (!options_.bounds_only) cases = expand_all(samples, -1);
       prove_cases(cases, !few_at_a_time);
       if (!ok() && has_choices(cases)) prove_in_doubt(samples);
@@ -101,9 +151,8 @@ class Prover {
   }
 
   // Run-time sizes, as many as launches of so many events allow.
-  std::vector<std::vector<std::int64_t>> sampled(std::size_t num_extents, std::size_t events) {
-    std::size_t affordable =
-        std::max(kMinCases, options_.max_events / std::max<std::size_t>(1, events));
+  Samples sampled(std::size_t num_extents) {
+    std::size_t affordable = std::max(kMinCases, affordable_launches());
     std::size_t wanted = at(options_.max_samples) * (num_extents > 1 ? 2 * num_extents : 1);
     auto [samples, complete] =
         sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
@@ -119,7 +168,7 @@ class Prover {
   // What was found may come of taking each entry by itself. If it is so for some table, then for
   // one that has what the findings say; otherwise nothing is known of tables that were not looked
   // at.
-  void prove_in_doubt(const std::vector<std::vector<std::int64_t>>& samples) {
+  void prove_in_doubt(const Samples& samples) {
     std::vector<Finding> doubts = std::exchange(result_.findings, {});
     for (const Finding& doubt : doubts) {
       for (bool shuffled : {false, true}) {
@@ -133,8 +182,7 @@ class Prover {
   }
 
   // Tables of the finding, or of its two launches in turn.
-  void prove_with(const Finding& doubt, const std::vector<std::vector<std::int64_t>>& samples,
-                  bool shuffled) {
+  void prove_with(const Finding& doubt, const Samples& samples, bool shuffled) {
     Cases cases;
     for (const auto& extents : samples) {
       for (int launch : {0, 1}) {
@@ -144,7 +192,7 @@ class Prover {
         }
         if (wanted.empty()) continue;
         auto tables = table_with(program_, extents, wanted, shuffled);
-        if (tables != nullptr) cases.push_back(expand_with(extents, *tables));
+        if (tables != nullptr) cases.push_back(expand_with(extents, *tables, context_));
       }
     }
     context_.clear();
@@ -215,32 +263,65 @@ class Prover {
   }
 
   // `witness`: which of sample_tables(), -1 for none but those of the options.
-  Cases expand_all(const std::vector<std::vector<std::int64_t>>& samples, int witness) {
-    Cases cases;
-    cases.reserve(samples.size());
-    for (const auto& extents : samples) {
-      context_ = describe_extents(program_, extents);
+  Cases expand_all(const Samples& samples, int witness) {
+    Cases cases(samples.size());
+    std::vector<UnmetTensors> unmet(samples.size());
+    for_each_size(samples, num_threads(), [&](std::size_t i, std::string& where) {
       if (witness < 0) {
-        cases.push_back(
-            {expand(program_, extents, options_.tables, PipeLoopMode::kFold, choices_), context_});
-        unmet_.add(cases.back().graph, context_);
-        continue;
+        cases[i] = expand_one(samples[i], where, unmet[i]);
+      } else {
+        auto tables = sample_tables(program_, samples[i]);
+        cases[i] = expand_with(samples[i], *tables[at(witness)], where);
       }
-      auto tables = sample_tables(program_, extents);
-      cases.push_back(expand_with(extents, *tables[at(witness)]));
-    }
-    context_.clear();
+    });
+    for (std::size_t i = 0; i < cases.size() && witness < 0; ++i) share(cases[i], unmet[i]);
     return cases;
   }
 
-  Case expand_with(const std::vector<std::int64_t>& extents, const TableWitness& table) {
+  Case expand_one(const std::vector<std::int64_t>& extents, std::string& where,
+                  UnmetTensors& unmet) const {
+    where = describe_extents(program_, extents);
+    Case one{expand(program_, extents, options_.tables, PipeLoopMode::kFold), where};
+    unmet.add(one.graph, where);
+    return one;
+  }
+
+  // What was expanded by itself, with what is known of other sizes.
+  void share(Case& one, const UnmetTensors& unmet) {
+    share_choices(one.graph, choices_);
+    unmet_.add(unmet);
+  }
+
+  Case expand_with(const std::vector<std::int64_t>& extents, const TableWitness& table,
+                   std::string& where) const {
     std::string sizes = describe_extents(program_, extents);
-    context_ = fmt::format("{}{}tables {}", sizes, sizes.empty() ? "" : ", ", table.name());
-    return {expand(program_, extents, &table, PipeLoopMode::kFold), context_};
+    where = fmt::format("{}{}tables {}", sizes, sizes.empty() ? "" : ", ", table.name());
+    return {expand(program_, extents, &table, PipeLoopMode::kFold), where};
+  }
+
+  // work(i, where), on so many threads. What the first size throws that throws is thrown on, and
+  // where it was is the context.
+  template <typename Work>
+  void for_each_size(const Samples& samples, std::size_t threads, const Work& work) {
+    std::vector<std::exception_ptr> errors(samples.size());
+    std::vector<std::string> where(samples.size());
+    side_by_side(samples.size(), threads, [&](std::size_t i) {
+      try {
+        work(i, where[i]);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    });
+    context_.clear();
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      if (errors[i] == nullptr) continue;
+      context_ = where[i];
+      std::rethrow_exception(errors[i]);
+    }
   }
 
   // Every size with each witness, then launches with one witness and another in turn.
-  void prove_witnesses(const std::vector<std::vector<std::int64_t>>& samples) {
+  void prove_witnesses(const Samples& samples) {
     result_.stats.every_table = false;
     int num_witnesses = static_cast<int>(sample_tables(program_, samples[0]).size());
     Cases mixed;
@@ -252,74 +333,62 @@ class Prover {
   }
 
   void prove_cases(const Cases& cases, bool by_slices = true) {
-    check_counters(cases, cases[0].graph.quota);
-    if (!ok()) return;
-    std::size_t events = cases[0].graph.num_events();
-    Cases slices;
-    if (by_slices && add_slices(cases, slices, num_threads(events)) && holds(slices, events))
-      return;
-    take(prove_all(cases, events));
+    for (const Case& one : cases) {
+      std::optional<Finding> found = wrong_counter(one, cases[0].graph.quota);
+      if (found) return result_.findings.push_back(std::move(*found));
+    }
+    if (by_slices) {
+      std::vector<std::optional<Case>> slices(cases.size());
+      side_by_side(cases.size(), num_threads(),
+                   [&](std::size_t i) { slices[i] = slice_of(cases[i]); });
+      if (slices_hold(slices)) return;
+    }
+    take(prove_all(cases));
   }
 
   // The slices of large graphs are kept, the graphs are not. Nothing is reported where they do not
   // do. `first`: of the first sample.
-  bool holds_few_at_a_time(Cases first, const std::vector<std::vector<std::int64_t>>& samples) {
-    std::size_t events = first[0].graph.num_events(), threads = num_threads(events);
-    std::vector<std::int64_t> quota = first[0].graph.quota;
-    Cases slices;
-    slices.reserve(samples.size());
-    for (std::size_t next = 1; !first.empty(); next += first.size()) {
-      check_counters(first, quota);
-      if (!ok() || !add_slices(first, slices, threads)) break;
-      first.clear();
-      auto begin = samples.begin() + static_cast<std::ptrdiff_t>(std::min(next, samples.size()));
-      auto count = std::min<std::ptrdiff_t>(samples.end() - begin,
-                                            static_cast<std::ptrdiff_t>(std::min(threads, kHeld)));
-      first = expand_all({begin, begin + count}, -1);
-    }
-    result_.findings.clear();
-    return slices.size() == samples.size() && holds(slices, events);
-  }
-
-  // Slices synchronise less than graphs and more alike (pipe_slice.h), so that few orders serve all
-  // sizes. None are added, and false is returned, where a launch does not end.
-  //
-  // A launch that ends by itself ends after and beside others, too: were the ranks' launches made
-  // one by one, each would begin with every counter at the base that its waits are relative to.
-  static bool add_slices(const Cases& cases, Cases& slices, std::size_t threads) {
-    std::vector<InstanceGraph> found(cases.size());
-    std::vector<char> ends(cases.size(), 0);
-    side_by_side(cases.size(), threads, [&](std::size_t i) {
-      ends[i] = execute(Timeline{{&cases[i].graph}}).finished ? 1 : 0;
-      if (ends[i] != 0) found[i] = without_idle_slots(cases[i].graph);
+  bool holds_few_at_a_time(Case first, const Samples& samples) {
+    std::vector<std::int64_t> quota = first.graph.quota;
+    std::vector<std::optional<Case>> slices(samples.size());
+    std::vector<UnmetTensors> unmet(samples.size());
+    std::atomic<bool> holds = true;
+    std::size_t held = std::max(kFewGraphs, kHeldEvents / events_);
+    for_each_size(samples, std::min(num_threads(), held), [&](std::size_t i, std::string& where) {
+      if (!holds) return;
+      Case one = i == 0 ? std::move(first) : expand_one(samples[i], where, unmet[i]);
+      if (!wrong_counter(one, quota)) slices[i] = slice_of(one);
+      if (!slices[i]) holds = false;
     });
-    if (std::find(ends.begin(), ends.end(), 0) != ends.end()) return false;
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      slices.push_back({std::move(found[i]), cases[i].where});
-    }
-    return true;
+    if (!holds) return false;
+    for (std::size_t i = 0; i < slices.size(); ++i) share(*slices[i], unmet[i]);
+    return slices_hold(slices);
   }
 
-  // Whether nothing is found that would need more than the slices.
-  bool holds(const Cases& slices, std::size_t events) {
-    SizesVerdict verdict = prove_all(slices, events);
+  // Whether nothing is found that would need more than the slices, and all are there.
+  bool slices_hold(std::vector<std::optional<Case>>& found) {
+    Cases slices;
+    for (std::optional<Case>& one : found) {
+      if (!one) return false;
+      slices.push_back(std::move(*one));
+    }
+    SizesVerdict verdict = prove_all(slices);
     for (const OrderVerdict& v : verdict.orders) {
       if (!v.findings.empty() || v.error != nullptr) return false;
     }
     take(std::move(verdict));
-    result_.stats.events = std::max(result_.stats.events, events);
+    result_.stats.events = std::max(result_.stats.events, events_);
     return true;
   }
 
-  std::size_t num_threads(std::size_t events) const {
-    if (options_.threads > 0) return at(options_.threads);
-    if (events < kFewEvents) return 1;
-    return std::min<std::size_t>(kMostThreads, std::thread::hardware_concurrency());
+  std::size_t affordable_launches() const {
+    return options_.max_events / std::max<std::size_t>(1, events_);
   }
 
-  // Checks number choices of tables that no graph has (check.cc), which all of them share.
-  std::size_t num_checkers(std::size_t events) const {
-    return choices_->any() ? 1 : num_threads(events);
+  std::size_t num_threads() const {
+    if (options_.threads > 0) return at(options_.threads);
+    if (events_ < kFewEvents) return 1;
+    return std::min<std::size_t>(kMostThreads, std::thread::hardware_concurrency());
   }
 
   void take(SizesVerdict verdict) {
@@ -331,54 +400,19 @@ class Prover {
     }
   }
 
-  // `events`: of the largest whole graph.
-  SizesVerdict prove_all(const Cases& cases, std::size_t events) const {
+  SizesVerdict prove_all(const Cases& cases) const {
     constexpr std::size_t kMostMixed = 512;
     std::int64_t launches = 3 * std::int64_t{most_slots(program_)} + 1;
-    if (launches * static_cast<std::int64_t>(events) > kMostEvents) {
+    if (launches * static_cast<std::int64_t>(events_) > kMostEvents) {
       throw Rejected(
           fmt::format("buffers of {} slots take {} launches of {} events to look at, "
                       "more than {} events in all: fewer slots",
-                      most_slots(program_), launches, events, kMostEvents));
+                      most_slots(program_), launches, events_, kMostEvents));
     }
     std::vector<SizedGraph> sized;
     for (const Case& one : cases) sized.push_back({&one.graph, one.where});
-    std::size_t affordable =
-        std::max(kMinCases, options_.max_events / std::max<std::size_t>(1, events)) / 2;
-    return prove_sizes(sized, options_, std::min(affordable, kMostMixed), num_checkers(events));
-  }
-
-  void check_counters(const Cases& cases, const std::vector<std::int64_t>& quota) {
-    for (const Case& one : cases) {
-      check_quota(quota, one);
-      check_thresholds(one);
-      if (!ok()) return;
-    }
-  }
-
-  void check_quota(const std::vector<std::int64_t>& expected, const Case& one) {
-    const InstanceGraph& graph = one.graph;
-    for (std::size_t c = 0; c < graph.counters.size() && ok(); ++c) {
-      if (graph.counters[c].kind != CounterKind::kSignal || graph.quota[c] == expected[c]) continue;
-      add(FindingKind::kQuota,
-          fmt::format("{} gets {} per launch here and {} elsewhere: every launch must add the same",
-                      describe_counter(graph, static_cast<int>(c)), graph.quota[c], expected[c]),
-          one.where);
-    }
-  }
-
-  void check_thresholds(const Case& one) {
-    const InstanceGraph& graph = one.graph;
-    for (std::size_t a = 0; a < graph.agents.size(); ++a) {
-      for (const Sync& s : graph.agents[a].syncs) {
-        if (s.kind != SyncKind::kWait || s.amount <= graph.quota[at(s.counter)] || !ok()) continue;
-        add(FindingKind::kQuota,
-            fmt::format("{}: {} waits for {} to reach {}, but a launch adds only {}",
-                        describe_loc(s.op), describe_agent(graph, static_cast<int>(a), s.tile),
-                        describe_counter(graph, s.counter), s.amount, graph.quota[at(s.counter)]),
-            one.where, {{.rank = graph.agents[a].rank, .choice = s.choice}});
-      }
-    }
+    std::size_t affordable = std::max(kMinCases, affordable_launches()) / 2;
+    return prove_sizes(sized, options_, std::min(affordable, kMostMixed), num_threads());
   }
 
   void note(const ProofStats& group) {
@@ -417,7 +451,8 @@ class Prover {
   const Program& program_;
   const ProofOptions& options_;
   ProofResult result_;
-  std::string context_;
+  std::string context_;     // of what is thrown: a size
+  std::size_t events_ = 0;  // of a launch of the largest size
   UnmetTensors unmet_;
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();
 };

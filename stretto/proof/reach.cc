@@ -72,6 +72,19 @@ void UnmetTensors::add(const InstanceGraph& graph, const std::string& where) {
   }
 }
 
+void UnmetTensors::add(const UnmetTensors& later) {
+  for (const auto& [key, line] : later.lines_) {
+    for (const auto& [rank, there] : line) {
+      OnRank& here = lines_[key][rank];
+      here.meets |= there.meets;
+      here.astray |= there.astray;
+      if (!here.text.empty()) continue;
+      here.text = there.text;
+      here.where = there.where;
+    }
+  }
+}
+
 bool UnmetTensors::any_meets(const Line& line) {
   return std::any_of(line.begin(), line.end(), [](const auto& r) { return r.second.meets; });
 }

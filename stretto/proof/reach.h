@@ -33,6 +33,7 @@ Lie lie_of(const Program& program, const Region& region, const LooseBox& box,
 class UnmetTensors {
  public:
   void add(const InstanceGraph& graph, const std::string& where);
+  void add(const UnmetTensors& later);
   // Of each line that accesses a tensor and never meets it, one access and its case.
   std::vector<std::pair<std::string, std::string>> findings() const;
   // Of each that meets it on some ranks, and on others is astray.

@@ -97,7 +97,7 @@ std::int32_t HappensBefore::covered_clock(Clocks& clocks, const Place& y, Path p
   for (int w : waits_of(y, choice)) {
     if (w >= pos && w < y.pos && covers(syncs[at(w)], path)) pos = w + 1;
   }
-  if (pos < 0) return clocks.at_start[at(graph_.agents[at(y.agent)].rank)][at(y.launch)];
+  if (pos < 0) return clocks.at->start[at(graph_.agents[at(y.agent)].rank)][at(y.launch)];
   return clock_in_choice(clocks, {y.agent, y.launch, pos}, choice);
 }
 
@@ -138,7 +138,7 @@ bool HappensBefore::fenced(const Place& x, const Place& y, Past past, Path path,
   if (!enough || x.agent != y.agent || x.launch != y.launch) return false;
   const auto& syncs = timeline_.trace(x.agent, x.launch).syncs;
   return std::any_of(syncs.begin() + x.pos, syncs.begin() + y.pos, [&](const Sync& s) {
-    return s.kind == SyncKind::kFence && graph_.choices->implies(choice, s.choice);
+    return s.kind == SyncKind::kFence && choices_.implies(choice, s.choice);
   });
 }
 

@@ -27,6 +27,18 @@ int TableChoices::choice(std::vector<int> facts) {
   return it->second;
 }
 
+std::vector<int> TableChoices::adopt(const TableChoices& other) {
+  std::vector<int> fact_here, choice_here;
+  for (const TableFact& f : other.facts_) fact_here.push_back(fact(f));
+  for (const std::vector<int>& facts : other.choices_) {
+    std::vector<int> here;
+    for (int f : facts) here.push_back(fact_here[at(f)]);
+    choice_here.push_back(choice(std::move(here)));
+  }
+  for (const auto& [entry, range] : other.bounds_) widen(entry, range.first, range.second);
+  return choice_here;
+}
+
 std::vector<TableFact> TableChoices::facts(int choice) const {
   std::vector<TableFact> out;
   if (choice == kAlways) return out;
@@ -34,9 +46,13 @@ std::vector<TableFact> TableChoices::facts(int choice) const {
   return out;
 }
 
-// Bounds differ from size to size; the widest hold at all of them.
 void TableChoices::bound(const TableFact& entry, std::int64_t lo, std::int64_t hi) {
-  auto [it, is_new] = bounds_.try_emplace({entry.table, entry.entry}, lo, hi);
+  widen({entry.table, entry.entry}, lo, hi);
+}
+
+// Bounds differ from size to size; the widest hold at all of them.
+void TableChoices::widen(const Entry& entry, std::int64_t lo, std::int64_t hi) {
+  auto [it, is_new] = bounds_.try_emplace(entry, lo, hi);
   it->second = {std::min(it->second.first, lo), std::max(it->second.second, hi)};
 }
 

@@ -31,6 +31,7 @@ struct TableFact {
 };
 
 // Facts and sets of facts, numbered; the numbers are comparable between all graphs that share this.
+// Not for several threads at a time: each numbers in its own, and adopt() brings them together.
 class TableChoices {
  public:
   static constexpr int kAlways = -1;  // the choice without facts
@@ -39,6 +40,8 @@ class TableChoices {
   bool any() const { return !choices_.empty(); }
   int fact(const TableFact& fact);
   int choice(std::vector<int> facts);
+  // Everything that `other` knows; of each of its choices, by number, the number here.
+  std::vector<int> adopt(const TableChoices& other);
   // That an entry has one of the values from `lo` to `hi`, whatever the table.
   void bound(const TableFact& entry, std::int64_t lo, std::int64_t hi);
   // The choice with one more fact, for each value of the entry that `fact` is about; empty where
@@ -60,6 +63,9 @@ class TableChoices {
   std::string describe(const Program& program, int choice) const;
 
  private:
+  using Entry = std::pair<int, std::vector<std::int64_t>>;  // of which table
+
+  void widen(const Entry& entry, std::int64_t lo, std::int64_t hi);
   const std::vector<int>& of(int choice) const {
     return choices_[static_cast<std::size_t>(choice)];
   }
@@ -69,8 +75,7 @@ class TableChoices {
   std::map<TableFact, int> fact_ids_;
   std::vector<std::vector<int>> choices_;
   std::map<std::vector<int>, int> choice_ids_;
-  std::map<std::pair<int, std::vector<std::int64_t>>, std::pair<std::int64_t, std::int64_t>>
-      bounds_;
+  std::map<Entry, std::pair<std::int64_t, std::int64_t>> bounds_;
 };
 
 }  // namespace stretto

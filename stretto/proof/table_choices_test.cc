@@ -316,28 +316,64 @@ TEST(TableChoices, TablesMayChangeFromLaunchToLaunch) {
 
 // A read that goes by no entry, after a wait by an entry that has more values at larger sizes: the
 // last of them is a channel that says nothing of the read.
+Program late(std::int64_t bound) {
+  ProgramBuilder p("late", kWorld);
+  Index m = p.extent("m", bound);
+  auto which = p.table("which", {1}, {ContractKind::kRange, 0, m});
+  auto in = p.input("in", DType::kF32, {1, kCols});
+  auto box = p.buffer("box", DType::kF32, {1, kCols});
+  auto out = p.output("out", DType::kF32, {1, kCols});
+  auto here = p.signal("here", 3);
+  p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.notify(here[2], p.rank());
+    p.store(box.tile({0, 0}, 1, kCols), p.load(in.tile({0, 0}, 1, kCols)));
+    p.loop(2, [&](const Index& c) { p.notify(here[c], p.rank()); });
+  });
+  p.role("use", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.wait(here[p.read(which, {0})]);
+    p.store(out.tile({0, 0}, 1, kCols), p.load(box.tile({0, 0}, 1, kCols)));
+  });
+  return run_pipeline(p.finish());
+}
+
 TEST(TableChoices, EveryValueOfTheLargestSizeIsACase) {
-  auto late = [](std::int64_t bound) {
-    ProgramBuilder p("late", kWorld);
-    Index m = p.extent("m", bound);
-    auto which = p.table("which", {1}, {ContractKind::kRange, 0, m});
-    auto in = p.input("in", DType::kF32, {1, kCols});
-    auto box = p.buffer("box", DType::kF32, {1, kCols});
-    auto out = p.output("out", DType::kF32, {1, kCols});
-    auto here = p.signal("here", 3);
-    p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
-      p.notify(here[2], p.rank());
-      p.store(box.tile({0, 0}, 1, kCols), p.load(in.tile({0, 0}, 1, kCols)));
-      p.loop(2, [&](const Index& c) { p.notify(here[c], p.rank()); });
-    });
-    p.role("use", Resource::sms(1), p.range(1), [&](const Tile&) {
-      p.wait(here[p.read(which, {0})]);
-      p.store(out.tile({0, 0}, 1, kCols), p.load(box.tile({0, 0}, 1, kCols)));
-    });
-    return run_pipeline(p.finish());
-  };
   expect_proved_for_every_table(late(2));
   EXPECT_FALSE(prove(late(3)).proved);
+}
+
+// Would fail if threads numbered what tables decide each in its own way, or in one table together.
+TEST(TableChoices, ThreadsDoNotChangeTheVerdict) {
+  for (std::int64_t bound : {2, 3}) {
+    ProofResult alone = prove(late(bound), {.threads = 1});
+    for (int i = 0; i < 20; ++i) {
+      ProofResult together = prove(late(bound), {.threads = 4});
+      ASSERT_EQ(together.findings.size(), alone.findings.size()) << together.report;
+      for (std::size_t f = 0; f < alone.findings.size(); ++f) {
+        EXPECT_EQ(together.findings[f].text, alone.findings[f].text);
+      }
+      EXPECT_EQ(together.stats.cases, alone.stats.cases);
+    }
+  }
+}
+
+TEST(TableChoices, AdoptedChoicesMeanWhatTheyMeant) {
+  auto is = [](std::int64_t entry, std::int64_t value) {
+    return TableFact{.table = 0, .entry = {entry}, .value = value, .condition = ""};
+  };
+  TableChoices all, other;
+  int known = all.choice({all.fact(is(0, 7))});
+  all.bound(is(0, 0), 2, 7);
+  int both = other.choice({other.fact(is(1, 3)), other.fact(is(0, 7))});
+  int one = other.choice({other.fact(is(0, 7))});
+  other.bound(is(0, 0), 1, 5);
+  std::vector<int> numbers = all.adopt(other);
+  ASSERT_EQ(numbers.size(), 2U);
+  EXPECT_EQ(numbers[static_cast<std::size_t>(one)], known);
+  int here = numbers[static_cast<std::size_t>(both)];
+  EXPECT_TRUE(all.implies(here, known));
+  EXPECT_FALSE(all.implies(known, here));
+  EXPECT_EQ(all.facts(here).size(), 2U);
+  EXPECT_EQ(all.cases(TableChoices::kAlways, all.fact(is(0, 7))).size(), 7U) << "1 to 7";
 }
 
 // --- agreement with all tables, of programs drawn by lot ---
