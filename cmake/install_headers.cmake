@@ -24,6 +24,7 @@ set(pending
     stretto/ops/choose/calibrated_machine.h
     stretto/ops/choose/choose.h
     stretto/ops/choose/configs.h
+    stretto/ops/choose/fastest.h
     stretto/model/transformer/step_programs.h
     stretto/engine/generate.h)
 foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)

@@ -1,7 +1,5 @@
 #include "chosen.h"
 
-#include <fmt/format.h>
-
 #include <initializer_list>
 #include <type_traits>
 
@@ -97,12 +95,16 @@ std::vector<Program> chosen(const char* op, const Desc& desc,
 
 }  // namespace
 
-Products parse_products(const std::string& text) {
-  if (text == "default") return Products::kDefault;
-  if (text == "fused") return Products::kFused;
-  if (text == "fastest") return Products::kFastest;
-  if (text == "sequence") return Products::kSequence;
-  throw InternalError(fmt::format("'{}' is no way to run products", text));
+Products take_products(Fields& fields) {
+  auto products = Products::kDefault;
+  fields.take({{"products",
+                products,
+                {{"default", Products::kDefault},
+                 {"fused", Products::kFused},
+                 {"fastest", Products::kFastest},
+                 {"sequence", Products::kSequence}}}});
+  fields.finish();
+  return products;
 }
 
 std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, Target target) {

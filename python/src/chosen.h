@@ -3,9 +3,9 @@
 // them to Python.
 #pragma once
 
-#include <string>
 #include <vector>
 
+#include "fields.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
@@ -18,8 +18,9 @@ enum class Products {
   kFastest,   // on GPUs whichever is predicted to be faster; on CPU ranks fused
   kSequence,  // one after the other, on GPUs in chosen configs; fused with scales or on one rank
 };
-// "default", "fused", "fastest", "sequence"; InternalError for others.
-Products parse_products(const std::string& text);
+// The last field, `products`: "default", "fused", "fastest" or "sequence". InternalError for
+// others.
+Products take_products(Fields& fields);
 
 // One program, or in their order the two of a sequence, collective and gemm. Ranked for this
 // machine's GPUs as they were calibrated, or else for H200s, once per desc: the choice is kept on

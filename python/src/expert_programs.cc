@@ -1,6 +1,10 @@
 #include "expert_programs.h"
 
+#include "chosen.h"
 #include "fields.h"
+#include "stretto/base/errors.h"
+#include "stretto/ops/choose/calibrated_machine.h"
+#include "stretto/ops/choose/fastest.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_combine.h"
@@ -184,13 +188,27 @@ Program tables_of_experts(bool gpu, nb::kwargs given) {
   return expert_tables(d, default_config(d, target(gpu)));
 }
 
+// As `products` say: on GPUs in the config that is predicted to be the fastest of those with tiles
+// of so many rows, or in the default, which is what one rank has and what nothing is predicted for.
+template <typename Desc, typename Config>
+Program chosen_layer(const Desc& d, const Config& base, Program (*make)(const Desc&, const Config&),
+                     Products products, Target target) {
+  bool chooses = target == Target::kCuda && products != Products::kDefault && d.world_size > 1;
+  if (!chooses) return make(d, base);
+  try {
+    return fastest_program(d, base, calibrated_machine(d.world_size));
+  } catch (const UserError&) {  // the default says what is wrong, if anything
+    return make(d, base);
+  }
+}
+
 Program first_layer_program(bool gpu, nb::kwargs given) {
   Fields fields("ag_grouped_gemm", std::move(given));
   AgGroupedDesc d = first_layer(fields);
   AgGroupedConfig config = default_config(d, target(gpu));
   fields.take({{"tile_rows", config.tile.bm}});
-  fields.finish();
-  return ag_grouped_gemm(d, config);
+  Products products = take_products(fields);
+  return chosen_layer(d, config, ag_grouped_gemm, products, target(gpu));
 }
 
 Program second_layer_program(bool gpu, nb::kwargs given) {
@@ -198,8 +216,8 @@ Program second_layer_program(bool gpu, nb::kwargs given) {
   GroupedRsDesc d = second_layer(fields);
   GroupedRsConfig config = default_config(d, target(gpu));
   fields.take({{"tile_rows", config.tile.bm}});
-  fields.finish();
-  return grouped_gemm_rs(d, config);
+  Products products = take_products(fields);
+  return chosen_layer(d, config, grouped_gemm_rs, products, target(gpu));
 }
 
 Program both_layers_program(bool gpu, nb::kwargs given) {
@@ -207,9 +225,9 @@ Program both_layers_program(bool gpu, nb::kwargs given) {
   MoeLayerDesc d = both_layers(fields);
   MoeLayerConfig config = default_config(d, target(gpu));
   fields.take({{"tile_rows", config.first.tile.bm}});
-  fields.finish();
+  Products products = take_products(fields);
   config.second.tile.bm = config.first.tile.bm;
-  return moe_layer(d, config);
+  return chosen_layer(d, config, moe_layer, products, target(gpu));
 }
 
 }  // namespace

@@ -50,10 +50,7 @@ void bind_product(nb::module_& m, const char* name, Desc (*desc)(Fields&)) {
   m.def(name, [=](bool gpu, nb::kwargs given) {
     Fields fields(name, std::move(given));
     Desc d = desc(fields);
-    std::string products;
-    fields.take({{"products", products}});
-    fields.finish();
-    return chosen_programs(d, parse_products(products), target(gpu));
+    return chosen_programs(d, take_products(fields), target(gpu));
   });
 }
 

@@ -227,17 +227,17 @@ def init(
     MASTER_PORT as torchrun sets them, and a world of one rank where they are not set. `timeout`:
     seconds that any wait may take before it becomes a Fault; default 10, or STRETTO_TIMEOUT_MS.
     `share_gpus`: two ranks may have their tensors on one GPU, where their kernels take turns, which
-    is slow: for tests. `choose_configs`: products on GPUs take the config that prediction ranks
-    first, which the first call of a shape on a machine looks for, some seconds of all cores; False:
-    a default by rules. `sequence`: whether products with a collective run as collective and product
-    one after the other; None: on GPUs where that is predicted to be faster, as it is with few rows,
-    unless choose_configs is False. Those with scales and those of one rank are always fused. The
-    same on every rank. Groups made later have the same.
+    is slow: for tests. `choose_configs`: products, and layers of experts that are split over the
+    ranks, take on GPUs the config that prediction ranks first, which the first call of a shape on a
+    machine looks for, some seconds of all cores; False: a default by rules. `sequence`: whether
+    products with a collective run as collective and product one after the other; None: on GPUs
+    where that is predicted to be faster, as it is with few rows, unless choose_configs is False.
+    Those with scales and those of one rank are always fused. The same on every rank. Groups made
+    later have the same.
 
     A rank's GPU is that of the first arrays that it passes; it is made ready then.
 
-    Errors: UserError when called twice or on ranks that disagree; Fault naming a rank that does not
-    come.
+    Errors: UserError: called twice, or ranks disagree; Fault naming a rank that does not come.
     """
     _route.load()
     member = _member()

@@ -89,7 +89,7 @@ def all_gather_grouped_matmul(
     group.launch_operator(
         kind,
         "ag_grouped_gemm",
-        {**desc, "tile_rows": tile_rows},
+        {**desc, "tile_rows": tile_rows, "products": group.options.products},
         ("a", *names, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
         (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *tiles[:4], made),
         (m,),
@@ -200,10 +200,11 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
         group.agree_on_nothing(op, kind, y)
         return finish(kind, made, written)
     desc = {**routed, "dtype": dtype, "n": n, "k": k}
+    desc |= {"residual": bool(added), "all_reduce": all_reduce}
     group.launch_operator(
         kind,
         "grouped_gemm_rs",
-        {**desc, "residual": bool(added), "all_reduce": all_reduce, "tile_rows": tile_rows},
+        {**desc, "tile_rows": tile_rows, "products": group.options.products},
         (*names, *("residual" for _ in added), "out"),
         (*arrays, *added, written),
         (m,),
@@ -267,7 +268,7 @@ def moe_layer(
     group.launch_operator(
         kind,
         op,
-        {**desc, "tile_rows": tile_rows},
+        {**desc, "tile_rows": tile_rows, "products": group.options.products},
         ("a", "b_gate", "b_up", "b", *tables, "weights", *("residual" for _ in added), "out"),
         (*arrays, written),
         (m,),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import stretto
-from stretto import testing
+from stretto import _core, testing
 from test_experts import poisoned, silu
 from test_ops import near, parts, wide
 
@@ -127,3 +127,17 @@ def test_layers_that_do_not_fit(rng):
         assert call().shape == x.shape
 
     testing.run(2, body)
+
+
+def test_layers_on_gpus_take_the_config_that_prediction_ranks_first(monkeypatch, tmp_path):
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    desc = {"world_size": 4, "m": 2048, "top_k": 4, "num_experts": 60, "dtype": "bfloat16"}
+    desc |= {"tile_rows": _core.expert_tiles(True, **desc)[0], "hidden": 2048, "ffn": 352, "residual": False}
+
+    def layer(on_gpu, products):
+        return _core.moe_layer(on_gpu, products=products, **desc).explain()
+
+    usual, chosen = layer(True, "default"), layer(True, "fastest")
+    assert usual != chosen, "prediction would take the default: another shape would tell more"
+    assert layer(True, "fused") == chosen
+    assert layer(False, "fastest") == layer(False, "default")

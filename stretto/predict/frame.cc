@@ -180,18 +180,18 @@ Target FrameBuilder::resolve(const Region& region) const {
 // Loads that follow each other are waited for together, as far as registers hold what comes.
 void FrameBuilder::add_latency(bool remote, double bytes, bool guarded, Frame& frame) const {
   double rounds = bytes / (threads_of(*agent_) * (guarded ? kRunBytes : machine_->thread_bytes));
-  if (guarded || rounds > 1) {
-    rounds = std::max(rounds, 1.0);
-    (remote ? frame.cost.remote_loads : frame.cost.num_loads) += rounds;
+  if (guarded) {
+    (remote ? frame.cost.remote_loads : frame.cost.num_loads) += std::max(rounds, 1.0);
     return;
   }
-  if (!frame.loads) {
-    (remote ? frame.cost.remote_loads : frame.cost.num_loads) += 1;
-  } else if (remote && !frame.loads_remote) {
-    frame.cost.num_loads -= 1;
-    frame.cost.remote_loads += 1;
+  double waited = frame.loads == 0 ? 0 : std::max(frame.loads, 1.0);
+  frame.loads += rounds;
+  double more = std::max(frame.loads, 1.0) - waited;
+  (remote ? frame.cost.remote_loads : frame.cost.num_loads) += more;
+  if (remote && !frame.loads_remote && waited > 0 && more < 1) {  // what came before comes with it
+    frame.cost.num_loads -= 1 - more;
+    frame.cost.remote_loads += 1 - more;
   }
-  frame.loads = true;
   frame.loads_remote |= remote;
 }
 
@@ -306,7 +306,10 @@ void FrameBuilder::fold_samples(const Op& loop, Trips range, Frame& frame) {
 }
 
 void FrameBuilder::add(const Op& op, Frame& frame) {
-  if (ends_loads(op)) frame.loads = frame.loads_remote = false;
+  if (ends_loads(op)) {
+    frame.loads = 0;
+    frame.loads_remote = false;
+  }
   switch (op.code) {
     case OpCode::kLet:
       return scope_->set(op.var, scope_->value(op.exprs[0], "value of a variable"));

@@ -31,8 +31,10 @@ struct Frame {
   std::vector<Read> reads;
   std::vector<Slots> puts, gets;
   bool has_async_products = false;
-  // The last operation was a load, of another GPU: more loads are under way together with it.
-  bool loads = false, loads_remote = false;
+  // Of loads that are under way together with more that follow, some of another GPU: how often all
+  // that their threads can have on its way at a time.
+  double loads = 0;
+  bool loads_remote = false;
 
   void add(const Frame& other, double times);
   bool moves_pipes() const { return !puts.empty() || !gets.empty(); }

@@ -131,6 +131,11 @@ class PlanBuilder {
     cache.charge(plan_.agents.back().rank * kNumUnits + kHbm, plan_.works);
   }
 
+  bool has_role_beside(int role_idx) const {
+    return std::any_of(program_.roles.begin(), program_.roles.end(),
+                       [&](const Role& r) { return r.resource.beside == role_idx; });
+  }
+
   void plan_role(int rank, int role_idx) {
     role_ = &program_.roles[at(role_idx)];
     const Resource& resource = role_->resource;
@@ -139,6 +144,7 @@ class PlanBuilder {
                .rank = rank,
                .by_copy_engine = engine,
                .beside = resource.beside >= 0,
+               .shared = has_role_beside(role_idx),
                .num_sms = static_cast<double>(engine ? 1 : resource.cluster_size)};
     L2Model cache(machine_.l2_bytes, resource.num_workers);
     cache_ = &cache;

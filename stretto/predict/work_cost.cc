@@ -6,9 +6,10 @@ namespace stretto::predict {
 namespace {
 
 // Of a worker beside another's products: a load takes so many times as long, behind theirs, and so
-// much of the time that it is busy they have not, for instruction slots and L2. Fitted to sums of
-// grouped_gemm_rs beside products, 12 shapes each on two H100s and four H200s, 2026-11-26.
-constexpr double kBesideLatency = 3.0, kBesideShare = 0.3;
+// much of the time that it is busy they have not, for instruction slots and L2; a tile that they
+// store takes so many times as long. Fitted to sums of grouped_gemm_rs and moe_layer beside
+// products, 28 shapes each on two and four H200s, 2026-11-27.
+constexpr double kBesideLatency = 3.0, kBesideShare = 0.3, kBesideStores = 1.8;
 
 class WorkMaker {
  public:
@@ -76,7 +77,7 @@ class WorkMaker {
     double elementwise = cost_.vector_ops / (m_.vector_ops * worker_.num_sms);
     double compute = products + elementwise;
     if (overlaps_) compute -= m_.overlap * std::min(products, elementwise);
-    compute += cost_.num_stores * m_.tile_cost;
+    compute += cost_.num_stores * m_.tile_cost * (worker_.shared ? kBesideStores : 1);
     if (kind_ != WorkKind::kPut) compute += cost_.num_steps * m_.k_step_cost;
 
     double read = cost_.read / local_rate(), written = cost_.written / local_rate();

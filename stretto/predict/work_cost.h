@@ -12,6 +12,7 @@ struct WorkerRate {
   int rank = 0;
   bool by_copy_engine = false;
   bool beside = false;    // another role's worker, on its SM
+  bool shared = false;    // its SM, with a worker of a role beside it
   double num_sms = 1;     // of one worker
   double pipe_bytes = 0;  // in flight at most between agents; 0: no pipe
 };

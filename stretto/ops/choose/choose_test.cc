@@ -4,11 +4,8 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <set>
 
@@ -16,6 +13,7 @@
 #include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
 #include "stretto/ir/printer.h"
+#include "stretto/ops/choose/choose_testing.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/choose/fastest.h"
 #include "stretto/ops/choose/unfused.h"
@@ -30,23 +28,6 @@ namespace {
 OpShape shape(int ranks, std::int64_t m = 512) {
   return {.world_size = ranks, .m = m, .n = 2048, .k = 1024, .dtype = DType::kBF16};
 }
-
-class ChooseTest : public testing::Test {
- protected:
-  ChooseTest() {
-    std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
-    cache_ = std::filesystem::temp_directory_path() /
-             ("stretto-choose-" + name + std::to_string(::getpid()));
-    setenv("STRETTO_CACHE_DIR", cache_.c_str(), 1);
-  }
-  ~ChooseTest() override {
-    unsetenv("STRETTO_CACHE_DIR");
-    std::filesystem::remove_all(cache_);
-  }
-
-  std::filesystem::path cache_;
-  predict::Machine machine_ = predict::find_machine("h200x2");
-};
 
 double predicted_ms(const Program& program, const predict::Machine& machine) {
   CompiledProgram compiled = compile(program, {.require_proof = false});

@@ -13,17 +13,46 @@ Program fastest(const char* op, const Desc& desc, const OpCandidates& offered,
   return choose_program(op, desc, offered, {.machine = machine, .eager = true});
 }
 
-Program fastest(const char* op, const UlyssesDesc& d, const OpCandidates& offered,
+Program fastest(const char* op, const OpShape& shape, const OpCandidates& offered,
                 const predict::Machine& machine) {
   if (offered.fused.size() == 1) return offered.fused.front().program();
-  OpShape shape{.world_size = d.world_size,
-                .m = d.m,
-                .n = d.n,
-                .k = d.k,
-                .dtype = d.dtype,
-                .target = Target::kCuda};
   ChooseOptions options{.machine = machine, .eager = true};
   return programs_of(choose(op, shape, offered, options), offered, options).front();
+}
+
+Program fastest(const char* op, const UlyssesDesc& d, const OpCandidates& offered,
+                const predict::Machine& machine) {
+  return fastest(op,
+                 OpShape{.world_size = d.world_size,
+                         .m = d.m,
+                         .n = d.n,
+                         .k = d.k,
+                         .dtype = d.dtype,
+                         .target = Target::kCuda},
+                 offered, machine);
+}
+
+bool same_tile_rows(const GemmTile& a, const GemmTile& b) { return a.bm == b.bm; }
+bool same_tile_rows(const AgGroupedConfig& a, const AgGroupedConfig& b) {
+  return same_tile_rows(a.tile, b.tile);
+}
+bool same_tile_rows(const GroupedRsConfig& a, const GroupedRsConfig& b) {
+  return same_tile_rows(a.tile, b.tile);
+}
+bool same_tile_rows(const MoeLayerConfig& a, const MoeLayerConfig& b) {
+  return same_tile_rows(a.first, b.first) && same_tile_rows(a.second, b.second);
+}
+
+template <typename Desc, typename Config>
+OpCandidates with_tiles_of(const Desc& desc, const Config& base,
+                           Program (*make)(const Desc&, const Config&),
+                           const predict::Machine& machine) {
+  std::vector<Config> configs = gpu_configs(desc, machine.num_sms);
+  std::erase_if(configs, [&](const Config& c) { return !same_tile_rows(c, base); });
+  configs.insert(configs.begin(), base);
+  OpCandidates offered;
+  add_configs(offered, desc, configs, make);
+  return offered;
 }
 
 }  // namespace
@@ -69,6 +98,29 @@ Program fastest_a2a_gemm(const UlyssesDesc& desc, const predict::Machine& machin
   OpCandidates offered;
   add_configs(offered, desc, gpu_a2a_gemm_configs(desc, machine.num_sms), a2a_gemm);
   return fastest("a2a_gemm", desc, offered, machine);
+}
+
+Program fastest_program(const AgGroupedDesc& desc, const AgGroupedConfig& base,
+                        const predict::Machine& machine) {
+  return fastest("ag_grouped_gemm", desc, with_tiles_of(desc, base, ag_grouped_gemm, machine),
+                 machine);
+}
+
+Program fastest_program(const GroupedRsDesc& desc, const GroupedRsConfig& base,
+                        const predict::Machine& machine) {
+  const char* op = desc.all_reduce ? "grouped_gemm_ar" : "grouped_gemm_rs";
+  return fastest(op, desc, with_tiles_of(desc, base, grouped_gemm_rs, machine), machine);
+}
+
+Program fastest_program(const MoeLayerDesc& desc, const MoeLayerConfig& base,
+                        const predict::Machine& machine) {
+  OpShape shape{.world_size = desc.world_size,
+                .m = desc.m,
+                .n = desc.hidden,
+                .k = desc.ffn,
+                .dtype = desc.dtype,
+                .target = Target::kCuda};
+  return fastest("moe_layer", shape, with_tiles_of(desc, base, moe_layer, machine), machine);
 }
 
 }  // namespace stretto
