@@ -66,6 +66,7 @@ void Cost::add(const Cost& other, double times) {
   read += other.read * times;
   written += other.written * times;
   packets += other.packets * times;
+  picked += other.picked * times;
   for (const RemoteBytes& r : other.remote) {
     RemoteBytes& mine = to(r.rank);
     mine.read += r.read * times;

@@ -28,6 +28,7 @@ struct Cost {
   double read = 0, written = 0;  // bytes of own memory
   std::vector<RemoteBytes> remote;
   double packets = 0;  // of what is written to other GPUs
+  double picked = 0;   // of what is read into slots: rows that threads pick one by one
 
   void add(const Cost& other, double times);
   RemoteBytes& to(int rank);

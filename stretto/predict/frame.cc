@@ -324,6 +324,7 @@ void FrameBuilder::add(const Op& op, Frame& frame) {
       return copy(op, frame);
     case OpCode::kPipePut:
       add_slots(frame.puts, op.symbol, 1);
+      if (!op.operands.empty()) frame.cost.picked += resolve(*op.region).bytes;
       return add_read(*op.region, false, frame);
     case OpCode::kPipeFill:  // what a store costs who computes comes with the first columns
       if (op.exprs[0].is_const(0)) {
