@@ -30,8 +30,8 @@ struct ProofOptions {
   std::size_t max_events = 1'000'000;
   bool bounds_only = false;  // launches have every extent at its bound: the only case
   int max_findings = 4;
-  // Run-time sizes that order their events differently, side by side; the verdict does not depend
-  // on it. 0: one per core up to 16, and one for small programs.
+  // Run-time sizes, side by side; the verdict does not depend on it. 0: one per core up to 16, and
+  // one for small programs.
   int threads = 0;
   std::size_t few_pairs = kFewPairs;       // as in check.h; the verdict does not depend on it
   const TableWitness* tables = nullptr;    // look at these tables alone
