@@ -195,9 +195,9 @@ void FrameBuilder::add_latency(bool remote, double bytes, bool guarded, Frame& f
   frame.loads_remote |= remote;
 }
 
-void FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) const {
+double FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) const {
   Target from = resolve(region);
-  if (from.bytes == 0) return;
+  if (from.bytes == 0) return 0;
   bool remote = from.rank != rank_;
   if (waits) {  // threads that have rows have as many as if all had some
     const Tensor& tensor = program_->tensors[at(region.tensor)];
@@ -213,6 +213,7 @@ void FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) cons
     frame.cost.read += from.bytes;
     frame.reads.push_back({region.tensor, from.box, from.bytes});
   }
+  return from.bytes;
 }
 
 void FrameBuilder::add_write(const Region& region, Frame& frame) const {
@@ -315,17 +316,20 @@ void FrameBuilder::add(const Op& op, Frame& frame) {
       return scope_->set(op.var, scope_->value(op.exprs[0], "value of a variable"));
     case OpCode::kLoad:
     case OpCode::kLoadRows:
-      return add_read(*op.region, true, frame);
+      add_read(*op.region, true, frame);
+      return;
     case OpCode::kStore:
     case OpCode::kStoreRows:
     case OpCode::kReduceStore:
       return add_write(*op.region, frame);
     case OpCode::kCopy:
       return copy(op, frame);
-    case OpCode::kPipePut:
+    case OpCode::kPipePut: {
       add_slots(frame.puts, op.symbol, 1);
-      if (!op.operands.empty()) frame.cost.picked += resolve(*op.region).bytes;
-      return add_read(*op.region, false, frame);
+      double bytes = add_read(*op.region, false, frame);
+      if (!op.operands.empty()) frame.cost.picked += bytes;
+      return;
+    }
     case OpCode::kPipeFill:  // what a store costs who computes comes with the first columns
       if (op.exprs[0].is_const(0)) {
         frame.cost.num_stores += area(agent_->values[at(op.operands[0])]) / kStoredTile;

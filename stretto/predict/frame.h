@@ -61,7 +61,7 @@ class FrameBuilder {
   void add(const Op& op, Frame& frame);
   // The part of a region that lies within its tensor and limits, at the scope's values.
   Target resolve(const Region& region) const;
-  void add_read(const Region& region, bool waits, Frame& frame) const;
+  double add_read(const Region& region, bool waits, Frame& frame) const;  // its bytes
   void add_write(const Region& region, Frame& frame) const;
 
  private:
