@@ -157,7 +157,7 @@ int run(int argc, char** argv) {
   attention_ranks->add_option("--only", s.only, "rows whose label contains this");
   attention_ranks->add_option("--samples", s.samples)->default_val(20)->check(CLI::PositiveNumber);
   attention_ranks->add_option("-o,--out", s.out, "JSON with every sample");
-  for (auto* command : {moe, ep_moe, attention_ranks}) {
+  for (auto* command : {moe, ep_moe, exchange, attention_ranks}) {
     command->add_option("--traces", s.traces, "folder: what was timed once more, with the recorder")
         ->check(CLI::ExistingDirectory);
   }

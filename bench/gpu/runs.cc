@@ -87,7 +87,8 @@ CollectivesOptions collectives_options(const Settings& s) {
 }
 
 ExchangeOptions exchange_options(const Settings& s) {
-  return {.only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed};
+  return {
+      .only = s.only, .quick = s.quick, .samples = s.samples, .seed = s.seed, .traces = s.traces};
 }
 
 MoeOptions moe_options(const Settings& s) {

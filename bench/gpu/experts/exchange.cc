@@ -14,6 +14,7 @@
 #include "bench/gpu/experts/exchange_candidates.h"
 #include "bench/gpu/experts/exchange_routing.h"
 #include "bench/gpu/harness/each_shape.h"
+#include "bench/gpu/harness/traces.h"
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/gemm/linear.h"
@@ -65,8 +66,8 @@ using Set = std::map<std::string, SymmetricGpuMemory>;
 // A candidate on sets that all share: memory of its own would be gigabytes for each.
 class Bound {
  public:
-  Bound(GpuWorld& world, const Program& program, const std::vector<Set>& sets) {
-    CompiledForGpu made = compile_for_gpu(program, {.require_proof = false});
+  Bound(GpuWorld& world, const Program& program, const std::vector<Set>& sets, bool records) {
+    CompiledForGpu made = compile_for_gpu(program, {.require_proof = false}, {.record = records});
     instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
     for (const Set& set : sets) {
       GpuLaunchArgs& args = args_.emplace_back();
@@ -84,6 +85,7 @@ class Bound {
     return [this](int set) { instance_->launch(args_[at(set)]); };
   }
   void wait() const { instance_->wait(); }
+  GpuInstance* instance() const { return instance_.get(); }
 
  private:
   std::unique_ptr<GpuInstance> instance_;
@@ -113,6 +115,7 @@ class Comparison {
   ExchangeResult run() {
     std::vector<ExchangeCandidate> candidates = exchange_candidates(shape_, options_.quick);
     std::unique_ptr<Bound> best;
+    const Program* best_program = nullptr;
     for (ExchangeCandidate& c : candidates) {
       std::unique_ptr<Bound> made = checked(c);
       if (!made) continue;
@@ -121,6 +124,7 @@ class Comparison {
       if (best && c.time.ms >= best_ms_) continue;
       best = std::move(made);
       best_ms_ = c.time.ms;
+      best_program = &c.program;
       result_.chosen = c.time.config;
     }
     for (const ExchangeCandidate& c : candidates) result_.configs.push_back(c.time);
@@ -131,6 +135,7 @@ class Comparison {
     result_.graph = timed(*best, calls_per_graph(), options_.samples);
     result_.eager = timed(*best, 0, options_.samples);
     result_.error = difference(num_sets() - 1);  // what all launches in a row have left
+    if (!options_.traces.empty()) trace(*best_program);
     return std::move(result_);
   }
 
@@ -193,7 +198,7 @@ class Comparison {
   // Null where the program does not give the result; why is in the candidate.
   std::unique_ptr<Bound> checked(ExchangeCandidate& c) {
     try {
-      auto made = std::make_unique<Bound>(world_, c.program, sets_);
+      auto made = std::make_unique<Bound>(world_, c.program, sets_, /*records=*/false);
       const char* result = shape_.kind == ExchangeKind::kDispatch ? "recv" : "out";
       for (const Set& s : sets_) poison(world_, s.at(result));
       world_.synchronize();
@@ -217,6 +222,17 @@ class Comparison {
         {.num_sets = num_sets(), .warmup_ms = 50, .samples = samples, .calls_per_graph = calls});
     program.wait();
     return {std::move(ms[0]), std::move(ms[1])};
+  }
+
+  // Once more with the recorder, in turn with NCCL as it was timed.
+  void trace(const Program& program) {
+    const Bound recorded(world_, program, sets_, /*records=*/true);
+    auto in_turn = [&, launch = recorded.call()] {
+      launch(0);
+      all_to_all(0);
+    };
+    write_traces(world_, {traced("exchange", result_.chosen, in_turn, recorded.instance())},
+                 options_.traces, shape_.to_string());
   }
 
   template <typename T>

@@ -24,6 +24,7 @@ struct ExchangeOptions {
   bool quick = false;
   int samples = 40;
   std::uint64_t seed = 0;
+  std::string traces;  // a folder: of each row what was timed once more, with the recorder
 };
 
 enum class ExchangeKind : std::uint8_t { kDispatch, kCombine };

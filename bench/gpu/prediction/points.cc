@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <map>
+#include <span>
 #include <thread>
 
 #include "bench/gpu/collectives/collective_shapes.h"
@@ -208,6 +209,29 @@ std::string choice_losses(const std::map<std::string, std::vector<const Point*>>
       right, sum / count, most, worst);
 }
 
+// Configs of one shape, in turn: how fast a GPU is depends on what it has done before.
+void measure_together(GpuWorld& world, std::span<Point> points, RandomFill& random, int samples) {
+  std::vector<Point*> timed;
+  std::vector<Program> programs;
+  for (Point& p : points) {
+    if (!p.error.empty()) continue;
+    timed.push_back(&p);
+    programs.push_back(point_program(p));
+  }
+  if (timed.empty()) return;
+  bool is_short = timed.front()->predicted_ms < kShortMs;
+  try {
+    auto ms =
+        time_programs(world, programs, random,
+                      {.samples = samples, .calls_per_graph = is_short ? kShortCalls : kLongCalls});
+    for (std::size_t i = 0; i < timed.size(); ++i) {
+      timed[i]->measured_ms = median_interval(std::move(ms[i])).median;
+    }
+  } catch (const Error& e) {
+    for (Point* p : timed) p->error = e.what();
+  }
+}
+
 }  // namespace
 
 std::string Point::label() const {
@@ -297,6 +321,7 @@ void measure_points(GpuWorld& world, std::vector<Point>& points, const PointsOpt
   std::erase_if(points, [&](const Point& p) {
     return (p.label() + " | " + p.config).find(options.only) == std::string::npos;
   });
+  std::ranges::stable_sort(points, {}, &Point::label);
   std::vector<LabelledProgram> programs;
   for (Point& p : points) {
     try {
@@ -307,19 +332,12 @@ void measure_points(GpuWorld& world, std::vector<Point>& points, const PointsOpt
   }
   compile_ahead(programs);
   RandomFill random(world, options.seed);
-  for (Point& p : points) {
-    if (p.error.empty()) {
-      try {
-        std::vector<double> ms =
-            time_program(world, point_program(p), random,
-                         {.samples = options.samples,
-                          .calls_per_graph = p.predicted_ms < kShortMs ? kShortCalls : kLongCalls});
-        p.measured_ms = median_interval(std::move(ms)).median;
-      } catch (const Error& e) {
-        p.error = e.what();
-      }
-    }
-    done(p);
+  for (auto first = points.begin(); first != points.end();) {
+    auto last = std::find_if(first, points.end(),
+                             [&](const Point& p) { return p.label() != first->label(); });
+    measure_together(world, {first, last}, random, options.samples);
+    std::for_each(first, last, done);
+    first = last;
   }
 }
 

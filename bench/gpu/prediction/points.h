@@ -42,7 +42,8 @@ struct PointsOptions {
   int samples = 20;
   std::uint64_t seed = 0;
 };
-// Calls `done` after each. What fails for a point is in it.
+// Sorted by label, configs of one shape in turn with each other. Calls `done` after each. What
+// fails for a point is in it.
 void measure_points(GpuWorld& world, std::vector<Point>& points, const PointsOptions& options,
                     const std::function<void(const Point&)>& done);
 

@@ -82,22 +82,35 @@ RanksCall GpuProgram::call() const {
   return [this](int set) { instance_->launch(args_[static_cast<std::size_t>(set)]); };
 }
 
-std::vector<double> time_program(GpuWorld& world, const Program& program, RandomFill& random,
-                                 const ProgramTiming& timing) {
-  GpuProgram ready(world, program, num_launch_sets(program, world), random);
+std::vector<std::vector<double>> time_programs(GpuWorld& world,
+                                               const std::vector<Program>& programs,
+                                               RandomFill& random, const ProgramTiming& timing) {
+  int num_sets = 1;
+  for (const Program& p : programs) num_sets = std::max(num_sets, num_launch_sets(p, world));
+  std::vector<GpuProgram> ready;
+  ready.reserve(programs.size());  // calls refer to them
+  std::vector<RanksCall> calls;
+  for (const Program& p : programs) {
+    calls.push_back(ready.emplace_back(world, p, num_sets, random).call());
+  }
   try {
-    auto ms = time_ranks(world, {ready.call()},
-                         {.num_sets = ready.num_sets(),
+    auto ms = time_ranks(world, calls,
+                         {.num_sets = num_sets,
                           .warmup_ms = timing.warmup_ms,
                           .samples = timing.samples,
                           .calls_per_graph = timing.calls_per_graph});
-    ready.instance().wait();
-    return std::move(ms.front());
+    for (const GpuProgram& p : ready) p.instance().wait();
+    return ms;
   } catch (const Fault&) {
     world.synchronize();
     world.clear_fault();
     throw;
   }
+}
+
+std::vector<double> time_program(GpuWorld& world, const Program& program, RandomFill& random,
+                                 const ProgramTiming& timing) {
+  return std::move(time_programs(world, {program}, random, timing).front());
 }
 
 }  // namespace stretto

@@ -54,8 +54,12 @@ struct ProgramTiming {
   int calls_per_graph = 0;  // as in RanksTimeOptions
 };
 
-// Milliseconds of each sample, slowest rank. Fault when a launch gave up; the world is then as
-// after clear_fault.
+// Milliseconds of each sample, [program][sample], slowest rank: launches of all in turn, each on
+// memory of its own. Fault when a launch gave up; the world is then as after clear_fault.
+std::vector<std::vector<double>> time_programs(GpuWorld& world,
+                                               const std::vector<Program>& programs,
+                                               RandomFill& random, const ProgramTiming& timing);
+// Of one by itself.
 std::vector<double> time_program(GpuWorld& world, const Program& program, RandomFill& random,
                                  const ProgramTiming& timing);
 
