@@ -141,6 +141,7 @@ int run(int argc, char** argv) {
   for (auto* command : {overlap, moe, ep_moe, exchange}) {
     command->add_option("--machine", s.calibrated, "predict each config on it; needs no GPU");
   }
+  sweep->add_option("--machine", s.calibrated, "what is chosen by it alone; needs no GPU");
   auto* attention_check = app.add_subcommand("attention-check", "small cases against fp64");
   auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
   for (auto* command : {attention_check, attention_suite}) {

@@ -79,17 +79,23 @@ def async_tp_table(results: Results, ranks: int) -> str:
 
 
 def unmeasured_over_sequence(row: dict):
-    """Of what the chooser takes where nothing is measured, or None in files from before that was timed."""
-    if "unmeasured" not in row:
+    """Of what the chooser takes where nothing is measured, or None in files from before that was timed. Files of
+    2026-11-27 that say 'unmeasured' asked for it with the sizes of one rank."""
+    if "by_prediction" not in row:
         return None
-    chosen = row["own_ms"] if row["unmeasured_is_sequence"] else row["unmeasured_ms"] or row["fused_ms"]
-    return ratio(chosen, min((row["nccl_ms"], row["own_ms"]), key=median))
+    chosen = row["by_prediction"]
+    ms = row["own_ms"] if chosen["is_sequence"] else chosen["ms"]
+    if chosen["config"] == row["config"]:
+        ms = row["fused_ms"]
+    return ratio(ms, min((row["nccl_ms"], row["own_ms"]), key=median))
 
 
 def sweep_table(results: Results, ranks: int) -> str:
     def blind(row: dict) -> str:
         r = unmeasured_over_sequence(row)
-        return "-" if r is None else f"{'own collective' if row['unmeasured_is_sequence'] else 'fused'} {times(r, 3)}"
+        if r is None:
+            return "-"
+        return f"{'own collective' if row['by_prediction']['is_sequence'] else 'fused'} {times(r, 3)}"
 
     rows = results.rows(["sweep"], "sweep", shape_key, ranks)
     lines, won, worst = [], collections.Counter(), []

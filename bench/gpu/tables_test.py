@@ -176,10 +176,10 @@ class Tables(MadeResults):
                "config": "tile=128x256x64 scatter=copy_engine", "nccl_ms": [4.0] * 3}
         self.result("gpu-sweep-x2-2026-01-02.json", sweep=[
             {**row, "m": 1024, "fused_ms": [1.0, 1.0, 1.5], "own_ms": [2.0] * 3},
-            {**row, "m": 4096, "fused_ms": [1.0] * 3, "own_ms": [2.0] * 3, "unmeasured": "tile",
-             "unmeasured_is_sequence": False, "unmeasured_ms": [3.0] * 3},
-            {**row, "m": 8192, "fused_ms": [1.0] * 3, "own_ms": [2.0] * 3, "unmeasured": "sequence",
-             "unmeasured_is_sequence": True, "unmeasured_ms": []},
+            {**row, "m": 4096, "fused_ms": [1.0] * 3, "own_ms": [2.0] * 3,
+             "by_prediction": {"config": "tile", "is_sequence": False, "ms": [3.0] * 3}},
+            {**row, "m": 8192, "fused_ms": [1.0] * 3, "own_ms": [2.0] * 3,
+             "by_prediction": {"config": "sequence", "is_sequence": True, "ms": []}},
             {**row, "m": 2048, "fused_ms": [5.0] * 3, "own_ms": [6.0] * 3, "winner": "NCCL"}])
         text = self.tables("--print", "sweep-x2").stdout
         self.assertIn("| GEMM+RS 1024, n = 4096, k = 7168 | eager | 1.000 | 128x256 copy engine | 4.000 | 2.000 "

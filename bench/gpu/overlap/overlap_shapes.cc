@@ -271,6 +271,17 @@ GemmArDesc gemm_ar_desc(const OverlapShape& shape) {
           .out_dtype = kDType};
 }
 
+OpShape shape_of_all_ranks(const OverlapShape& shape) {
+  const bool gathers = shape.kind == OverlapKind::kAgGemm;
+  const std::int64_t ranks = shape.world_size;
+  return {.world_size = shape.world_size,
+          .m = shape.rank.m,
+          .n = shape.rank.n * (gathers ? ranks : 1),
+          .k = shape.rank.k * (gathers ? 1 : ranks),
+          .dtype = kDType,
+          .target = Target::kCuda};
+}
+
 std::vector<OverlapShape> overlap_shapes(int world_size, bool quick) {
   struct Layer {
     OverlapKind kind;

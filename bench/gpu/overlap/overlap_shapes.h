@@ -11,6 +11,7 @@
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
+#include "stretto/ops/harness/op_case.h"
 
 namespace stretto::bench {
 
@@ -32,6 +33,8 @@ struct OverlapShape {
 AgGemmDesc ag_gemm_desc(const OverlapShape& shape);
 GemmRsDesc gemm_rs_desc(const OverlapShape& shape);
 GemmArDesc gemm_ar_desc(const OverlapShape& shape);
+// The same as the catalog and the chooser ask for it, with the sizes of all ranks.
+OpShape shape_of_all_ranks(const OverlapShape& shape);
 
 // The dense layers of TileLink's MLP-1 to MLP-6 (Zheng et al. 2025, table 2) in bf16, gate and up
 // side by side, for 8192 rows, some for 4096 and 1024, and the product with all-reduce of 1 to 8192

@@ -10,6 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
@@ -98,20 +99,13 @@ std::vector<OverlapCandidate> few_rows(const OverlapShape& s, int sms) {
   return out;
 }
 
-// The choice for which nothing is measured, by the machine file of as many H200s.
-// The sequence where it has no program.
-OverlapCandidate unmeasured(const OverlapShape& s) {
+// The choice for which nothing is measured. The sequence where it has no program.
+OverlapCandidate unmeasured(const OverlapShape& s, const std::string& machine) {
   std::string op = bench::name(s.kind);
-  OpShape shape{.world_size = s.world_size,
-                .m = s.rank.m,
-                .n = s.rank.n,
-                .k = s.rank.k,
-                .dtype = kDType,
-                .target = Target::kCuda};
+  const OpShape shape = shape_of_all_ranks(s);
   OpCandidates offered = candidates(op, shape);
-  ChooseOptions options{.machine = predict::find_machine(fmt::format("h200x{}", s.world_size)),
-                        .eager = !s.decode};
-  Choice choice = choose(op, shape, offered, options);
+  Choice choice =
+      choose(op, shape, offered, {.machine = predict::find_machine(machine), .eager = !s.decode});
   if (choice.is_sequence) return {.config = choice.config};
   return {.config = choice.config, .program = find_candidate(offered, choice.config)->program()};
 }
@@ -159,7 +153,7 @@ class Sweep {
   void make_candidates() {
     int sms = world_.device(0).properties().num_sms;
     std::vector<OverlapCandidate> tried = candidates_of(result_.shape, sms);
-    OverlapCandidate blind = unmeasured(result_.shape);
+    OverlapCandidate blind = unmeasured(result_.shape, builtin_machine_of(world_.size()));
     result_.unmeasured = blind.config;
     result_.unmeasured_is_sequence = blind.program.roles.empty();
     bool another = std::ranges::none_of(
@@ -167,7 +161,9 @@ class Sweep {
     if (another && !result_.unmeasured_is_sequence) tried.push_back(std::move(blind));
     for (const OverlapCandidate& made : tried) {
       std::string why = made.error.empty() ? load(made) : made.error;
-      if (!why.empty()) result_.dropped.push_back(made.config + ": " + why);
+      if (why.empty()) continue;
+      result_.dropped.push_back(made.config + ": " + why);
+      if (made.config == result_.unmeasured) result_.error = "chosen by prediction: " + why;
     }
   }
 
@@ -235,7 +231,9 @@ class Sweep {
     result_.own_ms = std::move(ms.back());
     unfused_.run(kNumSets - 1);
     world_.synchronize();
-    result_.error = unfused_.compare(kNumSets - 1);  // what all launches in a row have left
+    if (result_.error.empty()) {
+      result_.error = unfused_.compare(kNumSets - 1);  // what all launches in a row have left
+    }
   }
 
   GpuWorld& world_;
@@ -273,21 +271,21 @@ std::string SweepResult::to_string() const {
 }
 
 Json SweepResult::to_json() const {
-  Json out = {{"op", bench::name(shape.kind)},
-              {"ranks", shape.world_size},
-              {"m", shape.rank.m},
-              {"n", shape.rank.n},
-              {"k", shape.rank.k},
-              {"mode", graph ? "graph" : "eager"},
-              {"config", config},
-              {"winner", name(winner)},
-              {"unmeasured", unmeasured},
-              {"unmeasured_is_sequence", unmeasured_is_sequence},
-              {"fused_ms", fused_ms},
-              {"unmeasured_ms", unmeasured_ms},
-              {"nccl_ms", nccl_ms},
-              {"own_ms", own_ms},
-              {"dropped", dropped}};
+  Json out = {
+      {"op", bench::name(shape.kind)},
+      {"ranks", shape.world_size},
+      {"m", shape.rank.m},
+      {"n", shape.rank.n},
+      {"k", shape.rank.k},
+      {"mode", graph ? "graph" : "eager"},
+      {"config", config},
+      {"winner", name(winner)},
+      {"by_prediction",
+       {{"config", unmeasured}, {"is_sequence", unmeasured_is_sequence}, {"ms", unmeasured_ms}}},
+      {"fused_ms", fused_ms},
+      {"nccl_ms", nccl_ms},
+      {"own_ms", own_ms},
+      {"dropped", dropped}};
   if (!error.empty()) out["error"] = error;
   return out;
 }
@@ -308,6 +306,15 @@ std::vector<LabelledProgram> sweep_programs(int world_size, int num_sms,
     }
   }
   return programs;
+}
+
+std::vector<std::string> unmeasured_choices(int world_size, const std::string& machine,
+                                            const SweepOptions& options) {
+  std::vector<std::string> lines;
+  for (const OverlapShape& shape : selected(world_size, options)) {
+    lines.push_back(fmt::format("{:44} {}", shape.to_string(), unmeasured(shape, machine).config));
+  }
+  return lines;
 }
 
 void sweep_rows(GpuWorld& world, const SweepOptions& options,

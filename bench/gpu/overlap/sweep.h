@@ -29,8 +29,7 @@ struct SweepResult {
   bool graph = false;  // in captured graphs
   std::string config;  // the fastest fused one
   Winner winner = Winner::kFused;
-  // What the chooser takes where nothing is measured: a config, or the sequence with our
-  // collective.
+  // What is chosen by prediction: a config, or the sequence with our collective.
   std::string unmeasured;
   bool unmeasured_is_sequence = false;
   // Of the slowest rank, sample by sample: the fastest config, the unmeasured one where it is
@@ -45,6 +44,10 @@ struct SweepResult {
 };
 
 std::vector<LabelledProgram> sweep_programs(int world_size, int num_sms,
+                                            const SweepOptions& options);
+
+// What the chooser takes of each shape where nothing is measured, by this machine file: lines.
+std::vector<std::string> unmeasured_choices(int world_size, const std::string& machine,
                                             const SweepOptions& options);
 
 // AG+GEMM, GEMM+RS and GEMM+AR of a layer of Llama-3-8B and of 70B at eight m. Calls `done` after
