@@ -236,6 +236,8 @@ class AgentWriter {
   std::string row_to(const Region& r, const std::string& row) const;
   std::string base(const Region& r) const;
   int run_width(const Region& r, const ValuePlan& plan) const;
+  // Whether the region ends, in its tensor, at a multiple of `run` columns of the tile.
+  bool ends_between_runs(const Region& r, int run) const;
   std::string packet_form(const Region& r, const ValuePlan& plan) const;
   // Columns, rows and outer coordinate of a TMA access.
   std::string coordinate(const Region& r, int dim) const;

@@ -130,6 +130,13 @@ int AgentWriter::run_width(const Region& r, const ValuePlan& plan) const {
   return static_cast<int>(width);
 }
 
+bool AgentWriter::ends_between_runs(const Region& r, int run) const {
+  auto whole = [&](const Expr& end) { return known_factor(end, agent_.body) % run == 0; };
+  const auto col = static_cast<std::size_t>(r.col_dim);
+  return run > 1 && r.cols % run == 0 && whole(tensor(r).shape[col]) &&
+         never_negative(r.origin[col]) && (!r.col_end.has_value() || whole(r.col_end));
+}
+
 // A word holds 4 bytes of payload, and two of them are 16 bytes; slots follow each other without a
 // gap.
 std::string AgentWriter::packet_form(const Region& r, const ValuePlan& plan) const {
@@ -337,9 +344,12 @@ void AgentWriter::store(const Op& op) {
   const Region& r = *op.region;
   int reg = op.operands[0];
   if (drains_alone()) return drain_store(op, plan_.drained.at(&op));
+  const int run = run_width(r, value_plan(reg));
+  const bool apart = r.rank.has_value();
+  const char* how = apart ? ", true" : "";
+  if (ends_between_runs(r, run)) how = apart ? ", true, true" : ", false, true";
   std::string plain = fmt::format("{}store_box<L{}, {}{}>(v{}, {}, team);", unless_lost(r), reg,
-                                  run_width(r, value_plan(reg)), r.rank.has_value() ? ", true" : "",
-                                  reg, box(r, element_text(tensor(r).dtype)));
+                                  run, how, reg, box(r, element_text(tensor(r).dtype)));
   TensorMapPlan view;
   if (!stores_by_tma(op, view)) return line("{}", plain);
   // TMA knows the end of the tensor only, and no store may begin before it (CUDA C++ Programming

@@ -19,9 +19,27 @@ GeneratedKernel named_columns(std::int64_t step) {
 
 // A name for an index is no reason to move elements one by one.
 TEST(MemoryText, NamedColumnsAreMovedInWholeRuns) {
-  expect_lines(named_columns(4).source, {"load_box<L0, 8>(", "store_box<L0, 8>("});
-  expect_lines(named_columns(1).source, {"load_box<L0, 2>(", "store_box<L0, 2>("});
+  expect_lines(named_columns(4).source, {"load_box<L0, 8>(", "store_box<L0, 8, false, true>("});
+  expect_lines(named_columns(1).source, {"load_box<L0, 2>(", "store_box<L0, 2, false, true>("});
   expect_clean_build(named_columns(4));
+}
+
+GeneratedKernel columns_until(std::int64_t end) {
+  ProgramBuilder p("columns_until", 1);
+  auto x = p.input("x", DType::kBF16, {8, 256});
+  auto y = p.output("y", DType::kBF16, {8, 256});
+  p.role("work", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(y.tile({0, 0}, 8, 256).until_col(end), p.load(x.tile({0, 0}, 8, 256)));
+  });
+  return generate(p.finish());
+}
+
+// Code for the rest of a run, for every run of a tile, is most of what a product of wide tiles
+// takes to compile.
+TEST(MemoryText, ColumnsThatEndAmidARunAreStoredOneByOne) {
+  expect_lines(columns_until(96).source, {"store_box<L0, 8, false, true>("});
+  expect_lines(columns_until(100).source, {"store_box<L0, 8>("});
+  expect_clean_build(columns_until(100));
 }
 
 // What goes to another rank goes 16 bytes at a time: the compiler takes apart what it may.
@@ -36,7 +54,7 @@ TEST(MemoryText, RunsForAnotherRankStayWhole) {
     p.store(inbox.on(1 - p.rank()).tile({t.index, 0}, 1, 2048), row);
   });
   GeneratedKernel kernel = generate(p.finish());
-  expect_lines(kernel.source, {"store_box<L0, 8>(", "store_box<L0, 8, true>("});
+  expect_lines(kernel.source, {"store_box<L0, 8, false, true>(", "store_box<L0, 8, true, true>("});
   expect_clean_build(kernel);
 }
 

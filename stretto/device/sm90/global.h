@@ -235,7 +235,8 @@ STRETTO_DEVICE void store_run(T* to, const Run<T, kWidth>& e) {
   }
 }
 
-template <class L, int kRun, bool kApart = false, class V, class T>
+// kWholeRuns: the box ends between runs.
+template <class L, int kRun, bool kApart = false, bool kWholeRuns = false, class V, class T>
 STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
   if (L::kTileRows == 1 && !L::stores_cols(t)) return;
@@ -252,7 +253,7 @@ STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
       for (int u = 0; u < kWidth; ++u) e.x[u] = element_of<T>(v.at(i, j + u));
       if (box.has_row(r) && box.has_cols(c, kWidth)) {
         store_run<kApart>(row + c * box.col_stride, e);
-      } else if (kWidth > 1 && box.has_row(r)) {
+      } else if (kWidth > 1 && !kWholeRuns && box.has_row(r)) {
 #pragma unroll
         for (int u = 0; u < kWidth; ++u) {
           if (box.has_cols(c + u, 1)) row[(c + u) * box.col_stride] = e.x[u];

@@ -12,7 +12,6 @@
 #include "stretto/ops/choose/candidates.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
-#include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/norm/norm.h"
@@ -121,8 +120,6 @@ TEST(AskedForFields, WithoutUseAreRefused) {
           "channels is 4, can only be 1: who sends and sums waits tile by tile");
   refused([&] { return ep_return(ep, {.num_sum_workers = 1, .channels = 4}); }, "ep_return m=18",
           "channels is 4, can only be 3: 9 tiles of 1 tokens");
-  refused([&] { return ep_combine(ep, {.tile_rows = 3, .channels = 5}); }, "ep_combine m=18",
-          "channels is 5, can only be 3: 3 tiles of 3 rows");
 }
 
 std::vector<const char*> operator_names() {

@@ -312,7 +312,7 @@ void add_sequence(OpCandidates& out, const EpMoeLayerDesc& d) {
                   .k = d.hidden,
                   .dtype = d.dtype,
                   .target = Target::kCuda};
-    out.sequence.push_back({op, shape, program, even_routing(exchange, false)});
+    out.sequence.push_back({op, shape, program, even_routing(exchange)});
   };
   constexpr Target kGpu = Target::kCuda;
   auto product = [&](const GroupedDesc& desc) {

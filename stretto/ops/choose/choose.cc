@@ -75,13 +75,16 @@ Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, 
 }
 
 // The first that a GPU can hold, which predictions do not ask for. The default, whose rules come of
-// measurements, unless another is predicted to be faster by more than predictions err: on four
-// H200s, 2026-11-22, the first of those within a few percent took up to 1.15 times as long as the
-// default (gpu_bench overlap). With few rows the sequence has the default's place, where programs
-// that are predicted to take 0.89 and 0.90 of its time took 1.04 and 1.09 (gpu_bench sweep).
+// measurements, unless another is predicted to be faster by more than configs of a shape err beside
+// each other: on two and four H200s (gpu_bench points, 2026-11-27, 23 shapes) the first in
+// prediction lost 2.0 % to the fastest, with a margin of 3 to 7 % it was 0.8 to 1.2, of a tenth 2.2.
+// With few rows one that is predicted to take 0.94 of the default's time took 1.06. Where the
+// sequence has the default's place, 0.89 and 0.90 of its time were 1.04 and 1.09 (gpu_bench sweep).
 Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& candidates) {
+  constexpr std::int64_t kFewRows = 256;
   bool sequence_first = candidates.prefers_sequence && !candidates.sequence.empty();
-  const double error = sequence_first ? 0.2 : 0.1;
+  const bool few = candidates.shape.m <= kFewRows;
+  const double error = sequence_first ? 0.2 : few ? 0.1 : 0.03;
   int preferred = sequence_first ? RankedCandidate::kSequence : 0;
   auto first = std::ranges::find(ranked, preferred, &RankedCandidate::index);
   bool sure =
