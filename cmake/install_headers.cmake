@@ -35,10 +35,9 @@ foreach(form decode_attention flash_decode packed_attention paged_decode sequenc
 endforeach()
 list(APPEND pending stretto/ops/ulysses/ulysses.h)
 list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h
-     stretto/ops/moe/ep_dispatch.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_combine.h
-     stretto/ops/moe/ep_send.h stretto/ops/moe/ep_return.h stretto/ops/moe/ag_grouped_gemm.h
-     stretto/ops/moe/grouped_gemm_rs.h stretto/ops/moe/moe_layer.h stretto/ops/moe/ep_moe_layer.h
-     stretto/ops/moe/expert_tables.h)
+     stretto/ops/moe/ep_send.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_return.h
+     stretto/ops/moe/ag_grouped_gemm.h stretto/ops/moe/grouped_gemm_rs.h
+     stretto/ops/moe/moe_layer.h stretto/ops/moe/ep_moe_layer.h stretto/ops/moe/expert_tables.h)
 
 set(public "")
 while(pending)

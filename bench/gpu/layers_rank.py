@@ -154,7 +154,7 @@ class SpreadLayer:
 
 
 def exchange_calls(world: World, rows: int, hidden: int, experts: int, top_k: int) -> dict:
-    """Dispatch and combine of a step of decoding, in one hop; the copy that PyTorch would make at least."""
+    """Dispatch and combine of a step of decoding; the copy that PyTorch would make at least."""
     x = world.randn(rows, hidden)
     shares, chosen = torch.rand(rows, experts, device=world.device).topk(top_k, -1)
     everywhere = rows * world.size
@@ -168,13 +168,12 @@ def exchange_calls(world: World, rows: int, hidden: int, experts: int, top_k: in
     chosen = chosen.int()
     sent = x.repeat(world.size, 1)
     arrived = torch.empty_like(sent)
-    d = stretto.ep_dispatch(x, chosen, shares, experts, one_hop=True, out=out)
+    d = stretto.ep_dispatch(x, chosen, shares, experts, out=out)
     y = world.randn(everywhere * top_k, hidden)
     return {
         "all_to_all of all tokens": lambda i: dist.all_to_all_single(arrived, sent),
-        "dispatch": lambda i: stretto.ep_dispatch(x, chosen, shares, experts, one_hop=True, out=out).x,
-        "dispatch as e4m3": lambda i: stretto.ep_dispatch(
-            x, chosen, shares, experts, one_hop=True, fp8=True, out=out_fp8).x,
+        "dispatch": lambda i: stretto.ep_dispatch(x, chosen, shares, experts, out=out).x,
+        "dispatch as e4m3": lambda i: stretto.ep_dispatch(x, chosen, shares, experts, fp8=True, out=out_fp8).x,
         "combine": lambda i: stretto.ep_combine(y, d),
     }
 

@@ -7,8 +7,6 @@
 #include "stretto/ops/choose/fastest.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/ep_combine.h"
-#include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
@@ -132,7 +130,7 @@ EpDesc spread(Fields& fields) {
   return d;
 }
 
-// Tokens in one hop. `private_results`: what comes is no memory that peers reach.
+// `private_results`: what comes is no memory that peers reach.
 template <Program (*program)(const EpDesc&, const SendConfig&)>
 Program sending(bool gpu, nb::kwargs given) {
   Fields fields("ep_send", std::move(given));
@@ -244,11 +242,9 @@ void bind_experts(nb::module_& m) {
   m.def("grouped_gemm_rs", second_layer_program);
   m.def("moe_layer", both_layers_program);
   // Whole experts spread over the ranks.
-  bind_operator(m, "ep_dispatch", spread, ep_dispatch, default_dispatch_config);
   m.def("ep_send", sending<ep_send>);
   m.def("ep_send_fp8", sending<ep_send_fp8>);
   bind_operator(m, "ep_place", spread, ep_place, default_place_config);
-  bind_operator(m, "ep_combine", spread, ep_combine, default_combine_config);
   bind_operator(m, "ep_return", spread, ep_return, default_return_config);
   bind_operator(m, "ep_moe_layer", whole_experts, ep_moe_layer, default_config);
   m.def("ep_return_slots", ep_return_slots);

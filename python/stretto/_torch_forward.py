@@ -312,13 +312,13 @@ moe_layer = _forward(
 )
 
 
-def _ep_dispatch(x, experts, weights, num_experts, one_hop, fp8, group):
-    options = {"one_hop": one_hop, "fp8": fp8, "group": group}
+def _ep_dispatch(x, experts, weights, num_experts, fp8, group):
+    options = {"fp8": fp8, "group": group}
     made = expert_parallel.ep_dispatch(x, experts, weights, num_experts, **options)
     return (*made[:6], made.scales if fp8 else _no_lse(x))
 
 
-def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop, fp8, group):
+def _ep_dispatch_fake(x, experts, _weights, num_experts, fp8, group):
     size, top_k = group_of(group).size, experts.shape[1]
     rows = size * x.shape[0]
     return (
@@ -333,19 +333,17 @@ def _ep_dispatch_fake(x, experts, _weights, num_experts, _one_hop, fp8, group):
 
 
 ep_dispatch = _forward(
-    "ep_dispatch(Tensor x, Tensor experts, Tensor weights, int num_experts, bool one_hop, bool fp8,"
-    " str group) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "ep_dispatch(Tensor x, Tensor experts, Tensor weights, int num_experts, bool fp8, str group)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _ep_dispatch,
     _ep_dispatch_fake,
 )
 ep_combine = _forward(
     "ep_combine(Tensor y, Tensor slots, Tensor weights, Tensor positions, Tensor? residual,"
-    " bool one_hop, str group) -> Tensor",
-    lambda y, slots, weights, positions, residual, one_hop, group: expert_parallel.ep_combine(
+    " str group) -> Tensor",
+    lambda y, slots, weights, positions, residual, group: expert_parallel.ep_combine(
         y,
-        expert_parallel.Dispatched(
-            None, weights, None, None, slots, positions, one_hop, group=group
-        ),
+        expert_parallel.Dispatched(None, weights, None, None, slots, positions, group=group),
         residual=residual,
     ),
     lambda y, _slots, _weights, positions, *_: y.new_empty((positions.shape[0], y.shape[1])),

@@ -44,7 +44,6 @@ class Dispatched(NamedTuple):
     tokens: Any  # int32 [R], the row of x that a row is of
     slots: Any  # int32 [P * S, top_k], the row of a token and one of its experts, or -1
     positions: Any  # int32 [S, P], where the own tokens are in the block of each rank, or -1
-    one_hop: bool
     scales: Any = None  # float32 [P * S, H / 128], where x is float8_e4m3fn
     group: str = ""  # among whose ranks, by name
 
@@ -56,12 +55,12 @@ def ep_dispatch(
     weights: ArrayT,
     num_experts: int,
     *,
-    one_hop: bool = False,
     fp8: bool = False,
     group: GroupLike = None,
     out: Any = None,
 ) -> Dispatched:
-    """Sends every token to the ranks of the group that have its experts, once to each.
+    """Sends every token to the ranks of the group that have its experts, once to each, where it is
+    stored in a row that it has in any case.
 
     `x`: [S, H], this rank's tokens; `experts`: int32 (int64 is converted), `weights`: float32,
     [S, top_k], theirs, all different (moe_route). The memory is that of all tokens at every rank, so
@@ -70,38 +69,33 @@ def ep_dispatch(
         h = grouped_matmul(d.x, gate, d.offsets, tokens=d.tokens, up=up)    # the own experts'
         y = ep_combine(grouped_matmul(h, down, d.offsets), d)
 
-    `one_hop`: for steps of few tokens: each is stored at its ranks, in a row that it has in any
-    case, where else lists are made and fetched by. `fp8`: they travel as float8_e4m3fn with a scale
-    for every 128 elements, in one hop only; grouped_matmul() takes `scales` as scale_a. `out`: what
-    becomes `x` and `weights` of the result, int32 [P * S, top_k] for the experts, and with fp8 the
-    scales; in symmetric memory, one hop copies nothing. Given by all ranks or by none.
+    `fp8`: tokens travel as float8_e4m3fn with a scale for every 128 elements, which divides H;
+    grouped_matmul() takes `scales` as scale_a. `out`: what becomes `x` and `weights` of the result,
+    int32 [P * S, top_k] for the experts, and with fp8 the scales; in symmetric memory, nothing is
+    copied. Given by all ranks or by none. Rows of `x` of tokens without experts here hold nothing.
 
     Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
     UserError on CPUs, on GPUs a Fault that a later call raises.
     """
-    one_hop, fp8 = bool(one_hop), bool(fp8)
+    fp8 = bool(fp8)
     if out is None and _route.wants(x, experts, weights):
-        options = num_experts, one_hop, fp8, name_of(group)
+        options = num_experts, fp8, name_of(group)
         *made, scales = _route.forward.ep_dispatch(x, experts, weights, *options)
-        return Dispatched(*made, one_hop, scales if fp8 else None, options[-1])
+        return Dispatched(*made, scales if fp8 else None, options[-1])
     group = group_of(group)
     kind, x = adopt(x)
     routed = experts, weights, num_experts
     launch, experts, weights = _checked("ep_dispatch", group, kind, x, *routed)
-    if fp8 and (not one_hop or x.shape[1] % _BLOCK):
-        raise UserError(f"ep_dispatch: fp8 goes with one_hop and rows of whole blocks of {_BLOCK}")
+    if fp8 and x.shape[1] % _BLOCK:
+        raise UserError(f"ep_dispatch: fp8 goes with rows of whole blocks of {_BLOCK}")
     tables = {"x": kind.dense(x), "experts": experts, "weights": weights}
     received = _received(group, kind, x, experts, fp8, out, tuple(tables.values()))
     (rows, _), top_k = x.shape, experts.shape[1]
     everywhere = group.size * rows
     positions = tables["positions"] = kind.empty((rows, group.size), experts)
     tables.update((name, written) for name, (_, written) in received.items())
-    if not one_hop:
-        tables["counts"] = kind.empty((group.size, 1), experts)
-    if rows > 0 and one_hop:
+    if rows > 0:
         launch("ep_send_fp8" if fp8 else "ep_send", tables, private_results=out is None)
-    elif rows > 0:
-        launch("ep_dispatch", tables)
     else:
         group.agree_on_nothing("ep_dispatch", kind, x)
     placed = {
@@ -118,7 +112,6 @@ def ep_dispatch(
         results["recv_weights"],
         *(placed[name] for name in ("offsets", "tokens", "slots")),
         positions,
-        one_hop,
         results.get("recv_scales"),
         group.name,
     )
@@ -205,12 +198,11 @@ def ep_combine(
 
     `y`: [R, H], results in the rows of `dispatched`, such as grouped_matmul() leaves them. Result
     [S, H], plus `residual`. A rank's sum over its experts is float32, rounded once to travel, added
-    in rank order and rounded again. In one hop where the dispatch was, in its group.
+    in rank order and rounded again. In the group of the dispatch.
     """
     tables = dispatched.slots, dispatched.weights, dispatched.positions
     if out is None and _route.wants(y, *tables, residual):
-        options = dispatched.one_hop, dispatched.group
-        return _route.forward.ep_combine(y, *tables, residual, *options)
+        return _route.forward.ep_combine(y, *tables, residual, dispatched.group)
     op, group = "ep_combine", group_of(dispatched.group)
     kind, y = adopt(y)
     dtype = computed_dtype(op, kind, y, doubles=False)
@@ -232,9 +224,9 @@ def ep_combine(
         return finish(kind, result, arrays["out"])
     # The experts are in the tables; their number is not asked for again.
     launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
-    if dispatched.one_hop and _core.ep_return_slots(kind.on_gpu, **launch.desc) == 1:
+    if _core.ep_return_slots(kind.on_gpu, **launch.desc) == 1:
         arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y)
-    launch("ep_return" if dispatched.one_hop else "ep_combine", arrays)
+    launch("ep_return", arrays)
     return finish(kind, result, arrays["out"])
 
 

@@ -287,7 +287,8 @@ def test_a_number_is_that_of_a_gpu(world, monkeypatch):
     assert asked == ["cuda"] * 4
 
 
-E4, WEIGHTS, ROWS = np.ones((4, 8), np.float32), np.ones((4, 2), np.float32), np.ones((4, 1, 8), np.float32)
+E4, E128 = np.ones((4, 8), np.float32), np.ones((4, 128), np.float32)
+WEIGHTS, ROWS = np.ones((4, 2), np.float32), np.ones((4, 1, 8), np.float32)
 PAGES = np.ones((2, 1, 64, 8), np.float32)
 SLOTS, STARTS = np.arange(8, dtype=np.int32).reshape(4, 2), np.array([0, 4], np.int32)
 TABLE, TOKENS = np.zeros((4, 1), np.int32), np.full(4, 4, np.int32)
@@ -308,7 +309,7 @@ TABLE, TOKENS = np.zeros((4, 1), np.int32), np.full(4, 4, np.int32)
         lambda f: stretto.ring_attention(*[ROWS] * 3, is_causal=f, queries_travel=f, return_lse=f),
         lambda f: stretto.moe_route(E4, E4, 2, norm_topk_prob=f, tables=f),
         lambda f: stretto.moe_combine(np.ones((8, 8), np.float32), SLOTS, WEIGHTS, scatter=f),
-        lambda f: stretto.ep_dispatch(E4, SLOTS % 4, WEIGHTS, 4, one_hop=f).x,
+        lambda f: stretto.ep_dispatch(E128, SLOTS % 4, WEIGHTS, 4, fp8=f).weights,
         lambda f: stretto.all_gather_matmul(E4, E4.T, return_a=f),
     ],
 )

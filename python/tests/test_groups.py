@@ -141,7 +141,6 @@ def test_attention_and_experts_within_groups(rng):
         h, tiles = stretto.all_gather_grouped_matmul(x[r], b, chosen, group=group)
         d = stretto.ep_dispatch(x[r], own[1], own[0], 4, group=group)
         back = stretto.ep_combine(d.x[d.tokens], d)
-        hops = stretto.ep_dispatch(x[r], own[1], own[0], 4, one_hop=True, group=group)
         routed = stretto.moe_route(x[0], gate, 2, tables=True)
         y = stretto.grouped_matmul(x[0], b, routed.offsets, tokens=routed.tokens)
         return (
@@ -154,7 +153,6 @@ def test_attention_and_experts_within_groups(rng):
             stretto.moe_layer(x[r], b, b, down, chosen, weights, group=group),
             stretto.ep_moe_layer(x[r], *(w[:2] for w in (b, b, down)), own[1], own[0], 4, group=group),
             back,
-            stretto.ep_combine(hops.x[hops.tokens], hops),
             stretto.moe_combine(y, routed.slots, routed.weights, group=group),
             stretto.matmul_all_to_all(x[r], gate.T, group=group),
             stretto.all_to_all_matmul(x[r], np.tile(gate.T, (2, 1)), group=group),

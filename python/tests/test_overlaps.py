@@ -29,9 +29,9 @@ def case_moe_combine(r, s):
     return arrays, lambda a, out: stretto.moe_combine(**a, out=out), [((20, 8), F32)]
 
 
-def case_ep_combine(r, s, one_hop=False):
+def case_ep_combine(r, s):
     chosen, weights = routed(s, 10, 4)
-    d = stretto.ep_dispatch(r(10, 8), chosen, weights, 4, one_hop=one_hop)
+    d = stretto.ep_dispatch(r(10, 8), chosen, weights, 4)
     arrays = {"y": r(40, 8), "residual": r(10, 8)}
     arrays.update(weights=d.weights, slots=d.slots, positions=d.positions)
 
@@ -42,16 +42,12 @@ def case_ep_combine(r, s, one_hop=False):
     return arrays, call, [((10, 8), F32)]
 
 
-def case_ep_combine_in_one_hop(r, s):
-    return case_ep_combine(r, s, one_hop=True)
-
-
 def case_ep_dispatch(r, s):
     chosen, weights = routed(s, 10, 4)
     arrays = {"x": r(10, 8), "experts": chosen, "weights": weights}
 
     def call(a, out):
-        d = stretto.ep_dispatch(a["x"], a["experts"], a["weights"], 4, one_hop=True, out=out)
+        d = stretto.ep_dispatch(a["x"], a["experts"], a["weights"], 4, out=out)
         return (d.x, d.weights, out[2]) if out else (d.x, d.weights)
 
     return arrays, call, [((20, 8), F32), ((20, 2), F32), ((20, 2), I32)]

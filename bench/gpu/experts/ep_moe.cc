@@ -16,8 +16,6 @@
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gpu_harness/gpu_time.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
-#include "stretto/ops/moe/ep_combine.h"
-#include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
@@ -58,19 +56,17 @@ struct Steps {
   Program dispatch, place, first, second, combine;
 };
 
-Steps programs_of(const EpMoeLayerDesc& d, bool one_hop) {
+Steps programs_of(const EpMoeLayerDesc& d) {
   constexpr Target kGpu = Target::kCuda;
   const auto [ep, first, second] = steps_of(d);
-  return {.dispatch = one_hop ? ep_send(ep, default_send_config(ep, kGpu))
-                              : ep_dispatch(ep, default_dispatch_config(ep, kGpu)),
+  return {.dispatch = ep_send(ep, default_send_config(ep, kGpu)),
           .place = ep_place(ep, default_place_config(ep, kGpu)),
           .first = grouped_gemm(first, default_config(first, kGpu)),
           .second = grouped_gemm(second, default_config(second, kGpu)),
-          .combine = one_hop ? ep_return(ep, default_return_config(ep, kGpu))
-                             : ep_combine(ep, default_combine_config(ep, kGpu))};
+          .combine = ep_return(ep, default_return_config(ep, kGpu))};
 }
 
-const char* name_of(bool one_hop) { return one_hop ? "one hop" : "by lists"; }
+const char* const kOneHop = "one hop";  // what results call the sequence
 
 class EpComparison {
  public:
@@ -97,7 +93,6 @@ class EpComparison {
     add("recv", bf16_bytes(all, d.hidden));
     add("recv_experts", at(rows * kWord));
     add("recv_weights", at(rows * kWord));
-    add("counts", at(d.world_size * kWord));
     add("positions", at(own * d.world_size * kWord));
     add("slots", at(rows * kWord));
     add("offsets", at((d.split().share() + 2) * kWord));
@@ -114,7 +109,9 @@ class EpComparison {
 
   EpMoeResult run() {
     fastest_fused();
-    fastest_sequence();
+    replaced(
+        {.family = "sequence", .config = kOneHop, .ms = 0, .error = ""},
+        [&] { return load_sequence(); }, sequence_);
     if (!fused_ || !sequence_) {
       result_.error = "no config of ours runs";
       return std::move(result_);
@@ -156,7 +153,7 @@ class EpComparison {
 
   // Every token has its experts by lot.
   void route() {
-    ExchangeRouting routing(steps_of(desc_).exchange, false, options_.seed);
+    ExchangeRouting routing(steps_of(desc_).exchange, options_.seed);
     auto upload = [&](const char* name, const auto& of_rank) {
       const std::size_t bytes = of_rank[0].size() * sizeof(of_rank[0][0]);
       SymmetricGpuMemory& memory = memory_[name] = world_.allocate(bytes);
@@ -219,19 +216,11 @@ class EpComparison {
     }
   }
 
-  void fastest_sequence() {
-    for (bool one_hop : {true, false}) {
-      replaced(
-          {.family = "sequence", .config = name_of(one_hop), .ms = 0, .error = ""},
-          [&] { return load_sequence(one_hop); }, sequence_);
-    }
-  }
-
-  // The layer in one launch and in one hop once more, with the recorder, in turn.
+  // The layer in one launch and in sequence once more, with the recorder, in turn.
   void trace() {
     records_ = true;
     const std::unique_ptr<Loaded> fused = load(ep_moe_layer(desc_, fused_config_));
-    const std::unique_ptr<Sequence> sequence = load_sequence(true);
+    const std::unique_ptr<Sequence> sequence = load_sequence();
     auto of = [](const char* name, const std::unique_ptr<Loaded>& step, const std::string& config) {
       return traced(
           name, config, [&step] { step->launch(); }, step.get());
@@ -244,8 +233,8 @@ class EpComparison {
     records_ = false;
   }
 
-  std::unique_ptr<Sequence> load_sequence(bool one_hop) {
-    Steps s = programs_of(desc_, one_hop);
+  std::unique_ptr<Sequence> load_sequence() {
+    Steps s = programs_of(desc_);
     Sequence made{.dispatch = load(s.dispatch),
                   .place = load(s.place),
                   .first = load(s.first, {{"a", "recv"}, {"c", "between"}}),
@@ -346,13 +335,10 @@ std::vector<LabelledProgram> ep_moe_programs(int world_size, int num_sms,
     for (const EpMoeLayerConfig& c : configs_of(s, num_sms, options.quick)) {
       add(to_string(c), ep_moe_layer(s.desc, c), even_routing(s.desc, c));
     }
-    for (bool one_hop : {true, false}) {
-      Steps steps = programs_of(s.desc, one_hop);
-      predict::LaunchTables tables = even_routing(steps_of(s.desc).exchange, !one_hop);
-      for (const Program& p : {steps.dispatch, steps.combine}) add(name_of(one_hop), p, tables);
-      if (!one_hop) continue;
-      for (const Program& p : {steps.place, steps.first, steps.second}) add("", p, tables);
-    }
+    Steps steps = programs_of(s.desc);
+    predict::LaunchTables tables = even_routing(steps_of(s.desc).exchange);
+    for (const Program& p : {steps.dispatch, steps.combine}) add(kOneHop, p, tables);
+    for (const Program& p : {steps.place, steps.first, steps.second}) add("", p, tables);
   }
   return out;
 }

@@ -33,15 +33,9 @@ const char* payload(const ExchangeShape& s) { return s.fp8 ? "e4m3" : short_name
 
 std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& options) {
   std::vector<ExchangeShape> shapes;
-  struct Step {
-    std::int64_t tokens;
-    bool one_hop;
-  };
-  for (auto [tokens, one_hop] :
-       {Step{ExchangeShape::kShortStep, true}, Step{4096, true}, Step{4096, false}}) {
+  for (std::int64_t tokens : {ExchangeShape::kShortStep, std::int64_t{4096}}) {
     for (ExchangeKind kind : {ExchangeKind::kDispatch, ExchangeKind::kCombine}) {
       shapes.push_back({.kind = kind,
-                        .one_hop = one_hop,
                         .desc = {.dtype = kDType,
                                  .m = tokens * world_size,
                                  .hidden = 7168,
@@ -49,7 +43,7 @@ std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& optio
                                  .top_k = 8,
                                  .world_size = world_size,
                                  .expert_groups = world_size}});
-      if (!shapes.back().one_hop || kind != ExchangeKind::kDispatch) continue;
+      if (kind != ExchangeKind::kDispatch) continue;
       shapes.push_back(shapes.back());
       shapes.back().fp8 = true;
     }
@@ -101,7 +95,7 @@ class Comparison {
         random_(random),
         shape_(shape),
         options_(options),
-        routing_(shape.desc, !shape.one_hop, options.seed),
+        routing_(shape.desc, options.seed),
         row_bytes_(at(shape.desc.hidden) * size_bytes(shape.desc.dtype)) {
     result_.shape = shape;
     auto token_bytes = static_cast<double>(shape.token_bytes());
@@ -169,7 +163,6 @@ class Comparison {
       s["recv_scales"] = allocate_poisoned(world_, all * at(d.hidden / kScaleBlock) * word);
       s["recv_experts"] = allocate_poisoned(world_, all * top_k * word);
       s["recv_weights"] = allocate_poisoned(world_, all * top_k * word);
-      s["counts"] = allocate_poisoned(world_, at(d.world_size) * word);
       s["positions"] = allocate_poisoned(world_, own * at(d.world_size) * word);
     } else {
       s["y"] = random_.allocate(all * top_k * row_bytes_);
@@ -289,11 +282,10 @@ class Comparison {
         download<std::int32_t>(set, "recv_experts", rank, 0, at(d.received_rows()) * top_k);
     auto weights = download<float>(set, "recv_weights", rank, 0, at(d.received_rows()) * top_k);
     for (int from = 0; from < d.world_size; ++from) {
-      const auto& tokens = routing_.sent(from, rank);
       std::string found = rows_difference(set, rank, from);
       if (!found.empty()) return found;
-      for (std::size_t i = 0; i < tokens.size(); ++i) {
-        std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i));
+      for (std::int32_t sent : routing_.sent(from, rank)) {
+        std::size_t token = at(sent), row = at(routing_.row(from, sent));
         auto same = [&](const auto& got, const auto& want, std::size_t n) {
           return std::memcmp(&got[row * n], &want[token * n], n * sizeof(got[0])) == 0;
         };
@@ -321,14 +313,13 @@ class Comparison {
     if (shape_.fp8) {
       scales = download<float>(set, "recv_scales", rank, first * blocks, own * blocks);
     }
-    const auto& tokens = routing_.sent(from, rank);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      std::size_t token = at(tokens[i]), row = at(routing_.row(from, rank, i)) - first;
+    for (std::int32_t sent : routing_.sent(from, rank)) {
+      std::size_t token = at(sent);
       const std::uint16_t* want = &sent_[at(from)][token * hidden];
-      const std::uint8_t* got = came + row * row_bytes;
-      bool same = shape_.fp8 ? is_rounded(want, got, &scales[row * blocks], blocks)
+      const std::uint8_t* got = came + token * row_bytes;
+      bool same = shape_.fp8 ? is_rounded(want, got, &scales[token * blocks], blocks)
                              : std::memcmp(got, want, row_bytes) == 0;
-      if (!same) return fmt::format("row {} of rank {} is not token {}'s", row, from, token);
+      if (!same) return fmt::format("the row of token {} of rank {} is not its own", token, from);
     }
     return "";
   }
@@ -417,9 +408,9 @@ std::int64_t ExchangeShape::token_bytes() const {
 }
 
 std::string ExchangeShape::to_string() const {
-  return fmt::format(
-      "{} {} {} P={} tokens={}", kind == ExchangeKind::kDispatch ? "dispatch" : "combine",
-      one_hop ? "one-hop" : "listed", payload(*this), desc.world_size, desc.rows_per_rank());
+  return fmt::format("{} one-hop {} P={} tokens={}",
+                     kind == ExchangeKind::kDispatch ? "dispatch" : "combine", payload(*this),
+                     desc.world_size, desc.rows_per_rank());
 }
 
 std::string ExchangeResult::to_string() const {
@@ -437,7 +428,7 @@ std::string ExchangeResult::to_string() const {
 
 Json ExchangeResult::to_json() const {
   Json out = {{"op", shape.kind == ExchangeKind::kDispatch ? "dispatch" : "combine"},
-              {"way", shape.one_hop ? "one-hop" : "listed"},
+              {"way", "one-hop"},  // rows of another way are in older results
               {"dtype", payload(shape)},
               {"ranks", shape.desc.world_size},
               {"tokens", shape.desc.rows_per_rank()},

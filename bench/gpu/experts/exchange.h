@@ -1,8 +1,7 @@
-// Dispatch and combine of expert parallelism on several GPUs, as a model with 256 experts of size
-// 7168 asks for them: 128 tokens of a rank in one hop (ep_send.h, also in e4m3, ep_return.h), 4096
-// by lists (ep_dispatch.h, ep_combine.h). Checked against what the host counts and sums, then timed
-// in captured graphs and launch by launch, call by call in turn with NCCL's all-to-all of equal
-// bytes, slowest rank.
+// Dispatch and combine of expert parallelism on several GPUs (ep_send.h, also in e4m3,
+// ep_return.h), as a model with 256 experts of size 7168 asks for them: 128 and 4096 tokens of a
+// rank. Checked against what the host counts and sums, then timed in captured graphs and launch by
+// launch, call by call in turn with NCCL's all-to-all of equal bytes, slowest rank.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 #include "bench/gpu/harness/nccl_samples.h"
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_desc.h"
 
 namespace stretto::bench {
 
@@ -33,8 +32,7 @@ struct ExchangeShape {
   static constexpr std::int64_t kShortStep = 128;  // tokens of a rank
 
   ExchangeKind kind = ExchangeKind::kDispatch;
-  bool one_hop = true;  // for short steps; else by lists
-  bool fp8 = false;     // tokens travel as e4m3 with scales; of a dispatch in one hop
+  bool fp8 = false;  // tokens travel as e4m3 with scales; of a dispatch
   EpDesc desc;
 
   bool is_short() const { return desc.rows_per_rank() <= kShortStep; }

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "stretto/ops/gemm/linear.h"
-#include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
 
@@ -18,14 +17,14 @@ std::string slots_text(int num_slots) {
 }
 
 // A program with its config, in words.
-ExchangeCandidate one_hop_candidate(const ExchangeShape& s, const SendConfig& c) {
+ExchangeCandidate candidate(const ExchangeShape& s, const SendConfig& c) {
   return {{.config = fmt::format("{} workers of {} threads, {} tokens a tile{}", c.num_workers,
                                  c.threads, c.tile_tokens, slots_text(c.num_slots)),
            .ms = 0,
            .error = ""},
           s.fp8 ? ep_send_fp8(s.desc, c) : ep_send(s.desc, c)};
 }
-ExchangeCandidate one_hop_candidate(const ExchangeShape& s, const ReturnConfig& config) {
+ExchangeCandidate candidate(const ExchangeShape& s, const ReturnConfig& config) {
   const ReturnConfig c = fitted(s.desc, config);
   std::string sums = c.num_sum_workers > 0 ? fmt::format(", {} sum", c.num_sum_workers) : "";
   if (c.sum_tokens > 0) sums += fmt::format(" {} tokens at a time", c.sum_tokens);
@@ -46,17 +45,16 @@ std::vector<ExchangeCandidate> long_return_candidates(const ExchangeShape& s,
     int sum_workers, most_threads;
     std::int64_t tile_tokens, sum_tokens;
   };
-  std::vector<ExchangeCandidate> out = {one_hop_candidate(s, base)};
+  std::vector<ExchangeCandidate> out = {candidate(s, base)};
   for (auto [sum_workers, most_threads, tile_tokens, sum_tokens] :
        {Choice{66, 512, 8, 8}, Choice{66, 512, 8, 2}, Choice{52, 512, 8, 2}, Choice{44, 512, 8, 2},
         Choice{44, 1024, 8, 2}, Choice{36, 512, 8, 4}, Choice{52, 512, 16, 2}}) {
-    out.push_back(
-        one_hop_candidate(s, ReturnConfig{.num_workers = kGpuSms - sum_workers,
-                                          .num_sum_workers = sum_workers,
-                                          .threads = row_threads(s.desc.hidden, most_threads),
-                                          .tile_tokens = tile_tokens,
-                                          .channels = 64,
-                                          .sum_tokens = sum_tokens}));
+    out.push_back(candidate(s, ReturnConfig{.num_workers = kGpuSms - sum_workers,
+                                            .num_sum_workers = sum_workers,
+                                            .threads = row_threads(s.desc.hidden, most_threads),
+                                            .tile_tokens = tile_tokens,
+                                            .channels = 64,
+                                            .sum_tokens = sum_tokens}));
   }
   return out;
 }
@@ -64,15 +62,15 @@ std::vector<ExchangeCandidate> long_return_candidates(const ExchangeShape& s,
 // The default, fewer threads and, of short steps, half of the workers and the other number of
 // slots; of long ones other numbers of tokens a tile.
 template <typename Config>
-std::vector<ExchangeCandidate> one_hop_candidates(const ExchangeShape& s, const Config& base) {
+std::vector<ExchangeCandidate> candidates_around(const ExchangeShape& s, const Config& base) {
   if constexpr (std::is_same_v<Config, ReturnConfig>) {
     if (!s.is_short()) return long_return_candidates(s, base);
   }
-  std::vector<ExchangeCandidate> out = {one_hop_candidate(s, base)};
+  std::vector<ExchangeCandidate> out = {candidate(s, base)};
   auto add = [&](const auto& change) {
     Config c = base;
     change(c);
-    out.push_back(one_hop_candidate(s, c));
+    out.push_back(candidate(s, c));
   };
   for (int most_threads : {512, 256}) {
     int threads = row_threads(s.desc.hidden, most_threads);
@@ -81,7 +79,7 @@ std::vector<ExchangeCandidate> one_hop_candidates(const ExchangeShape& s, const 
   if (s.is_short()) {
     add([](Config& c) { c.num_workers = std::max(c.num_workers / 2, 1); });
     if constexpr (std::is_same_v<Config, SendConfig>) {
-      out.push_back(one_hop_candidate(s, default_send_config(s.desc, Target::kCuda, true)));
+      out.push_back(candidate(s, default_send_config(s.desc, Target::kCuda, true)));
     } else {
       add([](Config& c) { c.num_slots = 3 - c.num_slots; });
     }
@@ -93,37 +91,13 @@ std::vector<ExchangeCandidate> one_hop_candidates(const ExchangeShape& s, const 
   return out;
 }
 
-std::vector<ExchangeCandidate> listed_candidates(const ExchangeShape& s) {
-  std::vector<ExchangeCandidate> out;
-  bool there = s.kind == ExchangeKind::kDispatch;
-  for (std::int64_t rows : {8, 4, 2, 1}) {
-    if (there ? rows < 2 : rows > 2) continue;  // sums of four rows do not fit into registers
-    for (int more : {0, 12}) {                  // workers of the smaller role
-      DispatchConfig dispatch = default_dispatch_config(s.desc, Target::kCuda);
-      EpCombineConfig combine = default_combine_config(s.desc, Target::kCuda);
-      dispatch.tile_rows = combine.tile_rows = rows;
-      combine = fitted(s.desc, combine);
-      dispatch.num_workers += more, dispatch.num_fetch_workers -= more;
-      combine.num_sum_workers += more, combine.num_workers -= more;
-      std::string config = there ? fmt::format("{} rows a tile, {} workers list, {} fetch", rows,
-                                               dispatch.num_workers, dispatch.num_fetch_workers)
-                                 : fmt::format("{} rows a tile, {} workers weigh, {} sum", rows,
-                                               combine.num_workers, combine.num_sum_workers);
-      out.push_back({{.config = std::move(config), .ms = 0, .error = ""},
-                     there ? ep_dispatch(s.desc, dispatch) : ep_combine(s.desc, combine)});
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 std::vector<ExchangeCandidate> exchange_candidates(const ExchangeShape& s, bool quick) {
   std::vector<ExchangeCandidate> out =
-      !s.one_hop ? listed_candidates(s)
-      : s.kind == ExchangeKind::kDispatch
-          ? one_hop_candidates(s, default_send_config(s.desc, Target::kCuda))
-          : one_hop_candidates(s, default_return_config(s.desc, Target::kCuda));
+      s.kind == ExchangeKind::kDispatch
+          ? candidates_around(s, default_send_config(s.desc, Target::kCuda))
+          : candidates_around(s, default_return_config(s.desc, Target::kCuda));
   if (quick) out.resize(1);
   return out;
 }

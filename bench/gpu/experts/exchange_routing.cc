@@ -11,8 +11,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
-ExchangeRouting::ExchangeRouting(const EpDesc& desc, bool listed, std::uint64_t seed)
-    : desc_(desc), listed_(listed) {
+ExchangeRouting::ExchangeRouting(const EpDesc& desc, std::uint64_t seed) : desc_(desc) {
   choose(seed);
   send();
   for (int r = 0; r < desc_.world_size; ++r) place(r);
@@ -22,9 +21,8 @@ const std::vector<std::int32_t>& ExchangeRouting::sent(int from, int to) const {
   return sent_[at(from)][at(to)];
 }
 
-std::int64_t ExchangeRouting::row(int from, int to, std::size_t i) const {
-  std::int64_t in_block = listed_ ? static_cast<std::int64_t>(i) : sent(from, to)[i];
-  return from * desc_.rows_per_rank() + in_block;
+std::int64_t ExchangeRouting::row(int from, std::int64_t token) const {
+  return from * desc_.rows_per_rank() + token;
 }
 
 std::int64_t ExchangeRouting::most_received() const {
@@ -79,8 +77,7 @@ void ExchangeRouting::send() {
       for (std::int64_t t = 0; t < desc_.rows_per_rank(); ++t) {
         auto first = experts[at(from)].begin() + t * desc_.top_k;
         if (std::none_of(first, first + desc_.top_k, [&](auto e) { return has(to, e); })) continue;
-        auto in_block = listed_ ? static_cast<std::int64_t>(of_source[at(to)].size()) : t;
-        of_tokens[at(t * desc_.world_size + to)] = static_cast<std::int32_t>(in_block);
+        of_tokens[at(t * desc_.world_size + to)] = static_cast<std::int32_t>(t);
         of_source[at(to)].push_back(static_cast<std::int32_t>(t));
       }
     }
@@ -93,11 +90,10 @@ void ExchangeRouting::place(int rank) {
   auto& places = slots.emplace_back(pairs, -1);
   std::vector<std::pair<std::int32_t, std::size_t>> own;  // expert, pair
   for (int from = 0; from < desc_.world_size; ++from) {
-    const auto& tokens = sent(from, rank);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
+    for (std::int32_t token : sent(from, rank)) {
       for (std::int64_t j = 0; j < desc_.top_k; ++j) {
-        std::size_t source = at(tokens[i] * desc_.top_k + j);
-        std::size_t pair = at(row(from, rank, i) * desc_.top_k + j);
+        std::size_t source = at(token * desc_.top_k + j);
+        std::size_t pair = at(row(from, token) * desc_.top_k + j);
         shares[pair] = weights[at(from)][source];
         std::int32_t expert = experts[at(from)][source];
         if (has(rank, expert)) own.emplace_back(expert, pair);

@@ -5,22 +5,21 @@
 #include <cstdint>
 #include <vector>
 
-#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_desc.h"
 
 namespace stretto::bench {
 
-// Of ranks that all have desc.rows_per_rank() tokens. A token that a rank has in row `i` of the
-// block of its source lies there in row source * S + i.
+// Of ranks that all have desc.rows_per_rank() tokens. Token t of rank s lies in row s * S + t
+// wherever it goes (ep_send.h).
 class ExchangeRouting {
  public:
-  // Every token has top_k different experts, any as likely as any other. `listed`: tokens lie one
-  // after the other (ep_dispatch.h), else each in the row of its number (ep_send.h).
-  ExchangeRouting(const EpDesc& desc, bool listed, std::uint64_t seed);
+  // Every token has top_k different experts, any as likely as any other.
+  ExchangeRouting(const EpDesc& desc, std::uint64_t seed);
 
   const std::vector<std::int32_t>& sent(int from, int to) const;  // tokens, in order
-  std::int64_t row(int from, int to, std::size_t i) const;        // at `to`, of sent(from, to)[i]
-  std::int64_t most_received() const;                             // tokens of others at any rank
-  double mean_block() const;                                      // tokens from a rank to a rank
+  std::int64_t row(int from, std::int64_t token) const;
+  std::int64_t most_received() const;  // tokens of others at any rank
+  double mean_block() const;           // tokens from a rank to a rank
   bool has(int rank, std::int32_t expert) const;
 
   // By rank, as the operators name them.
@@ -36,7 +35,6 @@ class ExchangeRouting {
   void place(int rank);
 
   EpDesc desc_;
-  bool listed_;
   std::vector<std::vector<std::vector<std::int32_t>>> sent_;  // by source, by destination
 };
 

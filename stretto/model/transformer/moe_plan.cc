@@ -113,12 +113,11 @@ void MoePlan::prepare_exchange() {
   up.n = down.k;
   up.k = down.n;
   up.gathered = up.swiglu = true;
-  local("weights", DType::kF32, own, top_k, true);
+  local("weights", DType::kF32, own, top_k);
   local("experts", DType::kI32, own, top_k);
-  local("recv", s_.dtype, received, c_.hidden_size);
-  local("recv_experts", DType::kI32, received, top_k);
-  local("recv_weights", DType::kF32, received, top_k);
-  local("recv_counts", DType::kI32, ep_.world_size, 1);
+  local("recv", s_.dtype, received, c_.hidden_size, true);
+  local("recv_experts", DType::kI32, received, top_k, true);
+  local("recv_weights", DType::kF32, received, top_k, true);
   local("positions", DType::kI32, own, ep_.world_size);
   local("slots", DType::kI32, received, top_k);
   local("offsets", DType::kI32, 1, share + 2);
@@ -126,11 +125,13 @@ void MoePlan::prepare_exchange() {
   local("expert_act", s_.dtype, received * top_k, down.k);
   local("expert_out", s_.dtype, received * top_k, c_.hidden_size);
   route_ = add_program(step_program(route_desc(own, false), s_.target));
-  dispatch_ = add_program(dispatch_program(ep_, s_.target));
+  send_ = add_program(send_program(ep_, s_.target));
   place_ = add_program(place_program(ep_, s_.target));
   up_ = add_program(step_program(up, s_.target));
   down_ = add_program(step_program(down, s_.target));
-  combine_ = add_program(combine_program(ep_, s_.target));
+  combine_ = add_program(return_program(ep_, s_.target));
+  returns_to_parts_ = plan_.programs[combine_].find_tensor("parts") >= 0;
+  if (returns_to_parts_) local("parts", s_.dtype, received, c_.hidden_size, true);
 }
 
 void MoePlan::add_products(std::int64_t layer, const char* tokens, Rows rows,
@@ -159,14 +160,13 @@ void MoePlan::add(std::int64_t layer, const char* tokens) {
   if (exchange_) {
     route.push_back({"experts", "experts"});
     launch(route_, s_.shares_experts() ? Rows::kMostOwn : Rows::kOwn, std::move(route));
-    launch(dispatch_, all,
+    launch(send_, all,
            {{"x", tokens},
             {"experts", "experts"},
             {"weights", "weights"},
             {"recv", "recv"},
             {"recv_experts", "recv_experts"},
             {"recv_weights", "recv_weights"},
-            {"counts", "recv_counts"},
             {"positions", "positions"}});
     launch(place_, Rows::kFixed,
            {{"recv_experts", "recv_experts"},
@@ -176,6 +176,7 @@ void MoePlan::add(std::int64_t layer, const char* tokens) {
     add_products(layer, "recv", Rows::kFixed, {ep_.received_rows()});
     combined.push_back({"recv_weights", "recv_weights"});
     combined.push_back({"positions", "positions"});
+    if (returns_to_parts_) combined.push_back({"parts", "parts"});
   } else {
     route.insert(route.end(),
                  {{"slots", "slots"}, {"offsets", "offsets"}, {"tokens", "row_tokens"}});

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stretto/model/transformer/step_plan.h"
-#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_desc.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route.h"
 
@@ -45,8 +45,9 @@ class MoePlan {
   const ModelConfig& c_;
   StepPlan& plan_;
   bool sequence_parallel_, exchange_;
-  EpDesc ep_;  // of the exchange
-  std::size_t route_ = 0, dispatch_ = 0, place_ = 0, up_ = 0, down_ = 0, combine_ = 0;
+  EpDesc ep_;                      // of the exchange
+  bool returns_to_parts_ = false;  // else through buffers of the program (ep_return.h)
+  std::size_t route_ = 0, send_ = 0, place_ = 0, up_ = 0, down_ = 0, combine_ = 0;
 };
 
 }  // namespace stretto

@@ -361,18 +361,6 @@ class Planner {
     std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
     std::size_t down_gemm = has_dense_layers() ? add_program(product(scattered_desc(ffn_))) : 0;
     std::optional<MoePlan> moe = moe_plan(true);
-    std::size_t moe_norm = norm;
-    const char* moe_normed = "normed";
-    if (s_.shares_experts()) {
-      moe_norm = add_program(step_program(norm_desc(own_rows_), s_.target));
-      moe_normed = "shared_normed";
-      add_buffer({.name = moe_normed,
-                  .dtype = s_.dtype,
-                  .rows = own_rows_,
-                  .cols = hidden_,
-                  .symmetric = true,
-                  .across_groups = true});
-    }
     VocabDesc embed = vocab_desc(bound_);
     embed.sequence_parallel = true;
     std::size_t lookup = add_program(embedding_program(embed, s_.target));
@@ -393,13 +381,11 @@ class Planner {
       add(around.qkv, Rows::kAll, qkv_bindings(i));
       add_attention(part, i);
       add_out(around.out, i);
-      const char* normed = is_moe(i) ? moe_normed : "normed";
-      add(is_moe(i) ? moe_norm : norm, Rows::kOwn,
-          {{"x", "x2"}, {"weight", w("post_norm")}, {"out", normed}});
+      add(norm, Rows::kOwn, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
       if (is_moe(i)) {
         bool own = moe->takes_own_rows();
-        if (!own) add(gather, Rows::kAll, {{"in", normed}, {"out", "all_normed"}});
-        moe->add(i, own ? normed : "all_normed");
+        if (!own) add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
+        moe->add(i, own ? "normed" : "all_normed");
         continue;
       }
       add(ffn, Rows::kAll, ffn_bindings(i));

@@ -83,16 +83,16 @@ Program a2a_gemm_program(const UlyssesDesc& d, Target target) {
   return a2a_gemm(d, default_a2a_gemm_config(d, target));
 }
 
-Program dispatch_program(const EpDesc& d, Target target) {
-  return ep_dispatch(d, default_dispatch_config(d, target));
+Program send_program(const EpDesc& d, Target target) {
+  return ep_send(d, default_send_config(d, target));
 }
 
 Program place_program(const EpDesc& d, Target target) {
   return ep_place(d, default_place_config(d, target));
 }
 
-Program combine_program(const EpDesc& d, Target target) {
-  return ep_combine(d, default_combine_config(d, target));
+Program return_program(const EpDesc& d, Target target) {
+  return ep_return(d, default_return_config(d, target));
 }
 
 Program add_row_program(const NormDesc& d, Target target) {

@@ -11,9 +11,9 @@
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/greedy/greedy.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/ep_combine.h"
-#include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route.h"
 #include "stretto/ops/norm/norm.h"
@@ -38,9 +38,9 @@ Program step_program(const GroupedDesc& desc, Target target);
 Program step_program(const CombineDesc& desc, Target target);
 Program gemm_a2a_program(const UlyssesDesc& desc, Target target);
 Program a2a_gemm_program(const UlyssesDesc& desc, Target target);
-Program dispatch_program(const EpDesc& desc, Target target);
+Program send_program(const EpDesc& desc, Target target);
 Program place_program(const EpDesc& desc, Target target);
-Program combine_program(const EpDesc& desc, Target target);
+Program return_program(const EpDesc& desc, Target target);
 Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
 Program attention_program(const AttentionDesc& desc, Target target);

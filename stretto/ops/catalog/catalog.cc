@@ -14,8 +14,6 @@
 #include "stretto/ops/gemm_rs/gemm_rs_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/ep_combine.h"
-#include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
@@ -89,11 +87,9 @@ const std::vector<OperatorInfo>& catalog() {
       grouped_gemm_ar_info(),
       moe_layer_info(),
       ep_moe_layer_info(),
-      ep_dispatch_info(),
-      ep_place_info(),
-      ep_combine_info(),
       ep_send_info(),
       ep_send_fp8_info(),
+      ep_place_info(),
       ep_return_info(),
   };
   return operators;

@@ -77,8 +77,8 @@ Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, 
 // The first that a GPU can hold, which predictions do not ask for. The default, whose rules come of
 // measurements, unless another is predicted to be faster by more than configs of a shape err beside
 // each other: on two and four H200s (gpu_bench points, 2026-11-27, 23 shapes) the first in
-// prediction lost 2.0 % to the fastest, with a margin of 3 to 7 % it was 0.8 to 1.2, of a tenth 2.2.
-// With few rows one that is predicted to take 0.94 of the default's time took 1.06. Where the
+// prediction lost 2.0 % to the fastest, with a margin of 3 to 7 % it was 0.8 to 1.2, of a tenth
+// 2.2. With few rows one that is predicted to take 0.94 of the default's time took 1.06. Where the
 // sequence has the default's place, 0.89 and 0.90 of its time were 1.04 and 1.09 (gpu_bench sweep).
 Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& candidates) {
   constexpr std::int64_t kFewRows = 256;

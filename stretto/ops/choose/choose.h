@@ -58,8 +58,8 @@ struct Choice {
 const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config);
 
 // Without a measurement the default, of few rows (OpCandidates::prefers_sequence) the sequence,
-// unless another is predicted to be faster by 3 % and more, with up to 256 rows by a tenth, than that
-// sequence by a fifth. Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the
+// unless another is predicted to be faster by 3 % and more, with up to 256 rows by a tenth, than
+// that sequence by a fifth. Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the
 // candidates, the default candidate's program and options.measured_on. A cache that cannot be read
 // or written is not used. UserError where nothing runs.
 Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,

@@ -21,8 +21,6 @@
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/ep_combine.h"
-#include "stretto/ops/moe/ep_dispatch.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
@@ -59,10 +57,8 @@ std::vector<Operator> operators() {
           {moe_layer_info(), {{"tile_experts", 0, -1}, {"tile_needs", 0, 3}, {"slots", 3, kMuch}}},
           {grouped_gemm_rs_info(), {{"slots", 3, kMuch}, {"slots", 0, -1}}},
           {grouped_gemm_ar_info(), {{"slots", 1, kMuch}, {"tile_experts", 0, 5}}},
-          {ep_dispatch_info(), {{"experts", 4, 5}, {"experts", 0, -1}}},
-          {ep_combine_info(), {{"slots", 3, kMuch}, {"positions", 2, -2}}},
-          {ep_send_info(), {{"experts", 4, 5}}},
-          {ep_return_info(), {{"positions", 2, -2}}},
+          {ep_send_info(), {{"experts", 4, 5}, {"experts", 0, -1}}},
+          {ep_return_info(), {{"slots", 3, kMuch}, {"positions", 2, -2}}},
           {ep_moe_layer_info(), {{"experts", 4, 5}, {"experts", 0, -1}}},
           {moe_combine_info(), {{"slots", 5, kMuch}}},
           {paged_decode_info(), {{"pages", 5, kMuch}, {"tokens", 1, -1}}},

@@ -10,7 +10,6 @@
 #include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
@@ -27,11 +26,19 @@ namespace stretto {
 namespace {
 
 std::vector<OperatorInfo> operators() {
-  return {moe_route_info(),       expert_tables_info(),       grouped_gemm_info(),
-          grouped_swiglu_info(),  grouped_gemm_masked_info(), moe_combine_info(),
-          ag_grouped_gemm_info(), grouped_gemm_rs_info(),     grouped_gemm_ar_info(),
-          moe_layer_info(),       ep_moe_layer_info(),        ep_dispatch_info(),
-          ep_place_info(),        ep_combine_info(),          ep_send_info(),
+  return {moe_route_info(),
+          expert_tables_info(),
+          grouped_gemm_info(),
+          grouped_swiglu_info(),
+          grouped_gemm_masked_info(),
+          moe_combine_info(),
+          ag_grouped_gemm_info(),
+          grouped_gemm_rs_info(),
+          grouped_gemm_ar_info(),
+          moe_layer_info(),
+          ep_moe_layer_info(),
+          ep_send_info(),
+          ep_place_info(),
           ep_return_info()};
 }
 

@@ -8,7 +8,6 @@
 #include <random>
 
 #include "stretto/ops/gemm/linear.h"
-#include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
@@ -29,23 +28,6 @@ EpDesc desc_of(const OpShape& s) {
            .expert_groups = s.world_size};
   if (s.test_config && s.m == 9 && s.world_size % 2 == 0) d.expert_groups = s.world_size / 2;
   return d;
-}
-
-DispatchConfig dispatch_config(const EpDesc& d, const OpShape& s) {
-  DispatchConfig c = default_dispatch_config(d, s.target);
-  if (!s.test_config || s.target == Target::kCuda) return c;
-  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
-  c.count_rows = std::min<std::int64_t>(c.count_rows, 2);
-  c.tile_slots = std::min<std::int64_t>(c.tile_slots, 4);
-  return c;
-}
-
-EpCombineConfig combine_config(const EpDesc& d, const OpShape& s) {
-  EpCombineConfig c = default_combine_config(d, s.target);
-  if (!s.test_config || s.target == Target::kCuda) return c;
-  c.tile_rows = std::min<std::int64_t>(c.tile_rows, 2);
-  c.channels = 3;
-  return fitted(d, c);
 }
 
 // Where the tokens of a launch go.
@@ -87,20 +69,12 @@ Routes routes_of(const EpDesc& d, std::int64_t m, std::int64_t tile_tokens, std:
   return routes;
 }
 
-// Where the tokens of a rank lie in its block at another: one after the other, or each in its row.
-enum class Rows { kListed, kOwn };
-
-std::size_t row_of(Rows rows, std::size_t i, std::int64_t token) {
-  return rows == Rows::kListed ? i : at(token);
-}
-
-void set_positions(const EpDesc& d, const std::vector<std::vector<std::int64_t>>& sent, Rows rows,
+void set_positions(const EpDesc& d, const std::vector<std::vector<std::int64_t>>& sent,
                    Values& positions) {
   positions.assign(at(d.rows_per_rank() * d.world_size), -1);
   for (std::size_t to = 0; to < sent.size(); ++to) {
-    for (std::size_t i = 0; i < sent[to].size(); ++i) {
-      positions[at(sent[to][i]) * sent.size() + to] =
-          static_cast<double>(row_of(rows, i, sent[to][i]));
+    for (std::int64_t token : sent[to]) {
+      positions[at(token) * sent.size() + to] = static_cast<double>(token);
     }
   }
 }
@@ -111,44 +85,17 @@ void copy_row(const Values& from, std::size_t a, Values& to, std::size_t b, std:
 }
 
 // Experts that `routes` says, and where tokens lie at others.
-void set_experts(const EpDesc& d, const Routes& routes, Rows rows, MoeCase& mc) {
+void set_experts(const EpDesc& d, const Routes& routes, MoeCase& mc) {
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::fill(mc.in(r, "experts").begin(), mc.in(r, "experts").end(), 0.0);
     std::copy(routes.experts[r].begin(), routes.experts[r].end(), mc.in(r, "experts").begin());
-    set_positions(d, routes.sent[r], rows, mc.out(r, "positions"));
+    set_positions(d, routes.sent[r], mc.out(r, "positions"));
   }
 }
 
 double received_bytes(const EpDesc& d) {
   return static_cast<double>(d.received_rows() - d.rows_per_rank()) *
          static_cast<double>(d.hidden) * static_cast<double>(size_bytes(d.dtype));
-}
-
-OpCase dispatch_case(const OpShape& s, std::uint64_t seed) {
-  EpDesc d = desc_of(s);
-  const DispatchConfig cfg = dispatch_config(d, s);
-  MoeCase mc(ep_dispatch(d, cfg), d.m, seed, s.rows);
-  mc.c.config = fmt::format("ep_dispatch {} m={}", to_string(d), mc.m);
-  Routes routes = routes_of(d, mc.m, cfg.tile_rows, seed);
-  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
-  set_experts(d, routes, Rows::kListed, mc);
-  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    std::fill(mc.out(r, "recv").begin(), mc.out(r, "recv").end(), 0.0);
-    std::fill(mc.out(r, "recv_experts").begin(), mc.out(r, "recv_experts").end(), -1.0);
-    std::fill(mc.out(r, "recv_weights").begin(), mc.out(r, "recv_weights").end(), 0.0);
-    for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
-      const auto& tokens = routes.sent[from][r];
-      mc.out(r, "counts")[from] = static_cast<double>(tokens.size());
-      for (std::size_t i = 0; i < tokens.size(); ++i) {
-        std::size_t row = from * rows + i, token = at(tokens[i]);
-        copy_row(mc.in(from, "x"), token, mc.out(r, "recv"), row, hidden);
-        copy_row(mc.in(from, "experts"), token, mc.out(r, "recv_experts"), row, top_k);
-        copy_row(mc.in(from, "weights"), token, mc.out(r, "recv_weights"), row, top_k);
-      }
-    }
-  }
-  mc.c.comm_bytes = received_bytes(d);
-  return std::move(mc.c);
 }
 
 // Tokens of the test whose config has another number of slots than the default.
@@ -168,7 +115,7 @@ SendConfig send_config(const EpDesc& d, const OpShape& s) {
 // Experts and weights of all tokens, at every rank.
 void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
   std::size_t rows = at(d.rows_per_rank()), top_k = at(d.top_k);
-  set_experts(d, routes, Rows::kOwn, mc);
+  set_experts(d, routes, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::fill(mc.out(r, "recv_experts").begin(), mc.out(r, "recv_experts").end(), -1.0);
     std::fill(mc.out(r, "recv_weights").begin(), mc.out(r, "recv_weights").end(), 0.0);
@@ -303,15 +250,14 @@ OpCase place_case(const OpShape& s, std::uint64_t seed) {
 }
 
 // Results lie where a shuffle puts them; rows of other ranks' experts have none.
-void expect_sums(const EpDesc& d, Rows places_of, const Routes& routes, std::uint64_t seed,
-                 MoeCase& mc) {
+void expect_sums(const EpDesc& d, const Routes& routes, std::uint64_t seed, MoeCase& mc) {
   mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
   mc.c.scale = static_cast<double>(d.world_size);
   ExpertSplit split = split_of(d);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
   std::int64_t share = ceil_div(mc.m, std::int64_t{d.world_size});
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    set_positions(d, routes.sent[r], places_of, mc.in(r, "positions"));
+    set_positions(d, routes.sent[r], mc.in(r, "positions"));
     const Values& residual = mc.in(r, "residual");
     std::copy_n(residual.begin(), at(share) * hidden, mc.out(r, "out").begin());
   }
@@ -322,31 +268,21 @@ void expect_sums(const EpDesc& d, Rows places_of, const Routes& routes, std::uin
     std::shuffle(places.begin(), places.end(), std::mt19937_64(seed + r));
     std::fill(slots.begin(), slots.end(), -1.0);
     for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
-      const auto& tokens = routes.sent[from][r];
-      for (std::size_t i = 0; i < tokens.size(); ++i) {
+      for (std::int64_t token : routes.sent[from][r]) {
         for (std::size_t j = 0; j < top_k; ++j) {
-          std::int64_t expert = routes.experts[from][at(tokens[i]) * top_k + j];
+          std::int64_t expert = routes.experts[from][at(token) * top_k + j];
           if (expert < split.first(static_cast<int>(r)) || expert >= split.end(static_cast<int>(r)))
             continue;
-          std::size_t pair = (from * rows + row_of(places_of, i, tokens[i])) * top_k + j;
+          std::size_t pair = (from * rows + at(token)) * top_k + j;
           slots[pair] = static_cast<double>(places[pair]);
           for (std::size_t c = 0; c < hidden; ++c) {
-            mc.out(from, "out")[at(tokens[i]) * hidden + c] +=
+            mc.out(from, "out")[at(token) * hidden + c] +=
                 mc.in(r, "recv_weights")[pair] * mc.in(r, "y")[places[pair] * hidden + c];
           }
         }
       }
     }
   }
-}
-
-OpCase combine_case(const OpShape& s, std::uint64_t seed) {
-  EpDesc d = desc_of(s);
-  const EpCombineConfig cfg = combine_config(d, s);
-  MoeCase mc(ep_combine(d, cfg), d.m, seed, s.rows);
-  mc.c.config = fmt::format("ep_combine {} m={}", to_string(d), mc.m);
-  expect_sums(d, Rows::kListed, routes_of(d, mc.m, cfg.tile_rows, seed), seed, mc);
-  return std::move(mc.c);
 }
 
 ReturnConfig return_config(const EpDesc& d, const OpShape& s) {
@@ -368,45 +304,27 @@ OpCase return_case(const OpShape& s, std::uint64_t seed) {
   const ReturnConfig cfg = return_config(d, s);
   MoeCase mc(ep_return(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
-  expect_sums(d, Rows::kOwn, routes_of(d, mc.m, cfg.tile_tokens, seed), seed, mc);
+  expect_sums(d, routes_of(d, mc.m, cfg.tile_tokens, seed), seed, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size() && cfg.num_slots == 1; ++r) {
     std::fill(mc.out(r, "parts").begin(), mc.out(r, "parts").end(), kNone);
   }
   return std::move(mc.c);
 }
 
-std::vector<OpShape> shapes(int world_size) {
-  return with_test_configs({{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
-                            {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16},
-                            {.world_size = world_size, .m = 1, .n = 8, .dtype = DType::kF16}});
-}
-
 // A decode step of 128 tokens on each of four ranks.
 OpShape large_step() { return {.m = 512, .n = 7168, .dtype = DType::kBF16}; }
 
-std::vector<OpShape> short_shapes(int world_size) {
+std::vector<OpShape> shapes(int world_size) {
   return with_test_configs(
       {{.world_size = world_size, .m = 21, .n = 18, .dtype = DType::kF32},
        {.world_size = world_size, .m = 9, .n = 16, .dtype = DType::kBF16},
+       {.world_size = world_size, .m = 1, .n = 8, .dtype = DType::kF16},
        {.world_size = world_size, .m = kInTurnTokens, .n = 16, .dtype = DType::kBF16}});
 }
 
-predict::LaunchTables listed(const OpShape& s) { return even_routing(desc_of(s), true); }
-predict::LaunchTables in_one_hop(const OpShape& s) { return even_routing(desc_of(s), false); }
+predict::LaunchTables tables_of(const OpShape& s) { return even_routing(desc_of(s)); }
 
 }  // namespace
-
-OperatorInfo ep_dispatch_info() {
-  return {
-      .name = "ep_dispatch",
-      .summary = "m tokens of size n to the ranks that have their 3 experts, once each",
-      .program =
-          [](const OpShape& s) { return ep_dispatch(desc_of(s), dispatch_config(desc_of(s), s)); },
-      .make_case = dispatch_case,
-      .shapes = shapes,
-      .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
-      .tables = listed};
-}
 
 OperatorInfo ep_send_info() {
   return {
@@ -414,9 +332,9 @@ OperatorInfo ep_send_info() {
       .summary = "m tokens of size n, stored at the ranks that have their 3 experts, once each",
       .program = [](const OpShape& s) { return ep_send(desc_of(s), send_config(desc_of(s), s)); },
       .make_case = send_case,
-      .shapes = short_shapes,
+      .shapes = shapes,
       .large = large_step(),
-      .tables = in_one_hop};
+      .tables = tables_of};
 }
 
 OperatorInfo ep_send_fp8_info() {
@@ -432,7 +350,7 @@ OperatorInfo ep_send_fp8_info() {
                  {.world_size = world_size, .m = kInTurnTokens, .n = 128, .dtype = DType::kBF16}});
           },
           .large = large_step(),
-          .tables = in_one_hop};
+          .tables = tables_of};
 }
 
 OperatorInfo ep_return_info() {
@@ -441,9 +359,9 @@ OperatorInfo ep_return_info() {
           .program =
               [](const OpShape& s) { return ep_return(desc_of(s), return_config(desc_of(s), s)); },
           .make_case = return_case,
-          .shapes = short_shapes,
+          .shapes = shapes,
           .large = large_step(),
-          .tables = in_one_hop};
+          .tables = tables_of};
 }
 
 OperatorInfo ep_place_info() {
@@ -457,19 +375,7 @@ OperatorInfo ep_place_info() {
             {{.world_size = world_size, .m = 21}, {.world_size = world_size, .m = 9}});
       },
       .large = {.m = 2048},
-      .tables = in_one_hop};
-}
-
-OperatorInfo ep_combine_info() {
-  return {
-      .name = "ep_combine",
-      .summary = "weighted sums of experts' results back to the ranks of m tokens of size n",
-      .program =
-          [](const OpShape& s) { return ep_combine(desc_of(s), combine_config(desc_of(s), s)); },
-      .make_case = combine_case,
-      .shapes = shapes,
-      .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
-      .tables = listed};
+      .tables = tables_of};
 }
 
 }  // namespace stretto

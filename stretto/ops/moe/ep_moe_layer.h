@@ -10,7 +10,7 @@
 #include <string>
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
-#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_desc.h"
 #include "stretto/ops/moe/expert_split.h"
 #include "stretto/ops/moe/expert_tables.h"
 #include "stretto/ops/moe/grouped_gemm.h"
@@ -56,7 +56,7 @@ EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& desc, const MoeLayerConfig&
                                Target target);
 
 // What launches that do the same one after the other do: tokens travel and come back (ep_send.h and
-// ep_return.h, or ep_dispatch.h and ep_combine.h), ep_place.h finds the rows of the own experts.
+// ep_return.h), ep_place.h finds the rows of the own experts.
 struct EpMoeSteps {
   EpDesc exchange;
   GroupedDesc first, second;

@@ -1,9 +1,10 @@
-// The way back of ep_send.h, in one hop: what ep_combine.h does, but whoever has weighed a row
-// stores it at the rank that has the token, and who has a token weighs its own results where it
-// adds up the others', so that those are neither stored nor loaded.
+// The way back of ep_send.h: results of experts, weighted and added up where the experts are, then
+// one row per token and rank stored at the rank that has the token. That one weighs its own results
+// where it adds up the others', so that those are neither stored nor loaded.
 #pragma once
 
-#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/ep_desc.h"
 
 namespace stretto {
 

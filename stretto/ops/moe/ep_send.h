@@ -1,12 +1,14 @@
-// Dispatch in one hop: what ep_dispatch.h does with lists. Whoever has a token stores it at
-// every rank that has experts of it, once, in the row that the token has in any case: nothing is
-// counted, listed or fetched. Rows of tokens that go elsewhere are left alone, so memory is that of
-// all tokens, and ep_place.h passes them over. Tokens go straight into the caller's tensors, once
-// their rank says that its launch has begun; or, with two slots, at once into buffers that launches
-// use in turn, out of which their rank copies.
+// Tokens to the ranks that have their experts, each token once per rank: from routing (route.h) to
+// the rows that grouped products read (grouped_gemm.h, by the tables of ep_place.h). What comes
+// back goes through ep_return.h. Whoever has a token stores it at every rank that has experts of
+// it, in the row that the token has in any case: nothing is counted, listed or fetched. Rows of
+// tokens that go elsewhere are left alone, and ep_place.h passes them over. Tokens go straight into
+// the caller's tensors, once their rank says that its launch has begun; or, with two slots, at once
+// into buffers that launches use in turn, out of which their rank copies.
 #pragma once
 
-#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/moe/ep_desc.h"
 
 namespace stretto {
 
@@ -28,7 +30,7 @@ SendConfig default_send_config(const EpDesc& desc, Target target = Target::kCpu,
 // recv_experts [P * S, top_k]    i32, the experts of all tokens; -1 past the tokens
 // recv_weights [P * S, top_k]    f32, their weights; 0 past the tokens
 // positions [S, P] i32           t where token t goes to a rank, or -1
-// What ep_place.h, grouped products and ep_return.h (or ep_combine.h) read. With one slot all but
+// What ep_place.h, grouped products and ep_return.h read. With one slot all but
 // positions are symmetric, and all ranks are given the same tensors. UserError naming the field of
 // a bad desc or config; at a launch, the table and entry that break their contract.
 Program ep_send(const EpDesc& desc, const SendConfig& config);

@@ -95,12 +95,11 @@ Entries own_part(const Entries& chosen, std::int64_t first, std::int64_t length)
   return out;
 }
 
-// What ranks know of each other's tokens (ep_send.h, ep_dispatch.h).
+// What ranks know of each other's tokens (ep_send.h).
 class Exchange {
  public:
-  Exchange(const EpDesc& d, bool listed, std::int64_t m)
+  Exchange(const EpDesc& d, std::int64_t m)
       : d_(d),
-        listed_(listed),
         share_(ceil_div(m, std::int64_t{d.world_size})),
         chosen_(chosen_by_lot(m, d.top_k, d.num_experts)) {}
 
@@ -138,12 +137,11 @@ class Exchange {
     return std::any_of(first, first + d_.top_k,
                        [&](auto e) { return split.first(rank) <= e && e < split.end(rank); });
   }
-  // Calls visit(token, row in its block there) for the tokens from a rank that go to another.
+  // Calls visit(token, its row in the rank's block) for the tokens from a rank that go to another.
   template <typename Visit>
   void for_each_sent(int from, int to, const Visit& visit) const {
-    std::int64_t listed = 0;
     for (std::int64_t token = from * share_; token < end_of(from); ++token) {
-      if (goes(token, to)) visit(token, listed_ ? listed++ : token - from * share_);
+      if (goes(token, to)) visit(token, token - from * share_);
     }
   }
   Entries positions(int rank) const {
@@ -167,7 +165,6 @@ class Exchange {
   }
 
   const EpDesc& d_;
-  bool listed_;
   std::int64_t share_;
   Entries chosen_;
 };
@@ -236,10 +233,10 @@ LaunchTables even_routing(const CombineDesc& d) {
   };
 }
 
-LaunchTables even_routing(const EpDesc& d, bool listed) {
-  return [d, listed](const Extents& extents) {
+LaunchTables even_routing(const EpDesc& d) {
+  return [d](const Extents& extents) {
     // Products count what was received as their tokens.
-    Exchange exchange(d, listed, std::min(tokens_of(extents, d.m), d.m));
+    Exchange exchange(d, std::min(tokens_of(extents, d.m), d.m));
     std::vector<TableValues> out;
     for (int rank = 0; rank < d.world_size; ++rank) out.push_back(exchange.of_rank(rank));
     return out;

@@ -5,7 +5,7 @@
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/ep_dispatch.h"
+#include "stretto/ops/moe/ep_desc.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/expert_tables.h"
 #include "stretto/ops/moe/grouped_gemm.h"
@@ -28,8 +28,7 @@ predict::LaunchTables even_routing(const EpMoeLayerDesc& desc, const EpMoeLayerC
 predict::LaunchTables even_routing(const GroupedDesc& desc);
 predict::LaunchTables even_routing(const CombineDesc& desc);
 
-// Of the steps of an exchange. `listed`: by ep_dispatch.h, else in one hop, with places from
-// ep_place.h and, in between, products of the received rows.
-predict::LaunchTables even_routing(const EpDesc& desc, bool listed);
+// Of the steps of an exchange: ep_send.h, ep_place.h, products of the received rows, ep_return.h.
+predict::LaunchTables even_routing(const EpDesc& desc);
 
 }  // namespace stretto

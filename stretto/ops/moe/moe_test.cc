@@ -16,7 +16,6 @@
 #include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
-#include "stretto/ops/moe/ep_combine.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
@@ -190,17 +189,14 @@ TEST(FusedLayers, ATableThatNamesWhatIsNotThereEndsTheLaunchWithItsName) {
 }
 
 TEST(ExpertParallel, ATableThatNamesAnExpertOrRowThatIsNotThereEndsTheLaunchWithItsName) {
-  breaks(ep_dispatch_info(), "experts", 4, 5);
-  breaks(ep_dispatch_info(), "experts", 0, -1);
   breaks(ep_place_info(), "recv_experts", 7, 5);
-  breaks(ep_combine_info(), "slots", 3, 36);
-  breaks(ep_combine_info(), "positions", 2, -2);
   breaks(expert_tables_info(), "experts", 4, 8);
   breaks(expert_tables_info(), "experts", 0, -1);
   breaks(moe_combine_info(), "slots", 5, 36);
   breaks(grouped_swiglu_info(), "tokens", 3, 12);
   breaks(grouped_gemm_masked_info(), "counts", 3, 13);  // more rows than there is room for
   breaks(ep_send_info(), "experts", 4, 5);
+  breaks(ep_send_info(), "experts", 0, -1);
   breaks(ep_return_info(), "slots", 3, 36);
   breaks(ep_return_info(), "positions", 2, -2);
   breaks(ep_moe_layer_info(), "experts", 4, 5);
@@ -228,7 +224,7 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   grouped = {.m = 4, .scaling = Scaling::kBlock};
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"scaling is block", "float8_e4m3"});
   EpDesc ep{.m = 4, .world_size = 4, .expert_groups = 3};
-  expect_user_error([&] { ep_dispatch(ep, {}); }, {"3 groups", "4 ranks"});
+  expect_user_error([&] { ep_send(ep, {}); }, {"3 groups", "4 ranks"});
   ExpertTablesDesc tables{.order = {.stages = 2}};
   expect_user_error([&] { expert_tables(tables, {}); }, {"stages is 2"});
   tables.order = {.early_experts = 0};

@@ -64,7 +64,7 @@ RouteConfig default_config(const RouteDesc& desc, Target target = Target::kCpu);
 //   slots [m, top_k] i32   its rows in the sorted order: a permutation of 0..R-1
 //   offsets [num_experts + 1] i32   the first row of each expert, then R: a partition
 //   tokens [R, 1] i32   the token of each row
-// or, without tables, weights and experts [m, top_k] i32, for other ranks to place (ep_dispatch.h).
+// or, without tables, weights and experts [m, top_k] i32, for other ranks to place (ep_send.h).
 // Of equal scores the lower expert comes first, of equal groups the lower one. Tokens whose scores
 // are no numbers are routed all the same, with weights that are none. UserError naming the field of
 // a bad desc or config.

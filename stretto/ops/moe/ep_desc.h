@@ -1,0 +1,33 @@
+// What the steps of expert parallelism have in common: tokens to the ranks that have their experts
+// (ep_send.h), rows of the own experts (ep_place.h), and the way back (ep_return.h). Nothing
+// depends on how many tokens go where: every source has a block of rows at every rank that holds
+// all its tokens, so that no routing overflows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/base/dtype.h"
+#include "stretto/ir/expr.h"
+#include "stretto/ops/moe/expert_split.h"
+
+namespace stretto {
+
+struct EpDesc {
+  DType dtype = DType::kF32;  // of tokens
+  std::int64_t m = 1;         // most tokens of all ranks; each launch has 0 <= m <= this
+  std::int64_t hidden = 1;
+  std::int64_t num_experts = 1;
+  std::int64_t top_k = 1;  // experts of a token
+  int world_size = 1;
+  int expert_groups = 1;  // expert_split.h
+
+  // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
+  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
+  std::int64_t received_rows() const { return rows_per_rank() * world_size; }
+};
+
+ExpertSplit split_of(const EpDesc& desc);
+std::string to_string(const EpDesc& desc);
+
+}  // namespace stretto
