@@ -360,10 +360,13 @@ class Scoreboard(MadeResults):
                          ["**0.75, least 0.50**", "**0.81, least 0.62**", "no"])
         self.assertEqual(self.line("GEMM+RS from 4096 rows on")[1:5], ["", "-", "-", "not measured"])
 
-    def test_of_equal_predictions_the_first_is_chosen(self):
-        self.points(2, (1.0, 1.25), (1.0, 1.0), (2.0, 2.0))
-        self.assertEqual(self.line("choosing by prediction")[2:5],
-                         ["25.0 % over 1 shapes", "-", "no: **25.0 % over 1 shapes**"])
+    def test_the_default_is_chosen_unless_another_is_predicted_to_take_less(self):
+        for rows, predicted, ms, loss, first in ((64, 1.0, 1.0, "25.0", "25.0"), (64, 0.91, 1.0, "25.0", "0.0"),
+                                                 (64, 0.89, 1.0, "0.0", "0.0"), (512, 0.98, 1.0, "25.0", "0.0"),
+                                                 (512, 0.96, 1.0, "0.0", "0.0"), (512, 0.96, 2.5, "100.0", "100.0")):
+            self.points(2, (1.0, 1.25), (predicted, ms), (2.0, 2.0), m=rows)
+            self.assertEqual(self.line("choosing by prediction")[2],
+                             f"{loss} % over 1 shapes, the first in prediction {first} %")
 
     def points(self, ranks: int, *times, m: int = 64):
         """Points of one shape, each (predicted, measured)."""
@@ -387,10 +390,11 @@ class Scoreboard(MadeResults):
         name = "choosing by prediction"
         self.points(2, (1.0, 1.05), (2.0, 1.0))  # the same shape on four GPUs is another
         self.points(4, (1.0, 1.0), (2.0, 2.0))
-        self.assertEqual(self.line(name)[2:5], ["5.0 % over 1 shapes", "0.0 % over 1 shapes",
-                                                "yes: 2.5 % over 2 shapes"])
+        texts = [f"{loss} % over {count} shapes, the first in prediction {loss} %"
+                 for loss, count in (("5.0", 1), ("0.0", 1), ("2.5", 2))]
+        self.assertEqual(self.line(name)[2:5], [*texts[:2], f"yes: {texts[2]}"])
         self.points(1, (1.0, 9.0), (2.0, 1.0))
-        self.assertEqual(self.line(name)[4], "yes: 2.5 % over 2 shapes")
+        self.assertEqual(self.line(name)[4], f"yes: {texts[2]}")
 
     def test_gemm_ar_meets_a_bar_that_the_interval_reaches(self):
         def rows(ms: dict):  # {m: (ours, sequence)}

@@ -182,31 +182,40 @@ struct Errors {
   }
 };
 
-// Measured time of what prediction would choose over the least measured one, less one.
+// Of configs of one shape, the default first, the one that is chosen without a measurement.
+const Point* chosen_of(const std::vector<const Point*>& points) {
+  const Point* first = points.front();
+  const Point* best = *std::ranges::min_element(points, {}, &Point::predicted_ms);
+  double part = part_to_be_chosen(first->shape.m, /*sequence_preferred=*/false);
+  return best->predicted_ms < part * first->predicted_ms ? best : first;
+}
+
+// Measured time of what is chosen by prediction over the least measured one, less one; and that of
+// the first in prediction.
 std::string choice_losses(const std::map<std::string, std::vector<const Point*>>& by_shape) {
-  double sum = 0, most = 0;
+  double sum = 0, of_first = 0, most = 0;
   int count = 0, right = 0;
   std::string worst;
   for (const auto& [label, all] : by_shape) {
     if (all.size() < 2) continue;
-    auto chosen = std::min_element(all.begin(), all.end(), [](const Point* a, const Point* b) {
-      return a->predicted_ms < b->predicted_ms;
-    });
-    auto best = std::min_element(all.begin(), all.end(), [](const Point* a, const Point* b) {
-      return a->measured_ms < b->measured_ms;
-    });
-    double loss = (*chosen)->measured_ms / (*best)->measured_ms - 1;
+    const Point* chosen = chosen_of(all);
+    const Point* first = *std::ranges::min_element(all, {}, &Point::predicted_ms);
+    const Point* best = *std::ranges::min_element(all, {}, &Point::measured_ms);
+    double loss = chosen->measured_ms / best->measured_ms - 1;
     sum += loss;
+    of_first += first->measured_ms / best->measured_ms - 1;
     ++count;
     right += chosen == best ? 1 : 0;
     if (loss < most) continue;
     most = loss;
-    worst = label + " | " + (*chosen)->config + " instead of " + (*best)->config;
+    worst = label + " | " + chosen->config + " instead of " + best->config;
   }
   if (count == 0) return "";
   return fmt::format(
-      "choosing by prediction: {} shapes, right {}, loss mean {:.3f} most {:.3f} ({})\n", count,
-      right, sum / count, most, worst);
+      "choosing by prediction: {} shapes, right {}, loss mean {:.3f} most {:.3f} ({}), of the "
+      "first "
+      "in prediction {:.3f}\n",
+      count, right, sum / count, most, worst, of_first / count);
 }
 
 // Configs of one shape, in turn: how fast a GPU is depends on what it has done before.

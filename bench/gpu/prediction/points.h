@@ -48,7 +48,8 @@ void measure_points(GpuWorld& world, std::vector<Point>& points, const PointsOpt
                     const std::function<void(const Point&)>& done);
 
 // Error by operator and of all points: "ag_gemm 23 points: mean 0.08 p90 0.15 bias -0.02", and the
-// loss of the best predicted config against the best measured one where a shape has several.
+// loss of what is chosen without a measurement against the best measured one where a shape has
+// several configs, of which the first is the default.
 std::string summary(const std::vector<Point>& points);
 
 }  // namespace stretto::bench

@@ -75,20 +75,14 @@ Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, 
 }
 
 // The first that a GPU can hold, which predictions do not ask for. The default, whose rules come of
-// measurements, unless another is predicted to be faster by more than configs of a shape err beside
-// each other: on two and four H200s (gpu_bench points, 2026-11-27, 23 shapes) the first in
-// prediction lost 2.0 % to the fastest, with a margin of 3 to 7 % it was 0.8 to 1.2, of a tenth
-// 2.2. With few rows one that is predicted to take 0.94 of the default's time took 1.06. Where the
-// sequence has the default's place, 0.89 and 0.90 of its time were 1.04 and 1.09 (gpu_bench sweep).
+// measurements, or with few rows the sequence, unless another is predicted to be surely faster.
 Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& candidates) {
-  constexpr std::int64_t kFewRows = 256;
   bool sequence_first = candidates.prefers_sequence && !candidates.sequence.empty();
-  const bool few = candidates.shape.m <= kFewRows;
-  const double error = sequence_first ? 0.2 : few ? 0.1 : 0.03;
   int preferred = sequence_first ? RankedCandidate::kSequence : 0;
   auto first = std::ranges::find(ranked, preferred, &RankedCandidate::index);
-  bool sure =
-      first == ranked.end() || ranked.front().predicted_ms < (1 - error) * first->predicted_ms;
+  bool sure = first == ranked.end() ||
+              ranked.front().predicted_ms <
+                  part_to_be_chosen(candidates.shape.m, sequence_first) * first->predicted_ms;
   if (!sure) std::rotate(ranked.begin(), first, first + 1);
   for (const RankedCandidate& r : ranked) {
     if (r.is_sequence()) return choice_of(r, candidates, 0);
@@ -121,6 +115,18 @@ Choice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandid
 }
 
 }  // namespace
+
+// By which configs of a shape err beside each other: on two and four H200s (gpu_bench points,
+// 2026-11-27, 23 shapes) the first in prediction lost 2.0 % to the fastest, with a margin of 3 to
+// 7 % it was 0.8 to 1.2, of a tenth 2.2; of 26 other shapes, looked at once this stood
+// here, 3.1, 2.4 and 3.3. With few rows one that is predicted to take 0.94 of the default's time
+// took 1.06. Where the sequence is preferred, 0.89 and 0.90 of its time were 1.04 and 1.09
+// (gpu_bench sweep).
+double part_to_be_chosen(std::int64_t m, bool sequence_preferred) {
+  constexpr std::int64_t kFewRows = 256;
+  if (sequence_preferred) return 0.8;
+  return m <= kFewRows ? 0.9 : 0.97;
+}
 
 std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
                                              const predict::Machine& machine, bool eager) {

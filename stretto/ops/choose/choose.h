@@ -3,6 +3,7 @@
 // sequence is always among the candidates.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -53,6 +54,10 @@ struct Choice {
   double measured_ms = 0;  // 0: by prediction alone
   bool from_cache = false;
 };
+
+// Of what is preferred, the default or a sequence in its place, at m rows: the part of its
+// predicted time that another candidate's has to be below to be chosen without a measurement.
+double part_to_be_chosen(std::int64_t m, bool sequence_preferred);
 
 // `config` of `candidates` where its text is found, else null.
 const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config);
