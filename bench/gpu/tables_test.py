@@ -387,14 +387,13 @@ class Scoreboard(MadeResults):
         self.assertEqual(self.line(name)[4], "no: **21 %, 25 % of 200 points**")
 
     def test_losses_of_choosing_are_judged_together(self):
-        name = "choosing by prediction"
         self.points(2, (1.0, 1.05), (2.0, 1.0))  # the same shape on four GPUs is another
         self.points(4, (1.0, 1.0), (2.0, 2.0))
         texts = [f"{loss} % over {count} shapes, the first in prediction {loss} %"
                  for loss, count in (("5.0", 1), ("0.0", 1), ("2.5", 2))]
-        self.assertEqual(self.line(name)[2:5], [*texts[:2], f"yes: {texts[2]}"])
-        self.points(1, (1.0, 9.0), (2.0, 1.0))
-        self.assertEqual(self.line(name)[4], f"yes: {texts[2]}")
+        self.assertEqual(self.line("choosing by prediction")[2:5], [*texts[:2], f"yes: {texts[2]}"])
+        self.points(1, (1.0, 9.0), (2.0, 1.0))  # information alone
+        self.assertEqual(self.line("choosing by prediction")[4], f"yes: {texts[2]}")
 
     def test_gemm_ar_meets_a_bar_that_the_interval_reaches(self):
         def rows(ms: dict):  # {m: (ours, sequence)}
