@@ -300,6 +300,12 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
       auto worker = static_cast<std::size_t>(s.worker);
       int queue = role.queue_of_worker[worker];
       std::vector<EngineStep>& steps = queues[static_cast<std::size_t>(queue)];
+      auto add = [&](EngineStep step) {
+        step.role = role.role;
+        step.worker = s.worker;
+        step.tile = s.tile;
+        steps.push_back(step);
+      };
       if (s.op->code == OpCode::kWait) {
         STRETTO_CHECK(bells[worker] < role.num_bells, "as many waits as at the bounds, at most");
         std::int64_t first = role.first_bell + std::int64_t{s.worker} * role.num_bells;
@@ -310,7 +316,7 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
               "{}:{}: role '{}' on copy engines: a copy's destination is larger than its source",
               s.op->loc.file, s.op->loc.line, source.name));
         }
-        if (s.copy.row_bytes > 0) steps.push_back({.kind = Kind::kCopy, .copy = s.copy});
+        if (s.copy.row_bytes > 0) add({.kind = Kind::kCopy, .copy = s.copy});
       } else if (s.amount > 0) {
         auto at = places.find({s.rank, s.counter});
         bool known = at != places.end() && at->second.next + s.amount <= at->second.end &&
@@ -318,7 +324,7 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
         STRETTO_CHECK(known, "the notifies of a launch do not depend on its extents");
         at->second.queue = queue;
         at->second.next += s.amount;
-        steps.push_back({.kind = Kind::kSignal, .mark = at->second.next - 1});
+        add({.kind = Kind::kSignal, .mark = at->second.next - 1});
       }
     }
   }

@@ -75,6 +75,8 @@ struct EngineStep {
   EngineCopy copy;
   std::int64_t bell = -1;
   std::int64_t mark = -1;  // index into EnginePlan::marks of the queue's rank
+  int role = -1, worker = 0;
+  std::int64_t tile = -1;
 };
 // "gate", "copy full@1+4096 <- a@0+0 2048 bytes", "signal arrived[2]@1 to 1", "bell 3": for people
 // and tests.

@@ -74,6 +74,7 @@ class Walk {
     for (std::int64_t t = 0; t < num_tiles; ++t) {
       budget_.step(role.loc);
       worker_ = static_cast<int>(t % role.resource.num_workers);
+      tile_ = t;
       vars_[static_cast<std::size_t>(role.tile_var)] = t;
       block(role.agents[0].body);
     }
@@ -106,11 +107,12 @@ class Walk {
         return copy(op);
       case OpCode::kWait:
         if (announced_at_start(program_, op.symbol)) return;
-        steps_.push_back({.worker = worker_, .op = &op});
+        steps_.push_back({.worker = worker_, .tile = tile_, .op = &op});
         return;
       case OpCode::kNotify: {
         std::int64_t counter = offsets_[static_cast<std::size_t>(op.symbol)] + value(op.exprs[0]);
         steps_.push_back({.worker = worker_,
+                          .tile = tile_,
                           .op = &op,
                           .rank = static_cast<int>(value(op.exprs[1])),
                           .counter = counter,
@@ -127,7 +129,7 @@ class Walk {
     std::int64_t r0 = std::max(from.r0, to.r0), r1 = std::min(from.r1, to.r1);
     std::int64_t c0 = std::max(from.c0, to.c0), c1 = std::min(from.c1, to.c1);
     bool none = r0 >= r1 || c0 >= c1;
-    WalkStep out{.worker = worker_, .op = &op};
+    WalkStep out{.worker = worker_, .tile = tile_, .op = &op};
     out.grows = !to.empty() && (none || r0 > to.r0 || r1 < to.r1 || c0 > to.c0 || c1 < to.c1);
     if (!none) {
       const Tensor& t = program_.tensors[static_cast<std::size_t>(op.region->tensor)];
@@ -188,6 +190,7 @@ class Walk {
   const std::vector<std::int64_t>& offsets_;
   std::vector<std::int64_t> vars_;
   int worker_ = 0;
+  std::int64_t tile_ = -1;
   std::vector<WalkStep> steps_;
   WalkBudget budget_;
 };

@@ -11,6 +11,7 @@ namespace stretto {
 
 struct WalkStep {
   int worker = 0;
+  std::int64_t tile = -1;
   const Op* op = nullptr;  // kCopy, kNotify, or a kWait that is not the gate's
   EngineCopy copy;         // kCopy; row_bytes 0 where nothing is copied
   bool grows = false;      // kCopy: the destination is larger than the source

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/gpu/engine_times.h"
 
 namespace stretto {
 namespace {
@@ -22,12 +23,14 @@ struct EngineQueues::Queue {
 };
 
 struct EngineQueues::Rank {
-  Rank(const cuda::Device& device, std::size_t num_marks, std::size_t num_bells)
-      : start(device),
+  Rank(const cuda::Device& device, int rank, std::size_t num_marks, std::size_t num_bells)
+      : times(device, rank),
+        start(device),
         marks(device, 16 * std::max<std::size_t>(num_marks, 1)),
         words_for_peers(device, 8 * std::max<std::size_t>(num_marks, 1)),
         bells(device, 8 * std::max<std::size_t>(num_bells, 1)) {}
 
+  EngineTimes times;
   cuda::Event start;
   std::vector<Queue> queues;
   cuda::DeviceMemory marks;            // quota and count of each mark
@@ -57,7 +60,7 @@ EngineQueues::EngineQueues(GpuWorld& world, const Program& program, const Launch
     const std::vector<EngineMark>& marks = launch.engines.marks[static_cast<std::size_t>(r)];
     const cuda::Device& device = world.device(r);
     Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(
-        device, marks.size(), static_cast<std::size_t>(launch.engines.num_bells)));
+        device, r, marks.size(), static_cast<std::size_t>(launch.engines.num_bells)));
     for (int q = 0; q < launch.engines.num_queues; ++q) rank.queues.emplace_back(device);
     std::vector<std::uint64_t> pairs;
     for (const EngineMark& m : marks) {
@@ -92,6 +95,7 @@ const EngineQueues::Steps& EngineQueues::steps(int rank, const std::vector<std::
 }
 
 void EngineQueues::begin(int rank, const cuda::Stream& main) const {
+  local(rank).times.begin_launch(main);
   main.record(local(rank).start);
 }
 
@@ -151,8 +155,9 @@ const EngineQueues::Steps& EngineQueues::steps_of(int rank,
 
 void EngineQueues::enqueue(const std::vector<EngineStep>& steps, int rank, const Addresses& at,
                            const cuda::Stream& stream) const {
-  const Rank& own = local(rank);
+  Rank& own = local(rank);
   for (const EngineStep& step : steps) {
+    own.times.before(step, stream);
     switch (step.kind) {
       case EngineStep::Kind::kAwaitBell: {
         CUdeviceptr bell = own.bells.address() + 8 * static_cast<CUdeviceptr>(step.bell);
@@ -195,7 +200,27 @@ void EngineQueues::enqueue(const std::vector<EngineStep>& steps, int rank, const
         break;
       }
     }
+    own.times.after(step, stream);
   }
+}
+
+void EngineQueues::set_recording(bool on, const std::vector<std::int64_t>& first_epochs) {
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = *ranks_[r];
+    if (on && !rank.queues.empty()) {
+      rank.times.begin(rank.queues.front().stream, first_epochs[r]);
+    } else {
+      rank.times.end();
+    }
+  }
+}
+
+std::int64_t EngineQueues::collect(Recorder& recorder) {
+  std::int64_t error_ns = 0;
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    error_ns = std::max(error_ns, rank->times.collect(program_, launch_, recorder));
+  }
+  return error_ns;
 }
 
 void EngineQueues::drain() const {

@@ -20,6 +20,7 @@
 
 #include "stretto/codegen/launch_plan.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/runtime/recorder.h"
 
 namespace stretto {
 
@@ -55,6 +56,12 @@ class EngineQueues {
   void fork(int rank, const Steps& steps, const Addresses& at, Awaiting which) const;
   // `main` goes on when the copies are done.
   void join(int rank, const cuda::Stream& main) const;
+
+  // With all ranks idle: from now on, until it is switched off, launches that are not captured
+  // leave times of their steps. `first_epochs`: of the next launch, [world.local_ranks()].
+  void set_recording(bool on, const std::vector<std::int64_t>& first_epochs);
+  // With all ranks idle: moves them into `recorder`. Returns how far they may be off, in ns.
+  std::int64_t collect(Recorder& recorder);
 
   // Waits until the queues are idle.
   void drain() const;

@@ -21,6 +21,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/cuda/module.h"
+#include "stretto/runtime/recorder.h"
 
 namespace stretto {
 namespace {
@@ -425,6 +426,45 @@ TEST_F(GpuEngines, RolesBeginBesideTheGate) {
     for (int r = 0; r < kRanks; ++r) expected_[static_cast<std::size_t>(r)] = element(i, r);
     expect_sums("kept");
   }
+}
+
+// Copies are spans of their roles' workers between what they wait for and what waits for them.
+TEST_F(GpuEngines, CopiesAndSignalsAreRecorded) {
+  constexpr int kLaunches = 3;
+  start(Way::kSend);  // its arguments
+  CompiledProgram compiled = compile(accumulate(Way::kSend));
+  GpuInstance recorded(*world_, compiled, build_gpu_code(compiled, {.record = true}));
+  auto launch = [&](int times) {
+    for (int i = 0; i < times; ++i) recorded.launch(args_);
+    recorded.wait();
+  };
+  launch(2);  // not recorded
+  recorded.set_recording(true);
+  const std::int64_t before_ns = Recorder::now_ns();
+  launch(kLaunches);
+  const std::int64_t after_ns = Recorder::now_ns();
+  Recorder recorder(kRanks);
+  const std::int64_t error_ns = recorded.collect(recorder);
+  recorded.set_recording(false);
+  launch(1);
+  Recorder nothing(kRanks);
+  recorded.collect(nothing);
+  EXPECT_TRUE(nothing.spans().empty());
+
+  std::map<std::int64_t, int> copies;  // by epoch
+  for (const Span& span : recorder.spans()) {
+    if (span.kind != SpanKind::kCopy) continue;
+    EXPECT_STREQ(span.role, "send");
+    EXPECT_EQ(span.worker, span.tile % 2);
+    EXPECT_LE(before_ns - error_ns, span.begin_ns);
+    EXPECT_LE(span.begin_ns, span.end_ns);
+    EXPECT_LE(span.end_ns, after_ns + error_ns);
+    ++copies[span.epoch];
+  }
+  ASSERT_EQ(copies.size(), static_cast<std::size_t>(kLaunches));
+  EXPECT_EQ(copies.begin()->first, 2) << "after those that were not recorded";
+  for (const auto& [epoch, count] : copies) EXPECT_EQ(count, kRanks * kChunks) << epoch;
+  EXPECT_EQ(recorder.num_dropped(), 0);
 }
 
 TEST_F(GpuEngines, ARankThatDoesNotComeIsNamedAndTheQueuesRecover) {

@@ -439,12 +439,23 @@ void GpuInstance::recover() {
 
 void GpuInstance::set_recording(bool on) {
   STRETTO_CHECK(state_->events != nullptr, "the kernel was not built to record");
-  state_->events->set_enabled(on);
+  State& s = *state_;
+  s.events->set_enabled(on);
+  if (!s.engines) return;
+  std::vector<std::int64_t> epochs;  // of the next launches
+  for (int r : s.world.local_ranks()) {
+    const cuda::Stream& stream = s.world.stream(r);
+    stream.download(&epochs.emplace_back(), s.local(r).control->address(), sizeof(std::int64_t));
+    stream.synchronize();
+  }
+  s.engines->set_recording(on, epochs);
 }
 
 std::int64_t GpuInstance::collect(Recorder& recorder) {
   STRETTO_CHECK(state_->events != nullptr, "the kernel was not built to record");
-  return state_->events->collect(program(), recorder);
+  std::int64_t error_ns = state_->events->collect(program(), recorder);
+  if (state_->engines) error_ns += state_->engines->collect(recorder);
+  return error_ns;
 }
 
 const Program& GpuInstance::program() const { return *state_->program; }

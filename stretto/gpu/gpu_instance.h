@@ -67,7 +67,7 @@ class GpuInstance {
   void set_recording(bool on);
   // After wait(): moves them into `recorder`, in its clock. Returns by how much the clocks of two
   // ranks may differ, in ns. Tiles end when their stores are on the way, not when they have
-  // arrived; what copy engines do is not seen.
+  // arrived; what copy engines do is seen of launches that were not captured.
   std::int64_t collect(Recorder& recorder);
 
   const Program& program() const;     // at schedule level
