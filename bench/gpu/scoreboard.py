@@ -237,7 +237,7 @@ def choosing(points: list):
             continue
         fastest, first = min(ms for _, ms in configs), min(configs, key=lambda config: config[0])
         # The default, which comes first, unless another is predicted to take less (part_to_be_chosen() of choose.cc).
-        surely = first[0] < (0.9 if rows <= 256 else 0.97) * configs[0][0]
+        surely = first[0] < (0.9 if rows <= 256 else 0.95) * configs[0][0]
         losses.append((first if surely else configs[0])[1] / fastest - 1)
         of_first.append(first[1] / fastest - 1)
     return (f"{100 * statistics.mean(losses):.1f} % over {len(losses)} shapes, the first in prediction "

@@ -125,7 +125,7 @@ Choice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandid
 double part_to_be_chosen(std::int64_t m, bool sequence_preferred) {
   constexpr std::int64_t kFewRows = 256;
   if (sequence_preferred) return 0.8;
-  return m <= kFewRows ? 0.9 : 0.97;
+  return m <= kFewRows ? 0.9 : 0.95;
 }
 
 std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,

@@ -63,7 +63,7 @@ double part_to_be_chosen(std::int64_t m, bool sequence_preferred);
 const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config);
 
 // Without a measurement the default, of few rows (OpCandidates::prefers_sequence) the sequence,
-// unless another is predicted to be faster by 3 % and more, with up to 256 rows by a tenth, than
+// unless another is predicted to be faster by 5 % and more, with up to 256 rows by a tenth, than
 // that sequence by a fifth. Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the
 // candidates, the default candidate's program and options.measured_on. A cache that cannot be read
 // or written is not used. UserError where nothing runs.
