@@ -10,6 +10,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/engine_walk.h"
+#include "stretto/codegen/signal_place.h"
 #include "stretto/ir/block_ops.h"
 
 namespace stretto {
@@ -117,8 +118,7 @@ class Planner {
   }
 
   const std::string& signal_of(std::int64_t counter) const {
-    auto after = std::upper_bound(offsets_.begin(), offsets_.end(), counter);
-    return program_.signals[static_cast<std::size_t>(after - offsets_.begin()) - 1].name;
+    return program_.signals[signal_place(offsets_, counter).signal].name;
   }
 
   // False where a role had to be refused, which may free others.
@@ -150,10 +150,8 @@ class Planner {
   }
 
   std::int64_t quota(const Counter& c) const {
-    auto after = std::upper_bound(offsets_.begin(), offsets_.end(), c.second);
-    auto signal = static_cast<std::size_t>(after - offsets_.begin()) - 1;
-    return quotas_[signal][static_cast<std::size_t>(c.first)]
-                  [static_cast<std::size_t>(c.second - offsets_[signal])];
+    auto [signal, channel] = signal_place(offsets_, c.second);
+    return quotas_[signal][static_cast<std::size_t>(c.first)][static_cast<std::size_t>(channel)];
   }
 
   bool walk(int rank, std::size_t role_idx, int first_node, EngineRole& role, Unions& queues,
@@ -339,10 +337,9 @@ std::string to_string(const Program& schedule, const std::vector<std::int64_t>& 
   if (step.kind == EngineStep::Kind::kSignal) {
     const EngineMark& m =
         plan.marks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step.mark)];
-    auto after = std::upper_bound(signal_offsets.begin(), signal_offsets.end(), m.counter);
-    auto signal = static_cast<std::size_t>(after - signal_offsets.begin()) - 1;
-    return fmt::format("signal {}[{}]@{} to {}", schedule.signals[signal].name,
-                       m.counter - signal_offsets[signal], m.rank, m.count);
+    auto [signal, channel] = signal_place(signal_offsets, m.counter);
+    return fmt::format("signal {}[{}]@{} to {}", schedule.signals[signal].name, channel, m.rank,
+                       m.count);
   }
   const EngineCopy& c = step.copy;
   auto place = [&](int tensor, int of, std::int64_t offset) {

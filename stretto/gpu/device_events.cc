@@ -6,6 +6,7 @@
 #include <string>
 
 #include "stretto/base/errors.h"
+#include "stretto/codegen/signal_place.h"
 
 namespace stretto {
 namespace {
@@ -74,11 +75,8 @@ class EventReader {
   };
 
   Place place(std::int64_t counter) {
-    const std::vector<std::int64_t>& first = launch_.signal_offsets;
-    auto signal = std::upper_bound(first.begin(), first.end(), counter) - first.begin() - 1;
-    STRETTO_CHECK(signal >= 0, "an event of no signal");
-    auto s = static_cast<std::size_t>(signal);
-    return {recorder_.intern(program_.signals[s].name), counter - first[s]};
+    auto [signal, channel] = signal_place(launch_.signal_offsets, counter);
+    return {recorder_.intern(program_.signals[signal].name), channel};
   }
 
   const Program& program_;

@@ -1,7 +1,8 @@
 #include "stretto/gpu/engine_times.h"
 
-#include <algorithm>
 #include <cmath>
+
+#include "stretto/codegen/signal_place.h"
 
 namespace stretto {
 
@@ -13,25 +14,23 @@ void EngineTimes::begin(const cuda::Stream& stream, std::int64_t first_epoch) {
   dropped_ = 0;
   epoch_ = first_epoch - 1;  // the launch that comes is the next
   enabled_ = true;
-  reference_.clear();
+  reference_.reset();
   for (int i = 0; i < kQuestions; ++i) {
     cuda::Event asked(device_, cuda::Event::Timing::kOn);
     std::int64_t before = Recorder::now_ns();
     stream.record(asked);
     asked.synchronize();
     std::int64_t took = Recorder::now_ns() - before;
-    if (!reference_.empty() && took / 2 >= error_ns_) continue;
-    reference_.clear();
-    reference_.push_back(std::move(asked));
+    if (reference_ && took / 2 >= error_ns_) continue;
+    reference_ = std::move(asked);
     error_ns_ = took / 2;
     host_ns_ = before + error_ns_;
   }
 }
 
 void EngineTimes::begin_launch(const cuda::Stream& main) {
-  if (!enabled_) return;
+  keeps_ = enabled_ && main.capture_id() == 0;
   ++epoch_;
-  keeps_ = main.capture_id() == 0;
 }
 
 void EngineTimes::record(const cuda::Stream& queue) {
@@ -39,7 +38,7 @@ void EngineTimes::record(const cuda::Stream& queue) {
 }
 
 void EngineTimes::before(const EngineStep& step, const cuda::Stream& queue) {
-  if (!enabled_ || !keeps_ || step.kind == EngineStep::Kind::kAwaitBell) return;
+  if (!keeps_ || step.kind == EngineStep::Kind::kAwaitBell) return;
   if (steps_.size() >= kMostSteps) {
     ++dropped_;
     return;
@@ -49,7 +48,7 @@ void EngineTimes::before(const EngineStep& step, const cuda::Stream& queue) {
 }
 
 void EngineTimes::after(const EngineStep& step, const cuda::Stream& queue) {
-  if (!enabled_ || !keeps_ || step.kind == EngineStep::Kind::kAwaitBell || dropped_ > 0) return;
+  if (!keeps_ || step.kind == EngineStep::Kind::kAwaitBell || dropped_ > 0) return;
   record(queue);
 }
 
@@ -57,7 +56,7 @@ std::int64_t EngineTimes::collect(const Program& program, const LaunchPlan& laun
                                   Recorder& recorder) {
   const char* name = recorder.intern(program.name);
   auto time = [&](const cuda::Event& event) {
-    return host_ns_ + std::llround(1e6 * cuda::elapsed_ms(reference_.front(), event));
+    return host_ns_ + std::llround(1e6 * cuda::elapsed_ms(*reference_, event));
   };
   const std::vector<EngineMark>& marks = launch.engines.marks[static_cast<std::size_t>(rank_)];
   for (const Step& s : steps_) {
@@ -76,16 +75,14 @@ std::int64_t EngineTimes::collect(const Program& program, const LaunchPlan& laun
       continue;
     }
     const EngineMark& mark = marks[static_cast<std::size_t>(s.step.mark)];
-    const std::vector<std::int64_t>& first = launch.signal_offsets;
-    auto signal = static_cast<std::size_t>(
-        std::upper_bound(first.begin(), first.end(), mark.counter) - first.begin() - 1);
+    auto [signal, channel] = signal_place(launch.signal_offsets, mark.counter);
     recorder.add(NotifyMark{.from_rank = rank_,
                             .to_rank = mark.rank,
                             .worker = s.step.worker,
                             .program = name,
                             .role = role,
                             .signal = recorder.intern(program.signals[signal].name),
-                            .channel = mark.counter - first[signal],
+                            .channel = channel,
                             .epoch = s.epoch,
                             .time_ns = time(s.events.back())});
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "stretto/codegen/launch_plan.h"
@@ -44,7 +45,7 @@ class EngineTimes {
   bool enabled_ = false, keeps_ = false;
   std::int64_t epoch_ = 0, dropped_ = 0;
   std::int64_t host_ns_ = 0, error_ns_ = 0;  // of `reference_`, in Recorder::now_ns
-  std::vector<cuda::Event> reference_;       // one
+  std::optional<cuda::Event> reference_;
   std::vector<Step> steps_;
 };
 

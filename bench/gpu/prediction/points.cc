@@ -213,8 +213,7 @@ std::string choice_losses(const std::map<std::string, std::vector<const Point*>>
   if (count == 0) return "";
   return fmt::format(
       "choosing by prediction: {} shapes, right {}, loss mean {:.3f} most {:.3f} ({}), of the "
-      "first "
-      "in prediction {:.3f}\n",
+      "first in prediction {:.3f}\n",
       count, right, sum / count, most, worst, of_first / count);
 }
 
