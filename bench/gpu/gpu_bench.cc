@@ -201,6 +201,9 @@ int run(int argc, char** argv) {
   }
   auto* predict_points = app.add_subcommand("predict-points", "predicted times, without a GPU");
   predict_points->add_option("--ranks", s.ranks, "worlds")->delimiter(',')->capture_default_str();
+  predict_points
+      ->add_option("--shapes", s.shapes, "OP:MxN, MxNxK: every config of these, no list of its own")
+      ->delimiter(',');
   predict_points->add_option("-o,--out", s.out, "JSON")->required();
   auto* points = app.add_subcommand("points", "predictions against measurements");
   points->add_option("file", s.file, "of predict-points, or of points")->required();

@@ -33,6 +33,7 @@ struct Settings {
   double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while
   int rest_ms = 300;                // programs, before each: else what ran before it sets its clock
   std::vector<int> ranks = {1, 2};  // predict-points
+  std::vector<std::string> shapes;  // predict-points, instead of its list
   std::string file, calibrated;     // points
   RefitOptions refit;
 };

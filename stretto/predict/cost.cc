@@ -67,6 +67,7 @@ void Cost::add(const Cost& other, double times) {
   written += other.written * times;
   packets += other.packets * times;
   picked += other.picked * times;
+  outside += other.outside * times;
   for (const RemoteBytes& r : other.remote) {
     RemoteBytes& mine = to(r.rank);
     mine.read += r.read * times;

@@ -29,6 +29,7 @@ struct Cost {
   std::vector<RemoteBytes> remote;
   double packets = 0;  // of what is written to other GPUs
   double picked = 0;   // of what is read into slots: rows that threads pick one by one
+  double outside = 0;  // of slots: rows and columns beyond what is read into them
 
   void add(const Cost& other, double times);
   RemoteBytes& to(int rank);

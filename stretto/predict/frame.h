@@ -46,6 +46,9 @@ struct Target {
   double bytes = 0;
 };
 
+// Whether any agent multiplies what another loads for it.
+bool has_products(const Program& program);
+
 // Whether a block notifies or waits, packets included.
 bool has_signals(const Block& block);
 
@@ -53,7 +56,10 @@ class FrameBuilder {
  public:
   FrameBuilder(const Program& program, const Machine& machine,
                std::vector<std::vector<std::int64_t>> shapes)
-      : program_(&program), machine_(&machine), shapes_(std::move(shapes)) {}
+      : program_(&program),
+        machine_(&machine),
+        shapes_(std::move(shapes)),
+        beside_products_(has_products(program)) {}
 
   // The agent whose body the next operations belong to.
   void start_agent(EvalScope& scope, int rank, const Agent& agent);
@@ -61,6 +67,7 @@ class FrameBuilder {
   void add(const Op& op, Frame& frame);
   // The part of a region that lies within its tensor and limits, at the scope's values.
   Target resolve(const Region& region) const;
+  double whole_bytes(const Region& region) const;  // of the region, within its tensor or not
   double add_read(const Region& region, bool waits, Frame& frame) const;  // its bytes
   void add_write(const Region& region, Frame& frame) const;
 
@@ -77,12 +84,14 @@ class FrameBuilder {
   void fold_samples(const Op& loop, Trips range, Frame& frame);
   Frame iteration(const Op& loop, std::int64_t value);
   void copy(const Op& op, Frame& frame) const;
-  void add_latency(bool remote, double bytes, bool guarded, Frame& frame) const;
+  void add_latency(bool remote, double bytes, Frame& frame) const;
+  void add_guarded(bool remote, double rounds, Frame& frame) const;
   const LoopFacts& facts(const Op& loop);
 
   const Program* program_;
   const Machine* machine_;
   std::vector<std::vector<std::int64_t>> shapes_;
+  bool beside_products_ = false;
   std::unordered_map<const Op*, LoopFacts> facts_;
   EvalScope* scope_ = nullptr;
   const Agent* agent_ = nullptr;

@@ -16,6 +16,11 @@ constexpr double kBesideLatency = 3.0, kBesideShare = 0.3, kBesideStores = 1.8;
 // shapes on two and four H200s, 2026-11-27: products of rows in order take a tenth less.
 constexpr double kPickedShare = 7e-12;
 
+// What a byte of a slot takes to be filled in that lies beyond its tensor, over one that is read.
+// Fitted to fused operators on two and four H200s, 2026-11-26 and 27: products of 96 and 192 rows
+// in tiles of 128 take longer than those of 128 and 256.
+constexpr double kOutsideBytes = 3;
+
 class WorkMaker {
  public:
   WorkMaker(const Frame& frame, WorkKind kind, const WorkerRate& worker)
@@ -86,7 +91,8 @@ class WorkMaker {
     compute += cost_.num_stores * m_.tile_cost * (worker_.shared ? kBesideStores : 1);
     if (kind_ != WorkKind::kPut) compute += cost_.num_steps * m_.k_step_cost;
 
-    double read = cost_.read / local_rate(), written = cost_.written / local_rate();
+    double filled = cost_.read + kOutsideBytes * cost_.outside;
+    double read = filled / local_rate(), written = cost_.written / local_rate();
     double pulled = remote_read_ / link_rate(reads(), m_.remote_load_latency);
     double pushed = remote_written_ / link_rate(m_.push, 0);
     bool streams = cost_.num_copies > 0 || kind_ != WorkKind::kPlain;

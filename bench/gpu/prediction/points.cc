@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <span>
@@ -41,23 +43,23 @@ struct Family {
 // measured before).
 const std::vector<Family>& families(bool one_rank) {
   static const std::vector<Family> kOne = {
-      {"gemm", 6144, 4096, {96, 192, 384, 768, 1536, 3072, 6144, 12288, 24576}, {96, 1536}},
-      {"gemm", 12288, 5120, {128, 256, 768, 1536, 3072, 6144, 12288, 32768}, {768, 3072}},
-      {"gemm", 5120, 13824, {64, 192, 512, 1536, 3072, 6144, 12288}, {384, 6144}},
-      {"gemm", 16384, 6144, {64, 384, 1536, 3072, 12288}, {2048}},
+      {"gemm", 9216, 7168, {80, 224, 576, 1152, 2304, 4608, 9216, 24576}, {224, 2304}},
+      {"gemm", 22016, 4096, {64, 160, 384, 832, 1664, 3328, 6656, 16384}, {832, 6656}},
+      {"gemm", 4608, 11008, {96, 192, 704, 1408, 2816, 5632, 12288}, {352, 5632}},
+      {"gemm", 5504, 5120, {128, 448, 896, 3584, 32768}, {1792}},
   };
   static const std::vector<Family> kSeveral = {
-      {"ag_gemm", 18432, 6144, {96, 256, 640, 1280, 2560, 5120, 10240, 32768}, {640, 5120}},
-      {"ag_gemm", 51200, 5120, {64, 192, 448, 896, 1792, 3584, 7168, 16384}, {1792}},
-      {"gemm_rs", 6144, 18432, {96, 256, 640, 1280, 2560, 5120, 10240, 32768}, {640, 5120}},
-      {"gemm_rs", 5120, 25600, {64, 192, 448, 896, 1792, 3584, 7168, 16384}, {1792}},
-      {"gemm_ar", 6144, 18432, {96, 192, 640, 1280, 2560, 5120, 10240}, {192, 2560}},
-      {"gemm_ar", 5120, 25600, {64, 128, 256, 448, 896, 1792, 3584}, {896}},
-      {"all_gather", 7168, 0, {96, 320, 768, 1536, 3072, 6144, 16384, 28672}, {1536}},
-      {"reduce_scatter", 5120, 0, {96, 320, 768, 1536, 3072, 6144, 16384, 28672}, {3072}},
-      {"all_reduce_two_shot", 6144, 0, {96, 320, 768, 1536, 3072, 6144, 16384, 28672}, {1536}},
-      {"all_reduce_one_shot", 6144, 0, {96, 192, 320, 448}, {320}},
-      {"all_reduce_packet", 6144, 0, {64, 128, 192}, {}},
+      {"ag_gemm", 36864, 7168, {80, 224, 576, 1152, 2304, 4608, 9216, 12288}, {576, 4608}},
+      {"ag_gemm", 23552, 6656, {64, 160, 384, 832, 1664, 3328, 6656, 24576}, {1664}},
+      {"gemm_rs", 9216, 22016, {80, 224, 576, 1152, 2304, 4608, 9216, 12288}, {576, 4608}},
+      {"gemm_rs", 4608, 14336, {64, 160, 384, 832, 1664, 3328, 6656, 32768}, {1664}},
+      {"gemm_ar", 7168, 18432, {80, 224, 576, 1152, 2304, 4608, 9216}, {224, 2304}},
+      {"gemm_ar", 4608, 22016, {64, 160, 384, 832, 1664, 3328, 6656}, {832}},
+      {"all_gather", 9216, 0, {80, 224, 576, 1152, 2304, 4608, 12288, 24576}, {1152}},
+      {"reduce_scatter", 9216, 0, {80, 224, 576, 1152, 2304, 4608, 12288, 24576}, {2304}},
+      {"all_reduce_two_shot", 7680, 0, {80, 224, 576, 1152, 2304, 4608, 12288, 20480}, {1152}},
+      {"all_reduce_one_shot", 7680, 0, {80, 160, 224, 384}, {224}},
+      {"all_reduce_packet", 7680, 0, {64, 96, 160}, {}},
   };
   return one_rank ? kOne : kSeveral;
 }
@@ -293,6 +295,32 @@ std::vector<Point> predict_points(int world_size, const predict::Machine& machin
       for (const std::string& config : spread(candidates(f.op, shape(m)), f.op, machine))
         add(shape(m), config);
     }
+  }
+  predict_again(points, machine);
+  return points;
+}
+
+std::vector<Point> predict_shape(const std::string& text, int world_size,
+                                 const predict::Machine& machine) {
+  OpShape shape{.world_size = world_size, .dtype = kDType};
+  std::array<std::int64_t*, 3> sizes{&shape.m, &shape.n, &shape.k};
+  std::size_t colon = std::min(text.find(':'), text.size()), count = 0;
+  const char* at = text.data() + std::min(colon + 1, text.size());
+  const char* end = text.data() + text.size();
+  for (bool more = colon < text.size(); more && count < sizes.size(); ++count) {
+    auto [rest, error] = std::from_chars(at, end, *sizes[count]);
+    if (error != std::errc{} || *sizes[count] < 1) break;
+    more = rest != end && *rest == 'x';
+    at = more ? rest + 1 : rest;
+  }
+  if (at != end || count < 2) {
+    throw UserError(fmt::format("'{}' is no shape, such as reduce_scatter:1024x5120", text));
+  }
+  std::vector<Point> points;
+  std::string op = text.substr(0, colon);
+  for (const Candidate& c : candidates(op, shape).fused) {
+    if (engines_fetch(op, c.config)) continue;
+    points.push_back({.op = op, .shape = shape, .config = c.config});
   }
   predict_again(points, machine);
   return points;

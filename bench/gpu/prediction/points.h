@@ -32,6 +32,10 @@ struct Point {
 Program point_program(const Point& point);
 // Every point of `world_size` ranks, predicted on `machine`.
 std::vector<Point> predict_points(int world_size, const predict::Machine& machine);
+// Every config of such a shape, the default's first: "reduce_scatter:1024x5120", or of products
+// "gemm:1024x5120x4096". UserError quoting what is none.
+std::vector<Point> predict_shape(const std::string& text, int world_size,
+                                 const predict::Machine& machine);
 // Of a file that holds {"points": [...]}; those of `world_size` ranks. UserError naming the field.
 std::vector<Point> read_points(const Json& file, const std::string& where, int world_size);
 // Predicts anew, on another machine; a config that is not offered any more gets an error.

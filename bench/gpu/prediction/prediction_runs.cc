@@ -28,7 +28,12 @@ int run_predict_points(const Settings& s) {
     predict::Machine machine =
         predict::find_machine(s.calibrated.empty() ? machine_of_ranks(ranks) : s.calibrated);
     out["machines"].push_back(machine.name);
-    for (const Point& p : predict_points(ranks, machine)) {
+    std::vector<Point> points;
+    if (s.shapes.empty()) points = predict_points(ranks, machine);
+    for (const std::string& shape : s.shapes) {
+      for (Point& p : predict_shape(shape, ranks, machine)) points.push_back(std::move(p));
+    }
+    for (const Point& p : points) {
       out["points"].push_back(p.to_json());
       ++count;
       if (!p.error.empty()) fmt::print("{}\n", p.to_string());

@@ -266,9 +266,16 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
   // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance/gemm.md).
   // With scales of blocks a step of 128 columns took 459 ns, of 64 columns 352 (decision 0007).
   const std::int64_t tile_cost = scaled ? 146 : 16;
+  // What narrow tiles load takes longer than their products, some 95 GB/s an SM: on H200s,
+  // 2026-11-27, tiles of 160 columns instead of 96 made AG+GEMM of 640 x 18432 x 6144 on four 0.114
+  // ms instead of 0.153, GEMM+AR of 896 x 5120 x 25600 on two 0.223 instead of 0.238.
+  const bool plain = !scaled && !d.swiglu && size_bytes_of(d) == 2;
+  auto columns_in_time = [&](std::int64_t bn) {
+    return std::max(bn + tile_cost, plain ? 3 * (tile.bm + bn) / 5 : 0);
+  };
   auto waves = [&](std::int64_t bn) {
     std::int64_t tiles = ceil_div(d.m, tile.bm) * ceil_div(d.n, bn);
-    return ceil_div(tiles, std::int64_t{d.num_sms}) * (bn + tile_cost);
+    return ceil_div(tiles, std::int64_t{d.num_sms}) * columns_in_time(bn);
   };
   for (std::int64_t bn : {96, 128, 160, 192, 224, 256}) {
     if (bn <= max_cols && fits(bn, d.scaling) && waves(bn) <= waves(tile.bn)) tile.bn = bn;
