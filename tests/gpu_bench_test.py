@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """`gpu_bench` on a machine without a GPU, up to the kernels: python3 gpu_bench_test.py GPU_BENCH."""
 
+import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 GPU_BENCH = ""
@@ -35,6 +38,24 @@ class GpuBench(unittest.TestCase):
         self.assertGreater(len(labels), 0, got.stdout)
         self.assertEqual(len(labels) % 2, 0, got.stdout)
         self.assertEqual([f"{label}, before it" for label in labels[::2]], labels[1::2])
+
+    def test_points_of_shapes_are_every_config_the_default_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder) / "points.json"
+            shapes = "reduce_scatter:3072x5120,all_reduce_one_shot:320x6144"
+            got = run("predict-points", "--ranks", "2", "--shapes", shapes, "-o", out)
+            self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
+            points = json.loads(out.read_text())["points"]
+        for op, default, rows in (("reduce_scatter", "tile 25x5120 by 1 rows", "640 threads"),
+                                  ("all_reduce_one_shot", "tile 5x6144 by 1 rows", "768 threads")):
+            configs = [p["config"] for p in points if p["op"] == op]
+            self.assertIn(default, configs[0])
+            self.assertEqual(len(set(configs)), len(configs))
+            self.assertTrue(any(rows in c for c in configs), configs)
+        for wrong in ("gemm", "gemm:", "gemm:8", "gemm:8x", "gemm:8x8x8x8", "gemm:8x0", "gemm:8x8 "):
+            got = run("predict-points", "--shapes", wrong, "-o", os.devnull)
+            self.assertEqual((got.returncode, got.stdout), (2, ""), wrong)
+            self.assertIn(f"'{wrong}' is no shape", got.stderr)
 
     def test_the_page_has_the_padding_of_experts_tiles(self):
         page = pathlib.Path("docs/performance/moe.md").read_text()

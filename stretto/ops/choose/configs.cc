@@ -391,6 +391,11 @@ std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective co
   };
   // The all-gather's engines would copy the own rows within the rank, which graphs refuse.
   add_all(gpu_candidates(d, two_shot ? 2 : 1, two_shot));
+  // A packet's words take registers of their own.
+  if (collective != Collective::kAllGather && (may_push || kind == AllReduceKind::kOneShot)) {
+    std::int64_t rows = may_push ? ceil_div(d.m, std::int64_t{d.world_size}) : d.m;
+    add_all(gpu_row_candidates(d, rows, two_shot ? 2 : 1));
+  }
   if (may_push) add_all(gpu_push_candidates(d, two_shot));
   for (CollectiveConfig& config : configs) config.all_reduce = kind;
   return configs;

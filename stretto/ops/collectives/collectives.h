@@ -71,6 +71,10 @@ CollectiveConfig default_all_reduce_config(const CollectiveDesc& desc,
 // all-reduce, else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles,
                                              bool copies);
+// Of reductions that do not push, those of whole rows, of which a rank has `rows` to add up: a part
+// of them, or in one hop all.
+std::vector<CollectiveConfig> gpu_row_candidates(const CollectiveDesc& desc, std::int64_t rows,
+                                                 int num_roles);
 // Those that push, for gather, scatter, all-to-all and (two_hops) kTwoShot.
 std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc, bool two_hops);
 

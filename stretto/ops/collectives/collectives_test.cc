@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,75 @@ TEST(Collectives, FieldsWithoutUseAreRefused) {
   expect_user_error([&] { broadcast(d, pushing, 0); }, {"broadcast [64, 64]", "push is true"});
   for (Target target : {Target::kCpu, Target::kCuda}) {
     broadcast(d, default_fetching_config(d, target), 0);
+  }
+}
+
+// Else some loads of every row come one by one, and some SMs have a tile more than others.
+TEST(Collectives, RowsAreDealtOutEvenly) {
+  constexpr std::int64_t kRun = 8;
+  for (std::int64_t n : {3072, 4096, 5120, 6144, 7168, 8192, 10240, 14336}) {
+    for (int world : {2, 4, 8}) {
+      for (std::int64_t m : {1536, 4096, 16384}) {
+        CollectiveDesc d{.dtype = DType::kBF16, .m = m, .n = n, .world_size = world};
+        SCOPED_TRACE(to_string(d));
+        std::int64_t rows = m / world;
+        for (const CollectiveConfig& c : gpu_row_candidates(d, rows, 1)) {
+          SCOPED_TRACE(to_string(c));
+          EXPECT_EQ(c.tile_cols, n);
+          EXPECT_EQ(n % (c.threads * kRun), 0);
+          EXPECT_EQ(c.tile_rows % c.piece_rows, 0);
+          std::int64_t turns = ceil_div(ceil_div(rows, c.tile_rows), std::int64_t{c.num_workers});
+          EXPECT_LT((turns * c.tile_rows - c.piece_rows) * c.num_workers, rows + c.num_workers);
+        }
+        EXPECT_EQ(gpu_row_candidates(d, rows, 1).size(), 2u);
+      }
+    }
+  }
+  CollectiveDesc wide{.dtype = DType::kBF16, .m = 4096, .n = 32768, .world_size = 2};
+  EXPECT_TRUE(gpu_row_candidates(wide, 2048, 1).empty()) << "more than registers hold";
+}
+
+TEST(Collectives, RowsThatArePushedHaveAThreadForEveryRun) {
+  for (std::int64_t n : {5120, 6144, 7168}) {
+    for (std::int64_t m : {256, 2048, 16384}) {  // packets, slots, rings
+      CollectiveDesc d{.dtype = DType::kBF16, .m = m, .n = n, .world_size = 4};
+      for (bool two_hops : {false, true}) {
+        std::int64_t found = 0;
+        for (const CollectiveConfig& c : gpu_push_candidates(d, two_hops)) {
+          if (c.threads * 8 != n) continue;
+          ++found;
+          EXPECT_EQ(c.tile_cols, n);
+          EXPECT_EQ(c.piece_rows, 1);
+        }
+        EXPECT_EQ(found, m == 256 ? 2 : 1) << to_string(d);
+      }
+    }
+  }
+  CollectiveDesc power{.dtype = DType::kBF16, .m = 2048, .n = 4096, .world_size = 4};
+  for (const CollectiveConfig& c : gpu_push_candidates(power, false)) {
+    EXPECT_EQ(std::gcd(c.threads, 1024), c.threads) << to_string(c);
+  }
+}
+
+TEST(Collectives, ProgramsOfWholeRowsAreProved) {
+  constexpr std::int64_t kRows = 1536;
+  CompileOptions proved{.require_proof = true};
+  for (int world : {2, 4}) {
+    CollectiveDesc d{.dtype = DType::kBF16, .m = kRows, .n = 7168, .world_size = world};
+    for (int hops : {1, 2}) {
+      std::vector<CollectiveConfig> configs = gpu_row_candidates(d, kRows / world, hops);
+      for (const CollectiveConfig& c : gpu_push_candidates(d, hops == 2)) {
+        if (c.threads == 896) configs.push_back(c);
+      }
+      for (const CollectiveConfig& c : configs) {
+        Program program = hops == 1 ? reduce_scatter(d, c) : all_reduce(d, c);
+        EXPECT_NO_THROW(compile(program, proved)) << to_string(d) << " " << to_string(c);
+      }
+    }
+    for (CollectiveConfig c : gpu_row_candidates(d, kRows, 1)) {
+      c.all_reduce = AllReduceKind::kOneShot;
+      EXPECT_NO_THROW(compile(all_reduce(d, c), proved)) << to_string(d) << " " << to_string(c);
+    }
   }
 }
 
