@@ -19,7 +19,7 @@ namespace stretto {
 namespace {
 
 struct ExplainOptions {
-  std::string source, after, emit = "tile-ir";
+  std::string source, after, emit = "tile-ir", target = "cpu";
   int ranks = 2;
   OpShape shape;  // m, n, k: 0 where not given
   std::string dtype;
@@ -56,7 +56,7 @@ void explain(const ExplainOptions& options) {
     shape = source.op()->large;
     shape.world_size = ranks;
   }
-  if (gpu) shape.target = Target::kCuda;
+  if (gpu || options.target == "cuda") shape.target = Target::kCuda;
   for (std::int64_t OpShape::*size : {&OpShape::m, &OpShape::n, &OpShape::k}) {
     if (options.shape.*size > 0) shape.*size = options.shape.*size;
   }
@@ -89,6 +89,9 @@ void add_explain_command(CLI::App& app) {
   command->add_option("--after", options->after, "print the program as this pass leaves it");
   command->add_option("--emit", options->emit, "what to print")
       ->check(CLI::IsMember({"tile-ir", "schedule-ir", "instances", "cuda", "ptx"}))
+      ->capture_default_str();
+  command->add_option("--target", options->target, "whose default config to take; of code cuda's")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   add_ranks_option(command, options->ranks);
   add_size_options(command, options->shape);

@@ -37,6 +37,22 @@ stretto::Program stretto_program(int world_size) {
 }
 """
 
+TWO_TABLES = """#include "stretto/lang/program_builder.h"
+stretto::Program stretto_program(int world_size) {
+  using namespace stretto;
+  ProgramBuilder p("halves", world_size);
+  TensorRef out = p.output("out", DType::kF32, {8, 8});
+  for (int half : {0, 1}) {
+    auto begins = p.table(half ? "right" : "left", {3}, {ContractKind::kPartition, 0, 9});
+    p.role(half ? "fill_right" : "fill_left", Resource::sms(1), p.range(2), [&](const Tile& t) {
+      Slice rows = out.tile({p.read(begins, {t.index}), half * 4}, 8, 4);
+      p.store(rows.until_row(p.read(begins, {t.index + 1})), p.zeros(DType::kF32, 8, 4));
+    });
+  }
+  return p.finish();
+}
+"""
+
 
 class ProveTest(CliCase):
     def test_operator(self):
@@ -85,8 +101,11 @@ class ProveTest(CliCase):
         self.assertIn(", 1 with boundaries thinned out", done.stdout.decode())
         got = self.json_of("prove", file, "--ranks", 1, keys=PROVE_KEYS)
         self.assertEqual((got["proved"], got["boundaries_thinned"], got["tables_sampled"]), (1, 1, 0))
-        got = self.json_of("prove", "packed_attention", "--ranks", 1, keys=PROVE_KEYS)
-        self.assertEqual((got["boundaries_thinned"], got["tables_sampled"]), (0, got["proved"]))
+        file.write_text(TWO_TABLES)
+        done = self.good("prove", file, "--ranks", 1)
+        self.assertIn("P=1: proved, tables sampled (", done.stderr.decode())
+        got = self.json_of("prove", file, "--ranks", 1, keys=PROVE_KEYS)
+        self.assertEqual((got["proved"], got["boundaries_thinned"], got["tables_sampled"]), (1, 0, 1))
 
     def test_ir_text_goes_round(self):
         for emit in ("tile-ir", "schedule-ir"):

@@ -17,9 +17,12 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 class Flow {
  public:
   explicit Flow(const Program& program)
-      : decides(program.tensors.size(), false), has_value_(program.tensors.size(), false) {
+      : decides(program.tensors.size(), false),
+        program_(program),
+        has_value_(program.tensors.size(), false) {
     for (const Agent* edge : {&program.on_start, &program.on_end}) block(edge->body);
     for (const Role& role : program.roles) {
+      counted_pipes.emplace_back();
       for (const Agent& agent : role.agents) block(agent.body);
     }
     for (std::size_t t = 0; t < decides.size(); ++t) {
@@ -33,6 +36,8 @@ class Flow {
 
   std::vector<bool> decides;  // per tensor
   bool any = false;
+  std::set<const Op*> counted_loops;
+  std::vector<std::set<int>> counted_pipes;
 
  private:
   void block(const Block& ops) {
@@ -42,6 +47,11 @@ class Flow {
       bool around = !op.bodies.empty() && any_synchronises(op);
       // Under a condition pipes go by what it says, whatever the entries' values are.
       bool by_text = op.code == OpCode::kWhen && passes_slots_alone(op);
+      if (is_counted(op)) {
+        by_text = true;
+        counted_loops.insert(&op);
+        pipes_in(op.bodies[0], counted_pipes.back());
+      }
       if (around || op.code == OpCode::kWait) {
         for (const Expr& e : op.exprs) {
           for (int t : tables_in(e)) by_text ? any = true : decides[at(t)] = true;
@@ -62,8 +72,21 @@ class Flow {
       for (const Expr& e : {region->rank, region->row_end, region->col_end}) use(e);
       std::for_each(region->origin.begin(), region->origin.end(), use);
     }
-    if (op.code == OpCode::kLet || op.code == OpCode::kWhen) return;
+    if (op.code == OpCode::kLet || op.code == OpCode::kWhen || is_counted(op)) return;
     std::for_each(op.exprs.begin(), op.exprs.end(), use);
+  }
+
+  bool is_counted(const Op& op) const {
+    if (op.code != OpCode::kLoop || !any_synchronises(op)) return false;
+    return (!tables_in(op.exprs[0]).empty() || !tables_in(op.exprs[1]).empty()) &&
+           only_passes_slots(op.bodies[0]) && reads_own_inputs(op.bodies[0], program_);
+  }
+
+  static void pipes_in(const Block& body, std::set<int>& pipes) {
+    for (const Op& op : body) {
+      if (op.code >= OpCode::kPipePut && op.code <= OpCode::kPipeRelease) pipes.insert(op.symbol);
+      for (const Block& inner : op.bodies) pipes_in(inner, pipes);
+    }
   }
 
   static bool any_synchronises(const Op& op) {
@@ -95,6 +118,7 @@ class Flow {
     return out;
   }
 
+  const Program& program_;
   std::vector<bool> has_value_;             // per tensor: goes where a number is asked for
   std::map<int, std::set<int>> tables_of_;  // per variable of a let
 };
@@ -103,7 +127,10 @@ class Flow {
 
 DecidingTables deciding_tables(const Program& program) {
   Flow flow(program);
-  return {.any = flow.any, .by_entry = std::move(flow.decides)};
+  return {.any = flow.any,
+          .by_entry = std::move(flow.decides),
+          .counted_loops = std::move(flow.counted_loops),
+          .counted_pipes = std::move(flow.counted_pipes)};
 }
 
 }  // namespace stretto

@@ -1,6 +1,7 @@
 // Which tables decide what is waited for, found by following values from tables to waits.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -15,6 +16,10 @@ struct DecidingTables {
   // change and tables whose entries hang together (ascending, partition) are not among them, nor
   // those that reach no more than conditions, which go by their text.
   std::vector<bool> by_entry;
+  // Loops that a table ends, whose bodies pass slots of pipes, read a rank's own inputs and do
+  // nothing else (trips.h), and by role the pipes. They are not among what decides, above.
+  std::set<const Op*> counted_loops;
+  std::vector<std::set<int>> counted_pipes;
 };
 DecidingTables deciding_tables(const Program& program);
 

@@ -61,6 +61,12 @@ void EvalScope::set(int var, const ValueRange& range) {
   ranges_[v] = range;
 }
 
+void EvalScope::set_to(int var, const Expr& value) {
+  ValueRange all = range(value);
+  set(var, all);
+  if (!all.exact()) definitions_[var] = value;
+}
+
 std::int64_t EvalScope::value(const Expr& expr, const char* what) {
   if (num_open_ == 0 && !uses_table(expr)) return eval(expr, vars_);
   ValueRange r = range(expr);
@@ -208,6 +214,7 @@ ValueRange EvalScope::open_range(const Expr& expr) {
       return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
     }
     default:
+      if (n.op == ExprOp::kSub) return difference(n);
       if (n.op == ExprOp::kLt || n.op == ExprOp::kLe) {
         if (std::optional<bool> known = ascends(n)) return {*known, *known};
       }
@@ -223,13 +230,57 @@ std::optional<bool> EvalScope::ascends(const ExprNode& node) {
     return std::nullopt;
   }
   const Tensor& table = program_->tensors[static_cast<std::size_t>(a->table)];
-  bool ascending = table.contract.kind == ContractKind::kAscending ||
-                   table.contract.kind == ContractKind::kPartition;
-  if (!is_steady_table(table) || (!ascending && a->entry != b->entry)) return std::nullopt;
+  if (!is_steady_table(table) || (!is_ascending(a->table) && a->entry != b->entry)) {
+    return std::nullopt;
+  }
   bool a_first = a->entry <= b->entry && a->offset <= b->offset;
   bool b_first = b->entry <= a->entry && b->offset <= a->offset;
   if (node.op == ExprOp::kLt) return b_first ? std::optional(false) : std::nullopt;
   return a_first ? std::optional(true) : std::nullopt;
+}
+
+bool EvalScope::is_ascending(int table) const {
+  ContractKind kind = program_->tensors[static_cast<std::size_t>(table)].contract.kind;
+  return kind == ContractKind::kAscending || kind == ContractKind::kPartition;
+}
+
+ValueRange EvalScope::difference(const ExprNode& node) {
+  ValueRange from = open_range(node.args[0]), less = open_range(node.args[1]);
+  ValueRange all = binary_range(node.op, from, less);
+  if (from.exact() || less.exact() || witness_ != nullptr) return all;
+  std::optional<TablePoint> a = table_point(node.args[0]), b = table_point(node.args[1]);
+  if (!a || !b || a->table != b->table || a->scale != b->scale || a->scale <= 0) return all;
+  if (!is_steady_table(program_->tensors[static_cast<std::size_t>(a->table)])) return all;
+  std::int64_t least = a->offset - b->offset;
+  if (a->entry == b->entry) return {least, least};
+  if (is_ascending(a->table) && a->entry > b->entry) all.lo = std::max(all.lo, least);
+  if (is_ascending(a->table) && a->entry < b->entry) all.hi = std::min(all.hi, least);
+  return all;
+}
+
+std::optional<TablePoint> EvalScope::rows_of_part(const Expr& expr) {
+  if (range(expr).exact()) return std::nullopt;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) {
+    auto it = definitions_.find(static_cast<int>(n.value));
+    return it == definitions_.end() ? std::nullopt : rows_of_part(it->second);
+  }
+  if (n.op != ExprOp::kAdd && n.op != ExprOp::kSub) return std::nullopt;
+  bool left = !range(n.args[0]).exact(), right = !range(n.args[1]).exact();
+  if (left && right) {
+    std::optional<TablePoint> end = table_point(n.args[0]), begin = table_point(n.args[1]);
+    if (n.op == ExprOp::kAdd || !end || !begin || begin->scale != 1) return std::nullopt;
+    const Tensor& table = program_->tensors[static_cast<std::size_t>(begin->table)];
+    bool bounds = end->table == begin->table && end->scale == 1 && end->entry == begin->entry + 1 &&
+                  table.contract.kind == ContractKind::kPartition && is_steady_table(table);
+    begin->offset = end->offset - begin->offset;
+    return bounds ? begin : std::nullopt;
+  }
+  if (n.op == ExprOp::kSub && !left) return std::nullopt;
+  std::optional<TablePoint> rows = rows_of_part(n.args[left ? 0 : 1]);
+  std::int64_t more = range(n.args[left ? 1 : 0]).lo;
+  if (rows) rows->offset += n.op == ExprOp::kAdd ? more : -more;
+  return rows;
 }
 
 std::optional<TableEntry> EvalScope::open_entry(const Expr& expr, const std::vector<bool>& tables) {

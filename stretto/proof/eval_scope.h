@@ -40,9 +40,14 @@ class EvalScope {
 
   void set(int var, std::int64_t value);
   void set(int var, const ValueRange& range);
+  // And where that is open, says what it was computed from.
+  void set_to(int var, const Expr& value);
   void set_point(int var, const TablePoint& point) { points_[var] = point; }
-  // What an open variable was computed from, for when entries of tables get a value.
-  void set_definition(int var, const Expr& expr) { definitions_[var] = expr; }
+  // What an open variable was computed from.
+  const Expr* definition(int var) const {
+    auto it = definitions_.find(var);
+    return it == definitions_.end() ? nullptr : &it->second;
+  }
   bool is_open(int var) const { return open_[static_cast<std::size_t>(var)]; }
   std::int64_t get(int var) const { return vars_[static_cast<std::size_t>(var)]; }
 
@@ -51,6 +56,8 @@ class EvalScope {
   ValueRange range(const Expr& expr);
   // Which entry of a table the value comes from, where it is one and not known.
   std::optional<TablePoint> table_point(const Expr& expr);
+  // Of a number of rows: of which part of a partition they are, and how many more.
+  std::optional<TablePoint> rows_of_part(const Expr& expr);
 
   // Supposes that an entry has this value, until forgotten.
   void suppose(const TableEntry& entry, std::int64_t value) { supposed_[entry] = value; }
@@ -67,6 +74,9 @@ class EvalScope {
   ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
   // Of comparisons between entries of a table that ascends.
   std::optional<bool> ascends(const ExprNode& node);
+  // Of an entry, plus something, minus one of the same table: what is known beyond their ranges.
+  ValueRange difference(const ExprNode& node);
+  bool is_ascending(int table) const;
 
   const Program* program_;
   const TableWitness* witness_;

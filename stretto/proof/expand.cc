@@ -2,58 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
+#include "stretto/proof/conditions.h"
 #include "stretto/proof/expand_accesses.h"
 #include "stretto/proof/expand_state.h"
 #include "stretto/proof/expand_syncs.h"
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/pipe_loops.h"
 #include "stretto/proof/pipe_slice.h"
+#include "stretto/proof/trips.h"
 
 namespace stretto {
-
-ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& extents,
-                         const TableWitness* witness)
-    : program(p), scope(p, initial_vars(p, 0, extents), witness), recorder(graph, budget) {
-  graph.program = &p;
-  graph.extents = extents;
-  for (const Tensor& tensor : p.tensors) {
-    if (tensor.shape.size() > kMaxDims) {
-      throw Rejected(fmt::format("tensor '{}' has {} dimensions, the proof knows {}", tensor.name,
-                                 tensor.shape.size(), kMaxDims));
-    }
-    auto& shape = graph.shapes.emplace_back();
-    for (const Expr& dim : tensor.shape) shape.push_back(scope.value(dim, "shape"));
-  }
-  cells.resize(p.tensors.size());
-  if (witness != nullptr) return;
-  deciding = deciding_tables(p);
-  cells = table_cells(p, extents);
-  for (std::size_t t = 0; t < cells.size(); ++t) {
-    if (!cells[t]) continue;
-    graph.shapes[t][static_cast<std::size_t>(cells[t]->dim)] = cells[t]->height;
-    graph.shapes[t].push_back(cells[t]->count);
-    has_cells = true;
-  }
-}
-
-TableFact inhabited_from(const TablePoint& part) {
-  return {.kind = FactKind::kInhabited,
-          .table = part.table,
-          .entry = {part.entry},
-          .value = part.offset,
-          .condition = ""};
-}
-
-void ExpandState::reject(const Op& op, const std::string& what) const {
-  int agent = static_cast<int>(graph.agents.size()) - 1;
-  throw Rejected(fmt::format("{}: {} by {}: {}", describe_loc(&op), op_info(op.code).name,
-                             describe_agent(graph, agent, tile), what));
-}
 
 namespace {
 
@@ -61,17 +26,22 @@ namespace {
 constexpr std::int64_t kMaxCases = 256;
 // Of a loop; more may lead an index out of 64 bits.
 constexpr std::int64_t kManyTrips = std::int64_t{1} << 20;
+// Of loops that tables end, in a launch.
+constexpr std::int64_t kMostOpenTrips = std::int64_t{1} << 18;
 
 class Expander {
  public:
   Expander(const Program& program, const std::vector<std::int64_t>& extents,
-           const TableWitness* witness, PipeLoopMode pipe_loop_mode)
+           const TableWitness* witness, PipeLoopMode pipe_loop_mode,
+           std::optional<std::int64_t> trips)
       : program_(program),
         witness_(witness),
         pipe_loop_mode_(pipe_loop_mode),
         state_(program, extents, witness),
         accesses_(state_),
-        syncs_(state_) {}
+        syncs_(state_, trips.has_value()),
+        conditions_(state_),
+        trips_(state_.scope, trips) {}
 
   InstanceGraph run() {
     try {
@@ -105,12 +75,14 @@ class Expander {
         EvalScope(program_, initial_vars(program_, state_.rank, state_.graph.extents), witness_);
     syncs_.start_agent();
     pipe_loops_.start_agent();
+    trips_.start_agent();
   }
 
   void expand_worker(int role_idx, int worker) {
     const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
     syncs_.start_worker(role_idx, worker);
     pipe_loops_.start_worker(role);
+    trips_.start_worker(pipe_loops_.walked(), pipe_loops_.step());
     try {
       for (std::size_t a = 0; a < role.agents.size(); ++a) expand_agent(role_idx, worker, a);
     } catch (const Rejected&) {
@@ -120,6 +92,9 @@ class Expander {
     }
     if (pipe_loops_.any_left_out() && !syncs_.even()) throw UnevenPipeLoops{};
     syncs_.finish_worker();
+    bool counts = !state_.deciding.counted_loops.empty() &&
+                  !state_.deciding.counted_pipes[static_cast<std::size_t>(role_idx)].empty();
+    if (counts) state_.graph.trips = std::max(state_.graph.trips, pipe_loops_.walked());
   }
 
   void expand_agent(int role_idx, int worker, std::size_t agent) {
@@ -172,16 +147,10 @@ class Expander {
         // What it says of the rank that it waits for is for reports.
         return each_choice(o, 2, [&] { syncs_.signal(o); });
       case OpCode::kPipePut:
-        if (looking_) return read(o);
-        syncs_.begin_put(o);
-        read(o);
-        return syncs_.end_put(o);
       case OpCode::kPipeFill:
-        return looking_ ? void() : syncs_.pipe_fill(o);
       case OpCode::kPipeGet:
-        return looking_ ? void() : syncs_.pipe_get(o);
       case OpCode::kPipeRelease:
-        return looking_ ? void() : syncs_.pipe_release(o);
+        return pass_slot(o);
       case OpCode::kArrive:
       case OpCode::kBarrierSync:
         return syncs_.barrier(o);
@@ -192,7 +161,7 @@ class Expander {
       case OpCode::kLoop:
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
-        return each_choice(o, 1, [&] { when(o); });
+        return is_idle(o) ? void() : each_choice(o, 1, [&] { when(o); });
       default:
         if (op_info(o.code).synchronises || !op_info(o.code).schedule_level) {
           state_.reject(o, "tile primitives must be resolved before the proof");
@@ -205,12 +174,12 @@ class Expander {
     std::optional<TablePoint> point;
     if (state_.has_cells) point = state_.scope.table_point(o.exprs[0]);
     try {
-      state_.scope.set(o.var, state_.scope.range(o.exprs[0]));
+      state_.scope.set_to(o.var, o.exprs[0]);
     } catch (const Rejected& e) {  // of an entry that is not there
       throw Rejected(fmt::format("{}: {}", describe_loc(&o), e.what()));
     }
     if (point) state_.scope.set_point(o.var, *point);
-    if (state_.scope.is_open(o.var)) state_.scope.set_definition(o.var, o.exprs[0]);
+    if (trips_.wanted()) trips_.let(o.var, o.exprs[0]);
   }
 
   // Once for each value of the deciding entries that a region goes by, or the first expressions of
@@ -259,101 +228,146 @@ class Expander {
   }
 
   void when(const Op& o) {
-    ValueRange condition = state_.scope.range(o.exprs[0]);
-    if (condition.exact()) return block(o.bodies[condition.lo != 0 ? 0 : 1]);
+    const Expr& condition = o.exprs[0];
+    ValueRange known = state_.scope.range(condition);
+    if (known.exact()) {
+      if (trips_.wanted() && loops_.of(o).synchronises) trips_.meet(o);
+      return block(o.bodies[known.lo != 0 ? 0 : 1]);
+    }
     std::vector<int> so, not_so;
-    bool told = state_.deciding.any && facts_of(o.exprs[0], so) &&
-                (o.bodies[1].empty() || fact_of(!o.exprs[0], not_so));
+    bool told = state_.deciding.any && conditions_.facts_of(condition, so) &&
+                (o.bodies[1].empty() || conditions_.fact_of(!condition, not_so));
     if (loops_.of(o).synchronises && !told) {
       throw DependsOnTable{"whether a signal is sent or waited for"};
     }
-    ++state_.may_depth;
     state_.untold_depth += told ? 0 : 1;
-    std::optional<TablePoint> part = inhabited_part(o.exprs[0]);
-    if (part) state_.inhabited.push_back(*part);
-    under(so, o.bodies[0]);
-    if (part) state_.inhabited.pop_back();
-    under(not_so, o.bodies[1]);
+    under(so, conditions_.inhabited_part(condition), o.bodies[0]);
+    under(not_so, {}, o.bodies[1]);
     state_.untold_depth -= told ? 0 : 1;
-    --state_.may_depth;
   }
 
-  void under(const std::vector<int>& facts, const Block& body) {
+  // What happens for some tables only: of those with these facts, where a part has these rows.
+  void under(const std::vector<int>& facts, const std::optional<TablePoint>& part,
+             const Block& body) {
+    ++state_.may_depth;
+    if (part) state_.inhabited.push_back(*part);
     state_.enter(facts);
     block(body);
     state_.leave(facts);
-  }
-
-  // The facts that make up a condition; false where they would not tell all of it.
-  bool facts_of(const Expr& condition, std::vector<int>& facts) {
-    const ExprNode& n = condition.node();
-    if (n.op != ExprOp::kAnd) return fact_of(condition, facts);
-    return facts_of(n.args[0], facts) && facts_of(n.args[1], facts);
-  }
-
-  bool fact_of(const Expr& condition, std::vector<int>& facts) {
-    if (state_.scope.range(condition).exact()) return true;
-    TableChoices& choices = *state_.graph.choices;
-    if (std::optional<TablePoint> part = inhabited_part(condition)) {
-      facts.push_back(choices.fact(inhabited_from(*part)));
-      return true;
-    }
-    std::optional<std::string> text = state_.scope.text(condition);
-    if (!text) return false;
-    facts.push_back(choices.fact({.kind = FactKind::kCondition, .entry = {}, .condition = *text}));
-    return true;
-  }
-
-  // `condition`: a partition's entry, plus something, < the next entry.
-  std::optional<TablePoint> inhabited_part(const Expr& condition) {
-    const ExprNode& n = condition.node();
-    if (!state_.has_cells || n.op != ExprOp::kLt) return std::nullopt;
-    std::optional<TablePoint> from = state_.scope.table_point(n.args[0]);
-    std::optional<TablePoint> end = state_.scope.table_point(n.args[1]);
-    if (!from || !end || from->scale != 1 || from->offset < 0) return std::nullopt;
-    const Tensor& table = program_.tensors[static_cast<std::size_t>(from->table)];
-    if (table.contract.kind != ContractKind::kPartition) return std::nullopt;
-    return *end == TablePoint{.table = from->table, .entry = from->entry + 1} ? from : std::nullopt;
+    if (part) state_.inhabited.pop_back();
+    --state_.may_depth;
   }
 
   void loop(const Op& o) {
     ValueRange begin = state_.scope.range(o.exprs[0]), end = state_.scope.range(o.exprs[1]);
     const LoopShape& shape = loops_.of(o);
-    bool open = !begin.exact() || !end.exact();
-    if (open && shape.synchronises) throw DependsOnTable{"how often a loop synchronises"};
-    if (end.hi <= begin.lo) return;
-    std::int64_t trips = apply(ExprOp::kSub, end.hi, begin.lo);
+    bool open = !begin.exact() || !end.exact(), empty = end.hi <= begin.lo;
+    bool counted = state_.deciding.counted_loops.count(&o) > 0;
+    if (open && !empty && counted) return counted_loop(o, begin, end);
+    if (open && !empty && (shape.synchronises || shape.writes)) return open_loop(o, begin, end);
+    bool by_trips = trips_.wanted() && !open && shape.synchronises;
+    if (by_trips) trips_.enter(o, {state_.tile, state_.choice()});
     state_.may_depth += open ? 1 : 0;
     state_.untold_depth += open ? 1 : 0;
-    if (shape.synchronises) {
-      bool folds =
-          pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped && stays_in_parts(o, shape.moving);
-      std::int64_t left_out =
-          folds ? pipe_loops_.left_out(shape.pipe, state_.tile, trips, shape.slots) : 0;
-      walk_around(o, begin.lo, end.hi, left_out);
-    } else {
-      state_.recorder.begin_fold(shape.ordered);
-      bool alike = !shape.chooses || !syncs_.holds_slots();
-      if (shape.affine && alike && !state_.has_cells) {
-        walk_affine(o, begin.lo, end.hi);
-      } else {
-        walk(o, begin.lo, end.hi);
-      }
-      state_.recorder.end_fold();
-    }
+    if (!empty) all_iterations(o, begin.lo, end.hi);
     state_.may_depth -= open ? 1 : 0;
     state_.untold_depth -= open ? 1 : 0;
+    if (by_trips) trips_.leave(o);
   }
 
-  // Whether no read moves along rows that a table deals out: then all of them lie in the parts that
-  // the first lies in, at the same rows.
-  bool stays_in_parts(const Op& loop, const std::set<int>& moving) const {
-    if (!state_.has_cells) return true;
-    return std::none_of(loop.bodies[0].begin(), loop.bodies[0].end(), [&](const Op& op) {
-      if (!op.region) return false;
-      const auto& cells = state_.cells[static_cast<std::size_t>(op.region->tensor)];
-      return cells && uses_any(op.region->origin[static_cast<std::size_t>(cells->dim)], moving);
-    });
+  void all_iterations(const Op& o, std::int64_t begin, std::int64_t end) {
+    std::int64_t trips = apply(ExprOp::kSub, end, begin);
+    const LoopShape& shape = loops_.of(o);
+    if (shape.synchronises) {
+      bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped &&
+                   state_.stays_in_parts(o, shape.moving);
+      std::int64_t left_out =
+          folds ? pipe_loops_.left_out(shape.pipe, state_.tile, trips, shape.slots) : 0;
+      return walk_around(o, begin, end, left_out);
+    }
+    state_.recorder.begin_fold(shape.ordered);
+    bool alike = !shape.chooses || !syncs_.holds_slots();
+    shape.affine&& alike && !state_.has_cells ? walk_affine(o, begin, end) : walk(o, begin, end);
+    state_.recorder.end_fold();
+  }
+
+  // A table decides how often: each iteration is there under a condition.
+  void open_loop(const Op& o, const ValueRange& begin, const ValueRange& end) {
+    bool synchronises = loops_.of(o).synchronises;
+    std::int64_t trips = apply(ExprOp::kSub, end.hi, begin.lo);
+    if (trips > kMostOpenTrips - open_trips_) throw DependsOnTable{"too much of what is done"};
+    open_trips_ += trips;
+    for (std::int64_t i = 0; i < trips; ++i) {
+      state_.budget.step(o.loc);
+      Expr index = begin.exact() ? Expr(begin.lo + i) : o.exprs[0] + i;
+      Expr condition = index < o.exprs[1];
+      state_.scope.set_to(o.var, index);
+      if (state_.scope.range(condition).exact()) {
+        if (state_.scope.range(condition).lo != 0) block(o.bodies[0]);
+        continue;
+      }
+      std::optional<TablePoint> part;
+      if (begin.exact()) part = conditions_.part_of_iteration(begin.lo + i, o.exprs[1]);
+      std::vector<int> facts;
+      if (part) facts.push_back(state_.graph.choices->fact(inhabited_from(*part)));
+      bool told = state_.deciding.any && (part || conditions_.fact_of(condition, facts));
+      if (synchronises && !told) throw DependsOnTable{"how often a loop synchronises"};
+      state_.untold_depth += told ? 0 : 1;
+      under(facts, part, o.bodies[0]);
+      state_.untold_depth -= told ? 0 : 1;
+    }
+  }
+
+  // Its reads are all looked at together, in the place of one iteration that may be any.
+  void counted_loop(const Op& o, const ValueRange& begin, const ValueRange& end) {
+    if (trips_.wanted()) {
+      trips_.fix(o);
+      return loop(o);
+    }
+    state_.scope.set(o.var, ValueRange{begin.lo, end.hi - 1});
+    ++state_.may_depth;
+    ++state_.untold_depth;
+    for (const Op& inner : o.bodies[0]) {
+      if (inner.code == OpCode::kLet) let(inner);
+      if (inner.code == OpCode::kLoad || inner.code == OpCode::kPipePut) read(inner);
+    }
+    --state_.untold_depth;
+    --state_.may_depth;
+  }
+
+  // Of pipes whose slots are not in the graph.
+  bool is_left_out(const Op& o) const {
+    if (trips_.wanted() || state_.deciding.counted_loops.empty()) return false;
+    auto role = static_cast<std::size_t>(state_.recorder.agent().role);
+    return state_.deciding.counted_pipes[role].count(o.symbol) > 0;
+  }
+
+  // A choice about registers that hold no slots.
+  bool is_idle(const Op& o) {
+    auto [it, is_new] = idle_.try_emplace(&o);
+    if (is_new && is_register_choice(o)) it->second = registers_in(o);
+    return it->second && !syncs_.any_holds_slot(*it->second);
+  }
+
+  void pass_slot(const Op& o) {
+    bool puts = o.code == OpCode::kPipePut;
+    if (looking_) return puts ? read(o) : void();
+    if (is_left_out(o)) {
+      if (puts && !reads_own_inputs({o}, program_)) throw DependsOnTable{"how often a pipe moves"};
+      return puts ? read(o) : void();
+    }
+    switch (o.code) {
+      case OpCode::kPipePut:
+        syncs_.begin_put(o);
+        read(o);
+        return syncs_.end_put(o);
+      case OpCode::kPipeFill:
+        return syncs_.pipe_fill(o);
+      case OpCode::kPipeGet:
+        return syncs_.pipe_get(o);
+      default:
+        return syncs_.pipe_release(o);
+    }
   }
 
   void walk(const Op& o, std::int64_t begin, std::int64_t end) {
@@ -432,10 +446,14 @@ class Expander {
   ExpandState state_;
   AccessExpander accesses_;
   SyncExpander syncs_;
+  Conditions conditions_;
+  Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
+  std::unordered_map<const Op*, std::optional<std::set<int>>> idle_;  // registers of such
   const Op* at_ = nullptr;       // what is being looked at
   bool looking_ = false;         // at accesses alone
+  std::int64_t open_trips_ = 0;
   std::int64_t num_cases_ = 1;   // of the deciding entries in hand
   std::optional<Look> counted_;  // to the iteration being walked
 };
@@ -443,12 +461,13 @@ class Expander {
 }  // namespace
 
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
-                     const TableWitness* witness, PipeLoopMode pipe_loops) {
+                     const TableWitness* witness, PipeLoopMode pipe_loops,
+                     std::optional<std::int64_t> trips) {
   InstanceGraph graph;
   try {
-    graph = Expander(program, extents, witness, pipe_loops).run();
+    graph = Expander(program, extents, witness, pipe_loops, trips).run();
   } catch (const UnevenPipeLoops&) {
-    graph = Expander(program, extents, witness, PipeLoopMode::kWalk).run();
+    graph = Expander(program, extents, witness, PipeLoopMode::kWalk, trips).run();
   }
   link_packets(graph);
   link_landings(graph);

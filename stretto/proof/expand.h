@@ -7,12 +7,14 @@
 // decides are unions over that range, marked `may` where they are writes, unless the table deals
 // out rows (table_cells.h), and the graph stands for every table that meets the contract. Where a
 // table decides what is waited for, the graph holds the waits and accesses of every value, each
-// with its choice (table_choices.h). Where a table decides who is notified, or otherwise what is
-// written to an output, expand() throws DependsOnTable and the caller comes back with witnesses,
-// whose values are then taken as they are.
+// with its choice (table_choices.h). Loops that a table ends are taken as far as they may go, each
+// iteration with its choice, or leave their slots out (trips.h). Where a table decides who is
+// notified, or otherwise what is written to an output, expand() throws DependsOnTable and the
+// caller comes back with witnesses, whose values are then taken as they are.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,8 +42,10 @@ enum class PipeLoopMode { kWalk, kFold };
 // `program` must outlive the graph and be at schedule level, or at tile level without tile
 // primitives. Rejected for what no schedule of events could repair: a channel, rank or threshold
 // out of range, a write to an input, another rank's local tensor, unbalanced pipes.
+// `trips`: how often the loops run that trips.h is about; without it they are left out.
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
                      const TableWitness* witness = nullptr,
-                     PipeLoopMode pipe_loops = PipeLoopMode::kWalk);
+                     PipeLoopMode pipe_loops = PipeLoopMode::kWalk,
+                     std::optional<std::int64_t> trips = {});
 
 }  // namespace stretto

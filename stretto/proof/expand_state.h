@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,6 +58,9 @@ struct ExpandState {
     if (!choice_) choice_ = graph.choices->choice(facts_);
     return *choice_;
   }
+  // Whether no read of a loop moves along rows that a table deals out: then all of them lie in the
+  // parts that the first lies in, at the same rows.
+  bool stays_in_parts(const Op& loop, const std::set<int>& moving) const;
   [[noreturn]] void reject(const Op& op, const std::string& what) const;
 
  private:

@@ -22,7 +22,7 @@ void collect_views(const Block& block, std::map<int, int>& views) {
 
 }  // namespace
 
-SyncExpander::SyncExpander(ExpandState& state) : state_(state) {
+SyncExpander::SyncExpander(ExpandState& state, bool by_units) : state_(state), by_units_(by_units) {
   for (std::size_t s = 0; s < state.program.signals.size(); ++s) {
     first_of_signal_.push_back(static_cast<int>(state.graph.counters.size()));
     for (int rank = 0; rank < state.program.world_size; ++rank) {
@@ -42,6 +42,7 @@ int SyncExpander::add_counter(const Counter& counter) {
 void SyncExpander::start_agent() {
   slot_of_register_.clear();
   dots_.clear();
+  unit_ = -1;
 }
 
 void SyncExpander::start_worker(int role, int worker) {
@@ -51,6 +52,8 @@ void SyncExpander::start_worker(int role, int worker) {
   ring_of_ = rings_of(*role_);
   rings_.clear();
   phases_.clear();
+  units_.clear();
+  in_order_ = true;
   first_counter_ = static_cast<int>(state_.graph.counters.size());
   Counter counter{.rank = state_.rank, .role = role, .worker = worker};
   for (std::size_t p = 0; p < role_->pipes.size(); ++p) {
@@ -84,7 +87,7 @@ void SyncExpander::finish_worker() const {
     const PipeUse& use = pipes_[p];
     if (use.puts == use.gets && use.gets == use.releases) {
       bool alike = use.put_choices == use.get_choices && use.get_choices == use.release_choices;
-      if (!alike) throw DependsOnTable{"which slots of a pipe an agent passes"};
+      if (!alike || !in_order_) throw DependsOnTable{"which slots of a pipe an agent passes"};
       continue;
     }
     throw Rejected(
@@ -144,8 +147,15 @@ SyncExpander::PipeUse& SyncExpander::pipe_use(const Op& op) {
   return pipes_[at(op.symbol)];
 }
 
-void SyncExpander::note_choice(std::vector<int>& choices) const {
-  if (state_.deciding.any) choices.push_back(state_.choice());
+void SyncExpander::note_choice(std::vector<int>& choices) {
+  if (state_.deciding.any) choices.push_back(by_units_ ? unit() : state_.choice());
+}
+
+int SyncExpander::unit() {
+  auto next = static_cast<int>(units_.size());
+  int here = units_.try_emplace({state_.tile, state_.choice()}, next).first->second;
+  in_order_ &= here >= unit_;
+  return unit_ = here;
 }
 
 // Of an event that nobody may rely on.
@@ -261,6 +271,11 @@ void SyncExpander::read_slot(const Op& op, int reg) {
   if (ordinal > pipes_[at(pipe)].releases) return;
   state_.reject(op, fmt::format("reads a slot of pipe '{}' that was released before",
                                 role_->pipes[at(pipe)].name));
+}
+
+bool SyncExpander::any_holds_slot(const std::set<int>& registers) const {
+  return std::any_of(slot_of_register_.begin(), slot_of_register_.end(),
+                     [&](const auto& held) { return registers.count(held.first) > 0; });
 }
 
 void SyncExpander::use_registers(const Op& op) {

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace stretto {
 class SyncExpander {
  public:
   // Numbers the signals' counters.
-  explicit SyncExpander(ExpandState& state);
+  // `by_units`: agents have to pass the same slots in the same units (trips.h).
+  SyncExpander(ExpandState& state, bool by_units);
 
   void start_agent();
   // Numbers the counters of the worker's pipes and barriers.
@@ -35,6 +37,7 @@ class SyncExpander {
   // A register that holds a slot may not be read once the slot is released.
   void use_registers(const Op& op);
   bool holds_slots() const { return !slot_of_register_.empty(); }
+  bool any_holds_slot(const std::set<int>& registers) const;
   void async_dot(const Op& op);
   void await(const Op& op);
   void barrier(const Op& op);
@@ -42,7 +45,8 @@ class SyncExpander {
  private:
   struct PipeUse {
     std::int64_t puts = 0, gets = 0, releases = 0;
-    // Where tables decide whether slots are passed: the choice of every event, in order.
+    // Where tables decide whether slots are passed: the choice of every event, in order, or its
+    // unit.
     std::vector<int> put_choices, get_choices, release_choices;
     bool some = false;  // a slot has been put for some tables only
     std::int64_t turns = 0;  // of its ring, so far
@@ -68,12 +72,14 @@ class SyncExpander {
   void free_shared(const Op& op, int ring);
   Turn& turn_of_get(int pipe, int ring);
   PipeUse& pipe_use(const Op& op);
-  void note_choice(std::vector<int>& choices) const;
+  void note_choice(std::vector<int>& choices);
+  int unit();
   int no_choice() const;
   int viewed(int reg);
   void read_slot(const Op& op, int reg);
 
   ExpandState& state_;
+  bool by_units_;
   std::vector<int> first_of_signal_;
 
   // The worker.
@@ -84,6 +90,10 @@ class SyncExpander {
   std::map<int, std::vector<Turn>> rings_;  // by such a ring
   std::map<std::pair<int, int>, std::int64_t> phases_;  // (agent, barrier)
 
+  std::map<std::pair<std::int64_t, int>, int> units_;  // by tile and choice, as first met
+  bool in_order_ = true;                               // no agent goes back to an earlier unit
+
+  int unit_ = -1;  // the agent's last
   // The agent: asynchronous dots read the slots of their operands until awaited.
   std::map<int, Slot> slot_of_register_;
   std::map<const Agent*, std::map<int, int>> views_;  // register -> the one it transposes

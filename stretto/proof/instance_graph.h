@@ -123,6 +123,8 @@ struct InstanceGraph {
   std::vector<PacketLoad> packet_loads;
   // By operation, which of its accesses, and whose.
   std::map<std::tuple<const Op*, int, int>, Reach> reaches;
+  // Up to how many iterations loops have to be looked at whose slots are left out (trips.h).
+  std::int64_t trips = 0;
   // What the choices of syncs and accesses mean; one for all graphs that are compared.
   std::shared_ptr<TableChoices> choices = std::make_shared<TableChoices>();
 

@@ -39,19 +39,6 @@ bool uses_any(const Region& region, const std::set<int>& vars) {
          std::any_of(region.origin.begin(), region.origin.end(), used);
 }
 
-// A condition that decides about registers alone.
-bool is_register_choice(const Op& op) {
-  if (op.code != OpCode::kWhen) return false;
-  return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
-    return std::all_of(body.begin(), body.end(), [](const Op& o) {
-      const OpInfo& info = op_info(o.code);
-      bool plain = o.bodies.empty() && !o.region && !info.synchronises && info.schedule_level;
-      bool counted = o.code == OpCode::kLet || o.code == OpCode::kDotAsync;
-      return is_register_choice(o) || (plain && !counted && o.code != OpCode::kAwait);
-    });
-  });
-}
-
 // Straight-line bodies only, but for what registers hold. A copy's source box depends on the masks
 // of both sides; a variable used before its `let` carries a value from one iteration to the next.
 // `moving`: gets the loop's variable and what is computed from it.
@@ -87,26 +74,6 @@ void tensors_of(const Block& block, std::set<int>& read, std::set<int>& written)
     if (op.code == OpCode::kReduceStore) read.insert(op.region->tensor);
     for (const Block& body : op.bodies) tensors_of(body, read, written);
   }
-}
-
-// Reads, and passes slots; some of them on a condition.
-bool only_passes_slots(const Block& body, bool in_condition = false) {
-  return std::all_of(body.begin(), body.end(), [&](const Op& op) {
-    switch (op.code) {
-      case OpCode::kPipeGet:
-      case OpCode::kPipeRelease:
-        return true;
-      case OpCode::kPipePut:
-      case OpCode::kLoad:
-      case OpCode::kLet:  // what it fixes would be left out with the iteration
-        return !in_condition;
-      case OpCode::kWhen:
-        return !in_condition && only_passes_slots(op.bodies[0], true) &&
-               only_passes_slots(op.bodies[1], true);
-      default:
-        return op.bodies.empty() && !op.region && !op_info(op.code).synchronises;
-    }
-  });
 }
 
 // Comparisons that, having one truth at two iterations, have it at all in between.
@@ -153,6 +120,54 @@ bool synchronises(const Block& block) {
   });
 }
 
+bool only_passes_slots(const Block& body, bool in_condition) {
+  return std::all_of(body.begin(), body.end(), [&](const Op& op) {
+    switch (op.code) {
+      case OpCode::kPipeGet:
+      case OpCode::kPipeRelease:
+        return true;
+      case OpCode::kPipePut:
+      case OpCode::kLoad:
+      case OpCode::kLet:  // what it fixes would be left out with the iteration
+        return !in_condition;
+      case OpCode::kWhen:
+        return !in_condition && only_passes_slots(op.bodies[0], true) &&
+               only_passes_slots(op.bodies[1], true);
+      default:
+        return op.bodies.empty() && !op.region && !op_info(op.code).synchronises;
+    }
+  });
+}
+
+bool reads_own_inputs(const Block& body, const Program& program) {
+  return std::all_of(body.begin(), body.end(), [&](const Op& op) {
+    if (!op.region) return true;
+    const Tensor& tensor = program.tensors[static_cast<std::size_t>(op.region->tensor)];
+    return tensor.kind == TensorKind::kInput && tensor.space == Space::kLocal;
+  });
+}
+
+bool is_register_choice(const Op& op) {
+  if (op.code != OpCode::kWhen) return false;
+  return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
+    return std::all_of(body.begin(), body.end(), [](const Op& o) {
+      const OpInfo& info = op_info(o.code);
+      bool plain = o.bodies.empty() && !o.region && !info.synchronises && info.schedule_level;
+      bool counted = o.code == OpCode::kLet || o.code == OpCode::kDotAsync;
+      return is_register_choice(o) || (plain && !counted && o.code != OpCode::kAwait);
+    });
+  });
+}
+
+std::set<int> registers_in(const Op& op) {
+  std::set<int> out(op.operands.begin(), op.operands.end());
+  if (op.result >= 0) out.insert(op.result);
+  for (const Block& body : op.bodies) {
+    for (const Op& o : body) out.merge(registers_in(o));
+  }
+  return out;
+}
+
 std::int64_t slots_of_iteration(const Block& body) {
   std::map<int, std::int64_t> passed;
   std::int64_t most = 1;
@@ -169,14 +184,15 @@ const LoopShape& LoopShapes::of(const Op& op) {
   LoopShape& shape = it->second;
   for (const Block& body : op.bodies) shape.synchronises |= synchronises(body);
   if (op.code != OpCode::kLoop) return shape;
+  std::set<int> read, written;
+  tensors_of(op.bodies[0], read, written);
+  shape.writes = !written.empty();
   if (shape.synchronises) {
     shape.piped = is_piped(op, shape);
     shape.slots = slots_of_iteration(op.bodies[0]);
     shape.pipe = first_pipe(op.bodies[0]);
     return shape;
   }
-  std::set<int> read, written;
-  tensors_of(op.bodies[0], read, written);
   shape.ordered =
       std::any_of(written.begin(), written.end(), [&](int t) { return read.count(t) != 0; });
   shape.affine = !shape.ordered && is_affine_loop(op, shape.moving);

@@ -38,6 +38,9 @@ class PipeLoops {
   // iteration ends.
   std::int64_t left_out(int pipe, std::int64_t tile, std::int64_t trips, std::int64_t slots = 1);
   bool any_left_out() const { return any_left_out_; }
+  // So many slots of a loop, at least, show what the others do.
+  std::int64_t walked() const { return walked_; }
+  std::int64_t step() const { return step_; }
 
  private:
   struct Entered {

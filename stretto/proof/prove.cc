@@ -140,8 +140,10 @@ class Prover {
     if (!open_tables) return prove_witnesses(samples);
     try {
       bool few_at_a_time = samples.size() > 1 && events_ >= kManyEvents;
+      if (few_at_a_time) check_trips(cases);
       if (few_at_a_time && holds_few_at_a_time(std::move(cases[0]), samples)) return;
       if (!options_.bounds_only) cases = expand_all(samples, -1);
+      if (!few_at_a_time) check_trips(cases);
       prove_cases(cases, !few_at_a_time);
       if (!ok() && has_choices(cases)) prove_in_doubt(samples);
     } catch (const DependsOnTable& reason) {
@@ -284,6 +286,33 @@ class Prover {
     Case one{expand(program_, extents, options_.tables, PipeLoopMode::kFold), where};
     unmet.add(one.graph, where);
     return one;
+  }
+
+  // That a launch ends however often loops over slots run that tables end (trips.h).
+  void check_trips(const Cases& cases) const {
+    std::vector<std::pair<const InstanceGraph*, std::int64_t>> all;
+    for (const Case& one : cases) {
+      for (std::int64_t n = 0; one.graph.trips > 0 && n <= one.graph.trips; ++n) {
+        all.emplace_back(&one.graph, n);
+      }
+    }
+    std::atomic<bool> end = true;
+    side_by_side(all.size(), num_threads(), [&](std::size_t i) {
+      if (end && !ends_after(all[i].first->extents, all[i].second)) end = false;
+    });
+    if (!end) throw DependsOnTable{"how often a loop over slots runs"};
+  }
+
+  // Where all of them run so often.
+  bool ends_after(const std::vector<std::int64_t>& extents, std::int64_t trips) const {
+    try {
+      InstanceGraph graph = expand(program_, extents, nullptr, PipeLoopMode::kFold, trips);
+      return execute(Timeline{{&graph}}).finished;
+    } catch (const Rejected&) {
+      return false;
+    } catch (const DependsOnTable&) {
+      return false;
+    }
   }
 
   // What was expanded by itself, with what is known of other sizes.

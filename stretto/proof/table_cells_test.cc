@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
@@ -70,6 +71,9 @@ struct Routed {
   std::int64_t waits_for = 0, uses = 0, ends = 1;  // parts further than the own
   std::int64_t tile_rows = kRows;
   bool loops = false;          // over tiles of a part
+  // Where it has tiles: to its last instead of the most that there may be, or so many rows further.
+  std::optional<std::int64_t> to_last = {};
+  std::int64_t skips = 0;      // tiles
   bool asks = false;           // whether there are rows before it stores
   std::int64_t num_rows = -1;  // -1: an extent up to kRows
 };
@@ -106,8 +110,10 @@ Program routed(const Routed& o) {
       };
       o.asks ? p.when(from < end, store) : store();
     };
+    Index tiles = ceil_div(m, o.tile_rows);
+    if (o.to_last) tiles = ceil_div(end - row + *o.to_last, o.tile_rows);
     if (o.loops) {
-      p.loop(ceil_div(m, o.tile_rows), [&](const Index& i) { use(row + i * o.tile_rows); });
+      p.loop(tiles, [&](const Index& i) { use(row + (i + o.skips) * o.tile_rows); });
     } else {
       use(row);
     }
@@ -136,6 +142,10 @@ TEST(TableCells, RoutingByAPartitionIsProvedForEveryTable) {
       {.tile_rows = 2, .loops = true},
       {.tile_rows = 3, .loops = true, .asks = true},
       {.waits_for = 1, .uses = 1},
+      {.tile_rows = 2, .loops = true, .to_last = 0},
+      {.tile_rows = 3, .loops = true, .to_last = 0, .asks = true},
+      {.tile_rows = 2, .loops = true, .to_last = 3},
+      {.tile_rows = 2, .loops = true, .to_last = 1, .asks = true},
   };
   for (Routed o : kRight) {
     expect_proved_for_every_table(routed(o));
@@ -158,6 +168,15 @@ TEST(TableCells, WhatIsWrongForOneTableIsRefused) {
       {{.ends = 2}, FindingKind::kRace, "'full'"},
       {{.tile_rows = kRows - 1}, FindingKind::kOutput, "never written"},
       {{.tile_rows = 1, .asks = true}, FindingKind::kOutput, "never written"},
+      {{.tile_rows = 2, .loops = true, .to_last = -1}, FindingKind::kOutput, "never written"},
+      {{.tile_rows = 1, .loops = true, .to_last = -1, .asks = true},
+       FindingKind::kOutput,
+       "never written"},
+      {{.tile_rows = 2, .loops = true, .to_last = 0, .skips = 1},
+       FindingKind::kOutput,
+       "never written"},
+      {{.wait = false, .tile_rows = 2, .loops = true, .to_last = 0}, FindingKind::kRace, "'full'"},
+      {{.ends = 2, .tile_rows = 2, .loops = true, .to_last = 0}, FindingKind::kRace, "'full'"},
   };
   for (Broken b : kBroken) {
     expect_refused(routed(b.routed), b.kind, b.words);

@@ -72,11 +72,7 @@ TEST_P(Catalog, ComputesTheSameWithItsGpuConfig) {
     shape.target = Target::kCuda;
     ProofResult result = prove(run_pipeline(op().program(shape)));
     EXPECT_TRUE(result.proved) << op().name << " P=" << world_size() << ": " << result.report;
-    // Where each sequence and page begins is a table's; the verdict says that tables are sampled.
-    std::string name = op().name;
-    bool sampled = name == "packed_attention" || name == "paged_attention";
-    EXPECT_EQ(result.stats.every_table, !sampled)
-        << op().name << ": " << result.stats.sampled_because;
+    EXPECT_TRUE(result.stats.every_table) << op().name << ": " << result.stats.sampled_because;
     EXPECT_EQ(run_case(op().make_case(shape, seed % 100'000), {.launches = 3, .seed = seed}), "");
   }
 }
