@@ -194,10 +194,12 @@ void AgentWriter::memory(const Op& op) {
       box(r, reads(op.code) || op.code == OpCode::kCopy ? "const " + element : element, picked);
   if (!reads(op.code)) settle_copies();
   switch (op.code) {
-    case OpCode::kLoad:
-      line("load_box<L{}, {}>(v{}, {}, team);", op.result, run_width(r, value_plan(op.result)),
-           op.result, from);
+    case OpCode::kLoad: {
+      int run = run_width(r, value_plan(op.result));
+      line("load_box<L{}, {}{}>(v{}, {}, team);", op.result, run,
+           ends_between_runs(r, run) ? ", true" : "", op.result, from);
       return;
+    }
     case OpCode::kLoadRows:
       line("load_rows<L{}, {}>(v{}, v{}, {}, team);", op.result,
            run_width(r, value_plan(op.result)), op.result, op.operands[0], from);

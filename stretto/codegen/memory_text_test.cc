@@ -19,8 +19,10 @@ GeneratedKernel named_columns(std::int64_t step) {
 
 // A name for an index is no reason to move elements one by one.
 TEST(MemoryText, NamedColumnsAreMovedInWholeRuns) {
-  expect_lines(named_columns(4).source, {"load_box<L0, 8>(", "store_box<L0, 8, false, true>("});
-  expect_lines(named_columns(1).source, {"load_box<L0, 2>(", "store_box<L0, 2, false, true>("});
+  expect_lines(named_columns(4).source,
+               {"load_box<L0, 8, true>(", "store_box<L0, 8, false, true>("});
+  expect_lines(named_columns(1).source,
+               {"load_box<L0, 2, true>(", "store_box<L0, 2, false, true>("});
   expect_clean_build(named_columns(4));
 }
 
@@ -36,9 +38,10 @@ GeneratedKernel columns_until(std::int64_t end) {
 
 // Code for the rest of a run, for every run of a tile, is most of what a product of wide tiles
 // takes to compile.
-TEST(MemoryText, ColumnsThatEndAmidARunAreStoredOneByOne) {
-  expect_lines(columns_until(96).source, {"store_box<L0, 8, false, true>("});
-  expect_lines(columns_until(100).source, {"store_box<L0, 8>("});
+TEST(MemoryText, ColumnsThatEndAmidARunAreMovedOneByOne) {
+  expect_lines(columns_until(96).source,
+               {"load_box<L0, 8, true>(", "store_box<L0, 8, false, true>("});
+  expect_lines(columns_until(100).source, {"load_box<L0, 8, true>(", "store_box<L0, 8>("});
   expect_clean_build(columns_until(100));
 }
 

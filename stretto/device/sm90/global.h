@@ -132,8 +132,36 @@ STRETTO_DEVICE void each_pair(const Box<const T>& box, const Team& t, F put) {
   }
 }
 
+// v, from all runs of the box; `there` says of row and column of one whether it exists.
+template <class L, int kRun, class V, class T, class F>
+STRETTO_DEVICE void load_runs(V& v, const Box<const T>& box, const Team& t, F there) {
+#pragma unroll
+  for (int i = 0; i < V::kR; ++i) {
+    i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    const T* row = box.data + r * box.row_stride;
+#pragma unroll
+    for (int j = 0; j < V::kC; j += kRun) {
+      i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
+      const T* from = row + c * box.col_stride;
+      // Words as they come: taken apart, they would have to arrive first.
+      if constexpr (Paired<V>) {
+        Run<u32, kRun / 2> e{};
+        if (there(r, c)) e = *reinterpret_cast<const Run<u32, kRun / 2>*>(from);
+#pragma unroll
+        for (int k = 0; k < kRun / 2; ++k) v.w[i][j / 2 + k] = e.x[k];
+      } else {
+        Run<T, kRun> e{};
+        if (there(r, c)) e = *reinterpret_cast<const Run<T, kRun>*>(from);
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) v.x[i][j + k] = e.x[k];
+      }
+    }
+  }
+}
+
 // kRun: columns that may be read at once, because strides and origin are multiples of it.
-template <class L, int kRun, class V, class T>
+// kWholeRuns: the box ends between runs.
+template <class L, int kRun, bool kWholeRuns = false, class V, class T>
 STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
   if constexpr (kQuadsShare<L, kRun, T> && Paired<V>) {
     constexpr int kAll = V::kR * V::kC / 8;
@@ -143,29 +171,16 @@ STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
   constexpr int kUnit = Paired<V> ? 2 : 1;
   constexpr int kStep = V::kC == 1 ? 1 : (kRun > kUnit ? kRun : kUnit);
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
-  // Of a tile that exists as a whole all loads are in flight at once, with no branch in between.
-  if (kWidth == kStep && L::kNoPadding && box.covers(L::kTileRows, L::kTileCols)) {
-#pragma unroll
-    for (int i = 0; i < V::kR; ++i) {
-      i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
-      const T* row = box.data + r * box.row_stride;
-#pragma unroll
-      for (int j = 0; j < V::kC; j += kStep) {
-        i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
-        const T* from = row + c * box.col_stride;
-        // Words as they come: taken apart, they would have to arrive first.
-        if constexpr (Paired<V>) {
-          auto e = *reinterpret_cast<const Run<u32, kStep / 2>*>(from);
-#pragma unroll
-          for (int k = 0; k < kStep / 2; ++k) v.w[i][j / 2 + k] = e.x[k];
-        } else {
-          auto e = *reinterpret_cast<const Run<T, kStep>*>(from);
-#pragma unroll
-          for (int k = 0; k < kStep; ++k) v.x[i][j + k] = e.x[k];
-        }
-      }
+  // All loads are in flight at once, with no branch in between: of a tile that exists as a whole,
+  // and where each run does or does not.
+  if constexpr (kWidth == kStep) {
+    if (L::kNoPadding && box.covers(L::kTileRows, L::kTileCols)) {
+      return load_runs<L, kStep>(v, box, t, [](i32, i32) { return true; });
     }
-    return;
+    if constexpr (kWholeRuns) {
+      return load_runs<L, kStep>(
+          v, box, t, [&](i32 r, i32 c) { return box.has_row(r) && box.has_cols(c, kStep); });
+    }
   }
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
