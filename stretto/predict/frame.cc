@@ -18,7 +18,7 @@ constexpr std::int64_t kMaxTrips = std::int64_t{1} << 40;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-constexpr double kRunBytes = 16;               // that a thread stores at a time
+constexpr std::int64_t kRunBytes = 16;         // that a thread stores at a time
 constexpr double kStoredTile = 128.0 * 256.0;  // Machine::tile_cost is for a tile of this size
 
 // Of a load's latency, what a guarded one takes where no products load: what is there is in the L2
@@ -196,6 +196,16 @@ double FrameBuilder::whole_bytes(const Region& region) const {
   return tensor.packet ? bytes * packet_factor(region, tensor, *agent_) : bytes;
 }
 
+// Whether no tensor's or tile's edge lies within 16 bytes that a thread loads.
+bool FrameBuilder::ends_between_runs(const Region& region) const {
+  const Tensor& tensor = program_->tensors[at(region.tensor)];
+  auto whole = [&](std::int64_t cols) {
+    return cols * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kRunBytes == 0;
+  };
+  return !tensor.packet && !region.col_end.has_value() && whole(region.cols) &&
+         whole(shapes_[at(region.tensor)][at(region.col_dim)]);
+}
+
 // Loads that follow each other are waited for together, as far as registers hold what comes.
 void FrameBuilder::add_latency(bool remote, double bytes, Frame& frame) const {
   double rounds = bytes / (threads_of(*agent_) * machine_->thread_bytes);
@@ -226,10 +236,12 @@ double FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) co
   if (waits) {  // threads that have rows have as many as if all had some
     double whole = std::max(whole_bytes(region), from.bytes);
     double threads = threads_of(*agent_);
-    if (from.bytes < whole || leaves_threads_idle(region.cols, threads)) {
-      add_guarded(remote, whole / (threads * kRunBytes), frame);
+    bool some_idle = from.bytes < whole || leaves_threads_idle(region.cols, threads);
+    double round = threads * static_cast<double>(kRunBytes);
+    if (some_idle && !ends_between_runs(region)) {
+      add_guarded(remote, whole / round, frame);
     } else {
-      add_latency(remote, whole, frame);
+      add_latency(remote, some_idle ? std::ceil(whole / round) * round : whole, frame);
     }
   }
   if (remote) {

@@ -68,6 +68,7 @@ class FrameBuilder {
   // The part of a region that lies within its tensor and limits, at the scope's values.
   Target resolve(const Region& region) const;
   double whole_bytes(const Region& region) const;  // of the region, within its tensor or not
+  bool ends_between_runs(const Region& region) const;
   double add_read(const Region& region, bool waits, Frame& frame) const;  // its bytes
   void add_write(const Region& region, Frame& frame) const;
 

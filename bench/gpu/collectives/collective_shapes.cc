@@ -122,6 +122,13 @@ std::vector<CollectiveCandidate> collective_candidates(const CollectiveShape& s,
   if (pushes && !quick) {
     for (const CollectiveConfig& c : gpu_push_candidates(rows, two_roles)) configs.push_back(c);
   }
+  bool adds = s.kind == CollectiveKind::kReduceScatter || s.kind == CollectiveKind::kAllReduce;
+  bool one_shot = s.kind == CollectiveKind::kAllReduce && s.all_reduce == AllReduceKind::kOneShot;
+  if ((adds && pushes) || one_shot) {
+    std::int64_t of_rank = one_shot ? rows.m : ceil_div(rows.m, std::int64_t{rows.world_size});
+    std::vector<CollectiveConfig> even = gpu_row_candidates(rows, of_rank, two_roles ? 2 : 1);
+    configs.insert(configs.begin() + 1, even.begin(), even.end());
+  }
   if (quick) configs.resize(std::min<std::size_t>(configs.size(), 2));
   std::vector<CollectiveCandidate> out;
   for (CollectiveConfig& c : configs) {
