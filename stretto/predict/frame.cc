@@ -202,8 +202,8 @@ bool FrameBuilder::ends_between_runs(const Region& region) const {
   auto whole = [&](std::int64_t cols) {
     return cols * static_cast<std::int64_t>(size_bytes(tensor.dtype)) % kRunBytes == 0;
   };
-  return !tensor.packet && !region.col_end.has_value() && whole(region.cols) &&
-         whole(shapes_[at(region.tensor)][at(region.col_dim)]);
+  bool plain = !tensor.packet && region.col_dim >= 0 && !region.col_end.has_value();
+  return plain && whole(region.cols) && whole(shapes_[at(region.tensor)][at(region.col_dim)]);
 }
 
 // Loads that follow each other are waited for together, as far as registers hold what comes.
