@@ -238,7 +238,8 @@ double FrameBuilder::add_read(const Region& region, bool waits, Frame& frame) co
     double threads = threads_of(*agent_);
     bool some_idle = from.bytes < whole || leaves_threads_idle(region.cols, threads);
     double round = threads * static_cast<double>(kRunBytes);
-    if (some_idle && !ends_between_runs(region)) {
+    // Sums beside products, whose time others decide, took no less since they are in flight.
+    if (some_idle && (beside_products_ || !ends_between_runs(region))) {
       add_guarded(remote, whole / round, frame);
     } else {
       add_latency(remote, some_idle ? std::ceil(whole / round) * round : whole, frame);
