@@ -309,8 +309,9 @@ class Expander {
       std::optional<TablePoint> part;
       if (begin.exact()) part = conditions_.part_of_iteration(begin.lo + i, o.exprs[1]);
       std::vector<int> facts;
-      if (part) facts.push_back(state_.graph.choices->fact(inhabited_from(*part)));
-      bool told = state_.deciding.any && (part || conditions_.fact_of(condition, facts));
+      bool told = state_.deciding.any;
+      if (told && part) facts.push_back(state_.graph.choices->fact(inhabited_from(*part)));
+      if (told && !part) told = conditions_.fact_of(condition, facts);
       if (synchronises && !told) throw DependsOnTable{"how often a loop synchronises"};
       state_.untold_depth += told ? 0 : 1;
       under(facts, part, o.bodies[0]);
