@@ -96,23 +96,17 @@ int Trips::goes_by(const Expr& expr) {
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kVar) {
     auto var = static_cast<int>(n.value);
-    if (loop_ != nullptr && loop_->var == var) return goes_by(*loop_);
+    if (loop_ != nullptr && loop_->var == var) return goes_by(loop_->exprs);
     if (auto it = fixed_.find(var); it != fixed_.end()) return it->second;
     auto it = computed_.find(var);
     return it == computed_.end() ? -1 : goes_by(it->second);
   }
-  int found = -1;
-  for (const Expr& arg : n.args) {
-    int one = goes_by(arg);
-    if (one >= 0 && found >= 0 && one != found) refuse();
-    found = std::max(found, one);
-  }
-  return found;
+  return goes_by(n.args);
 }
 
-int Trips::goes_by(const Op& op) {
+int Trips::goes_by(const std::vector<Expr>& exprs) {
   int found = -1;
-  for (const Expr& e : op.exprs) {
+  for (const Expr& e : exprs) {
     int one = goes_by(e);
     if (one >= 0 && found >= 0 && one != found) refuse();
     found = std::max(found, one);
@@ -121,7 +115,7 @@ int Trips::goes_by(const Op& op) {
 }
 
 void Trips::enter(const Op& loop, const Unit& unit) {
-  int by = goes_by(loop);
+  int by = goes_by(loop.exprs);
   if (by < 0) return;
   if (loop_ != nullptr || of_unit_.try_emplace(unit, by).first->second != by) refuse();
   check(loop, bounds_[static_cast<std::size_t>(by)]);
@@ -133,7 +127,7 @@ void Trips::leave(const Op& loop) {
 }
 
 void Trips::meet(const Op& when) {
-  int by = goes_by(when);
+  int by = goes_by(when.exprs);
   if (by < 0) return;
   const Bounds& bounds = bounds_[static_cast<std::size_t>(by)];
   loop_ != nullptr ? check_in_loop(when, bounds) : check(when, bounds);

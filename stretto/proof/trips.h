@@ -67,9 +67,9 @@ class Trips {
   struct Point {
     std::int64_t begin, end, iteration;
   };
-  // Of a bound or a condition: of which loop, -1 for none.
+  // By which loop's bounds a bound or a condition goes, -1: none.
   int goes_by(const Expr& expr);
-  int goes_by(const Op& op);
+  int goes_by(const std::vector<Expr>& exprs);
   void fix(const Expr& bound, std::int64_t value, int bounds);
   std::int64_t at(const Expr& expr, const Bounds& bounds, const Point& point) const;
   std::int64_t trips_at(const Op& loop, const Bounds& bounds, const Point& point) const;
