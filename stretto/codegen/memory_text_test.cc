@@ -38,7 +38,7 @@ GeneratedKernel columns_until(std::int64_t end) {
 
 // Code for the rest of a run, for every run of a tile, is most of what a product of wide tiles
 // takes to compile.
-TEST(MemoryText, ColumnsThatEndAmidARunAreMovedOneByOne) {
+TEST(MemoryText, ColumnsThatEndAmidARunAreStoredOneByOne) {
   expect_lines(columns_until(96).source,
                {"load_box<L0, 8, true>(", "store_box<L0, 8, false, true>("});
   expect_lines(columns_until(100).source, {"load_box<L0, 8, true>(", "store_box<L0, 8>("});

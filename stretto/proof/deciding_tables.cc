@@ -84,7 +84,7 @@ class Flow {
 
   static void pipes_in(const Block& body, std::set<int>& pipes) {
     for (const Op& op : body) {
-      if (op.code >= OpCode::kPipePut && op.code <= OpCode::kPipeRelease) pipes.insert(op.symbol);
+      if (passes_slot(op)) pipes.insert(op.symbol);
       for (const Block& inner : op.bodies) pipes_in(inner, pipes);
     }
   }
@@ -99,8 +99,7 @@ class Flow {
   static bool passes_slots_alone(const Op& op) {
     return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
       return std::all_of(body.begin(), body.end(), [](const Op& o) {
-        bool slot = o.code >= OpCode::kPipePut && o.code <= OpCode::kPipeRelease;
-        return (slot || !op_info(o.code).synchronises) && passes_slots_alone(o);
+        return (passes_slot(o) || !op_info(o.code).synchronises) && passes_slots_alone(o);
       });
     });
   }

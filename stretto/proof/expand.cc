@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_map>
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr_arithmetic.h"
@@ -161,7 +160,7 @@ class Expander {
       case OpCode::kLoop:
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
-        return is_idle(o) ? void() : each_choice(o, 1, [&] { when(o); });
+        return each_choice(o, 1, [&] { when(o); });
       default:
         if (op_info(o.code).synchronises || !op_info(o.code).schedule_level) {
           state_.reject(o, "tile primitives must be resolved before the proof");
@@ -287,7 +286,8 @@ class Expander {
     }
     state_.recorder.begin_fold(shape.ordered);
     bool alike = !shape.chooses || !syncs_.holds_slots();
-    shape.affine&& alike && !state_.has_cells ? walk_affine(o, begin, end) : walk(o, begin, end);
+    bool linear = shape.affine && alike && !state_.has_cells;
+    linear ? walk_affine(o, begin, end) : walk(o, begin, end);
     state_.recorder.end_fold();
   }
 
@@ -341,13 +341,6 @@ class Expander {
     if (trips_.wanted() || state_.deciding.counted_loops.empty()) return false;
     auto role = static_cast<std::size_t>(state_.recorder.agent().role);
     return state_.deciding.counted_pipes[role].count(o.symbol) > 0;
-  }
-
-  // A choice about registers that hold no slots.
-  bool is_idle(const Op& o) {
-    auto [it, is_new] = idle_.try_emplace(&o);
-    if (is_new && is_register_choice(o)) it->second = registers_in(o);
-    return it->second && !syncs_.any_holds_slot(*it->second);
   }
 
   void pass_slot(const Op& o) {
@@ -451,7 +444,6 @@ class Expander {
   Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
-  std::unordered_map<const Op*, std::optional<std::set<int>>> idle_;  // registers of such
   const Op* at_ = nullptr;       // what is being looked at
   bool looking_ = false;         // at accesses alone
   std::int64_t open_trips_ = 0;

@@ -273,11 +273,6 @@ void SyncExpander::read_slot(const Op& op, int reg) {
                                 role_->pipes[at(pipe)].name));
 }
 
-bool SyncExpander::any_holds_slot(const std::set<int>& registers) const {
-  return std::any_of(slot_of_register_.begin(), slot_of_register_.end(),
-                     [&](const auto& held) { return registers.count(held.first) > 0; });
-}
-
 void SyncExpander::use_registers(const Op& op) {
   for (int reg : op.operands) read_slot(op, reg);
   if (op.result >= 0) slot_of_register_.erase(op.result);

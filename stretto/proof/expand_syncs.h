@@ -4,7 +4,6 @@
 
 #include <deque>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -37,7 +36,6 @@ class SyncExpander {
   // A register that holds a slot may not be read once the slot is released.
   void use_registers(const Op& op);
   bool holds_slots() const { return !slot_of_register_.empty(); }
-  bool any_holds_slot(const std::set<int>& registers) const;
   void async_dot(const Op& op);
   void await(const Op& op);
   void barrier(const Op& op);

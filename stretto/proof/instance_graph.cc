@@ -56,6 +56,10 @@ void share_choices(InstanceGraph& graph, const std::shared_ptr<TableChoices>& al
   }
 }
 
+bool nobody_writes(const Tensor& tensor) {
+  return tensor.kind == TensorKind::kInput && tensor.space == Space::kLocal;
+}
+
 Box whole_tensor(const InstanceGraph& graph, int tensor) {
   Box box;
   box.hi.fill(1);

@@ -135,6 +135,8 @@ struct InstanceGraph {
 void share_choices(InstanceGraph& graph, const std::shared_ptr<TableChoices>& all);
 
 Box whole_tensor(const InstanceGraph& graph, int tensor);
+// A rank's own input, which the verifier and expand() let no launch write.
+bool nobody_writes(const Tensor& tensor);
 
 // "role 'gemm' (rank 1, worker 3, tile 17)"; "on_start (rank 0)".
 std::string describe_agent(const InstanceGraph& graph, int agent, std::int64_t tile);

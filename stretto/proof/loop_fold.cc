@@ -39,6 +39,19 @@ bool uses_any(const Region& region, const std::set<int>& vars) {
          std::any_of(region.origin.begin(), region.origin.end(), used);
 }
 
+// A condition that decides about registers alone.
+bool is_register_choice(const Op& op) {
+  if (op.code != OpCode::kWhen) return false;
+  return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
+    return std::all_of(body.begin(), body.end(), [](const Op& o) {
+      const OpInfo& info = op_info(o.code);
+      bool plain = o.bodies.empty() && !o.region && !info.synchronises && info.schedule_level;
+      bool counted = o.code == OpCode::kLet || o.code == OpCode::kDotAsync;
+      return is_register_choice(o) || (plain && !counted && o.code != OpCode::kAwait);
+    });
+  });
+}
+
 // Straight-line bodies only, but for what registers hold. A copy's source box depends on the masks
 // of both sides; a variable used before its `let` carries a value from one iteration to the next.
 // `moving`: gets the loop's variable and what is computed from it.
@@ -86,8 +99,7 @@ bool is_comparison(const Expr& condition, int loop_var) {
 int first_pipe(const Block& body) {
   int first = -1;
   for (const Op& op : body) {
-    bool passes = op.code >= OpCode::kPipePut && op.code <= OpCode::kPipeRelease;
-    if (passes && (first < 0 || op.symbol < first)) first = op.symbol;
+    if (passes_slot(op) && (first < 0 || op.symbol < first)) first = op.symbol;
   }
   return first;
 }
@@ -111,6 +123,10 @@ bool is_piped(const Op& loop, LoopShape& shape) {
 
 bool uses_any(const Expr& expr, const std::set<int>& vars) {
   return std::any_of(vars.begin(), vars.end(), [&](int v) { return uses_var(expr, v); });
+}
+
+bool passes_slot(const Op& op) {
+  return op.code >= OpCode::kPipePut && op.code <= OpCode::kPipeRelease;
 }
 
 bool synchronises(const Block& block) {
@@ -141,31 +157,9 @@ bool only_passes_slots(const Block& body, bool in_condition) {
 
 bool reads_own_inputs(const Block& body, const Program& program) {
   return std::all_of(body.begin(), body.end(), [&](const Op& op) {
-    if (!op.region) return true;
-    const Tensor& tensor = program.tensors[static_cast<std::size_t>(op.region->tensor)];
-    return tensor.kind == TensorKind::kInput && tensor.space == Space::kLocal;
+    return !op.region ||
+           nobody_writes(program.tensors[static_cast<std::size_t>(op.region->tensor)]);
   });
-}
-
-bool is_register_choice(const Op& op) {
-  if (op.code != OpCode::kWhen) return false;
-  return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
-    return std::all_of(body.begin(), body.end(), [](const Op& o) {
-      const OpInfo& info = op_info(o.code);
-      bool plain = o.bodies.empty() && !o.region && !info.synchronises && info.schedule_level;
-      bool counted = o.code == OpCode::kLet || o.code == OpCode::kDotAsync;
-      return is_register_choice(o) || (plain && !counted && o.code != OpCode::kAwait);
-    });
-  });
-}
-
-std::set<int> registers_in(const Op& op) {
-  std::set<int> out(op.operands.begin(), op.operands.end());
-  if (op.result >= 0) out.insert(op.result);
-  for (const Block& body : op.bodies) {
-    for (const Op& o : body) out.merge(registers_in(o));
-  }
-  return out;
 }
 
 std::int64_t slots_of_iteration(const Block& body) {

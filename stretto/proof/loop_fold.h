@@ -34,17 +34,13 @@ class LoopShapes {
 };
 
 bool synchronises(const Block& block);
+bool passes_slot(const Op& op);
 // Reads, and passes slots of pipes, some of them on a condition.
 bool only_passes_slots(const Block& body, bool in_condition = false);
 bool uses_any(const Expr& expr, const std::set<int>& vars);
 
 // Reads nothing but a rank's own inputs, which nobody writes.
 bool reads_own_inputs(const Block& body, const Program& program);
-
-// A condition that decides about registers alone.
-bool is_register_choice(const Op& op);
-// All that an operation uses, those of its bodies among them.
-std::set<int> registers_in(const Op& op);
 
 // That one iteration puts or gets of the pipe which it moves most. Others follow, or the agents of
 // a worker are found not to leave out the same (pipe_loops.h).

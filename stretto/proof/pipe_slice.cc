@@ -207,7 +207,8 @@ class Slicer {
     out.worker = agent.worker;
     out.agent = agent.agent;
     for (const Access& a : agent.accesses) {
-      if (!nobody_writes(a)) out.accesses.push_back(with_box(a));
+      const Tensor& tensor = graph_.program->tensors[at(a.tensor)];
+      if (!nobody_writes(tensor)) out.accesses.push_back(with_box(a));
     }
     std::vector<int>& moved = moved_.emplace_back();
     std::map<int, std::size_t> next_notify, next_wait;  // by counter
@@ -233,12 +234,6 @@ class Slicer {
     out.syncs.shrink_to_fit();
     out.accesses.shrink_to_fit();
     return out;
-  }
-
-  // An own input, which the verifier and expand() let no launch write.
-  bool nobody_writes(const Access& a) const {
-    const Tensor& tensor = graph_.program->tensors[at(a.tensor)];
-    return tensor.kind == TensorKind::kInput && tensor.space == Space::kLocal;
   }
 
   Access with_box(Access access) {

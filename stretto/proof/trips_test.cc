@@ -12,6 +12,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/expand.h"
+#include "stretto/proof/loop_fold.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto {
@@ -118,10 +119,6 @@ void collect(Block& block, std::vector<Block*>& blocks) {
   for (Op& op : block) {
     for (Block& body : op.bodies) collect(body, blocks);
   }
-}
-
-bool passes_slot(const Op& op) {
-  return op.code >= OpCode::kPipePut && op.code <= OpCode::kPipeRelease;
 }
 
 // The variable that holds how often the role's loops run.

@@ -132,12 +132,13 @@ STRETTO_DEVICE void each_pair(const Box<const T>& box, const Team& t, F put) {
   }
 }
 
-// v, from all runs of the box; `there` says of row and column of one whether it exists.
-template <class L, int kRun, class V, class T, class F>
-STRETTO_DEVICE void load_runs(V& v, const Box<const T>& box, const Team& t, F there) {
+// v, from all runs of the box's rows `row_of(i)`; `there` says of row and column of a run whether
+// it exists.
+template <class L, int kRun, class V, class T, class R, class F>
+STRETTO_DEVICE void load_runs(V& v, const Box<const T>& box, const Team& t, R row_of, F there) {
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    i32 r = row_of(i);
     const T* row = box.data + r * box.row_stride;
 #pragma unroll
     for (int j = 0; j < V::kC; j += kRun) {
@@ -173,18 +174,20 @@ STRETTO_DEVICE void load_box(V& v, const Box<const T>& box, const Team& t) {
   constexpr int kWidth = V::kC == 1 ? 1 : kRun;
   // All loads are in flight at once, with no branch in between: of a tile that exists as a whole,
   // and where each run does or does not.
+  auto row_of = [&](int i) { return L::kTileRows == 1 ? 0 : L::row(t, i); };
   if constexpr (kWidth == kStep) {
     if (L::kNoPadding && box.covers(L::kTileRows, L::kTileCols)) {
-      return load_runs<L, kStep>(v, box, t, [](i32, i32) { return true; });
+      return load_runs<L, kStep>(v, box, t, row_of, [](i32, i32) { return true; });
     }
     if constexpr (kWholeRuns) {
-      return load_runs<L, kStep>(
-          v, box, t, [&](i32 r, i32 c) { return box.has_row(r) && box.has_cols(c, kStep); });
+      return load_runs<L, kStep>(v, box, t, row_of, [&](i32 r, i32 c) {
+        return box.has_row(r) && box.has_cols(c, kStep);
+      });
     }
   }
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
-    i32 r = L::kTileRows == 1 ? 0 : L::row(t, i);
+    i32 r = row_of(i);
 #pragma unroll
     for (int j = 0; j < V::kC; j += kStep) {
       i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
@@ -290,30 +293,10 @@ STRETTO_DEVICE void load_rows(V& v, const I& index, const Box<const T>& box, con
     return L::kTileRows == 1 || L::row(t, i) < L::kTileRows ? slot(index, i, 0) : -1;
   };
   // Of whole rows all loads are in flight at once, with no branch in between.
-  if (kWidth == kStep && L::kNoPadding && box.first_col == 0 && box.cols >= L::kTileCols) {
-#pragma unroll
-    for (int i = 0; i < V::kR; ++i) {
-      i32 r = chosen(i);
-      const T* row = box.data + r * box.row_stride;
-#pragma unroll
-      for (int j = 0; j < V::kC; j += kStep) {
-        i32 c = L::kTileCols == 1 ? 0 : L::col(t, j);
-        const T* from = row + c * box.col_stride;
-        // Words as they come: taken apart, they would have to arrive first.
-        if constexpr (Paired<V>) {
-          Run<u32, kStep / 2> e{};
-          if (box.has_row(r)) e = *reinterpret_cast<const Run<u32, kStep / 2>*>(from);
-#pragma unroll
-          for (int k = 0; k < kStep / 2; ++k) v.w[i][j / 2 + k] = e.x[k];
-        } else {
-          Run<T, kStep> e{};
-          if (box.has_row(r)) e = *reinterpret_cast<const Run<T, kStep>*>(from);
-#pragma unroll
-          for (int k = 0; k < kStep; ++k) v.x[i][j + k] = e.x[k];
-        }
-      }
+  if constexpr (kWidth == kStep) {
+    if (L::kNoPadding && box.first_col == 0 && box.cols >= L::kTileCols) {
+      return load_runs<L, kStep>(v, box, t, chosen, [&](i32 r, i32) { return box.has_row(r); });
     }
-    return;
   }
 #pragma unroll
   for (int i = 0; i < V::kR; ++i) {
