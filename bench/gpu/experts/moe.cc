@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <random>
 
 #include "bench/gpu/experts/moe_comparison.h"
 #include "stretto/ops/moe/even_routing.h"
