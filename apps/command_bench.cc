@@ -17,6 +17,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
+#include "stretto/base/statistics.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/harness/time_case.h"
@@ -62,19 +63,10 @@ OpCase make_case(const MeasureOptions& options) {
   return c;
 }
 
-double percentile(const std::vector<double>& sorted, double p) {
-  double position = p * static_cast<double>(sorted.size() - 1);
-  auto below = static_cast<std::size_t>(position);
-  std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
-}
-
 nlohmann::json summary_json(std::vector<double> samples) {
-  std::vector<double> sorted = samples;
-  std::sort(sorted.begin(), sorted.end());
-  return {{"median_ms", percentile(sorted, 0.5)},
-          {"p10_ms", percentile(sorted, 0.1)},
-          {"p90_ms", percentile(sorted, 0.9)},
+  return {{"median_ms", median(samples)},
+          {"p10_ms", quantile(samples, 0.1)},
+          {"p90_ms", quantile(samples, 0.9)},
           {"samples", std::move(samples)}};
 }
 

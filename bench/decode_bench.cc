@@ -4,14 +4,13 @@
 //   decode_bench MODEL_DIR [dtype] [pairs]
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/statistics.h"
 #include "stretto/engine/generate.h"
 
 namespace {
@@ -30,22 +29,6 @@ std::uint64_t read_all(const std::vector<std::uint64_t>& words) {
     for (std::size_t j = 0; j < 32; ++j) sums[j] += words[i + j];
   }
   return std::accumulate(std::begin(sums), std::end(sums), std::uint64_t{0});
-}
-
-struct Interval {
-  double median, low, high;
-};
-
-// Median, and the order statistics that hold it with 95 % (normal approximation of the binomial).
-Interval median_of(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  auto n = static_cast<double>(samples.size());
-  auto at = [&](double rank) {
-    auto clamped = std::clamp(rank, 0.0, n - 1);
-    return samples[static_cast<std::size_t>(clamped)];
-  };
-  double half = 0.98 * std::sqrt(n);
-  return {at(n / 2), at(std::floor(n / 2 - half)), at(std::ceil(n / 2 + half))};
 }
 
 }  // namespace
@@ -83,13 +66,12 @@ int main(int argc, char** argv) try {
     }
     if (sink == 1) fmt::print("");
   });
-  Interval ratio = median_of(ratios), token = median_of(token_seconds),
-           bandwidth = median_of(bandwidths);
+  const stretto::MedianInterval ratio = stretto::median_interval(ratios);
   fmt::print(
       "{{\"benchmark\":\"decode\",\"dtype\":\"{}\",\"weight_bytes\":{},\"ms_per_token\":{:.4f},"
       "\"read_gb_per_s\":{:.2f},\"ratio\":{:.4f},\"ratio_95\":[{:.4f},{:.4f}],\"pairs\":{}}}\n",
-      stretto::name(dtype), weight_bytes, token.median * 1e3, bandwidth.median / 1e9, ratio.median,
-      ratio.low, ratio.high, ratios.size());
+      stretto::name(dtype), weight_bytes, stretto::median(token_seconds) * 1e3,
+      stretto::median(bandwidths) / 1e9, ratio.median, ratio.low, ratio.high, ratios.size());
   return 0;
 } catch (const std::exception& e) {
   fmt::print(stderr, "decode_bench: {}\n", e.what());

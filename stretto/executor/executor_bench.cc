@@ -5,11 +5,10 @@
 #include <benchmark/benchmark.h>
 #include <time.h>
 
-#include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
+#include "stretto/base/statistics.h"
 #include "stretto/executor/kernels/dot.h"
 #include "stretto/executor/program_runner.h"
 #include "stretto/lang/program_builder.h"
@@ -51,16 +50,11 @@ double seconds(const Call& call) {
   return thread_seconds() - begin;
 }
 
-// The median, and the order statistics that bound it with 95 % confidence.
 void report_overhead(benchmark::State& state, std::vector<double> ratios) {
-  std::sort(ratios.begin(), ratios.end());
-  double n = static_cast<double>(ratios.size()), half = 0.98 * std::sqrt(n);
-  auto at = [&](double rank) {
-    return ratios[static_cast<std::size_t>(std::clamp(rank, 0.0, n - 1))] - 1;
-  };
-  state.counters["overhead"] = at(n / 2);
-  state.counters["overhead_lo"] = at(std::floor(n / 2 - half));
-  state.counters["overhead_hi"] = at(std::ceil(n / 2 + half));
+  MedianInterval ratio = median_interval(std::move(ratios));
+  state.counters["overhead"] = ratio.median - 1;
+  state.counters["overhead_lo"] = ratio.low - 1;
+  state.counters["overhead_hi"] = ratio.high - 1;
 }
 
 // The same tiles as bare kernel calls, one per 128x128x64 step or one per tile.

@@ -2,10 +2,10 @@
 // hint and without), a host barrier, and starting a run. Ranks may exceed cores.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <ctime>
 #include <vector>
 
+#include "stretto/base/statistics.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -22,12 +22,6 @@ void wait_for(const Rank& rank, const SignalCounter& counter, std::uint64_t at_l
     if (rank.aborted()) rank.throw_fault();
     rank.pause(polls);
   }
-}
-
-double percentile(std::vector<double>& values, double fraction) {
-  auto nth = values.begin() + static_cast<std::ptrdiff_t>(fraction * (values.size() - 1));
-  std::nth_element(values.begin(), nth, values.end());
-  return *nth;
 }
 
 // One token goes round: every rank but one waits at any time. The 10th percentile over laps is what
@@ -59,8 +53,8 @@ void ring(benchmark::State& state) {
     });
     state.SetIterationTime(run_seconds / kLaps);
   }
-  state.counters["p10_us"] = 1e6 * percentile(laps, 0.1);
-  state.counters["p50_us"] = 1e6 * percentile(laps, 0.5);
+  state.counters["p10_us"] = 1e6 * quantile(laps, 0.1);
+  state.counters["p50_us"] = 1e6 * median(laps);
 }
 BENCHMARK(ring)->ArgNames({"ranks", "hint"})->ArgsProduct({{2, 4, 8}, {0, 1}})->UseManualTime();
 

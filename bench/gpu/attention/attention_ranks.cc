@@ -116,7 +116,6 @@ std::vector<Row> rows() {
   return all;
 }
 
-double median(const std::vector<double>& ms) { return median_interval(ms).median; }
 
 Program alone(const Row& row) { return row.alone ? row.alone() : row.program(1); }
 

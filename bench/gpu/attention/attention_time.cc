@@ -301,8 +301,8 @@ std::string AttentionResult::to_string() const {
       config.products == ProductOrder::kAhead ? "" : fmt::format(" {}", name(config.products)));
   if (!error.empty()) return out + "FAILED: " + error;
   if (ms.empty()) return out + "ok";
-  double median = median_interval(ms).median;
-  return out + fmt::format("{:.4f} ms, {:.0f} TFLOP/s", median, flops() / median * 1e-9);
+  const double middle = median(ms);
+  return out + fmt::format("{:.4f} ms, {:.0f} TFLOP/s", middle, flops() / middle * 1e-9);
 }
 
 Json AttentionResult::to_json() const {
@@ -317,7 +317,7 @@ Json AttentionResult::to_json() const {
               {"tickets", config.tickets}};
   if (!error.empty()) out["error"] = error;
   if (!ms.empty()) {
-    out["tflops"] = flops() / median_interval(ms).median * 1e-9;
+    out["tflops"] = flops() / median(ms) * 1e-9;
     out["ms"] = ms;
   }
   return out;

@@ -204,7 +204,7 @@ class Comparison {
                           .samples = kCandidateSamples,
                           .calls_per_graph = calls_per_graph(shape_.bytes)});
     for (std::size_t i = 0; i < which.size(); ++i) {
-      which[i]->time.ms = median_interval(ms[i]).median;
+      which[i]->time.ms = median(ms[i]);
     }
     return *std::min_element(which.begin(), which.end(),
                              [](const auto* x, const auto* y) { return x->time.ms < y->time.ms; });

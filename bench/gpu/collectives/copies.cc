@@ -162,7 +162,7 @@ CopiesResult measure(const GpuWorld& world, Holder& holder, Waiters& waiters, co
 
 std::string CopiesResult::to_string() const {
   auto time = [](const std::vector<double>& us) {
-    return us.empty() ? "waits" : fmt::format("{:.1f} us", median_interval(us).median);
+    return us.empty() ? "waits" : fmt::format("{:.1f} us", median(us));
   };
   return fmt::format("{:28} {}, every SM held: {}{}, streams of the peer waiting: {}", copy,
                      time(idle_us), time(held_us), needed ? "" : " (not relied upon)",

@@ -2,18 +2,13 @@
 // (bench/gpu/results.py).
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "stretto/base/json.h"
+#include "stretto/base/statistics.h"
 
 namespace stretto::bench {
-
-inline double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
 
 // "NAME_ms" and "NAME_samples_ms"; "ms" and "samples_ms" where there is no name.
 inline void keep_samples(Json& out, const std::string& name, const std::vector<double>& ms) {

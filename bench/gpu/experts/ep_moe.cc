@@ -279,7 +279,6 @@ std::string EpMoeShape::to_string() const {
 }
 
 std::string EpMoeSamples::to_string(double flops) const {
-  auto median = [](const std::vector<double>& ms) { return median_interval(ms).median; };
   auto rate = [&](const std::vector<double>& ms) { return flops / median(ms) * 1e-9; };
   MedianInterval ratio = paired_ratio(sequence, ours);
   return fmt::format(

@@ -114,7 +114,7 @@ class Comparison {
       std::unique_ptr<Bound> made = checked(c);
       if (!made) continue;
       c.time.ms =
-          median_interval(timed(*made, calls_per_graph(), kCandidateSamples).ours_ms).median;
+          median(timed(*made, calls_per_graph(), kCandidateSamples).ours_ms);
       if (best && c.time.ms >= best_ms_) continue;
       best = std::move(made);
       best_ms_ = c.time.ms;

@@ -128,7 +128,7 @@ double time_config(GpuWorld& world, const Layer& layer, const GroupedConfig& con
   auto ms = time_gpu(world.device(0), world.stream(0), {ready.call()},
                      {.num_sets = kSets, .warmup_ms = 50, .samples = 15});
   ready.instance().wait();
-  return median_interval(ms.front()).median;
+  return median(ms.front());
 }
 
 int search_layer(GpuWorld& world, const Layer& layer, std::uint64_t seed) {

@@ -204,13 +204,13 @@ std::string MoeResult::to_string() const {
   std::string out = shape.to_string();
   if (samples) {
     auto rate = [&](const std::vector<double>& ms) {
-      return shape.flops() / median_interval(ms).median * 1e-9;
+      return shape.flops() / median(ms) * 1e-9;
     };
     out += fmt::format("\n  {}\n  TFLOP/s: ours {:.0f} gemm {:.0f} sequence {:.0f}",
                        samples->to_string(), rate(samples->ours), rate(samples->gemm),
                        rate(samples->sequence));
-    out += fmt::format("\n  tables {:.4f} ms, with them {:.4f}", median_interval(tables_ms).median,
-                       median_interval(with_tables_ms).median);
+    out += fmt::format("\n  tables {:.4f} ms, with them {:.4f}", median(tables_ms),
+                       median(with_tables_ms));
   }
   if (!chosen.empty()) out += "\n  chosen: " + chosen;
   for (const OverlapTime& t : configs) out += t.to_string();

@@ -1,10 +1,11 @@
 // What a GPU's memory gives in practice, for what is measured in shares of it.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
+#include "stretto/base/statistics.h"
 #include "stretto/gpu/gpu_world.h"
 
 namespace stretto::bench {
@@ -25,8 +26,7 @@ inline double copy_bandwidth(const GpuWorld& world) {
     stream.synchronize();
     ms.push_back(cuda::elapsed_ms(begin, end));
   }
-  std::nth_element(ms.begin(), ms.begin() + 6, ms.end());
-  return 2.0 * static_cast<double>(kBytes) / (ms[6] * 1e-3);
+  return 2.0 * static_cast<double>(kBytes) / (median(std::move(ms)) * 1e-3);
 }
 
 }  // namespace stretto::bench

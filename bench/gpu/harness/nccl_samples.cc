@@ -16,7 +16,7 @@ void add_configs(const std::vector<TriedConfig>& configs, Json& out) {
 }
 
 std::string NcclSamples::to_string(double bytes) const {
-  double ours = median_interval(ours_ms).median, nccl = median_interval(nccl_ms).median;
+  double ours = median(ours_ms), nccl = median(nccl_ms);
   MedianInterval ratio = paired_ratio(nccl_ms, ours_ms);
   return fmt::format(
       "ours {:9.2f} NCCL {:9.2f} us {:6.1f} {:6.1f} GB/s ratio {:.2f} [{:.2f}, {:.2f}]", ours * 1e3,

@@ -21,7 +21,7 @@ inline std::vector<double> search_times(GpuWorld& world, const std::vector<GpuCa
                      {.num_sets = num_sets, .warmup_ms = 100, .samples = 9});
   auto next = ms.begin();
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i]) medians[i] = median_interval(*next++).median;
+    if (calls[i]) medians[i] = median(*next++);
   }
   return medians;
 }

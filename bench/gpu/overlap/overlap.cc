@@ -146,7 +146,7 @@ class Comparison {
     auto ms = time_ranks(world_, calls,
                          {.num_sets = kNumSets, .warmup_ms = 50, .samples = kCandidateSamples});
     for (std::size_t i = 0; i < which.size(); ++i) {
-      which[i]->time.ms = median_interval(ms[i]).median;
+      which[i]->time.ms = median(ms[i]);
       which[i]->stands_out = i == 0 || paired_ratio(ms[0], ms[i]).low > 1;
     }
   }
@@ -226,7 +226,6 @@ MedianInterval OverlapSamples::hidden(const std::vector<double>& together) const
 }
 
 std::string OverlapSamples::to_string() const {
-  auto median = [](const std::vector<double>& ms) { return median_interval(ms).median; };
   MedianInterval ratio = speedup(), e = hidden();
   std::string out = fmt::format(
       "ours {:.4f} gemm {:.4f} nccl {:.4f} sequence {:.4f} ms | sequence/ours {:.3f} [{:.3f}, "

@@ -209,7 +209,7 @@ class Sweep {
     for (const Candidate& c : which_) calls.push_back(c.call);
     std::vector<double> medians;
     for (auto& ms : timed(calls, kCandidateSamples)) {
-      medians.push_back(median_interval(std::move(ms)).median);
+      medians.push_back(median(std::move(ms)));
     }
     auto fused_end = medians.begin() + static_cast<std::ptrdiff_t>(which_.size());
     auto best = std::min_element(medians.begin(), fused_end);
@@ -247,8 +247,6 @@ const char* name(SweepResult::Winner winner) {
   constexpr const char* kNames[] = {"fused", "NCCL", "own collective"};
   return kNames[static_cast<std::size_t>(winner)];
 }
-
-double median(const std::vector<double>& ms) { return median_interval(ms).median; }
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json_fields.h"
+#include "stretto/base/statistics.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/gpu_harness/gpu_program.h"
@@ -174,13 +175,11 @@ struct Errors {
     sum += error;
   }
   std::string to_string() {
-    std::sort(distances.begin(), distances.end());
     auto count = static_cast<double>(distances.size());
     double total = 0;
     for (double d : distances) total += d;
-    std::size_t p90 = std::min(distances.size() - 1, distances.size() * 9 / 10);
     return fmt::format("{:4} points: mean {:.3f} p90 {:.3f} bias {:+.3f}", distances.size(),
-                       total / count, distances[p90], sum / count);
+                       total / count, quantile(distances, 0.9), sum / count);
   }
 };
 
@@ -235,7 +234,7 @@ void measure_together(GpuWorld& world, std::span<Point> points, RandomFill& rand
         time_programs(world, programs, random,
                       {.samples = samples, .calls_per_graph = is_short ? kShortCalls : kLongCalls});
     for (std::size_t i = 0; i < timed.size(); ++i) {
-      timed[i]->measured_ms = median_interval(std::move(ms[i])).median;
+      timed[i]->measured_ms = median(std::move(ms[i]));
     }
   } catch (const Error& e) {
     for (Point* p : timed) p->error = e.what();

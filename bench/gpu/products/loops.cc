@@ -67,7 +67,7 @@ double LoopResult::roofline_ms() const {
   return 1e3 * std::max(bytes / kHbmBytesPerSecond, flops / kFlopsPerSecond);
 }
 
-double LoopResult::percent() const { return 100 * roofline_ms() / median_interval(ms).median; }
+double LoopResult::percent() const { return 100 * roofline_ms() / median(ms); }
 
 std::string LoopResult::to_string() const {
   std::string out = fmt::format("{:20} ", name);
@@ -75,7 +75,7 @@ std::string LoopResult::to_string() const {
   if (ms.empty()) return out + "right";
   return out +
          fmt::format("right, {:8.4f} ms, roofline {:.4f} ms ({}), {:5.1f} per cent{}",
-                     median_interval(ms).median, roofline_ms(),
+                     median(ms), roofline_ms(),
                      flops / kFlopsPerSecond > bytes / kHbmBytesPerSecond ? "tensor core" : "HBM",
                      percent(), percent() < kGood ? "  <-- below 80" : "");
 }

@@ -51,7 +51,7 @@ int run_part(const Settings& s, const std::vector<std::string>& files) {
         {.num_sets = ready.num_sets(), .warmup_ms = s.warmup_ms, .samples = s.samples});
     ready.instance().wait();
     if (rank.index() != 0) continue;
-    fmt::print("{}: {:.4f} ms\n", file, median_interval(ms).median);
+    fmt::print("{}: {:.4f} ms\n", file, median(ms));
     std::fflush(stdout);
     out["programs"].push_back({{"file", file}, {"ms", ms}});
   }

@@ -247,8 +247,8 @@ double most(const std::vector<double>& samples) {
   return samples.empty() ? 0 : *std::max_element(samples.begin(), samples.end());
 }
 
-double median(const std::vector<double>& samples) {
-  return samples.empty() ? 0 : median_interval(samples).median;
+double median_of_some(const std::vector<double>& samples) {
+  return samples.empty() ? 0 : median(samples);
 }
 
 }  // namespace
@@ -258,8 +258,8 @@ std::string StartupResult::to_string() const {
   return fmt::format(
       "{:20} cold {:.2f} s (NVRTC {:.2f}) | warm {:.1f} ms, at most {:.1f} (passes, proof and code "
       "{:.1f}, loading {:.1f}) | {} new m: {:.3f} ms, at most {:.3f} | {} compiled",
-      op, cold_s, nvrtc_s, median(warm_ms), most(warm_ms), median(code_ms), median(load_ms),
-      new_m_ms.size(), median(new_m_ms), most(new_m_ms), compiled);
+      op, cold_s, nvrtc_s, median_of_some(warm_ms), most(warm_ms), median_of_some(code_ms), median_of_some(load_ms),
+      new_m_ms.size(), median_of_some(new_m_ms), most(new_m_ms), compiled);
 }
 
 Json StartupResult::to_json() const {

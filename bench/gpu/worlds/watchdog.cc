@@ -86,7 +86,7 @@ WatchdogResult measure(GpuWorld& world, RandomFill& random, const Case& c, int s
 std::string WatchdogResult::to_string() const {
   MedianInterval r = ratio();
   return fmt::format("with {:.4f} without {:.4f} ms | with/without {:.4f} [{:.4f}, {:.4f}] | {}",
-                     median_interval(with_ms).median, median_interval(without_ms).median, r.median,
+                     median(with_ms), median(without_ms), r.median,
                      r.low, r.high, label);
 }
 

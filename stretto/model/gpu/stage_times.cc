@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "stretto/base/statistics.h"
 #include "stretto/model/gpu/gpu_forward_step.h"
 
 namespace stretto {
@@ -12,11 +13,6 @@ namespace {
 
 bool is_weight(const std::string& name) {
   return name != "cos" && name != "sin" && !name.ends_with("_cache");
-}
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
 }
 
 }  // namespace

@@ -91,9 +91,8 @@ class Calibration {
   // Median milliseconds of a launch; 0 where it does not run.
   double time(const Program& program, int calls_per_graph, const std::string& label) {
     try {
-      double ms = median_interval(
-                      time_program(world_, program, random_, {.calls_per_graph = calls_per_graph}))
-                      .median;
+      double ms =
+          median(time_program(world_, program, random_, {.calls_per_graph = calls_per_graph}));
       say(fmt::format("{:10.5f} ms {}", ms, label));
       return ms;
     } catch (const Error& e) {
@@ -173,8 +172,7 @@ class Calibration {
                                 from.on[next].address(), bytes);
         }
       };
-      return median_interval(time_ranks(world_, {call}, {.warmup_ms = 20, .samples = 20}).front())
-          .median;
+      return median(time_ranks(world_, {call}, {.warmup_ms = 20, .samples = 20}).front());
     };
     double large = copy(kLarge), small = copy(kSmall);
     say(fmt::format("{:10.5f} ms copy of 256 MiB, {:.5f} ms of 16 bytes, by the copy engines",

@@ -6,12 +6,11 @@
 #include <cblas.h>
 #include <time.h>
 
-#include <algorithm>
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "stretto/base/statistics.h"
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
 #include "stretto/executor/kernels/dot.h"
@@ -38,17 +37,11 @@ double seconds(const std::function<void()>& call) {
   return thread_seconds() - begin;
 }
 
-// Median of `ratios`, and the order statistics that bound it with 95 % confidence.
 void report_ratio(benchmark::State& state, const std::string& name, std::vector<double> ratios) {
-  std::sort(ratios.begin(), ratios.end());
-  double n = static_cast<double>(ratios.size());
-  auto at = [&](double rank) {
-    return ratios[static_cast<std::size_t>(std::clamp(rank, 0.0, n - 1))];
-  };
-  double half = 0.98 * std::sqrt(n);
-  state.counters[name] = at(n / 2);
-  state.counters[name + "_lo"] = at(std::floor(n / 2 - half));
-  state.counters[name + "_hi"] = at(std::ceil(n / 2 + half));
+  MedianInterval ratio = median_interval(std::move(ratios));
+  state.counters[name] = ratio.median;
+  state.counters[name + "_lo"] = ratio.low;
+  state.counters[name + "_hi"] = ratio.high;
 }
 
 // One operand or result as the bare calls see it.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 
 #include "stretto/base/errors.h"
@@ -142,24 +141,6 @@ std::vector<std::vector<double>> time_gpu(const cuda::Device& device, const cuda
     for (double& sample : of_one) sample /= options.num_sets;
   }
   return ms;
-}
-
-MedianInterval median_interval(std::vector<double> samples) {
-  STRETTO_CHECK(!samples.empty(), "a median of something");
-  std::sort(samples.begin(), samples.end());
-  auto n = static_cast<double>(samples.size());
-  auto at = [&](double rank) {
-    return samples[static_cast<std::size_t>(std::clamp(rank, 0.0, n - 1))];
-  };
-  double half = 0.98 * std::sqrt(n);
-  return {at(std::floor(n / 2)), at(std::floor(n / 2 - half)), at(std::ceil(n / 2 + half))};
-}
-
-MedianInterval paired_ratio(const std::vector<double>& theirs, const std::vector<double>& ours) {
-  STRETTO_CHECK(theirs.size() == ours.size(), "samples in pairs");
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(theirs[i] / ours[i]);
-  return median_interval(std::move(ratios));
 }
 
 }  // namespace stretto

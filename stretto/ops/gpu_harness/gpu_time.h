@@ -1,12 +1,13 @@
 // Measuring on a GPU so that the figure means something: clocks warmed up, buffers rotated past the
 // L2 cache, two contestants in turn call by call, work enqueued ahead of the device so that the
-// host's time does not count, and medians with their intervals.
+// host's time does not count.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <vector>
 
+#include "stretto/base/statistics.h"
 #include "stretto/runtime/cuda/device.h"
 #include "stretto/runtime/cuda/stream.h"
 
@@ -36,15 +37,5 @@ int num_buffer_sets(std::size_t bytes_per_set, std::size_t l2_bytes);
 std::vector<std::vector<double>> time_gpu(const cuda::Device& device, const cuda::Stream& stream,
                                           const std::vector<GpuCall>& contestants,
                                           const GpuTimeOptions& options);
-
-// Median of samples, and the order statistics that hold it with 95 % confidence (normal
-// approximation of the binomial distribution).
-struct MedianInterval {
-  double median = 0, low = 0, high = 0;
-};
-MedianInterval median_interval(std::vector<double> samples);
-
-// theirs / ours, sample by sample: above 1 where ours is faster.
-MedianInterval paired_ratio(const std::vector<double>& theirs, const std::vector<double>& ours);
 
 }  // namespace stretto

@@ -327,7 +327,7 @@ Contest time_against(const GpuWorld& world, const RanksCall& made, const RanksCa
   // Of some twenty contestants one is faster by the interval of one go by chance.
   for (int i = 0; i < 2 && out.won; ++i) {
     auto ms = time_ranks(world, calls, options);
-    if (i == 0) out.ms = median_interval(ms[0]).median;
+    if (i == 0) out.ms = median(ms[0]);
     if (!fastest) break;
     out.won = paired_ratio(ms[1], ms[0]).low > 1;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/statistics.h"
 #include "stretto/runtime/cuda/cublaslt_library.h"
 
 namespace stretto::cuda {
@@ -52,12 +53,6 @@ using Layout = LtOwned<cublasLtMatrixLayout_t, &CublasLtLibrary::layout_destroy>
 using Preference = LtOwned<cublasLtMatmulPreference_t, &CublasLtLibrary::preference_destroy>;
 
 const void* pointer(CUdeviceptr address) { return reinterpret_cast<const void*>(address); }
-
-double median(std::vector<double> values) {
-  auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 
