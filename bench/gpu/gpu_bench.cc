@@ -10,6 +10,7 @@
 //   gpu_bench loops [--held-out]      loops that no operator has, against their rooflines
 //   gpu_bench overlap --ranks P       fused operators against cuBLASLt and NCCL
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
+//   gpu_bench lot --ranks P           what is chosen without measuring, on shapes drawn by lot
 //   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
 //   gpu_bench ep-moe --ranks P        whole layers of spread experts, against launches of ours
 //   gpu_bench grouped                 grouped products in configs around the default
@@ -118,6 +119,10 @@ int run(int argc, char** argv) {
   padding->add_option("--routings", of_padding.routings, "random ones, of which the mean is taken")
       ->check(CLI::PositiveNumber);
   auto* sweep = app.add_subcommand("sweep", "fused operators from 1 to 32768 rows");
+  auto* lot = app.add_subcommand("lot", "what is chosen without measuring, on shapes by lot");
+  lot->add_option("--count", s.count, "shapes that the seed draws")->check(CLI::PositiveNumber);
+  lot->add_option("--machine", s.calibrated, "what is predicted on; default: the built-in one");
+  lot->add_flag("--compile", s.compile_only, "choices and their kernels alone; needs no GPU");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
   auto* exchange = app.add_subcommand("exchange", "dispatch and combine against NCCL");
   for (auto* command : {gemm, suite, fp8, overlap}) {
@@ -128,11 +133,13 @@ int run(int argc, char** argv) {
                    "of moe, ep-moe; 2 and more: of overlap, collectives, exchange")
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");
-  for (auto* command : {overlap, moe, ep_moe, sweep, collectives, exchange}) {
+  for (auto* command : {overlap, moe, ep_moe, sweep, lot, collectives, exchange}) {
     const int fewest = command == moe || command == ep_moe ? 1 : 2;
     command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(fewest, 8));
-    if (command != sweep) command->add_flag("--quick", s.quick, "fewer shapes and configs");
-    command->add_option("--only", s.only, "shapes whose text contains this");
+    if (command != sweep && command != lot) {
+      command->add_flag("--quick", s.quick, "fewer shapes and configs");
+    }
+    if (command != lot) command->add_option("--only", s.only, "shapes whose text contains this");
     command->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
     command->add_option("-o,--out", s.out, "JSON with every sample");
   }
@@ -253,6 +260,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (sweep->parsed()) return run_sweep(s);
+  if (lot->parsed()) return run_lot(s);
   if (watchdog->parsed()) return run_watchdog(s);
   if (processes->parsed()) return run_world_of_processes(s, of_processes);
   if (programs->parsed()) return run_program_files(s, program_files, is_part);

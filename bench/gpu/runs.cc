@@ -17,6 +17,7 @@
 #include "bench/gpu/experts/moe.h"
 #include "bench/gpu/harness/check.h"
 #include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/lot/lot.h"
 #include "bench/gpu/overlap/overlap.h"
 #include "bench/gpu/overlap/sweep.h"
 #include "bench/gpu/products/gemm_compare.h"
@@ -304,6 +305,24 @@ int run_sweep(const Settings& s) {
     ++all;
   });
   return report.finish("sweep", fmt::format("fused won {} of {}", fused, all));
+}
+
+int run_lot(const Settings& s) {
+  const LotOptions options{
+      .count = s.count, .samples = s.samples, .seed = s.seed, .machine = s.calibrated};
+  const std::vector<LotChoice> choices = lot_choices(s.world_size, options);
+  if (s.compile_only) {
+    for (const LotChoice& c : choices) {
+      fmt::print("{:44} {} | {}\n", c.shape.to_string(), c.config + c.error, c.shape.rank.label);
+    }
+    return compile_programs(lot_programs(choices), s.proof);
+  }
+  GpuWorld world({.size = s.world_size});
+  Report report(world, s, {"cublaslt", "nccl"});
+  report.json()["count"] = s.count;
+  compile_ahead(lot_programs(choices));
+  measure_lot(world, choices, options, [&](const LotResult& r) { report.keep("lot", r); });
+  return report.finish("lot", fmt::format("{} shapes", choices.size()));
 }
 
 int run_collectives(const Settings& s) {

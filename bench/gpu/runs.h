@@ -30,6 +30,7 @@ struct Settings {
   bool quick = false, graph = false, proof = false, sweep = false, profile = false;
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
   int samples = 60;
+  int count = 96;  // shapes of lot
   double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while
   int rest_ms = 300;                // programs, before each: else what ran before it sets its clock
   std::vector<int> ranks = {1, 2};  // predict-points
@@ -49,6 +50,7 @@ int run_overlap(const Settings& s);
 int run_moe(const Settings& s);
 int run_ep_moe(const Settings& s);
 int run_sweep(const Settings& s);
+int run_lot(const Settings& s);
 int run_collectives(const Settings& s);
 int run_exchange(const Settings& s);
 int run_attention_suite(const Settings& s, bool checks);
