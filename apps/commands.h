@@ -15,6 +15,7 @@ struct CommandFailed {
 };
 
 void add_generate_command(CLI::App& app);
+void add_serve_command(CLI::App& app);
 void add_score_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
 void add_prove_command(CLI::App& app);

@@ -13,6 +13,7 @@ STRETTO_PACKAGES=(
   libxsmm-dev            # baseline of the CPU matrix benchmark
   libonig-dev            # regular expressions of tokenizers, the library Hugging Face uses
   libutf8proc-dev        # Unicode normalisation of tokenizers
+  libboost-dev           # Beast and Asio: HTTP of the server
   libboost-context-dev   # threads of the simulated GPU (docs/simulated_gpu.md)
 )
 STRETTO_CHECK_PACKAGES=(

@@ -8,7 +8,8 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/engine/host_memory.h"
-#include "stretto/engine/stop_matcher.h"
+#include "stretto/engine/text_stream.h"
+#include "stretto/engine/token_loop.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/weights.h"
@@ -25,99 +26,64 @@ double seconds_since(Clock::time_point begin) {
 }
 
 // One request on one rank, from the prompt to the token that ends it.
-class Session {
+class Session final : public TokenVisitor {
  public:
+  using OnStep = std::function<void(std::int64_t, std::span<const float>)>;
+
   Session(Transformer& model, const ModelFiles& files, const GenerateRequest& request)
       : model_(model),
-        files_(files),
         request_(request),
-        sampler_(request.sampling),
-        stream_(files.tokenizer),
-        stops_(request.stop),
-        history_(request.prompt) {}
+        text_(files.tokenizer,
+              {.stop = request.stop,
+               .ends = request.ignore_eos ? std::vector<int>() : files.generation.eos_token_ids,
+               .max_tokens = request.max_tokens}) {}
 
-  GenerateResult run(const OnText& on_text,
-                     const std::function<void(std::int64_t, std::span<const float>)>& on_logits) {
-    model_.reset();
-    Clock::time_point begin = Clock::now();
-    std::span<const float> logits = model_.forward(request_.prompt);
-    result_.prefill_seconds = seconds_since(begin);
-    begin = Clock::now();
-    for (std::int64_t step = 0; result_.finish_reason.empty(); ++step) {
-      if (on_logits) on_logits(step, logits);
-      int token = choose(logits);
-      tell(take(token), on_text);
-      if (!result_.finish_reason.empty()) break;
-      if (!on_logits && leaves_choice()) {
-        go_on_from(token, on_text);
-      } else {
-        logits = model_.forward({&token, 1});
-      }
-    }
-    result_.decode_seconds = seconds_since(begin);
+  GenerateResult run(const OnText& on_text, const OnStep& on_logits) {
+    on_text_ = on_text;
+    on_logits_ = on_logits;
+    begin_ = Clock::now();
+    run_tokens(model_, request_.prompt, request_.sampling, {.max_tokens = request_.max_tokens},
+               *this);
+    result_.decode_seconds = seconds_since(begin_);
     return std::move(result_);
   }
 
- private:
-  bool leaves_choice() {
-    const SamplingParams& p = request_.sampling;
-    return p.temperature == 0 && p.repetition_penalty == 1 && model_.chooses_tokens();
+  bool needs_logits() const override { return static_cast<bool>(on_logits_); }
+  void on_prompt_done() override {
+    result_.prefill_seconds = seconds_since(begin_);
+    begin_ = Clock::now();
   }
-
-  // To the end, the model choosing.
-  void go_on_from(int token, const OnText& on_text) {
-    auto taken = static_cast<std::int64_t>(result_.token_ids.size());
-    model_.greedy(token, request_.max_tokens - taken, [&](int choice) {
-      tell(take(choice), on_text);
-      return result_.finish_reason.empty();
-    });
-  }
-
-  static void tell(const std::string& piece, const OnText& on_text) {
-    if (on_text && !piece.empty()) on_text(piece);
-  }
-
-  int choose(std::span<const float> logits) {
-    scratch_.assign(logits.begin(), logits.end());
-    return sampler_.sample(scratch_, history_);
-  }
-
-  // Appends the token; returns the text that is now certain.
-  std::string take(int token) {
+  bool on_token(int token, std::span<const float> logits) override {
+    if (on_logits_) on_logits_(static_cast<std::int64_t>(result_.token_ids.size()), logits);
     result_.token_ids.push_back(token);
-    history_.push_back(token);
-    const std::vector<int>& eos = files_.generation.eos_token_ids;
-    std::string piece;
-    if (!request_.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
-      result_.finish_reason = "eos";
-    } else {
-      piece = stops_.push(stream_.push(token));
-      if (stops_.stopped()) {
-        result_.finish_reason = "stop";
-      } else if (static_cast<std::int64_t>(result_.token_ids.size()) == request_.max_tokens) {
-        result_.finish_reason = "length";
-      }
-    }
-    if (!result_.finish_reason.empty() && !stops_.stopped()) {
-      piece += stops_.push(stream_.finish());
-      if (stops_.stopped()) {
-        result_.finish_reason = "stop";
-      } else {
-        piece += stops_.finish();
-      }
-    }
+    std::string piece = text_.push(token);
+    if (on_text_ && !piece.empty()) on_text_(piece);
     result_.text += piece;
-    return piece;
+    result_.finish_reason = reason(text_.end());
+    return text_.end() == TextStream::End::kNone;
+  }
+
+ private:
+  static const char* reason(TextStream::End end) {
+    switch (end) {
+      case TextStream::End::kToken:
+        return "eos";
+      case TextStream::End::kStop:
+        return "stop";
+      case TextStream::End::kLength:
+        return "length";
+      case TextStream::End::kNone:
+        break;
+    }
+    return "";
   }
 
   Transformer& model_;
-  const ModelFiles& files_;
   const GenerateRequest& request_;
-  Sampler sampler_;
-  StreamDecoder stream_;
-  StopMatcher stops_;
-  std::vector<int> history_;
-  std::vector<float> scratch_;
+  TextStream text_;
+  OnText on_text_;
+  OnStep on_logits_;
+  Clock::time_point begin_;
   GenerateResult result_;
 };
 
@@ -277,9 +243,15 @@ void Engine::with_model(std::int64_t capacity, const UseModel& use) {
   });
 }
 
+void Engine::run_model(std::int64_t capacity, const RunModel& body) {
+  if (options_.data_groups > 1) throw UserError("data groups have requests of their own");
+  with_model(capacity,
+             [&](const Seat& seat, Transformer& model) { body(seat.rank, seat.host, model); });
+}
+
 GenerateResult Engine::serve(const Seat& seat, Transformer& model, const GenerateRequest& request,
                              const OnText& on_text, const OnLogits& on_logits) const {
-  std::function<void(std::int64_t, std::span<const float>)> logits_seen;
+  Session::OnStep logits_seen;
   if (on_logits) {
     logits_seen = [&](std::int64_t step, std::span<const float> logits) {
       on_logits(seat.rank, step, logits);

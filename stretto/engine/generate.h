@@ -100,6 +100,12 @@ class Engine {
   Score score(const std::vector<std::vector<int>>& documents,
               const std::function<void(std::size_t done)>& progress = {});
 
+  // Runs `body` on every rank with a model of its own whose cache holds `capacity` tokens, or once
+  // with one that drives all GPUs, as rank 0 and without a host. UserError where the model does not
+  // fit the memory, or with several data groups.
+  using RunModel = std::function<void(int rank, Rank* host, Transformer& model)>;
+  void run_model(std::int64_t capacity, const RunModel& body);
+
   // Whether results come out in this process: it has rank 0.
   bool reports() const;
 

@@ -11,7 +11,7 @@ namespace stretto {
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key);
 
-// Uniform in [0, 1) with 53 bits, from draw number `counter` of `seed`.
-double philox_uniform(std::uint64_t seed, std::uint64_t counter);
+// Uniform in [0, 1) with 53 bits, from draw number `counter` of `seed`; of each `stream` another.
+double philox_uniform(std::uint64_t seed, std::uint64_t counter, std::uint32_t stream = 0);
 
 }  // namespace stretto

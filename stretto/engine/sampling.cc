@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "stretto/base/errors.h"
 #include "stretto/engine/philox.h"
@@ -42,6 +43,11 @@ void SamplingParams::validate() const {
   check_range("top_p", top_p, 0, 1);
   check_range("min_p", min_p, 0, 1);
   check_range("repetition_penalty", repetition_penalty, 1e-3, 1e3);
+  check_range("presence_penalty", presence_penalty, -2, 2);
+  check_range("frequency_penalty", frequency_penalty, -2, 2);
+  for (const auto& [token, bias] : logit_bias) check_range("logit_bias", bias, -100, 100);
+  if (min_tokens < 0)
+    throw UserError(fmt::format("min_tokens: need 0 or more, got {}", min_tokens));
 }
 
 Sampler::Sampler(const SamplingParams& params) : params_(params) { params_.validate(); }
@@ -65,9 +71,13 @@ int argmax(std::span<const float> logits) {
   return static_cast<int>(best);
 }
 
-int Sampler::sample(std::span<float> logits, std::span<const int> history) {
+int Sampler::sample(std::span<float> logits, std::span<const int> history,
+                    std::size_t num_generated) {
+  STRETTO_CHECK(num_generated <= history.size(), "more tokens were generated than there are");
   argmax(logits);  // refuses what is not a distribution before anything is changed
+  restrict_to_allowed(logits, num_generated);
   penalize(logits, history);
+  penalize_generated(logits, history.last(num_generated));
   int greedy = argmax(logits);
   if (params_.temperature == 0) return greedy;
   float best = logits[static_cast<std::size_t>(greedy)];
@@ -83,6 +93,47 @@ int Sampler::sample(std::span<float> logits, std::span<const int> history) {
     }
   }
   return draw(logits);
+}
+
+// Where nothing would be left, ends stay: a text that must not end yet, and can do nothing else.
+void Sampler::restrict_to_allowed(std::span<float> logits, std::size_t num_generated) {
+  auto at = [&](int id) -> float& {
+    STRETTO_CHECK(id >= 0 && static_cast<std::size_t>(id) < logits.size(),
+                  fmt::format("token {} is outside the vocabulary", id));
+    return logits[static_cast<std::size_t>(id)];
+  };
+  if (!params_.allowed_tokens.empty()) {
+    seen_.resize(logits.size());
+    for (int id : params_.allowed_tokens) {
+      at(id);  // which checks it
+      seen_[static_cast<std::size_t>(id)] = true;
+    }
+    bool any = false;
+    for (std::size_t i = 0; i < logits.size(); ++i) any |= seen_[i] && logits[i] != kDropped;
+    for (std::size_t i = 0; any && i < logits.size(); ++i) {
+      if (!seen_[i]) logits[i] = kDropped;
+    }
+    for (int id : params_.allowed_tokens) seen_[static_cast<std::size_t>(id)] = false;
+  }
+  for (const auto& [id, bias] : params_.logit_bias) at(id) += bias;
+  if (static_cast<std::int64_t>(num_generated) >= params_.min_tokens) return;
+  std::vector<std::pair<int, float>> dropped;
+  for (int id : params_.ends) {
+    dropped.emplace_back(id, at(id));
+    at(id) = kDropped;
+  }
+  bool any = std::any_of(logits.begin(), logits.end(), [](float x) { return x != kDropped; });
+  for (auto it = dropped.rbegin(); !any && it != dropped.rend(); ++it) at(it->first) = it->second;
+}
+
+void Sampler::penalize_generated(std::span<float> logits, std::span<const int> generated) const {
+  if (params_.presence_penalty == 0 && params_.frequency_penalty == 0) return;
+  std::map<int, int> counts;
+  for (int id : generated) ++counts[id];
+  for (const auto& [id, count] : counts) {
+    logits[static_cast<std::size_t>(id)] -=
+        static_cast<float>(params_.presence_penalty + count * params_.frequency_penalty);
+  }
 }
 
 void Sampler::penalize(std::span<float> logits, std::span<const int> history) {
@@ -143,7 +194,8 @@ void Sampler::keep_top_p(std::span<float> logits) {
 
 // Inverts the cumulative distribution in order of id.
 int Sampler::draw(std::span<const float> logits) {
-  double target = philox_uniform(params_.seed, num_draws_++) * total_weight(logits, 0.0f);
+  double target =
+      philox_uniform(params_.seed, num_draws_++, params_.choice) * total_weight(logits, 0.0f);
   double mass = 0;
   std::size_t last = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {

@@ -317,5 +317,68 @@ TEST(LogSoftmax, AgreesWithLongDoubleAndSumsToOne) {
   }
 }
 
+// What the OpenAI API adds, by its definitions.
+TEST(Restrictions, PenaltiesCountWhatWasGenerated) {
+  SamplingParams params{.presence_penalty = 0.5, .frequency_penalty = 0.25};
+  const std::vector<int> history = {0, 0, 0, 1, 1, 2};  // the last three were generated
+  Logits logits = {1.0f, 1.6f, 1.7f, 0.9f};             // less 0, 0.5 + 2 * 0.25, 0.5 + 0.25, 0
+  EXPECT_EQ(Sampler(params).sample(logits, history, 3), 0);
+  EXPECT_FLOAT_EQ(logits[1], 0.6f);
+  EXPECT_FLOAT_EQ(logits[2], 0.95f);
+  params.presence_penalty = params.frequency_penalty = -2;
+  logits = {1.0f, 0.0f, 0.0f, 0.9f};
+  EXPECT_EQ(Sampler(params).sample(logits, history, 3), 1);
+}
+
+TEST(Restrictions, BiasAndAllowedTokensDecideWhatIsLeft) {
+  Logits logits = {3, 2, 1, 0};
+  EXPECT_EQ(Sampler({.logit_bias = {{3, 100.0f}}}).sample(logits, {}), 3);
+  logits = {3, 2, 1, 0};
+  EXPECT_EQ(Sampler({.allowed_tokens = {3, 2}}).sample(logits, {}), 2);
+  EXPECT_EQ(logits[0], -kInfinity);
+  logits = {3, 2, -kInfinity, -kInfinity};  // what is allowed cannot be drawn: then all may
+  EXPECT_EQ(Sampler({.allowed_tokens = {3, 2}}).sample(logits, {}), 0);
+}
+
+TEST(Restrictions, EndsComeNotBeforeTheLeastTokens) {
+  Sampler sampler({.min_tokens = 2, .ends = {0}});
+  const std::vector<int> history = {1, 1};
+  for (std::size_t generated : {std::size_t{0}, std::size_t{1}, std::size_t{2}}) {
+    Logits logits = {3, 2, 1};
+    EXPECT_EQ(sampler.sample(logits, history, generated), generated < 2 ? 1 : 0);
+  }
+  Logits alone = {3, -kInfinity, -kInfinity};  // nothing else is left
+  EXPECT_EQ(sampler.sample(alone, history, 0), 0);
+}
+
+TEST(Restrictions, ChoicesOfOneSeedDrawDifferently) {
+  const std::uint64_t seed = test_seed();
+  std::set<std::vector<int>> all;
+  for (std::uint32_t choice = 0; choice < 4; ++choice) {
+    std::vector<int> draws;
+    for (int again = 0; again < 2; ++again) {
+      Sampler sampler({.temperature = 1, .seed = seed, .choice = choice});
+      std::vector<int> now;
+      for (int i = 0; i < 32; ++i) {
+        Logits even(100, 0.0f);
+        now.push_back(sampler.sample(even, {}));
+      }
+      if (again == 1) {
+        EXPECT_EQ(now, draws);
+      }
+      draws = now;
+    }
+    all.insert(draws);
+  }
+  EXPECT_EQ(all.size(), 4u) << "seed " << seed;
+}
+
+TEST(Restrictions, RangesAreChecked) {
+  EXPECT_THROW(Sampler({.presence_penalty = 2.1}), UserError);
+  EXPECT_THROW(Sampler({.frequency_penalty = -2.1}), UserError);
+  EXPECT_THROW(Sampler({.logit_bias = {{0, 101.0f}}}), UserError);
+  EXPECT_THROW(Sampler({.min_tokens = -1}), UserError);
+}
+
 }  // namespace
 }  // namespace stretto

@@ -10,8 +10,12 @@ namespace {
 
 constexpr std::size_t kNone = std::string::npos;
 
-// Where the stop begins that is completed first, the longest of those; kNone when none is complete.
-std::size_t first_stop(const std::string& text, const std::vector<std::string>& stops) {
+struct Found {
+  std::size_t begin = kNone, end = kNone;
+};
+
+// The stop that is completed first, the longest of those; begins at kNone when none is complete.
+Found first_stop(const std::string& text, const std::vector<std::string>& stops) {
   std::size_t begin = kNone;
   std::size_t end = kNone;
   for (const std::string& stop : stops) {
@@ -23,7 +27,7 @@ std::size_t first_stop(const std::string& text, const std::vector<std::string>& 
       end = stop_end;
     }
   }
-  return begin;
+  return {begin, end};
 }
 
 // Length of the longest end of `text` that is a proper beginning of some stop.
@@ -48,10 +52,11 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
 std::string StopMatcher::push(std::string_view piece) {
   if (stopped_) return {};
   held_ += piece;
-  std::size_t stop = first_stop(held_, stops_);
-  if (stop != kNone) {
+  Found found = first_stop(held_, stops_);
+  if (found.begin != kNone) {
     stopped_ = true;
-    return std::exchange(held_, {}).substr(0, stop);
+    stop_ = held_.substr(found.begin, found.end - found.begin);
+    return std::exchange(held_, {}).substr(0, found.begin);
   }
   std::size_t certain = held_.size() - unfinished(held_, stops_);
   std::string text = held_.substr(0, certain);

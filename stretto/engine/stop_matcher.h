@@ -24,10 +24,11 @@ class StopMatcher {
   std::string finish();
 
   bool stopped() const { return stopped_; }
+  const std::string& stop() const { return stop_; }  // which one it was
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  std::string held_, stop_;
   bool stopped_ = false;
 };
 

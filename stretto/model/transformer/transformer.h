@@ -60,6 +60,12 @@ class Transformer {
   using Visit = std::function<void(std::int64_t, std::span<const float>)>;
   void forward_each(std::span<const int> tokens, const Visit& visit);
 
+  // Makes every step ready that forward() may take: proved, compiled, its memory allocated.
+  // Collective on CPU ranks.
+  void prepare_steps() {
+    for (std::int64_t bound : bounds_) step_for(bound);
+  }
+
   // One step of the other data groups, in which this one has no tokens; false where none has any,
   // and then in all groups at once. A group that is done calls it until then. Collective.
   bool step_with_others();

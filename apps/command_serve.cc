@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "apps/commands.h"
+#include "apps/model_options.h"
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
+#include "stretto/runtime/atomic_file.h"
+#include "stretto/server/server.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::size_t kMostKeyBytes = std::size_t{1} << 20;
+
+struct ServeOptions {
+  ModelOptions model;
+  ServerOptions server;
+  ServingOptions serving;
+  std::string ready_file, api_key_file;
+  double shutdown_timeout_s = 10;
+  bool no_access_log = false;
+};
+
+// Streams hold a descriptor each.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // what stays is enough for fewer
+}
+
+// One key a line.
+void read_keys(const std::string& path, std::vector<std::string>& keys) {
+  if (path.empty()) return;
+  std::string text = read_file(path, kMostKeyBytes);
+  std::size_t before = keys.size();
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string key = text.substr(at, end - at);
+    if (key.ends_with('\r')) key.pop_back();
+    if (!key.empty()) keys.push_back(key);
+    at = end + 1;
+  }
+  if (keys.size() == before) throw UserError(fmt::format("{}: holds no API key", path));
+}
+
+std::string served_name(const ServeOptions& options) {
+  if (!options.server.model_name.empty()) return options.server.model_name;
+  std::filesystem::path path = std::filesystem::absolute(options.model.model).lexically_normal();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+void serve(ServeOptions& options) {
+  if (options.model.dp > 1) {
+    throw UserError("--dp: a server has one group of ranks; start one server for each group");
+  }
+  if (options.model.launcher.processes()) {
+    throw UserError("--launcher processes: the ranks of a server are threads of one process");
+  }
+  if (!options.ready_file.empty()) check_writable(options.ready_file);
+  read_keys(options.api_key_file, options.server.api_keys);
+  raise_descriptor_limit();
+  options.server.model_name = served_name(options);
+  options.server.version = STRETTO_VERSION;
+  options.server.access_log = !options.no_access_log;
+  options.server.shutdown_timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options.shutdown_timeout_s * 1000));
+  ModelFiles files = open_model(options.model);
+  activation_dtype(options.model.dtype, files.config);
+  ServingEngine engine(files, engine_options(options.model, files), options.serving);
+  Server server(files, engine, options.server);  // a port that is taken shows before the wait
+  say("stretto: loading {} ({} ranks, {})\n", options.model.model, options.model.num_ranks(),
+      options.model.device);
+  engine.wait_until_ready();
+  say("stretto: ready, context {} tokens\n", engine.max_model_len());
+  if (!options.ready_file.empty()) {
+    AtomicFile file(options.ready_file);
+    file.write(server.url() + "\n");
+    file.commit();
+  }
+  fmt::print("listening on {}\n", server.url());
+  std::fflush(stdout);
+  server.run();
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  auto options = std::make_shared<ServeOptions>();
+  CLI::App* command = app.add_subcommand(
+      "serve", "Answer completion requests over HTTP, as the OpenAI API has them");
+  add_model_options(command, options->model);
+  ServerOptions& server = options->server;
+  command->add_option("--host", server.host, "address to listen on")
+      ->envname("STRETTO_HOST")
+      ->capture_default_str();
+  command->add_option("--port", server.port, "port to listen on; 0: a free one")
+      ->envname("STRETTO_PORT")
+      ->capture_default_str();
+  command->add_option("--served-model-name", server.model_name,
+                      "the model's name in requests and answers; default: its directory's");
+  command
+      ->add_option("--max-model-len", options->serving.max_model_len,
+                   "most tokens of a prompt with its answer; 0: the model's")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--max-queue", options->serving.max_queue,
+                   "requests that may wait; beyond, clients are told to come again")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--api-key", server.api_keys, "a key that clients must show; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--api-key-file", options->api_key_file, "a file with such keys, one a line");
+  command
+      ->add_option("--shutdown-timeout", options->shutdown_timeout_s,
+                   "seconds that answers may still take after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command->add_option("--ready-file", options->ready_file,
+                      "a file that gets the server's URL once it is ready");
+  command->add_flag("--no-access-log", options->no_access_log, "no line for each request");
+  command->callback([options] { serve(*options); });
+}
+
+}  // namespace stretto

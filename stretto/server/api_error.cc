@@ -1,0 +1,43 @@
+#include "stretto/server/api_error.h"
+
+#include "stretto/base/json.h"
+
+namespace stretto {
+
+ApiError::ApiError(int status, const std::string& message, std::string param)
+    : std::runtime_error(message), status_(status), param_(std::move(param)) {}
+
+const char* ApiError::type() const {
+  switch (status_) {
+    case 400:
+      return "BadRequestError";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "NotFoundError";
+    case 405:
+      return "MethodNotAllowed";
+    case 429:
+      return "RateLimitError";
+    case 501:
+      return "NotImplementedError";
+    case 503:
+      return "ServiceUnavailable";
+    default:
+      return "InternalServerError";
+  }
+}
+
+std::string ApiError::body() const {
+  Json param = param_.empty() ? Json(nullptr) : Json(param_);
+  return to_line(
+      {{"error", {{"message", what()}, {"type", type()}, {"param", param}, {"code", status_}}}});
+}
+
+HttpResponse ApiError::response() const {
+  HttpResponse out{.status = status_, .body = body()};
+  if (status_ == 429 || status_ == 503) out.headers = {{"Retry-After", "1"}};
+  return out;
+}
+
+}  // namespace stretto

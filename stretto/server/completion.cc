@@ -1,0 +1,411 @@
+#include "stretto/server/completion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+#include <utility>
+
+#include "stretto/base/errors.h"
+#include "stretto/server/api_error.h"
+
+namespace stretto {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point a,
+                       std::chrono::steady_clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+std::int64_t num_code_points(const std::string& text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+// JSON has no infinity; vLLM writes this.
+double finite(double logprob) { return std::max(logprob, -9999.0); }
+
+std::uint64_t drawn_seed() {
+  std::random_device device;
+  return device();  // 32 bits, which every reader of JSON keeps
+}
+
+}  // namespace
+
+Completion::Completion(const AnswerContext& context, std::string id, CompletionRequest request,
+                       std::shared_ptr<HttpExchange> exchange, OnDone on_done)
+    : context_(context),
+      id_(std::move(id)),
+      request_(std::move(request)),
+      exchange_(std::move(exchange)),
+      on_done_(std::move(on_done)),
+      created_(static_cast<std::int64_t>(std::time(nullptr))),
+      arrived_(Clock::now()) {
+  if (!request_.has_seed) request_.sampling.seed = drawn_seed();
+}
+
+std::vector<int> Completion::tokenize(const CompletionRequest::Prompt& prompt) const {
+  const auto* text = std::get_if<std::string>(&prompt);
+  std::vector<int> ids = text != nullptr
+                             ? context_.files.tokenizer.encode(*text, request_.add_special_tokens)
+                             : std::get<std::vector<int>>(prompt);
+  if (!request_.truncate_prompt_tokens) return ids;
+  const std::int64_t asked = *request_.truncate_prompt_tokens;
+  const std::int64_t room = context_.engine.max_model_len() - 1;
+  const std::int64_t keep = asked < 0 ? room : asked;
+  if (keep > room) {
+    throw ApiError(400,
+                   fmt::format("truncate_prompt_tokens: {} tokens leave no room for an answer, the "
+                               "context has {}",
+                               keep, room + 1),
+                   "truncate_prompt_tokens");
+  }
+  if (static_cast<std::int64_t>(ids.size()) > keep) ids.erase(ids.begin(), ids.end() - keep);
+  return ids;
+}
+
+void Completion::start() {
+  for (const CompletionRequest::Prompt& prompt : request_.prompts) {
+    prompts_.push_back(tokenize(prompt));
+    const auto* text = std::get_if<std::string>(&prompt);
+    prompt_texts_.push_back(
+        text != nullptr && !request_.truncate_prompt_tokens
+            ? *text
+            : context_.files.tokenizer.decode(prompts_.back(), request_.skip_special_tokens));
+  }
+  const std::int64_t room = context_.engine.max_model_len();
+  for (const std::vector<int>& prompt : prompts_) {
+    auto count = static_cast<std::int64_t>(prompt.size());
+    if (prompt.empty()) throw ApiError(400, "prompt: has no tokens", "prompt");
+    if (count + 1 <= room) continue;
+    throw ApiError(400,
+                   fmt::format("maximum context length is {} tokens, you asked for {} ({} prompt + "
+                               "{} completion)",
+                               room, count + request_.max_tokens, count, request_.max_tokens),
+                   "prompt");
+  }
+  for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+    for (int number = 0; number < request_.n; ++number) make_choice(prompt, number);
+  }
+  num_open_ = choices_.size();
+  std::vector<std::shared_ptr<ServedRequest>> served;
+  for (const auto& choice : choices_) served.push_back(choice->served);
+  try {
+    context_.engine.submit(served);
+  } catch (const EngineBusy& e) {
+    bool is_dead = !context_.engine.state().died_of.empty();
+    if (!is_dead) context_.metrics.count_refused();
+    throw ApiError(is_dead ? 503 : 429, e.what());
+  } catch (const UserError& e) {
+    throw ApiError(400, e.what());
+  }
+  for (const std::vector<int>& prompt : prompts_) {
+    context_.metrics.count_prompt(static_cast<std::int64_t>(prompt.size()));
+  }
+  if (request_.stream) begin_stream();
+  exchange_->on_gone([weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->cancel();
+  });
+}
+
+// The head goes out when the request is taken, whoever comes first.
+void Completion::begin_stream() {
+  std::call_once(head_sent_, [&] {
+    exchange_->begin_stream(
+        {.content_type = "text/event-stream; charset=utf-8",
+         .headers = {
+             {"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", id_}}});
+  });
+}
+
+std::vector<int> Completion::ends() const {
+  std::vector<int> out = request_.stop_token_ids;
+  const std::vector<int>& eos = context_.files.generation.eos_token_ids;
+  if (!request_.ignore_eos) out.insert(out.end(), eos.begin(), eos.end());
+  return out;
+}
+
+void Completion::make_choice(std::size_t prompt, int number) {
+  auto choice = std::make_unique<Choice>();
+  choice->index = static_cast<int>(prompt) * request_.n + number;
+  choice->prompt = prompt;
+  const auto room =
+      context_.engine.max_model_len() - static_cast<std::int64_t>(prompts_[prompt].size());
+  choice->stream = std::make_unique<TextStream>(
+      context_.files.tokenizer,
+      TextStreamOptions{.stop = request_.stop,
+                        .keeps_stop = request_.include_stop_str_in_output,
+                        .ends = ends(),
+                        .max_tokens = std::min(request_.max_tokens, room),
+                        .min_tokens = request_.min_tokens,
+                        .skip_special_tokens = request_.skip_special_tokens});
+  choice->served = served_for(*choice, number);
+  choices_.push_back(std::move(choice));
+}
+
+std::shared_ptr<ServedRequest> Completion::served_for(Choice& choice, int number) {
+  auto served = std::make_shared<ServedRequest>();
+  served->prompt = prompts_[choice.prompt];
+  served->max_tokens = request_.max_tokens;
+  served->sampling = request_.sampling;
+  served->sampling.choice = static_cast<std::uint32_t>(number);
+  served->sampling.ends = ends();
+  served->num_logprobs = request_.logprobs.value_or(-1);
+  served->num_prompt_logprobs = std::max(request_.echo ? request_.logprobs.value_or(-1) : -1,
+                                         request_.prompt_logprobs.value_or(-1));
+  auto self = shared_from_this();
+  served->on_start = [self, &choice] { self->start_choice(choice); };
+  served->on_prompt = [self, &choice](const TokenLogprob& t) { self->take_prompt(choice, t); };
+  served->on_token = [self, &choice](const TokenLogprob& t) { return self->take(choice, t); };
+  served->on_end = [self, &choice](ServedRequest::End end, const std::string& what) {
+    self->end(choice, end, what);
+  };
+  return served;
+}
+
+void Completion::cancel() {
+  std::vector<std::shared_ptr<ServedRequest>> open;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& choice : choices_) {
+      if (choice->served) open.push_back(choice->served);
+    }
+  }
+  for (const auto& served : open) context_.engine.cancel(served);
+}
+
+void Completion::start_choice(Choice& choice) {
+  std::lock_guard lock(mutex_);
+  choice.started = Clock::now();
+  choice.has_started = true;
+  if (!request_.prompt_logprobs) return;
+  choice.prompt_logprobs.push_back(nullptr);  // of the first token, which nothing predicts
+}
+
+void Completion::take_prompt(Choice& choice, const TokenLogprob& token) {
+  std::lock_guard lock(mutex_);
+  if (request_.prompt_logprobs) {
+    Json told = Json::object();
+    auto add = [&](int id, double logprob, std::int64_t rank) {
+      told[std::to_string(id)] = {
+          {"logprob", finite(logprob)}, {"rank", rank}, {"decoded_token", token_text(id)}};
+    };
+    auto wanted = static_cast<std::size_t>(*request_.prompt_logprobs);
+    for (std::size_t i = 0; i < std::min(wanted, token.top.size()); ++i) {
+      add(token.top[i].first, token.top[i].second, static_cast<std::int64_t>(i) + 1);
+    }
+    add(token.token, token.logprob, token.rank);
+    choice.prompt_logprobs.push_back(std::move(told));
+  }
+  if (!request_.echo || !request_.logprobs) return;
+  if (choice.delta.tokens.empty() && choice.num_tokens == 0) {
+    add_logprob(choice, {.token = prompts_[choice.prompt].front()}, false);
+  }
+  add_logprob(choice, token, true);
+}
+
+// The prompt goes before the first token; its logprobs are there by then.
+void Completion::add_echo(Choice& choice) {
+  if (!request_.echo) return;
+  choice.delta.text = prompt_texts_[choice.prompt];
+  if (request_.logprobs && choice.delta.tokens.empty()) {  // of a single token
+    add_logprob(choice, {.token = prompts_[choice.prompt].front()}, false);
+  }
+}
+
+bool Completion::take(Choice& choice, const TokenLogprob& token) {
+  std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  const bool is_first = choice.num_tokens == 0;
+  if (is_first) {
+    choice.first_token = now;
+    add_echo(choice);
+  }
+  context_.metrics.count_token(is_first ? -1 : seconds_between(choice.last_token, now));
+  choice.last_token = now;
+  choice.delta.text += choice.stream->push(token.token);
+  choice.delta.token_ids.push_back(token.token);
+  if (request_.logprobs) add_logprob(choice, token, true);
+  ++choice.num_tokens;
+  using End = TextStream::End;
+  const End end = choice.stream->end();
+  if (end != End::kNone) {
+    choice.finish_reason = end == End::kLength ? "length" : "stop";
+    const std::vector<int>& stops = request_.stop_token_ids;
+    const int by = choice.stream->end_token();
+    if (end == End::kStop) choice.stop_reason = choice.stream->end_text();
+    if (end == End::kToken && std::find(stops.begin(), stops.end(), by) != stops.end()) {
+      choice.stop_reason = by;
+    }
+  } else if (request_.stream &&
+             (!choice.delta.text.empty() || request_.logprobs || request_.return_token_ids)) {
+    send_chunk(choice);
+  }
+  return end == End::kNone;
+}
+
+void Completion::end(Choice& choice, ServedRequest::End end, const std::string& what) {
+  std::unique_lock lock(mutex_);
+  choice.served.reset();
+  using End = ServedRequest::End;
+  if (end == End::kCancelled) {
+    choice.finish_reason = "abort";
+    choice.delta.text += choice.stream->finish();
+  }
+  if (choice.finish_reason.is_null()) choice.finish_reason = "length";
+  const bool has_failed = end == End::kFailed || end == End::kDied;
+  count_end(choice, has_failed ? "error" : choice.finish_reason.get<std::string>());
+  --num_open_;
+  if (has_failed) {
+    fail(end == End::kDied ? 503 : 500, what);
+  } else if (request_.stream && !failed_) {
+    send_chunk(choice);
+  }
+  if (num_open_ > 0) return;
+  finish();
+  AnswerSummary summary{.status = status_, .prompt_tokens = 0, .tokens = 0};
+  for (const auto& prompt : prompts_) {
+    summary.prompt_tokens += static_cast<std::int64_t>(prompt.size());
+  }
+  for (const auto& c : choices_) summary.tokens += c->num_tokens;
+  lock.unlock();
+  on_done_(summary);
+}
+
+void Completion::count_end(const Choice& choice, const std::string& reason) const {
+  const Clock::time_point now = Clock::now();
+  AnswerTimes times{.whole = seconds_between(arrived_, now)};
+  if (choice.has_started) times.queue = seconds_between(arrived_, choice.started);
+  if (choice.num_tokens > 0) {
+    times.first_token = seconds_between(arrived_, choice.first_token);
+    times.prefill = seconds_between(choice.started, choice.first_token);
+    times.decode = seconds_between(choice.first_token, choice.last_token);
+  }
+  context_.metrics.count_end(reason, static_cast<std::int64_t>(prompts_[choice.prompt].size()),
+                             choice.num_tokens, times);
+}
+
+// Once: the others' ends say nothing more.
+void Completion::fail(int status, const std::string& what) {
+  if (std::exchange(failed_, true)) return;
+  status_ = status;
+  ApiError error(status, what);
+  if (!request_.stream) return exchange_->respond(error.response());
+  send_event(Json::parse(error.body()));  // the status has gone out already
+}
+
+void Completion::finish() {
+  if (!request_.stream) {
+    if (failed_) return;
+    exchange_->respond({.body = to_line(answer_json()), .headers = {{"X-Request-Id", id_}}});
+    return;
+  }
+  if (!failed_ && request_.include_usage) {
+    Json last = {{"id", id_},
+                 {"object", "text_completion"},
+                 {"created", created_},
+                 {"model", context_.model_name},
+                 {"choices", Json::array()},
+                 {"usage", usage_json()}};
+    send_event(last);
+  }
+  begin_stream();
+  exchange_->send("data: [DONE]\n\n");
+  exchange_->end();
+}
+
+std::string Completion::token_text(int token) const {
+  if (request_.return_tokens_as_token_ids) return fmt::format("token_id:{}", token);
+  return context_.files.tokenizer.decode({&token, 1}, false);
+}
+
+void Completion::add_logprob(Choice& choice, const TokenLogprob& token, bool has_value) {
+  Delta& delta = choice.delta;
+  std::string text = token_text(token.token);
+  delta.offsets.push_back(choice.offset);
+  choice.offset += num_code_points(text);
+  if (has_value) {
+    Json top = Json::object();
+    auto wanted = static_cast<std::size_t>(*request_.logprobs);
+    for (std::size_t i = 0; i < std::min(wanted, token.top.size()); ++i) {
+      // Of tokens with the same text the most likely one stays.
+      top.emplace(token_text(token.top[i].first), finite(token.top[i].second));
+    }
+    top.emplace(text, finite(token.logprob));
+    delta.logprobs.push_back(finite(token.logprob));
+    delta.top.push_back(std::move(top));
+  } else {
+    delta.logprobs.push_back(nullptr);
+    delta.top.push_back(nullptr);
+  }
+  delta.tokens.push_back(std::move(text));
+}
+
+Json Completion::logprobs_json(const Delta& delta) const {
+  if (!request_.logprobs) return nullptr;
+  return {{"text_offset", delta.offsets},
+          {"token_logprobs", delta.logprobs},
+          {"tokens", delta.tokens},
+          {"top_logprobs", delta.top}};
+}
+
+Json Completion::choice_json(const Choice& choice) const {
+  Json out = {{"index", choice.index},
+              {"text", choice.delta.text},
+              {"logprobs", logprobs_json(choice.delta)},
+              {"finish_reason", choice.finish_reason},
+              {"stop_reason", choice.stop_reason}};
+  if (request_.prompt_logprobs) out["prompt_logprobs"] = choice.prompt_logprobs;
+  if (request_.return_token_ids) {
+    out["token_ids"] = choice.delta.token_ids;
+    out["prompt_token_ids"] = prompts_[choice.prompt];
+  }
+  return out;
+}
+
+Json Completion::usage_json() const {
+  std::int64_t prompt = 0, answer = 0;
+  for (const auto& ids : prompts_) prompt += static_cast<std::int64_t>(ids.size());
+  for (const auto& choice : choices_) answer += choice->num_tokens;
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", answer},
+          {"total_tokens", prompt + answer},
+          {"prompt_tokens_details", nullptr}};
+}
+
+Json Completion::answer_json() const {
+  Json choices = Json::array();
+  for (const auto& choice : choices_) choices.push_back(choice_json(*choice));
+  Json out = {{"id", id_},
+              {"object", "text_completion"},
+              {"created", created_},
+              {"model", context_.model_name},
+              {"choices", std::move(choices)},
+              {"system_fingerprint", nullptr},
+              {"usage", usage_json()}};
+  if (request_.sampling.temperature > 0) out["seed"] = request_.sampling.seed;
+  return out;
+}
+
+void Completion::send_chunk(Choice& choice) {
+  Json json = {{"id", id_},
+               {"object", "text_completion"},
+               {"created", created_},
+               {"model", context_.model_name},
+               {"choices", Json::array({choice_json(choice)})}};
+  if (request_.continuous_usage_stats) {
+    json["usage"] = usage_json();
+  } else if (request_.include_usage) {
+    json["usage"] = nullptr;
+  }
+  choice.delta = {};
+  send_event(json);
+}
+
+void Completion::send_event(const Json& json) {
+  begin_stream();
+  exchange_->send("data: " + to_line(json) + "\n\n");
+}
+
+}  // namespace stretto

@@ -1,0 +1,117 @@
+// The answer to one completion request: its choices go to the engine, their tokens come back and
+// become text, and the client gets JSON at the end or server-sent events on the way. After
+// completion_request.h, before http.h.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "stretto/base/json.h"
+#include "stretto/engine/serving.h"
+#include "stretto/engine/text_stream.h"
+#include "stretto/server/completion_request.h"
+#include "stretto/server/http.h"
+#include "stretto/server/metrics.h"
+
+namespace stretto {
+
+// What all answers of a server share. Outlives them.
+struct AnswerContext {
+  const ModelFiles& files;
+  ServingEngine& engine;
+  Metrics& metrics;
+  std::string model_name;
+};
+
+// What became of a request, for the access log.
+struct AnswerSummary {
+  int status = 200;
+  std::int64_t prompt_tokens = 0, tokens = 0;
+};
+
+class Completion : public std::enable_shared_from_this<Completion> {
+ public:
+  using OnDone = std::function<void(const AnswerSummary&)>;  // once, on any thread
+
+  Completion(const AnswerContext& context, std::string id, CompletionRequest request,
+             std::shared_ptr<HttpExchange> exchange, OnDone on_done);
+
+  // Tokenizes, checks and hands the choices to the engine. ApiError where one cannot be taken; then
+  // none runs, and nothing has been answered.
+  void start();
+  // From any thread: all choices end, what there is is sent.
+  void cancel();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What a chunk, or at the end the whole answer, has of a choice.
+  struct Delta {
+    std::string text;
+    std::vector<int> token_ids;
+    std::vector<std::string> tokens;  // of logprobs, with ...
+    std::vector<Json> logprobs;       // ... null for the first token of a prompt
+    std::vector<Json> top;
+    std::vector<std::int64_t> offsets;  // in code points
+  };
+  struct Choice {
+    int index = 0;
+    std::size_t prompt = 0;  // of prompts_
+    std::shared_ptr<ServedRequest> served;
+    std::unique_ptr<TextStream> stream;
+    Delta delta;
+    Json prompt_logprobs = Json::array();
+    std::int64_t offset = 0, num_tokens = 0;
+    Json finish_reason = nullptr, stop_reason = nullptr;
+    Clock::time_point started, first_token, last_token;
+    bool has_started = false;
+  };
+
+  std::vector<int> tokenize(const CompletionRequest::Prompt& prompt) const;
+  void make_choice(std::size_t prompt, int number);
+  std::shared_ptr<ServedRequest> served_for(Choice& choice, int number);
+  void begin_stream();
+  std::vector<int> ends() const;
+
+  // On the engine's thread, or, of a choice that waits, on that of cancel().
+  void start_choice(Choice& choice);
+  void take_prompt(Choice& choice, const TokenLogprob& token);
+  bool take(Choice& choice, const TokenLogprob& token);
+  void end(Choice& choice, ServedRequest::End end, const std::string& what);
+  void finish();
+  void fail(int status, const std::string& what);
+
+  void add_logprob(Choice& choice, const TokenLogprob& token, bool has_value);
+  void add_echo(Choice& choice);
+  std::string token_text(int token) const;
+  Json logprobs_json(const Delta& delta) const;
+  Json choice_json(const Choice& choice) const;
+  Json answer_json() const;
+  Json usage_json() const;
+  void send_chunk(Choice& choice);
+  void send_event(const Json& json);
+  void count_end(const Choice& choice, const std::string& reason) const;
+
+  const AnswerContext& context_;
+  std::string id_;
+  CompletionRequest request_;
+  std::shared_ptr<HttpExchange> exchange_;
+  OnDone on_done_;
+  std::int64_t created_;
+  Clock::time_point arrived_;
+  std::once_flag head_sent_;
+  std::mutex mutex_;  // of what follows, once the engine has the choices
+  std::vector<std::vector<int>> prompts_;
+  std::vector<std::string> prompt_texts_;
+  std::vector<std::unique_ptr<Choice>> choices_;
+  std::size_t num_open_ = 0;  // choices that have not ended
+  bool failed_ = false;       // and the client has been told
+  int status_ = 200;
+};
+
+}  // namespace stretto

@@ -1,0 +1,148 @@
+#include "stretto/server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace stretto {
+namespace {
+
+// vLLM's, with finer ones below for devices that are faster than those they were made for.
+const std::vector<double> kFirstToken = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                         1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const std::vector<double> kBetween = {.0005, .001, .002, .003, .005, .01, .025, .05,
+                                      .075,  .1,   .15,  .2,   .3,   .4,  .5,   .75,
+                                      1,     2.5,  5,    7.5,  10,   20,  40,   80};
+const std::vector<double> kWhole = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                    30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kTokens = {1,   2,    5,    10,   20,    50,    100,   200,
+                                     500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+std::string header(const std::string& name, const char* type, const char* help) {
+  return fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+}
+
+}  // namespace
+
+Histogram::Histogram(std::vector<double> upper_bounds)
+    : bounds_(std::move(upper_bounds)), counts_(bounds_.size() + 1) {}
+
+void Histogram::observe(double value) {
+  auto at = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  ++counts_[static_cast<std::size_t>(at)];
+  sum_ += value;
+}
+
+std::string Histogram::text(const std::string& name, const std::string& labels) const {
+  std::string out;
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    below += counts_[i];
+    std::string bound = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
+    out += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, below);
+  }
+  out += fmt::format("{}_sum{{{}}} {}\n", name, labels, sum_);
+  out += fmt::format("{}_count{{{}}} {}\n", name, labels, below);
+  return out;
+}
+
+Metrics::Metrics(std::string model_name)
+    : labels_(fmt::format("model_name=\"{}\"", escaped(model_name))),
+      first_token_(kFirstToken),
+      between_tokens_(kBetween),
+      per_token_(kBetween),
+      whole_(kWhole),
+      queue_(kWhole),
+      prefill_(kWhole),
+      decode_(kWhole),
+      prompt_sizes_(kTokens),
+      answer_sizes_(kTokens) {
+  for (const char* reason : {"stop", "length", "abort", "error"}) ended_[reason] = 0;
+}
+
+void Metrics::count_prompt(std::int64_t tokens) {
+  std::lock_guard lock(mutex_);
+  prompt_tokens_ += static_cast<std::uint64_t>(tokens);
+}
+
+void Metrics::count_token(double seconds_since_the_last) {
+  std::lock_guard lock(mutex_);
+  ++tokens_;
+  if (seconds_since_the_last >= 0) between_tokens_.observe(seconds_since_the_last);
+}
+
+void Metrics::count_end(const std::string& reason, std::int64_t prompt_tokens, std::int64_t tokens,
+                        const AnswerTimes& times) {
+  std::lock_guard lock(mutex_);
+  ++ended_[reason];
+  if (tokens == 0) return;
+  prompt_sizes_.observe(static_cast<double>(prompt_tokens));
+  answer_sizes_.observe(static_cast<double>(tokens));
+  first_token_.observe(times.first_token);
+  whole_.observe(times.whole);
+  queue_.observe(times.queue);
+  prefill_.observe(times.prefill);
+  decode_.observe(times.decode);
+  if (tokens > 1) per_token_.observe(times.decode / static_cast<double>(tokens - 1));
+}
+
+void Metrics::count_refused() {
+  std::lock_guard lock(mutex_);
+  ++refused_;
+}
+
+void Metrics::count_response(const std::string& path, int status) {
+  std::lock_guard lock(mutex_);
+  ++responses_[{path, status}];
+}
+
+std::string Metrics::text(const Gauges& gauges) const {
+  std::lock_guard lock(mutex_);
+  std::string out;
+  auto value = [&](const std::string& name, const char* type, const char* help, std::uint64_t v) {
+    out += header(name, type, help) + fmt::format("{}{{{}}} {}\n", name, labels_, v);
+  };
+  auto histogram = [&](const std::string& name, const char* help, const Histogram& h) {
+    out += header(name, "histogram", help) + h.text(name, labels_);
+  };
+  value("vllm:num_requests_running", "gauge", "Requests that the model works on.", gauges.running);
+  value("vllm:num_requests_waiting", "gauge", "Requests that wait for it.", gauges.waiting);
+  value("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens_);
+  value("vllm:generation_tokens_total", "counter", "Tokens that were generated.", tokens_);
+  value("vllm:admission_rejections_total", "counter", "Requests that found the queue full.",
+        refused_);
+  out += header("vllm:request_success_total", "counter", "Answers by what ended them.");
+  for (const auto& [reason, count] : ended_) {
+    out += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", labels_,
+                       reason, count);
+  }
+  histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", first_token_);
+  histogram("vllm:inter_token_latency_seconds", "From a token to the next.", between_tokens_);
+  histogram("vllm:request_time_per_output_token_seconds", "The same, the mean of an answer.",
+            per_token_);
+  histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", whole_);
+  histogram("vllm:request_queue_time_seconds", "From arrival to its turn.", queue_);
+  histogram("vllm:request_prefill_time_seconds", "From its turn to the first token.", prefill_);
+  histogram("vllm:request_decode_time_seconds", "From the first token to the last.", decode_);
+  histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", prompt_sizes_);
+  histogram("vllm:request_generation_tokens", "Tokens of an answer.", answer_sizes_);
+  value("stretto:connections", "gauge", "Open connections.", gauges.connections);
+  out += header("stretto:http_responses_total", "counter", "HTTP responses.");
+  for (const auto& [key, count] : responses_) {
+    out += fmt::format("stretto:http_responses_total{{path=\"{}\",status=\"{}\"}} {}\n",
+                       escaped(key.first), key.second, count);
+  }
+  return out;
+}
+
+}  // namespace stretto

@@ -1,0 +1,60 @@
+// Counters, gauges and histograms of the server in Prometheus' text form, under vLLM's names, which
+// dashboards and load generators read. docs/serving.md lists them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace stretto {
+
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> upper_bounds);  // ascending
+  void observe(double value);
+  // Lines `name_bucket{labels,le="0.1"} 3`, `name_sum`, `name_count`.
+  std::string text(const std::string& name, const std::string& labels) const;
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<std::uint64_t> counts_;  // [bounds + 1]
+  double sum_ = 0;
+};
+
+// What one answer took; seconds.
+struct AnswerTimes {
+  double queue = 0, prefill = 0, decode = 0, first_token = 0, whole = 0;
+};
+
+class Metrics {
+ public:
+  explicit Metrics(std::string model_name);
+
+  void count_prompt(std::int64_t tokens);
+  void count_token(double seconds_since_the_last);  // negative: the first of an answer
+  // `reason`: "stop", "length", "abort" or "error".
+  void count_end(const std::string& reason, std::int64_t prompt_tokens, std::int64_t tokens,
+                 const AnswerTimes& times);
+  void count_refused();  // the queue was full
+  // Of an HTTP request.
+  void count_response(const std::string& path, int status);
+
+  struct Gauges {
+    std::size_t running = 0, waiting = 0, connections = 0;
+  };
+  std::string text(const Gauges& gauges) const;
+
+ private:
+  std::string labels_;
+  mutable std::mutex mutex_;
+  std::uint64_t prompt_tokens_ = 0, tokens_ = 0, refused_ = 0;
+  std::map<std::string, std::uint64_t> ended_;                      // by reason
+  std::map<std::pair<std::string, int>, std::uint64_t> responses_;  // by path and status
+  Histogram first_token_, between_tokens_, per_token_, whole_, queue_, prefill_, decode_;
+  Histogram prompt_sizes_, answer_sizes_;
+};
+
+}  // namespace stretto

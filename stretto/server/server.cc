@@ -1,0 +1,438 @@
+#include "stretto/server/server.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/json_fields.h"
+#include "stretto/base/log.h"
+#include "stretto/server/access_log.h"
+#include "stretto/server/api_error.h"
+#include "stretto/server/completion.h"
+#include "stretto/server/metrics.h"
+#include "stretto/server/text_workers.h"
+
+namespace stretto {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMostWaitingTexts = 4096;
+constexpr std::size_t kMostIdBytes = 128;
+
+// Letters, digits and a few signs: safe in headers, logs and URLs.
+bool is_plain_id(std::string_view text) {
+  return !text.empty() && text.size() <= kMostIdBytes &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+         });
+}
+
+std::string drawn_id() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("{:016x}{:016x}", random(), random());
+}
+
+// As long for a wrong key as for a right one of that length.
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned char difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  }
+  return difference == 0;
+}
+
+struct Route {
+  const char* method;
+  const char* path;
+  bool is_open;       // answered without a key
+  bool is_text_work;  // on a text worker
+};
+
+}  // namespace
+
+struct Server::State {
+  State(const ModelFiles& its_files, ServingEngine& its_engine, ServerOptions its_options);
+
+  // One request on its way.
+  struct Call {
+    std::shared_ptr<HttpExchange> exchange;
+    std::string id;
+    Clock::time_point arrived = Clock::now();
+
+    const HttpRequest& request() const { return exchange->request(); }
+  };
+  using CallPtr = std::shared_ptr<Call>;
+  using Handle = void (State::*)(const CallPtr&);
+  struct Routed {
+    Route route;
+    Handle handle;
+  };
+  static const std::vector<Routed>& routes();
+
+  void take(const std::shared_ptr<HttpExchange>& exchange);
+  const Routed& route_of(const HttpRequest& request) const;
+  void require_key(const HttpRequest& request) const;
+  void handle(const CallPtr& call, Handle handle);
+  void answer(const CallPtr& call, HttpResponse response, const AnswerSummary& summary = {});
+  void note(const CallPtr& call, const AnswerSummary& summary);
+
+  void health(const CallPtr& call);
+  void version(const CallPtr& call);
+  void load(const CallPtr& call);
+  void show_metrics(const CallPtr& call);
+  void models(const CallPtr& call);
+  void tokenize(const CallPtr& call);
+  void detokenize(const CallPtr& call);
+  void complete(const CallPtr& call);
+  void abort(const CallPtr& call);
+
+  Json model_card() const;
+  void require_model(const std::string& name) const;
+  void on_signal(int count);
+  void watch_drain();
+
+  const ModelFiles& files;
+  ServingEngine& engine;
+  ServerOptions options;
+  std::int64_t created = static_cast<std::int64_t>(std::time(nullptr));
+  Metrics metrics;
+  AccessLog access_log;
+  AnswerContext context;
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Completion>> running;  // by id
+  std::atomic<bool> draining{false}, ends_now{false};
+  std::thread drainer;
+  // In this order: what is under way ends before what it uses.
+  std::optional<HttpServer> http;
+  std::optional<TextWorkers> workers;
+};
+
+Server::State::State(const ModelFiles& its_files, ServingEngine& its_engine,
+                     ServerOptions its_options)
+    : files(its_files),
+      engine(its_engine),
+      options(std::move(its_options)),
+      metrics(options.model_name),
+      context{files, engine, metrics, options.model_name} {
+  for (const std::string& key : options.api_keys) {
+    if (key.empty()) throw UserError("an API key is empty");
+  }
+}
+
+const std::vector<Server::State::Routed>& Server::State::routes() {
+  static const std::vector<Routed> all = {
+      {{"GET", "/health", true, false}, &State::health},
+      {{"GET", "/ping", true, false}, &State::health},
+      {{"GET", "/version", true, false}, &State::version},
+      {{"GET", "/load", false, false}, &State::load},
+      {{"GET", "/metrics", true, false}, &State::show_metrics},
+      {{"GET", "/v1/models", false, false}, &State::models},
+      {{"POST", "/v1/completions", false, true}, &State::complete},
+      {{"POST", "/tokenize", false, true}, &State::tokenize},
+      {{"POST", "/detokenize", false, true}, &State::detokenize},
+      {{"POST", "/abort_requests", false, false}, &State::abort},
+  };
+  return all;
+}
+
+const Server::State::Routed& Server::State::route_of(const HttpRequest& request) const {
+  std::string path = request.path;
+  if (path.starts_with("/v1/models/")) path = "/v1/models";
+  const Routed* other_method = nullptr;
+  for (const Routed& routed : routes()) {
+    if (path != routed.route.path) continue;
+    std::string_view method = request.method == "HEAD" ? "GET" : request.method;
+    if (method == routed.route.method) return routed;
+    other_method = &routed;
+  }
+  if (other_method == nullptr) throw ApiError(404, "there is no such path");
+  throw ApiError(405, fmt::format("this path takes {}", other_method->route.method));
+}
+
+void Server::State::require_key(const HttpRequest& request) const {
+  if (options.api_keys.empty()) return;
+  std::string_view given;
+  if (auto header = request.header("authorization"); header && header->starts_with("Bearer ")) {
+    given = header->substr(7);
+  } else if (auto key = request.header("x-api-key")) {
+    given = *key;
+  }
+  bool known = false;
+  for (const std::string& key : options.api_keys) known |= equal_in_constant_time(key, given);
+  if (!known) throw ApiError(401, "the API key is missing or wrong");
+}
+
+void Server::State::take(const std::shared_ptr<HttpExchange>& exchange) {
+  auto call = std::make_shared<Call>(Call{.exchange = exchange, .id = {}});
+  auto given = call->request().header("x-request-id");
+  call->id = given && is_plain_id(*given) ? std::string(*given) : drawn_id();
+  try {
+    const Routed& routed = route_of(call->request());
+    if (!routed.route.is_open) require_key(call->request());
+    if (!routed.route.is_text_work) return handle(call, routed.handle);
+    bool taken = workers->post([this, call, handler = routed.handle] { handle(call, handler); });
+    if (!taken) throw ApiError(429, "too many requests are waiting to be read");
+  } catch (const ApiError& e) {
+    answer(call, e.response(), {.status = e.status()});
+  }
+}
+
+void Server::State::handle(const CallPtr& call, Handle handle) {
+  try {
+    (this->*handle)(call);
+  } catch (const ApiError& e) {
+    answer(call, e.response(), {.status = e.status()});
+  } catch (const UserError& e) {
+    answer(call, ApiError(400, e.what()).response(), {.status = 400});
+  } catch (const std::exception& e) {
+    log_warning(fmt::format("request {}: {}", call->id, e.what()));
+    answer(call, ApiError(500, "an error of the server; its log has more").response(),
+           {.status = 500});
+  }
+}
+
+void Server::State::answer(const CallPtr& call, HttpResponse response,
+                           const AnswerSummary& summary) {
+  response.headers.emplace_back("X-Request-Id", call->id);
+  AnswerSummary noted = summary;
+  noted.status = response.status;
+  note(call, noted);
+  call->exchange->respond(std::move(response));
+}
+
+// A line of JSON for each request, but for those that machines ask all the time.
+void Server::State::note(const CallPtr& call, const AnswerSummary& summary) {
+  const HttpRequest& request = call->request();
+  bool is_known = std::any_of(routes().begin(), routes().end(), [&](const Routed& routed) {
+    return request.path == routed.route.path;
+  });
+  metrics.count_response(is_known ? request.path : "other", summary.status);
+  static constexpr std::array kUnsaid = {"/health", "/ping", "/metrics", "/load", "/v1/models"};
+  if (!options.access_log ||
+      std::find(kUnsaid.begin(), kUnsaid.end(), request.path) != kUnsaid.end()) {
+    return;
+  }
+  std::chrono::duration<double, std::milli> took = Clock::now() - call->arrived;
+  Json line = {{"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+               {"id", call->id},
+               {"peer", request.peer},
+               {"method", request.method.substr(0, 16)},
+               {"path", request.path.substr(0, 256)},
+               {"status", summary.status},
+               {"ms", std::round(took.count() * 1000) / 1000}};
+  if (summary.prompt_tokens > 0) {
+    line["prompt_tokens"] = summary.prompt_tokens;
+    line["completion_tokens"] = summary.tokens;
+  }
+  access_log.add(to_line(line));
+}
+
+void Server::State::health(const CallPtr& call) {
+  std::string died_of = engine.state().died_of;
+  if (!died_of.empty()) throw ApiError(503, "the engine has died: " + died_of);
+  if (draining) throw ApiError(503, "the server is shutting down");
+  answer(call, {.body = ""});
+}
+
+void Server::State::version(const CallPtr& call) {
+  answer(call, {.body = to_line({{"version", options.version}})});
+}
+
+void Server::State::load(const CallPtr& call) {
+  ServingEngine::State state = engine.state();
+  answer(call, {.body = to_line({{"server_load", state.running + state.waiting}})});
+}
+
+void Server::State::show_metrics(const CallPtr& call) {
+  ServingEngine::State state = engine.state();
+  answer(call, {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                .body = metrics.text({.running = state.running,
+                                      .waiting = state.waiting,
+                                      .connections = http->num_connections()})});
+}
+
+Json Server::State::model_card() const {
+  return {{"id", options.model_name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "stretto"},
+          {"root", options.model_name},
+          {"parent", nullptr},
+          {"max_model_len", engine.max_model_len()},
+          {"permission", Json::array()}};
+}
+
+void Server::State::require_model(const std::string& name) const {
+  if (name.empty() || name == options.model_name) return;
+  throw ApiError(404,
+                 fmt::format("the model '{}' is not served here; '{}' is", name.substr(0, 200),
+                             options.model_name),
+                 "model");
+}
+
+void Server::State::models(const CallPtr& call) {
+  const std::string prefix = "/v1/models/";
+  if (call->request().path.starts_with(prefix)) {
+    require_model(call->request().path.substr(prefix.size()));
+    return answer(call, {.body = to_line(model_card())});
+  }
+  answer(call, {.body = to_line({{"object", "list"}, {"data", Json::array({model_card()})}})});
+}
+
+void Server::State::tokenize(const CallPtr& call) {
+  Json json = parse_json(call->request().body, "request");
+  JsonFields fields(json, "request");
+  require_model(fields.optional_text("model").value_or(""));
+  if (fields.has("messages")) {
+    throw ApiError(400, "messages: chat templates are not supported yet", "messages");
+  }
+  std::vector<int> ids = files.tokenizer.encode(
+      fields.text("prompt"), fields.optional_boolean("add_special_tokens").value_or(true));
+  Json out = {{"count", ids.size()},
+              {"max_model_len", engine.max_model_len()},
+              {"tokens", ids},
+              {"token_strs", nullptr}};
+  if (fields.optional_boolean("return_token_strs").value_or(false)) {
+    Json texts = Json::array();
+    for (int id : ids) texts.push_back(files.tokenizer.decode({&id, 1}, false));
+    out["token_strs"] = std::move(texts);
+  }
+  answer(call, {.body = to_line(out)});
+}
+
+void Server::State::detokenize(const CallPtr& call) {
+  Json json = parse_json(call->request().body, "request");
+  JsonFields fields(json, "request");
+  require_model(fields.optional_text("model").value_or(""));
+  if (!fields.has("tokens")) throw ApiError(400, "tokens: is missing", "tokens");
+  std::vector<int> ids;
+  for (std::int64_t id : fields.integers("tokens", 0, files.config.vocab_size - 1)) {
+    ids.push_back(static_cast<int>(id));
+  }
+  answer(call, {.body = to_line({{"prompt", files.tokenizer.decode(ids, false)}})});
+}
+
+void Server::State::complete(const CallPtr& call) {
+  CompletionRequest request = parse_completion_request(call->request().body, files.generation,
+                                                       static_cast<int>(files.config.vocab_size));
+  require_model(request.model);
+  {
+    std::lock_guard lock(mutex);
+    if (running.contains(call->id)) call->id = drawn_id();  // a client's id, used twice
+  }
+  auto completion =
+      std::make_shared<Completion>(context, "cmpl-" + call->id, std::move(request), call->exchange,
+                                   [this, call](const AnswerSummary& summary) {
+                                     {
+                                       std::lock_guard lock(mutex);
+                                       running.erase(call->id);
+                                     }
+                                     note(call, summary);
+                                   });
+  {
+    std::lock_guard lock(mutex);
+    running[call->id] = completion;
+  }
+  try {
+    completion->start();
+  } catch (...) {
+    std::lock_guard lock(mutex);
+    running.erase(call->id);
+    throw;
+  }
+}
+
+void Server::State::abort(const CallPtr& call) {
+  Json json = parse_json(call->request().body, "request");
+  JsonFields fields(json, "request");
+  auto ids = fields.optional_texts("request_ids", 4096);
+  if (!ids) throw ApiError(400, "request_ids: is missing", "request_ids");
+  Json aborted = Json::array();
+  for (const std::string& id : *ids) {
+    std::shared_ptr<Completion> completion;
+    {
+      std::lock_guard lock(mutex);
+      auto at = running.find(id.starts_with("cmpl-") ? id.substr(5) : id);
+      if (at != running.end()) completion = at->second.lock();
+    }
+    if (!completion) continue;
+    completion->cancel();
+    aborted.push_back(id);
+  }
+  answer(call, {.body = to_line({{"aborted", aborted}})});
+}
+
+void Server::State::on_signal(int count) {
+  if (count > 1) {
+    ends_now = true;
+    return;
+  }
+  access_log.add("stretto: shutting down");
+  draining = true;
+  engine.drain();
+  http->drain();
+  drainer = std::thread([this] { watch_drain(); });
+}
+
+// Until all is answered, or the time is over.
+void Server::State::watch_drain() {
+  const Clock::time_point end = Clock::now() + options.shutdown_timeout;
+  while (!ends_now && Clock::now() < end) {
+    ServingEngine::State state = engine.state();
+    if (http->drained() && state.running + state.waiting == 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::vector<std::shared_ptr<Completion>> left;
+  {
+    std::lock_guard lock(mutex);
+    for (const auto& [id, weak] : running) {
+      if (auto completion = weak.lock()) left.push_back(std::move(completion));
+    }
+  }
+  for (const auto& completion : left) completion->cancel();
+  // What was cut short is told so, if it can be within a moment.
+  const Clock::time_point told = Clock::now() + std::chrono::milliseconds(left.empty() ? 100 : 500);
+  while (!http->drained() && Clock::now() < told) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  http->stop();
+}
+
+Server::Server(const ModelFiles& files, ServingEngine& engine, ServerOptions options)
+    : state_(std::make_unique<State>(files, engine, std::move(options))) {
+  State& state = *state_;
+  state.workers.emplace(std::max(state.options.num_text_workers, 1), kMostWaitingTexts);
+  state.http.emplace(
+      state.options.host, state.options.port, state.options.limits,
+      [&state](const std::shared_ptr<HttpExchange>& exchange) { state.take(exchange); });
+}
+
+Server::~Server() {
+  if (state_->drainer.joinable()) state_->drainer.join();
+}
+
+std::string Server::url() const { return state_->http->url(); }
+
+void Server::run() {
+  state_->http->handle_signals([this](int count) { state_->on_signal(count); });
+  state_->http->run();
+  if (state_->drainer.joinable()) state_->drainer.join();
+  state_->workers.reset();
+}
+
+}  // namespace stretto

@@ -1,0 +1,130 @@
+"""A server under test and clients of it, by the standard library alone."""
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import cli_case
+from cli_case import MODEL, STRETTO, CliCase
+
+WAIT = int(os.environ.get("STRETTO_TEST_WAIT", 120))  # seconds that anything may take on a loaded machine
+
+
+class Server:
+    """`stretto serve` on a free port; stops when it leaves its `with`."""
+
+    def __init__(self, *args, model=MODEL, env=None, stderr=None):
+        clean = {k: v for k, v in os.environ.items()
+                 if not k.startswith("STRETTO_") or k == "STRETTO_CACHE_DIR"}
+        clean.update(env or {})
+        self.err = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [STRETTO, "serve", "--model", model, "--port", "0", *map(str, args)], env=clean,
+            stdout=subprocess.PIPE, stderr=stderr or self.err, cwd=cli_case.ROOT)
+        ready, _, _ = select.select([self.process.stdout], [], [], WAIT)
+        line = self.process.stdout.readline().decode() if ready else ""
+        if not line.startswith("listening on http://127.0.0.1:"):
+            self.process.kill()
+            raise AssertionError(f"no server: {line!r} {self.said()}")
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+        self.err.close()
+
+    def stop(self, sent=signal.SIGTERM):
+        """Exit code, what else stood on stdout, and stderr."""
+        self.process.send_signal(sent)
+        return self.wait()
+
+    def wait(self):
+        out, _ = self.process.communicate(timeout=WAIT)
+        return self.process.returncode, out, self.said()
+
+    def said(self):
+        """All of stderr so far."""
+        self.err.seek(0)
+        return self.err.read().decode()
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT)
+
+    def call(self, method, path, body=None, headers=None):
+        """Status, headers and body of an answer."""
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port,
+                                                           timeout=WAIT)) as connection:
+            data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+            connection.request(method, path, data, headers or {})
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+
+    def post(self, path, body, headers=None):
+        status, _, data = self.call("POST", path, body, headers)
+        return status, json.loads(data)
+
+    def complete(self, **body):
+        status, answer = self.post("/v1/completions", body)
+        if status != 200:
+            raise AssertionError(f"{status}: {answer}")
+        return answer
+
+    def stream(self, **body):
+        """The events of an answer, [DONE] checked and left out."""
+        status, headers, data = self.call("POST", "/v1/completions", {**body, "stream": True})
+        if status != 200 or not headers["Content-Type"].startswith("text/event-stream"):
+            raise AssertionError(f"{status}: {data}")
+        events = [event for event in data.decode().split("\n\n") if event]
+        if events[-1] != "data: [DONE]":
+            raise AssertionError(events[-1])
+        return [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+
+    def raw(self, data, half_close=False):
+        """What comes back for these bytes until the server closes, or a second says nothing."""
+        with self.connect() as sock:
+            sock.sendall(data)
+            if half_close:
+                sock.shutdown(socket.SHUT_WR)
+            got = b""
+            sock.settimeout(1)
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                while piece := sock.recv(65536):
+                    got += piece
+            return got
+
+    def metric(self, name):
+        """The sum over its labels."""
+        _, _, data = self.call("GET", "/metrics")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in data.decode().splitlines()
+                   if line.startswith(name) and line[len(name)] in "{ ")
+
+    def until(self, condition, what):
+        end = time.monotonic() + WAIT
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"never: {what}")
+            time.sleep(0.01)
+
+
+class ServeCase(CliCase):
+    def refusal(self, server, body, param=None, status=400, path="/v1/completions", headers=None):
+        """The error says which field, in the API's form."""
+        got, answer = server.post(path, body, headers)
+        self.assertEqual(got, status, answer)
+        error = answer["error"]
+        self.assertEqual(sorted(error), ["code", "message", "param", "type"])
+        self.assertEqual(error["code"], status)
+        self.assertEqual(error["param"], param, error)
+        self.assertLess(len(error["message"]), 600)
+        return error["message"]

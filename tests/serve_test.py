@@ -1,0 +1,475 @@
+"""`stretto serve` as clients use and abuse it. Usage: serve_test.py PATH_OF_STRETTO [unittest arguments], from the root
+of the repository."""
+
+import json
+import os
+import random
+import signal
+import socket
+import threading
+
+import cli_case
+from cli_case import MODEL, ROOT, run
+from serve_case import Server, ServeCase
+
+GOLDEN = ROOT / "checkpoints/debian-llama-8m"
+SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+PROMPT = "libopenmpi-dev:"
+
+
+class AnswersTest(ServeCase):
+    """What is answered is what the model says."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server("--tp", 2, "--dtype", "float32"))
+
+    def test_golden_texts(self):
+        golden = json.loads((GOLDEN / "golden.json").read_text())["prompts"]
+        with Server("--tp", 3, "--dtype", "float32", model=str(GOLDEN)) as server:
+            for case in golden:
+                got = server.complete(prompt=case["text"], max_tokens=64, temperature=0, return_token_ids=True,
+                                      ignore_eos=True)["choices"][0]
+                self.assertEqual(got["prompt_token_ids"], case["ids"])
+                self.assertEqual(got["token_ids"][:len(case["greedy_ids"])], case["greedy_ids"])
+
+    def test_same_as_generate(self):
+        args = ["--max-tokens", 20, "--dtype", "float32", "--tp", 2, "--temperature", 0.8, "--top-k", 40,
+                "--top-p", 0.9, "--min-p", 0.01, "--repetition-penalty", 1.1, "--seed", 7]
+        want = self.json_of("generate", "--model", MODEL, "--prompt", PROMPT, *args, keys=[
+            "finish_reason", "prefill_seconds", "prompt_token_ids", "text", "token_ids",
+            "tokens_per_second"])
+        got = self.server.complete(prompt=PROMPT, max_tokens=20, temperature=0.8, top_k=40, top_p=0.9,
+                                   min_p=0.01, repetition_penalty=1.1, seed=7, return_token_ids=True)
+        choice = got["choices"][0]
+        self.assertEqual(choice["text"], want["text"])
+        self.assertEqual(choice["token_ids"], want["token_ids"])
+        self.assertEqual(choice["prompt_token_ids"], want["prompt_token_ids"])
+        self.assertEqual(got["usage"]["prompt_tokens"], len(want["prompt_token_ids"]))
+        self.assertEqual(got["usage"]["completion_tokens"], len(want["token_ids"]))
+        # The same by ids.
+        ids = self.server.complete(prompt=want["prompt_token_ids"], max_tokens=20, temperature=0.8,
+                                   top_k=40, top_p=0.9, min_p=0.01, repetition_penalty=1.1, seed=7)
+        self.assertEqual(ids["choices"][0]["text"], want["text"])
+
+    def test_stream_is_the_same(self):
+        body = dict(prompt=[PROMPT, "gcc:"], n=2, max_tokens=12, temperature=1, seed=SEED & 0xFFFF, logprobs=2,
+                    echo=True, return_token_ids=True)
+        whole = self.server.complete(**body)
+        events = self.server.stream(**body, stream_options={"include_usage": True})
+        self.assertEqual(events[-1]["choices"], [])
+        self.assertEqual(events[-1]["usage"], whole["usage"])
+        for choice in whole["choices"]:
+            pieces = [e["choices"][0] for e in events[:-1]
+                      if e["choices"][0]["index"] == choice["index"]]
+            self.assertEqual("".join(p["text"] for p in pieces), choice["text"])
+            self.assertEqual(sum((p["token_ids"] for p in pieces), []), choice["token_ids"])
+            for key, values in choice["logprobs"].items():
+                self.assertEqual(sum((p["logprobs"][key] for p in pieces), []), values)
+            self.assertEqual([p["finish_reason"] for p in pieces[:-1]], [None] * (len(pieces) - 1))
+            self.assertEqual(pieces[-1]["finish_reason"], choice["finish_reason"])
+        self.assertTrue(all(e["usage"] is None for e in events[:-1]))
+        self.assertEqual(len({e["id"] for e in events}), 1)
+        running = [e["usage"]["completion_tokens"]
+                   for e in self.server.stream(prompt=PROMPT, max_tokens=5, logprobs=0, stream_options={
+                       "include_usage": True, "continuous_usage_stats": True})]
+        self.assertEqual(running[-1], running[-2])
+        self.assertEqual(running[:-1], list(range(1, len(running))))
+
+    def test_logprobs_are_the_models(self):
+        """Echoed logprobs against `score`, which adds up the same documents in another way."""
+        text = (cli_case.DATA / "score_docs.txt").read_text().split("\0")[0]
+        document = self.tmp / "one.txt"
+        document.write_text(text)
+        want = json.loads(self.good("score", "--model", MODEL, "--file", document, "--tp", 2, "--dtype",
+                                    "float32", "--json").stdout)
+        ids = self.server.post("/tokenize", {"prompt": text})[1]["tokens"]
+        end = json.loads((ROOT / MODEL / "config.json").read_text())["eos_token_id"]
+        ids.append(end)  # `score` predicts the end of a document, too
+        got = self.server.complete(prompt=ids, max_tokens=1, temperature=0, echo=True, logprobs=1)
+        logprobs = got["choices"][0]["logprobs"]
+        values = logprobs["token_logprobs"]
+        self.assertIsNone(values[0])
+        of_prompt = values[1:got["usage"]["prompt_tokens"]]
+        self.assertEqual(len(of_prompt), want["tokens"])
+        self.assertAlmostEqual(-sum(of_prompt) / len(of_prompt), want["nll_per_token"], places=5)
+        self.assertEqual(len(logprobs["tokens"]), len(values))
+        for value, top, token in zip(values[1:], logprobs["top_logprobs"][1:], logprobs["tokens"][1:]):
+            self.assertIn(token, top)
+            self.assertLessEqual(value, max(top.values()))
+            self.assertLessEqual(len(top), 2)
+        self.assertEqual(logprobs["top_logprobs"][-1][logprobs["tokens"][-1]],
+                         max(logprobs["top_logprobs"][-1].values()))  # greedy
+        prompt = self.server.complete(prompt=ids, max_tokens=1, prompt_logprobs=2)
+        told = prompt["choices"][0]["prompt_logprobs"]
+        self.assertIsNone(told[0])
+        self.assertEqual([round(t[str(i)]["logprob"], 9) for t, i in zip(told[1:], ids[1:])],
+                         [round(v, 9) for v in of_prompt])
+
+    def test_choices_draw_differently_and_again_alike(self):
+        print(f"seed {SEED}")
+        body = dict(prompt=["a", "b", "c"], n=3, max_tokens=8, temperature=1.5, seed=SEED)
+        first, again = self.server.complete(**body), self.server.complete(**body)
+        texts = [c["text"] for c in first["choices"]]
+        self.assertEqual([c["index"] for c in first["choices"]], list(range(9)))
+        self.assertEqual(texts, [c["text"] for c in again["choices"]])
+        self.assertEqual(len(set(texts[:3])), 3)
+        self.assertEqual(first["seed"], SEED)
+        # A seed that was drawn is told, and gives the same again.
+        drawn = self.server.complete(prompt="a", max_tokens=8, temperature=1.5)
+        same = self.server.complete(prompt="a", max_tokens=8, temperature=1.5, seed=drawn["seed"])
+        self.assertEqual(drawn["choices"][0]["text"], same["choices"][0]["text"])
+
+    def test_stops(self):
+        text = self.server.complete(prompt=PROMPT, max_tokens=24, temperature=0,
+                                    ignore_eos=True)["choices"][0]["text"]
+        for begin in range(1, len(text) - 6, 3):
+            stop = text[begin:begin + 5]
+            cut = text.index(stop)
+            body = dict(prompt=PROMPT, max_tokens=24, temperature=0, ignore_eos=True, stop=stop)
+            got = self.server.complete(**body)["choices"][0]
+            self.assertEqual((got["text"], got["finish_reason"], got["stop_reason"]),
+                             (text[:cut], "stop", stop))
+            events = self.server.stream(**body)
+            self.assertEqual("".join(e["choices"][0]["text"] for e in events), text[:cut])
+        kept = self.server.complete(prompt=PROMPT, max_tokens=24, temperature=0, ignore_eos=True,
+                                    stop=[text[3:8]], include_stop_str_in_output=True)
+        self.assertEqual(kept["choices"][0]["text"], text[:text.index(text[3:8]) + 5])
+        tokens = self.server.complete(prompt=PROMPT, max_tokens=24, temperature=0, ignore_eos=True,
+                                      return_token_ids=True)["choices"][0]["token_ids"]
+        got = self.server.complete(prompt=PROMPT, max_tokens=24, temperature=0, ignore_eos=True,
+                                   stop_token_ids=[tokens[5]], return_token_ids=True)["choices"][0]
+        first = tokens.index(tokens[5])
+        self.assertEqual((got["token_ids"], got["stop_reason"]), (tokens[:first + 1], tokens[5]))
+        more = self.server.complete(prompt=PROMPT, max_tokens=24, temperature=0, ignore_eos=True,
+                                    stop_token_ids=[tokens[5]], min_tokens=24,
+                                    return_token_ids=True)["choices"][0]
+        self.assertEqual(len(more["token_ids"]), 24)
+        self.assertNotIn(tokens[5], more["token_ids"][:23])
+
+    def test_options_of_sampling(self):
+        def tokens(**more):
+            got = self.server.complete(prompt=PROMPT, max_tokens=12, temperature=0, ignore_eos=True,
+                                       return_token_ids=True, **more)
+            return got["choices"][0]["token_ids"]
+
+        plain = tokens()
+        self.assertEqual(tokens(logit_bias={str(plain[0]): -100})[0] == plain[0], False)
+        self.assertEqual(set(tokens(logit_bias={"300": 100})), {300})
+        self.assertLessEqual(set(tokens(allowed_token_ids=[300, 301, 302])), {300, 301, 302})
+        self.assertEqual(len(set(tokens(logit_bias={"300": 100}, frequency_penalty=2))), 1)
+        varied = tokens(allowed_token_ids=[300, 301, 302], presence_penalty=2, frequency_penalty=2)
+        self.assertEqual(sorted(varied), [300] * 4 + [301] * 4 + [302] * 4)
+        self.assertEqual(tokens(top_k=-1, top_p=1.0, seed=None, user="x", unknown_field={"a": 1}), plain)
+
+    def test_tokens_and_text(self):
+        status, told = self.server.post("/tokenize", {"prompt": "naïve ☃ text", "return_token_strs": True})
+        self.assertEqual((status, told["count"]), (200, len(told["tokens"])))
+        self.assertEqual(len(told["token_strs"]), told["count"])
+        bare = self.server.post("/tokenize", {"prompt": "naïve ☃ text", "add_special_tokens": False})[1]
+        self.assertEqual(self.server.post("/detokenize", {"tokens": bare["tokens"]}),
+                         (200, {"prompt": "naïve ☃ text"}))
+
+    def test_the_other_paths(self):
+        status, headers, data = self.server.call("GET", "/v1/models")
+        card = json.loads(data)["data"][0]
+        self.assertEqual((status, card["id"]), (200, os.path.basename(MODEL)))
+        self.assertEqual(json.loads(self.server.call("GET", "/v1/models/" + card["id"])[2]), card)
+        self.assertEqual(self.server.call("GET", "/v1/models/other")[0], 404)
+        self.assertEqual(self.server.call("GET", "/health")[0::2], (200, b""))
+        self.assertEqual(self.server.call("HEAD", "/version")[2], b"")
+        self.assertIn("version", json.loads(self.server.call("GET", "/version?x=1")[2]))
+        self.assertEqual(self.server.call("GET", "/nothing")[0], 404)
+        self.assertEqual(self.server.call("GET", "/v1/completions")[0], 405)
+        before = self.server.metric("vllm:generation_tokens_total")
+        self.server.complete(prompt=PROMPT, max_tokens=7, ignore_eos=True)
+        self.assertEqual(self.server.metric("vllm:generation_tokens_total") - before, 7)
+        self.assertGreater(self.server.metric("vllm:time_to_first_token_seconds_count"), 0)
+        self.assertEqual(self.server.call("GET", "/health", headers={"X-Request-Id": "mine-1"})[1]
+                         ["X-Request-Id"], "mine-1")
+        strange = self.server.call("GET", "/health", headers={"X-Request-Id": "a b\tc"})[1]
+        self.assertNotIn(" ", strange["X-Request-Id"])
+
+
+class RefusalsTest(ServeCase):
+    """Bad input is answered, names the field, and leaves the server as it was."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server("--max-model-len", 128, "--dtype", "float32"))
+
+    def tearDown(self):
+        self.assertEqual(self.server.call("GET", "/health")[0], 200)
+        self.assertEqual(len(self.server.complete(prompt="x", max_tokens=2, ignore_eos=True)["choices"]), 1)
+
+    def test_fields(self):
+        bad = [("prompt", v) for v in (None, 5, [], [[]], {"a": 1}, [1, "a"], [-1], [1 << 40], [1.5], [None],
+                                       ["a"] * 1025, [[1], 2])]
+        bad += [("max_tokens", v) for v in (0, -1, 1.5, "5", [], 1 << 62)]
+        bad += [("temperature", v) for v in (-1, 1001, "hot", [1])]
+        bad += [("top_p", v) for v in (-0.1, 1.1, "x")] + [("top_k", v) for v in (-2, 1.5)]
+        bad += [("min_p", 2), ("n", 0), ("n", 129), ("best_of", 2), ("logprobs", 21), ("logprobs", -1),
+                ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0),
+                ("stop", [""]), ("stop", ["a"] * 5), ("stop", 3), ("stop", "x" * 2000), ("seed", 1.5),
+                ("seed", "1"), ("stop_token_ids", ["a"]), ("stop_token_ids", [1 << 40]),
+                ("allowed_token_ids", [-1]), ("logit_bias", {"x": 1}), ("logit_bias", {"1": 101}),
+                ("logit_bias", [1]), ("logit_bias", {"99999999": 1}), ("echo", 1), ("stream", "yes"),
+                ("stream_options", {"include_usage": True}), ("truncate_prompt_tokens", 0),
+                ("truncate_prompt_tokens", 1000), ("min_tokens", 17), ("suffix", "x"),
+                ("response_format", {"type": "json_object"}), ("guided_json", {}), ("guided_regex", "a"),
+                ("structured_outputs", {"json": {}}), ("bad_words", ["x"]), ("grammar", "x")]
+        for field, value in bad:
+            with self.subTest(field=field, value=str(value)[:40]):
+                self.refusal(self.server, {"prompt": "x", field: value}, param=field)
+        self.refusal(self.server, {"prompt": "x", "model": "other"}, param="model", status=404)
+        self.refusal(self.server, {"prompt": "x", "stream": True, "prompt_logprobs": 1}, param="prompt_logprobs")
+        said = self.refusal(self.server, {"prompt": [1] * 200, "max_tokens": 3}, param="prompt")
+        self.assertIn("maximum context length is 128 tokens", said)
+        self.assertIn("200 prompt + 3 completion", said)
+        for null in ("temperature", "max_tokens", "stop", "logprobs", "response_format", "seed"):
+            self.server.complete(**{"prompt": "x", "max_tokens": 2, null: None})
+
+    def test_room_is_what_ends_long_answers(self):
+        got = self.server.complete(prompt=[5] * 100, max_tokens=1000, ignore_eos=True)
+        self.assertEqual((got["usage"]["completion_tokens"], got["choices"][0]["finish_reason"]),
+                         (28, "length"))
+        cut = self.server.complete(prompt=[5] * 500, max_tokens=2, truncate_prompt_tokens=-1)
+        self.assertEqual(cut["usage"]["prompt_tokens"], 127)
+
+    def test_bodies(self):
+        for body in (b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": "a", "prompt": "b"}',
+                     b"[" * 100000, b'{"a":' * 200 + b"1" + b"}" * 200, b'{"prompt": "\xc3\x28"}'):
+            status, _, data = self.server.call("POST", "/v1/completions", body)
+            self.assertEqual(status, 400, body[:40])
+            self.assertLess(len(data), 2000)
+        for path in ("/tokenize", "/detokenize", "/abort_requests"):
+            for body in (b"", b"[]", b"{}", b'{"prompt": 3, "tokens": "x", "request_ids": 1}'):
+                self.assertEqual(self.server.call("POST", path, body)[0], 400, path)
+        self.assertEqual(self.server.call("POST", "/v1/completions", b"x" * (33 << 20))[0], 413)
+
+    def test_random_bodies(self):
+        print(f"seed {SEED}")
+        draw = random.Random(SEED)
+
+        def value(depth=0):
+            if depth < 3 and draw.randrange(8) == 0:
+                return [value(depth + 1) for _ in range(draw.randrange(3))]
+            return draw.choice([None, draw.randrange(-5, 50), draw.random() * 4 - 2, True, "text", "", [], {}])
+
+        fields = ["prompt", "max_tokens", "n", "stop", "logprobs", "echo", "stream", "temperature", "top_p",
+                  "top_k", "seed", "logit_bias", "stop_token_ids", "stream_options", "min_tokens",
+                  "prompt_logprobs", "allowed_token_ids", "response_format", "truncate_prompt_tokens"]
+        statuses = set()
+        for _ in range(400):
+            body = {"prompt": "x", "max_tokens": 2}
+            body.update({draw.choice(fields): value() for _ in range(draw.randrange(1, 4))})
+            if isinstance(body.get("max_tokens"), int):
+                body["max_tokens"] = min(body["max_tokens"], 3)
+            statuses.add(self.server.call("POST", "/v1/completions", json.dumps(body))[0])
+        self.assertEqual(statuses, {200, 400})
+
+    def test_hostile_http(self):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+        cases = {
+            b"\x16\x03\x01\x02\x00garbage\r\n\r\n": b"400",
+            b"GET / HTTP/1.1\r\nX: " + b"a" * 20000 + b"\r\n\r\n": b"431",
+            b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n": b"431",
+            head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": b"400",
+            head + b"Content-Length: -5\r\n\r\n": b"400",
+            head + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello": b"400",
+            head + b"Content-Length: 99999999999999999999\r\n\r\n": b"400",
+            head + b"Content-Length: 99999999999\r\n\r\n": b"413",
+            head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n": b"400",
+            head + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n": b"400",
+            b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n": b"400",
+            b"GET /health HTTP/1.1\r\nA: b\r\n c\r\nBad\x00: x\r\n\r\n": b"400",
+        }
+        for sent, status in cases.items():
+            with self.subTest(sent=sent[:60]):
+                got = self.server.raw(sent)
+                self.assertEqual(got.split(b" ")[1:2], [status], got[:200])
+                self.assertIn(b"Connection: close", got)
+        for silent in (b"", b"POST /v1/comp", head, head + b"Content-Length: 50\r\n\r\nshort"):
+            self.assertEqual(self.server.raw(silent, half_close=True), b"")
+
+    def test_well_formed_but_rare_http(self):
+        body = b'{"prompt": "x", "max_tokens": 2}'
+        length = b"Content-Length: %d\r\n\r\n" % len(body)
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+        got = self.server.raw((post + length + body) * 3 + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.assertEqual(got.count(b"HTTP/1.1 200 OK"), 4)
+        got = self.server.raw(post + b"Transfer-Encoding: chunked\r\n\r\n5\r\n" + body[:5] + b"\r\n" +
+                              b"%x\r\n" % (len(body) - 5) + body[5:] + b"\r\n0\r\n\r\n")
+        self.assertIn(b"200 OK", got)
+        got = self.server.raw(b"POST /v1/completions HTTP/1.0\r\n" + length + body)
+        self.assertIn(b"200 OK", got)
+        self.assertIn(b"Connection: close", got)
+        streamed = body[:-1] + b', "stream": true}'
+        old = self.server.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(streamed) +
+                              streamed)
+        self.assertNotIn(b"chunked", old)
+        self.assertTrue(old.endswith(b"data: [DONE]\n\n"), old[-80:])
+        with self.server.connect() as sock:
+            sock.sendall(post + b"Expect: 100-continue\r\n" + length)
+            self.assertIn(b"100 Continue", sock.recv(1000))
+            sock.sendall(body)
+            self.assertIn(b"200 OK", sock.recv(1000))
+
+
+class EndsTest(ServeCase):
+    """Clients that go, servers that stop, queues that are full."""
+
+    LONG = dict(prompt="x", max_tokens=900, ignore_eos=True, temperature=1)
+
+    def quiet(self, server):
+        server.until(lambda: server.metric("vllm:num_requests_running") +
+                     server.metric("vllm:num_requests_waiting") == 0, "idle")
+
+    def queued(self, server, waiting):
+        """One runs, and so many wait."""
+        server.until(lambda: server.metric("vllm:num_requests_running") == 1 and
+                     server.metric("vllm:num_requests_waiting") == waiting, f"{waiting} waiting")
+
+    def begin(self, server, stream=True, **more):
+        """A long answer under way, on a socket."""
+        body = json.dumps({**self.LONG, "stream": stream, **more}).encode()
+        sock = server.connect()
+        self.addCleanup(sock.close)
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        return sock
+
+    def test_a_client_that_goes_ends_its_request(self):
+        with Server("--dtype", "float32", "--tp", 2) as server:
+            for stream in (True, False):
+                socks = [self.begin(server, stream) for _ in range(5)]  # one runs, others wait
+                self.queued(server, 4)
+                ended = server.metric("vllm:request_success_total")
+                tokens = server.metric("vllm:generation_tokens_total")
+                for sock in socks:
+                    sock.close()
+                self.quiet(server)
+                self.assertEqual(server.metric("vllm:request_success_total") - ended, 5)
+                self.assertLess(server.metric("vllm:generation_tokens_total") - tokens, 900)
+            self.assertEqual(server.complete(prompt="x", max_tokens=3)["object"], "text_completion")
+
+    def test_a_log_that_nobody_reads_holds_up_nobody(self):
+        read, write = os.pipe()
+        with Server("--dtype", "float32", stderr=write) as server:
+            for _ in range(600):  # some 200 bytes each; the pipe holds 64 KiB
+                self.assertEqual(server.call("POST", "/tokenize", {"prompt": "x"})[0], 200)
+            self.assertEqual(server.complete(prompt="x", max_tokens=3)["object"], "text_completion")
+            self.assertEqual(server.stop()[0], 0)
+        os.close(read)
+        os.close(write)
+
+    def test_abort(self):
+        with Server("--dtype", "float32") as server:
+            answers = {}
+
+            def ask(name):
+                answers[name] = server.post("/v1/completions", self.LONG, {"X-Request-Id": name})
+
+            threads = [threading.Thread(target=ask, args=(f"r{i}",)) for i in range(3)]
+            for thread in threads:
+                thread.start()
+            self.queued(server, 2)
+            self.assertEqual(sorted(server.post("/abort_requests",
+                                                {"request_ids": ["r0", "cmpl-r1", "r2", "no"]})[1]["aborted"]),
+                             ["cmpl-r1", "r0", "r2"])
+            for thread in threads:
+                thread.join()
+            for status, answer in answers.values():
+                self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "abort"))
+            self.quiet(server)
+
+    def test_a_full_queue_says_come_again(self):
+        with Server("--dtype", "float32", "--max-queue", 2) as server:
+            socks = [self.begin(server) for _ in range(3)]
+            self.queued(server, 2)
+            status, headers, data = server.call("POST", "/v1/completions", {"prompt": "x"})
+            self.assertEqual((status, headers["Retry-After"]), (429, "1"), data)
+            self.assertEqual(json.loads(data)["error"]["type"], "RateLimitError")
+            self.refusal(server, {"prompt": ["a"] * 3, "n": 1}, status=429)
+            for sock in socks:
+                sock.close()
+            self.quiet(server)
+
+    def test_keys(self):
+        keys = self.tmp / "keys"
+        keys.write_text("first\r\nsecond\n")
+        with Server("--api-key", "third", "--api-key-file", keys) as server:
+            self.assertEqual(server.call("GET", "/health")[0], 200)
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "first"}, {"X-Api-Key": ""}):
+                self.assertEqual(server.call("GET", "/v1/models", headers=headers)[0], 401)
+                self.assertEqual(server.post("/v1/completions", {"prompt": "x"}, headers)[0], 401)
+            for key in ("first", "second", "third"):
+                self.assertEqual(server.call("GET", "/v1/models", headers={"Authorization": "Bearer " + key})[0], 200)
+            self.assertEqual(server.call("GET", "/v1/models", headers={"X-Api-Key": "first"})[0], 200)
+
+    def test_signals(self):
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            with Server("--dtype", "float32") as server:
+                idle = self.enterContext(server.connect())
+                sock = self.begin(server)
+                server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+                server.process.send_signal(sent)
+                data = b""
+                while piece := sock.recv(65536):
+                    data += piece
+                self.assertIn(b'"finish_reason":"length"', data)  # it may end
+                self.assertIn(b"[DONE]", data)
+                code, out, err = server.wait()
+                self.assertEqual((code, out), (0, b""), err)
+                self.assertEqual(idle.recv(10), b"")
+        with Server("--dtype", "float32", "--shutdown-timeout", 0.05) as server:
+            sock = self.begin(server)
+            server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+            self.assertEqual(server.stop()[0], 0)
+            data = b""
+            while piece := sock.recv(65536):
+                data += piece
+            self.assertIn(b'"finish_reason":"abort"', data)
+        with Server("--dtype", "float32", "--shutdown-timeout", 600) as server:
+            self.begin(server, n=20)
+            server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+            server.process.send_signal(signal.SIGTERM)
+            server.until(lambda: self.is_refusing(server), "draining")
+            self.assertEqual(server.stop()[0], 0)  # the second one
+
+    @staticmethod
+    def is_refusing(server):
+        try:
+            server.connect().close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    def test_a_start_that_fails(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.refused("serve", "--model", MODEL, "--port", taken.getsockname()[1], says=["cannot listen", "use"])
+        self.refused("serve", "--model", self.tmp, says="config.json")
+        self.refused("serve", "--model", MODEL, "--dp", 2, says="--dp")
+        self.refused("serve", "--model", MODEL, "--max-model-len", 1, says="--max-model-len")
+        self.refused("serve", "--model", MODEL, "--host", "no.such.host.invalid", says="cannot listen")
+        empty = self.tmp / "empty"
+        empty.write_text("\n")
+        self.refused("serve", "--model", MODEL, "--api-key-file", empty, says="no API key")
+        self.assertEqual(run("serve").returncode, 2)
+
+    def test_ready_file_and_log(self):
+        ready = self.tmp / "ready"
+        with Server("--ready-file", ready, "--served-model-name", "m/x") as server:
+            self.assertEqual(ready.read_text(), f"http://127.0.0.1:{server.port}\n")
+            self.assertEqual(server.complete(model="m/x", prompt="x", max_tokens=3)["model"], "m/x")
+            server.call("POST", "/v1/completions", {"prompt": 3}, {"X-Request-Id": "wrong-one"})
+            code, out, err = server.stop()
+            self.assertEqual((code, out), (0, b""))
+            lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+            by_status = {line["status"]: line for line in lines}
+            self.assertEqual((len(lines), sorted(by_status)), (2, [200, 400]))
+            self.assertEqual(by_status[400]["id"], "wrong-one")
+            self.assertGreater(by_status[200]["completion_tokens"], 0)
+
+
+if __name__ == "__main__":
+    cli_case.main(__doc__)
