@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/gpu_build.h"
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
@@ -20,6 +21,8 @@
 namespace stretto {
 namespace {
 
+constexpr int kExitNotComplete = 5;  // docs/errors.md
+
 struct ProveOptions {
   std::string source, ranks = "1..8", dtype, target = "cpu";
   OpShape shape;
@@ -28,7 +31,8 @@ struct ProveOptions {
 };
 
 struct Totals {
-  int programs = 0, proved = 0, rejected = 0, thinned = 0, sampled = 0;
+  int programs = 0, proved = 0, fixed_sizes = 0, not_complete = 0, rejected = 0;
+  nlohmann::json results = nlohmann::json::array();
   int mutants = 0, mutants_rejected = 0, unexplained = 0;
   nlohmann::json survivors = nlohmann::json::array();
 };
@@ -37,21 +41,38 @@ Program lowered(Program program) {
   return program.level == Level::kTile ? run_pipeline(std::move(program)) : program;
 }
 
+// What a GPU could not run is not proved for one: as `compile` refuses it.
+void check_target(const NamedProgram& named, const ProveOptions& options) {
+  if (options.target == "cuda") generate_for_gpu(named.program);
+}
+
+nlohmann::json to_json(const std::string& label, const ProofResult& result) {
+  nlohmann::json missing = nlohmann::json::array();
+  for (const Missing& m : result.missing) {
+    missing.push_back({{"what", m.what}, {"where", m.where}, {"expression", m.expression}});
+  }
+  return {{"label", label},
+          {"verdict", name(result.verdict)},
+          {"missing", missing},
+          {"cases", result.stats.cases},
+          {"events", result.stats.events},
+          {"seconds", result.stats.seconds}};
+}
+
 void prove_one(const NamedProgram& named, Totals& totals) {
   Program schedule = lowered(named.program);
   ProofResult result = prove(schedule);
   ++totals.programs;
-  ++(result.proved ? totals.proved : totals.rejected);
-  bool sampled = result.proved && !result.stats.every_table;
-  totals.sampled += sampled ? 1 : 0;
-  bool thinned = result.proved && !result.stats.every_boundary;
-  totals.thinned += thinned ? 1 : 0;
-  say("{}: {}{}{} ({:.3f} s)\n", named.label, result.proved ? "proved" : "REJECTED",
-      thinned ? ", boundaries thinned out" : "", sampled ? ", tables sampled" : "",
+  totals.proved += result.proved() ? 1 : 0;
+  totals.fixed_sizes += result.verdict == Verdict::kProvedAtFixedSizes ? 1 : 0;
+  totals.not_complete += result.verdict == Verdict::kNotComplete ? 1 : 0;
+  totals.rejected += result.rejected() ? 1 : 0;
+  totals.results.push_back(to_json(named.label, result));
+  say("{}: {} ({:.3f} s)\n", named.label, result.rejected() ? "REJECTED" : name(result.verdict),
       result.stats.seconds);
-  if (sampled) say("    {}\n", result.stats.sampled_because);
+  for (const Missing& m : result.missing) say("    not shown: {}\n", describe(m));
   for (const std::string& note : result.notes) say("    note: {}\n", note);
-  if (!result.proved) say("{}\n", result.report);
+  if (result.rejected()) say("{}\n", result.report);
 }
 
 // Breaks one program at every synchronisation site. Its label is the one under which harmless
@@ -128,7 +149,10 @@ void run_prove(const ProveOptions& options) {
     if (!options.source.empty()) check_given(*options.command, source, ranks);
     if (source.fixed_world_size()) range.first = range.last = *source.fixed_world_size();
     for (int p = range.first; p <= range.last; ++p) {
-      for (const NamedProgram& named : programs_of(source, options, p)) prove_one(named, totals);
+      for (const NamedProgram& named : programs_of(source, options, p)) {
+        check_target(named, options);
+        prove_one(named, totals);
+      }
       // What shows at many ranks shows at two or three.
       if (options.mutants && totals.rejected == 0 && p >= 2 && p <= 3)
         mutate_one(source, p, totals);
@@ -138,19 +162,18 @@ void run_prove(const ProveOptions& options) {
   if (options.json) {
     nlohmann::json out = {{"programs", totals.programs},
                           {"proved", totals.proved},
+                          {"proved_at_fixed_sizes", totals.fixed_sizes},
+                          {"not_complete", totals.not_complete},
                           {"rejected", totals.rejected},
-                          {"boundaries_thinned", totals.thinned},
-                          {"tables_sampled", totals.sampled},
+                          {"results", totals.results},
                           {"mutants", totals.mutants},
                           {"mutants_rejected", totals.mutants_rejected},
                           {"survivors", totals.survivors},
                           {"seconds", seconds.count()}};
     fmt::print("{}\n", to_line(out));
   } else {
-    fmt::print("{} programs: {} proved, {} rejected", totals.programs, totals.proved,
-               totals.rejected);
-    if (totals.thinned > 0) fmt::print(", {} with boundaries thinned out", totals.thinned);
-    if (totals.sampled > 0) fmt::print(", {} with tables sampled", totals.sampled);
+    fmt::print("{} programs: {} proved, {} not complete, {} rejected", totals.programs,
+               totals.proved, totals.not_complete, totals.rejected);
     if (options.mutants) {
       fmt::print("; {} mutants, {} rejected, {} survivors", totals.mutants, totals.mutants_rejected,
                  totals.survivors.size());
@@ -162,6 +185,10 @@ void run_prove(const ProveOptions& options) {
   }
   if (totals.unexplained > 0) {
     throw Rejected(fmt::format("{} mutants survive without an explanation", totals.unexplained));
+  }
+  if (totals.not_complete > 0) {
+    say("stretto: not complete: {} of {} programs\n", totals.not_complete, totals.programs);
+    throw CommandFailed{kExitNotComplete};
   }
 }
 

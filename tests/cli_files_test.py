@@ -10,8 +10,9 @@ import subprocess
 import cli_case
 from cli_case import DATA, MODEL, ROOT, run, CliCase
 
-PROVE_KEYS = ["programs", "proved", "rejected", "boundaries_thinned", "tables_sampled", "mutants", "mutants_rejected",
-              "survivors", "seconds"]
+PROVE_KEYS = ["programs", "proved", "proved_at_fixed_sizes", "not_complete", "rejected", "results", "mutants",
+              "mutants_rejected", "survivors", "seconds"]
+RESULT_KEYS = ["label", "verdict", "missing", "cases", "events", "seconds"]
 PROGRAM = ROOT / "examples/demo_ag_gemm/ag_gemm.cc"
 SIZES = ["--m", 104, "--n", 90, "--k", 50]
 TELLS_SHAPE = """#include <stdexcept>
@@ -49,6 +50,18 @@ stretto::Program stretto_program(int world_size) {
       p.store(rows.until_row(p.read(begins, {t.index + 1})), p.zeros(DType::kF32, 8, 4));
     });
   }
+  return p.finish();
+}
+"""
+
+WIDE_TILE = """#include "stretto/lang/program_builder.h"
+stretto::Program stretto_program(int world_size) {
+  using namespace stretto;
+  ProgramBuilder p("wide", world_size);
+  TensorRef in = p.input("in", DType::kF32, {64, 32000}), out = p.output("out", DType::kF32, {64, 32000});
+  p.role("copy", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(out.tile({0, 0}, 64, 32000), p.load(in.tile({0, 0}, 64, 32000)));
+  });
   return p.finish();
 }
 """
@@ -93,19 +106,30 @@ class ProveTest(CliCase):
         self.assertGreater(mutated["mutants"], 0)
         self.assertEqual(mutated["mutants"], mutated["mutants_rejected"] + len(mutated["survivors"]))
 
-    def test_says_which_verdicts_were_sampled(self):
-        file = self.tmp / "many_sizes.cc"
-        file.write_text(MANY_SIZES)
-        done = self.good("prove", file, "--ranks", 1)
-        self.assertIn("P=1: proved, boundaries thinned out (", done.stderr.decode())
-        self.assertIn(", 1 with boundaries thinned out", done.stdout.decode())
-        got = self.json_of("prove", file, "--ranks", 1, keys=PROVE_KEYS)
-        self.assertEqual((got["proved"], got["boundaries_thinned"], got["tables_sampled"]), (1, 1, 0))
-        file.write_text(TWO_TABLES)
-        done = self.good("prove", file, "--ranks", 1)
-        self.assertIn("P=1: proved, tables sampled (", done.stderr.decode())
-        got = self.json_of("prove", file, "--ranks", 1, keys=PROVE_KEYS)
-        self.assertEqual((got["proved"], got["boundaries_thinned"], got["tables_sampled"]), (1, 0, 1))
+    def test_what_is_not_shown_is_not_called_proved(self):
+        file = self.tmp / "program.cc"
+        for text, what in ((MANY_SIZES, "sizes"), (TWO_TABLES, "tables")):
+            file.write_text(text)
+            done = run("prove", file, "--ranks", 1, "--json")
+            self.assertEqual(done.returncode, 5, done.stderr.decode())
+            self.assertIn(f"P=1: not complete (", done.stderr.decode())
+            self.assertIn(f"    not shown: {what}: ", done.stderr.decode())
+            got = json.loads(done.stdout)
+            self.assertEqual(sorted(got), sorted(PROVE_KEYS))
+            self.assertEqual((got["proved"], got["not_complete"], got["rejected"]), (0, 1, 0))
+            one = got["results"][0]
+            self.assertEqual(sorted(one), sorted(RESULT_KEYS))
+            self.assertEqual(one["verdict"], "not complete")
+            self.assertEqual([m["what"] for m in one["missing"]], [what])
+            self.assertEqual(sorted(one["missing"][0]), ["expression", "what", "where"])
+
+    def test_proves_for_gpus_only_what_compiles_for_them(self):
+        file = self.tmp / "wide.cc"
+        file.write_text(WIDE_TILE)
+        self.good("prove", file, "--ranks", 1)
+        compiled = run("compile", file, "--ranks", 1).stderr.decode()
+        self.assertIn("32000", compiled)
+        self.refused("prove", file, "--ranks", 1, "--target", "cuda", says="32000", lines=None)
 
     def test_ir_text_goes_round(self):
         for emit in ("tile-ir", "schedule-ir"):
@@ -207,13 +231,13 @@ class SizesTest(CliCase):
 
     def test_proves_the_shape_that_is_asked(self):
         done = self.good("prove", PROGRAM, "--ranks", "2..3", *SIZES, "--target", "cuda", "--dtype", "bfloat16")
-        self.assertEqual(done.stdout.decode().split(" (")[0], "2 programs: 2 proved, 0 rejected")
+        self.assertEqual(done.stdout.decode().split(" (")[0], "2 programs: 2 proved, 0 not complete, 0 rejected")
         self.assertIn("m=104 n=90 k=50 bf16 P=3: proved", done.stderr.decode())
         got = self.json_of("prove", "gemm", "--ranks", 1, *SIZES,
                            keys=PROVE_KEYS)
         self.assertEqual((got["programs"], got["proved"]), (1, 1))
         got = self.good("prove", "gemm", "--ranks", 1, "--dtype", "float16")
-        self.assertEqual(got.stderr.decode().split(",")[0], "gemm f16 P=1: proved")
+        self.assertEqual(got.stderr.decode().split(" (")[0], "gemm f16 P=1: proved")
         self.refused("prove", "gemm", "--dtype", "float33", says="float33")
         self.refused("prove", "--all", *SIZES, says="one program")
         self.refused("prove", PROGRAM, "--mutants", "--target", "cuda", says="--mutants")

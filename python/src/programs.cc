@@ -244,7 +244,7 @@ void bind_programs(nb::module_& m) {
            [](const Program& p) {
              nb::gil_scoped_release unlocked;
              ProofResult result = prove(lowered(p));
-             if (!result.proved) throw Rejected(result.report);
+             if (result.rejected()) throw Rejected(result.report);
              return result.report;
            })
       .def("explain", &explain, nb::arg("after") = "", nb::arg("emit") = "tile-ir")

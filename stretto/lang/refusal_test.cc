@@ -6,7 +6,7 @@ namespace stretto::rank_runs {
 
 std::string refusal(const Program& program) {
   ProofResult proof = prove(run_pipeline(program));
-  return proof.proved ? "" : proof.report;
+  return proof.proved() ? "" : proof.report;
 }
 
 }  // namespace stretto::rank_runs

@@ -181,7 +181,7 @@ TEST_F(StaggerProducts, ScalesThatDoNotFitBesideTwoProductsAreReadWhenTheFirstIs
     auto split = scheduled(with_scales_of_columns(kWide, 3, steps));
     EXPECT_FALSE(overlaps(*split)) << print(*split);
     EXPECT_EQ(run(split, inputs, steps), run(whole, inputs, steps)) << print(*split);
-    EXPECT_TRUE(prove(*split).proved);
+    EXPECT_TRUE(prove(*split).proved());
   }
   EXPECT_TRUE(overlaps(*scheduled(with_scales_of_columns(kWide / 2, 3, 16))));
 
@@ -236,7 +236,7 @@ TEST_F(StaggerProducts, TheRolesOrderDecidesWhoIsAheadAndWhoTakesTurns) {
     EXPECT_EQ(overlaps(*split), order == ProductOrder::kAheadInTurn) << print(*split);
     EXPECT_EQ(takes_turns(*split), order == ProductOrder::kAheadInTurn) << print(*split);
     EXPECT_EQ(run(split, inputs, kMostSteps), want) << print(*split);
-    EXPECT_TRUE(prove(*split).proved);
+    EXPECT_TRUE(prove(*split).proved());
   }
 }
 
@@ -249,7 +249,7 @@ TEST_F(StaggerProducts, IsProvedAndMissesWhatIsTakenAway) {
   for (Work work : {Work::kScale, Work::kWeigh}) {
     for (std::int64_t steps : {std::int64_t{0}, std::int64_t{13}, kMostSteps}) {
       ProofResult whole = prove(*scheduled(product(work, 3, steps)));
-      EXPECT_TRUE(whole.proved) << whole.report;
+      EXPECT_TRUE(whole.proved()) << whole.report;
     }
     const Program program = *scheduled(product(work, 3, 19));
     int deleted = 0;
@@ -270,7 +270,7 @@ TEST_F(StaggerProducts, IsProvedAndMissesWhatIsTakenAway) {
       };
       visit(edited.roles[0].agents.back().body);
       any = !what.empty();
-      EXPECT_NE(prove(edited).proved, any) << "without " << what << " (" << deleted << ")";
+      EXPECT_NE(prove(edited).proved(), any) << "without " << what << " (" << deleted << ")";
     }
     EXPECT_GT(deleted, 30);
   }

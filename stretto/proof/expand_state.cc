@@ -6,6 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
+#include "stretto/ir/walk_budget.h"
 #include "stretto/proof/loop_fold.h"
 #include "stretto/proof/overlap.h"
 
@@ -18,8 +19,9 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
   graph.extents = extents;
   for (const Tensor& tensor : p.tensors) {
     if (tensor.shape.size() > kMaxDims) {
-      throw Rejected(fmt::format("tensor '{}' has {} dimensions, the proof knows {}", tensor.name,
-                                 tensor.shape.size(), kMaxDims));
+      throw BeyondLimit(fmt::format("{}:{}", tensor.loc.file, tensor.loc.line),
+                        fmt::format("tensor '{}' has {} dimensions, the proof knows {}",
+                                    tensor.name, tensor.shape.size(), kMaxDims));
     }
     auto& shape = graph.shapes.emplace_back();
     for (const Expr& dim : tensor.shape) shape.push_back(scope.value(dim, "shape"));

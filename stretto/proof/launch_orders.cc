@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stretto/proof/finding.h"
+#include "stretto/proof/timeline.h"
 
 namespace stretto {
 namespace {
@@ -35,8 +36,8 @@ std::set<int> slot_counts(const Program& program) {
   return counts;
 }
 
-// Whether some signal that is waited for gets notifies from several ranks, at all sizes together.
-bool has_shared_signals(const std::vector<LaunchKind>& kinds) {
+// By rank: whether it waits for a signal that several ranks notify, at all sizes together.
+std::vector<bool> waits_for_several(const std::vector<LaunchKind>& kinds) {
   const InstanceGraph& graph = *kinds[0].cases[0].graph;
   std::vector<int> sender(graph.counters.size(), -1);
   std::vector<bool> shared(graph.counters.size(), false), waited(graph.counters.size(), false);
@@ -51,10 +52,36 @@ bool has_shared_signals(const std::vector<LaunchKind>& kinds) {
       }
     }
   }
+  std::vector<bool> ranks(at(graph.program->world_size), false);
   for (std::size_t c = 0; c < shared.size(); ++c) {
-    if (shared[c] && waited[c]) return true;
+    if (shared[c] && waited[c]) ranks[at(graph.counters[c].rank)] = true;
   }
-  return false;
+  return ranks;
+}
+
+// Whether some other rank ends a launch that `rank` has not begun.
+bool ends_without(const InstanceGraph& graph, int rank) {
+  InstanceGraph others = graph;
+  for (AgentTrace& agent : others.agents) {
+    if (agent.rank == rank) agent.syncs.clear();
+  }
+  Execution execution = execute(Timeline{{&others}});
+  return std::any_of(execution.steps.begin(), execution.steps.end(), [&](const Step& step) {
+    const AgentTrace& agent = others.agents[at(step.agent)];
+    return agent.rank != rank && agent.phase == Phase::kEnd &&
+           step.end == static_cast<int>(agent.syncs.size());
+  });
+}
+
+// Whether no rank gets past the launch after the one that a rank is in which waits for several.
+bool wait_for_each_other(const std::vector<LaunchKind>& kinds, const std::vector<bool>& waiting) {
+  for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
+    bool ahead = waiting[rank] && std::any_of(kinds.begin(), kinds.end(), [&](const auto& kind) {
+                   return ends_without(*kind.cases[0].graph, static_cast<int>(rank));
+                 });
+    if (ahead) return false;
+  }
+  return true;
 }
 
 // Every word of `length` letters out of so many.
@@ -126,18 +153,22 @@ std::vector<std::pair<int, int>> pairs(int num_kinds, bool first) {
   return some;
 }
 
-// All sequences up to where two launches share a slot for the first time; none where those are too
-// many.
-std::vector<LaunchOrder> all_orders(const Program& program, int num_kinds, std::size_t affordable) {
+// All sequences up to where two launches share a slot for the first time, and so many more; none
+// where those are too many.
+std::vector<LaunchOrder> all_orders(const Program& program, int num_kinds, int more,
+                                    std::size_t affordable) {
   std::vector<LaunchOrder> orders;
-  for (int slots : slot_counts(program)) {
+  std::set<int> counts = slot_counts(program);
+  if (counts.empty()) counts = {0};  // what follows may still matter within a launch
+  for (int slots : counts) {
+    int length = slots + 1 + more;
     double count = 1;
-    for (int i = 0; i <= slots; ++i) count *= num_kinds;
+    for (int i = 0; i < length; ++i) count *= num_kinds;
     if (count + static_cast<double>(orders.size()) > static_cast<double>(affordable)) return {};
-    for (Word& word : all_words(num_kinds, slots + 1)) {
+    for (Word& word : all_words(num_kinds, length)) {
       if (!is_mixed(word)) continue;
       end_with_each(word);
-      orders.push_back({.kinds = std::move(word), .reach = slots, .named = slots + 1});
+      orders.push_back({.kinds = std::move(word), .reach = slots, .named = length});
     }
   }
   return orders;
@@ -159,17 +190,21 @@ MixedOrders mixed_orders(const Program& program, const std::vector<LaunchKind>& 
                          std::size_t affordable) {
   auto num_kinds = static_cast<int>(kinds.size());
   if (num_kinds < 2) return {};
-  bool shared = has_shared_signals(kinds);
+  std::vector<bool> waiting = waits_for_several(kinds);
+  bool shared = std::find(waiting.begin(), waiting.end(), true) != waiting.end();
   if (!shared && slot_counts(program).empty()) return {};  // no launch meets another
   MixedOrders out;
-  if (!shared) out.orders = all_orders(program, num_kinds, affordable);
+  if (!shared || wait_for_each_other(kinds, waiting)) {
+    out.orders = all_orders(program, num_kinds, shared ? 1 : 0, affordable);
+  }
   if (!out.orders.empty()) return out;
+  out.all = false;
+  affordable /= 4;
   std::vector<LaunchOrder> of_two = orders_of_two(most_slots(program));
   for (bool first : {true, false}) {
     for (const LaunchOrder& order : of_two) {
       for (auto [x, y] : pairs(num_kinds, first)) {
-        out.all = out.orders.size() < affordable;
-        if (!out.all) return out;
+        if (out.orders.size() >= affordable) return out;
         out.orders.push_back(order);
         for (int& k : out.orders.back().kinds) k = k == 0 ? x : y;
       }

@@ -17,9 +17,17 @@
 // others.
 //
 // Several kinds and a signal from several ranks: one of them may stand in for another by running
-// ahead through launches of other sizes, so what follows matters, without end. Then it is sequences
-// of two kinds: all of the D + 2 first launches, D being the most slots of a buffer (beyond three
-// slots those with one or two changes), whereafter the last one goes on, and the two kinds in turn.
+// ahead through launches of other sizes, so what follows matters. It does not matter for ever where
+// no rank ends a launch of any kind that the waiting rank has not begun, looked at in a launch by
+// itself, all before it being over: the first rank to end launch e has got nothing from launches
+// behind e, and what the launches before e add is what the thresholds of e are higher by. So before
+// a wait of launch e others are in launch e + 1 at most, and all sequences of one launch more than
+// above cover all others.
+//
+// Otherwise a rank may run ahead by any number of launches, and it is sequences of two kinds: all
+// of the D + 2 first launches, D being the most slots of a buffer (beyond three slots those with
+// one or two changes), whereafter the last one goes on, and the two kinds in turn. That is not all
+// there is, and the proof is not complete.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +52,9 @@ LaunchOrder steady_order(const Program& program, int kind);
 
 struct MixedOrders {
   std::vector<LaunchOrder> orders;
-  bool all = true;  // false: more than `affordable`
+  bool all = true;  // false: these do not stand for every sequence of launches
 };
+// Where those that stand for every sequence are more than affordable, a quarter of that.
 MixedOrders mixed_orders(const Program& program, const std::vector<LaunchKind>& kinds,
                          std::size_t affordable);
 

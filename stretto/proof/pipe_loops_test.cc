@@ -64,7 +64,7 @@ TEST(PipeLoops, EventsDoNotGrowWithTheLoop) {
   EXPECT_EQ(events(longer, PipeLoopMode::kFold), events(shorter, PipeLoopMode::kFold) + made);
   EXPECT_GT(events(longer, PipeLoopMode::kWalk), events(shorter, PipeLoopMode::kWalk) + 2 * made);
   ProofResult result = prove(longer);
-  EXPECT_TRUE(result.proved) << result.report;
+  EXPECT_TRUE(result.proved()) << result.report;
 }
 
 // Slots that are released before the next is got, as where a product is awaited at once.
@@ -85,7 +85,7 @@ TEST(PipeLoops, SlotsMayBeReleasedInTheirIteration) {
     body.insert(body.end(), releases.begin(), releases.end());
   }
   ProofResult result = prove(program);
-  EXPECT_TRUE(result.proved) << result.report;
+  EXPECT_TRUE(result.proved()) << result.report;
   EXPECT_LT(events(program, PipeLoopMode::kFold), events(program, PipeLoopMode::kWalk));
 }
 
@@ -97,7 +97,7 @@ TEST(PipeLoops, ShortLoopsAreWalked) {
 TEST(PipeLoops, WhatTheMiddleReadsHasToBeThere) {
   for (std::int64_t forgotten : {0, 1, 50, 98, 99}) {
     ProofResult result = prove(product(100, forgotten));
-    ASSERT_FALSE(result.proved) << "step " << forgotten;
+    ASSERT_TRUE(result.rejected()) << "step " << forgotten;
     EXPECT_EQ(result.findings[0].kind, FindingKind::kUncovered) << result.report;
   }
 }
@@ -117,7 +117,7 @@ TEST(PipeLoops, AnIndexSetOnAConditionIsLookedAtEachTime) {
   Op when{.code = OpCode::kWhen, .exprs = {Expr(0) <= step}, .bodies = {{let}, {}}};
   body.insert(body.begin(), when);
   ProofResult result = prove(program);
-  ASSERT_FALSE(result.proved);
+  ASSERT_TRUE(result.rejected());
   EXPECT_EQ(result.findings[0].kind, FindingKind::kUncovered) << result.report;
 }
 
@@ -125,12 +125,12 @@ TEST(PipeLoops, AgentsThatLeaveOutDifferentlyAreWalked) {
   Program one_more = product(100);
   Op& producer = loop_of(one_more, AgentKind::kProducer);
   producer.exprs[1] = producer.exprs[1] + 1;
-  EXPECT_FALSE(prove(one_more).proved);
+  EXPECT_TRUE(prove(one_more).rejected());
   Program late = product(100);  // a slot is released from the middle of the loop on
   for (Op& op : loop_of(late, AgentKind::kConsumer).bodies[0]) {
     if (op.code == OpCode::kWhen) op.exprs[0] = Expr(50) < op.exprs[0].node().args[1];
   }
-  EXPECT_FALSE(prove(late).proved);
+  EXPECT_TRUE(prove(late).rejected());
 }
 
 // A loop after the product looks at a slot that is free again, in its sixth iteration alone.
@@ -154,7 +154,7 @@ TEST(PipeLoops, ASlotMayNotBeReadLaterInNoIteration) {
       if (agent.kind != AgentKind::kProducer) agent.body.push_back(loop);
     }
     ProofResult result = prove(program);
-    EXPECT_EQ(result.proved, !reads_slot) << result.report;
+    EXPECT_EQ(result.proved(), !reads_slot) << result.report;
   }
 }
 
@@ -207,18 +207,18 @@ TEST(PipeLoops, RowsThatATableDealsOutFoldTheSame) {
   EXPECT_EQ(events(longer, PipeLoopMode::kFold), events(shorter, PipeLoopMode::kFold) + made);
   EXPECT_LT(2 * events(longer, PipeLoopMode::kFold), events(longer, PipeLoopMode::kWalk));
   ProofResult result = prove(longer);
-  EXPECT_TRUE(result.proved) << result.report;
+  EXPECT_TRUE(result.proved()) << result.report;
   EXPECT_TRUE(result.stats.every_table) << result.stats.sampled_because;
 }
 
 TEST(PipeLoops, WhatTheMiddleReadsOfAPartHasToBeThere) {
   for (std::int64_t forgotten : {0, 1, 50, 98, 99}) {
     ProofResult result = prove(product_of_parts({.forgotten = forgotten}));
-    ASSERT_FALSE(result.proved) << "step " << forgotten;
+    ASSERT_TRUE(result.rejected()) << "step " << forgotten;
     EXPECT_EQ(result.findings[0].kind, FindingKind::kUncovered) << result.report;
   }
   ProofResult result = prove(product_of_parts({.waits = false}));
-  ASSERT_FALSE(result.proved);
+  ASSERT_TRUE(result.rejected());
   EXPECT_EQ(result.findings[0].kind, FindingKind::kRace) << result.report;
 }
 
@@ -241,7 +241,7 @@ TEST(PipeLoops, ACycleOfWaitsShowsItself) {
     agent.body.insert(loop + 1, releases);
   }
   ProofResult result = prove(program);
-  ASSERT_FALSE(result.proved);
+  ASSERT_TRUE(result.rejected());
   EXPECT_EQ(result.findings[0].kind, FindingKind::kProgress) << result.report;
 }
 
@@ -264,7 +264,7 @@ TEST(PipeLoops, AgentsInTurnMayLeaveOutSteps) {
     p.store(out.tile({t.index * kStep, 0}, kStep, kStep), acc);
   });
   ProofResult result = prove(run_pipeline(p.finish()));
-  EXPECT_TRUE(result.proved) << result.report;
+  EXPECT_TRUE(result.proved()) << result.report;
 }
 
 }  // namespace

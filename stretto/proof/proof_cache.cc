@@ -24,9 +24,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Raised whenever the proof learns to reject something it accepted; not for a change of the table
-// that says what generated code does, which is part of the key.
-constexpr int kProofVersion = 12;
+// Raised whenever the proof learns to reject something it accepted, or to say of something that it
+// is not complete; not for a change of the table that says what generated code does, which is part
+// of the key.
+constexpr int kProofVersion = 13;
 
 std::string text_of(const SyncTable& table) {
   std::string text = fmt::format("{} {}", table.coherent_loads, table.shared_reductions);
@@ -41,14 +42,17 @@ std::string text_of(const SyncTable& table) {
 }
 
 std::string key_of(const Program& program, const ProofOptions& o) {
-  return content_hash(fmt::format("proof {} workers {} queues {} samples {} events {}{}\n{}\n{}",
-                                  kProofVersion, o.max_workers_per_rank, o.max_copy_queues,
-                                  o.max_samples, o.max_events, o.bounds_only ? " bounds only" : "",
-                                  text_of(*o.table), print(program)));
+  return content_hash(fmt::format(
+      "proof {} workers {} queues {} enumerated {} samples {} events {}{}\n"
+      "{}\n{}",
+      kProofVersion, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated, o.max_samples,
+      o.max_events, o.bounds_only ? " bounds only" : "", text_of(*o.table), print(program)));
 }
 
 // A truncated or damaged entry does not match; neither does another key's.
-std::string content(const std::string& key) { return fmt::format("proved {}\n", key); }
+std::string content(const std::string& key, Verdict verdict) {
+  return fmt::format("{}: {}\n", name(verdict), key);
+}
 
 // The turn to prove one key: an flock of a file beside the entry, which the kernel releases however
 // its holder ends, and which keeps threads apart as well as processes. Who has a verdict writes it
@@ -138,16 +142,17 @@ std::filesystem::path ProofCache::entry_of(const std::string& key) const {
   return directory_ / (key + ".proof");
 }
 
-bool ProofCache::has(const std::string& key) const {
+std::optional<Verdict> ProofCache::find(const std::string& key) const {
   std::ifstream in(entry_of(key), std::ios::binary);
-  std::string expected = content(key);
-  std::string found(expected.size() + 1, '\0');
+  std::string found(content(key, Verdict::kProvedAtFixedSizes).size() + 1, '\0');
   in.read(found.data(), static_cast<std::streamsize>(found.size()));
   found.resize(static_cast<std::size_t>(in.gcount()));
-  return found == expected;
+  std::optional<Verdict> verdict = verdict_named(found.substr(0, found.find(':')));
+  bool kept = verdict && *verdict != Verdict::kRejected && found == content(key, *verdict);
+  return kept ? verdict : std::nullopt;
 }
 
-void ProofCache::keep(const std::string& key) const {
+void ProofCache::keep(const std::string& key, Verdict verdict) const {
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);
   std::filesystem::path path = entry_of(key), draft = path;
@@ -155,7 +160,7 @@ void ProofCache::keep(const std::string& key) const {
   draft += fmt::format(".{}-{}", getpid(), Clock::now().time_since_epoch().count());
   {
     std::ofstream out(draft, std::ios::binary);
-    out << content(key);
+    out << content(key, verdict);
   }
   std::filesystem::rename(draft, path, ignored);
   if (ignored) std::filesystem::remove(draft, ignored);
@@ -165,18 +170,19 @@ std::filesystem::path ProofCache::entry(const Program& program, const ProofOptio
   return entry_of(key_of(program, options));
 }
 
-bool ProofCache::contains(const Program& program, const ProofOptions& options) const {
-  return has(key_of(program, options));
+std::optional<Verdict> ProofCache::find(const Program& program, const ProofOptions& options) const {
+  return find(key_of(program, options));
 }
 
-void ProofCache::insert(const Program& program, const ProofOptions& options) const {
-  keep(key_of(program, options));
+void ProofCache::insert(const Program& program, const ProofOptions& options,
+                        Verdict verdict) const {
+  keep(key_of(program, options), verdict);
 }
 
 void ProofCache::require(const Program& program, const ProofOptions& options,
                          const Proving& by) const {
   const std::string key = key_of(program, options);
-  if (has(key)) return;
+  if (find(key)) return;
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);
   Turn turn(directory_ / (key + ".lock"));
@@ -185,7 +191,7 @@ void ProofCache::require(const Program& program, const ProofOptions& options,
   const Clock::time_point deadline = Clock::now() + by.longest_wait;
   for (;;) {
     Turn::Status status = turn.ask();
-    if (has(key)) return;  // now: who had the turn kept it before giving the turn away
+    if (find(key)) return;  // now: who had the turn kept it before giving the turn away
     if (status == Turn::Status::kOver) throw_rejection(turn.read());
     // Over without a verdict: the proof failed, or could not be kept.
     if (status != Turn::Status::kTaken) break;
@@ -199,8 +205,8 @@ void ProofCache::require(const Program& program, const ProofOptions& options,
     pause = std::min(2 * pause, kLongestPause);
   }
   ProofResult result = by.prove(program, options);
-  if (result.proved) {
-    keep(key);
+  if (!result.rejected() && result.within_limits) {
+    keep(key, result.verdict);
   } else {
     turn.write(rejection(result.report));
     throw Rejected(result.report);

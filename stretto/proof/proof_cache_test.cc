@@ -18,11 +18,11 @@
 namespace stretto {
 namespace {
 
+using std::chrono::milliseconds;
 using test_programs::Edit;
 using test_programs::edit;
 using test_programs::exchange;
 using test_programs::is_wait;
-using std::chrono::milliseconds;
 
 class ProofCacheTest : public testing::Test {
  protected:
@@ -56,7 +56,7 @@ class ProofCacheTest : public testing::Test {
 // As long as ranks take to meet, and a line for each proof, also of other processes.
 struct SlowProof {
   std::filesystem::path log;
-  ProofResult result{.proved = true};
+  ProofResult result{.verdict = Verdict::kProved};
   ProofResult operator()(const Program&, const ProofOptions&) const {
     std::ofstream(log, std::ios::app) << "proved\n" << std::flush;
     std::this_thread::sleep_for(milliseconds(200));
@@ -87,33 +87,59 @@ pid_t start_endless_proof(const ProofCache& cache, const Program& program,
 TEST_F(ProofCacheTest, KeepsVerdictsApart) {
   ProofCache cache(directory_);
   Program good = exchange(2, {.num_slots = 2}), other = exchange(3, {.num_slots = 2});
-  EXPECT_FALSE(cache.contains(good, {}));
-  cache.insert(good, {});
-  EXPECT_TRUE(cache.contains(good, {}));
-  EXPECT_FALSE(cache.contains(other, {}));
-  EXPECT_FALSE(cache.contains(good, {.max_samples = 7}));
-  cache.insert(other, {.bounds_only = true});
-  EXPECT_TRUE(cache.contains(other, {.bounds_only = true}));
-  EXPECT_FALSE(cache.contains(other, {})) << "of the largest sizes alone";
+  EXPECT_FALSE(cache.find(good, {}));
+  cache.insert(good, {}, Verdict::kProved);
+  EXPECT_TRUE(cache.find(good, {}));
+  EXPECT_FALSE(cache.find(other, {}));
+  EXPECT_FALSE(cache.find(good, {.max_samples = 7}));
+  cache.insert(other, {.bounds_only = true}, Verdict::kProvedAtFixedSizes);
+  EXPECT_TRUE(cache.find(other, {.bounds_only = true}));
+  EXPECT_FALSE(cache.find(other, {})) << "of the largest sizes alone";
   SyncTable weaker = sync_table();
   weaker[SyncRow::kNotify].pop_back();
-  EXPECT_FALSE(cache.contains(good, {.table = &weaker})) << "generated code that does less";
+  EXPECT_FALSE(cache.find(good, {.table = &weaker})) << "generated code that does less";
   Program edited = good;
   ASSERT_TRUE(edit(edited, is_wait(edited, "sent"), Edit::kThresholdMinus));
-  EXPECT_FALSE(cache.contains(edited, {}));
+  EXPECT_FALSE(cache.find(edited, {}));
+}
+
+// What was not shown of a program is told again where it was proved before.
+TEST_F(ProofCacheTest, KeepsWhichVerdictItWas) {
+  ProofCache cache(directory_);
+  Program program = exchange(2, {.num_slots = 2});
+  for (Verdict verdict : {Verdict::kProved, Verdict::kProvedAtFixedSizes, Verdict::kNotComplete}) {
+    cache.insert(program, {}, verdict);
+    EXPECT_EQ(cache.find(program, {}), verdict);
+  }
+  cache.insert(program, {}, Verdict::kRejected);
+  EXPECT_FALSE(cache.find(program, {})) << "a rejection is not kept";
+}
+
+// Nothing is known of it, so it may not run.
+TEST_F(ProofCacheTest, WhatIsBeyondTheLimitsIsRefusedAndNotKept) {
+  ProofCache cache(directory_);
+  Program program = exchange(2, {.num_slots = 2});
+  ProofResult beyond{
+      .verdict = Verdict::kNotComplete, .within_limits = false, .report = "too large"};
+  auto prove_it = [&](const Program&, const ProofOptions&) { return beyond; };
+  EXPECT_THROW(cache.require(program, {}, {.prove = prove_it}), Rejected);
+  EXPECT_FALSE(cache.find(program, {}));
+  beyond.within_limits = true;
+  cache.require(program, {}, {.prove = prove_it});
+  EXPECT_EQ(cache.find(program, {}), Verdict::kNotComplete);
 }
 
 TEST_F(ProofCacheTest, IgnoresDamagedEntries) {
   ProofCache cache(directory_);
   Program good = exchange(2, {.num_slots = 2}), other = exchange(3, {.num_slots = 2});
-  cache.insert(good, {});
+  cache.insert(good, {}, Verdict::kProved);
   std::filesystem::path entry = cache.entry(good, {});
   std::filesystem::copy_file(entry, cache.entry(other, {}));
-  EXPECT_FALSE(cache.contains(other, {})) << "an entry of another program";
+  EXPECT_FALSE(cache.find(other, {})) << "an entry of another program";
   std::filesystem::resize_file(entry, 3);
-  EXPECT_FALSE(cache.contains(good, {})) << "a truncated entry";
+  EXPECT_FALSE(cache.find(good, {})) << "a truncated entry";
   std::ofstream(entry, std::ios::binary) << std::string(1 << 16, 'x');
-  EXPECT_FALSE(cache.contains(good, {})) << "an entry of something else";
+  EXPECT_FALSE(cache.find(good, {})) << "an entry of something else";
 }
 
 TEST_F(ProofCacheTest, RequireProvedThrowsTheReportAndCachesOnlySuccess) {
@@ -128,7 +154,7 @@ TEST_F(ProofCacheTest, RequireProvedThrowsTheReportAndCachesOnlySuccess) {
   }
   Program good = exchange(2, {.num_slots = 2});
   require_proved(good);
-  EXPECT_TRUE(ProofCache(directory_ / "proofs").contains(good, {}));
+  EXPECT_TRUE(ProofCache(directory_ / "proofs").find(good, {}));
   require_proved(good);
 }
 
@@ -147,7 +173,7 @@ TEST_F(ProofCacheTest, OfThreadsThatAskTogetherOneProves) {
     threads.emplace_back([&] {
       const ProofCache cache(directory_);
       cache.require(program, {}, {.prove = slow});
-      EXPECT_TRUE(cache.contains(program, {}));
+      EXPECT_TRUE(cache.find(program, {}));
     });
   }
   for (std::thread& t : threads) t.join();
@@ -166,7 +192,7 @@ TEST_F(ProofCacheTest, OfProcessesThatAskTogetherOneProves) {
     children.push_back(fork());
     if (children.back() != 0) continue;
     ProofCache(directory_).require(program, {}, {.prove = slow});
-    _exit(ProofCache(directory_).contains(program, {}) ? 0 : 1);
+    _exit(ProofCache(directory_).find(program, {}) ? 0 : 1);
   }
   for (pid_t child : children) {
     int status = -1;
@@ -183,7 +209,7 @@ TEST_F(ProofCacheTest, ARejectionIsForAllThatWaitAndForNobodyLater) {
   const Program program = exchange(2, {.num_slots = 1});
   const std::string report = "rejected: a race\n" + std::string(10'000, '.');
   const SlowProof slow{.log = directory_ / "log.proof",
-                       .result = {.proved = false, .report = report}};
+                       .result = {.verdict = Verdict::kRejected, .report = report}};
   std::atomic<int> asking{0}, heard{0};
   auto when_all_ask = [&](const Program& p, const ProofOptions& options) {
     while (asking < 8) std::this_thread::sleep_for(milliseconds(1));
@@ -221,7 +247,7 @@ TEST_F(ProofCacheTest, AKilledProverLeavesItsTurnToTheNext) {
   auto begin = std::chrono::steady_clock::now();
   cache.require(program, {}, {});
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
-  EXPECT_TRUE(cache.contains(program, {}));
+  EXPECT_TRUE(cache.find(program, {}));
   EXPECT_EQ(num_left(), 0);
   killer.join();
   waitpid(child, nullptr, 0);
@@ -239,7 +265,7 @@ TEST_F(ProofCacheTest, AProverThatHangsIsWaitedForSoLong) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("process " + std::to_string(child)),
             std::string::npos);
   EXPECT_EQ(slow.count(), 1);
-  EXPECT_TRUE(cache.contains(program, {}));
+  EXPECT_TRUE(cache.find(program, {}));
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
 }
@@ -253,7 +279,7 @@ TEST_F(ProofCacheTest, WithoutLocksEachProves) {
   const SlowProof slow{.log = directory_ / "log.proof"};
   cache.require(program, {}, {.prove = slow});
   EXPECT_EQ(slow.count(), 1);
-  EXPECT_TRUE(cache.contains(program, {}));
+  EXPECT_TRUE(cache.find(program, {}));
 }
 
 TEST(ContentHash, IsFnv1a) {

@@ -11,9 +11,11 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/quota.h"
+#include "stretto/ir/walk_budget.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/launch_patterns.h"
 #include "stretto/proof/pipe_slice.h"
+#include "stretto/proof/quota_check.h"
 #include "stretto/proof/reach.h"
 #include "stretto/proof/sample.h"
 #include "stretto/proof/sync_kinds.h"
@@ -52,42 +54,6 @@ std::string describe_extents(const Program& program, const std::vector<std::int6
   return text;
 }
 
-// A counter of which a launch adds other than `quota`.
-std::optional<Finding> other_quota(const Case& one, const std::vector<std::int64_t>& quota) {
-  const InstanceGraph& graph = one.graph;
-  for (std::size_t c = 0; c < graph.counters.size(); ++c) {
-    if (graph.counters[c].kind != CounterKind::kSignal || graph.quota[c] == quota[c]) continue;
-    return finding_with(
-        FindingKind::kQuota,
-        fmt::format("{} gets {} per launch here and {} elsewhere: every launch must add the same",
-                    describe_counter(graph, static_cast<int>(c)), graph.quota[c], quota[c]),
-        one.where, {});
-  }
-  return {};
-}
-
-// A wait for more than a launch adds.
-std::optional<Finding> high_threshold(const Case& one) {
-  const InstanceGraph& graph = one.graph;
-  for (std::size_t a = 0; a < graph.agents.size(); ++a) {
-    for (const Sync& s : graph.agents[a].syncs) {
-      if (s.kind != SyncKind::kWait || s.amount <= graph.quota[at(s.counter)]) continue;
-      return finding_with(
-          FindingKind::kQuota,
-          fmt::format("{}: {} waits for {} to reach {}, but a launch adds only {}",
-                      describe_loc(s.op), describe_agent(graph, static_cast<int>(a), s.tile),
-                      describe_counter(graph, s.counter), s.amount, graph.quota[at(s.counter)]),
-          one.where, {{.rank = graph.agents[a].rank, .choice = s.choice}});
-    }
-  }
-  return {};
-}
-
-std::optional<Finding> wrong_counter(const Case& one, const std::vector<std::int64_t>& quota) {
-  std::optional<Finding> found = other_quota(one, quota);
-  return found ? found : high_threshold(one);
-}
-
 // A slice synchronises less than its graph, and more alike (pipe_slice.h), so that few orders serve
 // all sizes. None where a launch does not end.
 //
@@ -111,6 +77,9 @@ class Prover {
       if (ok()) prove_samples();
       if (ok() && result_.stats.every_table) check_reach();
       if (ok()) check_counting();
+    } catch (const BeyondLimit& e) {
+      result_.within_limits = false;
+      missing("a limit of the proof", e.where, e.what_is_beyond);
     } catch (const Rejected& e) {
       add(FindingKind::kIllFormed, e.what(), context_);
     } catch (const UserError& e) {
@@ -137,6 +106,7 @@ class Prover {
     }
     events_ = cases[0].graph.num_events();
     Samples samples = options_.bounds_only ? bounds : sampled(bounds[0].size());
+    num_sizes_ = samples.size();
     if (!open_tables) return prove_witnesses(samples);
     try {
       bool few_at_a_time = samples.size() > 1 && events_ >= kManyEvents;
@@ -152,13 +122,14 @@ class Prover {
     }
   }
 
-  // Run-time sizes, as many as launches of so many events allow.
+  // Run-time sizes: all of them, or as many as launches of so many events allow.
   Samples sampled(std::size_t num_extents) {
+    std::size_t most = options_.max_enumerated / std::max<std::size_t>(1, events_);
+    if (std::optional<Samples> all = all_extents(program_, most)) return std::move(*all);
     std::size_t affordable = std::max(kMinCases, affordable_launches());
     std::size_t wanted = at(options_.max_samples) * (num_extents > 1 ? 2 * num_extents : 1);
-    auto [samples, complete] =
-        sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
-    result_.stats.every_boundary = complete;
+    Samples samples = sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
+    result_.stats.every_size = false;
     return samples;
   }
 
@@ -250,6 +221,8 @@ class Prover {
   void check_counting() {
     try {
       count_quotas(program_, extent_bounds(program_));
+    } catch (const BeyondLimit&) {
+      throw;
     } catch (const UserError& e) {
       add(FindingKind::kQuota, e.what(), "");
     }
@@ -363,7 +336,7 @@ class Prover {
 
   void prove_cases(const Cases& cases, bool by_slices = true) {
     for (const Case& one : cases) {
-      std::optional<Finding> found = wrong_counter(one, cases[0].graph.quota);
+      std::optional<Finding> found = wrong_counter(one.graph, one.where, cases[0].graph.quota);
       if (found) return result_.findings.push_back(std::move(*found));
     }
     if (by_slices) {
@@ -386,7 +359,7 @@ class Prover {
     for_each_size(samples, std::min(num_threads(), held), [&](std::size_t i, std::string& where) {
       if (!holds) return;
       Case one = i == 0 ? std::move(first) : expand_one(samples[i], where, unmet[i]);
-      if (!wrong_counter(one, quota)) slices[i] = slice_of(one);
+      if (!wrong_counter(one.graph, one.where, quota)) slices[i] = slice_of(one);
       if (!slices[i]) holds = false;
     });
     if (!holds) return false;
@@ -430,17 +403,17 @@ class Prover {
   }
 
   SizesVerdict prove_all(const Cases& cases) const {
-    constexpr std::size_t kMostMixed = 512;
+    constexpr std::size_t kMostMixed = 2048;
     std::int64_t launches = 3 * std::int64_t{most_slots(program_)} + 1;
     if (launches * static_cast<std::int64_t>(events_) > kMostEvents) {
-      throw Rejected(
-          fmt::format("buffers of {} slots take {} launches of {} events to look at, "
-                      "more than {} events in all: fewer slots",
-                      most_slots(program_), launches, events_, kMostEvents));
+      throw BeyondLimit("",
+                        fmt::format("buffers of {} slots take {} launches of {} events to look at, "
+                                    "more than {} events in all: fewer slots",
+                                    most_slots(program_), launches, events_, kMostEvents));
     }
     std::vector<SizedGraph> sized;
     for (const Case& one : cases) sized.push_back({&one.graph, one.where});
-    std::size_t affordable = std::max(kMinCases, affordable_launches()) / 2;
+    std::size_t affordable = 2 * std::max(kMinCases, affordable_launches());
     return prove_sizes(sized, options_, std::min(affordable, kMostMixed), num_threads());
   }
 
@@ -454,26 +427,47 @@ class Prover {
     s.rounds = std::max(s.rounds, group.rounds);
   }
 
+  void missing(const std::string& what, const std::string& where, const std::string& expression) {
+    result_.missing.push_back({.what = what, .where = where, .expression = expression});
+  }
+
   void finish() {
-    result_.proved = ok();
-    if (ok() && !result_.stats.every_order) {
-      result_.notes.push_back(
-          fmt::format("'{}' synchronises in too many ways, by its sizes, to look at launches of "
-                      "all of them after each other: some orders are left out",
-                      program_.name));
-    }
+    note_missing();
+    result_.verdict = !ok()                      ? Verdict::kRejected
+                      : !result_.missing.empty() ? Verdict::kNotComplete
+                      : options_.bounds_only     ? Verdict::kProvedAtFixedSizes
+                                                 : Verdict::kProved;
+    if (!ok()) result_.missing.clear();
     const ProofStats& s = result_.stats;
-    result_.report =
-        fmt::format("{}: {} on {} rank{}", result_.proved ? "proved" : "rejected", program_.name,
-                    program_.world_size, program_.world_size == 1 ? "" : "s");
-    if (result_.proved) {
-      result_.report += fmt::format(" ({} cases{}{}, {} events per launch, {:.3f} s)", s.cases,
-                                    s.every_boundary ? "" : ", boundaries thinned out",
-                                    s.every_table ? "" : ", tables sampled", s.events, s.seconds);
+    result_.report = fmt::format("{}: {} on {} rank{}", name(result_.verdict), program_.name,
+                                 program_.world_size, program_.world_size == 1 ? "" : "s");
+    if (ok()) {
+      result_.report +=
+          fmt::format(" ({} cases, {} events per launch, {:.3f} s)", s.cases, s.events, s.seconds);
     }
+    for (const Missing& m : result_.missing) result_.report += "\n    not shown: " + describe(m);
     int n = 0;
     for (const Finding& f : result_.findings) {
       result_.report += fmt::format("\n{}. {}\n    {}", ++n, name(f.kind), f.text);
+    }
+  }
+
+  void note_missing() {
+    const ProofStats& s = result_.stats;
+    if (!s.every_size) {
+      missing("sizes",
+              fmt::format("{} were looked at of those up to {}", num_sizes_,
+                          describe_extents(program_, extent_bounds(program_))),
+              "");
+    }
+    if (!s.every_table) {
+      missing("tables", "some were looked at that stand for none but themselves",
+              s.sampled_because);
+    }
+    if (!s.every_order) {
+      missing("orders of launches",
+              "launches of different sizes synchronise in too many ways to look at all sequences",
+              "");
     }
   }
 
@@ -482,6 +476,7 @@ class Prover {
   ProofResult result_;
   std::string context_;     // of what is thrown: a size
   std::size_t events_ = 0;  // of a launch of the largest size
+  std::size_t num_sizes_ = 1;
   UnmetTensors unmet_;
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();
 };

@@ -2,10 +2,9 @@
 // written exactly once, and may it be launched again and again without a reset? Comes after the
 // passes, before a launch: an operator refuses to run what was not proved (proof_cache.h).
 //
-// Exhaustive over ranks, workers, tiles and schedules for given extents; extents are taken at their
-// boundaries, launches of different sizes as launch_orders.h says; tables as sample.h and expand.h
-// say. A report of a program too large for all its boundaries says so. docs/proof.md explains the
-// rest.
+// Exhaustive over ranks, workers, tiles and schedules for given extents; launches of different
+// sizes follow each other as launch_orders.h says; tables are taken as sample.h and expand.h say.
+// What was not shown is part of the result (verdict.h). docs/proof.md explains the rest.
 #pragma once
 
 #include <string>
@@ -15,17 +14,21 @@
 #include "stretto/ir/sync_table.h"
 #include "stretto/proof/check.h"
 #include "stretto/proof/expand.h"
+#include "stretto/proof/verdict.h"
 
 namespace stretto {
 
 struct ProofOptions {
   int max_workers_per_rank = 132;  // SMs of the device
   int max_copy_queues = 4;
-  // Cases of run-time sizes per extent. Where a bound is smaller than this every size is a case,
-  // otherwise 0, 1, the bound and the tile and rank boundaries +-1.
+  // Every vector of run-time sizes is a case where their launches' events add up to no more than
+  // this, as counted at the bounds.
+  std::size_t max_enumerated = 20'000'000;
+  // Cases of run-time sizes per extent otherwise: 0, 1, the bound and the tile and rank boundaries
+  // +-1.
   int max_samples = 72;
   // Large programs are looked at in fewer cases, the boundaries in the middle thinned out evenly:
-  // at least 16, and so many that their launches' events add up to this; half as many orders of
+  // at least 16, and so many that their launches' events add up to this; twice as many orders of
   // launches that synchronise differently come on top (launch_orders.h).
   std::size_t max_events = 1'000'000;
   bool bounds_only = false;  // launches have every extent at its bound: the only case
@@ -39,10 +42,10 @@ struct ProofOptions {
 };
 
 struct ProofStats {
-  int cases = 0;               // patterns of extents and tables
-  bool every_boundary = true;  // false: boundaries were thinned out
-  bool every_table = true;     // false: tables were sampled
-  bool every_order = true;     // false: too many kinds of launches for all of launch_orders.h
+  int cases = 0;            // patterns of extents and tables
+  bool every_size = true;   // false: only some sizes were looked at
+  bool every_table = true;  // false: tables were sampled
+  bool every_order = true;  // false: too many kinds of launches for all of launch_orders.h
   std::string sampled_because;
   std::size_t events = 0;  // of the largest launch
   std::size_t clocks = 0;  // of the largest timeline
@@ -51,15 +54,23 @@ struct ProofStats {
 };
 
 struct ProofResult {
-  bool proved = false;
+  Verdict verdict = Verdict::kRejected;
+  std::vector<Missing> missing;  // of a proof that is not complete
+  // Whether it was small enough to be looked at. Where not, nothing at all is known of it.
+  bool within_limits = true;
   std::string report;  // the verdict first; for humans
   std::vector<Finding> findings;
   std::vector<std::string> notes;  // what may be meant otherwise, of a program that is proved
   ProofStats stats;
+
+  bool proved() const {
+    return verdict == Verdict::kProved || verdict == Verdict::kProvedAtFixedSizes;
+  }
+  bool rejected() const { return verdict == Verdict::kRejected; }
 };
 
 // `program` at schedule level, or at tile level without tile primitives. Whatever is wrong with the
-// program is a finding, not an exception.
+// program is a finding, not an exception; a limit of the proof is something missing.
 ProofResult prove(const Program& program, const ProofOptions& options = {});
 
 }  // namespace stretto

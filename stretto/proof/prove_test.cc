@@ -23,12 +23,12 @@ using test_programs::packet_exchange;
 
 void expect_proved(const Program& program) {
   ProofResult r = prove(program);
-  EXPECT_TRUE(r.proved) << r.report;
+  EXPECT_TRUE(r.proved()) << r.report;
 }
 
 void expect_rejected(const Program& program, FindingKind kind, const std::string& words = "") {
   ProofResult r = prove(program);
-  ASSERT_FALSE(r.proved) << "accepted a broken program";
+  ASSERT_TRUE(r.rejected()) << "accepted a broken program";
   EXPECT_EQ(r.findings[0].kind, kind) << r.report;
   EXPECT_NE(r.report.find(words), std::string::npos) << r.report;
   EXPECT_EQ(r.report.find("rejected: "), 0u) << "the verdict comes first";
@@ -87,7 +87,7 @@ TEST(Prove, ARingNeedsAsManySlotsAsRanks) {
 
 TEST(Prove, RejectsAFastPeersNextLaunchStandingInForASlowPeer) {
   Program shared = exchange(3, {.num_slots = 2, .per_source = false});
-  EXPECT_FALSE(prove(shared).proved);
+  EXPECT_TRUE(prove(shared).rejected());
   // Two ranks and one sender per counter: nobody can stand in.
   expect_proved(exchange(2, {.num_slots = 2, .per_source = true}));
 }
@@ -97,7 +97,7 @@ TEST(Prove, RejectsMissingWaitAndNotify) {
     SCOPED_TRACE(signal);
     Program program = gather_then_store(3);
     ASSERT_TRUE(edit(program, is_wait(program, signal), Edit::kDrop));
-    EXPECT_FALSE(prove(program).proved) << "wait dropped";
+    EXPECT_TRUE(prove(program).rejected()) << "wait dropped";
     program = gather_then_store(3);
     ASSERT_TRUE(edit(program, is_notify(program, signal), Edit::kDrop));
     expect_rejected(program, FindingKind::kQuota, signal);
@@ -112,14 +112,14 @@ TEST(Prove, RejectsThresholdsOffByOne) {
     expect_rejected(program, FindingKind::kQuota, "a launch adds only");
     program = gather_then_store(3);
     ASSERT_TRUE(edit(program, is_wait(program, signal), Edit::kThresholdMinus));
-    EXPECT_FALSE(prove(program).proved);
+    EXPECT_TRUE(prove(program).rejected());
   }
 }
 
 TEST(Prove, RejectsTheWrongChannel) {
   Program program = gather_then_store(3);
   ASSERT_TRUE(edit(program, is_notify(program, "here"), Edit::kOtherChannel));
-  EXPECT_FALSE(prove(program).proved);
+  EXPECT_TRUE(prove(program).rejected());
 }
 
 TEST(Prove, AcceptsHarmlessExtraWaits) {
@@ -222,7 +222,7 @@ TEST(Prove, RejectsMismatchedSignals) {
       if (op.code == OpCode::kNotify && op.symbol == here) op.symbol = program.find_signal("done");
     }
   }
-  EXPECT_FALSE(prove(program).proved);
+  EXPECT_TRUE(prove(program).rejected());
 }
 
 TEST(Prove, RejectsABroadcastWhoseRootWaitsForNobody) {
@@ -297,7 +297,7 @@ TEST(Prove, RejectsMoreWorkersThanTheDeviceHolds) {
   expect_rejected(clusters, FindingKind::kResources, "134 blocks");
   ProofOptions large;
   large.max_workers_per_rank = 133;
-  EXPECT_TRUE(prove(program, large).proved);
+  EXPECT_TRUE(prove(program, large).proved());
 }
 
 TEST(Prove, ARoleBesideAnotherTakesNoWorkerFromIt) {
@@ -310,9 +310,9 @@ TEST(Prove, ARoleBesideAnotherTakesNoWorkerFromIt) {
   program.roles.push_back(beside);
   ProofOptions exact;
   exact.max_workers_per_rank = program.roles[0].resource.num_workers;
-  EXPECT_TRUE(prove(program, exact).proved);
+  EXPECT_TRUE(prove(program, exact).proved());
   program.roles[1].resource.beside = -1;
-  EXPECT_FALSE(prove(program, exact).proved);
+  EXPECT_TRUE(prove(program, exact).rejected());
 }
 
 TEST(Prove, PacketsNeedTwoSlotsAndEveryPacketAStore) {
@@ -375,7 +375,7 @@ TEST(Prove, APacketIsNoFlagForOtherData) {
     Value seen = p.load_packet(flag.tile({0, 0}, 1, 1));
     p.store(out.tile({0, 0}, 4, 4), p.load(data.tile({0, 0}, 4, 4)) + seen);
   });
-  EXPECT_FALSE(prove(run_pipeline(p.finish())).proved);
+  EXPECT_TRUE(prove(run_pipeline(p.finish())).rejected());
 }
 
 // A producer and a consumer agent of one worker, joined by a pipe: what pipelining lowers to.

@@ -22,7 +22,7 @@ namespace {
 void expect_refused(const Program& program, FindingKind kind,
                     const std::vector<std::string>& words) {
   ProofResult r = prove(run_pipeline(program));
-  ASSERT_FALSE(r.proved) << r.report;
+  ASSERT_TRUE(r.rejected()) << r.report;
   EXPECT_EQ(r.findings[0].kind, kind) << r.report;
   for (const std::string& word : words) {
     EXPECT_NE(r.report.find(word), std::string::npos) << word << " is not in\n" << r.report;
@@ -31,7 +31,7 @@ void expect_refused(const Program& program, FindingKind kind,
 
 void expect_proved(const Program& program) {
   ProofResult r = prove(run_pipeline(program));
-  EXPECT_TRUE(r.proved) << r.report;
+  EXPECT_TRUE(r.proved()) << r.report;
 }
 
 std::string here(int line) { return fmt::format("reach_test.cc:{}", line); }
@@ -177,7 +177,7 @@ TEST(Reach, ARankThatNeverMeetsWhatOthersDoIsNoted) {
       p.store(y.tile({t.row, 0}, size, 8), p.load(box));
     });
     ProofResult r = prove(run_pipeline(p.finish()));
-    EXPECT_TRUE(r.proved) << r.report;
+    EXPECT_TRUE(r.proved()) << r.report;
     return r.notes;
   };
   for (std::int64_t world : {2, 3}) {
@@ -322,9 +322,9 @@ TEST(Reach, AgreesWithEveryTileOfRandomPrograms) {
     }
     ProofResult r = prove(run_pipeline(p.finish()));
     bool expected = !meets && far;
-    EXPECT_EQ(!r.proved, expected) << "round " << round << "\n" << r.report;
-    EXPECT_TRUE(r.proved || r.findings[0].kind == FindingKind::kOutside) << r.report;
-    refused += r.proved ? 0 : 1;
+    EXPECT_EQ(r.rejected(), expected) << "round " << round << "\n" << r.report;
+    EXPECT_TRUE(r.proved() || r.findings[0].kind == FindingKind::kOutside) << r.report;
+    refused += r.rejected() ? 1 : 0;
   }
   EXPECT_GT(refused, 40);
   EXPECT_LT(refused, 360);

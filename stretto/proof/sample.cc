@@ -28,46 +28,38 @@ std::vector<std::int64_t> thin(const std::set<std::int64_t>& all, std::size_t ke
   return out;
 }
 
-struct Candidates {
-  std::vector<std::int64_t> values;
-  bool complete = true;
-};
-
-// Every value up to the bound where that is at most `keep`, else the boundaries, thinned to that.
-// The extremes come first, and where comparisons change, if those are few: what does not fit is cut
-// off at the end.
-Candidates candidates(const std::set<std::int64_t>& steps, const SizeBoundaries& boundaries,
-                      std::int64_t bound, std::size_t keep) {
+// The boundaries, thinned to `keep`. The extremes come first, and where comparisons change, if
+// those are few: what does not fit is cut off at the end.
+std::vector<std::int64_t> candidates(const std::set<std::int64_t>& steps,
+                                     const std::set<std::int64_t>& changes, std::int64_t bound,
+                                     std::size_t keep) {
   std::set<std::int64_t> must, all;
   auto add = [&](std::set<std::int64_t>& to, std::int64_t v) {
     if (v >= 0 && v <= bound) to.insert(v);
   };
-  bool every_value = bound < static_cast<std::int64_t>(keep);
-  bool complete = boundaries.complete || every_value;
   for (std::int64_t v : {std::int64_t{0}, std::int64_t{1}, bound - 1, bound}) add(must, v);
-  if (every_value) {
+  if (bound < static_cast<std::int64_t>(keep)) {
     for (std::int64_t v = 0; v <= bound; ++v) must.insert(v);
   }
   for (std::int64_t step : steps) {
     std::int64_t last = bound / step, stride = std::max<std::int64_t>(1, last / 4096);
-    complete &= stride == 1;
     for (std::int64_t k = 1; k <= last; k += stride) {
       bool edge = k == 1 || k == last;
       for (std::int64_t v : {k * step - 1, k * step, k * step + 1}) add(edge ? must : all, v);
     }
   }
-  bool few = 3 * boundaries.changes.size() <= keep / 2;
-  for (std::int64_t change : boundaries.changes) {
+  bool few = 3 * changes.size() <= keep / 2;
+  for (std::int64_t change : changes) {
     for (std::int64_t v : {change - 1, change, change + 1}) add(few ? must : all, v);
   }
   for (std::int64_t v : must) all.erase(v);
   std::size_t room = keep > must.size() + 2 ? keep - must.size() : 2;
-  Candidates out{.complete = complete && all.size() <= room};
+  std::vector<std::int64_t> out;
   for (std::int64_t v : {bound, std::int64_t{0}, bound - 1, std::int64_t{1}}) {
-    if (must.erase(v) != 0) out.values.push_back(v);
+    if (must.erase(v) != 0) out.push_back(v);
   }
-  out.values.insert(out.values.end(), must.begin(), must.end());
-  for (std::int64_t v : thin(all, room)) out.values.push_back(v);
+  out.insert(out.end(), must.begin(), must.end());
+  for (std::int64_t v : thin(all, room)) out.push_back(v);
   return out;
 }
 
@@ -228,40 +220,39 @@ class PatternTables : public TableWitness {
 
 }  // namespace
 
-ExtentSamples sample_extents(const Program& program, int max_samples) {
+std::optional<Samples> all_extents(const Program& program, std::size_t most) {
   std::vector<std::int64_t> bounds = extent_bounds(program);
-  ExtentSamples out{.values = {bounds}};
+  std::size_t count = 1;
+  for (std::int64_t bound : bounds) {
+    if (at(bound) >= most / count) return {};
+    count *= at(bound) + 1;
+  }
+  Samples all = {bounds};
+  for (std::size_t i = 0; i + 1 < count; ++i) {  // the last is the bounds
+    std::size_t rest = i;
+    auto& one = all.emplace_back();
+    for (std::int64_t bound : bounds) {
+      one.push_back(static_cast<std::int64_t>(rest % (at(bound) + 1)));
+      rest /= at(bound) + 1;
+    }
+  }
+  return all;
+}
+
+Samples sample_extents(const Program& program, int max_samples) {
+  std::vector<std::int64_t> bounds = extent_bounds(program);
+  Samples out = {bounds};
   if (bounds.empty()) return out;
   std::set<std::int64_t> steps = size_steps(program);
-  std::vector<SizeBoundaries> boundaries = size_boundaries(program);
+  std::vector<std::set<std::int64_t>> boundaries = size_boundaries(program);
   std::set<std::vector<std::int64_t>> seen = {bounds};
   auto add = [&](const std::vector<std::int64_t>& v) {
-    if (seen.count(v) != 0) return true;
-    if (static_cast<int>(out.values.size()) >= max_samples) return false;
-    seen.insert(v);
-    out.values.push_back(v);
-    return true;
+    if (static_cast<int>(out.size()) < max_samples && seen.insert(v).second) out.push_back(v);
   };
-  std::vector<std::vector<std::int64_t>> values;
-  std::size_t combinations = 1;
+  Samples values;
   for (std::size_t i = 0; i < bounds.size(); ++i) {
-    Candidates c = candidates(steps, boundaries[i], bounds[i],
-                              at(max_samples) / (bounds.size() == 1 ? 1 : 2 * bounds.size()));
-    out.complete &= c.complete;
-    values.push_back(std::move(c.values));
-    combinations = std::min<std::size_t>(combinations * values.back().size(), 1u << 20);
-  }
-  if (combinations <= at(max_samples)) {
-    for (std::size_t i = 0; i < combinations; ++i) {
-      std::vector<std::int64_t> v;
-      std::size_t rest = i;
-      for (const auto& of_var : values) {
-        v.push_back(of_var[rest % of_var.size()]);
-        rest /= of_var.size();
-      }
-      add(v);
-    }
-    return out;
+    values.push_back(candidates(steps, boundaries[i], bounds[i],
+                                at(max_samples) / (bounds.size() == 1 ? 1 : 2 * bounds.size())));
   }
   add(std::vector<std::int64_t>(bounds.size(), 0));
   std::vector<std::int64_t> ones = bounds;
@@ -271,11 +262,11 @@ ExtentSamples sample_extents(const Program& program, int max_samples) {
     for (std::int64_t v : values[i]) {
       std::vector<std::int64_t> others = bounds;
       others[i] = v;
-      out.complete &= add(others);
+      add(others);
     }
   }
   std::mt19937_64 random(1);
-  for (int tries = 0; tries < 4 * max_samples; ++tries) {
+  for (int tries = 0; bounds.size() > 1 && tries < 4 * max_samples; ++tries) {
     std::vector<std::int64_t> v;
     for (const auto& of_var : values) v.push_back(of_var[random() % of_var.size()]);
     add(v);

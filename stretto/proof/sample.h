@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "stretto/proof/expand.h"
@@ -10,17 +11,17 @@
 
 namespace stretto {
 
-struct ExtentSamples {
-  // Values for the extents and scalars, in declaration order; the first is the bounds.
-  std::vector<std::vector<std::int64_t>> values;
-  bool complete = true;  // every boundary of every extent is among them
-};
+// Values for the extents and scalars, in declaration order; the first is the bounds.
+using Samples = std::vector<std::vector<std::int64_t>>;
 
-// 0, 1, the bound, every tile and rank boundary +-1 and where comparisons change
-// (size_boundaries.h), for each extent with the others at their bounds, and random combinations;
-// all values where the bound is small, all combinations where they are at most `max_samples`.
-// Beyond that, boundaries in the middle are thinned out evenly.
-ExtentSamples sample_extents(const Program& program, int max_samples);
+// All there are, where that is no more than `most`.
+std::optional<Samples> all_extents(const Program& program, std::size_t most);
+
+// Where a mistake is likely to show, of sizes that are too many to look at all: 0, 1, the bound,
+// every tile and rank boundary +-1 and where comparisons change (size_boundaries.h), for each
+// extent with the others at their bounds, and random combinations; boundaries in the middle are
+// thinned out evenly.
+Samples sample_extents(const Program& program, int max_samples);
 
 // Tables that keep the contracts: all low, all high, ascending, cyclic, random alike on all ranks,
 // random per rank; permutations forwards, backwards and shuffled. Tables of one tile map agree with

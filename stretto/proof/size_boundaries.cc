@@ -103,7 +103,7 @@ class Sizes {
   }
 
   // Adds where the comparison changes.
-  void compare(const Expr& comparison, std::vector<SizeBoundaries>& out) {
+  void compare(const Expr& comparison, std::vector<std::set<std::int64_t>>& out) {
     int left = kMostNodes;
     std::optional<Expr> spelled = spelled_out(comparison, left);
     if (!spelled || spelled->node().args.size() != 2) return;  // it may be always so
@@ -121,7 +121,7 @@ class Sizes {
     });
     for (int size : sizes) {
       if (others) {
-        add_constants(*spelled, out[at(size)].changes, bounds_[at(size)]);
+        add_constants(*spelled, out[at(size)], bounds_[at(size)]);
       } else {
         int ranks = by_rank ? program_.world_size : 1;
         for (int r = 0; r < ranks; ++r) add_changes(*spelled, r, ranks, size, out[at(size)]);
@@ -185,7 +185,8 @@ class Sizes {
     }
   }
 
-  void add_changes(const Expr& comparison, int rank, int ranks, int size, SizeBoundaries& out) {
+  void add_changes(const Expr& comparison, int rank, int ranks, int size,
+                   std::set<std::int64_t>& out) {
     std::vector<std::int64_t> vars = initial_vars(program_, rank, bounds_);
     int var = std::find_if(size_of_var_.begin(), size_of_var_.end(), [&](const auto& v) {
                 return v.second == size;
@@ -211,17 +212,14 @@ class Sizes {
           std::int64_t mid = lo + (hi - lo) / 2;
           (truth(e, mid) == first ? lo : hi) = mid;
         }
-        out.changes.insert(hi);
+        out.insert(hi);
       }
       return;
     }
-    if (bound > kMostValues / ranks) {
-      out.complete = false;
-      return;
-    }
+    if (bound > kMostValues / ranks) return;
     for (std::int64_t v = 1, before = truth(comparison, 0); v <= bound; ++v) {
       int now = truth(comparison, v);
-      if (now != before) out.changes.insert(v);
+      if (now != before) out.insert(v);
       before = now;
     }
   }
@@ -273,8 +271,8 @@ std::set<std::int64_t> size_steps(const Program& program) {
   return steps;
 }
 
-std::vector<SizeBoundaries> size_boundaries(const Program& program) {
-  std::vector<SizeBoundaries> out(extent_bounds(program).size());
+std::vector<std::set<std::int64_t>> size_boundaries(const Program& program) {
+  std::vector<std::set<std::int64_t>> out(extent_bounds(program).size());
   if (out.empty()) return out;
   Sizes sizes(program);
   auto compare = [&](const Expr& expr) {

@@ -16,11 +16,8 @@ std::set<std::int64_t> size_steps(const Program& program);
 // Sizes from which on a comparison has another truth than for the one before: of comparisons of
 // that size with constants, the rank and, at their bounds, other sizes. Comparisons of sizes with
 // tiles and loop counters change at the steps, plus the constants that are added to them.
-struct SizeBoundaries {
-  std::set<std::int64_t> changes;
-  bool complete = true;  // false: some comparison would take too long to look through
-};
-// Of extents and scalars, in order.
-std::vector<SizeBoundaries> size_boundaries(const Program& program);
+// Some are left out where it would take too long to look through them. Of extents and scalars, in
+// order.
+std::vector<std::set<std::int64_t>> size_boundaries(const Program& program);
 
 }  // namespace stretto

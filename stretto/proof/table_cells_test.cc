@@ -40,7 +40,7 @@ bool holds_for_all(const Program& program, const std::vector<Table>& tables) {
   return std::all_of(tables.begin(), tables.end(), [&](const Table& a) {
     return std::all_of(tables.begin(), tables.end(), [&](const Table& b) {
       Given given({a, b});
-      return prove(program, {.tables = &given}).proved;
+      return !prove(program, {.tables = &given}).rejected();
     });
   });
 }
@@ -70,7 +70,7 @@ struct Routed {
   bool wait = true;
   std::int64_t waits_for = 0, uses = 0, ends = 1;  // parts further than the own
   std::int64_t tile_rows = kRows;
-  bool loops = false;          // over tiles of a part
+  bool loops = false;  // over tiles of a part
   // Where it has tiles: to its last instead of the most that there may be, or so many rows further.
   std::optional<std::int64_t> to_last = {};
   std::int64_t skips = 0;      // tiles
@@ -124,13 +124,13 @@ Program routed(const Routed& o) {
 
 void expect_proved_for_every_table(const Program& program) {
   ProofResult r = prove(program);
-  EXPECT_TRUE(r.proved) << r.report;
+  EXPECT_TRUE(r.proved()) << r.report;
   EXPECT_TRUE(r.stats.every_table) << r.report;
 }
 
 void expect_refused(const Program& program, FindingKind kind, const std::string& words) {
   ProofResult r = prove(program);
-  ASSERT_FALSE(r.proved) << "accepted a broken program";
+  ASSERT_TRUE(r.rejected()) << "accepted a broken program";
   EXPECT_EQ(r.findings[0].kind, kind) << r.report;
   EXPECT_NE(r.report.find(words), std::string::npos) << r.report;
 }
@@ -299,7 +299,7 @@ TEST(TableCells, BlocksThatMayMeetAreRefused) {
   for (const Shuffled& o : kBroken) {
     EXPECT_FALSE(holds_for_all(shuffled(o), permutations(kParts))) << "meant to be broken";
     ProofResult r = prove(shuffled(o));
-    EXPECT_FALSE(r.proved) << r.report;
+    EXPECT_TRUE(r.rejected()) << r.report;
   }
 }
 
@@ -326,7 +326,7 @@ Program pulls(bool second_names) {
 TEST(TableCells, EntriesMayHaveSecondNames) {
   for (bool second_names : {false, true}) {
     ProofResult r = prove(pulls(second_names));
-    EXPECT_TRUE(r.proved) << r.report;
+    EXPECT_TRUE(r.proved()) << r.report;
     EXPECT_TRUE(r.stats.every_table) << r.stats.sampled_because;
   }
 }

@@ -68,7 +68,7 @@ inline bool holds_for_all(const Program& program) {
   return std::all_of(tables.begin(), tables.end(), [&](const Table& a) {
     return std::all_of(tables.begin(), tables.end(), [&](const Table& b) {
       Given given(program, {a, b});
-      return prove(program, {.tables = &given}).proved;
+      return !prove(program, {.tables = &given}).rejected();
     });
   });
 }

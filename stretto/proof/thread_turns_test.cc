@@ -32,12 +32,12 @@ ProofResult prove_worker(const std::function<void(const Frame&)>& body,
 
 void expect_proved(const std::function<void(const Frame&)>& body) {
   ProofResult r = prove_worker(body);
-  EXPECT_TRUE(r.proved) << r.report;
+  EXPECT_TRUE(r.proved()) << r.report;
 }
 
 void expect_race(const std::function<void(const Frame&)>& body, const std::string& words) {
   ProofResult r = prove_worker(body);
-  ASSERT_FALSE(r.proved);
+  ASSERT_TRUE(r.rejected());
   EXPECT_EQ(r.findings[0].kind, FindingKind::kRace) << r.report;
   EXPECT_NE(r.report.find(words), std::string::npos) << r.report;
   EXPECT_NE(r.report.find("worker_fence"), std::string::npos) << r.report;
@@ -155,7 +155,7 @@ TEST(ThreadTurns, AFenceEndsAtTheBlockOfACluster) {
           f.p.store(f.out.tile({f.row, 0}, 32, 64), f.p.load(f.scratch.tile({0, 0}, 32, 64)));
         },
         Resource::sms(1).clustered(2));
-    ASSERT_FALSE(r.proved);
+    ASSERT_TRUE(r.rejected());
     EXPECT_NE(r.report.find("ends at the block"), std::string::npos) << r.report;
   }
 }
@@ -172,8 +172,8 @@ TEST(ThreadTurns, ARowOfAClusterIsStoredByAllBlocks) {
         },
         Resource::sms(1).clustered(2));
   };
-  EXPECT_TRUE(stores(32).proved) << stores(32).report;
-  EXPECT_FALSE(stores(1).proved);
+  EXPECT_TRUE(stores(32).proved()) << stores(32).report;
+  EXPECT_TRUE(stores(1).rejected());
 }
 
 // Whoever is free takes the next tile, so the last to store a row may be any tile of it.
@@ -192,10 +192,10 @@ TEST(ThreadTurns, TilesByTicketHaveNoOrder) {
     });
     return prove(run_pipeline(p.finish()));
   };
-  EXPECT_TRUE(dealt_out(Resource::sms(2), 2).proved) << dealt_out(Resource::sms(2), 2).report;
-  EXPECT_TRUE(dealt_out(Resource::sms(2).by_ticket(), 4).proved);
+  EXPECT_TRUE(dealt_out(Resource::sms(2), 2).proved()) << dealt_out(Resource::sms(2), 2).report;
+  EXPECT_TRUE(dealt_out(Resource::sms(2).by_ticket(), 4).proved());
   ProofResult result = dealt_out(Resource::sms(2).by_ticket(), 2);
-  ASSERT_FALSE(result.proved);
+  ASSERT_TRUE(result.rejected());
   EXPECT_NE(result.report.find("by ticket"), std::string::npos) << result.report;
 }
 
@@ -215,8 +215,8 @@ TEST(ThreadTurns, TwoLayoutsOfOneBoxNeedAFence) {
     });
     return prove(run_pipeline(p.finish()));
   };
-  EXPECT_FALSE(product(false).proved);
-  EXPECT_TRUE(product(true).proved) << product(true).report;
+  EXPECT_TRUE(product(false).rejected());
+  EXPECT_TRUE(product(true).proved()) << product(true).report;
 }
 
 TEST(ThreadTurns, ACopyOntoItselfIsRefusedWhoeverMakesIt) {
@@ -230,7 +230,7 @@ TEST(ThreadTurns, ACopyOntoItselfIsRefusedWhoeverMakesIt) {
   };
   for (Resource resource : {Resource::sms(1), Resource::copy_engine(1)}) {
     ProofResult r = prove_worker(onto_itself, resource);
-    ASSERT_FALSE(r.proved);
+    ASSERT_TRUE(r.rejected());
     EXPECT_NE(r.report.find("onto itself"), std::string::npos) << r.report;
   }
 }

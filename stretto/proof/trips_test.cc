@@ -38,7 +38,7 @@ bool holds_for_all(const Program& program) {
   for (std::int64_t a = 0; a <= kMost; ++a) {
     for (std::int64_t b = 0; b <= kMost; ++b) {
       Given given({a, b});
-      if (!prove(program, {.tables = &given}).proved) return false;
+      if (prove(program, {.tables = &given}).rejected()) return false;
     }
   }
   return true;
@@ -86,7 +86,7 @@ TEST(Trips, LoopsThatTablesEndAreProvedForEveryTable) {
   for (int slots : {2, 3}) {
     Program program = sums({.num_slots = slots});
     ProofResult r = prove(program);
-    EXPECT_TRUE(r.proved) << r.report;
+    EXPECT_TRUE(r.proved()) << r.report;
     EXPECT_TRUE(r.stats.every_table) << r.stats.sampled_because;
     EXPECT_TRUE(holds_for_all(program)) << slots;
   }
@@ -102,14 +102,14 @@ TEST(Trips, EventsDoNotGrowWithTheTable) {
 
 TEST(Trips, ReadsThatOthersWriteArePutToTheTest) {
   ProofResult r = prove(sums({.of_inputs = false}));
-  EXPECT_TRUE(r.proved) << r.report;
+  EXPECT_EQ(r.verdict, Verdict::kNotComplete) << r.report;
   EXPECT_TRUE(holds_for_all(sums({.of_inputs = false})));
 }
 
 // How two loops of a tile go together is a matter of both their lengths.
 TEST(Trips, LoopsOfDifferentLengthsInATileAreSampled) {
   ProofResult r = prove(sums({.two_loops = true}));
-  EXPECT_TRUE(r.proved) << r.report;
+  EXPECT_EQ(r.verdict, Verdict::kNotComplete) << r.report;
   EXPECT_FALSE(r.stats.every_table);
 }
 
@@ -202,9 +202,9 @@ TEST(Trips, NothingIsProvedThatGetsStuckForSomeTable) {
     for (std::uint64_t n = random() % 3 + 1; n > 0; --n) change(program, random);
     bool holds = holds_for_all(program);
     ProofResult r = prove(program);
-    bool every = r.proved && r.stats.every_table;
+    bool every = r.proved() && r.stats.every_table;
     EXPECT_FALSE(every && !holds) << "accepted a broken program: " << print(program);
-    EXPECT_FALSE(holds && !r.proved) << r.report;
+    EXPECT_FALSE(holds && r.rejected()) << r.report;
     (holds ? right : wrong) += 1;
     proved += every ? 1 : 0;
   }

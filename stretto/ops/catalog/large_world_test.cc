@@ -26,7 +26,7 @@ TEST_P(LargeWorld, IsProved) {
                                  .dtype = DType::kF32});
   ASSERT_EQ(program.world_size, world_size);
   ProofResult result = prove(run_pipeline(std::move(program)));
-  EXPECT_TRUE(result.proved) << result.report;
+  EXPECT_TRUE(result.proved()) << result.report;
 }
 
 std::vector<int> world_sizes() {

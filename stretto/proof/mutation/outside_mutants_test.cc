@@ -45,7 +45,7 @@ struct Count {
 
 void check(const std::string& label, const Program& program, Count& count) {
   ProofResult original = prove(program, mutant_options());
-  ASSERT_TRUE(original.proved) << original.report;
+  ASSERT_FALSE(original.rejected()) << original.report;
   if (!original.stats.every_table) return;
   for (const auto& [line, sites] : lines_of(program)) {
     Program mutant = program;
@@ -56,10 +56,10 @@ void check(const std::string& label, const Program& program, Count& count) {
     }
     std::string tensor = program.tensors[static_cast<std::size_t>(std::get<2>(line))].name;
     ProofResult result = prove(mutant, mutant_options());
-    EXPECT_FALSE(result.proved) << label << ": '" << tensor << "' at " << std::get<0>(line) << ":"
-                                << std::get<1>(line) << (second ? " (to)" : "");
+    EXPECT_TRUE(result.rejected()) << label << ": '" << tensor << "' at " << std::get<0>(line)
+                                   << ":" << std::get<1>(line) << (second ? " (to)" : "");
     ++count.mutants;
-    if (!result.proved && result.findings[0].kind == FindingKind::kOutside) ++count.as_outside;
+    if (result.rejected() && result.findings[0].kind == FindingKind::kOutside) ++count.as_outside;
   }
 }
 

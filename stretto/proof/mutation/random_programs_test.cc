@@ -44,7 +44,7 @@ class Comparison {
       ++tally.failing;
     }
     // Soundness.
-    EXPECT_FALSE(proof.proved && !dynamic.failure.empty())
+    EXPECT_FALSE(!proof.rejected() && !dynamic.failure.empty())
         << "proved, yet " << dynamic.failure << "\n"
         << print(program);
     std::string observed = controlled(program);
@@ -52,7 +52,7 @@ class Comparison {
         << "the exploration missed " << observed << "\n"
         << print(program);
     // Completeness.
-    bool rejected_though_clean = !proof.proved && dynamic.failure.empty();
+    bool rejected_though_clean = proof.rejected() && dynamic.failure.empty();
     tally.rejected_though_clean += rejected_though_clean ? 1 : 0;
     EXPECT_FALSE(rejected_though_clean) << proof.report << "\n" << print(program);
   }

@@ -29,10 +29,10 @@ Program spread_over_workers(Program program) {
     int before = resource.num_workers;
     resource.num_workers = std::max(before, queues ? 2 : 3);
     // Some roles deal tiles out to a number of queues of their own.
-    if (queues && !prove(program, mutant_options()).proved) resource.num_workers = before;
+    if (queues && prove(program, mutant_options()).rejected()) resource.num_workers = before;
   }
   // Workers that notify of all their tiles together go by how tiles are dealt out.
-  if (!prove(program, mutant_options()).proved) return original;
+  if (prove(program, mutant_options()).rejected()) return original;
   return program;
 }
 
@@ -48,12 +48,12 @@ MutationSummary run_mutants(const std::string& label, const Program& program,
   auto begin = std::chrono::steady_clock::now();
   MutationSummary summary;
   ProofResult original = prove(program, mutant_options());
-  STRETTO_CHECK(original.proved, "mutants of a program that is rejected: " + original.report);
+  STRETTO_CHECK(!original.rejected(), "mutants of a program that is rejected: " + original.report);
   for (const Mutant& mutant : mutants_of(program)) {
     ProofResult result = prove(mutant.program, mutant_options());
     ++summary.mutants;
     ++summary.mutants_by_kind[mutant.kind];
-    if (result.proved) {
+    if (!result.rejected()) {
       Survivor survivor{.label = label, .kind = mutant.kind, .site = mutant.site};
       const Explanation* explanation = find_explanation(survivor);
       if (explanation != nullptr) survivor.reason = explanation->reason;

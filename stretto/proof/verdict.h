@@ -1,0 +1,32 @@
+// What the proof says of a program in one word, and what a proof that is not complete has not
+// shown. Made by prove.cc; kept by proof_cache.h; docs/proof.md explains the words.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace stretto {
+
+enum class Verdict : std::uint8_t {
+  kProved,              // all sizes up to the bounds, all tables, all sequences of launches
+  kProvedAtFixedSizes,  // the extents at their bounds, as asked for, and nothing else
+  kNotComplete,         // nothing wrong was found, and something was not shown
+  kRejected,            // something is wrong, at sizes, tables and launches that the report names
+};
+
+// "proved", "proved at fixed sizes", "not complete", "rejected".
+const char* name(Verdict verdict);
+std::optional<Verdict> verdict_named(std::string_view word);
+
+// Something that was not shown.
+struct Missing {
+  std::string what;        // "sizes", "tables", "orders of launches", "a limit of the proof"
+  std::string where;       // which of them, or a source line
+  std::string expression;  // what in the program it comes of; may be empty
+};
+// "sizes: m = 1 to 70, other than 16 of them".
+std::string describe(const Missing& missing);
+
+}  // namespace stretto
