@@ -1,10 +1,22 @@
 #include "stretto/codegen/packet_lines.h"
 
+#include <algorithm>
+
 #include "stretto/codegen/expr_text.h"
 #include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
+
+// What surely divides `end - first`.
+std::int64_t factor_behind(const Expr& first, std::int64_t end, const Block& body) {
+  const ExprNode& n = first.node();
+  if (first.is_const()) return known_factor(Expr(end - first.const_value()), body);
+  if (n.op == ExprOp::kAdd && n.args[1].is_const()) {
+    return factor_behind(n.args[0], end - n.args[1].const_value(), body);
+  }
+  return std::min(known_factor(first, body), known_factor(Expr(end), body));
+}
 
 // `at`: where the register lives.
 bool goes_in_lines(const Program& program, const Agent& agent, const Op& op, const ValuePlan& at) {
@@ -13,11 +25,15 @@ bool goes_in_lines(const Program& program, const Agent& agent, const Op& op, con
   auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
   if (size != 2 && size != 4) return false;
   constexpr std::int64_t kThread = 16, kLanes = 8, kLine = kLanes * kThread, kRun = 2 * kLine;
-  auto lines = [&](std::int64_t columns) { return columns * size % kLine == 0; };
-  const Expr& width = t.shape.back();
+  // Of the lines that a warp has of a row all are in the tile or none: they go by one instruction.
+  const std::int64_t of_warp =
+      at.fragment ? kLine : std::max<std::int64_t>(kLine, std::min(at.lanes, 32) * kThread);
+  auto multiple = [&](std::int64_t columns, std::int64_t of) { return columns * size % of == 0; };
+  const Expr &width = t.shape.back(), &first = r.origin.back();
   bool columns = r.col_dim == static_cast<int>(t.shape.size()) - 1 && !r.col_end.has_value() &&
-                 lines(r.cols) && lines(known_factor(r.origin.back(), agent.body)) &&
-                 width.is_const() && width.const_value() * size % kRun == 0;
+                 width.is_const() && multiple(width.const_value(), kRun) &&
+                 multiple(known_factor(first, agent.body), kLine) && multiple(r.cols, of_warp) &&
+                 multiple(factor_behind(first, width.const_value(), agent.body), of_warp);
   // All rows of a warp go where one of them does.
   std::int64_t rows_of_warp = at.fragment ? 8 : at.lanes % 32 == 0 ? 1 : 32 / kLanes;
   auto together = [&](std::int64_t rows) { return rows % rows_of_warp == 0; };

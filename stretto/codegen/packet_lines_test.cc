@@ -70,7 +70,7 @@ TEST(PacketLines, WholeWarpsHaveThem) {
 // Of fewer columns than a warp holds, where the warp has four rows.
 TEST(PacketLines, EightThreadsHaveThemInGroupsOfRows) {
   expect_form("Lines<bf16>", {.stored = 128, .rows = 4});
-  expect_form("Lines<bf16>", {.loaded = 64, .first = 64, .rows = 4});
+  expect_form("Lines<bf16>", {.stored = 64, .loaded = 64, .first = 64, .rows = 4});
   expect_form("Lines<float>",
               {.dtype = DType::kF32, .width = 64, .stored = 32, .loaded = 32, .rows = 4});
   expect_form("Words<bf16, 2>", {.stored = 128, .rows = 4, .buffer_rows = 14});
@@ -84,6 +84,9 @@ TEST(PacketLines, ElseAllHaveWords) {
   expect_form("Words<bf16, 2>", {.width = 576, .stored = 128, .loaded = 128, .rows = 4});
   expect_form("Words<bf16, 2>", {.stored = 64, .loaded = 64, .first = 32, .rows = 4});
   expect_form("Words<bf16, 2>", {.until_col = true, .rows = 4});
+  // Lines that end in the middle of a warp, of the tile and of the buffer.
+  expect_form("Words<bf16, 2>", {.width = 896, .stored = 896, .loaded = 896, .threads = 256});
+  expect_form("Words<bf16, 2>", {.width = 640, .stored = 512, .loaded = 512, .threads = 256});
   expect_form("Words<float, 2>",
               {.dtype = DType::kF32, .width = 16, .stored = 16, .loaded = 16, .rows = 4});
 }

@@ -66,5 +66,56 @@ TEST(GpuPackets, ColumnsReachEveryThreadOfARow) {
   }
 }
 
+// y = x, which came as packets.
+Program copy(std::int64_t rows, std::int64_t cols, int threads) {
+  ProgramBuilder p("copy", 1);
+  auto x = p.input("x", DType::kBF16, {rows, cols});
+  auto y = p.output("y", DType::kBF16, {rows, cols});
+  auto inbox = p.buffer("inbox", DType::kBF16, {rows, cols},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  p.role("copy", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store_packet(inbox.tile({0, 0}, rows, cols), p.load(x.tile({0, 0}, rows, cols)));
+    p.store(y.tile({0, 0}, rows, cols), p.load_packet(inbox.tile({0, 0}, rows, cols)));
+  });
+  Program program = p.finish();
+  program.roles[0].agents[0].num_threads = threads;
+  return program;
+}
+
+// Rows of lines of 128 bytes, some of which end in the middle of what a warp moves by one
+// instruction: if that goes in lines, the launch waits for ever.
+TEST(GpuPackets, RowsOfEveryNumberOfLinesArrive) {
+  if (!cuda::has_driver() || cuda::num_devices() < 1) GTEST_SKIP() << "needs a GPU";
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  GpuWorld world({.size = 1});
+  int in_lines = 0;
+  for (int trial = 0; trial < 8; ++trial) {
+    const auto rows = static_cast<std::int64_t>(trial == 0 ? 4 : 1 + random() % 5);
+    const auto cols = static_cast<std::int64_t>(trial == 0   ? 896
+                                                : trial == 1 ? 1024
+                                                             : 128 * (1 + random() % 12));
+    const int threads = 128 << random() % 3;
+    SCOPED_TRACE("rows " + std::to_string(rows) + " columns " + std::to_string(cols) + " threads " +
+                 std::to_string(threads));
+    GpuInstance instance(world, compile(copy(rows, cols, threads)));
+    in_lines += instance.source().find("Lines<bf16>") != std::string::npos;
+    std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * cols)), y(x.size());
+    SymmetricGpuMemory in = world.allocate(x.size() * 2), out = world.allocate(y.size() * 2);
+    for (int launch = 0; launch < 3; ++launch) {
+      for (std::uint16_t& value : x) value = static_cast<std::uint16_t>(random() % 0x7f80);
+      world.stream(0).upload(in.addresses()[0], x.data(), x.size() * 2);
+      world.stream(0).fill_bytes(out.addresses()[0], 0xff, y.size() * 2);
+      instance.launch({.tensors = {in.addresses(), out.addresses(), {}}});
+      instance.wait();
+      world.stream(0).download(y.data(), out.addresses()[0], y.size() * 2);
+      world.stream(0).synchronize();
+      EXPECT_EQ(x, y) << "launch " << launch;
+    }
+  }
+  EXPECT_GT(in_lines, 0);
+}
+
 }  // namespace
 }  // namespace stretto
