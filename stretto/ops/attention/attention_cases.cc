@@ -80,6 +80,7 @@ struct AttentionCase {
           c.expected[r][t].assign(count, kUnchecked);
         } else {
           c.inputs[r][t] = random_values(count, tensor.dtype, seed * 131 + 7 * t + 1000 * r);
+          if (tensor.kind == TensorKind::kState) c.expected[r][t] = c.inputs[r][t];
         }
       }
     }
@@ -124,9 +125,8 @@ OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
                   seed);
   std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
   std::int64_t width = (num_q + 2 * num_kv) * d.head_dim;
+  a.c.exact = {"v_cache"};
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
-    a.out(r, "k_cache") = a.in(r, "k_cache");
-    a.out(r, "v_cache") = a.in(r, "v_cache");
     for (std::int64_t token = 0; token < a.m; ++token) {
       for (std::int64_t h = 0; h < num_q; ++h) {
         Values y = rotated(a, r, token, h * d.head_dim, "q_norm");
@@ -223,10 +223,9 @@ OpCase decode_attention_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = decode_desc(shape);
   AttentionCase a(d, decode_attention(d, decode_config(d, shape.target)), shape, seed);
   std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
+  a.c.exact = {"v_cache"};
   for (std::size_t r = 0; r < a.c.inputs.size(); ++r) {
     Values &keys = a.out(r, "k_cache"), &values = a.out(r, "v_cache");
-    keys = a.in(r, "k_cache");
-    values = a.in(r, "v_cache");
     if (a.m == 0) continue;
     auto rounded_head = [&](std::int64_t head, const char* norm) {
       return round_to(rotated(a, r, 0, head * d.head_dim, norm), d.dtype);

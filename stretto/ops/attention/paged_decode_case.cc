@@ -55,13 +55,14 @@ class Reference {
       }
     }
     for (double& page : in("pages")) page = static_cast<double>(below(d.num_pages));
-    // None, one, all, or any number.
+    // None, one, all, or any number; some of the first, so that every launch has a result.
     for (double& tokens : in("tokens")) {
       std::int64_t kind = below(5);
       tokens = static_cast<double>(kind < 2    ? kind
                                    : kind == 2 ? d.max_tokens
                                                : below(d.max_tokens));
     }
+    if (in("tokens")[0] == 0) in("tokens")[0] = 1;
   }
 
   void run(std::int64_t m) {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -30,10 +30,12 @@ struct Death : std::runtime_error {
 struct Ready {
   explicit Ready(const OpCase& op_case, std::chrono::milliseconds timeout)
       : c(op_case), compiled(compile(c.program)), world({.size = kWorld, .timeout = timeout}) {
+    first.resize(kWorld);
     memory.resize(kWorld);
     instances.resize(kWorld);
     world.run([&](Rank& rank) {
       auto r = static_cast<std::size_t>(rank.index());
+      first[r] = tensors_at_first(c, rank.index());
       memory[r] = std::make_unique<CaseMemory>(rank, c);
       instances[r] = std::make_unique<Instance>(rank, compiled.schedule, compiled.quotas);
     });
@@ -44,13 +46,15 @@ struct Ready {
   std::vector<std::string> launch_all(int* num_faults, bool last_comes = true) {
     std::vector<std::string> thrown(kWorld);
     std::mutex mutex;
+    ended = 0;
     try {
       world.run([&](Rank& rank) {
         if (!last_comes && rank.index() == kWorld - 1) return;
         auto r = static_cast<std::size_t>(rank.index());
-        memory[r]->poison_outputs();
+        memory[r]->take(first[r], c.extents);
         try {
           instances[r]->launch(memory[r]->args());
+          ++ended;
         } catch (const Fault& fault) {
           std::lock_guard lock(mutex);
           thrown[r] = fault.what();
@@ -63,26 +67,23 @@ struct Ready {
     return thrown;
   }
 
-  bool correct() const {
-    for (std::size_t r = 0; r < kWorld; ++r) {
-      for (std::size_t t = 0; t < c.expected[r].size(); ++t) {
-        if (c.program.tensors[t].kind == TensorKind::kState) continue;
-        for (std::size_t i = 0; i < c.expected[r][t].size(); ++i) {
-          double want = c.expected[r][t][i];
-          double allowed = c.tolerance * (std::fabs(want) + c.scale);
-          if (!std::isnan(want) && !(std::fabs(memory[r]->element(t, i) - want) <= allowed))
-            return false;
-        }
-      }
+  // "" where the last launch left what is expected, state included.
+  std::string difference() const {
+    std::string found;
+    for (int r = 0; r < kWorld && found.empty(); ++r) {
+      const CaseMemory& of_rank = *memory[static_cast<std::size_t>(r)];
+      found = compare_case(c, r, [&](std::size_t t) { return of_rank.view(t); });
     }
-    return true;
+    return found;
   }
 
   OpCase c;
   CompiledProgram compiled;
   World world;
+  std::vector<TensorsAtFirst> first;
   std::vector<std::unique_ptr<CaseMemory>> memory;
   std::vector<std::unique_ptr<Instance>> instances;
+  std::atomic<int> ended{0};  // launches of the last launch_all that ended well
 };
 
 class Faults : public testing::TestWithParam<std::string> {
@@ -94,17 +95,20 @@ class Faults : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(Faults, ADyingRankEndsTheLaunchEverywhereAndTheWorldRecovers) {
-  Ready ready(make(), std::chrono::seconds(20));
-  bool communicates = false;
+  Ready ready(make(), std::chrono::seconds(60));
+  bool synchronises = false;
   ready.instances[kVictim]->set_sync_hook([&](const Instance::SyncPoint&) {
-    communicates = true;
+    synchronises = true;
     throw Death("the victim died");
   });
   int faults = 0;
-  auto begin = std::chrono::steady_clock::now();
   std::vector<std::string> thrown = ready.launch_all(&faults);
-  if (!communicates) GTEST_SKIP() << "this operator never synchronises";
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  const bool meet = ranks_meet(*ready.compiled.schedule);
+  EXPECT_TRUE(faults > 0 || !meet);
+  if (!synchronises) {
+    EXPECT_EQ(ready.difference(), "");
+    return;
+  }
   EXPECT_TRUE(ready.world.faulted());
   for (int r = 0; r < kWorld; ++r) {
     if (r == kVictim || thrown[static_cast<std::size_t>(r)].empty()) continue;
@@ -114,35 +118,43 @@ TEST_P(Faults, ADyingRankEndsTheLaunchEverywhereAndTheWorldRecovers) {
   ready.instances[kVictim]->set_sync_hook({});
   ready.world.recover();
   faults = 0;
-  for (int launch = 0; launch < 3; ++launch) ready.launch_all(&faults);
+  for (int launch = 0; launch < 3; ++launch) {
+    ready.launch_all(&faults);
+    EXPECT_EQ(ready.difference(), "") << "launch " << launch;
+  }
   EXPECT_EQ(faults, 0);
-  EXPECT_TRUE(ready.correct());
 }
 
-TEST_P(Faults, AStallingRankIsNamedWithinTheDeadline) {
-  Ready ready(make(), std::chrono::milliseconds(150));
-  bool stalled = false;
+// The victim stands still until the others have given up or have done all that they can without it.
+TEST_P(Faults, AStallingRankIsNamedAtTheDeadline) {
+  Ready ready(make(), std::chrono::milliseconds(400));
+  std::atomic<bool> stalled{false};
   ready.instances[kVictim]->set_sync_hook([&](const Instance::SyncPoint&) {
-    if (!stalled) std::this_thread::sleep_for(std::chrono::milliseconds(600));
-    stalled = true;
+    if (stalled.exchange(true)) return;
+    while (!ready.world.faulted() && ready.ended < kWorld - 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   });
   int faults = 0;
   ready.launch_all(&faults);
-  if (!stalled) GTEST_SKIP() << "this operator never synchronises";
+  EXPECT_EQ(ready.world.faulted(), ranks_meet(*ready.compiled.schedule));
   if (ready.world.faulted()) {
     FaultRecord record = ready.world.fault();
     EXPECT_EQ(record.program, ready.c.program.name);
     EXPECT_FALSE(record.role.empty());
     EXPECT_LT(record.seen, record.expected);
+    ready.world.recover();
   } else {
-    EXPECT_EQ(faults, 0);  // nobody depended on the victim for that long
+    EXPECT_EQ(faults, 0);
+    EXPECT_EQ(ready.difference(), "");
   }
   ready.instances[kVictim]->set_sync_hook({});
-  ready.world.recover();
   faults = 0;
-  for (int launch = 0; launch < 2; ++launch) ready.launch_all(&faults);
+  for (int launch = 0; launch < 2; ++launch) {
+    ready.launch_all(&faults);
+    EXPECT_EQ(ready.difference(), "") << "launch " << launch;
+  }
   EXPECT_EQ(faults, 0);
-  EXPECT_TRUE(ready.correct());
 }
 
 // What GPUs are expected to notice, too (gpu_case.h: stall_gpu_cases), of the programs that they

@@ -2,7 +2,7 @@
 // computed here from the shapes alone.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"
@@ -68,7 +68,7 @@ TEST(PredictCatalog, ProductsTakeAtLeastWhatTheirShapesNeed) {
 }
 
 TEST(PredictCatalog, LargestLayersAreQuick) {
-  auto begin = std::chrono::steady_clock::now();
+  std::clock_t begin = std::clock();  // of this process, whatever else the machine does
   OpShape shape{.world_size = 4,
                 .m = 8192,
                 .n = 57344,
@@ -78,9 +78,9 @@ TEST(PredictCatalog, LargestLayersAreQuick) {
   std::shared_ptr<Program> program;
   predict::Prediction got =
       predict_op("ag_gemm_push", shape, predict::find_machine("h200x4"), program);
-  std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_EQ(got.bound_by, "tensor");
-  EXPECT_LT(seconds.count(), 10);  // 0.3 s alone on an idle core, release build
+  EXPECT_LT(seconds, 10);  // 0.3 s alone on an idle core, release build
 }
 
 }  // namespace

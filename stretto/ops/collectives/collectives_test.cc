@@ -157,7 +157,6 @@ std::vector<std::vector<std::byte>> bits_of(AllReduceKind kind, const OpShape& s
   std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(shape.world_size));
   world.run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    memory.poison_outputs();
     Instance instance(rank, compiled.schedule, compiled.quotas);
     instance.launch(memory.args());
     auto out = static_cast<std::size_t>(c.program.find_tensor("out"));

@@ -11,7 +11,13 @@
 namespace stretto {
 
 GpuCaseMemory::GpuCaseMemory(const GpuWorld& world, const OpCase& op_case)
-    : world_(world), case_(op_case), storage_(op_case.program.tensors.size()) {
+    : world_(world),
+      case_(op_case),
+      first_(static_cast<std::size_t>(world.size())),
+      storage_(op_case.program.tensors.size()) {
+  for (int rank : world.local_ranks()) {
+    first_[static_cast<std::size_t>(rank)] = tensors_at_first(op_case, rank);
+  }
   args_.tensors.resize(storage_.size());
   args_.extents = case_.extents;
   for (std::size_t t = 0; t < storage_.size(); ++t) {
@@ -44,8 +50,7 @@ void GpuCaseMemory::fill(std::size_t t) {
     auto at = static_cast<std::size_t>(rank);
     std::vector<std::byte>& host = s.host[at];
     host.assign(bytes + 2 * kGuardBytes, kGuard);
-    std::vector<std::byte> initial = initial_bytes(case_, rank, t);
-    std::copy(initial.begin(), initial.end(), host.begin() + kGuardBytes);
+    std::ranges::copy(first_[at][t], host.begin() + kGuardBytes);
     world_.stream(rank).upload(s.memory.on[at].address(), host.data(), host.size());
   }
 }
@@ -85,6 +90,11 @@ std::string GpuCaseMemory::check_guards(int rank) const {
     if (!found.empty()) return found;
   }
   return "";
+}
+
+std::string GpuCaseMemory::check_untouched(int rank) const {
+  TensorBytes left = [&](std::size_t t) { return view(rank, t); };
+  return stretto::check_untouched(case_, rank, first_[static_cast<std::size_t>(rank)], left);
 }
 
 namespace {
@@ -183,8 +193,9 @@ std::string GpuCases::compare(std::size_t idx) {
   std::string differs;
   for (int rank : world_.local_ranks()) {
     TensorBytes left = [&](std::size_t t) { return tensors.view(rank, t); };
-    std::string found = compare_case(c, rank, 0, left);
+    std::string found = compare_case(c, rank, left);
     if (found.empty()) found = tensors.check_guards(rank);
+    if (found.empty()) found = tensors.check_untouched(rank);
     if (found.empty()) {
       found = memory_[idx]->first_bits[static_cast<std::size_t>(rank)].check(c, left);
     }

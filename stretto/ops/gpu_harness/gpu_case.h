@@ -1,6 +1,7 @@
 // Runs OpCases on the GPUs of a world and compares with their references, as run_case.h does on CPU
 // ranks: the same inputs, outputs poisoned first, guard zones around every tensor, several
-// launches, the same bits each time. And what only GPUs have: graphs, streams, pauses in kernels.
+// launches, the same bits each time, nothing written elsewhere. And what only GPUs have: graphs,
+// streams, pauses in kernels.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +29,14 @@ class GpuCaseMemory {
   const GpuLaunchArgs& args() const { return args_; }
   // All return when every rank's copies are done. Outputs become NaN (all bits set).
   void poison_outputs();
-  void restore();   // what it held at first, state included
-  void download();  // for view() and check_guards()
+  void restore();   // tensors_at_first, state and poison included
+  void download();  // for view(), check_guards() and check_untouched()
 
   std::span<const std::byte> view(int rank, std::size_t tensor_idx) const;
   // "" or which write left its tensor on `rank`.
   std::string check_guards(int rank) const;
+  // "" or which input was written to, or which output past the launch's shape.
+  std::string check_untouched(int rank) const;
 
  private:
   struct Storage {
@@ -46,7 +49,8 @@ class GpuCaseMemory {
 
   const GpuWorld& world_;
   const OpCase& case_;
-  std::vector<Storage> storage_;  // [tensor]
+  std::vector<TensorsAtFirst> first_;  // [rank], of local ones
+  std::vector<Storage> storage_;       // [tensor]
   GpuLaunchArgs args_;
 };
 

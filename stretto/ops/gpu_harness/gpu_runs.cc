@@ -105,6 +105,8 @@ std::string run_gpu_case(GpuWorld& world, const OpCase& op_case, const GpuRunOpt
 
 GpuRunResult run_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
                            const GpuRunOptions& options) {
+  std::string unsaid = check_expected(op_cases);
+  if (!unsaid.empty()) return {.found = with_seed(unsaid, options), .not_captured = {}};
   CompiledProgram compiled =
       compile(op_cases.front().program, {.require_proof = options.require_proof});
   GpuCode code = build_code(compiled, op_cases.front().program, options);

@@ -18,21 +18,33 @@ inline constexpr std::size_t kGuardBytes = 256;  // around each tensor whose mem
 inline constexpr std::byte kGuard{0xA5};
 inline constexpr std::uint8_t kPoison = 0xFF;  // a NaN in every float format, -1 in integers
 
-// What the tensor holds on `rank` at first: the values of the case, random ones for a float input
-// or state without any, zero in what these leave and in outputs. Its whole bound shape.
-std::vector<std::byte> initial_bytes(const OpCase& op_case, int rank, std::size_t tensor_idx);
+// What the tensors of `rank` hold before a launch of the case [tensor][bytes of its bound shape]:
+// inputs and state the values of the case, random ones for a float without any, zero in what these
+// leave; outputs poison; buffers nothing.
+using TensorsAtFirst = std::vector<std::vector<std::byte>>;
+TensorsAtFirst tensors_at_first(const OpCase& op_case, int rank);
 
 // What a rank's tensors hold after a launch.
 using TensorBytes = std::function<std::span<const std::byte>(std::size_t tensor_idx)>;
 
-// First difference between what a launch left on `rank` and what the reference expects, or "".
-// State is compared after the first launch only.
-std::string compare_case(const OpCase& op_case, int rank, int launch_idx, const TensorBytes& bytes);
+// "" or which output or state the cases of a program do not say the values of, or with so wide a
+// tolerance that zeros would pass for half of them. Tensors that OpCase::unchecked names have none.
+std::string check_expected(std::span<const OpCase> cases);
+
+// First difference between what a launch from tensors_at_first left on `rank` and what the
+// reference expects, or "".
+std::string compare_case(const OpCase& op_case, int rank, const TensorBytes& bytes);
+
+// "" or which write of a launch went where none may: into an input, or past an output's run-time
+// shape.
+std::string check_untouched(const OpCase& op_case, int rank, const TensorsAtFirst& first,
+                            const TensorBytes& bytes);
 
 // "" or where the guard zones of `storage`, kGuardBytes + tensor + kGuardBytes, were written to.
 std::string check_guards(std::span<const std::byte> storage, const std::string& tensor);
 
-// Output bits of the first launch of one rank, which every later one must repeat.
+// Bits that the first launch of one rank left in outputs and state, which every later one from
+// tensors_at_first must repeat.
 class FirstBits {
  public:
   std::string check(const OpCase& op_case, const TensorBytes& bytes);

@@ -1,22 +1,18 @@
 #include "stretto/ops/harness/case_memory.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "stretto/ops/harness/case_data.h"
 
 namespace stretto {
 
 CaseMemory::CaseMemory(Rank& rank, const OpCase& op_case)
-    : rank_(rank), case_(op_case), storage_(op_case.program.tensors.size()) {
+    : rank_(rank), program_(op_case.program), storage_(op_case.program.tensors.size()) {
   args_.tensors.resize(storage_.size());
-  args_.extents = case_.extents;
   for (std::size_t t = 0; t < storage_.size(); ++t) {
-    if (case_.program.tensors[t].kind == TensorKind::kBuffer) continue;
-    allocate(t);
-    std::vector<std::byte> bytes = initial_bytes(case_, rank.index(), t);
-    std::copy(bytes.begin(), bytes.end(), storage_[t].data);
+    if (program_.tensors[t].kind != TensorKind::kBuffer) allocate(t);
   }
+  take(tensors_at_first(op_case, rank.index()), op_case.extents);
 }
 
 CaseMemory::~CaseMemory() {
@@ -26,9 +22,9 @@ CaseMemory::~CaseMemory() {
 }
 
 void CaseMemory::allocate(std::size_t t) {
-  const Tensor& tensor = case_.program.tensors[t];
+  const Tensor& tensor = program_.tensors[t];
   Storage& s = storage_[t];
-  s.bytes = storage_bytes(case_.program, static_cast<int>(t));
+  s.bytes = storage_bytes(program_, static_cast<int>(t));
   if (tensor.space == Space::kSymmetric) {
     s.symmetric = rank_.allocate(tensor.name, DType::kU8, std::max<std::size_t>(s.bytes, 1));
     s.data = s.symmetric.at[static_cast<std::size_t>(rank_.index())];
@@ -40,11 +36,10 @@ void CaseMemory::allocate(std::size_t t) {
   args_.tensors[t].data = s.data;
 }
 
-void CaseMemory::poison_outputs() {
+void CaseMemory::take(const TensorsAtFirst& first, const std::vector<std::int64_t>& extents) {
+  args_.extents = extents;
   for (std::size_t t = 0; t < storage_.size(); ++t) {
-    if (case_.program.tensors[t].kind == TensorKind::kOutput) {
-      std::memset(storage_[t].data, kPoison, storage_[t].bytes);
-    }
+    std::copy(first[t].begin(), first[t].end(), storage_[t].data);
   }
 }
 
@@ -58,14 +53,14 @@ std::vector<std::byte> CaseMemory::bytes_of(std::size_t t) const {
 }
 
 double CaseMemory::element(std::size_t t, std::size_t i) const {
-  DType dtype = case_.program.tensors[t].dtype;
+  DType dtype = program_.tensors[t].dtype;
   return load_element(dtype, storage_[t].data + i * size_bytes(dtype));
 }
 
 std::string CaseMemory::check_guards() const {
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     if (storage_[t].owned.empty()) continue;
-    std::string found = stretto::check_guards(storage_[t].owned, case_.program.tensors[t].name);
+    std::string found = stretto::check_guards(storage_[t].owned, program_.tensors[t].name);
     if (!found.empty()) return found;
   }
   return "";

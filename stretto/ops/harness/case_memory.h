@@ -9,22 +9,23 @@
 #include <vector>
 
 #include "stretto/executor/executor.h"
+#include "stretto/ops/harness/case_data.h"
 #include "stretto/ops/harness/op_case.h"
 
 namespace stretto {
 
 class CaseMemory {
  public:
-  // Collective: allocates symmetric tensors on the rank's world. Inputs and state are filled; where
-  // the case has no values for one, it gets random ones.
+  // Collective: allocates symmetric tensors on the rank's world. They hold tensors_at_first.
   CaseMemory(Rank& rank, const OpCase& op_case);
   ~CaseMemory();
   CaseMemory(const CaseMemory&) = delete;
   CaseMemory& operator=(const CaseMemory&) = delete;
 
   const LaunchArgs& args() const { return args_; }
-  // Outputs become NaN (all bits set).
-  void poison_outputs();
+  // As before a first launch of another case of the same program: what its tensors_at_first holds
+  // on this rank, outputs poisoned, at these extents.
+  void take(const TensorsAtFirst& first, const std::vector<std::int64_t>& extents);
   std::span<const std::byte> view(std::size_t tensor_idx) const;
   std::vector<std::byte> bytes_of(std::size_t tensor_idx) const;
   double element(std::size_t tensor_idx, std::size_t element_idx) const;
@@ -42,7 +43,7 @@ class CaseMemory {
   void allocate(std::size_t tensor_idx);
 
   Rank& rank_;
-  const OpCase& case_;
+  const Program& program_;  // the case's
   std::vector<Storage> storage_;
   LaunchArgs args_;
 };

@@ -9,6 +9,20 @@
 
 namespace stretto {
 
+std::vector<std::vector<OpCase>> cases_of_seeds(const OperatorInfo& op, const OpShape& shape,
+                                                std::uint64_t seed, int count) {
+  std::vector<std::vector<OpCase>> by_program;
+  for (int i = 0; i < count; ++i) {
+    OpCase made = op.make_case(shape, seed + static_cast<std::uint64_t>(i));
+    auto same = std::ranges::find_if(by_program, [&](const std::vector<OpCase>& cases) {
+      return equal(cases.front().program, made.program);
+    });
+    if (same == by_program.end()) same = by_program.emplace(same);
+    same->push_back(std::move(made));
+  }
+  return by_program;
+}
+
 std::vector<OpCase> cases_of_rows(const OperatorInfo& op, const OpShape& shape,
                                   std::uint64_t seed) {
   std::vector<OpCase> cases{op.make_case(shape, seed)};

@@ -47,9 +47,15 @@ struct OpCase {
   // [rank][tensor]: what the caller passes for inputs and for state (values already representable
   // in the dtype, so that the reference sees what the program sees); empty for outputs and buffers.
   std::vector<std::vector<Values>> inputs;
-  // [rank][tensor]: expected outputs and state after one launch; empty for tensors that are not
-  // checked. NaN entries are not compared (elements outside the run-time shape).
+  // [rank][tensor]: expected outputs and state after one launch; empty for inputs and buffers. NaN
+  // entries are not compared (elements outside the run-time shape).
   std::vector<std::vector<Values>> expected;
+  // Outputs and state whose expected values are what a launch leaves to the bit, since it copies
+  // them. So are integers, and what a launch leaves of state as it was.
+  std::vector<std::string> exact = {};
+  // Outputs and state of which nobody is promised anything; of every other one something has to be
+  // compared (case_data.h: check_expected).
+  std::vector<std::string> unchecked = {};
   // |got - expected| <= tolerance * (|expected| + scale), where scale is the magnitude of the terms
   // summed.
   double tolerance = 0;  // 0: bitwise
@@ -74,6 +80,11 @@ struct OperatorInfo {
   // largest values are usual.
   std::function<predict::LaunchTables(const OpShape&)> tables = {};
 };
+
+// Cases of `count` seeds from this one on, those of the same program together: launched in turn, no
+// launch has the inputs and tables of the one before.
+std::vector<std::vector<OpCase>> cases_of_seeds(const OperatorInfo& op, const OpShape& shape,
+                                                std::uint64_t seed, int count);
 
 // Cases of one program that differ in their run-time rows and inputs: m, the bound, half of it, one
 // and none, each number once; one case where the program has no such extent.

@@ -1,5 +1,6 @@
-// Runs an OpCase on a world of CPU ranks and compares with its reference: outputs poisoned first,
-// guard zones around them, several launches, random delays at synchronisation points on request.
+// Runs an OpCase on a world of CPU ranks and compares with its reference: outputs poisoned and
+// state restored before every launch, guard zones around tensors, several launches, random delays
+// at synchronisation points on request.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace stretto {
 
 struct RunOptions {
-  int launches = 2;
+  int launches = 2;  // of each case, all of them compared
   std::uint64_t seed = 0;
   double delay_probability = 0;  // that a synchronisation point sleeps
   int max_delay_us = 200;
@@ -22,11 +23,13 @@ struct RunOptions {
   std::shared_ptr<World> world;
 };
 
-// "" when every launch gave the expected values, the same bits each time; else what differed first,
-// with the seed, or on which rank of another process. For state tensors only the first launch is
-// compared.
+// "" when every launch of every case gave the expected outputs and state, the same bits each time,
+// and wrote nowhere else; else what differed first, with the seed, or on which rank of another
+// process. A case that leaves an output or state unsaid is refused (case_data.h: check_expected).
 std::string run_case(const OpCase& op_case, const RunOptions& options = {});
-// The same of cases of one program (op_case.h: cases_of_rows), which one instance launches in turn.
+// The same of cases of one program (op_case.h: cases_of_rows, cases_of_seeds), which one instance
+// launches in turn. All cases share two sets of tensors, each of which is taken twice before the
+// other: what a launch finds of the one before is another case's.
 std::string run_cases(std::span<const OpCase> cases, const RunOptions& options = {});
 
 }  // namespace stretto

@@ -249,12 +249,15 @@ OpCase place_case(const OpShape& s, std::uint64_t seed) {
   return std::move(mc.c);
 }
 
-// Results lie where a shuffle puts them; rows of other ranks' experts have none.
+// Results lie where a shuffle puts them; rows of other ranks' experts have none. With one slot the
+// sums of each rank lie where they travelled to.
 void expect_sums(const EpDesc& d, const Routes& routes, std::uint64_t seed, MoeCase& mc) {
   mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
   mc.c.scale = static_cast<double>(d.world_size);
   ExpertSplit split = split_of(d);
   std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
+  const auto parts = at(mc.c.program.find_tensor("parts"));
+  const bool travels = mc.c.program.tensors[parts].kind == TensorKind::kState;
   std::int64_t share = ceil_div(mc.m, std::int64_t{d.world_size});
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     set_positions(d, routes.sent[r], mc.in(r, "positions"));
@@ -269,6 +272,7 @@ void expect_sums(const EpDesc& d, const Routes& routes, std::uint64_t seed, MoeC
     std::fill(slots.begin(), slots.end(), -1.0);
     for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
       for (std::int64_t token : routes.sent[from][r]) {
+        Values part(hidden);
         for (std::size_t j = 0; j < top_k; ++j) {
           std::int64_t expert = routes.experts[from][at(token) * top_k + j];
           if (expert < split.first(static_cast<int>(r)) || expert >= split.end(static_cast<int>(r)))
@@ -276,10 +280,14 @@ void expect_sums(const EpDesc& d, const Routes& routes, std::uint64_t seed, MoeC
           std::size_t pair = (from * rows + at(token)) * top_k + j;
           slots[pair] = static_cast<double>(places[pair]);
           for (std::size_t c = 0; c < hidden; ++c) {
-            mc.out(from, "out")[at(token) * hidden + c] +=
-                mc.in(r, "recv_weights")[pair] * mc.in(r, "y")[places[pair] * hidden + c];
+            part[c] += mc.in(r, "recv_weights")[pair] * mc.in(r, "y")[places[pair] * hidden + c];
           }
         }
+        for (std::size_t c = 0; c < hidden; ++c) {
+          mc.out(from, "out")[at(token) * hidden + c] += part[c];
+        }
+        if (travels && from != r)
+          copy_row(part, 0, mc.out(from, "parts"), r * rows + at(token), hidden);
       }
     }
   }
@@ -305,9 +313,6 @@ OpCase return_case(const OpShape& s, std::uint64_t seed) {
   MoeCase mc(ep_return(d, cfg), d.m, seed, s.rows);
   mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
   expect_sums(d, routes_of(d, mc.m, cfg.tile_tokens, seed), seed, mc);
-  for (std::size_t r = 0; r < mc.c.inputs.size() && cfg.num_slots == 1; ++r) {
-    std::fill(mc.out(r, "parts").begin(), mc.out(r, "parts").end(), kNone);
-  }
   return std::move(mc.c);
 }
 

@@ -30,6 +30,7 @@ EpMoeLayerConfig config_of(const EpMoeLayerDesc& d, const OpShape& s) {
 
 // What the own tokens hear of: rows of ranks with an expert of theirs, where they do.
 void expect_sent(const EpMoeLayerDesc& d, MoeCase& mc, const std::vector<std::int32_t>& chosen) {
+  mc.c.exact = {"a"};
   const ExpertSplit split = d.split();
   const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden);
   const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
@@ -53,7 +54,6 @@ OpCase make_case(const OpShape& s, std::uint64_t seed) {
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
   const double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
-  mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
   const std::vector<std::int32_t> chosen =
       chosen_experts(routed_tokens(tiles_of(d, cfg), mc.m), seed);
   const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), top_k = at(d.top_k);
@@ -69,19 +69,27 @@ OpCase make_case(const OpShape& s, std::uint64_t seed) {
     std::size_t first = std::min(r * share * top_k, chosen.size());
     std::size_t end = std::min(first + share * top_k, chosen.size());
     for (std::size_t i = first; i < end; ++i) experts[i - first] = chosen[i];
-    mc.out(r, "products").assign(mc.out(r, "products").size(), kNone);
   }
+  BothLayers layers(mc);
   for (std::size_t r = 0; r < ranks; ++r) {
     auto rank = static_cast<int>(r);
+    // Of tiles without rows nothing is stored.
+    const ExpertTiles tiles = tiles_of(d, cfg);
+    const TileTables tables = tile_tables(tiles, rank, mc.m, chosen, cfg.order);
+    Values& products = mc.out(r, "products");
+    std::fill_n(products.begin(), at(tables.used * tiles.tile_rows) * k, kNone);
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       std::int64_t own = chosen[pair] - d.split().first(rank);
       if (own < 0 || chosen[pair] >= d.split().end(rank)) continue;
       std::size_t token = pair / top_k;
       double weight = mc.in(token / share, "weights")[pair - token / share * share * top_k];
-      add_both_layers(mc, {.rank = r, .token = token, .share = share, .expert = at(own)}, weight,
-                      &sums[token * k]);
+      Values result = layers.of({.rank = r, .token = token, .share = share, .expert = at(own)});
+      add_weighted(result, weight, &sums[token * k]);
+      std::ranges::copy(result,
+                        products.begin() + static_cast<std::ptrdiff_t>(at(tables.slots[pair]) * k));
     }
   }
+  mc.c.scale = layers.scale(d.split().ranks_per_group());
   expect_sums(mc, sums, share * k, d.residual);
   return std::move(mc.c);
 }

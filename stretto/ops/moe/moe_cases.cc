@@ -124,7 +124,11 @@ Values scaled_values(const GroupedDesc& d, MoeCase& mc, std::size_t r, const std
   return values;
 }
 
-void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
+// Adds the products' squares, and how many there are.
+struct Squares {
+  double sum = 0, count = 0;
+};
+void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r, Squares& squares) {
   bool masked = d.layout == RowLayout::kMasked;
   const Values& table = mc.in(r, masked ? "counts" : "offsets");
   ExpertSplit split = split_of(d);
@@ -149,6 +153,8 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
         double value = sum(weights[0]);
         if (d.swiglu) value = value / (1 + std::exp(-value)) * sum(weights[1]);
         mc.out(r, "c")[at(row * d.n + col)] = value;
+        squares.sum += value * value;
+        ++squares.count;
       }
     }
   }
@@ -252,6 +258,7 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
       .tokens = mc.m, .top_k = d.rows_per_token, .split = split_of(d), .tile_rows = config.tile.bm};
   routed.split.num_experts += d.spare_rows ? 1 : 0;
   if (d.layout == RowLayout::kMasked) routed.split = {split_of(d).share()};
+  Squares squares;
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     if (d.layout == RowLayout::kMasked) {
       Values& counts = mc.in(r, "counts");
@@ -267,8 +274,9 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
         token = std::floor((token + 1) / 2 * static_cast<double>(mc.m));
       }
     }
-    expect_products(d, mc, r);
+    expect_products(d, mc, r, squares);
   }
+  if (d.swiglu) mc.c.scale = 3 * std::sqrt(squares.sum / std::max(squares.count, 1.0));
   mc.c.flops = 2 * used * static_cast<double>(d.n * d.k) * (d.swiglu ? 2 : 1);
   return std::move(mc.c);
 }

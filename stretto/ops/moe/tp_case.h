@@ -24,7 +24,21 @@ struct RowOfLayer {
   std::size_t rank, token, share;  // share: tokens of a rank
   std::size_t expert;              // of the rank's b_gate, b_up and b
 };
-// sum [k] += weight * what both layers make of the token, which lies in its own rank's `a`.
-void add_both_layers(MoeCase& mc, const RowOfLayer& row, double weight, double* sum);
+// What both layers make of tokens, which lie in their own ranks' `a`, and of how large it is what
+// may differ.
+class BothLayers {
+ public:
+  explicit BothLayers(MoeCase& mc) : mc_(mc) {}
+  Values of(const RowOfLayer& row);  // [k]
+  // Of sums over so many ranks.
+  double scale(int ranks) const;
+
+ private:
+  MoeCase& mc_;
+  double squares_ = 0;
+  std::size_t count_ = 0;
+};
+// sum [x] += weight * x
+void add_weighted(const Values& x, double weight, double* sum);
 
 }  // namespace stretto

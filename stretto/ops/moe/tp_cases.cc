@@ -51,6 +51,7 @@ TileOrder order_of(std::uint64_t seed, const Desc& d) {
 
 // The tokens of the next ranks, of `count` elements each, behind the own ones.
 void expect_gathered(MoeCase& mc, std::size_t count) {
+  mc.c.exact = {"a"};
   std::size_t ranks = mc.c.inputs.size();
   for (std::size_t r = 0; r < ranks; ++r) {
     Values& gathered = mc.out(r, "a");
@@ -267,7 +268,6 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
   double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
-  mc.c.scale = hidden / 6 * std::sqrt(ffn) * d.world_size;
   mc.c.flops = 6.0 * static_cast<double>(mc.m * kTopK) * hidden * ffn * d.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
   std::vector<std::int32_t> chosen = chosen_experts(routed_tokens(tiles, mc.m), seed);
@@ -276,6 +276,7 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
   expect_gathered(mc, share * k);
   Values weights = mc.in(0, "weights"), sums(ranks * share * k, 0.0);
+  BothLayers layers(mc);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
     TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, order_of(seed, d));
@@ -284,10 +285,12 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       std::size_t token = pair / at(kTopK);
-      add_both_layers(mc, {.rank = r, .token = token, .share = share, .expert = at(chosen[pair])},
-                      weights[pair], &sums[token * k]);
+      Values result =
+          layers.of({.rank = r, .token = token, .share = share, .expert = at(chosen[pair])});
+      add_weighted(result, weights[pair], &sums[token * k]);
     }
   }
+  mc.c.scale = layers.scale(d.world_size);
   expect_sums(mc, sums, share * k, d.residual);
   return std::move(mc.c);
 }
@@ -316,13 +319,13 @@ void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residu
   }
 }
 
-void add_both_layers(MoeCase& mc, const RowOfLayer& row, double weight, double* sum) {
-  const Values &gate = mc.in(row.rank, "b_gate"), &up = mc.in(row.rank, "b_up"),
-               &down = mc.in(row.rank, "b");
-  auto shape = bound_shape(mc.c.program, mc.c.program.find_tensor("b_gate"));  // [experts, n, k]
+Values BothLayers::of(const RowOfLayer& row) {
+  const Values &gate = mc_.in(row.rank, "b_gate"), &up = mc_.in(row.rank, "b_up"),
+               &down = mc_.in(row.rank, "b");
+  auto shape = bound_shape(mc_.c.program, mc_.c.program.find_tensor("b_gate"));  // [experts, n, k]
   std::size_t n = at(shape[1]), k = at(shape[2]);
-  const double* x = mc.in(row.token / row.share, "a").data() + row.token % row.share * k;
-  Values between(n);
+  const double* x = mc_.in(row.token / row.share, "a").data() + row.token % row.share * k;
+  Values between(n), result(k);
   for (std::size_t col = 0; col < n; ++col) {
     auto times = [&](const Values& w) {
       return product(x, w.data() + (row.expert * n + col) * k, shape[2]);
@@ -330,9 +333,20 @@ void add_both_layers(MoeCase& mc, const RowOfLayer& row, double weight, double* 
     between[col] = swish(times(gate)) * times(up);
   }
   for (std::size_t col = 0; col < k; ++col) {
-    const double* w = down.data() + (row.expert * k + col) * n;
-    sum[col] += weight * product(between.data(), w, shape[1]);
+    result[col] = product(between.data(), down.data() + (row.expert * k + col) * n, shape[1]);
+    squares_ += result[col] * result[col];
   }
+  count_ += k;
+  return result;
+}
+
+// Each rank's result is rounded by itself.
+double BothLayers::scale(int ranks) const {
+  return count_ == 0 ? 0 : 2 * std::sqrt(squares_ / static_cast<double>(count_) * ranks);
+}
+
+void add_weighted(const Values& x, double weight, double* sum) {
+  for (std::size_t i = 0; i < x.size(); ++i) sum[i] += weight * x[i];
 }
 
 AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
