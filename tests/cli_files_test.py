@@ -282,7 +282,7 @@ class StreamsTest(CliCase):
                            (["generate", "--model", MODEL, "--prompt", "x", "--summary", "--max-tokens", 1], 0)]:
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([cli_case.STRETTO, *map(str, args)], stdout=subprocess.DEVNULL,
-                                      stderr=full, timeout=120, cwd=ROOT)
+                                      stderr=full, timeout=cli_case.HANGS, cwd=ROOT)
             self.assertEqual(done.returncode, code, args)
 
     def test_closed_standard_output_of_processes_is_an_error(self):
@@ -290,7 +290,7 @@ class StreamsTest(CliCase):
         command = [cli_case.STRETTO, "generate", "--model", MODEL, "--prompt", "x", "--tp", "2",
                    "--launcher", "processes", "--max-tokens", "2"]
         done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE,
-                              timeout=120, cwd=ROOT)
+                              timeout=cli_case.HANGS, cwd=ROOT)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn(b"standard output: cannot be written", done.stderr)
 
@@ -298,7 +298,7 @@ class StreamsTest(CliCase):
         folder = os.open(self.tmp, os.O_RDONLY)
         self.addCleanup(os.close, folder)
         done = subprocess.run([cli_case.STRETTO, "tokenize", "--model", MODEL], stdin=folder,
-                              capture_output=True, timeout=120, cwd=ROOT)
+                              capture_output=True, timeout=cli_case.HANGS, cwd=ROOT)
         self.assertEqual((done.returncode, done.stdout), (2, b""))
         self.assertIn(b"standard input: cannot be read", done.stderr)
 
@@ -310,7 +310,7 @@ class StreamsTest(CliCase):
         path = os.path.join(os.fsencode(self.tmp), b"caf\xe9.cc")
         shutil.copy(ROOT / "examples/02_ag_gemm.cc", path)
         done = subprocess.run([cli_case.STRETTO, "predict", path, "--ranks", "2", "--machine", "h200x2", "--json"],
-                              capture_output=True, timeout=120, cwd=ROOT)
+                              capture_output=True, timeout=cli_case.HANGS, cwd=ROOT)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertGreater(json.loads(done.stdout)["time_ms"], 0)
 

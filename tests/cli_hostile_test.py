@@ -1,14 +1,14 @@
-"""Programs with a number that cannot be meant: every reader says so, or copes, within seconds and without taking the
-machine's memory. Usage: cli_hostile_test.py PATH_OF_STRETTO [unittest arguments], from the root of the repository."""
+"""Programs with a number that cannot be meant: every reader says so, or copes, within seconds of processor time and
+without taking the machine's memory. Usage: cli_hostile_test.py PATH_OF_STRETTO [unittest arguments], from the root of
+the repository."""
 
 import resource
-import time
 
 import cli_case
 from cli_case import run, CliCase
 
 MOST = 2**63 - 1
-SECONDS = 60  # generous: these take a fraction of a second where nobody else computes
+SECONDS = 60  # of a processor; all but a few take a fraction of one
 MEMORY = 12 << 30
 
 # What a number is replaced by, in which example, and words of the message; none: some reader may cope. Where a launch
@@ -60,11 +60,9 @@ class HostileTest(CliCase):
     def one(self, file, reader, says):
         """0, or 1 or 2 with a message; never a crash, an internal error or a hang."""
         command, *options = READERS[reader]
-        begin = time.monotonic()
         done = run(command, file, *options)
         said = done.stderr.decode()
         self.assertIn(done.returncode, (0, 1, 2), f"{reader}: {said}")
-        self.assertLess(time.monotonic() - begin, SECONDS, reader)
         if done.returncode != 0:
             self.assertRegex(said, r"(?m)^stretto: (error|rejected): ")
         if says and (reader in ("prove", "bench") or says == "operations"):
@@ -72,7 +70,9 @@ class HostileTest(CliCase):
             self.assertIn(says, said, reader)
 
     def test_every_reader_ends_with_a_message_or_a_result(self):
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        # What takes more is killed, which no exit code above is; the test itself takes less.
+        for what, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, SECONDS)):
+            resource.setrlimit(what, (most, resource.getrlimit(what)[1]))
         for example, variants in VARIANTS.items():
             text = self.good("explain", f"examples/{example}.cc", "--ranks", 2, "--emit", "tile-ir").stdout.decode()
             for number, (was, now, says) in enumerate(variants):

@@ -30,7 +30,7 @@ def run(root, name, out):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text(encoding="utf-8"))

@@ -57,7 +57,7 @@ stretto.barrier()
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(p.name for p in tmp_path.glob("* of *")) == ["0 of 2", "1 of 2"]

@@ -238,7 +238,7 @@ def test_a_compiled_file_that_was_cut_short_is_compiled_again(root, tmp_path):
 
     def load():
         return subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=90, check=False
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600, check=False
         )
 
     first = load()

@@ -13,7 +13,6 @@ from stretto import testing
 from test_processes import finish, start
 
 X, X12 = np.ones((4, 4), np.float32), np.ones((12, 4), np.float32)
-SOON = 10  # seconds, on a machine that does much else; the deadlines are 60
 
 
 def ones(*shape):
@@ -121,11 +120,9 @@ PROGRAMS = {
 
 
 def told(call, bad):
-    """What the call raised, which came soon."""
-    begin = time.monotonic()
+    """What the call raised; at the deadline it would be a Fault."""
     with pytest.raises(stretto.UserError) as caught:
         call(bad)
-    assert time.monotonic() - begin < SOON
     return str(caught.value)
 
 
@@ -289,7 +286,6 @@ def test_processes(tmp_path):
     r, x = stretto.rank(), np.ones((4, 4), np.float32)
     stretto.all_reduce(x)
     for step in range(3):
-        begin = time.monotonic()
         try:
             if r == 1:
                 time.sleep(0.1)
@@ -298,7 +294,6 @@ def test_processes(tmp_path):
         except stretto.UserError as error:
             assert "element type int64" in str(error), error
             assert r == 1 or "rank 1 has refused the call in this place" in str(error), error
-            assert time.monotonic() - begin < 10
         assert (stretto.all_gather(x + r)[::4, 0] == [1, 2, 3]).all()
     left = pathlib.Path(os.environ["LEFT"])
     (left / str(r)).touch()

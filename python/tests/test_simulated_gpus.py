@@ -53,13 +53,11 @@ def refuse():
     stretto.all_reduce(np.ones((4, 4), np.int64))
 
 def told(error, call):
-    begin = time.monotonic()
-    try:
+    try:  # at the deadline it is a Fault that says so
         call()
     except error as said:
         assert "all_reduce: element type int64" in str(said), said
         assert r == 1 or "rank 1 has refused the call in this place" in str(said), said
-        assert time.monotonic() - begin < 20
         return
     raise SystemExit("not told")
 

@@ -357,9 +357,7 @@ TEST(Faults, ATableThatBreaksItsContractEndsAllRanksAndTheWorldRecovers) {
     }
   };
   auto program = at_schedule_level(sends_by_table());
-  auto begin = std::chrono::steady_clock::now();
-  EXPECT_THROW(run_program(world, program, body), Fault);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(50'000)) << "a wait ran out";
+  EXPECT_THROW(run_program(world, program, body), Fault);  // with the reason above: no deadline
   EXPECT_EQ(faults, 2);
   EXPECT_TRUE(world.faulted());
   world.recover();
@@ -398,9 +396,8 @@ TEST(Faults, AWaitForAnotherRankIsNamedBeforeOneForASlot) {
 }
 
 TEST(Faults, ARankThatDiesEndsTheOthersWaits) {
-  World world({.size = 3, .timeout = milliseconds(20'000)});
+  World world({.size = 3, .timeout = milliseconds(60'000)});
   auto program = at_schedule_level(shift(3, 8, 4));
-  auto start = std::chrono::steady_clock::now();
   EXPECT_THROW(run_program(world, program,
                            [&](Rank& rank, Instance& instance, RankArguments& arguments) {
                              instance.launch(arguments.args);
@@ -408,8 +405,7 @@ TEST(Faults, ARankThatDiesEndsTheOthersWaits) {
                              instance.launch(arguments.args);
                            }),
                UserError);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10'000));
-  EXPECT_NE(world.fault().reason.find("1"), std::string::npos) << world.fault().reason;
+  EXPECT_NE(world.fault().reason.find("rank 1 died"), std::string::npos) << world.fault().reason;
   world.recover();
   EXPECT_FALSE(world.faulted());
 }

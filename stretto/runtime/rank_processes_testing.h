@@ -67,12 +67,18 @@ class RankProcesses {
   int pid(int rank) const { return children_[static_cast<std::size_t>(rank)].pid; }
   void kill(int rank, int signal = SIGKILL) { ::kill(pid(rank), signal); }
 
-  // What each rank reported; "" for those absent or killed, "late" for those that had to be.
-  std::vector<std::string> wait(std::chrono::seconds longest = std::chrono::seconds(60)) {
+  // What each rank reported; "" for those absent or killed, "late" for those that had to be: only a
+  // rank that hangs takes so long, also where other processes take the machine.
+  std::vector<std::string> wait(std::chrono::seconds longest = std::chrono::seconds(300)) {
     Deadline deadline = deadline_in(longest);
     std::vector<std::string> reports;
     for (Child& child : children_) reports.push_back(child.wait(deadline));
     return reports;
+  }
+
+  // Until that one has ended, whatever the others do.
+  void wait_for(int rank) {
+    children_[static_cast<std::size_t>(rank)].wait(deadline_in(std::chrono::seconds(300)));
   }
 
  private:
