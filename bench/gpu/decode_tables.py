@@ -1,6 +1,6 @@
 """Tables and the bar of tables.py about decode, from gpu_decode's files."""
 
-from results import Interval, Results, interval, sources, table, times
+from results import Interval, Results, apart, interval, sources, table, times
 
 
 def samples(row: dict, name: str) -> Interval | None:
@@ -20,13 +20,6 @@ def part_of_copy(row: dict) -> Interval:
     """Of what a copy moves, where reading the weights is all that takes time."""
     ms, reading = fastest(row), row["bytes_read"] / row["copy_bytes_per_s"] * 1e3
     return Interval(*(reading / bound if bound else None for bound in (ms.median, ms.high, ms.low)))
-
-
-def faster(one: Interval, many: Interval) -> Interval:
-    """One GPU's time over that of several. They were not measured in turn: what the bounds of both allow."""
-    known = one.low and many.low
-    return Interval(one.median / many.median, one.low / many.high if known else None,
-                    one.high / many.low if known else None)
 
 
 def shown(value: Interval | None) -> str:
@@ -50,7 +43,7 @@ def decode_table(results: Results, _ranks: int) -> str:
         one = alone.get((model, dtype))
         lines.append([f"{model} {dtype}", tp, *(shown(samples(row, name)) for name in ("eager", "replay", "early")),
                       f"{1e3 / best.median:.0f}", shown(part_of_copy(row)),
-                      "-" if not one else "1.00" if tp == 1 else shown(faster(one, best))])
+                      "-" if not one else "1.00" if tp == 1 else shown(apart(one, best))])
     return table(["model", "GPUs", "ms a token, launch by launch", "replayed", "and launches that start early",
                   "tokens/s", "of what a copy moves", "faster than one GPU"], lines) + sources(runs)
 
@@ -102,6 +95,6 @@ def decode(results: Results, ranks: int):
     if ranks == 1:
         part, bar, unit = part_of_copy(runs[1]), 0.75, ""
     else:
-        part, bar, unit = faster(fastest(runs[1]), ms), {2: 1.8, 4: 3}[ranks], "x"
+        part, bar, unit = apart(fastest(runs[1]), ms), {2: 1.8, 4: 3}[ranks], "x"
     bounds = f" [{part.low:.2f}, {part.high:.2f}]" if part.low else ""
     return f"{part.median:.2f}{unit}{bounds}; {1e3 / ms.median:.0f} tokens/s", part.median >= bar

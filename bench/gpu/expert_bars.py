@@ -2,16 +2,14 @@
 
 import statistics
 
+import verdicts
 from rank_tables import SPREAD_IN_PYTORCH, ep_moe_rows, fastest_of, moe_rows, spread_layer_rows, whole_layer_rows
 from results import Results, hidden, median, ratio, spread
 
 
 def won(ratios: list):
     """Ratios of theirs to ours, as a cell, and whether ours is faster in all; None without any."""
-    if not ratios:
-        return None
-    faster = sum(r.low > 1 for r in ratios)
-    return f"{spread([r.median for r in ratios])}x; {faster} of {len(ratios)} rows", faster == len(ratios)
+    return verdicts.ratios_met(ratios, verdicts.faster)
 
 
 def timed_layers(results: Results, ranks: int, layers: tuple, with_all_reduce: bool = False) -> list:

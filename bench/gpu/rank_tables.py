@@ -78,30 +78,12 @@ def async_tp_table(results: Results, ranks: int) -> str:
                   "sequence / PyTorch's"], lines) + sources(rows)
 
 
-def unmeasured_over_sequence(row: dict):
-    """Of what the chooser takes where nothing is measured, or None in files from before that was timed. Files of
-    2026-11-27 that say 'unmeasured' asked for it with the sizes of one rank."""
-    if "by_prediction" not in row:
-        return None
-    chosen = row["by_prediction"]
-    ms = row["own_ms"] if chosen["is_sequence"] else chosen["ms"]
-    if chosen["config"] == row["config"]:
-        ms = row["fused_ms"]
-    return ratio(ms, min((row["nccl_ms"], row["own_ms"]), key=median))
-
-
 def sweep_table(results: Results, ranks: int) -> str:
-    def blind(row: dict) -> str:
-        r = unmeasured_over_sequence(row)
-        if r is None:
-            return "-"
-        return f"{'own collective' if row['by_prediction']['is_sequence'] else 'fused'} {times(r, 3)}"
-
     rows = results.rows(["sweep"], "sweep", shape_key, ranks)
     lines, won, worst = [], collections.Counter(), []
     for key, (row, _) in rows.items():
         if "error" in row:
-            lines.append([operator(row) + mark(rows, key), failure(row), *[""] * 7])
+            lines.append([operator(row) + mark(rows, key), failure(row), *[""] * 6])
             continue
         sequence = min((row["nccl_ms"], row["own_ms"]), key=median)
         r = ratio(row["fused_ms"], sequence)
@@ -110,9 +92,9 @@ def sweep_table(results: Results, ranks: int) -> str:
             worst.append((r.high, operator(row)))
         lines.append([operator(row) + mark(rows, key), row["mode"], f"{median(row['fused_ms']):.3f}",
                       short(row["config"]), f"{median(row['nccl_ms']):.3f}", f"{median(row['own_ms']):.3f}",
-                      times(r, 3), row["winner"], blind(row)])
+                      times(r, 3), row["winner"]])
     text = table(["operator (m, n or k of a rank)", "launched", "fused ms", "config", "with NCCL",
-                  "with our collective", "fused / faster sequence", "chosen", "chosen without measuring / it"], lines)
+                  "with our collective", "fused / faster sequence", "chosen"], lines)
     if worst:
         high, where = max(worst)
         text += (f"\nChosen: the fused operator in {won['fused']} of {sum(won.values())} rows, cuBLASLt and NCCL in "

@@ -35,6 +35,8 @@ class Run:
         self.file, self.kind, self.day = path.name, name["kind"], name["day"]
         self.on_h100s = "H100" in str(self.data.get("machine", ""))  # else on H200s
         self.ranks = int(name["ranks"] or 0)
+        self.name_of_cards = "H100s" if self.on_h100s else "H200s"
+        self.cards = ", ".join(filter(None, [self.data.get("commit"), self.name_of_cards]))
         self.order = (self.day, str(self.data.get("date", "")), path.name)
 
 
@@ -72,15 +74,30 @@ def on_same_cards(theirs: dict, key, run: Run) -> dict:
     return row if other.on_h100s == run.on_h100s else {}
 
 
+def interval_rank(count: int) -> int:
+    """Which of so many sorted samples, from 1 on, begins the interval of their distribution's median; the one as far
+    from the end ends it. As interval_rank in stretto/base/statistics.h, which says more."""
+    ways, rank = 0, 0  # in which fewer than `rank` samples lie below the median, of 2 ** count
+    while rank < (count + 1) // 2:
+        ways += math.comb(count, rank)
+        if 2 * ways * 20 > 2 ** count:
+            break
+        rank += 1
+    return max(rank, 1)
+
+
 def interval(samples: list) -> Interval:
-    """The median and its 95 % interval by ranks, as median_interval in stretto/ops/gpu_harness/gpu_time.cc."""
-    ordered, n = sorted(samples), len(samples)
+    """The median and the order statistics that hold it with 95 % confidence and more."""
+    ordered, rank = sorted(samples), interval_rank(len(samples))
+    return Interval(statistics.median(ordered), ordered[rank - 1], ordered[-rank])
 
-    def at(rank: float) -> float:
-        return ordered[int(min(max(rank, 0), n - 1))]
 
-    half = 0.98 * math.sqrt(n)
-    return Interval(at(math.floor(n / 2)), at(math.floor(n / 2 - half)), at(math.ceil(n / 2 + half)))
+def quantile(samples: list, at: float) -> float:
+    """What a part `at` of them does not exceed, linear between two neighbours."""
+    ordered = sorted(samples)
+    below, part = divmod(at * (len(ordered) - 1), 1)
+    low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+    return low + part * (high - low)
 
 
 def spread(values: list, digits: int = 2) -> str:
@@ -97,8 +114,14 @@ def ratio(over: list, under: list) -> Interval:
     return interval([x / y for x, y in zip(over, under, strict=True)])
 
 
-def median(samples: list) -> float:
-    return interval(samples).median
+median = statistics.median
+
+
+def apart(over: Interval, under: Interval) -> Interval:
+    """The ratio of what was not measured in turn: what the bounds of both allow, where samples were kept."""
+    known = over.low and under.low
+    return Interval(over.median / under.median, over.low / under.high if known else None,
+                    over.high / under.low if known else None)
 
 
 def geometric_mean(values) -> float:
@@ -144,8 +167,34 @@ def short(config: str) -> str:
     return " ".join(words)
 
 
+def num_samples(row) -> list:
+    """How many times there are of each contestant of a row."""
+    if isinstance(row, list):
+        numbers = [x for x in row if isinstance(x, float)]
+        return [len(row)] if numbers else [n for x in row if isinstance(x, dict) for n in num_samples(x)]
+    parts = row.values() if isinstance(row, dict) else []
+    return [n for part in parts if isinstance(part, (dict, list)) for n in num_samples(part)]
+
+
+def fewest_samples(row: dict) -> int:
+    return min(num_samples(row), default=0)
+
+
+def usual_samples(rows: dict) -> int:
+    return collections.Counter(fewest_samples(row) for row, _ in rows.values()).most_common(1)[0][0]
+
+
+def said_of_samples(rows: dict) -> str:
+    usual = usual_samples(rows)
+    if not usual:
+        return "Of these rows medians alone were kept, no samples"
+    others = {fewest_samples(row) for row, _ in rows.values()} - {usual}
+    return f"Samples of a row: {usual}" + (", unless it says another number" if others else "")
+
+
 def sources(rows: dict) -> str:
-    """'Measured 2026-11-22 (fff244d): all.' or, of several runs, which rows; `rows` as Results.rows gives them."""
+    """'From `gpu-moe-x2-2026-11-22.json` (fff244d, H200s).' or, of several runs, which rows, and how many samples they
+    have; `rows` as Results.rows gives them."""
     runs = {}
     for row, run in rows.values():
         runs.setdefault(run.file, run)
@@ -153,14 +202,22 @@ def sources(rows: dict) -> str:
         return ""
     ordered = sorted(runs.values(), key=lambda r: r.order, reverse=True)
     counts = collections.Counter(run.file for _, run in rows.values())
-    parts = [f"`{r.file}`" + (f" ({r.data['commit']}" + ", H100s" * r.on_h100s + ")" if r.data.get("commit") else "") +
+    parts = [f"`{r.file}`" + f" ({r.cards})" +
              (f": {counts[r.file]} of {len(rows)} rows" if len(ordered) > 1 else "") for r in ordered]
-    return "\n" + textwrap.fill("From " + ", ".join(parts) + ".", 118, break_on_hyphens=False) + "\n"
+    text = f"From {', '.join(parts)}. {said_of_samples(rows)}."
+    return "\n" + textwrap.fill(text, 118, break_on_hyphens=False) + "\n"
 
 
 def mark(rows: dict, key) -> str:
-    """What stands behind the first cell of a row that is of an earlier day than the newest."""
-    return " \\*" if rows[key][1].day < max(run.day for _, run in rows.values()) else ""
+    """What stands behind the first cell of a row: that it is of an earlier day than the newest, of other cards than
+    most, or of another number of samples."""
+    row, run = rows[key]
+    on_h100s = [other.on_h100s for _, other in rows.values()]
+    cards = run.on_h100s != (2 * sum(on_h100s) > len(on_h100s))
+    samples = fewest_samples(row)
+    other_number = 0 < samples != usual_samples(rows)
+    return (f" ({samples} sample{'s' * (samples > 1)})" * other_number + f" ({run.name_of_cards})" * cards
+            + " \\*" * (run.day < max(other.day for _, other in rows.values())))
 
 
 def footnote(text: str) -> str:

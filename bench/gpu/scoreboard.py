@@ -6,10 +6,13 @@ import statistics
 import contest_tables as contests
 import decode_tables as decoding
 import expert_bars as experts
+import verdicts
 from kernel_tables import attention_key, loops
-from rank_tables import gathering_hidden, unmeasured_over_sequence
+from lot_tables import lot
+from rank_tables import gathering_hidden
 from results import (
-    Results, geometric_mean, hidden, interval, median, on_same_cards, ratio, rounds, shape_key, spread, table,
+    Interval, Results, apart, geometric_mean, hidden, interval, median, on_same_cards, quantile, ratio, rounds,
+    shape_key, spread, table,
 )
 from use_tables import over_cpp
 
@@ -62,11 +65,8 @@ def fp8_blocks(results: Results, _ranks: int):
 def attention(head: int, bar: float):
     def measure(results: Results, _ranks: int):
         rows = results.rows(["attention-pair"], "attention_pair", attention_key).values()
-        ratios = [ratio(row["cudnn"], row["ours"]).median for row, _ in rows if row["head_dim"] == head]
-        if not ratios:
-            return None
-        met = sum(r >= bar for r in ratios)
-        return f"{spread(ratios)}; {met} of {len(ratios)} rows", met == len(ratios)
+        ratios = [ratio(row["cudnn"], row["ours"]) for row, _ in rows if row["head_dim"] == head]
+        return verdicts.ratios_met(ratios, lambda r: verdicts.at_least(r, bar))
     return measure
 
 
@@ -96,11 +96,7 @@ def e_overlap(op: str):
 
 def than_sequence(results: Results, ranks: int):
     rows = [row["eager"] for row, _ in overlap_rows(results, ranks, ("ag_gemm", "gemm_rs")) if row["m"] >= LONG]
-    ratios = [ratio(t["sequence_ms"], t["ours_ms"]) for t in rows]
-    if not ratios:
-        return None
-    won = sum(r.low > 1 for r in ratios)
-    return f"{spread([r.median for r in ratios])}x; {won} of {len(ratios)} rows", won == len(ratios)
+    return verdicts.ratios_met([ratio(t["sequence_ms"], t["ours_ms"]) for t in rows], verdicts.faster)
 
 
 def than_async_tp(results: Results, ranks: int):
@@ -112,9 +108,9 @@ def than_async_tp(results: Results, ranks: int):
               if row["op"] in ops and row["m"] >= LONG and "async_tp_ms" in (t := row["eager"])]
     if not ratios:
         return None
-    won, left = sum(r.low > 1 for r in ratios), max(rows - len(ratios), 0)
-    met = False if won < len(ratios) else None if left else True  # asked of every row
-    return (f"{spread([r.median for r in ratios])}x; {won} of {len(ratios) + left} rows"
+    found, left = [verdicts.faster(r) for r in ratios], max(rows - len(ratios), 0)
+    met = None if left and False not in found else verdicts.of_all(found)  # asked of every row
+    return (f"{spread([r.median for r in ratios])}x; {verdicts.counted(found, len(found) + left)}"
             + (f", {left} not timed" if left else ""), met)
 
 
@@ -124,8 +120,8 @@ def gemm_ar(results: Results, ranks: int):
              for row, _ in overlap_rows(results, ranks, ("gemm_ar",)) if row["m"] in bars and "graph" in row}
     if not found:
         return None
-    return ", ".join(f"{found[m].median:.2f}x" if m in found else "-" for m in bars), all(
-        m in found and round(found[m].high, 2) >= bar for m, bar in bars.items())  # met when the interval reaches it
+    return ", ".join(f"{found[m].median:.2f}x" if m in found else "-" for m in bars), verdicts.of_all(
+        [m in found and verdicts.at_least(found[m], bar) for m, bar in bars.items()])
 
 
 def gemm_ar_few_rows(results: Results, ranks: int):
@@ -135,18 +131,17 @@ def gemm_ar_few_rows(results: Results, ranks: int):
     if len(found) < len(bars):
         return None
     return (", ".join(f"{found[m].median:.1f}" for m in bars) + " us",
-            all(found[m].low <= us for m, us in bars.items()))
+            verdicts.of_all([verdicts.at_most(found[m], us) for m, us in bars.items()]))
 
 
 def gemm_ar_pytorch(results: Results, ranks: int):
     ratios = {}
     for row, theirs in beside_pytorch(results, ranks, ("gemm_ar",)):
         t = theirs.get("graph", {})
-        ways = [median(t[way]) for way in ("one_shot_ms", "two_shot_ms") if way in t]
+        ways = [interval(t[way]) for way in ("one_shot_ms", "two_shot_ms") if way in t]
         if ways and "graph" in row:
-            ratios[row["m"]] = min(ways) / median(row["graph"]["ours_ms"])
-    won = sum(r > 1 for r in ratios.values())
-    return (f"{spread(list(ratios.values()))}x; {won} of {len(ratios)} rows", won == len(ratios)) if ratios else None
+            ratios[row["m"]] = apart(min(ways), interval(row["graph"]["ours_ms"]))
+    return verdicts.ratios_met(list(ratios.values()), verdicts.faster)
 
 
 def sweep(results: Results, ranks: int):
@@ -154,16 +149,7 @@ def sweep(results: Results, ranks: int):
     highs = [ratio(row["fused_ms"], min((row["nccl_ms"], row["own_ms"]), key=median)).high for row in rows
              if row["winner"] == "fused"]
     return (f"at most {max(highs):.3f}; fused in {len(highs)} of {len(rows)}",
-            round(max(highs), 3) <= 1.02) if highs else None
-
-
-def unmeasured(results: Results, ranks: int):
-    rows = [row for row, _ in results.rows(["sweep"], "sweep", shape_key, ranks).values() if "error" not in row]
-    ratios = [r for r in map(unmeasured_over_sequence, rows) if r is not None]
-    if not ratios:
-        return None
-    met = sum(round(r.low, 3) <= 1.02 for r in ratios)
-    return f"{met} of {len(ratios)} rows; at most {max(r.median for r in ratios):.3f}", met == len(ratios)
+            max(highs) <= 1.02) if highs else None
 
 
 def collective_us(results: Results, ranks: int, kinds: str, size: str) -> list:
@@ -219,10 +205,10 @@ def of_points(judge):
 
 
 def prediction(points: list):
-    errors = sorted(abs(p["predicted_ms"] / p["measured_ms"] - 1) for p in points)
+    errors = [abs(p["predicted_ms"] / p["measured_ms"] - 1) for p in points]
     if not errors:
         return None
-    mean, most = statistics.mean(errors), errors[min(len(errors) - 1, len(errors) * 9 // 10)]
+    mean, most = statistics.mean(errors), quantile(errors, 0.9)
     return (f"{100 * mean:.0f} %, {100 * most:.0f} % of {len(errors)} points",
             mean <= 0.10 and most <= 0.20 if len(errors) >= 200 else None)
 
@@ -246,11 +232,12 @@ def choosing(points: list):
 
 def watchdog(results: Results, ranks: int):
     rows = results.rows(["watchdog"], "watchdog", lambda r: r["case"], ranks).values()
-    cost = max((ratio(row["with_ms"], row["without_ms"]) for row, _ in rows), default=None)
-    if not cost:
+    costs = [Interval(*(100 * (x - 1) for x in ratio(row["with_ms"], row["without_ms"]))) for row, _ in rows]
+    if not costs:
         return None
-    median_cost, low, high = (100 * (x - 1) for x in cost)
-    return f"at most {median_cost:.1f} % [{low:.1f}, {high:.1f}]", low <= 1
+    met = [verdicts.at_most(cost, 1) for cost in costs]
+    most, end = max(cost.median for cost in costs), max(cost.high for cost in costs)
+    return f"at most {most:.1f} %, upper end {end:.1f} %; {verdicts.counted(met)}", verdicts.of_all(met)
 
 
 def startup(results: Results, ranks: int):
@@ -268,9 +255,10 @@ def contested(kind: str, field: str, key, name: str, baselines: tuple, more=lamb
     """The fastest baseline's time over that of a contestant (contest_tables.py); `more(rows)` stands behind it."""
     def measure(results: Results, _ranks: int):
         rows = [row for row, _ in results.rows([kind], field, key).values()]
-        ratios = [r.median for row in rows if (r := contests.against(row, name, baselines))]
-        met = sum(r >= 1 for r in ratios)
-        return (f"{spread(ratios)}x; {met} of {len(rows)} rows{more(rows)}", met == len(rows)) if ratios else None
+        ratios = [r for row in rows if (r := contests.against(row, name, baselines))]
+        met = [verdicts.at_least(r, 1) for r in ratios]
+        return (f"{spread([r.median for r in ratios])}x; {verdicts.counted(met, len(rows))}{more(rows)}",
+                verdicts.of_all(met + [False] * (len(rows) - len(met)))) if ratios else None
     return measure
 
 
@@ -305,9 +293,8 @@ def python_calls(results: Results, ranks: int):
     out, op = over("all_reduce(x, out=out)"), over("torch.ops.stretto.all_reduce(x)")
     made = over("all_reduce(x)", *likeness)
     beside = f" + {median(us[likeness[0]]):.1f}" if likeness else ""
-    # A bar is met when the interval reaches it.
     return (f"{out.median:.1f}, {made.median:.1f}{beside}, {op.median:.1f} us",
-            max(out.low, made.low) <= 5 and op.low <= 15)
+            verdicts.of_all([verdicts.at_most(out, 5), verdicts.at_most(made, 5), verdicts.at_most(op, 15)]))
 
 
 def python_start(results: Results, ranks: int):
@@ -322,8 +309,8 @@ def python_and_cpp(form: str):
         found = [over_cpp(row, form) for row, _ in rows]
         if not found:
             return None
-        met = sum(r.low <= 1.02 for r in found)  # a bar is met when the interval reaches it
-        return f"{spread([r.median for r in found])}; {met} of {len(found)} rows", met == len(found)
+        met = [verdicts.at_most(r, 1.02) for r in found]
+        return f"{spread([r.median for r in found])}; {verdicts.counted(met)}", verdicts.of_all(met)
     return measure
 
 
@@ -401,7 +388,7 @@ BARS = [
     Bar("the same, 1, 64, 256 rows", "34, 40, 66 us, by the interval", "gemm_ar", gemm_ar_few_rows),
     Bar("the same from 1 row on, over PyTorch's symmetric memory", "-", "gemm_ar", gemm_ar_pytorch),
     Bar("any number of rows: time where fused is chosen / faster sequence", "upper end 1.02", "sweep", sweep),
-    Bar("the same of what is chosen without measuring", "1.02", "sweep", unmeasured),
+    Bar("the same of what is chosen without measuring, of shapes drawn by lot", "upper end 1.02", "lot", lot),
     Bar("all-reduce in graphs: 4 and 16 KB, 512 KB, 1 MB; over NCCL's rate", "5, 8.5, 11 us; 1x at 64 MB",
         "collectives", all_reduce),
     Bar("all-gather, reduce-scatter, all-to-all, 1 MB in graphs, over NCCL's rate", "2x", "collectives",
@@ -467,8 +454,9 @@ def scoreboard_table(results: Results, _ranks: int) -> str:
             if found and found[1] is not None:
                 met.append(found[1])
             cells.append("" if gpus not in bar.gpus else "-" if not found else
-                         f"**{found[0]}**" if found[1] is False else found[0])
-        verdict = "not measured" if not met else "yes" if all(met) else "in part" if any(met) else "no"
+                         f"**{found[0]}**" if found[1] is False else
+                         f"{found[0]} (within)" if found[1] == verdicts.WITHIN else found[0])
+        verdict = verdicts.of_gpus(met)
         whole = bar.whole(results) if bar.whole else None
         if whole and whole[1] is not None:
             verdict = f"yes: {whole[0]}" if whole[1] else f"no: **{whole[0]}**"

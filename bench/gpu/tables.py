@@ -19,6 +19,7 @@ import kernel_tables as kernels
 import rank_tables as ranks
 import use_tables as use
 from decode_tables import decode_launches_table, decode_table
+from lot_tables import lot_table
 from results import Error, ROOT, Results
 from scoreboard import scoreboard_table
 
@@ -34,7 +35,8 @@ MAKERS = {
     "packed-pair": contests.packed_pair_table, "paged-pair": contests.paged_pair_table,
     "attention-ranks": ranks.attention_ranks_table,
     "overlap": ranks.overlap_table, "gemm-ar": lambda results, n: ranks.overlap_table(results, n, ("gemm_ar",)),
-    "async-tp": ranks.async_tp_table, "sweep": ranks.sweep_table, "collectives": ranks.collectives_table,
+    "async-tp": ranks.async_tp_table, "sweep": ranks.sweep_table, "lot": lot_table,
+    "collectives": ranks.collectives_table,
     "grouped-pair": contests.grouped_pair_table, "grouped-fp8-pair": contests.grouped_fp8_pair_table,
     "routing-pair": contests.routing_pair_table,
     "moe": ranks.moe_table, "whole-layers": ranks.whole_layers_table, "ep-moe": ranks.ep_moe_table,

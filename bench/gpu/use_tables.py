@@ -3,8 +3,8 @@
 import statistics
 
 from results import (
-    Interval, Results, failure, faster, footnote, mark, median, operator, ratio, rounds, shape_key, sources, table,
-    times,
+    Interval, Results, failure, faster, footnote, mark, median, operator, quantile, ratio, rounds, shape_key, sources,
+    table, times,
 )
 
 
@@ -78,10 +78,10 @@ def points_table(results: Results, _ranks: int) -> str:
     lines = []
     groups = sorted(by_op.items()) + ([("all", [e for es in by_op.values() for e in es])] if len(by_op) > 1 else [])
     for key, errors in groups:
-        distances = sorted(map(abs, errors))
+        distances = list(map(abs, errors))
         name, ranks = key if key != "all" else ("all", "")
         lines.append([name, ranks, len(errors), f"{statistics.mean(distances):.2f}",
-                      f"{distances[min(len(distances) - 1, len(distances) * 9 // 10)]:.2f}",
+                      f"{quantile(distances, 0.9):.2f}",
                       f"{statistics.mean(errors):+.2f}"])
     return table(["operator", "GPUs", "points", "mean error", "90 % within", "bias"], lines) + sources(rows)
 
