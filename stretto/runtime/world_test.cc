@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 // Longer than any test may take: a fault that needs this deadline to come has not come.
 constexpr milliseconds kNever{60'000};
 // A deadline that a test waits out.
-constexpr milliseconds kSoon{60};
+constexpr milliseconds kSoon{600};  // more than a rank that is not late takes on a busy machine
 
 void wait_for(Rank& rank, const SignalCounter& counter, std::uint64_t at_least) {
   for (int polls = 0; counter.value.load(std::memory_order_acquire) < at_least; ++polls) {
@@ -199,7 +199,7 @@ TEST(Faults, TheFirstFaultWinsAndStaysUntilRecovery) {
 
 // A server must be able to go on after a fault without starting again.
 TEST(Faults, RecoveryMakesTheWorldUsableWithAllSignalsZero) {
-  World world({.size = 4, .timeout = kSoon});
+  World world({.size = 4, .timeout = kNever});
   std::vector<SignalBlock> signals(4);
   std::vector<int> restarted;
   for (int round = 0; round < 3; ++round) {
