@@ -148,7 +148,6 @@ int run(int argc, char** argv) {
   for (auto* command : {overlap, moe, ep_moe, exchange}) {
     command->add_option("--machine", s.calibrated, "predict each config on it; needs no GPU");
   }
-  sweep->add_option("--machine", s.calibrated, "what is chosen by it alone; needs no GPU");
   auto* attention_check = app.add_subcommand("attention-check", "small cases against fp64");
   auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
   for (auto* command : {attention_check, attention_suite}) {
@@ -163,7 +162,7 @@ int run(int argc, char** argv) {
   auto* attention_ranks = app.add_subcommand("attention-ranks", "attention over several GPUs");
   attention_ranks->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
   attention_ranks->add_option("--only", s.only, "rows whose label contains this");
-  attention_ranks->add_option("--samples", s.samples)->default_val(20)->check(CLI::PositiveNumber);
+  attention_ranks->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_ranks->add_option("-o,--out", s.out, "JSON with every sample");
   for (auto* command : {moe, ep_moe, exchange, attention_ranks}) {
     command->add_option("--traces", s.traces, "folder: what was timed once more, with the recorder")
@@ -172,7 +171,7 @@ int run(int argc, char** argv) {
   auto* watchdog = app.add_subcommand("watchdog", "kernels with and without deadlines of waits");
   watchdog->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(2, 8));
   watchdog->add_option("--only", s.only, "cases whose text contains this");
-  watchdog->add_option("--samples", s.samples)->default_val(200)->check(CLI::PositiveNumber);
+  watchdog->add_option("--samples", s.samples, "default: 200")->check(CLI::PositiveNumber);
   watchdog->add_option("-o,--out", s.out, "JSON with every sample");
   ProcessesOptions of_processes;
   auto* processes = app.add_subcommand("processes", "one process per GPU; kills one at the end");
@@ -218,7 +217,6 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 8));
   points->add_option("--only", s.only, "points whose text contains this");
   points->add_option("--samples", s.samples, "launches or graphs of each")
-      ->default_val(20)
       ->check(CLI::PositiveNumber);
   points->add_option("-o,--out", s.out, "JSON with predicted and measured times");
   for (auto* command : {predict_points, points}) {
@@ -238,6 +236,7 @@ int run(int argc, char** argv) {
   calibrate->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
   calibrate->add_option("-o,--out", s.out, "machine file")->required();
   CLI11_PARSE(app, argc, argv);
+  if (watchdog->parsed() && watchdog->count("--samples") == 0) s.samples = 200;
   if (calibrate->parsed()) return run_calibrate(s);
   if (predict_points->parsed()) return run_predict_points(s);
   if (points->parsed()) return run_points(s);

@@ -287,13 +287,6 @@ int run_ep_moe(const Settings& s) {
 }
 
 int run_sweep(const Settings& s) {
-  if (!s.calibrated.empty()) {
-    for (const std::string& line :
-         unmeasured_choices(s.world_size, s.calibrated, sweep_options(s))) {
-      fmt::print("{}\n", line);
-    }
-    return 0;
-  }
   GpuWorld world({.size = s.world_size});
   Report report(world, s, {"cublaslt", "nccl"});
   SweepOptions options = sweep_options(s);

@@ -29,7 +29,7 @@ struct Settings {
   int tp = 4;
   bool quick = false, graph = false, proof = false, sweep = false, profile = false;
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
-  int samples = 60;
+  int samples = 20;
   int count = 96;  // shapes of lot
   double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while
   int rest_ms = 300;                // programs, before each: else what ran before it sets its clock

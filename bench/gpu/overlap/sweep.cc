@@ -10,8 +10,6 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/choose/calibrated_machine.h"
-#include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gpu_harness/ranks_time.h"
 
@@ -99,17 +97,6 @@ std::vector<OverlapCandidate> few_rows(const OverlapShape& s, int sms) {
   return out;
 }
 
-// The choice for which nothing is measured. The sequence where it has no program.
-OverlapCandidate unmeasured(const OverlapShape& s, const std::string& machine) {
-  std::string op = bench::name(s.kind);
-  const OpShape shape = shape_of_all_ranks(s);
-  OpCandidates offered = candidates(op, shape);
-  Choice choice =
-      choose(op, shape, offered, {.machine = predict::find_machine(machine), .eager = !s.decode});
-  if (choice.is_sequence) return {.config = choice.config};
-  return {.config = choice.config, .program = find_candidate(offered, choice.config)->program()};
-}
-
 std::vector<OverlapCandidate> candidates_of(const OverlapShape& s, int sms) {
   std::vector<OverlapCandidate> out =
       s.decode ? few_rows(s, sms) : overlap_candidates(s, sms, false);
@@ -153,17 +140,10 @@ class Sweep {
   void make_candidates() {
     int sms = world_.device(0).properties().num_sms;
     std::vector<OverlapCandidate> tried = candidates_of(result_.shape, sms);
-    OverlapCandidate blind = unmeasured(result_.shape, builtin_machine_of(world_.size()));
-    result_.unmeasured = blind.config;
-    result_.unmeasured_is_sequence = blind.program.roles.empty();
-    bool another = std::ranges::none_of(
-        tried, [&](const OverlapCandidate& c) { return c.config == blind.config; });
-    if (another && !result_.unmeasured_is_sequence) tried.push_back(std::move(blind));
     for (const OverlapCandidate& made : tried) {
       std::string why = made.error.empty() ? load(made) : made.error;
       if (why.empty()) continue;
       result_.dropped.push_back(made.config + ": " + why);
-      if (made.config == result_.unmeasured) result_.error = "chosen by prediction: " + why;
     }
   }
 
@@ -217,16 +197,11 @@ class Sweep {
     if (medians.back() < std::min(*best, *fused_end)) result_.winner = SweepResult::Winner::kOwn;
     Candidate& fused = which_[static_cast<std::size_t>(best - medians.begin())];
     result_.config = fused.config;
-    auto blind = std::ranges::find(which_, result_.unmeasured, &Candidate::config);
-    bool another = blind != which_.end() && blind->config != fused.config;
     int samples =
         std::clamp(static_cast<int>(kMsOfSamples / *best), kLeastSamples, options_.samples);
-    std::vector<RanksCall> last = {fused.call};
-    if (another) last.push_back(blind->call);
-    auto ms = timed(last, samples);
+    auto ms = timed({fused.call}, samples);
     fused.instance->wait();
     result_.fused_ms = std::move(ms[0]);
-    if (another) result_.unmeasured_ms = std::move(ms[1]);
     result_.nccl_ms = std::move(*(ms.end() - 2));
     result_.own_ms = std::move(ms.back());
     unfused_.run(kNumSets - 1);
@@ -278,8 +253,6 @@ Json SweepResult::to_json() const {
       {"mode", graph ? "graph" : "eager"},
       {"config", config},
       {"winner", name(winner)},
-      {"by_prediction",
-       {{"config", unmeasured}, {"is_sequence", unmeasured_is_sequence}, {"ms", unmeasured_ms}}},
       {"fused_ms", fused_ms},
       {"nccl_ms", nccl_ms},
       {"own_ms", own_ms},
@@ -304,15 +277,6 @@ std::vector<LabelledProgram> sweep_programs(int world_size, int num_sms,
     }
   }
   return programs;
-}
-
-std::vector<std::string> unmeasured_choices(int world_size, const std::string& machine,
-                                            const SweepOptions& options) {
-  std::vector<std::string> lines;
-  for (const OverlapShape& shape : selected(world_size, options)) {
-    lines.push_back(fmt::format("{:44} {}", shape.to_string(), unmeasured(shape, machine).config));
-  }
-  return lines;
 }
 
 void sweep_rows(GpuWorld& world, const SweepOptions& options,

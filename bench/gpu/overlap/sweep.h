@@ -29,12 +29,8 @@ struct SweepResult {
   bool graph = false;  // in captured graphs
   std::string config;  // the fastest fused one
   Winner winner = Winner::kFused;
-  // What is chosen by prediction: a config, or the sequence with our collective.
-  std::string unmeasured;
-  bool unmeasured_is_sequence = false;
-  // Of the slowest rank, sample by sample: the fastest config, the unmeasured one where it is
-  // another, and cuBLASLt with either collective.
-  std::vector<double> fused_ms, unmeasured_ms, nccl_ms, own_ms;
+  // Of the slowest rank, sample by sample: the fastest config, and cuBLASLt with either collective.
+  std::vector<double> fused_ms, nccl_ms, own_ms;
   std::vector<std::string> dropped;  // configs that did not run, and why
 
   // fused / the faster sequence.
@@ -44,10 +40,6 @@ struct SweepResult {
 };
 
 std::vector<LabelledProgram> sweep_programs(int world_size, int num_sms,
-                                            const SweepOptions& options);
-
-// What the chooser takes of each shape where nothing is measured, by this machine file: lines.
-std::vector<std::string> unmeasured_choices(int world_size, const std::string& machine,
                                             const SweepOptions& options);
 
 // AG+GEMM, GEMM+RS and GEMM+AR of a layer of Llama-3-8B and of 70B at eight m. Calls `done` after
