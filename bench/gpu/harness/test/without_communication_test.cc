@@ -57,6 +57,7 @@ OpCase gathered_case(int world_size, DType dtype, Target target) {
   for (const char* name : {"k", "v"}) {
     auto from = static_cast<std::size_t>(c.program.find_tensor(name));
     auto to = static_cast<std::size_t>(c.program.find_tensor(name + std::string("_full")));
+    c.unchecked.push_back(name + std::string("_full"));  // as it was put there
     for (int own = 0; own < world_size; ++own) {
       Values& full = c.inputs[static_cast<std::size_t>(own)][to];
       full.assign(static_cast<std::size_t>(2 * world_size * chunk),
