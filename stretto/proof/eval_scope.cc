@@ -33,12 +33,47 @@ const char* word(ExprOp op) {
 }  // namespace
 
 EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
-                     const TableWitness* witness)
+                     const TableWitness* witness, SizeRegion* region)
     : program_(&program),
       witness_(witness),
+      region_(region),
       vars_(std::move(vars)),
       ranges_(vars_.size()),
-      open_(vars_.size(), false) {}
+      open_(vars_.size(), false) {
+  if (region == nullptr) return;
+  std::size_t size = 0;
+  for (std::size_t v = 0; v < vars_.size(); ++v) {
+    VarKind kind = program.vars[v].kind;
+    bool given = kind == VarKind::kExtent || kind == VarKind::kScalar;
+    forms_.push_back(given ? region->extent(size++) : SizeForm{.value = vars_[v]});
+  }
+}
+
+std::int64_t EvalScope::get(int var) const {
+  auto v = static_cast<std::size_t>(var);
+  return region_ != nullptr ? region_->pin(forms_[v]) : vars_[v];
+}
+
+SizeForm EvalScope::form(const Expr& expr) {
+  const ExprNode& n = expr.node();
+  auto arg = [&](std::size_t i) { return form(n.args[i]); };
+  switch (n.op) {
+    case ExprOp::kConst:
+      return {.value = n.value};
+    case ExprOp::kVar:
+      return forms_[static_cast<std::size_t>(n.value)];
+    case ExprOp::kNot:
+      return {.value = region_->pin(arg(0)) == 0 ? 1 : 0};
+    case ExprOp::kSelect:
+      return arg(region_->pin(arg(0)) != 0 ? 1 : 2);
+    case ExprOp::kTable:
+      throw DependsOnTable{"what sizes do"};
+    default: {
+      SizeForm a = arg(0);
+      return region_->apply(n.op, a, arg(1));
+    }
+  }
+}
 
 void EvalScope::set(int var, std::int64_t value) {
   auto v = static_cast<std::size_t>(var);
@@ -49,6 +84,7 @@ void EvalScope::set(int var, std::int64_t value) {
   }
   open_[v] = false;
   vars_[v] = value;
+  if (region_ != nullptr) forms_[v] = {.value = value};
 }
 
 void EvalScope::set(int var, const ValueRange& range) {
@@ -62,12 +98,19 @@ void EvalScope::set(int var, const ValueRange& range) {
 }
 
 void EvalScope::set_to(int var, const Expr& value) {
+  if (region_ != nullptr) {
+    SizeForm known = form(value);
+    set(var, known.value);
+    forms_[static_cast<std::size_t>(var)] = known;
+    return;
+  }
   ValueRange all = range(value);
   set(var, all);
   if (!all.exact()) definitions_[var] = value;
 }
 
 std::int64_t EvalScope::value(const Expr& expr, const char* what) {
+  if (region_ != nullptr) return region_->pin(form(expr));
   if (num_open_ == 0 && !uses_table(expr)) return eval(expr, vars_);
   ValueRange r = range(expr);
   if (!r.exact()) throw DependsOnTable{what};
@@ -154,6 +197,10 @@ ValueRange EvalScope::binary_range(ExprOp op, const ValueRange& a, const ValueRa
 }
 
 ValueRange EvalScope::range(const Expr& expr) {
+  if (region_ != nullptr) {
+    std::int64_t v = region_->pin(form(expr));
+    return {v, v};
+  }
   if (num_open_ > 0 || uses_table(expr)) return open_range(expr);
   std::int64_t v = eval(expr, vars_);
   return {v, v};

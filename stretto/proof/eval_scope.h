@@ -11,6 +11,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/proof/expand.h"
+#include "stretto/proof/size_region.h"
 
 namespace stretto {
 
@@ -36,7 +37,10 @@ struct TableEntry {
 
 class EvalScope {
  public:
-  EvalScope(const Program& program, std::vector<std::int64_t> vars, const TableWitness* witness);
+  // `region`, where there is one: gets narrowed to where the same is decided (size_region.h). Then
+  // no table may be read.
+  EvalScope(const Program& program, std::vector<std::int64_t> vars, const TableWitness* witness,
+            SizeRegion* region = nullptr);
 
   void set(int var, std::int64_t value);
   void set(int var, const ValueRange& range);
@@ -49,7 +53,9 @@ class EvalScope {
     return it == definitions_.end() ? nullptr : &it->second;
   }
   bool is_open(int var) const { return open_[static_cast<std::size_t>(var)]; }
-  std::int64_t get(int var) const { return vars_[static_cast<std::size_t>(var)]; }
+  std::int64_t get(int var) const;
+  // The value as sizes make it, of a scope with a region: what is not pinned to one value.
+  SizeForm form(const Expr& expr);
 
   // DependsOnTable(`what`) where the value is not known.
   std::int64_t value(const Expr& expr, const char* what);
@@ -80,6 +86,8 @@ class EvalScope {
 
   const Program* program_;
   const TableWitness* witness_;
+  SizeRegion* region_;
+  std::vector<SizeForm> forms_;  // where there is a region: of the variables
   std::vector<std::int64_t> vars_;
   std::vector<ValueRange> ranges_;
   std::vector<bool> open_;  // the variable is a range

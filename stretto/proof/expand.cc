@@ -15,6 +15,7 @@
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/pipe_loops.h"
 #include "stretto/proof/pipe_slice.h"
+#include "stretto/proof/size_spans.h"
 #include "stretto/proof/trips.h"
 
 namespace stretto {
@@ -32,11 +33,11 @@ class Expander {
  public:
   Expander(const Program& program, const std::vector<std::int64_t>& extents,
            const TableWitness* witness, PipeLoopMode pipe_loop_mode,
-           std::optional<std::int64_t> trips)
+           std::optional<std::int64_t> trips, SizeRegion* region = nullptr)
       : program_(program),
         witness_(witness),
         pipe_loop_mode_(pipe_loop_mode),
-        state_(program, extents, witness),
+        state_(program, extents, witness, region),
         accesses_(state_),
         syncs_(state_, trips.has_value()),
         conditions_(state_),
@@ -70,8 +71,8 @@ class Expander {
   void start_agent(const AgentTrace& agent) {
     state_.recorder.start_agent(agent);
     state_.tile = -1;
-    state_.scope =
-        EvalScope(program_, initial_vars(program_, state_.rank, state_.graph.extents), witness_);
+    state_.scope = EvalScope(program_, initial_vars(program_, state_.rank, state_.graph.extents),
+                             witness_, state_.region);
     syncs_.start_agent();
     pipe_loops_.start_agent();
     trips_.start_agent();
@@ -444,8 +445,8 @@ class Expander {
   Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
-  const Op* at_ = nullptr;       // what is being looked at
-  bool looking_ = false;         // at accesses alone
+  const Op* at_ = nullptr;  // what is being looked at
+  bool looking_ = false;    // at accesses alone
   std::int64_t open_trips_ = 0;
   std::int64_t num_cases_ = 1;   // of the deciding entries in hand
   std::optional<Look> counted_;  // to the iteration being walked
@@ -464,6 +465,21 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
   }
   link_packets(graph);
   link_landings(graph);
+  return graph;
+}
+
+InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
+  std::vector<std::int64_t> extents = extents_at(axes, region.sample());
+  InstanceGraph graph;
+  try {
+    graph = Expander(program, extents, nullptr, PipeLoopMode::kFold, {}, &region).run();
+  } catch (const UnevenPipeLoops&) {
+    graph = Expander(program, extents, nullptr, PipeLoopMode::kWalk, {}, &region).run();
+  }
+  link_packets(graph);
+  link_landings(graph);
+  region.keep_all_orders();
+  note_spans(graph, region);
   return graph;
 }
 

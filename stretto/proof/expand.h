@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "stretto/proof/instance_graph.h"
+#include "stretto/proof/size_region.h"
 
 namespace stretto {
 
@@ -47,5 +48,10 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
                      const TableWitness* witness = nullptr,
                      PipeLoopMode pipe_loops = PipeLoopMode::kWalk,
                      std::optional<std::int64_t> trips = {});
+
+// At the region's sample, which is narrowed to the sizes at which every launch does the same, up to
+// where boxes lie (size_region.h); their accesses say how far they reach at any of them
+// (Access::span). DependsOnTable where a table is read.
+InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region);
 
 }  // namespace stretto

@@ -42,6 +42,10 @@ void AccessExpander::scattered(const Op& op) {
   Target target = resolve(region);
   target.box.origin[at(region.row_dim)] = 0;
   target.box.size[at(region.row_dim)] = state_.graph.shapes[at(region.tensor)][at(region.row_dim)];
+  target.origin[at(region.row_dim)] = {};
+  if (state_.region != nullptr) {
+    state_.region->pin(state_.shape_forms[at(region.tensor)][at(region.row_dim)]);
+  }
   span_all_parts(region.tensor, target.box);
   target.part.reset();
   bool writes = op.code == OpCode::kStoreRows;
@@ -62,6 +66,12 @@ void AccessExpander::copy_from(const Op& op) {
   // Rows of boxes that span all parts do not correspond one to one.
   bool rows_match = (!state_.cells[at(op.region->tensor)] || from.part) &&
                     (!state_.cells[at(op.region2->tensor)] || to.part);
+  if (state_.region != nullptr) {
+    check_target(op, op.region->tensor, from, AccessKind::kRead);
+    note_masked(*op.region, from, op.region->row_dim, to, op.region2->row_dim);
+    note_masked(*op.region, from, op.region->col_dim, to, op.region2->col_dim);
+    note_box(op.region2->tensor, to);
+  }
   if (from.exact && to.exact && rows_match) {
     mask_source(from.box, op.region->row_dim, to.box, op.region2->row_dim);
     mask_source(from.box, op.region->col_dim, to.box, op.region2->col_dim);
@@ -93,6 +103,12 @@ void AccessExpander::packet(const Op& op) {
   if (state_.may_depth > 0) throw DependsOnTable{"whether a packet is stored or loaded"};
   Target target = resolve(*op.region);
   if (!target.exact) throw DependsOnTable{"where a packet lies"};
+  if (state_.region != nullptr) {  // places are rounded to whole packets
+    for (const auto* forms : {&target.origin, &target.end}) {
+      for (const SizeForm& form : *forms) state_.region->pin(form);
+    }
+    target.origin.fill({});
+  }
   widen_to_packets(op, target.box);
   Sync sync{.kind = stores ? SyncKind::kPacketStore : SyncKind::kPacketLoad,
             .tile = state_.tile,
@@ -149,7 +165,65 @@ void AccessExpander::check_entry(const Op& op, const ExprNode& entry, std::size_
                                 which, dim, table.name, size));
 }
 
+AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) {
+  Target target{.rank = state_.rank, .last_rank = state_.rank};
+  if (region.rank.has_value()) {
+    target.rank = target.last_rank =
+        static_cast<int>(state_.scope.value(region.rank, "rank of a tensor"));
+  }
+  LooseBox& box = target.box;
+  box.limit = whole_tensor(state_.graph, region.tensor);
+  box.size.fill(1);
+  for (std::size_t d = 0; d < region.origin.size(); ++d) {
+    target.origin[d] = state_.scope.form(region.origin[d]);
+    target.end[d] = state_.shape_forms[at(region.tensor)][d];
+    box.origin[d] = target.origin[d].value;
+    if (box.origin[d] < -kMaxOrigin || box.origin[d] > kMaxOrigin) {
+      throw NoValue(fmt::format("a box begins at {} in dimension {}, need {} to {}", box.origin[d],
+                                d, -kMaxOrigin, kMaxOrigin));
+    }
+    if (static_cast<int>(d) == region.row_dim) box.size[d] = region.rows;
+    if (static_cast<int>(d) == region.col_dim) box.size[d] = region.cols;
+  }
+  if (region.row_dim >= 0) cut_off(region, region.row_dim, region.row_end, target);
+  cut_off(region, region.col_dim, region.col_end, target);
+  return target;
+}
+
+void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Target& target) {
+  if (!end.has_value()) return;
+  SizeForm form = state_.scope.form(end);
+  SizeForm& known = target.end[at(dim)];
+  bool exists = target.rank >= 0 && target.rank < state_.program.world_size;
+  if (exists) state_.region->note_end(region.tensor, target.rank, dim, form);
+  known = state_.region->apply(ExprOp::kMin, known, form);
+  target.box.limit.hi[at(dim)] = known.value;
+}
+
+void AccessExpander::note_masked(const Region& from, const Target& source, int from_dim,
+                                 const Target& to, int to_dim) {
+  if (from_dim < 0 || to_dim < 0) return;
+  SizeRegion& region = *state_.region;
+  SizeForm shift = region.apply(ExprOp::kSub, source.origin[at(from_dim)], to.origin[at(to_dim)]);
+  region.note_end(from.tensor, source.rank, from_dim, shift);
+  region.note_end(from.tensor, source.rank, from_dim,
+                  region.apply(ExprOp::kAdd, to.end[at(to_dim)], shift));
+}
+
+// Whether anything is left of it decides whether the source is read.
+void AccessExpander::note_box(int tensor, const Target& to) {
+  if (to.rank < 0 || to.rank >= state_.program.world_size) return;
+  for (std::size_t d = 0; d < state_.shape_forms[at(tensor)].size(); ++d) {
+    auto dim = static_cast<int>(d);
+    state_.region->note_end(tensor, to.rank, dim, to.origin[d]);
+    SizeForm end = to.origin[d];
+    end.value += to.box.size[d];
+    state_.region->note_end(tensor, to.rank, dim, end);
+  }
+}
+
 AccessExpander::Target AccessExpander::resolve(const Region& region) {
+  if (state_.region != nullptr) return resolve_with_forms(region);
   Target target{.rank = state_.rank, .last_rank = state_.rank};
   if (region.rank.has_value()) {
     ValueRange r = state_.scope.range(region.rank);
@@ -314,8 +388,10 @@ void AccessExpander::add(const Op& op, int which, int tensor, const Target& targ
   if (a.may && state_.program.tensors[at(tensor)].kind == TensorKind::kOutput) {
     throw DependsOnTable{"where an output is written"};
   }
+  std::shared_ptr<const LooseForms> forms;
+  if (state_.region != nullptr) forms = std::make_shared<LooseForms>(LooseForms{target.origin});
   for (a.rank = target.rank; a.rank <= target.last_rank; ++a.rank) {
-    state_.recorder.add({a, which, target.box});
+    state_.recorder.add({a, which, target.box, forms});
   }
 }
 

@@ -2,6 +2,8 @@
 // applied. Part of the expansion (expand.h).
 #pragma once
 
+#include <array>
+
 #include "stretto/proof/expand_state.h"
 
 namespace stretto {
@@ -28,12 +30,21 @@ class AccessExpander {
     int rank = 0, last_rank = 0;
     bool exact = true;               // false: `box` is a union over a table's values
     std::optional<TablePoint> part;  // `box` lies in this part of the rows, from `offset` on
+    // Where a region of sizes is looked for: of the box's origin, and where it is cut off.
+    std::array<SizeForm, kMaxDims> origin, end;
   };
 
   void selected_reads(const Op& op, const ExprNode& select);
   void check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
                    const ValueRange& index) const;
   Target resolve(const Region& region);
+  Target resolve_with_forms(const Region& region);
+  // Of a tensor's dimension, of which that and a limit are the end.
+  void cut_off(const Region& region, int dim, const Expr& end, Target& target);
+  // What a copy leaves out at the source, since the destination is cut off there.
+  void note_masked(const Region& from, const Target& source, int from_dim, const Target& to,
+                   int to_dim);
+  void note_box(int tensor, const Target& to);
   // Brings a box to the coordinates of a tensor whose rows a table deals out.
   void to_cells(const Region& region, bool rows_exact, Target& target);
   std::optional<TablePoint> part_of(const Region& region, const TableCells& cells);

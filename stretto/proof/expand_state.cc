@@ -13,8 +13,11 @@
 namespace stretto {
 
 ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& extents,
-                         const TableWitness* witness)
-    : program(p), scope(p, initial_vars(p, 0, extents), witness), recorder(graph, budget) {
+                         const TableWitness* witness, SizeRegion* sizes)
+    : program(p),
+      scope(p, initial_vars(p, 0, extents), witness, sizes),
+      recorder(graph, budget, sizes),
+      region(sizes) {
   graph.program = &p;
   graph.extents = extents;
   for (const Tensor& tensor : p.tensors) {
@@ -24,7 +27,12 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
                                     tensor.name, tensor.shape.size(), kMaxDims));
     }
     auto& shape = graph.shapes.emplace_back();
-    for (const Expr& dim : tensor.shape) shape.push_back(scope.value(dim, "shape"));
+    if (region != nullptr) {
+      note_shape(tensor, shape);
+    } else {
+      for (const Expr& dim : tensor.shape) shape.push_back(scope.value(dim, "shape"));
+    }
+    check_storage(tensor, shape);
   }
   cells.resize(p.tensors.size());
   if (witness != nullptr) return;
@@ -35,6 +43,34 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
     graph.shapes[t][static_cast<std::size_t>(cells[t]->dim)] = cells[t]->height;
     graph.shapes[t].push_back(cells[t]->count);
     has_cells = true;
+  }
+}
+
+void ExpandState::check_storage(const Tensor& tensor,
+                                const std::vector<std::int64_t>& shape) const {
+  std::vector<std::int64_t> bound =
+      bound_shape(program, static_cast<int>(&tensor - program.tensors.data()));
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] <= bound[d]) continue;
+    throw Rejected(fmt::format(
+        "{}:{}: tensor '{}' has {} elements in dimension {}, more than the {} with all sizes at "
+        "their bounds, which storage is kept for",
+        tensor.loc.file, tensor.loc.line, tensor.name, shape[d], d, bound[d]));
+  }
+}
+
+void ExpandState::note_shape(const Tensor& tensor, std::vector<std::int64_t>& shape) {
+  auto tensor_idx = static_cast<int>(shape_forms.size());
+  auto& forms = shape_forms.emplace_back();
+  std::vector<std::int64_t> bound = bound_shape(program, tensor_idx);
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+    forms.push_back(scope.form(tensor.shape[d]));
+    region->keep_order(forms[d], {.value = bound[d]});
+    shape.push_back(forms[d].value);
+    for (int rank = 0; rank < program.world_size; ++rank) {
+      region->note_end(tensor_idx, rank, static_cast<int>(d), {});
+      region->note_end(tensor_idx, rank, static_cast<int>(d), forms[d]);
+    }
   }
 }
 

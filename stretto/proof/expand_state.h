@@ -37,8 +37,11 @@ struct ExpandState {
   DecidingTables deciding;
   int untold_depth = 0;  // reasons for may_depth that facts() do not tell
 
+  SizeRegion* region;                              // or none
+  std::vector<std::vector<SizeForm>> shape_forms;  // per tensor, where there is a region
+
   ExpandState(const Program& program, const std::vector<std::int64_t>& extents,
-              const TableWitness* witness);
+              const TableWitness* witness, SizeRegion* sizes);
   ExpandState(const ExpandState&) = delete;
 
   // What is so where the program is now, for some tables only, where any decides what is waited
@@ -64,6 +67,9 @@ struct ExpandState {
   [[noreturn]] void reject(const Op& op, const std::string& what) const;
 
  private:
+  void note_shape(const Tensor& tensor, std::vector<std::int64_t>& shape);
+  void check_storage(const Tensor& tensor, const std::vector<std::int64_t>& shape) const;
+
   std::vector<int> facts_;
   mutable std::optional<int> choice_;
 };

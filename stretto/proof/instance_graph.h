@@ -51,6 +51,7 @@ struct Access {
   // One tile that begins where the box does, or several side by side from there on.
   bool tiled : 1 = false;
   int choice = TableChoices::kAlways;
+  int span = -1;    // of a graph for several sizes: the box that holds it at all of them; -1: box
   Landing landed;   // of a load into a slot: where the slot is got (pipe_slice.h)
   int of_case = 0;  // of which size, where several share a graph (launch_orders.h)
   std::int64_t tile = -1;
@@ -125,6 +126,7 @@ struct InstanceGraph {
   std::map<std::tuple<const Op*, int, int>, Reach> reaches;
   // Up to how many iterations loops have to be looked at whose slots are left out (trips.h).
   std::int64_t trips = 0;
+  bool has_spans = false;  // some access has one
   // What the choices of syncs and accesses mean; one for all graphs that are compared.
   std::shared_ptr<TableChoices> choices = std::make_shared<TableChoices>();
 

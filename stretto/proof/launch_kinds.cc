@@ -21,6 +21,8 @@ Touch touch_of(const Access& a, int box) {
           a.may, a.sure,   a.packet, a.tiled, a.choice,       a.op};
 }
 
+int reach_of(const Access& a) { return a.span >= 0 ? a.span : a.box; }
+
 class Union {
  public:
   Union(const std::vector<SizedGraph>& cases, const std::vector<bool>& tensors)
@@ -56,14 +58,15 @@ class Union {
       for (std::size_t i = 0; i < accesses.size(); ++i) {
         const Access& access = accesses[i];
         if (!tensors_[at(access.tensor)]) continue;
-        Touch touch = touch_of(access, box(c, access.box));
+        Touch touch = touch_of(access, box(c, reach_of(access)));
         // Mostly the size before does just this, in the same place.
         bool as_before = before != nullptr && i < before->size() &&
                          tensors_[at((*before)[i].tensor)] &&
-                         touch_of((*before)[i], box(c - 1, (*before)[i].box)) == touch;
+                         touch_of((*before)[i], box(c - 1, reach_of((*before)[i]))) == touch;
         if (as_before || !seen.insert(touch).second) continue;
         agent.accesses.push_back(access);
         agent.accesses.back().box = std::get<3>(touch);
+        agent.accesses.back().span = -1;
         agent.accesses.back().of_case = static_cast<int>(c);
       }
     }

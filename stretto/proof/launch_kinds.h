@@ -19,7 +19,7 @@ struct SizedGraph {
 // stand for the other: nothing but the accesses of that launch changes.
 struct LaunchKind {
   std::vector<SizedGraph> cases;
-  std::optional<InstanceGraph> merged;  // where there are several
+  std::optional<InstanceGraph> merged;  // where there are several, or one that stands for several
 
   // With all accesses that a launch of any of the sizes makes to buffers that other ranks touch,
   // too (Access::of_case says whose). What is ordered between launches of these is so for all

@@ -45,7 +45,8 @@ class Orders {
         alone_(kinds_.size()) {
     std::vector<bool> tensors = buffers_met(cases);
     side_by_side(kinds_.size(), num_threads, [&](std::size_t k) {
-      if (kinds_[k].cases.size() > 1) kinds_[k].merged = merge(kinds_[k].cases, tensors);
+      if (kinds_[k].cases.size() > 1 || kinds_[k].cases[0].graph->has_spans)
+        kinds_[k].merged = merge(kinds_[k].cases, tensors);
     });
   }
 

@@ -180,6 +180,7 @@ class Slicer {
     out.quota = graph_.quota;
     out.packet_loads = graph_.packet_loads;
     out.choices = graph_.choices;
+    out.has_spans = graph_.has_spans;
     for (std::size_t c = 0; c < passings_.size(); ++c) count(passings_[c], out.quota[c]);
     box_ids_.assign(graph_.boxes.size(), -1);
     for (const AgentTrace& agent : graph_.agents) out.agents.push_back(write(agent));
@@ -237,13 +238,17 @@ class Slicer {
   }
 
   Access with_box(Access access) {
-    int& box = box_ids_[at(access.box)];
+    access.box = kept_box(access.box);
+    if (access.span >= 0) access.span = kept_box(access.span);
+    return access;
+  }
+  int kept_box(int number) {
+    int& box = box_ids_[at(number)];
     if (box < 0) {
       box = static_cast<int>(boxes_.size());
-      boxes_.push_back(graph_.boxes[at(access.box)]);
+      boxes_.push_back(graph_.boxes[at(number)]);
     }
-    access.box = box;
-    return access;
+    return box;
   }
 
   // Positions to where they are now.

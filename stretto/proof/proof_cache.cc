@@ -42,11 +42,12 @@ std::string text_of(const SyncTable& table) {
 }
 
 std::string key_of(const Program& program, const ProofOptions& o) {
-  return content_hash(fmt::format(
-      "proof {} workers {} queues {} enumerated {} samples {} events {}{}\n"
-      "{}\n{}",
-      kProofVersion, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated, o.max_samples,
-      o.max_events, o.bounds_only ? " bounds only" : "", text_of(*o.table), print(program)));
+  return content_hash(
+      fmt::format("proof {} workers {} queues {} enumerated {}{} samples {} events {}{}\n"
+                  "{}\n{}",
+                  kProofVersion, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated,
+                  o.partition ? "" : " all", o.max_samples, o.max_events,
+                  o.bounds_only ? " bounds only" : "", text_of(*o.table), print(program)));
 }
 
 // A truncated or damaged entry does not match; neither does another key's.

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -15,9 +16,11 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/launch_patterns.h"
 #include "stretto/proof/pipe_slice.h"
+#include "stretto/proof/prove_steps.h"
 #include "stretto/proof/quota_check.h"
 #include "stretto/proof/reach.h"
 #include "stretto/proof/sample.h"
+#include "stretto/proof/size_partition.h"
 #include "stretto/proof/sync_kinds.h"
 
 namespace stretto {
@@ -33,6 +36,13 @@ constexpr std::size_t kFewEvents = 20'000, kMostThreads = 16;
 // Graphs with so many events are held a few at a time: four, and more up to so many events in all,
 // a gigabyte and a half.
 constexpr std::size_t kManyEvents = 100'000, kFewGraphs = 4, kHeldEvents = std::size_t{1} << 24;
+// More events than this in all sizes together: their graphs are not held beside each other.
+constexpr std::size_t kHeldTogether = std::size_t{1} << 22;
+// So many vectors of sizes are looked at one by one; of others pieces are looked for first, up to
+// so many.
+constexpr std::size_t kFewVectors = 73, kMostPieces = 4096;
+// Under witnesses fewer sizes are looked at: what they stand for is not known anyway.
+constexpr std::size_t kManyWitnesses = 64;
 // Of all launches that are laid out beside each other, some gigabytes.
 constexpr std::int64_t kMostEvents = std::int64_t{1} << 27;
 
@@ -72,8 +82,7 @@ class Prover {
   ProofResult run() {
     auto begin = std::chrono::steady_clock::now();
     try {
-      check_resources();
-      check_pipes();
+      result_.findings = resource_findings(program_, options_);
       if (ok()) prove_samples();
       if (ok() && result_.stats.every_table) check_reach();
       if (ok()) check_counting();
@@ -105,16 +114,18 @@ class Prover {
       cases = expand_all(bounds, 0);
     }
     events_ = cases[0].graph.num_events();
-    Samples samples = options_.bounds_only ? bounds : sampled(bounds[0].size());
+    Samples samples = options_.bounds_only ? bounds : sampled(bounds[0].size(), open_tables);
     num_sizes_ = samples.size();
     if (!open_tables) return prove_witnesses(samples);
     try {
-      bool few_at_a_time = samples.size() > 1 && events_ >= kManyEvents;
+      bool few_at_a_time = samples.size() > 1 &&
+                           (events_ >= kManyEvents || samples.size() * events_ >= kHeldTogether);
       if (few_at_a_time) check_trips(cases);
-      if (few_at_a_time && holds_few_at_a_time(std::move(cases[0]), samples)) return;
+      if (few_at_a_time && holds_few_at_a_time(samples)) return;
       if (!options_.bounds_only) cases = expand_all(samples, -1);
       if (!few_at_a_time) check_trips(cases);
       prove_cases(cases, !few_at_a_time);
+      if (!ok() && parts_ != nullptr) return confirm();
       if (!ok() && has_choices(cases)) prove_in_doubt(samples);
     } catch (const DependsOnTable& reason) {
       result_.stats.sampled_because = "a table decides " + reason.what;
@@ -122,15 +133,47 @@ class Prover {
     }
   }
 
-  // Run-time sizes: all of them, or as many as launches of so many events allow.
-  Samples sampled(std::size_t num_extents) {
+  // Run-time sizes: all of them, or ones that stand for all, or as many as launches of so many
+  // events allow.
+  Samples sampled(std::size_t num_extents, bool open_tables) {
     std::size_t most = options_.max_enumerated / std::max<std::size_t>(1, events_);
-    if (std::optional<Samples> all = all_extents(program_, most)) return std::move(*all);
+    if (!open_tables) most /= kManyWitnesses;
+    std::size_t few = options_.partition ? std::min(most, kFewVectors) : most;
+    std::optional<Samples> all = all_extents(program_, few);
+    if (all) return std::move(*all);
+    if (options_.partition) parts_ = partition_sizes(program_, std::min(most, kMostPieces));
+    if (parts_ != nullptr) {
+      Samples samples;
+      for (const SizePiece& p : parts_->pieces) {
+        samples.push_back(extents_at(parts_->axes, p.sample));
+      }
+      return samples;
+    }
+    if ((all = all_extents(program_, most))) return std::move(*all);
     std::size_t affordable = std::max(kMinCases, affordable_launches());
     std::size_t wanted = at(options_.max_samples) * (num_extents > 1 ? 2 * num_extents : 1);
     Samples samples = sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
     result_.stats.every_size = false;
     return samples;
+  }
+
+  // What is found of pieces of sizes is so of what they may reach at any of them. It counts where
+  // it is so at one of them.
+  void confirm() {
+    std::vector<Finding> doubts = std::exchange(result_.findings, {});
+    std::shared_ptr<const SizePartition> parts = std::exchange(parts_, nullptr);
+    std::set<std::vector<std::int64_t>> seen;
+    Samples samples;
+    for (const SizePiece& p : parts->pieces) {
+      for (const SizePoint& point : {p.sample, p.box.lo, p.box.hi}) {
+        std::vector<std::int64_t> extents = extents_at(parts->axes, point);
+        if (seen.insert(extents).second) samples.push_back(extents);
+      }
+    }
+    prove_cases(expand_all(samples, -1));
+    if (!ok()) return;
+    missing("sizes", "launches of different sizes after each other",
+            fmt::format("{}: {}", name(doubts[0].kind), doubts[0].text));
   }
 
   static bool has_choices(const Cases& cases) {
@@ -179,43 +222,6 @@ class Prover {
     result_.findings.push_back(finding_with(kind, text, where, cases));
   }
 
-  void check_resources() {
-    int sms = 0, queues = 0;
-    const char* what = "workers";
-    for (const Role& role : program_.roles) {
-      const Resource& r = role.resource;
-      sms += r.num_own_sms();
-      if (r.cluster_size > 1) what = "blocks of workers";
-      if (r.kind == ResourceKind::kCopyEngine) queues += r.num_workers;
-    }
-    if (sms > options_.max_workers_per_rank) {
-      add(FindingKind::kResources,
-          fmt::format("{} {} per rank, the device holds {} at a time", sms, what,
-                      options_.max_workers_per_rank),
-          "");
-    }
-    if (queues > options_.max_copy_queues) {
-      add(FindingKind::kResources,
-          fmt::format("{} copy queues per rank of {}", queues, options_.max_copy_queues), "");
-    }
-  }
-
-  // A pipe's slots are memory too, which its own synchronisation alone guards.
-  void check_pipes() {
-    std::string missing = missing_in_pipes(*options_.table);
-    if (missing.empty()) return;
-    for (const Role& role : program_.roles) {
-      for (const Pipe& pipe : role.pipes) {
-        return add(
-            FindingKind::kRace,
-            fmt::format("{}:{}: slots of pipe '{}' of role '{}', between the put and the get "
-                        "and between the get and the next put\n    {}",
-                        role.loc.file, role.loc.line, pipe.name, role.name, missing),
-            "");
-      }
-    }
-  }
-
   // What a launch adds to each counter is counted before the first, whatever the tables will be: a
   // notify that goes by one is refused then (ir/quota.h).
   void check_counting() {
@@ -243,7 +249,7 @@ class Prover {
     std::vector<UnmetTensors> unmet(samples.size());
     for_each_size(samples, num_threads(), [&](std::size_t i, std::string& where) {
       if (witness < 0) {
-        cases[i] = expand_one(samples[i], where, unmet[i]);
+        cases[i] = expand_one(samples, i, where, unmet[i]);
       } else {
         auto tables = sample_tables(program_, samples[i]);
         cases[i] = expand_with(samples[i], *tables[at(witness)], where);
@@ -253,12 +259,21 @@ class Prover {
     return cases;
   }
 
-  Case expand_one(const std::vector<std::int64_t>& extents, std::string& where,
+  Case expand_one(const Samples& samples, std::size_t i, std::string& where,
                   UnmetTensors& unmet) const {
-    where = describe_extents(program_, extents);
-    Case one{expand(program_, extents, options_.tables, PipeLoopMode::kFold), where};
+    where = describe_extents(program_, samples[i]);
+    Case one{expanded(samples, i), where};
     unmet.add(one.graph, where);
     return one;
+  }
+
+  InstanceGraph expanded(const Samples& samples, std::size_t i) const {
+    if (parts_ == nullptr) {
+      return expand(program_, samples[i], options_.tables, PipeLoopMode::kFold);
+    }
+    const SizePiece& piece = parts_->pieces[i];
+    SizeRegion region(parts_->axes, piece.box, piece.sample);
+    return expand(program_, parts_->axes, region);
   }
 
   // That a launch ends however often loops over slots run that tables end (trips.h).
@@ -349,20 +364,24 @@ class Prover {
   }
 
   // The slices of large graphs are kept, the graphs are not. Nothing is reported where they do not
-  // do. `first`: of the first sample.
-  bool holds_few_at_a_time(Case first, const Samples& samples) {
-    std::vector<std::int64_t> quota = first.graph.quota;
+  // do.
+  bool holds_few_at_a_time(const Samples& samples) {
+    UnmetTensors unmet_at_first;
+    std::string at_first;
+    Case first = expand_one(samples, 0, at_first, unmet_at_first);
+    const std::vector<std::int64_t> quota = first.graph.quota;
     std::vector<std::optional<Case>> slices(samples.size());
     std::vector<UnmetTensors> unmet(samples.size());
     std::atomic<bool> holds = true;
     std::size_t held = std::max(kFewGraphs, kHeldEvents / events_);
     for_each_size(samples, std::min(num_threads(), held), [&](std::size_t i, std::string& where) {
       if (!holds) return;
-      Case one = i == 0 ? std::move(first) : expand_one(samples[i], where, unmet[i]);
+      Case one = i == 0 ? std::move(first) : expand_one(samples, i, where, unmet[i]);
       if (!wrong_counter(one.graph, one.where, quota)) slices[i] = slice_of(one);
       if (!slices[i]) holds = false;
     });
     if (!holds) return false;
+    unmet[0] = unmet_at_first;
     for (std::size_t i = 0; i < slices.size(); ++i) share(*slices[i], unmet[i]);
     return slices_hold(slices);
   }
@@ -433,23 +452,7 @@ class Prover {
 
   void finish() {
     note_missing();
-    result_.verdict = !ok()                      ? Verdict::kRejected
-                      : !result_.missing.empty() ? Verdict::kNotComplete
-                      : options_.bounds_only     ? Verdict::kProvedAtFixedSizes
-                                                 : Verdict::kProved;
-    if (!ok()) result_.missing.clear();
-    const ProofStats& s = result_.stats;
-    result_.report = fmt::format("{}: {} on {} rank{}", name(result_.verdict), program_.name,
-                                 program_.world_size, program_.world_size == 1 ? "" : "s");
-    if (ok()) {
-      result_.report +=
-          fmt::format(" ({} cases, {} events per launch, {:.3f} s)", s.cases, s.events, s.seconds);
-    }
-    for (const Missing& m : result_.missing) result_.report += "\n    not shown: " + describe(m);
-    int n = 0;
-    for (const Finding& f : result_.findings) {
-      result_.report += fmt::format("\n{}. {}\n    {}", ++n, name(f.kind), f.text);
-    }
+    conclude(program_, options_.bounds_only, result_);
   }
 
   void note_missing() {
@@ -477,6 +480,7 @@ class Prover {
   std::string context_;     // of what is thrown: a size
   std::size_t events_ = 0;  // of a launch of the largest size
   std::size_t num_sizes_ = 1;
+  std::shared_ptr<const SizePartition> parts_;  // of which the samples are, one of each
   UnmetTensors unmet_;
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();
 };

@@ -21,9 +21,11 @@ namespace stretto {
 struct ProofOptions {
   int max_workers_per_rank = 132;  // SMs of the device
   int max_copy_queues = 4;
-  // Every vector of run-time sizes is a case where their launches' events add up to no more than
-  // this, as counted at the bounds.
-  std::size_t max_enumerated = 20'000'000;
+  // Every vector of run-time sizes is a case, or every piece of them, where their launches' events
+  // add up to no more than this, as counted at the bounds.
+  std::size_t max_enumerated = 4'000'000;
+  // More than some 70 vectors are cut into pieces of sizes that do alike (size_partition.h).
+  bool partition = true;
   // Cases of run-time sizes per extent otherwise: 0, 1, the bound and the tile and rank boundaries
   // +-1.
   int max_samples = 72;

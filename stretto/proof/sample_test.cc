@@ -82,6 +82,21 @@ TEST(SampleExtents, WhereNotAllSizesAreLookedAtTheProofIsNotComplete) {
   EXPECT_EQ(prove(share(100)).verdict, Verdict::kProved);
 }
 
+// Storage is for the sizes at their bounds: what a smaller size had more of would lie behind it.
+TEST(SampleExtents, ATensorIsLargestAtTheBounds) {
+  for (std::int64_t bound : {60, 130}) {
+    ProgramBuilder p("grows", 1);
+    Index m = p.extent("m", bound);
+    auto out = p.output("out", DType::kF32, {m % 50, 4});
+    p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.store(out.tile({0, 0}, 64, 4), p.zeros(DType::kF32, 64, 4));
+    });
+    ProofResult result = prove(run_pipeline(p.finish()));
+    EXPECT_TRUE(result.rejected()) << result.report;
+    EXPECT_NE(result.report.find("storage"), std::string::npos) << result.report;
+  }
+}
+
 // Both sizes matter, and only together.
 TEST(SampleExtents, AHoleAtOnePairOfSizesIsFound) {
   for (bool hole : {false, true}) {

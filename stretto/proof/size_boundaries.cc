@@ -239,7 +239,7 @@ bool is_comparison(const Expr& e) {
 
 }  // namespace
 
-std::set<std::int64_t> size_steps(const Program& program) {
+std::set<std::int64_t> size_divisors(const Program& program) {
   Sizes sizes(program);
   std::set<std::int64_t> steps;
   // What is counted from the rank and constants alone, as ranks round the world are, is the same at
@@ -252,8 +252,18 @@ std::set<std::int64_t> size_steps(const Program& program) {
     });
   };
   for (const Role& role : program.roles) divisors(role.num_tiles);
+  sizes.each_body([&](const Block& body) { each_expr(body, divisors); });
+  for (const Tensor& tensor : program.tensors) {
+    for (const Expr& dim : tensor.shape) divisors(dim);
+  }
+  steps.erase(steps.begin(), steps.upper_bound(1));
+  return steps;
+}
+
+std::set<std::int64_t> size_steps(const Program& program) {
+  Sizes sizes(program);
+  std::set<std::int64_t> steps = size_divisors(program);
   sizes.each_body([&](const Block& body) {
-    each_expr(body, divisors);
     for_each_op(body, [&](const Op& op) {
       for (const auto* region : {&op.region, &op.region2}) {
         if (*region) steps.insert({(*region)->rows, (*region)->cols});
@@ -261,9 +271,6 @@ std::set<std::int64_t> size_steps(const Program& program) {
     });
   });
   for (const TileMap& map : program.maps) steps.insert(map.tile_rows);
-  for (const Tensor& tensor : program.tensors) {
-    for (const Expr& dim : tensor.shape) divisors(dim);
-  }
   for (std::int64_t bound : extent_bounds(program)) {
     steps.insert(ceil_div(bound, program.world_size));
   }

@@ -25,18 +25,50 @@ bool side_by_side(const LooseBox& first, const LooseBox& second, const Region& r
   return true;
 }
 
-// The same of two boxes that one is to stand for: whole tiles, then the other.
-bool side_by_side(const Box& a, const Box& b, const Region& region) {
+}  // namespace
+
+// The same as for an affine loop of two boxes that one is to stand for.
+bool TraceRecorder::joins(const Access& access, const Box& a, const Box& b) {
+  const Region& region = *access.op->region;
   for (std::size_t d = 0; d < kMaxDims; ++d) {
     if (a.lo[d] == b.lo[d] && a.hi[d] == b.hi[d]) continue;
     const Box &low = a.lo[d] < b.lo[d] ? a : b, &high = a.lo[d] < b.lo[d] ? b : a;
     bool whole = (low.hi[d] - low.lo[d]) % tile_size(region, d) == 0;
+    if (region_ != nullptr) {
+      for (std::int64_t end : {low.lo[d], low.hi[d]}) {
+        const SizeForm* form =
+            region_->end_at(access.tensor, access.rank, static_cast<int>(d), end);
+        if (form != nullptr) region_->pin(*form);
+      }
+    }
     if (low.hi[d] != high.lo[d] || !whole) return false;
   }
   return true;
 }
 
-}  // namespace
+void TraceRecorder::note_ends(const LooseAccess& access,
+                              const std::array<std::int64_t, kMaxDims>& from,
+                              const std::array<std::int64_t, kMaxDims>& size) {
+  const Access& a = access.access;
+  std::size_t dims = graph_.shapes[static_cast<std::size_t>(a.tensor)].size();
+  for (std::size_t d = 0; d < dims; ++d) {
+    SizeForm end = access.forms->origin[d];
+    end.value = from[d];
+    region_->note_end(a.tensor, a.rank, static_cast<int>(d), end);
+    end.value += size[d];
+    region_->note_end(a.tensor, a.rank, static_cast<int>(d), end);
+  }
+}
+
+void TraceRecorder::keep_steps(const LooseAccess& first, const LooseAccess& second) {
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    SizeForm step = first.forms->origin[d];
+    for (std::size_t i = 0; i < step.slope.size(); ++i) {
+      step.slope[i] -= second.forms->origin[d].slope[i];
+    }
+    region_->pin(step);
+  }
+}
 
 std::size_t TraceRecorder::BoxHash::operator()(const Box& b) const {
   std::size_t h = 0;
@@ -61,6 +93,7 @@ void TraceRecorder::add(const LooseAccess& access) {
     diverted_->push_back(access);
   } else {
     note_reach(access);
+    if (access.forms != nullptr) note_ends(access, access.box.origin, access.box.size);
     Access a = access.access;
     Box box = clip(access.box);
     a.tiled &= begins_at(access.box, box);
@@ -111,8 +144,14 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     Access a = first[i].access;
     bool tiled = a.tiled;
     bool is_write = a.kind == AccessKind::kWrite && !a.may;
+    bool traced = first[i].forms != nullptr;
+    if (traced) keep_steps(first[i], second[i]);
     if (auto folded = fold_affine(first[i].box, second[i].box, trips, is_write)) {
       note_reach({a, first[i].which, *folded});
+      if (traced) {
+        note_ends(first[i], folded->origin, folded->size);
+        note_ends(first[i], first[i].box.origin, first[i].box.size);
+      }
       Box box = clip(*folded);
       a.tiled = tiled && begins_at(*folded, box) &&
                 side_by_side(first[i].box, second[i].box, *a.op->region);
@@ -123,6 +162,7 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     for (std::int64_t k = 0; k < trips; ++k) {
       budget_.step(a.op->loc);
       note_reach({a, first[i].which, box});
+      if (traced) note_ends(first[i], box.origin, box.size);
       Box clipped = clip(box);
       a.tiled = tiled && begins_at(box, clipped);
       place(a, first[i].which, clipped);
@@ -140,7 +180,7 @@ void TraceRecorder::place(const Access& a, int which, const Box& box) {
   for (Pending& p : pending_) {
     if (p.access.op != a.op || p.which != which || !in_one_case(p.access, a)) continue;
     bool same = p.access.tensor == a.tensor && p.access.rank == a.rank && p.access.may == a.may;
-    bool tiled = p.access.tiled && a.tiled && side_by_side(p.box, box, *a.op->region);
+    bool tiled = p.access.tiled && a.tiled && joins(a, p.box, box);
     if (same && extend_box(p.box, box, a.kind == AccessKind::kWrite && !a.may)) {
       p.access.tiled = tiled;
       p.access.choice = graph_.choices->common(p.access.choice, a.choice);

@@ -3,27 +3,38 @@
 // end. Used by expand.cc and its parts.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/instance_graph.h"
 #include "stretto/proof/loop_fold.h"
+#include "stretto/proof/size_region.h"
 
 namespace stretto {
 
-// An access before clipping. `which` tells the accesses of one operation apart.
+// How sizes make the places of a box (size_region.h).
+struct LooseForms {
+  std::array<SizeForm, kMaxDims> origin;
+};
+
+// An access before clipping. `which` tells the accesses of one operation apart. `forms`: where a
+// region of sizes is looked for; the ends of the box's limits have been noted.
 struct LooseAccess {
   Access access;
   int which = 0;
   LooseBox box;
+  std::shared_ptr<const LooseForms> forms = nullptr;
 };
 
 class TraceRecorder {
  public:
-  // Keeps references to both.
-  TraceRecorder(InstanceGraph& graph, WalkBudget& budget) : graph_(graph), budget_(budget) {}
+  // Keeps references to all.
+  TraceRecorder(InstanceGraph& graph, WalkBudget& budget, SizeRegion* region)
+      : graph_(graph), budget_(budget), region_(region) {}
 
   void start_agent(const AgentTrace& agent);
   const AgentTrace& agent() const { return graph_.agents.back(); }
@@ -54,12 +65,21 @@ class TraceRecorder {
     Box box;
   };
 
+  // The ends of a box of this size, from where on as many elements are between it and the access's
+  // at all sizes.
+  void note_ends(const LooseAccess& access, const std::array<std::int64_t, kMaxDims>& from,
+                 const std::array<std::int64_t, kMaxDims>& size);
+  // That both move alike with the sizes.
+  void keep_steps(const LooseAccess& first, const LooseAccess& second);
+  // Whether one box may stand for both: whole tiles, then the other.
+  bool joins(const Access& access, const Box& a, const Box& b);
   void place(const Access& access, int which, const Box& box);
   void append(Access access, const Box& box);
   bool in_one_case(const Access& a, const Access& b) const;
 
   InstanceGraph& graph_;
   WalkBudget& budget_;
+  SizeRegion* region_;
   std::unordered_map<Box, int, BoxHash> box_ids_;
   int fold_depth_ = 0;
   bool ordered_ = false;

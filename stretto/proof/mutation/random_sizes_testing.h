@@ -1,0 +1,187 @@
+// Small random programs that compute with their run-time sizes: where roles part rows, how many
+// tiles there are, what is waited for and how far ranks push goes by sums, products, quotients,
+// remainders, min, max and conditions of one to three extents and the rank. Each is right at every
+// size, or has a slip that shows at some sizes, drawn by the same lot: its twin.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "stretto/lang/program_builder.h"
+
+namespace stretto::sample {
+
+class RandomSizes {
+ public:
+  // The same seed draws the same program, with or without the slip.
+  RandomSizes(std::uint64_t seed, bool slips) : random_(seed), slips_(slips) {}
+
+  Program program() {
+    int world = between(1, 3), num_extents = chance(70) ? 1 : between(2, 3);
+    ProgramBuilder p("sizes", world);
+    for (int i = 0; i < num_extents; ++i) {
+      int bound = num_extents == 1 ? between(73, 200) : num_extents == 2 ? between(8, 90) : 8;
+      sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
+    }
+    rows_ = between(40, 160);
+    switch (between(0, 3)) {
+      case 0:
+        shared_rows(p);
+        break;
+      case 1:
+        counted_tiles(p);
+        break;
+      case 2:
+        thresholds(p, world);
+        break;
+      default:
+        pushes(p, world);
+    }
+    return p.finish();
+  }
+
+ private:
+  int between(int lo, int hi) { return std::uniform_int_distribution<int>(lo, hi)(random_); }
+  bool chance(int percent) { return between(0, 99) < percent; }
+  const Index& size() { return sizes_[static_cast<std::size_t>(between(1, 60)) % sizes_.size()]; }
+
+  Index number(int depth) {
+    if (depth == 0 || chance(15)) return chance(70) ? size() : Index(between(0, 90));
+    Index a = number(depth - 1);
+    switch (between(0, 8)) {
+      case 0:
+        return a + number(depth - 1);
+      case 1:
+        return a - number(depth - 1);
+      case 2:
+        return a * between(2, 5);
+      case 3:
+        return a / between(2, 9);
+      case 4:
+        return a % between(2, 70);
+      case 5:
+        return min(a, number(depth - 1));
+      case 6:
+        return max(a, number(depth - 1));
+      case 7:
+        return chance(20) ? a * size() : (a * between(2, 7)) / between(2, 9);
+      default:
+        return select(condition(), a, number(depth - 1));
+    }
+  }
+
+  // Of which some are never so, and some at one size alone.
+  Index condition() {
+    Index a = chance(50) ? size() : size() * between(1, 5) / between(1, 7);
+    switch (between(0, 3)) {
+      case 0:
+        return a < between(1, 150);
+      case 1:
+        return a == between(0, 150);
+      case 2:
+        return a % between(2, 40) == between(0, 3);
+      default:
+        return a * between(1, 3) <= size() + between(0, 60);
+    }
+  }
+
+  // Rows of a tensor, the most at the bounds: storage is for those.
+  Index extent_rows() {
+    Index rows = chance(50) ? size() : ceil_div(size() * between(1, 3), between(1, 4));
+    return chance(30) ? Index(rows_) : min(rows, rows_);
+  }
+
+  Index up_to(const Index& most) { return min(max(number(2), 0), most); }
+
+  // What it is, or with a slip what it is not quite at some sizes.
+  Index or_slip(const Index& right, int by) {
+    Index where = condition();
+    return slips_ ? select(where, right + by, right) : right;
+  }
+
+  Slice from(const TensorRef& t, const Index& row) { return t.tile({row, 0}, rows_, 4); }
+
+  // Two roles write the rows before and behind a place.
+  void shared_rows(ProgramBuilder& p) {
+    Index all = extent_rows(), first = up_to(all);
+    auto in = p.input("in", DType::kF32, {rows_, 4});
+    auto out = p.output("out", DType::kF32, {all, 4});
+    Index second = or_slip(first, chance(50) ? 1 : -1);
+    p.role("first", Resource::sms(1), p.range(1),
+           [&](const Tile&) { p.store(from(out, 0).until_row(first), p.load(from(in, 0))); });
+    p.role("second", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Index row = p.let("row", max(second, 0));
+      p.store(from(out, row), p.load(from(in, row)));
+    });
+  }
+
+  // As many tiles as rows take.
+  void counted_tiles(ProgramBuilder& p) {
+    int tile = between(3, 40);
+    Index all = extent_rows();
+    auto in = p.input("in", DType::kF32, {rows_, 4});
+    auto out = p.output("out", DType::kF32, {all, 4});
+    Index tiles = or_slip(ceil_div(all, tile), -1);
+    p.role("copy", Resource::sms(between(1, 2)), p.range(max(tiles, 0)), [&](const Tile& t) {
+      p.store(out.tile({t.index * tile, 0}, tile, 4),
+              p.load(in.tile({t.index * tile, 0}, tile, 4)));
+    });
+  }
+
+  // A role reads as many parts as it has waited for; the next rank gets them.
+  void thresholds(ProgramBuilder& p, int world) {
+    int parts = between(1, 4);
+    Index used = up_to(parts);
+    auto in = p.input("in", DType::kF32, {parts, 4});
+    auto box = p.buffer("box", DType::kF32, {parts, 4}, {.space = Space::kSymmetric});
+    auto out = p.output("out", DType::kF32, {parts, 4});
+    auto ready = p.signal("ready", 1), sent = p.signal("sent", parts);
+    Index next = (p.rank() + 1) % world, before = (p.rank() + world - 1) % world;
+    p.on_start([&] { p.notify(ready[0], before); });
+    p.role("send", Resource::sms(1), p.range(parts), [&](const Tile& t) {
+      p.wait(ready[0], 1);
+      p.store(box.on(next).tile({t.index, 0}, 1, 4), p.load(in.tile({t.index, 0}, 1, 4)));
+      p.notify(sent[t.index], next);
+    });
+    Index waited = or_slip(used, -1);
+    p.role("read", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.loop(parts, [&](const Index& i) { p.when(i < waited, [&] { p.wait(sent[i], 1); }); });
+      p.store(out.tile({0, 0}, parts, 4), p.load(box.tile({0, 0}, parts, 4).until_row(used)));
+    });
+  }
+
+  // Every rank pushes its share of rows to all, which wait for all of them; whether a rank's leave
+  // is waited for may go by the sizes.
+  void pushes(ProgramBuilder& p, int world) {
+    Index all = extent_rows(), share = ceil_div(all, world);
+    auto in = p.input("in", DType::kF32, {rows_, 4});
+    auto full = p.buffer("full", DType::kF32, {rows_ + world, 4},
+                         {.space = Space::kSymmetric, .num_slots = between(1, 2)});
+    auto out = p.output("out", DType::kF32, {all, 4});
+    auto ready = p.signal("ready"), sent = p.signal("sent");
+    bool slip_in_wait = chance(50);
+    Index skipped = condition();
+    Index pushed = slip_in_wait ? share : or_slip(share, -1);
+    p.on_start([&] { p.notify_all(ready); });
+    p.role("push", Resource::copy_engine(), p.range(world), [&](const Tile& t) {
+      Index peer = p.let("peer", (p.rank() + t.index) % world);
+      auto wait = [&] { p.wait(ready, peer); };
+      slips_&& slip_in_wait ? p.when(!skipped, wait) : wait();
+      Index row = p.let("row", p.rank() * share);
+      p.put_signal(from(full.on(peer), row).until_row(row + pushed), from(in, row), sent[p.rank()],
+                   peer);
+    });
+    p.role("read", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.loop(world, [&](const Index& i) { p.wait(sent[i], 1); });
+      p.store(from(out, 0), p.load(from(full, 0).until_row(all)));
+    });
+  }
+
+  std::mt19937_64 random_;
+  bool slips_;
+  std::int64_t rows_ = 1;
+  std::vector<Index> sizes_;
+};
+
+}  // namespace stretto::sample

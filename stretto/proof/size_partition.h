@@ -1,0 +1,30 @@
+// All run-time sizes up to their bounds, in boxes of sizes that do alike (size_region.h). One size
+// of each box is expanded; what is left beside the region that it stands for is looked at next,
+// until nothing is left.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "stretto/proof/size_region.h"
+
+namespace stretto {
+
+struct Program;
+
+struct SizePiece {
+  SizeBox box;
+  SizePoint sample{};
+};
+
+struct SizePartition {
+  SizeAxes axes;
+  std::vector<SizePiece> pieces;  // disjoint; the first one's sample is the bounds
+};
+
+// Absent where there are more than `most` pieces, more sizes than kMaxSizeAxes has room for, or
+// tables, whose contracts go by sizes in ways that are not followed.
+std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most);
+
+}  // namespace stretto

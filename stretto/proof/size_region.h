@@ -1,0 +1,106 @@
+// Which sizes do as one of them does. While a program is expanded at one vector of sizes, each
+// value that sizes reach is held as an affine form of the sizes, and whatever is decided by such a
+// value narrows the region of sizes in which the same is decided: comparisons, min, max, quotients,
+// remainders, tile counts, thresholds, channels, shapes. In what is left every launch synchronises
+// alike, and boxes begin and end at affine forms of the sizes; where no two ends of boxes on one
+// axis of a tensor change places either, all that is asked of one launch has one answer.
+//
+// A size m is written L q + r with small L (size_boundaries.h), both counting as sizes by
+// themselves, so that a rank's share of m rows is affine, too. Used by expand.h; sizes that do not
+// do as the first did are looked at next (size_partition.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "stretto/ir/expr.h"
+
+namespace stretto {
+
+// Of the sizes of a program, with two each where they are divided.
+inline constexpr int kMaxSizeAxes = 6;
+
+// What the values of extents are made of.
+struct SizeAxes {
+  struct Extent {
+    std::int64_t modulus = 1;  // m = modulus * q + r; 1: m = q
+    int quotient = 0, remainder = -1;
+  };
+  std::vector<Extent> extents;
+  int count = 0;
+};
+
+using SizePoint = std::array<std::int64_t, kMaxSizeAxes>;
+std::vector<std::int64_t> extents_at(const SizeAxes& axes, const SizePoint& point);
+
+// All points between two, both included.
+struct SizeBox {
+  SizePoint lo{}, hi{};
+  bool is_point(int axis) const {
+    return lo[static_cast<std::size_t>(axis)] == hi[static_cast<std::size_t>(axis)];
+  }
+};
+
+// value + sum of slope[i] * (point[i] - sample[i]).
+struct SizeForm {
+  std::int64_t value = 0;
+  SizePoint slope{};
+  bool is_constant() const { return slope == SizePoint{}; }
+};
+
+class SizeRegion {
+ public:
+  // `box` around `sample`.
+  SizeRegion(const SizeAxes& axes, const SizeBox& box, const SizePoint& sample)
+      : axes_(axes), box_(box), sample_(sample) {}
+
+  const SizeBox& box() const { return box_; }
+  const SizePoint& sample() const { return sample_; }
+  int num_axes() const { return axes_.count; }
+
+  SizeForm extent(std::size_t number) const;
+  // What `op` makes of two forms, in what is left of the region afterwards.
+  SizeForm apply(ExprOp op, const SizeForm& a, const SizeForm& b);
+  // The region that is left has this value alone.
+  std::int64_t pin(const SizeForm& form);
+  // ... or keeps the order of the two, and whether they are equal.
+  void keep_order(const SizeForm& a, const SizeForm& b);
+
+  // The least and the most that it is in the region.
+  std::int64_t least(const SizeForm& form) const;
+  std::int64_t most(const SizeForm& form) const;
+
+  // Notes where a box begins or ends, on an axis of a rank's tensor.
+  void note_end(int tensor, int rank, int dim, const SizeForm& end);
+  // What is at `value` there; absent where nothing has been noted.
+  const SizeForm* end_at(int tensor, int rank, int dim, std::int64_t value) const;
+  // The region that is left keeps the order of all ends.
+  void keep_all_orders();
+  // Nothing but the sample is left.
+  void keep_sample_alone() {
+    for (int i = 0; i < axes_.count; ++i) fix(i);
+  }
+
+ private:
+  using Axis = std::tuple<int, int, int>;
+
+  SizeForm linear(const SizeForm& a, std::int64_t by_a, const SizeForm& b, std::int64_t by_b);
+  SizeForm divided(const SizeForm& a, std::int64_t by, bool remainder);
+  // Keeps form >= least, which is so at the sample.
+  void keep_at_least(const SizeForm& form, std::int64_t least);
+  void fix(int axis) {
+    auto i = static_cast<std::size_t>(axis);
+    box_.lo[i] = box_.hi[i] = sample_[i];
+  }
+
+  SizeAxes axes_;
+  SizeBox box_;
+  SizePoint sample_;
+  std::map<Axis, std::map<std::int64_t, SizeForm>> ends_;
+};
+
+}  // namespace stretto
