@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/say.h"
+#include "stretto/runtime/processes/meeting_point.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -78,6 +80,10 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
       ->capture_default_str();
 }
 
+void print_warnings(const Warnings& warnings) {
+  for (const std::string& warning : warnings) say("stretto: warning: {}\n", warning);
+}
+
 bool ran_as_processes(const ModelOptions& options) {
   return ran_as_processes(options.launcher, options.num_ranks(), options.target());
 }
@@ -110,6 +116,9 @@ ModelFiles open_model(const ModelOptions& options) {
   }
   check_expert_groups(files.config, options);
   check_groups(files.config, options.num_ranks(), options.dp, options.ep);
+  // Of several processes, rank 0 speaks.
+  auto meeting = meeting_point_of_environment();
+  if (meeting ? meeting->rank == 0 : !options.launcher.processes()) print_warnings(files.warnings);
   return files;
 }
 

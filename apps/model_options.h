@@ -26,6 +26,9 @@ struct ModelOptions {
 
 void add_model_options(CLI::App* command, ModelOptions& options);
 
+// What a model directory's files tell differently, on standard error.
+void print_warnings(const Warnings& warnings);
+
 // True where the command has been run by processes of its own (apps/launcher.h).
 bool ran_as_processes(const ModelOptions& options);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
@@ -148,17 +149,40 @@ GenerateResult result_of(const Json& json) {
           .decode_seconds = json.at("decode_seconds").get<double>()};
 }
 
+// The tokenizer's own names of the tokens that begin and end a text; those of the model's files
+// count.
+void compare_special_tokens(ModelFiles& files) {
+  const auto& [ids, tokenizer] = std::tie(files.generation, files.tokenizer);
+  const std::string model = (files.directory / "generation_config.json, config.json").string();
+  const std::string names = (files.directory / "tokenizer_config.json").string();
+  settle<int>({{model + ": bos_token_id", ids.bos_token_id},
+               {names + ": the id of bos_token", tokenizer.bos_id()}},
+              files.warnings);
+  if (ids.eos_token_ids.empty() || !tokenizer.eos_id()) return;
+  settle<std::vector<int>>({{model + ": eos_token_id", ids.eos_token_ids},
+                            {names + ": the id of eos_token", std::vector{*tokenizer.eos_id()}}},
+                           files.warnings, [](const auto& taken, const auto& other) {
+                             return std::find(taken.begin(), taken.end(), other.front()) !=
+                                    taken.end();
+                           });
+}
+
 }  // namespace
 
-ModelFiles::ModelFiles(const std::filesystem::path& directory, LoadFormat format)
-    : config(read_config(directory)),
+ModelFiles::ModelFiles(const std::filesystem::path& path, LoadFormat format)
+    : directory(path),
+      config(read_config(directory)),
       generation(read_generation_config(directory, config)),
       tokenizer(Tokenizer::load(directory)),
       checkpoint(format == LoadFormat::kDummy ? dummy_checkpoint(config) : Checkpoint(directory)) {
-  config.check_against(checkpoint);
+  config.settle_with(checkpoint);
   if (tokenizer.id_limit() > config.vocab_size) {
     throw UserError(fmt::format("{}: vocab_size is {}, the tokenizer has ids up to {}",
                                 config.where, config.vocab_size, tokenizer.id_limit() - 1));
+  }
+  compare_special_tokens(*this);
+  for (const Warnings& told : {config.warnings, generation.warnings, checkpoint.warnings()}) {
+    warnings.insert(warnings.end(), told.begin(), told.end());
   }
 }
 

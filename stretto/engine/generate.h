@@ -31,10 +31,13 @@ struct ModelFiles {
   explicit ModelFiles(const std::filesystem::path& directory,
                       LoadFormat format = LoadFormat::kSafetensors);
 
+  std::filesystem::path directory;
   ModelConfig config;
   GenerationConfig generation;
   Tokenizer tokenizer;
   Checkpoint checkpoint;
+  // Of what the directory's files tell twice, and differently: both tellings, and which is taken.
+  Warnings warnings;
 };
 
 // "auto" is what the checkpoint was trained in; UserError for a dtype that activations cannot have.

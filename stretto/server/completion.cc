@@ -48,7 +48,8 @@ Completion::Completion(const AnswerContext& context, std::string id, CompletionR
 std::vector<int> Completion::tokenize(const CompletionRequest::Prompt& prompt) const {
   const auto* text = std::get_if<std::string>(&prompt);
   std::vector<int> ids = text != nullptr
-                             ? context_.files.tokenizer.encode(*text, request_.add_special_tokens)
+                             ? context_.files.tokenizer.encode(
+                                   *text, request_.add_special_tokens)
                              : std::get<std::vector<int>>(prompt);
   if (!request_.truncate_prompt_tokens) return ids;
   const std::int64_t asked = *request_.truncate_prompt_tokens;

@@ -40,7 +40,7 @@ class RequestReader {
   RequestReader(const Json& json, int vocab_size, const CompletionLimits& limits)
       : json_(json), fields_(json, "request"), vocab_size_(vocab_size), limits_(limits) {}
 
-  CompletionRequest read(const GenerationConfig& defaults) {
+  CompletionRequest read(const SamplingDefaults& defaults) {
     refuse_unsupported();
     CompletionRequest out;
     out.model = text("model", "");
@@ -147,7 +147,7 @@ class RequestReader {
     return out;
   }
 
-  void read_sampling(CompletionRequest& out, const GenerationConfig& defaults) const {
+  void read_sampling(CompletionRequest& out, const SamplingDefaults& defaults) const {
     SamplingParams& s = out.sampling;
     s.temperature = number("temperature", defaults.temperature.value_or(1.0), 0, 1000);
     s.top_p = number("top_p", defaults.top_p.value_or(1.0), 0, 1);
@@ -260,7 +260,7 @@ class RequestReader {
 
 }  // namespace
 
-CompletionRequest parse_completion_request(std::string_view body, const GenerationConfig& defaults,
+CompletionRequest parse_completion_request(std::string_view body, const SamplingDefaults& defaults,
                                            int vocab_size, const CompletionLimits& limits) {
   Json json;
   try {

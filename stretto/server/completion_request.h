@@ -47,7 +47,7 @@ struct CompletionLimits {
 };
 
 // `defaults`: what sampling is where the request is silent. ApiError 400 naming the field.
-CompletionRequest parse_completion_request(std::string_view body, const GenerationConfig& defaults,
+CompletionRequest parse_completion_request(std::string_view body, const SamplingDefaults& defaults,
                                            int vocab_size, const CompletionLimits& limits = {});
 
 }  // namespace stretto

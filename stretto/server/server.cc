@@ -107,6 +107,7 @@ struct Server::State {
   void watch_drain();
 
   const ModelFiles& files;
+  const SamplingDefaults defaults;
   ServingEngine& engine;
   ServerOptions options;
   std::int64_t created = static_cast<std::int64_t>(std::time(nullptr));
@@ -125,6 +126,7 @@ struct Server::State {
 Server::State::State(const ModelFiles& its_files, ServingEngine& its_engine,
                      ServerOptions its_options)
     : files(its_files),
+      defaults(read_sampling_defaults(its_files.directory)),
       engine(its_engine),
       options(std::move(its_options)),
       metrics(options.model_name),
@@ -328,7 +330,7 @@ void Server::State::detokenize(const CallPtr& call) {
 }
 
 void Server::State::complete(const CallPtr& call) {
-  CompletionRequest request = parse_completion_request(call->request().body, files.generation,
+  CompletionRequest request = parse_completion_request(call->request().body, defaults,
                                                        static_cast<int>(files.config.vocab_size));
   require_model(request.model);
   {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <set>
 
 #include "stretto/base/errors.h"
@@ -21,6 +22,65 @@ bool is_plain_file_name(std::string_view name) {
     if (byte < 0x20 || byte == 0x7f || c == '/' || c == '\\') return false;
   }
   return true;
+}
+
+// Shards of which no index is there, as some writers leave them: model-00001-of-00002.safetensors
+// and so on, sorted. UserError where one of the numbers is missing.
+std::vector<std::filesystem::path> numbered_shards(const std::filesystem::path& directory) {
+  std::map<std::string, std::size_t> found;  // name -> how many there should be
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    unsigned number = 0, count = 0;
+    int end = -1;
+    if (std::sscanf(name.c_str(), "model-%5u-of-%5u.safetensors%n", &number, &count, &end) == 2 &&
+        end == static_cast<int>(name.size())) {
+      found.emplace(name, count);
+    }
+  }
+  std::vector<std::filesystem::path> shards;
+  for (const auto& [name, count] : found) {
+    if (count != found.size()) {
+      throw UserError(fmt::format("{}: {} of {} shards are there, and no index lists them",
+                                  (directory / name).string(), found.size(), count));
+    }
+    shards.push_back(directory / name);
+  }
+  return shards;
+}
+
+// What else may be in a directory that users point at, for the error.
+std::string other_formats(const std::filesystem::path& directory) {
+  std::string names;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    const std::string extension = entry.path().extension().string();
+    for (const char* known : {".gguf", ".bin", ".pth", ".pt", ".safetensors"}) {
+      if (extension == known) names = printable(entry.path().filename().string());
+    }
+  }
+  return names.empty() ? names : fmt::format("; '{}' is not read", names);
+}
+
+// model.safetensors counts, as in transformers; an index beside it that speaks of other files is
+// told.
+void compare_with_index(const std::filesystem::path& single, const std::filesystem::path& index,
+                        Warnings& warnings) {
+  std::map<std::string, std::string> shard_of;
+  try {
+    shard_of = parse_shard_index(read_file(index, kMaxIndexBytes), index.string());
+  } catch (const UserError&) {
+    return;  // it is not used
+  }
+  for (const auto& [name, shard] : shard_of) {
+    if (shard == single.filename()) continue;
+    settle<std::string>(
+        {{fmt::format("{}: the file of the weights", single.string()), single.filename().string()},
+         {fmt::format("{}: weight_map: that of tensor '{}'", index.string(), printable(name)),
+          printable(shard)}},
+        warnings);
+    return;
+  }
 }
 
 }  // namespace
@@ -53,13 +113,16 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(dire
     throw UserError(fmt::format("{}: is not a readable directory", directory.string()));
   }
   if (std::filesystem::exists(single, ignored)) {
+    if (std::filesystem::exists(index, ignored)) compare_with_index(single, index, warnings_);
     files_.emplace_back(single);
     for (const auto& [name, view] : files_.back().tensors()) tensors_.emplace(name, &view);
   } else if (std::filesystem::exists(index, ignored)) {
     open_shards(index);
+  } else if (auto shards = numbered_shards(directory); !shards.empty()) {
+    open_numbered(shards);
   } else {
-    throw UserError(fmt::format("{}: has neither model.safetensors nor {}", directory.string(),
-                                index.filename().string()));
+    throw UserError(fmt::format("{}: has neither model.safetensors nor {}{}", directory.string(),
+                                index.filename().string(), other_formats(directory)));
   }
 }
 
@@ -71,6 +134,28 @@ Checkpoint::Checkpoint(std::filesystem::path directory, std::unique_ptr<std::byt
   for (const auto& [name, view] : *views_) tensors_.emplace(name, &view);
 }
 
+const SafetensorsFile& Checkpoint::open_shard(const std::filesystem::path& path, Holders& holder) {
+  const SafetensorsFile& file = files_.emplace_back(path);
+  for (const auto& [name, view] : file.tensors()) {
+    auto [other, fresh] = holder.emplace(name, &file);
+    if (!fresh) {
+      throw UserError(fmt::format("{}: tensor '{}': is also in {}", file.path().string(),
+                                  printable(name), other->second->path().string()));
+    }
+  }
+  return file;
+}
+
+void Checkpoint::open_numbered(const std::vector<std::filesystem::path>& shards) {
+  files_.reserve(shards.size());  // tensors_ points into it
+  Holders holder;
+  for (const std::filesystem::path& shard : shards) {
+    for (const auto& [name, view] : open_shard(shard, holder).tensors()) {
+      tensors_.emplace(name, &view);
+    }
+  }
+}
+
 void Checkpoint::open_shards(const std::filesystem::path& index) {
   auto shard_of = parse_shard_index(read_file(index, kMaxIndexBytes), index.string());
   std::set<std::string> shards;
@@ -79,22 +164,15 @@ void Checkpoint::open_shards(const std::filesystem::path& index) {
     throw UserError(fmt::format("{}: weight_map: {} shards, at most {} are allowed", index.string(),
                                 shards.size(), kMaxShards));
   }
-  std::map<std::string, const SafetensorsFile*, std::less<>> holder;
-  files_.reserve(shards.size());  // the map above points into it
+  files_.reserve(shards.size());  // tensors_ points into it
+  Holders holder;
   for (const std::string& shard : shards) {
     std::error_code ignored;
     if (!std::filesystem::exists(directory_ / shard, ignored)) {
       throw UserError(
           fmt::format("{}: weight_map: shard '{}' is missing", index.string(), printable(shard)));
     }
-    const SafetensorsFile& file = files_.emplace_back(directory_ / shard);
-    for (const auto& [name, view] : file.tensors()) {
-      auto [other, fresh] = holder.emplace(name, &file);
-      if (!fresh) {
-        throw UserError(fmt::format("{}: tensor '{}': is also in {}", file.path().string(),
-                                    printable(name), other->second->path().string()));
-      }
-    }
+    open_shard(directory_ / shard, holder);
   }
   for (const auto& [name, shard] : shard_of) {
     auto found = holder.find(name);
@@ -113,12 +191,24 @@ std::vector<std::string> Checkpoint::names() const {
   return names;
 }
 
+void Checkpoint::drop(std::string_view name) {
+  if (auto found = tensors_.find(name); found != tensors_.end()) tensors_.erase(found);
+}
+
+void Checkpoint::also_known_as(std::string_view name, const std::string& other) {
+  tensors_.emplace(other, &tensor(name));
+}
+
 const TensorView& Checkpoint::tensor(std::string_view name) const {
   auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     throw UserError(fmt::format("{}: tensor '{}': missing", directory_.string(), printable(name)));
   }
   const TensorView& view = *found->second;
+  if (!view.unread_dtype.empty()) {
+    throw UserError(fmt::format("{}: tensor '{}': dtype {}: need float32, float16 or bfloat16",
+                                directory_.string(), printable(name), view.unread_dtype));
+  }
   if (view.dtype != DType::kF32 && view.dtype != DType::kF16 && view.dtype != DType::kBF16) {
     throw UserError(fmt::format("{}: tensor '{}': dtype {}: need float32, float16 or bfloat16",
                                 directory_.string(), printable(name), stretto::name(view.dtype)));

@@ -1,5 +1,6 @@
-// The weights of a Hugging Face model directory: model.safetensors, or the shards that
-// model.safetensors.index.json lists, as one set of named tensors. config.h says which of them a
+// The weights of a Hugging Face model directory: model.safetensors, the shards that
+// model.safetensors.index.json lists, or numbered shards without an index, as one set of named
+// tensors. config.h says which of them a
 // model needs; loading copies from here.
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/base/sources.h"
 #include "stretto/model/checkpoint/safetensors.h"
 
 namespace stretto {
@@ -28,18 +30,26 @@ class Checkpoint {
   const std::filesystem::path& directory() const { return directory_; }
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   std::vector<std::string> names() const;  // sorted
+  void drop(std::string_view name);        // a tensor that nothing needs
+  // Makes the tensor `name` known under `other`, too.
+  void also_known_as(std::string_view name, const std::string& other);
+  const Warnings& warnings() const { return warnings_; }
   // A weight: float32, float16 or bfloat16. UserError when it is missing or of another dtype. The
   // view lives as long as this checkpoint.
   const TensorView& tensor(std::string_view name) const;
 
  private:
   void open_shards(const std::filesystem::path& index);
+  void open_numbered(const std::vector<std::filesystem::path>& shards);
+  using Holders = std::map<std::string, const SafetensorsFile*, std::less<>>;  // by tensor
+  const SafetensorsFile& open_shard(const std::filesystem::path& path, Holders& holder);
 
   std::filesystem::path directory_;
   std::vector<SafetensorsFile> files_;
   std::unique_ptr<std::byte[]> memory_;
   std::unique_ptr<TensorMap> views_;
   std::map<std::string, const TensorView*, std::less<>> tensors_;
+  Warnings warnings_;
 };
 
 // Tensor name -> shard file name out of the text of an index; `where` names it in errors. Shard

@@ -7,23 +7,13 @@
 #include <array>
 
 #include "stretto/base/errors.h"
-#include "stretto/base/json_fields.h"
 #include "stretto/base/printable.h"
+#include "stretto/model/checkpoint/config_parts.h"
 
 namespace stretto {
 namespace {
 
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
-
-// Bounds generous for any model of these families and small enough that every product of two or
-// three of them, in bytes, stays inside 63 bits.
-constexpr std::int64_t kMaxVocab = 1 << 24;
-constexpr std::int64_t kMaxWidth = 1 << 20;
-constexpr std::int64_t kMaxLayers = 4096;
-constexpr std::int64_t kMaxHeads = 1 << 14;
-constexpr std::int64_t kMaxHeadDim = 1 << 13;
-constexpr std::int64_t kMaxExperts = 1 << 14;
-constexpr std::int64_t kMaxPositions = 1 << 30;
 
 constexpr std::array<FamilyTraits, 6> kFamilies = {{
     {.family = Family::kLlama,
@@ -121,112 +111,6 @@ const FamilyTraits& find_family(const JsonFields& fields) {
                           printable(type ? *type : architectures->front()), known));
 }
 
-// A field with a newer and an older spelling; both may be present when they agree.
-std::optional<std::int64_t> either(const JsonFields& fields, const char* newer, const char* older,
-                                   std::int64_t min, std::int64_t max) {
-  auto first = fields.optional_integer(newer, min, max);
-  auto second = fields.optional_integer(older, min, max);
-  if (first && second && *first != *second) {
-    fields.fail(newer, fmt::format("{} contradicts {}, which is {}", *first, older, *second));
-  }
-  return first ? first : second;
-}
-
-RopeConfig::Type rope_type(const JsonFields& fields) {
-  const char* field = fields.has("rope_type") ? "rope_type" : "type";
-  std::string type = fields.optional_text(field).value_or("default");
-  if (type == "default") return RopeConfig::Type::kDefault;
-  if (type == "linear") return RopeConfig::Type::kLinear;
-  if (type == "dynamic") return RopeConfig::Type::kDynamic;
-  if (type == "yarn") return RopeConfig::Type::kYarn;
-  if (type == "llama3") return RopeConfig::Type::kLlama3;
-  fields.fail(field,
-              fmt::format("'{}' is not supported; supported: default, linear, dynamic, yarn, "
-                          "llama3",
-                          printable(type)));
-}
-
-void read_llama3(const JsonFields& config, const JsonFields& rope, RopeConfig& out) {
-  out.low_freq_factor = rope.number("low_freq_factor", 1e-3, 1e6);
-  out.high_freq_factor = rope.number("high_freq_factor", 1e-3, 1e6);
-  if (out.high_freq_factor <= out.low_freq_factor) {
-    rope.fail("high_freq_factor", fmt::format("{} must be more than low_freq_factor {}",
-                                              out.high_freq_factor, out.low_freq_factor));
-  }
-  const char* original = "original_max_position_embeddings";
-  const JsonFields& holder = rope.has(original) ? rope : config;
-  out.original_max_position_embeddings = holder.integer(original, 1, kMaxPositions);
-}
-
-// What cosines and sines are multiplied by (YaRN, arXiv 2309.00071, section 3.4): as given, as the
-// ratio of two given scales (DeepSeek's spelling), or 0.1 ln(factor) + 1.
-double yarn_attention_factor(const JsonFields& rope, double factor) {
-  constexpr double kMost = 1e3;
-  auto given = rope.optional_number("attention_factor", 0, kMost);
-  auto scale = rope.optional_number("mscale", 0, kMost);
-  auto scale_all = rope.optional_number("mscale_all_dim", 0, kMost);
-  if (given) return *given;
-  double grown = factor > 1 ? 0.1 * std::log(factor) : 0.0;
-  if (scale.value_or(0) > 0 && scale_all.value_or(0) > 0) {
-    return (*scale * grown + 1) / (*scale_all * grown + 1);
-  }
-  return grown + 1;
-}
-
-// `factor` and the original positions are taken as they stand, also where their product is not
-// max_position_embeddings; releases of the reference implementation differ there.
-void read_yarn(const JsonFields& config, const JsonFields& rope, std::int64_t max_positions,
-               RopeConfig& out) {
-  out.beta_fast = rope.optional_number("beta_fast", 1e-3, 1e6).value_or(32);
-  out.beta_slow = rope.optional_number("beta_slow", 1e-3, 1e6).value_or(1);
-  if (out.beta_fast < out.beta_slow) {
-    rope.fail("beta_fast",
-              fmt::format("{} must be at least beta_slow {}", out.beta_fast, out.beta_slow));
-  }
-  if (out.theta <= 1) config.fail("rope_theta", "must be more than 1 with rope type yarn");
-  out.truncate = rope.optional_boolean("truncate").value_or(true);
-  out.attention_factor = yarn_attention_factor(rope, out.factor);
-  const char* original = "original_max_position_embeddings";
-  const JsonFields& holder = rope.has(original) ? rope : config;
-  out.original_max_position_embeddings =
-      holder.optional_integer(original, 1, kMaxPositions).value_or(max_positions);
-}
-
-void refuse_partial_rotary(const JsonFields& fields) {
-  if (fields.optional_number("partial_rotary_factor", 0, 1).value_or(1.0) != 1.0) {
-    fields.fail("partial_rotary_factor", "only 1 is supported");
-  }
-}
-
-// Newer files: rope_parameters with the base inside. Older ones: rope_theta beside an optional
-// rope_scaling.
-RopeConfig read_rope(const JsonFields& config, const FamilyTraits& traits,
-                     std::int64_t max_positions) {
-  constexpr double kMinTheta = 1.0;
-  constexpr double kMaxTheta = 1e15;
-  RopeConfig rope;
-  rope.theta = config.optional_number("rope_theta", kMinTheta, kMaxTheta)
-                   .value_or(traits.default_rope_theta);
-  refuse_partial_rotary(config);
-  const char* field = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const Json* object = config.find(field);
-  if (object == nullptr) return rope;
-  JsonFields fields(*object, fmt::format("{}: {}", config.where(), field));
-  for (const auto& [key, value] : object->items()) {
-    if (value.is_object()) {
-      config.fail(field,
-                  fmt::format("'{}': parameters per layer type are not supported", printable(key)));
-    }
-  }
-  refuse_partial_rotary(fields);
-  rope.theta = fields.optional_number("rope_theta", kMinTheta, kMaxTheta).value_or(rope.theta);
-  rope.type = rope_type(fields);
-  if (rope.type != RopeConfig::Type::kDefault) rope.factor = fields.number("factor", 1e-3, 1e6);
-  if (rope.type == RopeConfig::Type::kLlama3) read_llama3(config, fields, rope);
-  if (rope.type == RopeConfig::Type::kYarn) read_yarn(config, fields, max_positions, rope);
-  return rope;
-}
-
 bool has_window(const FamilyTraits& traits, const JsonFields& fields) {
   bool asked = fields.optional_boolean("use_sliding_window").value_or(false);
   switch (traits.window) {
@@ -271,103 +155,6 @@ void read_windows(const JsonFields& fields, ModelConfig& config) {
   }
 }
 
-// Fields that say something about experts are read, or change training alone; another one would
-// change what the model computes without a word.
-void refuse_unknown_moe_fields(const Json& object, const JsonFields& fields) {
-  constexpr std::string_view kKnown[] = {"num_experts",          "num_local_experts",
-                                         "num_experts_per_tok",  "moe_intermediate_size",
-                                         "decoder_sparse_step",  "mlp_only_layers",
-                                         "norm_topk_prob",       "scoring_func",
-                                         "topk_method",          "n_group",
-                                         "topk_group",           "routed_scaling_factor",
-                                         "output_router_logits", "router_aux_loss_coef",
-                                         "router_jitter_noise",  "experts_implementation"};
-  constexpr std::string_view kWords[] = {"expert", "moe",     "rout",   "topk",
-                                         "scor",   "n_group", "sparse", "first_k_dense"};
-  for (const auto& item : object.items()) {
-    const std::string& key = item.key();
-    const Json& value = item.value();
-    bool about = std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
-      return key.find(word) != std::string::npos;
-    });
-    bool known = std::find(std::begin(kKnown), std::end(kKnown), key) != std::end(kKnown);
-    bool off = value.is_null() || value == false || value == 0;
-    if (about && !known && !off) {
-      fields.fail(printable(key).c_str(), "not supported in a mixture of experts of this family");
-    }
-  }
-}
-
-// The groups that a token's experts are limited to.
-void read_expert_groups(const JsonFields& fields, const std::string& method, MoeConfig& moe) {
-  moe.num_groups = fields.optional_integer("n_group", 1, moe.num_experts).value_or(1);
-  moe.groups_per_token =
-      fields.optional_integer("topk_group", 1, moe.num_groups).value_or(moe.num_groups);
-  if (moe.groups_per_token == moe.num_groups) {
-    moe.num_groups = moe.groups_per_token = 1;
-    return;
-  }
-  if (method == "greedy") {
-    fields.fail("topk_method", fmt::format("'greedy' chooses among all experts, but topk_group is "
-                                           "{} of n_group {}",
-                                           moe.groups_per_token, moe.num_groups));
-  }
-  std::int64_t of_group = moe.num_experts / moe.num_groups;
-  if (moe.num_experts % moe.num_groups != 0 || of_group < (moe.groups_by_best_two ? 2 : 1)) {
-    fields.fail("n_group",
-                fmt::format("{} groups cannot share {} experts", moe.num_groups, moe.num_experts));
-  }
-  if (std::int64_t most = moe.groups_per_token * of_group; moe.experts_per_token > most) {
-    fields.fail("topk_group", fmt::format("{} groups have {} experts, num_experts_per_tok is {}",
-                                          moe.groups_per_token, most, moe.experts_per_token));
-  }
-}
-
-// One of `allowed`, or the first of them where the field is absent.
-std::string choice(const JsonFields& fields, const char* field,
-                   const std::vector<std::string>& allowed) {
-  std::string text = fields.optional_text(field).value_or(allowed.front());
-  if (std::find(allowed.begin(), allowed.end(), text) != allowed.end()) return text;
-  fields.fail(field, fmt::format("'{}' is not supported; supported: {}", printable(text),
-                                 fmt::join(allowed, ", ")));
-}
-
-void read_routing(const JsonFields& fields, bool normalizes, MoeConfig& moe) {
-  constexpr double kMostScale = 1e3;
-  moe.normalize_weights = fields.optional_boolean("norm_topk_prob").value_or(normalizes);
-  moe.sigmoid_scores = choice(fields, "scoring_func", {"softmax", "sigmoid"}) == "sigmoid";
-  std::string method =
-      choice(fields, "topk_method", {"greedy", "group_limited_greedy", "noaux_tc"});
-  moe.choice_bias = moe.groups_by_best_two = method == "noaux_tc";
-  moe.weight_scale = fields.optional_number("routed_scaling_factor", 0, kMostScale).value_or(1);
-  read_expert_groups(fields, method, moe);
-}
-
-void read_moe(const Json& object, const JsonFields& fields, ModelConfig& config) {
-  if (!config.traits->moe) return;
-  refuse_unknown_moe_fields(object, fields);
-  MoeConfig moe;
-  auto experts = either(fields, "num_experts", "num_local_experts", 1, kMaxExperts);
-  if (!experts) fields.fail("num_experts", "missing (also spelled num_local_experts)");
-  moe.num_experts = *experts;
-  moe.experts_per_token = fields.integer("num_experts_per_tok", 1, moe.num_experts);
-  bool qwen = config.traits->family == Family::kQwen3Moe;
-  moe.intermediate_size =
-      qwen ? fields.integer("moe_intermediate_size", 1, kMaxWidth) : config.intermediate_size;
-  read_routing(fields, !qwen, moe);
-  std::int64_t step = 1;
-  std::vector<std::int64_t> dense;
-  if (qwen) {
-    step = fields.optional_integer("decoder_sparse_step", 1, kMaxLayers).value_or(1);
-    dense = fields.integers("mlp_only_layers", 0, config.num_layers() - 1);
-  }
-  for (std::int64_t i = 0; i < config.num_layers(); ++i) {
-    bool listed = std::find(dense.begin(), dense.end(), i) != dense.end();
-    config.layers[static_cast<std::size_t>(i)].moe = !listed && (i + 1) % step == 0;
-  }
-  config.moe = moe;
-}
-
 void read_attention_sizes(const JsonFields& fields, ModelConfig& config) {
   config.num_heads = fields.integer("num_attention_heads", 1, kMaxHeads);
   config.num_kv_heads =
@@ -402,12 +189,17 @@ bool read_knob(Knob knob, const JsonFields& fields, const char* field) {
   return knob == Knob::kAlways || (knob == Knob::kFromConfig && asked);
 }
 
-std::optional<DType> read_dtype(const JsonFields& fields) {
+std::optional<DType> read_dtype(const JsonFields& fields, Warnings& warnings) {
   const char* field = fields.has("dtype") ? "dtype" : "torch_dtype";
-  std::optional<std::string> text = fields.optional_text(field);
-  if (!text) return std::nullopt;
+  const auto told = [&](const char* spelling) {
+    std::optional<std::string> text = fields.optional_text(spelling);
+    if (text && text->starts_with("torch.")) text->erase(0, 6);
+    return Source<std::string>{fmt::format("{}: {}", fields.where(), spelling), text};
+  };
+  const auto same = [](const std::string& a, const std::string& b) { return a == b; };
+  auto text = settle<std::string>({told("dtype"), told("torch_dtype")}, warnings, same);
+  if (!text || *text == "auto") return std::nullopt;
   std::string_view spelled = *text;
-  if (spelled.starts_with("torch.")) spelled.remove_prefix(6);
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (spelled == name(dtype)) return dtype;
   }
@@ -416,17 +208,18 @@ std::optional<DType> read_dtype(const JsonFields& fields) {
 }
 
 void read_special_tokens(const JsonFields& fields, ModelConfig& config) {
-  auto bos = fields.integers("bos_token_id", 0, config.vocab_size - 1);
+  // -1 is what some files write where they mean none.
+  auto bos = fields.integers("bos_token_id", -1, config.vocab_size - 1);
   if (bos.size() > 1) fields.fail("bos_token_id", "need one token id");
-  if (!bos.empty()) config.bos_token_id = static_cast<int>(bos.front());
-  for (std::int64_t id : fields.integers("eos_token_id", 0, config.vocab_size - 1)) {
-    config.eos_token_ids.push_back(static_cast<int>(id));
+  if (!bos.empty() && bos.front() >= 0) config.bos_token_id = static_cast<int>(bos.front());
+  for (std::int64_t id : fields.integers("eos_token_id", -1, config.vocab_size - 1)) {
+    if (id >= 0) config.eos_token_ids.push_back(static_cast<int>(id));
   }
 }
 
 void refuse_unsupported(const JsonFields& fields) {
   std::string activation = fields.optional_text("hidden_act").value_or("silu");
-  if (activation != "silu") {
+  if (activation != "silu" && activation != "swish") {  // two names of one function
     fields.fail("hidden_act",
                 fmt::format("'{}' is not supported; supported: silu", printable(activation)));
   }
@@ -453,14 +246,14 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
       fields.optional_integer("max_position_embeddings", 1, kMaxPositions).value_or(2048);
   config.rms_norm_eps = fields.optional_number("rms_norm_eps", 0, 1).value_or(1e-6);
   read_attention_sizes(fields, config);
-  config.rope = read_rope(fields, *config.traits, config.max_positions);
+  config.rope = read_rope(fields, *config.traits, config.max_positions, config.warnings);
   read_windows(fields, config);
   read_moe(json, fields, config);
   config.qkv_bias = read_knob(config.traits->qkv_bias, fields, "attention_bias");
   config.out_bias = read_knob(config.traits->out_bias, fields, "attention_bias");
   config.mlp_bias = read_knob(config.traits->mlp_bias, fields, "mlp_bias");
   config.tie_word_embeddings = fields.optional_boolean("tie_word_embeddings").value_or(false);
-  config.dtype = read_dtype(fields);
+  config.dtype = read_dtype(fields, config.warnings);
   read_special_tokens(fields, config);
   return config;
 }

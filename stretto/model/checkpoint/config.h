@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stretto/base/dtype.h"
+#include "stretto/base/sources.h"
 #include "stretto/model/checkpoint/checkpoint.h"
 
 namespace stretto {
@@ -118,6 +119,7 @@ struct ModelConfig {
   std::optional<DType> dtype;  // what the weights were trained in, where the file says so
   std::optional<int> bos_token_id;
   std::vector<int> eos_token_ids;
+  Warnings warnings;  // of what the file tells twice, and differently
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
 
@@ -125,6 +127,11 @@ struct ModelConfig {
   using VisitShape =
       std::function<void(const std::string& name, const std::vector<std::int64_t>& shape)>;
   void for_each_weight(const VisitShape& visit) const;
+  // Where config and tensors tell the same, the tensors count, as in transformers: a head beside a
+  // tied embedding stays when it is another matrix, and stands for an embedding that is not there.
+  // Tensors that no computation needs are dropped; what remains is checked as below. Comes once,
+  // before the weights are loaded.
+  void settle_with(Checkpoint& checkpoint);
   // UserError naming tensor, expected and found shape when a weight is missing, has another shape
   // or dtype, or is there although this config does not explain it.
   void check_against(const Checkpoint& checkpoint) const;

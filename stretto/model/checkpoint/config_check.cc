@@ -1,7 +1,7 @@
 // The list of weights that a config implies, and its comparison with a checkpoint.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "stretto/base/errors.h"
@@ -54,10 +54,29 @@ void visit_experts(const ModelConfig& c, const std::string& layer, const Visit& 
   }
 }
 
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
 // Tensors that older exporters wrote and that no computation needs.
 bool is_leftover(const ModelConfig& c, const std::string& name) {
-  return name.ends_with(".rotary_emb.inv_freq") ||
-         (c.tie_word_embeddings && name == "lm_head.weight");
+  for (const char* tail : {"inv_freq", "cos_cached", "sin_cached"}) {
+    if (name.ends_with(std::string(".rotary_emb.") + tail)) return true;
+  }
+  return name.ends_with(".self_attn.masked_bias") || (c.tie_word_embeddings && name == kHead);
+}
+
+// The same shape and the same numbers, in whatever dtype each has them.
+bool same_values(const TensorView& a, const TensorView& b) {
+  if (a.shape != b.shape) return false;
+  if (a.dtype == b.dtype) return std::memcmp(a.data, b.data, a.size_bytes) == 0;
+  for (std::int64_t i = 0; i < a.num_elements(); ++i) {
+    auto at = static_cast<std::size_t>(i);
+    if (load_element(a.dtype, a.data + at * size_bytes(a.dtype)) !=
+        load_element(b.dtype, b.data + at * size_bytes(b.dtype))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -73,7 +92,7 @@ bool is_choice_bias(std::string_view weight_name) { return weight_name.ends_with
 
 void ModelConfig::for_each_weight(const VisitShape& visit) const {
   const ModelConfig& c = *this;
-  visit("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
+  visit(kEmbedding, {c.vocab_size, c.hidden_size});
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     std::string layer = fmt::format("model.layers.{}.", i);
     visit(layer + "input_layernorm.weight", {c.hidden_size});
@@ -86,7 +105,25 @@ void ModelConfig::for_each_weight(const VisitShape& visit) const {
     }
   }
   visit("model.norm.weight", {c.hidden_size});
-  if (!c.tie_word_embeddings) visit("lm_head.weight", {c.vocab_size, c.hidden_size});
+  if (!c.tie_word_embeddings) visit(kHead, {c.vocab_size, c.hidden_size});
+}
+
+void ModelConfig::settle_with(Checkpoint& checkpoint) {
+  if (tie_word_embeddings && checkpoint.contains(kHead)) {
+    if (!checkpoint.contains(kEmbedding)) {
+      checkpoint.also_known_as(kHead, kEmbedding);  // of the two names of one matrix, this was kept
+    } else if (!same_values(checkpoint.tensor(kEmbedding), checkpoint.tensor(kHead))) {
+      tie_word_embeddings = false;
+      warnings.push_back(
+          fmt::format("{}: tie_word_embeddings is true, but {} has a '{}' that is not '{}'; the "
+                      "tensor is taken",
+                      where, checkpoint.directory().string(), kHead, kEmbedding));
+    }
+  }
+  check_against(checkpoint);
+  for (const std::string& name : checkpoint.names()) {
+    if (is_leftover(*this, name)) checkpoint.drop(name);
+  }
 }
 
 void ModelConfig::check_against(const Checkpoint& checkpoint) const {

@@ -1,5 +1,5 @@
-// libFuzzer: arbitrary bytes as config.json, generation_config.json or a shard index, chosen by the
-// first byte.
+// libFuzzer: arbitrary bytes as config.json, generation_config.json read twice, or a shard index,
+// chosen by the first byte.
 #include <string_view>
 
 #include "stretto/base/errors.h"
@@ -25,15 +25,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   stretto::ModelConfig model;
   model.vocab_size = 1000;
   try {
-    switch (data[0] % 3) {
+    switch (data[0] % 4) {
       case 0:
         check_config(text);
         break;
       case 1:
         stretto::parse_generation_config(text, "fuzz", model);
         break;
-      default:
+      case 2:
         stretto::parse_shard_index(text, "fuzz");
+        break;
+      default:
+        stretto::parse_sampling_defaults(text, "fuzz");
     }
   } catch (const stretto::UserError&) {
   }

@@ -123,7 +123,7 @@ TEST(Config, MixturesOfExpertsInBothSpellings) {
   EXPECT_EQ(mixtral.rope.theta, 1e6);
   moe["num_experts"] = 4;
   expect_user_error([&] { parse(with("qwen3_moe", moe)); },
-                    {"num_experts", "contradicts num_local_experts"});
+                    {"num_experts is 4", "num_local_experts is 5", "agree"});
   expect_user_error(
       [&] {
         parse(with("mixtral", {{"num_experts_per_tok", 2}}));
@@ -333,9 +333,38 @@ TEST(Config, DTypeAndSpecialTokens) {
   EXPECT_EQ(parse(with("llama", {{"eos_token_id", {1, 9}}})).eos_token_ids,
             (std::vector<int>{1, 9}));
   EXPECT_EQ(parse(with("llama", {{"bos_token_id", 0}})).bos_token_id, 0);
-  refuse_llama({{"eos_token_id", 10}}, {"eos_token_id", "from 0 to 9"});
-  refuse_llama({{"eos_token_id", {1, -1}}}, {"eos_token_id"});
+  refuse_llama({{"eos_token_id", 10}}, {"eos_token_id", "to 9"});
+  EXPECT_EQ(parse(with("llama", {{"eos_token_id", {1, -1}}})).eos_token_ids,
+            (std::vector<int>{1}));  // -1 is how some files spell none
+  refuse_llama({{"eos_token_id", {1, -2}}}, {"eos_token_id"});
   refuse_llama({{"bos_token_id", {1, 2}}}, {"bos_token_id"});
+}
+
+// Two sources of one fact: silent where they agree, told where they do not, never refused.
+TEST(Config, ContradictionsAreTold) {
+  const auto warnings = [](const Json& changes) { return parse(with("llama", changes)).warnings; };
+  const Json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_TRUE(warnings({{"dtype", "float16"}, {"torch_dtype", "torch.float16"}}).empty());
+  EXPECT_EQ(warnings({{"dtype", "float16"}, {"torch_dtype", "bfloat16"}}).size(), 1u);
+  EXPECT_TRUE(warnings({{"rope_theta", 5e5}, {"rope_parameters", {{"rope_theta", 5e5}}}}).empty());
+  EXPECT_TRUE(warnings({{"rope_parameters", linear}, {"rope_scaling", linear}}).empty());
+  EXPECT_TRUE(warnings({{"rope_parameters", linear}, {"rope_scaling", Json::object()}}).empty());
+  ModelConfig theta =
+      parse(with("llama", {{"rope_theta", 7e4}, {"rope_parameters", {{"rope_theta", 5e5}}}}));
+  EXPECT_EQ(theta.rope.theta, 5e5);
+  ASSERT_EQ(theta.warnings.size(), 1u);
+  for (const char* part : {"rope_parameters: rope_theta is 500000", "rope_theta is 70000", "taken"})
+    EXPECT_NE(theta.warnings[0].find(part), std::string::npos) << theta.warnings[0];
+  // As transformers: a rope_scaling goes before rope_parameters, with the base that it can see.
+  ModelConfig both =
+      parse(with("llama", {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}},
+                           {"rope_scaling", linear}}));
+  EXPECT_EQ(both.rope.type, RopeConfig::Type::kLinear);
+  EXPECT_EQ(both.rope.theta, 1e4);
+  EXPECT_EQ(both.warnings.size(), 2u);
+  Json two_types = linear;
+  two_types["type"] = "dynamic";
+  EXPECT_EQ(warnings({{"rope_scaling", two_types}}).size(), 1u);
 }
 
 // A checkpoint with the weights that a tiny dense config needs, out of the reference list below.
@@ -440,51 +469,6 @@ TEST(ConfigCheck, WeightsThatTheConfigDoesNotExplain) {
                        {"model.norm.weight", "I32", {8}, std::string(32, 'x')});
   expect_user_error([&] { plain.check(base_config("llama")); },
                     {"model.norm.weight", "int32", "need float32"});
-}
-
-TEST(GenerationConfig, FieldsAreReadAndFallBackToTheModel) {
-  ModelConfig model = parse(with("llama", {{"eos_token_id", {1, 2}}, {"bos_token_id", 0}}));
-  GenerationConfig empty = parse_generation_config("{}", "generation_config.json", model);
-  EXPECT_EQ(empty.eos_token_ids, (std::vector<int>{1, 2}));
-  EXPECT_EQ(empty.bos_token_id, 0);
-  EXPECT_EQ(empty.temperature, std::nullopt);
-  GenerationConfig full = parse_generation_config(
-      R"({"eos_token_id": [5, 6], "bos_token_id": 4, "do_sample": true, "temperature": 0.6, "top_k": 20,
-          "top_p": 0.95, "min_p": 0, "repetition_penalty": 1.05, "max_new_tokens": null})",
-      "generation_config.json", model);
-  EXPECT_EQ(full.eos_token_ids, (std::vector<int>{5, 6}));
-  EXPECT_EQ(full.bos_token_id, 4);
-  EXPECT_EQ(full.do_sample, true);
-  EXPECT_EQ(full.temperature, 0.6);
-  EXPECT_EQ(full.top_k, 20);
-  EXPECT_EQ(full.top_p, 0.95);
-  EXPECT_EQ(full.min_p, 0.0);
-  EXPECT_EQ(full.repetition_penalty, 1.05);
-  for (const char* bad : {"{\"temperature\": -1}", "{\"top_k\": -1}", "{\"top_p\": 1.5}",
-                          "{\"min_p\": 2}", "{\"repetition_penalty\": 0}", "{\"do_sample\": 1}",
-                          "{\"eos_token_id\": 10}", "{\"eos_token_id\": [1, \"x\"]}",
-                          "{\"bos_token_id\": -1}", "{\"top_k\": 1.5}", "[]", "{"}) {
-    SCOPED_TRACE(bad);
-    expect_user_error([&] { parse_generation_config(bad, "generation_config.json", model); },
-                      {"generation_config.json: "});
-  }
-}
-
-TEST(GenerationConfig, OnlyAnAbsentFileIsIgnored) {
-  ModelConfig model = parse(with("llama", {{"eos_token_id", 3}}));
-  TemporaryDirectory dir;
-  EXPECT_EQ(read_generation_config(dir.path(), model).eos_token_ids, (std::vector<int>{3}));
-  dir.write("generation_config.json", "{\"eos_token_id\": 4}");
-  EXPECT_EQ(read_generation_config(dir.path(), model).eos_token_ids, (std::vector<int>{4}));
-  dir.write("generation_config.json", "");
-  expect_user_error([&] { read_generation_config(dir.path(), model); },
-                    {"generation_config.json", "not valid JSON"});
-  std::filesystem::remove(dir.path() / "generation_config.json");
-  std::filesystem::create_directory(dir.path() / "generation_config.json");
-  expect_user_error([&] { read_generation_config(dir.path(), model); },
-                    {"generation_config.json", "is a directory"});
-  TemporaryDirectory bare;
-  expect_user_error([&] { read_config(bare.path()); }, {"config.json", "No such file"});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/dtype.h"
@@ -16,9 +17,11 @@
 
 namespace stretto {
 
-// A tensor inside a mapping, row-major and dense; `data` is aligned to the element size.
+// A tensor inside a mapping, row-major and dense. `data` has any alignment, as headers of any
+// length stand before it: elements are read with load_element() or std::memcpy.
 struct TensorView {
   DType dtype = DType::kF32;
+  std::string_view unread_dtype;    // the format's name of a dtype that is not read; else empty
   std::vector<std::int64_t> shape;  // empty for a scalar
   const std::byte* data = nullptr;
   std::size_t size_bytes = 0;
@@ -34,8 +37,8 @@ using TensorMap = std::map<std::string, TensorView, std::less<>>;
 // Parses a whole file lying in memory; the views point into `bytes`. Throws UserError naming
 // `where` and the tensor or field when the header is longer than the file, is not the JSON it
 // should be, or names a tensor twice; when a dtype is unknown, a shape negative, overflowing or in
-// contradiction to its byte range; when ranges overlap, leave gaps, end before or after the file,
-// or are not aligned to their element size.
+// contradiction to its byte range; when ranges overlap, leave gaps, or end before or after the
+// file. What stands under __metadata__ is not looked at.
 TensorMap parse_safetensors(std::span<const std::byte> bytes, const std::string& where);
 
 class SafetensorsFile {
