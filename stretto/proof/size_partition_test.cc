@@ -1,0 +1,122 @@
+// Programs whose behaviour changes at sizes that nothing in them names: where shares, quotients,
+// remainders and shapes take another value. A proof that guesses such sizes calls them proved.
+#include "stretto/proof/size_partition.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+using OfSize = std::function<Index(const Index&)>;
+
+// Both too large to be looked at size by size, and proved by few of them.
+void expect_verdicts(const std::function<Program(bool slips)>& program) {
+  ProofResult right = prove(run_pipeline(program(false)));
+  EXPECT_EQ(right.verdict, Verdict::kProved) << right.report;
+  EXPECT_LT(right.stats.cases, 1'000) << right.report;
+  ProofResult wrong = prove(run_pipeline(program(true)));
+  EXPECT_EQ(wrong.verdict, Verdict::kRejected) << wrong.report;
+}
+
+// Writes rows up to one place and reads them up to another.
+Program write_and_read(const OfSize& written, const OfSize& read) {
+  constexpr int kRows = 60'000;
+  ProgramBuilder p("ratio", 2);
+  Index m = p.extent("m", 2 * kRows);
+  auto in = p.input("in", DType::kF32, {kRows, 4}), buf = p.buffer("buf", DType::kF32, {kRows, 4});
+  auto out = p.output("out", DType::kF32, {kRows, 4});
+  auto done = p.signal("done", 1);
+  p.role("write", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.store(buf.tile({0, 0}, kRows, 4).until_row(written(m)), p.load(in.tile({0, 0}, kRows, 4)));
+    p.notify(done[0], p.rank());
+  });
+  p.role("read", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.wait(done[0], 1);
+    p.store(out.tile({0, 0}, kRows, 4), p.load(buf.tile({0, 0}, kRows, 4).until_row(read(m))));
+  });
+  return p.finish();
+}
+
+TEST(SizePartition, ReadsAsFarAsWasWritten) {
+  expect_verdicts([](bool slips) {
+    return write_and_read([](const Index& m) { return 3 * m / 7; },
+                          [=](const Index& m) { return (3 * m + (slips ? 1 : 0)) / 7; });
+  });
+  expect_verdicts([](bool slips) {
+    return write_and_read([](const Index& m) { return min(m / 3, 17'001); },
+                          [=](const Index& m) { return min(m / 3, slips ? 17'002 : 17'001); });
+  });
+  expect_verdicts([](bool slips) {
+    return write_and_read([](const Index& m) { return m - m % 12; },
+                          [=](const Index& m) { return m / 12 * 12 + (slips ? m % 12 / 11 : 0); });
+  });
+}
+
+TEST(SizePartition, TwoRolesShareRowsInOtherProportions) {
+  expect_verdicts([](bool slips) {
+    constexpr int kRows = 30'000;
+    ProgramBuilder p("share", 1);
+    Index m = p.extent("m", kRows);
+    auto in = p.input("in", DType::kF32, {kRows, 4}), out = p.output("out", DType::kF32, {m, 4});
+    p.role("first", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Index end = (5 * m + (slips ? 3 : 4)) / 8;  // a row is left out where 5 m % 8 == 4
+      p.store(out.tile({0, 0}, kRows, 4).until_row(end), p.load(in.tile({0, 0}, kRows, 4)));
+    });
+    p.role("second", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Index from = p.let("from", (5 * m + 4) / 8);
+      p.store(out.tile({from, 0}, kRows, 4), p.load(in.tile({from, 0}, kRows, 4)));
+    });
+    return p.finish();
+  });
+}
+
+TEST(SizePartition, AShapeComparesSizes) {
+  expect_verdicts([](bool slips) {
+    ProgramBuilder p("shape", 1);
+    Index m = p.extent("m", 1 << 20);
+    auto out = p.output("out", DType::kF32, {64 - select(m == 170'001, slips ? 2 : 0, 0), 64});
+    p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Index end = select(m == 170'001, slips ? 61 : 64, 64);
+      p.store(out.tile({0, 0}, 64, 64).until_row(end), p.zeros(DType::kF32, 64, 64));
+    });
+    return p.finish();
+  });
+}
+
+TEST(SizePartition, AThresholdGoesByAQuotient) {
+  expect_verdicts([](bool slips) {
+    ProgramBuilder p("deadlock", 1);
+    Index m = p.extent("m", 1 << 20);
+    auto out = p.output("out", DType::kF32, {4, 4});
+    auto sent = p.signal("sent", 1);
+    p.on_start([&] { p.notify(sent[0], 0); });
+    p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.wait(sent[0], 1 + (3 * m + (slips ? 1 : 0)) / 7 - 3 * m / 7);
+      p.store(out.tile({0, 0}, 4, 4), p.zeros(DType::kF32, 4, 4));
+    });
+    return p.finish();
+  });
+}
+
+// What is one row on one axis and moves on the other: two sizes at a time.
+TEST(SizePartition, SeveralSizesTogether) {
+  expect_verdicts([](bool slips) {
+    ProgramBuilder p("several", 1);
+    Index m = p.extent("m", 3'000), n = p.extent("n", 2'000);
+    auto out = p.output("out", DType::kF32, {3'000, 4});
+    p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Index end = select(m == 1'037 && n == 411, slips ? 2'999 : 3'000, 3'000);
+      p.store(out.tile({0, 0}, 3'000, 4).until_row(end), p.zeros(DType::kF32, 3'000, 4));
+    });
+    return p.finish();
+  });
+}
+
+}  // namespace
+}  // namespace stretto
