@@ -62,4 +62,4 @@ class CliCase(unittest.TestCase):
 def main(usage):
     if not STRETTO:
         sys.exit(usage)
-    unittest.main()
+    unittest.main(verbosity=2)

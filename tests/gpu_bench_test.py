@@ -107,4 +107,4 @@ class GpuBench(unittest.TestCase):
 
 if __name__ == "__main__":
     GPU_BENCH = sys.argv.pop(1)
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -49,4 +49,4 @@ class DecodeAndLoops(MadeResults):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

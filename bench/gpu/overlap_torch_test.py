@@ -58,4 +58,4 @@ class OverlapTorch(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

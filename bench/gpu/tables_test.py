@@ -496,4 +496,4 @@ class Scoreboard(MadeResults):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -9,9 +9,10 @@ import torch
 
 def facts(options: argparse.Namespace) -> dict:
     """What a file of results says beside its rows."""
-    machine = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU: simulated on the CPU"
+    gpu = torch.cuda.is_available()
+    machine = torch.cuda.get_device_name(0) if gpu else "no GPU: simulated on the CPU"
     return {"machine": machine, "driver": options.driver, "commit": options.commit, "torch": torch.__version__,
-            "cudnn": torch.backends.cudnn.version(),
+            "cudnn": torch.backends.cudnn.version() if gpu else None,
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
 
 
