@@ -33,10 +33,13 @@ def theirs(tokenizer, lines):
     texts = [line.decode("utf-8", "replace") for line in lines]
     ids = [e.ids for e in tokenizer.encode_batch_fast(texts)]
     plain = [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    tokenizer.encode_special_tokens = True
+    split = [e.ids for e in tokenizer.encode_batch_fast(texts)]
+    tokenizer.encode_special_tokens = False
     text = tokenizer.decode_batch(ids)
     shown = tokenizer.decode_batch(ids, skip_special_tokens=False)
-    keys = ("ids", "plain", "text", "shown")
-    return [dict(zip(keys, row)) for row in zip(ids, plain, text, shown)]
+    keys = ("ids", "plain", "split", "text", "shown")
+    return [dict(zip(keys, row)) for row in zip(ids, plain, split, text, shown)]
 
 
 def theirs_in_parts(tokenizer, lines):

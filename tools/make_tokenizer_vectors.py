@@ -4,8 +4,9 @@
     tools/make_tokenizer_vectors.py [DIR]     (pip install tokenizers; DIR defaults to the committed test data)
 
 Each DIR/STYLE holds a tokenizer.json, a tokenizer_config.json and vectors.json: a list of
-{"bytes": hex of the input, "ids", "plain" (without special tokens), "text" (decoded), "shown" (decoded with specials)},
-where `plain` is left out when it equals `ids`, and `shown` when it equals `text`.
+{"bytes": hex of the input, "ids", "plain" (without special tokens), "split" (special tokens in the text as plain text),
+"text" (decoded), "shown" (decoded with specials)}, where `plain` and `split` are left out when they equal `ids`, and
+`shown` when it equals `text`.
 """
 
 import json
@@ -22,7 +23,7 @@ MAX_BYTES = 140
 
 
 def distinct(row):
-    same = {"plain": "ids", "shown": "text"}
+    same = {"plain": "ids", "split": "ids", "shown": "text"}
     return {key: value for key, value in row.items() if key not in same or value != row[same[key]]}
 
 

@@ -3,6 +3,7 @@
 Used by make_tokenizer_vectors.py and compare_tokenizers.py; needs the Hugging Face `tokenizers` package.
 """
 
+import json
 import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -212,7 +213,14 @@ def qwen2_style(vocab_size=700):
     return t, {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None}
 
 
-STYLES = {"gpt2": gpt2_style, "llama3": llama3_style, "qwen2": qwen2_style}
+STYLES = {
+    "gpt2": gpt2_style,
+    "llama3": llama3_style,
+    "qwen2": qwen2_style,
+    "metaspace": lambda vocab_size: metaspace_style("first"),
+    "unigram": lambda vocab_size: metaspace_style("always", split=True, model="unigram"),
+    "bert": lambda vocab_size: bert_style(),
+}
 
 
 def cased_style():
@@ -279,6 +287,76 @@ def normal_form_style(name):
     return t, {}
 
 
+def metaspace_style(scheme, split=False, byte_fallback=True, model="bpe"):
+    """What transformers 5 saves for SentencePiece models (Llama-2, Mistral)."""
+    specials = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] * byte_fallback
+    if model == "bpe":
+        t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=byte_fallback))
+        trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=specials, limit_alphabet=120, show_progress=False)
+        t.train_from_iterator([s.replace(" ", "▁") for s in SENTENCES], trainer)
+    else:
+        t = unigram(700, byte_fallback)
+    t.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=split)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    t.decoder = decoders.Metaspace("▁", scheme) if split else decoders.Sequence(steps)
+    t.add_special_tokens(["<s>", "</s>"])
+    t.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("word", single_word=True)])
+    t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", t.token_to_id("<s>"))])
+    return t, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+def unigram(vocab_size, byte_fallback=False):
+    """A small trained model whose scores the library's own trainer made; bytes, where asked for, behind them."""
+    t = Tokenizer(models.Unigram())
+    trainer = trainers.UnigramTrainer(vocab_size=vocab_size, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>",
+                                      show_progress=False)
+    t.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    t.train_from_iterator(SENTENCES, trainer)
+    pieces = [tuple(piece) for piece in json.loads(t.to_str())["model"]["vocab"]]
+    pieces += [(f"<0x{b:02X}>", -20.0 - b / 16) for b in range(256)] * byte_fallback
+    return Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=byte_fallback))
+
+
+def t5_style():
+    t = unigram(800)
+    t.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", "always")])
+    t.decoder = decoders.Metaspace("▁", "always")
+    t.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 2)])
+    return t, {"eos_token": "</s>", "unk_token": "<unk>"}
+
+
+def bert_style(**options):
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=40))
+    t.normalizer = normalizers.BertNormalizer(**options)
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=700, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+                                        limit_alphabet=200, show_progress=False)
+    t.train_from_iterator(SENTENCES, trainer)
+    t.decoder = decoders.WordPiece("##", cleanup=options.get("lowercase", True))
+    t.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return t, {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+
+
+def words_style(splitter):
+    """A token a word, and what is no word of the sentences unknown."""
+    t = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    t.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
+    t.pre_tokenizer = splitter
+    t.train_from_iterator(SENTENCES, trainers.WordLevelTrainer(special_tokens=["<unk>", "<s>", "</s>"], show_progress=False))
+    t.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 1), add_prefix_space=False)
+    return t, {"unk_token": "<unk>"}
+
+
+def suffix_style():
+    t = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.CharDelimiterSplit("_")])
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", limit_alphabet=150,
+                                  show_progress=False)
+    t.train_from_iterator(SENTENCES, trainer)
+    t.decoder = decoders.BPEDecoder("</w>")
+    return t, {}
+
 def class_style(expression):
     """What the expression matches is dropped, so that the ids show the class of every single character."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -304,6 +382,20 @@ OTHERS = {
         f"splits_{behavior}_{invert}": (lambda b=behavior, i=invert: splits_style(b, i))
         for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous")
         for invert in (False, True)
+    },
+    **{f"metaspace_{scheme}_{split}_{model}": (lambda a=scheme, b=split, m=model: metaspace_style(a, b, model=m))
+       for scheme in ("always", "first", "never") for split in (False, True) for model in ("bpe", "unigram")},
+    "unigram_without_bytes": lambda: metaspace_style("always", True, False, "unigram"),
+    "t5": t5_style,
+    "bert_cased": lambda: bert_style(lowercase=False, strip_accents=True),
+    "bert_plain": lambda: bert_style(clean_text=False, handle_chinese_chars=False, lowercase=False),
+    "suffix": suffix_style,
+    "words_whitespace": lambda: words_style(pre_tokenizers.Whitespace()),
+    "words_split": lambda: words_style(pre_tokenizers.WhitespaceSplit()),
+    **{
+        f"words_punctuation_{behavior}": (lambda b=behavior: words_style(pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation(b)])))
+        for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous")
     },
     **{name: (lambda n=name: normal_form_style(n)) for name in ("NFC", "NFD", "NFKC", "NFKD")},
 }

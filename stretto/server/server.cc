@@ -304,7 +304,8 @@ void Server::State::tokenize(const CallPtr& call) {
     throw ApiError(400, "messages: chat templates are not supported yet", "messages");
   }
   std::vector<int> ids = files.tokenizer.encode(
-      fields.text("prompt"), fields.optional_boolean("add_special_tokens").value_or(true));
+      fields.text("prompt"),
+      {.add_special_tokens = fields.optional_boolean("add_special_tokens").value_or(true)});
   Json out = {{"count", ids.size()},
               {"max_model_len", engine.max_model_len()},
               {"tokens", ids},

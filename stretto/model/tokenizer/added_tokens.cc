@@ -129,7 +129,8 @@ void AddedTokens::index(const JsonNode& entry, const AddedToken& token) {
   by_content_.emplace(token.content, token.id);
 }
 
-std::vector<TokenSpan> AddedTokens::split(std::string_view text, const TokenTrie& trie) const {
+std::vector<TokenSpan> AddedTokens::split(std::string_view text, const TokenTrie& trie,
+                                          bool split_special) const {
   std::vector<TokenSpan> out;
   std::size_t done = 0;
   for (std::size_t at = 0; !trie.empty() && at < text.size();) {
@@ -142,6 +143,7 @@ std::vector<TokenSpan> AddedTokens::split(std::string_view text, const TokenTrie
     std::size_t begin = at;
     std::size_t end = at + match.length;
     at = end;
+    if (split_special && token.special) continue;
     if (token.single_word && continues_word(text.substr(0, begin), text.substr(end))) continue;
     if (token.lstrip) begin = std::max(trailing_space(text.substr(0, begin)), done);
     if (token.rstrip) end += leading_space(text.substr(end));

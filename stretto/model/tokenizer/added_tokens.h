@@ -68,9 +68,12 @@ class AddedTokens {
   AddedTokens(const std::optional<JsonNode>& list, const Vocabulary& vocabulary,
               const Normalizer* normalizer);
 
-  std::vector<TokenSpan> split_raw(std::string_view text) const { return split(text, raw_); }
-  std::vector<TokenSpan> split_normalized(std::string_view text) const {
-    return split(text, normalized_);
+  // With `split_special` special tokens are ordinary text.
+  std::vector<TokenSpan> split_raw(std::string_view text, bool split_special) const {
+    return split(text, raw_, split_special);
+  }
+  std::vector<TokenSpan> split_normalized(std::string_view text, bool split_special) const {
+    return split(text, normalized_, split_special);
   }
 
   const AddedToken* find(int id) const;
@@ -81,7 +84,8 @@ class AddedTokens {
  private:
   void add(const JsonNode& entry, const Vocabulary& vocabulary, const Normalizer* normalizer);
   void index(const JsonNode& entry, const AddedToken& token);
-  std::vector<TokenSpan> split(std::string_view text, const TokenTrie& trie) const;
+  std::vector<TokenSpan> split(std::string_view text, const TokenTrie& trie,
+                               bool split_special) const;
 
   std::map<int, AddedToken> by_id_;
   std::map<std::string, int, std::less<>> by_content_;

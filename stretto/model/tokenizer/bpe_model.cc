@@ -53,16 +53,6 @@ bool is_version_line(const Json& entry) {
   return entry.is_string() && entry.get_ref<const std::string&>().starts_with("#version");
 }
 
-// Where the model stands, once it is known to be of the right type; files of older date have no
-// type.
-std::string path_of_bpe(const JsonNode& model) {
-  const auto type = model.find("type");
-  if (type && type->text() != "BPE") {
-    type->fail(fmt::format("model '{}' is not supported, need 'BPE'", printable(type->text())));
-  }
-  return model.path();
-}
-
 }  // namespace
 
 struct BpeModel::Symbols {
@@ -80,7 +70,7 @@ struct BpeModel::Symbols {
 };
 
 BpeModel::BpeModel(const JsonNode& model)
-    : where_(path_of_bpe(model)),
+    : where_(model.path()),
       vocabulary_(model.at("vocab")),
       merges_(model.at("merges").json().size()) {
   read_options(model);

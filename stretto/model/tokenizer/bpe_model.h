@@ -12,20 +12,18 @@
 #include "stretto/model/tokenizer/json_node.h"
 #include "stretto/model/tokenizer/merge_table.h"
 #include "stretto/model/tokenizer/piece_cache.h"
+#include "stretto/model/tokenizer/piece_model.h"
 #include "stretto/model/tokenizer/vocabulary.h"
 
 namespace stretto::tokenization {
 
-class BpeModel {
+class BpeModel final : public PieceModel {
  public:
   // UserError for a missing or malformed field, and for merges of tokens that the vocabulary lacks.
   explicit BpeModel(const JsonNode& model);
 
-  // Appends the ids of a piece of valid UTF-8 that is not empty. Thread-safe. UserError when a
-  // character is unknown and the model's unk_token is not in its vocabulary.
-  void tokenize(std::string_view piece, std::vector<int>& ids) const;
-
-  const Vocabulary& vocabulary() const { return vocabulary_; }
+  void tokenize(std::string_view piece, std::vector<int>& ids) const override;
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
 
  private:
   struct Symbol {

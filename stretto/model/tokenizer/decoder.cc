@@ -8,10 +8,22 @@
 #include "stretto/base/printable.h"
 #include "stretto/model/tokenizer/byte_level.h"
 #include "stretto/model/tokenizer/pattern.h"
+#include "stretto/model/tokenizer/pre_tokenizer.h"
 #include "stretto/model/tokenizer/utf8.h"
 
 namespace stretto::tokenization {
 namespace {
+
+std::string with_replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (std::size_t at = 0;;) {
+    const std::size_t found = text.find(from, at);
+    out += text.substr(at, found - at);
+    if (found == text.npos) return out;
+    out += to;
+    at = found + from.size();
+  }
+}
 
 class ByteLevelDecoder : public DecoderStep {
  public:
@@ -101,6 +113,67 @@ class StripDecoder : public DecoderStep {
   int stop_;
 };
 
+// Marks become spaces, but for those of the first token where a mark was put before the text.
+class MetaspaceDecoder : public DecoderStep {
+ public:
+  explicit MetaspaceDecoder(const JsonNode& field) : options_(parse_metaspace(field)) {}
+  void apply(std::vector<std::string>& tokens) const override {
+    const bool prepends = options_.prepend != MetaspaceOptions::Prepend::kNever;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = with_replaced(tokens[i], options_.replacement, i == 0 && prepends ? "" : " ");
+    }
+  }
+
+ private:
+  MetaspaceOptions options_;
+};
+
+class WordPieceDecoder : public DecoderStep {
+ public:
+  explicit WordPieceDecoder(const JsonNode& field)
+      : prefix_(field.text_or("prefix", "##")), cleans_up_(field.flag_or("cleanup", true)) {}
+  void apply(std::vector<std::string>& tokens) const override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      std::string& token = tokens[i];
+      if (i > 0 && token.starts_with(prefix_)) {
+        token.erase(0, prefix_.size());
+      } else if (i > 0) {
+        token.insert(0, " ");
+      }
+      if (cleans_up_) clean_up(token);
+    }
+  }
+
+ private:
+  static void clean_up(std::string& token) {
+    static constexpr std::pair<const char*, const char*> kChanges[] = {
+        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
+        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},
+        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+    };
+    for (const auto& [from, to] : kChanges) token = with_replaced(token, from, to);
+  }
+
+  std::string prefix_;
+  bool cleans_up_;
+};
+
+// The suffix of tokens that end words becomes a space, and nothing behind the last one.
+class BpeDecoder : public DecoderStep {
+ public:
+  explicit BpeDecoder(const JsonNode& field) : suffix_(field.text_or("suffix", "</w>")) {
+    if (suffix_.empty()) field.at("suffix").fail("is empty");
+  }
+  void apply(std::vector<std::string>& tokens) const override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = with_replaced(tokens[i], suffix_, i + 1 < tokens.size() ? " " : "");
+    }
+  }
+
+ private:
+  std::string suffix_;
+};
+
 }  // namespace
 
 std::optional<char> fallback_byte(std::string_view token) {
@@ -131,6 +204,12 @@ void Decoder::parse(const JsonNode& field) {
     steps_.push_back(std::make_unique<Fuse>());
   } else if (type == "Replace") {
     steps_.push_back(std::make_unique<ReplaceDecoder>(field));
+  } else if (type == "Metaspace") {
+    steps_.push_back(std::make_unique<MetaspaceDecoder>(field));
+  } else if (type == "WordPiece") {
+    steps_.push_back(std::make_unique<WordPieceDecoder>(field));
+  } else if (type == "BPEDecoder") {
+    steps_.push_back(std::make_unique<BpeDecoder>(field));
   } else if (type == "Strip") {
     steps_.push_back(std::make_unique<StripDecoder>(field));
   } else {

@@ -19,7 +19,7 @@ class DecoderStep {
 class Decoder {
  public:
   // `field` may be absent: tokens are then joined by spaces. UserError for any type but ByteLevel,
-  // ByteFallback, Fuse, Replace, Strip and Sequence.
+  // ByteFallback, Fuse, Metaspace, WordPiece, BPEDecoder, Replace, Strip and Sequence.
   explicit Decoder(const std::optional<JsonNode>& field);
 
   // The text of a token does not depend on its neighbours: concatenating the tokens' bytes is all

@@ -7,12 +7,31 @@
 #include "stretto/base/printable.h"
 #include "stretto/model/tokenizer/byte_level.h"
 #include "stretto/model/tokenizer/pattern.h"
+#include "stretto/model/tokenizer/precompiled.h"
 #include "stretto/model/tokenizer/unicode_data.h"
 #include "stretto/model/tokenizer/unicode_normalize.h"
 #include "stretto/model/tokenizer/utf8.h"
 
 namespace stretto::tokenization {
 namespace {
+
+template <typename Visit>
+void for_each_code_point(std::string_view text, Visit visit) {
+  while (!text.empty()) {
+    const Utf8Step step = next_utf8(text);
+    visit(step.code_point);
+    text.remove_prefix(step.length);
+  }
+}
+
+template <typename Keep>
+std::string filtered(std::string_view text, Keep keep) {
+  std::string out;
+  for_each_code_point(text, [&](char32_t c) {
+    if (keep(c)) append_utf8(out, c);
+  });
+  return out;
+}
 
 class UnicodeForm : public Normalizer {
  public:
@@ -27,11 +46,7 @@ class Lowercase : public Normalizer {
  public:
   std::string apply(std::string_view text) const override {
     std::string out;
-    while (!text.empty()) {
-      const Utf8Step step = next_utf8(text);
-      append_lowercase(out, step.code_point);
-      text.remove_prefix(step.length);
-    }
+    for_each_code_point(text, [&](char32_t c) { append_lowercase(out, c); });
     return out;
   }
 };
@@ -86,6 +101,80 @@ class ByteLevelNormalizer : public Normalizer {
   }
 };
 
+class StripAccents : public Normalizer {
+ public:
+  std::string apply(std::string_view text) const override {
+    return filtered(text, [](char32_t c) { return !is_mark(c); });
+  }
+};
+
+// What BERT's own tokenizer did to a text.
+class BertNormalizer : public Normalizer {
+ public:
+  explicit BertNormalizer(const JsonNode& field)
+      : cleans_(field.flag_or("clean_text", true)),
+        spaces_ideographs_(field.flag_or("handle_chinese_chars", true)),
+        lowercases_(field.flag_or("lowercase", true)),
+        strips_accents_(field.flag_or("strip_accents", lowercases_)) {}
+
+  std::string apply(std::string_view text) const override {
+    std::string out(text);
+    if (cleans_) out = cleaned(out);
+    if (spaces_ideographs_) out = with_spaced_ideographs(out);
+    if (strips_accents_) {
+      out = filtered(normalize(out, NormalForm::kNfd), [](char32_t c) { return !is_accent(c); });
+    }
+    return lowercases_ ? Lowercase().apply(out) : out;
+  }
+
+ private:
+  static std::string cleaned(std::string_view text) {
+    std::string out;
+    for_each_code_point(text, [&](char32_t c) {
+      if (c == 0 || c == 0xFFFD || is_control(c)) return;
+      append_utf8(out, is_whitespace(c) ? U' ' : c);
+    });
+    return out;
+  }
+  static bool is_ideograph(char32_t c) {
+    const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
+    return in(0x4E00, 0x9FFF) || in(0x3400, 0x4DBF) || in(0x20000, 0x2A6DF) ||
+           in(0x2A700, 0x2B73F) || in(0x2B740, 0x2B81F) || in(0x2B920, 0x2CEAF) ||
+           in(0xF900, 0xFAFF) || in(0x2F800, 0x2FA1F);
+  }
+  static std::string with_spaced_ideographs(std::string_view text) {
+    std::string out;
+    for_each_code_point(text, [&](char32_t c) {
+      const bool spaced = is_ideograph(c);
+      if (spaced) out += ' ';
+      append_utf8(out, c);
+      if (spaced) out += ' ';
+    });
+    return out;
+  }
+
+  bool cleans_, spaces_ideographs_, lowercases_, strips_accents_;
+};
+
+// SentencePiece's own, before its tables had one: controls go, odd spaces become spaces.
+class Nmt : public Normalizer {
+ public:
+  std::string apply(std::string_view text) const override {
+    std::string out;
+    for_each_code_point(text, [&](char32_t c) {
+      const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
+      if (in(0x01, 0x08) || c == 0x0B || in(0x0E, 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) {
+        return;
+      }
+      const bool is_space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                            in(0x200B, 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                            c == 0xFEFF || c == 0xFFFD;
+      append_utf8(out, is_space ? U' ' : c);
+    });
+    return out;
+  }
+};
+
 class NormalizerSequence : public Normalizer {
  public:
   explicit NormalizerSequence(const JsonNode& field) {
@@ -117,6 +206,10 @@ std::unique_ptr<const Normalizer> parse_normalizer(const JsonNode& field) {
     return std::make_unique<Strip>(field.at("strip_left").flag(), field.at("strip_right").flag());
   }
   if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
+  if (type == "StripAccents") return std::make_unique<StripAccents>();
+  if (type == "BertNormalizer") return std::make_unique<BertNormalizer>(field);
+  if (type == "Nmt") return std::make_unique<Nmt>();
+  if (type == "Precompiled") return std::make_unique<Precompiled>(field);
   if (type == "Sequence") return std::make_unique<NormalizerSequence>(field);
   field.at("type").fail(fmt::format("normalizer '{}' is not supported", printable(type)));
 }

@@ -16,8 +16,8 @@ class Normalizer {
   virtual std::string apply(std::string_view text) const = 0;  // valid UTF-8 in and out
 };
 
-// NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, ByteLevel and Sequence; UserError for
-// any other type.
+// NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents, ByteLevel,
+// BertNormalizer, Nmt, Precompiled and Sequence; UserError for any other type.
 std::unique_ptr<const Normalizer> parse_normalizer(const JsonNode& field);
 
 }  // namespace stretto::tokenization

@@ -14,6 +14,14 @@ int parse_sequence(const JsonNode& field) {
   return name == "A" ? 0 : 1;
 }
 
+// The id of ["[CLS]", 101].
+std::vector<int> pair_id(const JsonNode& field, const std::function<bool(int)>& token_exists) {
+  const auto items = field.items();
+  if (items.size() != 2) field.fail("need a token and its id");
+  if (!token_exists(items[1].token_id())) items[1].fail("no token has this id");
+  return {items[1].token_id()};
+}
+
 }  // namespace
 
 PostProcessor::PostProcessor(const std::optional<JsonNode>& field,
@@ -26,6 +34,17 @@ void PostProcessor::parse(const JsonNode& field, const TokenExists& token_exists
   if (type == "ByteLevel") return;
   if (type == "Sequence") {
     for (const JsonNode& item : field.at("processors").items()) parse(item, token_exists);
+    return;
+  }
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    const std::vector<int> cls = pair_id(field.at("cls"), token_exists);
+    const std::vector<int> sep = pair_id(field.at("sep"), token_exists);
+    Template single = {{-1, cls}, {0, {}}, {-1, sep}};
+    Template pair = single;
+    if (type == "RobertaProcessing") pair.push_back({-1, sep});
+    pair.push_back({1, {}});
+    pair.push_back({-1, sep});
+    steps_.push_back({std::move(single), std::move(pair)});
     return;
   }
   if (type != "TemplateProcessing") {

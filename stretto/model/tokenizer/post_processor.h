@@ -1,5 +1,6 @@
 // The `post_processor` of a tokenizer.json: special tokens around the ids of a text
-// (TemplateProcessing). ByteLevel, which only moves offsets in the reference, changes nothing here.
+// (TemplateProcessing, BertProcessing, RobertaProcessing). ByteLevel, which only moves offsets in
+// the reference, changes nothing here.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,7 @@ namespace stretto::tokenization {
 class PostProcessor {
  public:
   // `field` may be absent; `token_exists(id)` says whether an id of a template is known. UserError
-  // for any type but ByteLevel, TemplateProcessing and Sequence.
+  // for any type but these and Sequence.
   PostProcessor(const std::optional<JsonNode>& field, const std::function<bool(int)>& token_exists);
 
   std::vector<int> apply(std::vector<int> ids, bool add_special_tokens) const;

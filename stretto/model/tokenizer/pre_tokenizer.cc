@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "stretto/base/printable.h"
@@ -148,26 +149,129 @@ class Split : public PreTokenizer {
   bool invert_;
 };
 
-class Digits : public PreTokenizer {
+// Splits at single characters that a test picks.
+class CharacterSplit : public PreTokenizer {
  public:
-  explicit Digits(const JsonNode& field)
-      : behavior_(field.flag_or("individual_digits", false) ? Behavior::kIsolated
-                                                            : Behavior::kContiguous) {}
+  using Test = std::function<bool(char32_t)>;
+  CharacterSplit(Test test, Behavior behavior) : test_(std::move(test)), behavior_(behavior) {}
 
   void apply(Pieces& pieces) const override {
     split_each(pieces, [this](std::string_view text) {
-      std::vector<Span> numerals;
+      std::vector<Span> matches;
       for (std::size_t at = 0; at < text.size();) {
         const Utf8Step step = next_utf8(text.substr(at));
-        if (is_numeric(step.code_point)) numerals.push_back({at, at + step.length});
+        if (test_(step.code_point)) matches.push_back({at, at + step.length});
         at += step.length;
       }
-      return resolve(segments(numerals, text.size()), behavior_);
+      return resolve(segments(matches, text.size()), behavior_);
     });
   }
 
  private:
+  Test test_;
   Behavior behavior_;
+};
+
+std::unique_ptr<const PreTokenizer> parse_digits(const JsonNode& field) {
+  bool alone = field.flag_or("individual_digits", false);
+  return std::make_unique<CharacterSplit>(is_numeric,
+                                          alone ? Behavior::kIsolated : Behavior::kContiguous);
+}
+
+std::unique_ptr<const PreTokenizer> parse_punctuation(const JsonNode& field) {
+  const auto behavior = field.find("behavior");
+  return std::make_unique<CharacterSplit>(
+      is_punctuation, behavior ? parse_behavior(*behavior) : Behavior::kIsolated);
+}
+
+std::unique_ptr<const PreTokenizer> parse_delimiter(const JsonNode& field) {
+  const std::string& text = field.at("delimiter").text();
+  if (text.empty() || utf8_length(text.front()) != text.size()) {
+    field.at("delimiter").fail("need one character");
+  }
+  const char32_t delimiter = first_code_point(text);
+  return std::make_unique<CharacterSplit>([delimiter](char32_t c) { return c == delimiter; },
+                                          Behavior::kRemoved);
+}
+
+// Runs of word characters, and of what is neither that nor white space.
+class Whitespace : public PreTokenizer {
+ public:
+  void apply(Pieces& pieces) const override {
+    split_each(pieces, [](std::string_view text) {
+      std::vector<Span> out;
+      int before = 0;
+      for (std::size_t at = 0; at < text.size();) {
+        const Utf8Step step = next_utf8(text.substr(at));
+        const int kind = is_whitespace(step.code_point) ? 0 : is_word(step.code_point) ? 1 : 2;
+        if (kind != 0 && kind == before) {
+          out.back().end = at + step.length;
+        } else if (kind != 0) {
+          out.push_back({at, at + step.length});
+        }
+        before = kind;
+        at += step.length;
+      }
+      return out;
+    });
+  }
+};
+
+class Bert : public PreTokenizer {
+ public:
+  void apply(Pieces& pieces) const override {
+    spaces_.apply(pieces);
+    punctuation_.apply(pieces);
+  }
+
+ private:
+  CharacterSplit spaces_{is_whitespace, Behavior::kRemoved};
+  CharacterSplit punctuation_{is_punctuation, Behavior::kIsolated};
+};
+
+// SentencePiece's: spaces become a visible character, which begins words.
+class Metaspace : public PreTokenizer {
+ public:
+  explicit Metaspace(const JsonNode& field)
+      : options_(parse_metaspace(field)), splits_(field.flag_or("split", true)) {}
+
+  void apply(Pieces& pieces) const override {
+    const std::string& mark = options_.replacement;
+    Pieces out{.text = {}, .spans = {}, .is_first = pieces.is_first};
+    for (const Span& piece : pieces.spans) {
+      const auto text = std::string_view(pieces.text).substr(piece.begin, piece.end - piece.begin);
+      const std::size_t begin = out.text.size();
+      if (prepends_to(text, pieces.is_first && piece.begin == 0)) out.text += mark;
+      for (const char c : text) {
+        if (c == ' ') {
+          out.text += mark;
+        } else {
+          out.text += c;
+        }
+      }
+      out.spans.push_back({begin, out.text.size()});
+    }
+    pieces = std::move(out);
+    if (!splits_) return;
+    split_each(pieces, [&](std::string_view text) {
+      std::vector<Span> marks;
+      for (std::size_t at = text.find(mark); at != text.npos;
+           at = text.find(mark, at + mark.size())) {
+        marks.push_back({at, at + mark.size()});
+      }
+      return merge_with_next(segments(marks, text.size()));
+    });
+  }
+
+ private:
+  bool prepends_to(std::string_view text, bool is_first) const {
+    if (text.starts_with(options_.replacement) || text.starts_with(' ')) return false;
+    return options_.prepend == MetaspaceOptions::Prepend::kAlways ||
+           (options_.prepend == MetaspaceOptions::Prepend::kFirst && is_first);
+  }
+
+  MetaspaceOptions options_;
+  bool splits_;
 };
 
 class ByteLevel : public PreTokenizer {
@@ -189,7 +293,7 @@ class ByteLevel : public PreTokenizer {
 
  private:
   static void prefix_spaces(Pieces& pieces) {
-    Pieces out;
+    Pieces out{.text = {}, .spans = {}, .is_first = pieces.is_first};
     for (const Span& piece : pieces.spans) {
       const std::size_t begin = out.text.size();
       if (pieces.text[piece.begin] != ' ') out.text += ' ';
@@ -231,11 +335,48 @@ class PreTokenizerSequence : public PreTokenizer {
 
 }  // namespace
 
+MetaspaceOptions parse_metaspace(const JsonNode& field) {
+  MetaspaceOptions options{.replacement = field.at("replacement").text()};
+  const std::string& mark = options.replacement;
+  if (mark.empty() || utf8_length(mark.front()) != mark.size()) {
+    field.at("replacement").fail("need one character");
+  }
+  using Prepend = MetaspaceOptions::Prepend;
+  const bool adds = field.flag_or("add_prefix_space", true);  // files of older date
+  const auto scheme = field.find("prepend_scheme");
+  if (!scheme) {
+    options.prepend = adds ? Prepend::kAlways : Prepend::kNever;
+    return options;
+  }
+  const std::string& name = scheme->text();
+  if (name == "always") {
+    options.prepend = Prepend::kAlways;
+  } else if (name == "first") {
+    options.prepend = Prepend::kFirst;
+  } else if (name == "never") {
+    options.prepend = Prepend::kNever;
+  } else {
+    scheme->fail(fmt::format("'{}' is not known, need always, first or never", printable(name)));
+  }
+  if (!adds && options.prepend != Prepend::kNever) {
+    scheme->fail(fmt::format("'{}' contradicts add_prefix_space, which is false", name));
+  }
+  return options;
+}
+
 std::unique_ptr<const PreTokenizer> parse_pre_tokenizer(const JsonNode& field) {
   const std::string type = field.type();
   if (type == "ByteLevel") return std::make_unique<ByteLevel>(field);
   if (type == "Split") return std::make_unique<Split>(field);
-  if (type == "Digits") return std::make_unique<Digits>(field);
+  if (type == "Digits") return parse_digits(field);
+  if (type == "Metaspace") return std::make_unique<Metaspace>(field);
+  if (type == "Punctuation") return parse_punctuation(field);
+  if (type == "Whitespace") return std::make_unique<Whitespace>();
+  if (type == "WhitespaceSplit") {
+    return std::make_unique<CharacterSplit>(is_whitespace, Behavior::kRemoved);
+  }
+  if (type == "BertPreTokenizer") return std::make_unique<Bert>();
+  if (type == "CharDelimiterSplit") return parse_delimiter(field);
   if (type == "Sequence") return std::make_unique<PreTokenizerSequence>(field);
   field.at("type").fail(fmt::format("pre-tokenizer '{}' is not supported", printable(type)));
 }

@@ -2,6 +2,7 @@
 // cross, and, for byte-level models, rewrites them in the byte-level alphabet.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +16,16 @@ namespace stretto::tokenization {
 struct Pieces {
   std::string text;
   std::vector<Span> spans;
+  bool is_first = true;  // nothing of the input stands before the text
 };
+
+// Of the Metaspace pre-tokenizer and decoder.
+struct MetaspaceOptions {
+  enum class Prepend : std::uint8_t { kAlways, kFirst, kNever };  // to which pieces
+  std::string replacement;                                        // of a space; one character
+  Prepend prepend = Prepend::kAlways;
+};
+MetaspaceOptions parse_metaspace(const JsonNode& field);
 
 class PreTokenizer {
  public:
@@ -23,7 +33,8 @@ class PreTokenizer {
   virtual void apply(Pieces& pieces) const = 0;
 };
 
-// ByteLevel, Split, Digits and Sequence; UserError for any other type.
+// ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer,
+// CharDelimiterSplit and Sequence; UserError for any other type.
 std::unique_ptr<const PreTokenizer> parse_pre_tokenizer(const JsonNode& field);
 
 }  // namespace stretto::tokenization

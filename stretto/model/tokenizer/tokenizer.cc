@@ -43,10 +43,10 @@ std::string json_path(const std::string& where, const char* name) {
 }  // namespace
 
 Tokenizer::Impl::Impl(const JsonNode& file, const std::optional<JsonNode>& config)
-    : model(checked_model(file)),
+    : model(parse_piece_model(checked_model(file))),
       normalizer(optional_normalizer(file.find("normalizer"))),
       pre_tokenizer(optional_pre_tokenizer(file.find("pre_tokenizer"))),
-      added(file.find("added_tokens"), model.vocabulary(), normalizer.get()),
+      added(file.find("added_tokens"), model->vocabulary(), normalizer.get()),
       post_processor(file.find("post_processor"), [this](int id) { return token(id).has_value(); }),
       decoder(file.find("decoder")),
       bos_id(configured_id(config, "bos_token")),
@@ -64,12 +64,12 @@ std::optional<int> Tokenizer::Impl::configured_id(const std::optional<JsonNode>&
 
 std::optional<int> Tokenizer::Impl::id(std::string_view token) const {
   const auto id = added.id(token);
-  return id ? id : model.vocabulary().id(token);
+  return id ? id : model->vocabulary().id(token);
 }
 
 std::optional<std::string_view> Tokenizer::Impl::token(int id) const {
   if (const auto* token = added.find(id)) return token->normalized_content;
-  return model.vocabulary().token(id);
+  return model->vocabulary().token(id);
 }
 
 bool Tokenizer::Impl::is_special(int id) const {
@@ -87,22 +87,26 @@ std::optional<std::string_view> Tokenizer::Impl::visible_token(int id,
   return token(id);
 }
 
-void Tokenizer::Impl::encode_normalized(std::string_view text, std::vector<int>& ids) const {
-  tokenization::Pieces pieces{std::string(text), {{0, text.size()}}};
+void Tokenizer::Impl::encode_normalized(std::string_view text, bool is_first,
+                                        std::vector<int>& ids) const {
+  tokenization::Pieces pieces{std::string(text), {{0, text.size()}}, is_first};
   if (pre_tokenizer) pre_tokenizer->apply(pieces);
   for (const auto& [begin, end] : pieces.spans) {
-    model.tokenize(std::string_view(pieces.text).substr(begin, end - begin), ids);
+    model->tokenize(std::string_view(pieces.text).substr(begin, end - begin), ids);
   }
 }
 
-void Tokenizer::Impl::encode_text(std::string_view text, std::vector<int>& ids) const {
+void Tokenizer::Impl::encode_text(std::string_view text, bool is_first,
+                                  const EncodeOptions& options, std::vector<int>& ids) const {
   const auto normalized = normalizer ? normalizer->apply(text) : std::string(text);
-  for (const auto& [begin, end, id] : added.split_normalized(normalized)) {
+  for (const auto& [begin, end, id] :
+       added.split_normalized(normalized, options.split_special_tokens)) {
     if (begin == end) continue;
     if (id >= 0) {
       ids.push_back(id);
     } else {
-      encode_normalized(std::string_view(normalized).substr(begin, end - begin), ids);
+      encode_normalized(std::string_view(normalized).substr(begin, end - begin),
+                        is_first && begin == 0, ids);
     }
   }
 }
@@ -139,7 +143,7 @@ Tokenizer Tokenizer::parse(std::string_view tokenizer_json, std::string_view con
   return Tokenizer(std::make_shared<const Impl>(JsonNode(file, path + ": "), config_field));
 }
 
-std::vector<int> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+std::vector<int> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
     throw UserError(fmt::format("text of {} bytes, at most {} can be tokenized at once",
                                 text.size(), kMaxTextBytes));
@@ -150,15 +154,15 @@ std::vector<int> Tokenizer::encode(std::string_view text, bool add_special_token
     text = repaired;
   }
   std::vector<int> ids;
-  for (const auto& [begin, end, id] : impl_->added.split_raw(text)) {
+  for (const auto& [begin, end, id] : impl_->added.split_raw(text, options.split_special_tokens)) {
     if (begin == end) continue;
     if (id >= 0) {
       ids.push_back(id);
     } else {
-      impl_->encode_text(text.substr(begin, end - begin), ids);
+      impl_->encode_text(text.substr(begin, end - begin), begin == 0, options, ids);
     }
   }
-  return impl_->post_processor.apply(std::move(ids), add_special_tokens);
+  return impl_->post_processor.apply(std::move(ids), options.add_special_tokens);
 }
 
 std::string Tokenizer::decode(std::span<const int> ids, bool skip_special_tokens) const {
@@ -185,14 +189,14 @@ std::optional<std::string> Tokenizer::id_to_token(int id) const {
 bool Tokenizer::is_special(int id) const { return impl_->is_special(id); }
 
 int Tokenizer::vocab_size() const {
-  const auto& vocabulary = impl_->model.vocabulary();
+  const auto& vocabulary = impl_->model->vocabulary();
   const auto is_new = [&](const auto& entry) { return !vocabulary.id(entry.second.content); };
   const auto& added = impl_->added.by_id();
   return vocabulary.size() + static_cast<int>(std::count_if(added.begin(), added.end(), is_new));
 }
 
 int Tokenizer::id_limit() const {
-  return std::max(impl_->model.vocabulary().id_limit(), impl_->added.id_limit());
+  return std::max(impl_->model->vocabulary().id_limit(), impl_->added.id_limit());
 }
 
 std::optional<int> Tokenizer::bos_id() const { return impl_->bos_id; }

@@ -1,5 +1,6 @@
-// Text to token ids and back, exactly as the Hugging Face `tokenizers` library does it for
-// byte-level BPE models (GPT-2, Llama-3, Qwen2 and kin). Comes before the model's embedding and
+// Text to token ids and back, exactly as the Hugging Face `tokenizers` library does it: byte-level
+// BPE (GPT-2, Llama-3, Qwen2 and kin), BPE and Unigram of SentencePiece (Llama-2, Mistral, T5),
+// WordPiece (BERT). Comes before the model's embedding and
 // after its sampler; reads nothing but tokenizer.json and tokenizer_config.json. The way of a text:
 // added tokens are cut out, the rest is normalised, split into pieces, and each piece merged into
 // ids; the post-processor puts special tokens around the result.
@@ -15,6 +16,14 @@
 
 namespace stretto {
 
+struct EncodeOptions {
+  // What the post-processor puts around a text, such as its begin token.
+  bool add_special_tokens = true;
+  // Special tokens that the text spells out are taken as ordinary text: what users write can then
+  // never become one. The name is that of the Hugging Face library.
+  bool split_special_tokens = false;
+};
+
 // Immutable once loaded and safe to share between threads; copies share the tables.
 class Tokenizer {
  public:
@@ -29,10 +38,8 @@ class Tokenizer {
   static Tokenizer parse(std::string_view tokenizer_json, std::string_view config_json,
                          const std::string& where);
 
-  // Invalid UTF-8 counts as U+FFFD, one per maximal invalid subpart. Without `add_special_tokens`
-  // the post-processor adds none; special tokens written out in the text are recognised in either
-  // case. UserError for more than 1 GiB.
-  std::vector<int> encode(std::string_view text, bool add_special_tokens = true) const;
+  // Invalid UTF-8 counts as U+FFFD, one per maximal invalid subpart. UserError for more than 1 GiB.
+  std::vector<int> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   // Always valid UTF-8. Ids that no token has (padding of the model's vocabulary) stand for
   // nothing; UserError for negative ones.

@@ -1,5 +1,6 @@
 // What a user loses when these fail: a broken tokenizer file crashes the program or, worse, loads
 // and gives wrong ids.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -48,7 +49,7 @@ const Json kRemoved(Json::value_t::discarded);
 TEST(TokenizerErrors, TheUnchangedFileLoads) {
   const Tokenizer tokenizer = parse(small_tokenizer());
   EXPECT_EQ(tokenizer.encode("aba"), (std::vector<int>{4, 3}));
-  EXPECT_EQ(tokenizer.encode("abxba", false), (std::vector<int>{2, 1, 0}));
+  EXPECT_EQ(tokenizer.encode("abxba", {.add_special_tokens = false}), (std::vector<int>{2, 1, 0}));
 }
 
 TEST(TokenizerErrors, MissingOrWrongFields) {
@@ -57,7 +58,7 @@ TEST(TokenizerErrors, MissingOrWrongFields) {
   expect_refused("/model/merges", kRemoved, {"model.merges", "missing"});
   expect_refused("/model/merges", "ab", {"model.merges", "array"});
   expect_refused("/model/vocab", Json::array(), {"model.vocab", "object"});
-  expect_refused("/model/type", "Unigram", {"model.type", "Unigram"});
+  expect_refused("/model/type", "CharLevel", {"model.type", "CharLevel", "'Unigram'"});
   expect_refused("/model/dropout", 0.5, {"model.dropout"});
   expect_refused("/model/byte_fallback", 1, {"model.byte_fallback", "true or false"});
   expect_refused("/model/unk_token", 3, {"model.unk_token", "string"});
@@ -88,11 +89,10 @@ TEST(TokenizerErrors, Ids) {
 }
 
 TEST(TokenizerErrors, UnknownComponents) {
-  expect_refused("/normalizer/type", "Precompiled", {"normalizer.type", "Precompiled"});
-  expect_refused("/pre_tokenizer/type", "Metaspace", {"pre_tokenizer.type", "Metaspace"});
-  expect_refused("/post_processor/type", "RobertaProcessing",
-                 {"post_processor.type", "RobertaProcessing"});
-  expect_refused("/decoder/type", "WordPiece", {"decoder.type", "WordPiece"});
+  expect_refused("/normalizer/type", "Odd", {"normalizer.type", "Odd"});
+  expect_refused("/pre_tokenizer/type", "Odd", {"pre_tokenizer.type", "Odd"});
+  expect_refused("/post_processor/type", "Odd", {"post_processor.type", "Odd"});
+  expect_refused("/decoder/type", "Odd", {"decoder.type", "Odd"});
   expect_refused("/decoder", Json::object(), {"decoder.type", "missing"});
   expect_refused("/pre_tokenizer",
                  Json::parse(R"({"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"})"),
@@ -103,6 +103,47 @@ TEST(TokenizerErrors, UnknownComponents) {
   expect_refused("/pre_tokenizer",
                  Json::parse(R"({"type":"Sequence","pretokenizers":[{"type":"No\nSuch"}]})"),
                  {"pre_tokenizer.pretokenizers[0].type", "No\\x0aSuch"});
+}
+
+TEST(TokenizerErrors, ComponentsOfOtherFamilies) {
+  const auto refused = [](const char* field, const char* json, std::vector<std::string> says) {
+    SCOPED_TRACE(json);
+    expect_refused(field, Json::parse(json), says);
+  };
+  refused("/pre_tokenizer", R"({"type":"Metaspace"})", {"pre_tokenizer.replacement", "missing"});
+  refused("/pre_tokenizer", R"({"type":"Metaspace","replacement":"ab"})", {"replacement", "one"});
+  refused("/pre_tokenizer", R"({"type":"Metaspace","replacement":"_","prepend_scheme":"odd"})",
+          {"pre_tokenizer.prepend_scheme", "odd"});
+  refused("/pre_tokenizer",
+          R"({"type":"Metaspace","replacement":"_","prepend_scheme":"first",
+              "add_prefix_space":false})",
+          {"pre_tokenizer.prepend_scheme", "add_prefix_space"});
+  refused("/pre_tokenizer", R"({"type":"Punctuation","behavior":"Odd"})", {"behavior", "Odd"});
+  refused("/pre_tokenizer", R"({"type":"CharDelimiterSplit","delimiter":""})", {"delimiter"});
+  refused("/post_processor", R"({"type":"BertProcessing","sep":["a",0]})", {"cls", "missing"});
+  refused("/post_processor", R"({"type":"BertProcessing","sep":["a",99],"cls":["a",0]})",
+          {"post_processor.sep[1]", "id"});
+  refused("/decoder", R"({"type":"BPEDecoder","suffix":""})", {"decoder.suffix", "empty"});
+  for (const char* map : {"", "A", "AAAA", "/////w==", "BAAAAAAAAAA*", "CAAAAAAAAAA="}) {
+    refused("/normalizer",
+            fmt::format(R"({{"type":"Precompiled","precompiled_charsmap":"{}"}})", map).c_str(),
+            {"normalizer.precompiled_charsmap"});
+  }
+  refused("/model", R"({"type":"Unigram","vocab":{"a":0}})", {"model.vocab", "list"});
+  refused("/model", R"({"type":"Unigram","vocab":[["a",0],["b"]]})", {"model.vocab[1]", "score"});
+  refused("/model", R"({"type":"Unigram","vocab":[["a",0]],"unk_id":1})", {"model.unk_id"});
+  refused("/model", R"({"type":"WordPiece","vocab":[]})", {"model.vocab", "object"});
+}
+
+TEST(TokenizerErrors, UnknownPartsWithoutTheirToken) {
+  for (const char* model :
+       {R"({"type":"Unigram","vocab":[["a",0]]})", R"({"type":"WordPiece","vocab":{"a":0}})",
+        R"({"type":"WordLevel","vocab":{"a":0}})"}) {
+    SCOPED_TRACE(model);
+    const auto tokenizer = Tokenizer::parse(fmt::format(R"({{"model":{}}})", model), "", "DIR");
+    EXPECT_EQ(tokenizer.encode("a"), std::vector<int>{0});
+    expect_user_error([&] { tokenizer.encode("x"); }, {"DIR/tokenizer.json: model.unk_"});
+  }
 }
 
 TEST(TokenizerErrors, TemplatesThatCannotBeFilled) {
@@ -128,7 +169,7 @@ TEST(TokenizerErrors, UnknownCharacterWithoutItsToken) {
   Json json = small_tokenizer();
   json["model"]["unk_token"] = "<unk>";
   const Tokenizer tokenizer = parse(json);
-  EXPECT_EQ(tokenizer.encode("ab", false), (std::vector<int>{2}));
+  EXPECT_EQ(tokenizer.encode("ab", {.add_special_tokens = false}), (std::vector<int>{2}));
   expect_user_error([&] { tokenizer.encode("x"); },
                     {"DIR/tokenizer.json: model.unk_token", "<unk>"});
 }

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "stretto/model/tokenizer/added_tokens.h"
-#include "stretto/model/tokenizer/bpe_model.h"
 #include "stretto/model/tokenizer/decoder.h"
 #include "stretto/model/tokenizer/json_node.h"
 #include "stretto/model/tokenizer/normalizer.h"
+#include "stretto/model/tokenizer/piece_model.h"
 #include "stretto/model/tokenizer/post_processor.h"
 #include "stretto/model/tokenizer/pre_tokenizer.h"
 #include "stretto/model/tokenizer/tokenizer.h"
@@ -21,8 +21,10 @@ namespace stretto {
 struct Tokenizer::Impl {
   Impl(const tokenization::JsonNode& file, const std::optional<tokenization::JsonNode>& config);
 
-  void encode_text(std::string_view text, std::vector<int>& ids) const;
-  void encode_normalized(std::string_view text, std::vector<int>& ids) const;
+  // `is_first`: nothing of the input stands before the text.
+  void encode_text(std::string_view text, bool is_first, const EncodeOptions& options,
+                   std::vector<int>& ids) const;
+  void encode_normalized(std::string_view text, bool is_first, std::vector<int>& ids) const;
 
   // The token as decoding sees it: of added tokens the normalised form. Nothing where no token has
   // the id.
@@ -37,7 +39,7 @@ struct Tokenizer::Impl {
   std::optional<int> configured_id(const std::optional<tokenization::JsonNode>& config,
                                    const char* name) const;
 
-  tokenization::BpeModel model;
+  std::unique_ptr<const tokenization::PieceModel> model;
   std::unique_ptr<const tokenization::Normalizer>
       normalizer;  // null where the file has none, as below
   std::unique_ptr<const tokenization::PreTokenizer> pre_tokenizer;

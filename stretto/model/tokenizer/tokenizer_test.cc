@@ -46,7 +46,8 @@ TEST_P(Vectors, EqualTheReference) {
     const std::string text = vector["text"];
     const std::string shown = vector.value("shown", text);
     EXPECT_EQ(tokenizer.encode(input), ids);
-    EXPECT_EQ(tokenizer.encode(input, false), vector.value("plain", ids));
+    EXPECT_EQ(tokenizer.encode(input, {.add_special_tokens = false}), vector.value("plain", ids));
+    EXPECT_EQ(tokenizer.encode(input, {.split_special_tokens = true}), vector.value("split", ids));
     EXPECT_EQ(tokenizer.decode(ids), text);
     EXPECT_EQ(tokenizer.decode(ids, false), shown);
     EXPECT_EQ(streamed(tokenizer, ids, true), text);
@@ -54,7 +55,8 @@ TEST_P(Vectors, EqualTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Styles, Vectors, testing::Values("gpt2", "llama3", "qwen2"),
+INSTANTIATE_TEST_SUITE_P(Styles, Vectors,
+                         testing::Values("gpt2", "llama3", "qwen2", "metaspace", "unigram", "bert"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Checkpoint, GoldenPromptsAndContinuations) {
@@ -163,7 +165,7 @@ TEST(Tokenizer, LongLines) {
     for (const char* unit : {"a", " ", "\n", "\xCC\x81\xCC\xA3", "字", "=", "1"}) {
       std::string text;
       while (text.size() < (1 << 17)) text += unit;
-      const auto ids = tokenizer.encode(text, false);
+      const auto ids = tokenizer.encode(text, {.add_special_tokens = false});
       EXPECT_GE(tokenizer.decode(ids).size(), text.size() / 2) << style << " " << unit;
     }
   }

@@ -70,6 +70,50 @@ constexpr auto kNewLower = std::to_array<LowerRange>({
     {0x16EA0, 0x16EB8, 0x1B},
 });
 
+// Marks and punctuation that the reference's tables lack: those of BERT's normaliser and of
+// Punctuation stand at Unicode 8, those of StripAccents at Unicode 9. Between the ends of a range
+// nothing of its kind is older.
+struct CodePoints {
+  char32_t first;
+  char32_t last;
+};
+constexpr auto kAccentsSinceUnicode8 = std::to_array<CodePoints>(
+    {{0x5C8, 0x5C9},     {0x7FD, 0x7FD},     {0x897, 0x8E1},     {0x9FE, 0x9FE},
+     {0xAFA, 0xAFF},     {0xB53, 0xB55},     {0xC04, 0xC3C},     {0xD00, 0xD00},
+     {0xD3B, 0xD3C},     {0xD81, 0xD81},     {0xEBA, 0xEBA},     {0xECE, 0xECE},
+     {0x180F, 0x1886},   {0x1ABF, 0x1AF0},   {0x1DF6, 0x1DFB},   {0xA82C, 0xA82C},
+     {0xA8C5, 0xA8C5},   {0xA8FF, 0xA8FF},   {0xA9BD, 0xA9BD},   {0x10D24, 0x10F85},
+     {0x11070, 0x11074}, {0x110C2, 0x110C2}, {0x111C9, 0x111C9}, {0x111CF, 0x111CF},
+     {0x1123E, 0x11241}, {0x1133B, 0x1133B}, {0x113BB, 0x1145E}, {0x1182F, 0x1612F},
+     {0x16F4F, 0x16F4F}, {0x16FE4, 0x16FE4}, {0x1CF00, 0x1D128}, {0x1D25B, 0x1D25C},
+     {0x1E000, 0x1E6F5}, {0x1E944, 0x1E94A}});
+constexpr auto kMarksSinceUnicode9 = std::to_array<CodePoints>(
+    {{0x5C8, 0x5C9},     {0x7FD, 0x7FD},     {0x897, 0x8D3},     {0x9FE, 0x9FE},
+     {0xAFA, 0xAFF},     {0xB53, 0xB55},     {0xC04, 0xC3C},     {0xCF3, 0xD00},
+     {0xD3B, 0xD3C},     {0xD81, 0xD81},     {0xEBA, 0xEBA},     {0xECE, 0xECE},
+     {0x1715, 0x1715},   {0x180F, 0x180F},   {0x1ABF, 0x1AF0},   {0x1CF7, 0x1CF7},
+     {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0xA8FF, 0xA8FF},   {0x10D24, 0x10F85},
+     {0x11070, 0x11074}, {0x110C2, 0x110C2}, {0x11145, 0x11146}, {0x111C9, 0x111C9},
+     {0x111CE, 0x111CF}, {0x11241, 0x11241}, {0x1133B, 0x1133B}, {0x113B8, 0x113E2},
+     {0x1145E, 0x1145E}, {0x1182C, 0x11B67}, {0x11D31, 0x1612F}, {0x16F4F, 0x16F4F},
+     {0x16F7F, 0x16F87}, {0x16FE4, 0x16FF1}, {0x1CF00, 0x1D128}, {0x1D250, 0x1D281},
+     {0x1E08F, 0x1E6F5}});
+constexpr auto kPunctuationSinceUnicode8 = std::to_array<CodePoints>({{0x61D, 0x61D},
+                                                                      {0x9FD, 0xA76},
+                                                                      {0xC77, 0xC84},
+                                                                      {0x1B4E, 0x1B4F},
+                                                                      {0x1B7D, 0x1B7F},
+                                                                      {0x2E43, 0x2E63},
+                                                                      {0x10D6E, 0x10F89},
+                                                                      {0x113D4, 0x1145D},
+                                                                      {0x11660, 0x116B9},
+                                                                      {0x1183B, 0x11FFF},
+                                                                      {0x12FF1, 0x12FF2},
+                                                                      {0x16D6D, 0x16FE2},
+                                                                      {0x1E5FF, 0x1E95F}});
+constexpr auto kFormatsSinceUnicode8 =
+    std::to_array<CodePoints>({{0x890, 0x8E2}, {0x110CD, 0x1343F}});
+
 template <typename Range>
 const Range* find_range(std::span<const Range> ranges, char32_t code_point) {
   const auto after =
@@ -106,6 +150,31 @@ bool is_whitespace(char32_t c) {
   return in(c, 0x9, 0xD) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          in(c, 0x2000, 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
          c == 0x3000;
+}
+
+bool is_punctuation(char32_t c) {
+  if (c < 0x80) {
+    return in(c, '!', '/') || in(c, ':', '@') || in(c, '[', '`') || in(c, '{', '~');
+  }
+  if (c == 0x166D || c == 0x111C9) return true;  // were, and are no more
+  return general_category(c)[0] == 'P' && !find_range<CodePoints>(kPunctuationSinceUnicode8, c);
+}
+
+bool is_control(char32_t c) {
+  if (c == '\t' || c == '\n' || c == '\r') return false;
+  const std::string_view category = general_category(c);
+  return (category == "Cc" || category == "Cf" || category == "Co") &&
+         !find_range<CodePoints>(kFormatsSinceUnicode8, c);
+}
+
+bool is_accent(char32_t c) {
+  if (c == 0x1734 || c == kAhomConsonantSignMedialRa) return true;  // were Mn
+  return general_category(c) == "Mn" && !find_range<CodePoints>(kAccentsSinceUnicode8, c);
+}
+
+bool is_mark(char32_t c) {
+  if (c == 0x1CF2 || c == 0x1CF3) return true;  // were Mc
+  return general_category(c)[0] == 'M' && !find_range<CodePoints>(kMarksSinceUnicode9, c);
 }
 
 bool is_numeric(char32_t c) {

@@ -38,6 +38,22 @@ Vocabulary::Vocabulary(const JsonNode& vocab) {
   }
 }
 
+Vocabulary::Vocabulary(const JsonNode& vocab, const std::vector<std::string>& tokens) {
+  if (tokens.size() > kMaxTokenIds) {
+    vocab.fail(fmt::format("{} tokens, at most {}", tokens.size(), kMaxTokenIds));
+  }
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  bytes_.reserve(bytes + 1);
+  ids_.reserve(tokens.size());
+  for (const std::string& token : tokens) {
+    const char* start = bytes_.data() + bytes_.size();
+    bytes_ += token;
+    ids_[std::string_view(start, token.size())] = static_cast<int>(tokens_.size());
+    tokens_.emplace_back(start, token.size());
+  }
+}
+
 std::optional<int> Vocabulary::id(std::string_view token) const {
   const auto found = ids_.find(token);
   if (found == ids_.end()) return std::nullopt;

@@ -1,5 +1,5 @@
-// Token strings and ids of the BPE model, as `model.vocab` of a tokenizer.json lists them; ids may
-// have holes.
+// Token strings and ids of a model, as `model.vocab` of a tokenizer.json lists them; ids may have
+// holes.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,9 @@ class Vocabulary {
  public:
   // UserError for an id that is out of range or given to two tokens.
   explicit Vocabulary(const JsonNode& vocab);
+  // Of tokens whose places are their ids; of those that are spelled alike id() is the last one.
+  // UserError, naming `vocab`, where there are too many.
+  Vocabulary(const JsonNode& vocab, const std::vector<std::string>& tokens);
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
 

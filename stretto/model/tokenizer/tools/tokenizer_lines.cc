@@ -42,7 +42,8 @@ int run(const char* dir) {
       return 70;
     }
     const stretto::Json line{{"ids", ids},
-                             {"plain", tokenizer.encode(text, false)},
+                             {"plain", tokenizer.encode(text, {.add_special_tokens = false})},
+                             {"split", tokenizer.encode(text, {.split_special_tokens = true})},
                              {"text", decoded},
                              {"shown", tokenizer.decode(ids, false)}};
     std::cout << line.dump() << '\n';
