@@ -319,16 +319,17 @@ class RefusalsTest(ServeCase):
 class EndsTest(ServeCase):
     """Clients that go, servers that stop, queues that are full."""
 
-    LONG = dict(prompt="x", max_tokens=900, ignore_eos=True, temperature=1)
+    # A second for each choice, on an idle machine.
+    LONG = dict(prompt="x", max_tokens=900, n=20, ignore_eos=True, temperature=1)
 
     def quiet(self, server):
         server.until(lambda: server.metric("vllm:num_requests_running") +
                      server.metric("vllm:num_requests_waiting") == 0, "idle")
 
-    def queued(self, server, waiting):
-        """One runs, and so many wait."""
-        server.until(lambda: server.metric("vllm:num_requests_running") == 1 and
-                     server.metric("vllm:num_requests_waiting") == waiting, f"{waiting} waiting")
+    def taken(self, server, requests):
+        """So many are taken, their prompts counted, and the first one runs."""
+        server.until(lambda: server.metric("vllm:prompt_tokens_total") == 2 * requests, f"{requests} taken")
+        server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
 
     def begin(self, server, stream=True, **more):
         """A long answer under way, on a socket."""
@@ -340,16 +341,16 @@ class EndsTest(ServeCase):
 
     def test_a_client_that_goes_ends_its_request(self):
         with Server("--dtype", "float32", "--tp", 2) as server:
-            for stream in (True, False):
+            for round, stream in enumerate((True, False)):
                 socks = [self.begin(server, stream) for _ in range(5)]  # one runs, others wait
-                self.queued(server, 4)
-                ended = server.metric("vllm:request_success_total")
-                tokens = server.metric("vllm:generation_tokens_total")
+                self.taken(server, 5 * (round + 1))
                 for sock in socks:
                     sock.close()
                 self.quiet(server)
-                self.assertEqual(server.metric("vllm:request_success_total") - ended, 5)
-                self.assertLess(server.metric("vllm:generation_tokens_total") - tokens, 900)
+                self.assertEqual(server.metric("vllm:request_success_total"), 100 * (round + 1))
+            aborted = 'vllm:request_success_total{model_name="%s",finished_reason="abort"}' % os.path.basename(MODEL)
+            self.assertIn(aborted, server.call("GET", "/metrics")[2].decode())
+            self.assertLess(server.metric("vllm:generation_tokens_total"), 2 * 100 * 900 / 2)
             self.assertEqual(server.complete(prompt="x", max_tokens=3)["object"], "text_completion")
 
     def test_a_log_that_nobody_reads_holds_up_nobody(self):
@@ -372,24 +373,27 @@ class EndsTest(ServeCase):
             threads = [threading.Thread(target=ask, args=(f"r{i}",)) for i in range(3)]
             for thread in threads:
                 thread.start()
-            self.queued(server, 2)
+            self.taken(server, 3)
             self.assertEqual(sorted(server.post("/abort_requests",
                                                 {"request_ids": ["r0", "cmpl-r1", "r2", "no"]})[1]["aborted"]),
                              ["cmpl-r1", "r0", "r2"])
             for thread in threads:
                 thread.join()
             for status, answer in answers.values():
-                self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "abort"))
+                self.assertEqual((status, answer["choices"][-1]["finish_reason"]), (200, "abort"))
             self.quiet(server)
 
     def test_a_full_queue_says_come_again(self):
-        with Server("--dtype", "float32", "--max-queue", 2) as server:
-            socks = [self.begin(server) for _ in range(3)]
-            self.queued(server, 2)
+        with Server("--dtype", "float32", "--max-queue", 20) as server:
+            socks = [self.begin(server)]
+            self.taken(server, 1)  # 19 of its choices wait
+            self.refusal(server, {"prompt": ["a"] * 2, "n": 10}, status=429)
+            socks.append(self.begin(server, n=20 - int(server.metric("vllm:num_requests_waiting"))))
+            self.taken(server, 2)
+            server.until(lambda: server.metric("vllm:num_requests_waiting") == 20, "full")
             status, headers, data = server.call("POST", "/v1/completions", {"prompt": "x"})
             self.assertEqual((status, headers["Retry-After"]), (429, "1"), data)
             self.assertEqual(json.loads(data)["error"]["type"], "RateLimitError")
-            self.refusal(server, {"prompt": ["a"] * 3, "n": 1}, status=429)
             for sock in socks:
                 sock.close()
             self.quiet(server)
@@ -408,9 +412,9 @@ class EndsTest(ServeCase):
 
     def test_signals(self):
         for sent in (signal.SIGTERM, signal.SIGINT):
-            with Server("--dtype", "float32") as server:
+            with Server("--dtype", "float32", "--shutdown-timeout", 600) as server:
                 idle = self.enterContext(server.connect())
-                sock = self.begin(server)
+                sock = self.begin(server, n=2)
                 server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
                 server.process.send_signal(sent)
                 data = b""
@@ -430,7 +434,7 @@ class EndsTest(ServeCase):
                 data += piece
             self.assertIn(b'"finish_reason":"abort"', data)
         with Server("--dtype", "float32", "--shutdown-timeout", 600) as server:
-            self.begin(server, n=20)
+            self.begin(server)
             server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
             server.process.send_signal(signal.SIGTERM)
             server.until(lambda: self.is_refusing(server), "draining")
