@@ -21,7 +21,7 @@ struct GenerateOptions {
   std::vector<std::string> prompts;
   std::string trace;
   GenerateRequest request;
-  bool json = false, summary = false;
+  bool json = false, summary = false, split_special_tokens = false;
 };
 
 nlohmann::json to_json(const GenerateRequest& request, const GenerateResult& result) {
@@ -61,7 +61,8 @@ void generate(GenerateOptions& options) {
   for (const std::string& prompt : options.prompts) {
     if (prompt.empty()) throw UserError("--prompt is empty");
     requests.push_back(options.request);
-    requests.back().prompt = files.tokenizer.encode(prompt);
+    requests.back().prompt =
+        files.tokenizer.encode(prompt, {.split_special_tokens = options.split_special_tokens});
   }
   bool show_roles =
       options.summary && options.model.target() == Target::kCpu && options.model.dp == 1;
@@ -121,6 +122,8 @@ void add_generate_command(CLI::App& app) {
                    "text to continue; may be repeated: texts are then printed once all are there")
       ->allow_extra_args(false)
       ->required();
+  command->add_flag("--split-special-tokens", options->split_special_tokens,
+                    "special tokens that a prompt spells out are ordinary text");
   command->add_option("--max-tokens", options->request.max_tokens, "most tokens to generate")
       ->envname("STRETTO_MAX_TOKENS")
       ->capture_default_str();

@@ -22,6 +22,7 @@ struct ScoreOptions {
   ModelOptions model;
   std::string file;
   std::int64_t max_tokens_per_doc = 512;
+  bool split_special_tokens = false;
   bool json = false;
 };
 
@@ -38,7 +39,8 @@ std::vector<std::vector<int>> documents_of(const ScoreOptions& options, const Mo
   while (begin <= text.size()) {
     std::size_t end = std::min(text.find('\0', begin), text.size());
     std::vector<int> ids =
-        files.tokenizer.encode(std::string_view(text).substr(begin, end - begin));
+        files.tokenizer.encode(std::string_view(text).substr(begin, end - begin),
+                               {.split_special_tokens = options.split_special_tokens});
     ids.push_back(files.generation.eos_token_ids.front());
     if (static_cast<std::int64_t>(ids.size()) > options.max_tokens_per_doc) {
       ids.resize(static_cast<std::size_t>(options.max_tokens_per_doc));
@@ -81,6 +83,8 @@ void add_score_command(CLI::App& app) {
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 24))
       ->envname("STRETTO_MAX_TOKENS_PER_DOC")
       ->capture_default_str();
+  command->add_flag("--split-special-tokens", options->split_special_tokens,
+                    "special tokens that a document spells out are ordinary text");
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { score(*options); });
 }

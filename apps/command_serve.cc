@@ -75,12 +75,13 @@ void serve(ServeOptions& options) {
       std::chrono::milliseconds(static_cast<std::int64_t>(options.shutdown_timeout_s * 1000));
   ModelFiles files = open_model(options.model);
   activation_dtype(options.model.dtype, files.config);
-  ServingEngine engine(files, engine_options(options.model, files), options.serving);
-  Server server(files, engine, options.server);  // a port that is taken shows before the wait
+  auto engine =
+      std::make_unique<ServingEngine>(files, engine_options(options.model, files), options.serving);
+  Server server(files, *engine, options.server);  // a port that is taken shows before the wait
   say("stretto: loading {} ({} ranks, {})\n", options.model.model, options.model.num_ranks(),
       options.model.device);
-  engine.wait_until_ready();
-  say("stretto: ready, context {} tokens\n", engine.max_model_len());
+  engine->wait_until_ready();
+  say("stretto: ready, context {} tokens\n", engine->max_model_len());
   if (!options.ready_file.empty()) {
     AtomicFile file(options.ready_file);
     file.write(server.url() + "\n");
@@ -89,6 +90,7 @@ void serve(ServeOptions& options) {
   fmt::print("listening on {}\n", server.url());
   std::fflush(stdout);
   server.run();
+  engine.reset();  // what it cuts short tells the server
 }
 
 }  // namespace

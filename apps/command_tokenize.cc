@@ -21,7 +21,7 @@ namespace {
 
 struct TokenizeOptions {
   std::string model;
-  bool decode = false, json = false;
+  bool decode = false, json = false, split_special_tokens = false;
 };
 
 [[noreturn]] void bad_ids(const std::string& found) {
@@ -81,7 +81,8 @@ void tokenize(const TokenizeOptions& options) {
       return;
     }
   } else {
-    out["token_ids"] = tokenizer.encode(input);
+    out["token_ids"] =
+        tokenizer.encode(input, {.split_special_tokens = options.split_special_tokens});
     if (!options.json) {
       fmt::print("{}\n", fmt::join(out["token_ids"].get<std::vector<int>>(), " "));
       return;
@@ -100,6 +101,8 @@ void add_tokenize_command(CLI::App& app) {
       ->required()
       ->envname("STRETTO_MODEL");
   command->add_flag("--decode", options->decode, "token ids to text");
+  command->add_flag("--split-special-tokens", options->split_special_tokens,
+                    "special tokens that the text spells out are ordinary text");
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { tokenize(*options); });
 }

@@ -4,6 +4,7 @@ repository."""
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 
@@ -313,6 +314,27 @@ class StreamsTest(CliCase):
                               capture_output=True, timeout=cli_case.HANGS, cwd=ROOT)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertGreater(json.loads(done.stdout)["time_ms"], 0)
+
+
+
+class SpecialTokensTest(CliCase):
+    def test_special_tokens_as_plain_text(self):
+        """What users write becomes no special token where that is asked for."""
+        end = json.loads((pathlib.Path(MODEL) / "config.json").read_text())["eos_token_id"]
+        args = ["tokenize", "--model", MODEL]
+        ids = [self.json_of(*args, *more, stdin=b"a</s>b", keys=["token_ids"])["token_ids"]
+               for more in ((), ("--split-special-tokens",))]
+        self.assertEqual([end in i for i in ids], [True, False])
+        for i in ids:
+            self.assertIn("b", self.json_of(*args, "--decode", stdin=json.dumps(i).encode(), keys=["text"])["text"])
+        got = [json.loads(self.good("generate", "--model", MODEL, "--prompt", "a</s>b", "--max-tokens", 1, "--json",
+                                    *more).stdout)["prompt_token_ids"] for more in ((), ("--split-special-tokens",))]
+        self.assertEqual(got, ids)
+        document = self.tmp / "document"
+        document.write_text("a</s>b")
+        scored = [json.loads(self.good("score", "--model", MODEL, "--file", document, "--json", *more).stdout)["tokens"]
+                  for more in ((), ("--split-special-tokens",))]
+        self.assertEqual(scored, [len(i) for i in ids])
 
 
 if __name__ == "__main__":

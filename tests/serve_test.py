@@ -167,6 +167,14 @@ class AnswersTest(ServeCase):
         self.assertEqual((status, told["count"]), (200, len(told["tokens"])))
         self.assertEqual(len(told["token_strs"]), told["count"])
         bare = self.server.post("/tokenize", {"prompt": "naïve ☃ text", "add_special_tokens": False})[1]
+        spelled = {"prompt": "a</s>b", "add_special_tokens": False}
+        ids = [self.server.post("/tokenize", {**spelled, "split_special_tokens": split})[1]["tokens"]
+               for split in (False, True)]
+        end = json.loads((ROOT / MODEL / "config.json").read_text())["eos_token_id"]
+        self.assertEqual([end in i for i in ids], [True, False])
+        for split in (False, True):
+            usage = self.server.complete(prompt="a</s>b", max_tokens=1, split_special_tokens=split)["usage"]
+            self.assertEqual(usage["prompt_tokens"], 1 + len(ids[split]))
         self.assertEqual(self.server.post("/detokenize", {"tokens": bare["tokens"]}),
                          (200, {"prompt": "naïve ☃ text"}))
 

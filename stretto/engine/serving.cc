@@ -277,15 +277,13 @@ void ServingEngine::serve(int rank, Rank* host, Transformer& model) {
       failed = e.what();
     }
     if (!leads) continue;
-    {
-      std::lock_guard lock(mutex_);
-      running_ = nullptr;
-    }
     if (failed) {
       request->on_end(ServedRequest::End::kFailed, *failed);
     } else {
       request->on_end(serving.end(), "");
     }
+    std::lock_guard lock(mutex_);  // who sees nothing running has heard the end of everything
+    running_ = nullptr;
   }
 }
 

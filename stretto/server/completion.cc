@@ -49,7 +49,8 @@ std::vector<int> Completion::tokenize(const CompletionRequest::Prompt& prompt) c
   const auto* text = std::get_if<std::string>(&prompt);
   std::vector<int> ids = text != nullptr
                              ? context_.files.tokenizer.encode(
-                                   *text, {.add_special_tokens = request_.add_special_tokens})
+                                   *text, {.add_special_tokens = request_.add_special_tokens,
+                                           .split_special_tokens = request_.split_special_tokens})
                              : std::get<std::vector<int>>(prompt);
   if (!request_.truncate_prompt_tokens) return ids;
   const std::int64_t asked = *request_.truncate_prompt_tokens;

@@ -223,6 +223,7 @@ class RequestReader {
     out.echo = boolean("echo", false);
     out.skip_special_tokens = boolean("skip_special_tokens", true);
     out.add_special_tokens = boolean("add_special_tokens", true);
+    out.split_special_tokens = boolean("split_special_tokens", false);
     out.return_token_ids = boolean("return_token_ids", false);
     out.return_tokens_as_token_ids = boolean("return_tokens_as_token_ids", false);
     const Json* logprobs = fields_.find("logprobs");

@@ -30,6 +30,7 @@ struct CompletionRequest {
   bool ignore_eos = false;
   bool skip_special_tokens = true;
   bool add_special_tokens = true;
+  bool split_special_tokens = false;  // tokenizer.h: EncodeOptions
   bool echo = false;
   std::optional<int> logprobs;         // alternatives beside each token
   std::optional<int> prompt_logprobs;  // the same of the prompt's tokens, vLLM's form

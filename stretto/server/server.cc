@@ -305,7 +305,8 @@ void Server::State::tokenize(const CallPtr& call) {
   }
   std::vector<int> ids = files.tokenizer.encode(
       fields.text("prompt"),
-      {.add_special_tokens = fields.optional_boolean("add_special_tokens").value_or(true)});
+      {.add_special_tokens = fields.optional_boolean("add_special_tokens").value_or(true),
+       .split_special_tokens = fields.optional_boolean("split_special_tokens").value_or(false)});
   Json out = {{"count", ids.size()},
               {"max_model_len", engine.max_model_len()},
               {"tokens", ids},
