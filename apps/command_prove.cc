@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/gpu_build.h"
 #include "apps/program_source.h"
+#include "apps/prove_large.h"
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
@@ -26,7 +27,8 @@ constexpr int kExitNotComplete = 5;  // docs/errors.md
 struct ProveOptions {
   std::string source, ranks = "1..8", dtype, target = "cpu";
   OpShape shape;
-  bool all = false, mutants = false, json = false;
+  bool all = false, large = false, mutants = false, json = false;
+  int limit_s = LargeOptions{}.limit_s;
   const CLI::App* command = nullptr;
 };
 
@@ -139,6 +141,12 @@ std::vector<ProgramSource> sources_of(const ProveOptions& options) {
 
 void run_prove(const ProveOptions& options) {
   auto begin = std::chrono::steady_clock::now();
+  if (options.large) {
+    if (!options.all || options.mutants || is_one_shape(options)) {
+      throw UserError("prove: --large goes with --all and without --mutants, sizes and --target");
+    }
+    return prove_large({.limit_s = options.limit_s, .json = options.json});
+  }
   RankRange ranks = parse_ranks(options.ranks);
   if (is_one_shape(options) && (options.source.empty() || options.mutants)) {
     throw UserError("prove: --m, --n, --k and --target are for one program, without --mutants");
@@ -200,6 +208,11 @@ void add_prove_command(CLI::App& app) {
       app.add_subcommand("prove", "Prove programs free of races and deadlocks, for every schedule");
   command->add_option("program", options->source, "operator, C++ file or IR file");
   command->add_flag("--all", options->all, "every shipped operator");
+  command->add_flag("--large", options->large,
+                    "with --all: at shapes of models, as GPUs run them, on 1, 2, 4 and 8 ranks");
+  command->add_option("--limit-s", options->limit_s, "with --large: CPU time per program")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_flag("--mutants", options->mutants,
                     "also break each program at every synchronisation "
                     "site; the proof must reject the result");

@@ -195,7 +195,9 @@ void Run::caller_touches(RankRun& rank, TensorKind kind, AccessKind access) {
 void Run::begin_launch(RankRun& rank) {
   if (options_.before_launch) options_.before_launch(rank.machine->rank(), rank.launches, *this);
   caller_touches(rank, TensorKind::kInput, AccessKind::kWrite);
-  rank.machine->begin_launch(extents_, static_cast<std::uint64_t>(rank.launches));
+  auto launch = static_cast<std::size_t>(rank.launches);
+  const auto& in_turn = options_.extents_in_turn;
+  rank.machine->begin_launch(in_turn.empty() ? extents_ : in_turn[launch % in_turn.size()], launch);
   bind_slots(rank);
   AgentState& start = rank.machine->on_start();
   detector_->order(rank.caller, rank.observer->id(start));

@@ -40,6 +40,8 @@ class ControlledMemory {
 struct ControlledOptions {
   int launches = 2;                   // back to back on every rank
   std::vector<std::int64_t> extents;  // as in LaunchArgs; absent: the bounds
+  // Where not empty, extents of launch i are those at i modulo the count, on every rank.
+  std::vector<std::vector<std::int64_t>> extents_in_turn;
   SchedulePolicy policy = SchedulePolicy::kRandom;
   std::uint64_t seed = 1;
   int delayed_rank = 0;

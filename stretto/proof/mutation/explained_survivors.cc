@@ -41,6 +41,9 @@ constexpr const char* kNoSuchRows =
     "what a turn after the last tile sends are rows that nobody has";
 constexpr const char* kSumsTell =
     "sums of a tile come after its parts were read, and parts of a turn after those before";
+constexpr const char* kOnlySeenIsSent =
+    "with a window only chunks that some tile of the receiver waits for are sent "
+    "(last_wait_test.cc)";
 constexpr const char* kOfSums =
     "what moves past it reads parts or writes sums, of which another signal tells";
 
@@ -246,11 +249,16 @@ const std::vector<Explanation>& explanations() {
        "fewer keys are looked at: a matter of values"},
       {"@(sequence_attention|ring_attention) P=*", "@(duplicate notify|notify too much)",
        "on_start: notify 'ready'", kOneArrival},
-      {"sequence_attention P=*",
+      {"sequence_attention P=2@(| gpu)",
        "@(drop on_end|drop wait|lower threshold|skip first iteration|skip last iteration)",
        "on_end@(|: wait 'arrived'|: loop 'arrived')",
-       "two ranks do not need it; with more it takes launches of different sizes, which the few "
-       "that mutants are proved at do not show and those of the catalog's test do"},
+       "a rank has one sender, whose next launch begins after all that it has sent"},
+      {"sequence_attention P=3", "skip first iteration", "on_end: loop 'arrived'",
+       "the first wait is for the earlier chunk of the next rank, which some tile of each of three "
+       "ranks has waited for, whatever the bound"},
+      {"sequence_attention P=4 window",
+       "@(drop on_end|drop wait|lower threshold|skip first iteration|skip last iteration)",
+       "on_end@(|: wait 'arrived'|: loop 'arrived')", kOnlySeenIsSent},
       {"ring_attention P=*", "condition always holds", "send: when 'arrived'",
        "the own keys are sent in place of what arrived: a matter of values"},
       {"ring_attention P=4*", "@(duplicate notify|notify too much)",

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <map>
 #include <set>
+#include <string>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/controlled.h"
@@ -77,6 +80,45 @@ std::string dynamic_failure(const Program& program, std::uint64_t seed) {
 
 std::string describe(const std::string& label, const Mutant& mutant) {
   return fmt::format("{} | {} | {}", label, mutant.kind, mutant.site);
+}
+
+// "rrraar" as "r3 a2 r1".
+std::string shortened(const std::string& letters) {
+  std::string out;
+  for (std::size_t i = 0, end = 0; i < letters.size(); i = end) {
+    end = std::min(letters.find_first_not_of(letters[i], i), letters.size());
+    out += fmt::format("{}{}{}", out.empty() ? "" : " ", letters[i], end - i);
+  }
+  return out;
+}
+
+// Label and verdicts of each program, from the file of what was committed.
+std::map<std::string, std::string> kept_verdicts() {
+  std::map<std::string, std::string> kept;
+  std::ifstream file(STRETTO_MUTANT_VERDICTS);
+  for (std::string line; std::getline(file, line);) {
+    std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) kept[line.substr(0, colon)] = line.substr(colon + 2);
+  }
+  return kept;
+}
+
+// What was rejected stays rejected. Who changes operators or mutants commits the new lines, and
+// looks at each mutant that is accepted now and was not.
+void compare_with_kept(const std::map<std::string, std::string>& verdicts) {
+  std::map<std::string, std::string> kept = kept_verdicts();
+  std::string all;
+  for (const auto& [label, letters] : verdicts) {
+    std::string line = shortened(letters);
+    all += fmt::format("{}: {}\n", label, line);
+    EXPECT_EQ(line, kept[label]) << label << ": r: rejected, a: accepted, kept in mutant_verdicts";
+    kept.erase(label);
+  }
+  for (const auto& [label, line] : kept) ADD_FAILURE() << label << " has no mutants any more";
+  if (!testing::Test::HasFailure()) return;
+  std::string path = testing::TempDir() + "mutant_verdicts.txt";
+  std::ofstream(path) << all;
+  fmt::print("verdicts as they are now: {}\n", path);
 }
 
 class Mutants : public testing::Test {
@@ -191,6 +233,7 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
                             [&](const Survivor& s) { return explains(e, s); }))
         << "explains nothing any more: " << e.label << " | " << e.kind << " | " << e.site;
   }
+  compare_with_kept(total_.verdicts);
   fmt::print("{} mutants of {} kinds, {} rejected, {} harmless, {:.1f} s\n", total_.mutants,
              total_.mutants_by_kind.size(), total_.rejected, total_.survivors.size(),
              total_.seconds);

@@ -19,6 +19,7 @@ void MutationSummary::add(const MutationSummary& other) {
   seconds += other.seconds;
   for (const auto& [kind, count] : other.mutants_by_kind) mutants_by_kind[kind] += count;
   survivors.insert(survivors.end(), other.survivors.begin(), other.survivors.end());
+  verdicts.insert(other.verdicts.begin(), other.verdicts.end());
 }
 
 Program spread_over_workers(Program program) {
@@ -53,6 +54,7 @@ MutationSummary run_mutants(const std::string& label, const Program& program,
     ProofResult result = prove(mutant.program, mutant_options());
     ++summary.mutants;
     ++summary.mutants_by_kind[mutant.kind];
+    summary.verdicts[label] += result.rejected() ? 'r' : 'a';
     if (!result.rejected()) {
       Survivor survivor{.label = label, .kind = mutant.kind, .site = mutant.site};
       const Explanation* explanation = find_explanation(survivor);

@@ -21,6 +21,8 @@ struct MutationSummary {
   int mutants = 0, rejected = 0;
   std::map<std::string, int> mutants_by_kind;
   std::vector<Survivor> survivors;
+  // Of each program by its label, a letter per mutant in their order: r(ejected), a(ccepted).
+  std::map<std::string, std::string> verdicts;
   double seconds = 0;
 
   int unexplained() const;
