@@ -6,6 +6,7 @@
 #include "apps/commands.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/own_files.h"
 #include "stretto/base/say.h"
 #include "stretto/ops/calibrate/calibrate_gpus.h"
 #include "stretto/ops/choose/calibrated_machine.h"
@@ -23,7 +24,10 @@ struct CalibrateCommand {
 void calibrate(const CalibrateCommand& options) {
   std::filesystem::path path = options.output.empty() ? calibration_path(options.ranks)
                                                       : std::filesystem::path(options.output);
-  if (options.output.empty()) std::filesystem::create_directories(path.parent_path());
+  if (options.output.empty()) {
+    require_own(path, "STRETTO_CACHE_DIR");
+    make_own_folder(path.parent_path());  // where that fails the next line says why
+  }
   check_writable(path);
   GpuWorld world({.size = options.ranks});
   GpuCalibration found = calibrate_gpus(

@@ -1,12 +1,14 @@
 #include "stretto/base/env.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/own_files.h"
 
 namespace stretto {
 
@@ -43,14 +45,12 @@ std::filesystem::path env_cache_dir() {
   if (const char* dir = set("STRETTO_CACHE_DIR")) return dir;
   if (const char* dir = set("XDG_CACHE_HOME")) return std::filesystem::path(dir) / "stretto";
   if (const char* home = set("HOME")) return std::filesystem::path(home) / ".cache" / "stretto";
-  std::error_code error;
-  std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
-  if (error) {
-    throw UserError(fmt::format(
-        "no place for the cache: set STRETTO_CACHE_DIR (HOME is unset and TMPDIR is unusable: {})",
-        error.message()));
+  try {
+    return temporary_folder() / fmt::format("stretto-cache-{}", ::geteuid());
+  } catch (const UserError& e) {
+    throw UserError(fmt::format("no place for the cache: set STRETTO_CACHE_DIR (HOME is unset): {}",
+                                e.what()));
   }
-  return temporary / "stretto-cache";
 }
 
 std::filesystem::path env_nvrtc() {

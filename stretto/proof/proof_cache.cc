@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <string_view>
 #include <thread>
 
@@ -16,6 +15,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/interrupts.h"
 #include "stretto/base/log.h"
+#include "stretto/base/own_files.h"
 #include "stretto/ir/printer.h"
 #include "stretto/proof/content_hash.h"
 
@@ -80,7 +80,7 @@ class Turn {
   Turn& operator=(const Turn&) = delete;
 
   Status ask() {
-    if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd_ < 0) return Status::kWithoutLocks;
     while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
@@ -144,27 +144,19 @@ std::filesystem::path ProofCache::entry_of(const std::string& key) const {
 }
 
 std::optional<Verdict> ProofCache::find(const std::string& key) const {
-  std::ifstream in(entry_of(key), std::ios::binary);
-  std::string found(content(key, Verdict::kProvedAtFixedSizes).size() + 1, '\0');
-  in.read(found.data(), static_cast<std::streamsize>(found.size()));
-  found.resize(static_cast<std::size_t>(in.gcount()));
-  std::optional<Verdict> verdict = verdict_named(found.substr(0, found.find(':')));
-  bool kept = verdict && *verdict != Verdict::kRejected && found == content(key, *verdict);
+  constexpr std::size_t kMostBytes = 1 << 10;
+  std::optional<std::string> found =
+      SealedFolder(directory_).read(entry_of(key).filename(), kMostBytes);
+  if (!found) return std::nullopt;
+  std::optional<Verdict> verdict = verdict_named(found->substr(0, found->find(':')));
+  bool kept = verdict && *verdict != Verdict::kRejected && *found == content(key, *verdict);
   return kept ? verdict : std::nullopt;
 }
 
 void ProofCache::keep(const std::string& key, Verdict verdict) const {
-  std::error_code ignored;
-  std::filesystem::create_directories(directory_, ignored);
-  std::filesystem::path path = entry_of(key), draft = path;
-  // Threads too may each have proved it.
-  draft += fmt::format(".{}-{}", getpid(), Clock::now().time_since_epoch().count());
-  {
-    std::ofstream out(draft, std::ios::binary);
-    out << content(key, verdict);
-  }
-  std::filesystem::rename(draft, path, ignored);
-  if (ignored) std::filesystem::remove(draft, ignored);
+  std::error_code not_kept =
+      SealedFolder(directory_).write(entry_of(key).filename(), content(key, verdict));
+  static_cast<void>(not_kept);
 }
 
 std::filesystem::path ProofCache::entry(const Program& program, const ProofOptions& options) const {
@@ -184,8 +176,7 @@ void ProofCache::require(const Program& program, const ProofOptions& options,
                          const Proving& by) const {
   const std::string key = key_of(program, options);
   if (find(key)) return;
-  std::error_code ignored;
-  std::filesystem::create_directories(directory_, ignored);
+  make_own_folder(directory_);  // where that fails each process proves
   Turn turn(directory_ / (key + ".lock"));
   constexpr std::chrono::milliseconds kLongestPause{10};
   std::chrono::milliseconds pause{1};

@@ -2,12 +2,12 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "stretto/base/scratch.h"
 #include "stretto/runtime/cuda/nvrtc_library.h"
 #include "stretto/simulator/cuda_text.h"
 #include "stretto/simulator/image.h"
@@ -33,19 +33,6 @@ std::string contents(const fs::path& file) {
   return out.str();
 }
 
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "stretto_simulator_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  fs::path path;
-};
-
 std::string own_library() {
   Dl_info info{};
   dladdr(reinterpret_cast<const void*>(&sim::open_image), &info);
@@ -67,18 +54,17 @@ std::string report(const sim::HostText& text) {
 }
 
 nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
-  TemporaryFolder folder;
+  Scratch folder;
   sim::HostText text = sim::host_text(program.source);
-  fs::path source = folder.path / "kernel.cc", object = folder.path / "kernel.so",
-           log = folder.path / "log";
+  fs::path source = folder / "kernel.cc", object = folder / "kernel.so",
+           log = folder / "log";
   std::ofstream(source) << text.text;
-  const char* compiler = std::getenv("CXX");
   std::string command = fmt::format(
       "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden {} "
       "'-I{}' -o '{}' '{}' '{}' > '{}' 2>&1",
-      compiler == nullptr ? "c++" : compiler, flags, STRETTO_SIMULATOR_INCLUDE, object.string(),
+      env_compiler(), flags, STRETTO_SIMULATOR_INCLUDE, object.string(),
       source.string(), own_library(), log.string());
-  if (std::system(command.c_str()) != 0) {
+  if (folder.run(command) != 0) {
     program.log = contents(log);
     return NVRTC_ERROR_COMPILATION;
   }

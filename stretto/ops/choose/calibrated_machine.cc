@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/env.h"
+#include "stretto/base/own_files.h"
 
 namespace stretto {
 
@@ -18,6 +19,7 @@ std::string builtin_machine_of(int ranks) {
 
 predict::Machine calibrated_machine(int ranks) {
   std::filesystem::path path = calibration_path(ranks);
+  require_own(path, "STRETTO_CACHE_DIR");
   std::error_code error;
   bool exists = std::filesystem::exists(path, error);
   return predict::find_machine(exists ? path.string() : builtin_machine_of(ranks));

@@ -4,40 +4,27 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
-#include "stretto/base/errors.h"
+#include "stretto/base/keyed_hash.h"
 #include "stretto/base/log.h"
-#include "stretto/runtime/atomic_file.h"
+#include "stretto/base/own_files.h"
 
 namespace stretto::cuda {
 namespace {
 
-constexpr std::string_view kMagic = "stretto-cubin-1";
+constexpr std::string_view kMagic = "stretto-cubin-2";
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 constexpr const char* kExtension = ".cubin";
 using Clock = std::filesystem::file_time_type::clock;
 
-// FNV-1a (Fowler, Noll, Vo; RFC 9923). Names entries and finds accidents, not attacks: whoever can
-// write the user's cache can write machine code too. The key itself is stored and compared, so two
-// keys of one hash cost a compilation and nothing else.
-constexpr std::uint64_t kFnvStart = 0xcbf29ce484222325;
-std::uint64_t fnv1a(std::string_view bytes, std::uint64_t hash = kFnvStart) {
-  for (char byte : bytes) {
-    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  }
-  return hash;
-}
-
-// One line of sizes and a checksum of everything else; the body, key, log and cubin, follows it.
-std::string header(std::size_t key_bytes, const KernelImage& image, std::string_view body) {
-  std::string sizes = fmt::format("{} {} {} {} {}", kMagic, key_bytes, image.log.size(),
-                                  image.cubin.size(), image.compile_seconds);
-  return fmt::format("{} {:016x}\n", sizes, fnv1a(body, fnv1a(sizes)));
+// One line of sizes; the body, key, log and cubin, follows it.
+std::string header(std::size_t key_bytes, const KernelImage& image) {
+  return fmt::format("{} {} {} {} {}\n", kMagic, key_bytes, image.log.size(), image.cubin.size(),
+                     image.compile_seconds);
 }
 
 }  // namespace
@@ -46,14 +33,15 @@ CubinCache::CubinCache(std::filesystem::path directory, std::uint64_t max_bytes)
     : directory_(std::move(directory)), max_bytes_(max_bytes) {}
 
 std::filesystem::path CubinCache::entry(const std::string& key) const {
-  return directory_ / fmt::format("{:016x}{}", fnv1a(key), kExtension);
+  return directory_ / (keyed_hash("", key).substr(0, 32) + kExtension);
 }
 
 std::optional<KernelImage> CubinCache::find(const std::string& key) const {
-  std::ifstream in(entry(key), std::ios::binary);
-  std::string line;
-  if (!std::getline(in, line)) return std::nullopt;
-  std::string body((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::optional<std::string> kept =
+      SealedFolder(directory_).read(entry(key).filename(), kMostBytes);
+  if (!kept) return std::nullopt;
+  std::size_t end = std::min(kept->find('\n'), kept->size());
+  std::string line = kept->substr(0, end), body = kept->substr(std::min(end + 1, kept->size()));
 
   std::istringstream fields(line);
   std::string magic;
@@ -67,7 +55,6 @@ std::optional<KernelImage> CubinCache::find(const std::string& key) const {
   if (body.compare(0, key_bytes, key) != 0) return std::nullopt;
   image.log = body.substr(key_bytes, log_bytes);
   image.cubin = body.substr(key_bytes + log_bytes);
-  if (line + "\n" != header(key_bytes, image, body)) return std::nullopt;
   image.from_cache = true;
   std::error_code ignored;  // of a cache that may only be read: its owner cleans it
   std::filesystem::last_write_time(entry(key), Clock::now(), ignored);
@@ -75,18 +62,12 @@ std::optional<KernelImage> CubinCache::find(const std::string& key) const {
 }
 
 void CubinCache::insert(const std::string& key, const KernelImage& image) const {
-  std::string body = key + image.log + image.cubin;
-  try {
-    std::error_code ignored;  // shows in the opening of the file
-    std::filesystem::create_directories(directory_, ignored);
-    AtomicFile file(entry(key));
-    file.write(header(key.size(), image, body));
-    file.write(body);
-    file.commit();
-    make_room(entry(key));
-  } catch (const UserError& e) {
-    log_warning(fmt::format("compiled kernels are not kept: {}", e.what()));
-  }
+  std::error_code error =
+      SealedFolder(directory_)
+          .write(entry(key).filename(), header(key.size(), image) + key + image.log + image.cubin);
+  if (!error) return make_room(entry(key));
+  log_warning(fmt::format("compiled kernels are not kept: {}: {}", entry(key).string(),
+                          error.message()));
 }
 
 // Other processes may insert, use and remove entries meanwhile: what is gone is no error, and a

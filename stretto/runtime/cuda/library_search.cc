@@ -1,6 +1,10 @@
 #include "stretto/runtime/cuda/library_search.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "stretto/base/log.h"
+#include "stretto/base/own_files.h"
 
 namespace stretto::cuda {
 namespace fs = std::filesystem;
@@ -9,7 +13,14 @@ void add_files(std::vector<fs::path>& names, const fs::path& directory,
                std::span<const char* const> sonames) {
   for (const char* soname : sonames) {
     std::error_code error;
-    if (fs::exists(directory / soname, error)) names.push_back(directory / soname);
+    fs::path file = directory / soname;
+    if (!fs::exists(file, error)) continue;
+    if (std::string why = why_not_own(file); why.empty()) {
+      names.push_back(file);
+    } else {
+      log_warning(fmt::format("{}: passed over, since others could put code there: {}",
+                              file.string(), why));
+    }
   }
 }
 

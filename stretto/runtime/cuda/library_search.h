@@ -10,7 +10,7 @@
 
 namespace stretto::cuda {
 
-// Those of the file names that `directory` has.
+// Those of the file names that `directory` has and nobody else could change (base/own_files.h).
 void add_files(std::vector<std::filesystem::path>& names, const std::filesystem::path& directory,
                std::span<const char* const> sonames);
 

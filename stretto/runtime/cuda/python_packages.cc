@@ -7,12 +7,16 @@
 namespace stretto::cuda {
 namespace fs = std::filesystem;
 
+// Not those of the current folder, which python3 -c would take first, whoever put them there.
+constexpr const char* kScript =
+    "python3 -c 'import sys; sys.path = [p for p in sys.path if p]; import nvidia; "
+    "print(\"\\n\".join(nvidia.__path__))' 2>/dev/null";
+
 std::vector<fs::path> python_packages() {
   struct Close {
     void operator()(FILE* pipe) const { pclose(pipe); }
   };
-  std::unique_ptr<FILE, Close> pipe(
-      popen("python3 -c 'import nvidia; print(\"\\n\".join(nvidia.__path__))' 2>/dev/null", "re"));
+  std::unique_ptr<FILE, Close> pipe(popen(kScript, "re"));
   std::vector<fs::path> directories;
   if (pipe == nullptr) return directories;
   std::string text;
