@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -61,6 +62,7 @@ std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks,
     return std::make_shared<World>(
         WorldOptions{.size = ranks, .timeout = world.timeout, .record = world.record});
   }
+  end_together_on_broken_pipe();
   std::optional<MeetingPoint> meeting = meeting_point_of_environment();
   if (!meeting) throw UserError("WORLD_SIZE is not set");
   if (meeting->size != ranks) {
@@ -86,6 +88,10 @@ void add_launch_command(CLI::App& app) {
   command->add_option("command", options->command, "after --: the command and its arguments")
       ->required();
   command->callback([options, grace_ms] {
+    // As it was written: CLI11 takes an argument '[1,2]' for a list of two.
+    std::vector<std::string> all = own_command();
+    auto dashes = std::find(all.begin(), all.end(), "--");
+    if (dashes != all.end()) options->command.assign(dashes + 1, all.end());
     options->grace = std::chrono::milliseconds(*grace_ms);
     run(*options);
   });

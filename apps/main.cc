@@ -11,10 +11,12 @@
 #include <filesystem>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <string>
 #include <system_error>
 
 #include "apps/commands.h"
+#include "apps/inherited.h"
 #include "apps/whole_numbers.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/log.h"
@@ -65,7 +67,11 @@ int run(CLI::App& app, int argc, char** argv) {
     app.parse(argc, argv);
     require_command(app);
   } catch (const CLI::ParseError& e) {
-    if (app.exit(e) != 0) return 2;
+    std::ostringstream said;
+    if (app.exit(e, std::cout, said) != 0) {
+      stretto::say("{}", stretto::name_variables(app, argc, argv, said.str()));
+      return 2;
+    }
   }
   flush_output();
   return 0;
@@ -104,7 +110,7 @@ int main(int argc, char** argv) {
   } catch (const stretto::Rejected& e) {
     return fail(1, "rejected", e.what());
   } catch (const stretto::UserError& e) {
-    return fail(2, "error", e.what());
+    return fail(2, "error", stretto::name_variables(app, argc, argv, e.what()));
   } catch (const stretto::Fault& e) {
     return fail(3, "fault", e.what());
   } catch (const stretto::DeviceError& e) {

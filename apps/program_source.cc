@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <iterator>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
@@ -25,6 +27,14 @@ fs::path include_dir() {
   return fs::exists(installed / "stretto/lang/program_builder.h", error)
              ? installed
              : fs::path(STRETTO_INCLUDE_DIR);
+}
+
+// As compilers tell C++ files.
+bool is_cpp(const fs::path& path) {
+  constexpr const char* kSuffixes[] = {".cc", ".cpp", ".cxx", ".c++", ".cp",
+                                       ".C",  ".CPP", ".CC",  ".CXX"};
+  return std::find(std::begin(kSuffixes), std::end(kSuffixes), path.extension()) !=
+         std::end(kSuffixes);
 }
 
 std::string operator_names() {
@@ -63,7 +73,7 @@ ProgramSource::ProgramSource(const std::string& text) : text_(text), op_(find_op
     throw UserError(fmt::format("'{}' is neither an operator nor a file; operators:{}", text,
                                 operator_names()));
   }
-  if (path.extension() == ".cc" || path.extension() == ".cpp") {
+  if (is_cpp(path)) {
     file_.emplace(path, include_dir());
   } else {
     parsed_ = parse(read_file(path, kMaxProgramBytes), text);

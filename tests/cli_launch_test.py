@@ -55,6 +55,11 @@ class LaunchTest(CliCase):
         done = self.good("launch", "-n", 3, "--", "sh", "-c", "echo $RANK of $WORLD_SIZE")
         self.assertEqual(sorted(done.stdout.decode().splitlines()), ["0 of 3", "1 of 3", "2 of 3"])
 
+    def test_arguments_arrive_as_they_were_written(self):
+        given = ["[1,2]", "[]", "[x]", "", "a b", "--", "-n", "it's", "\"", "{\"a\":[1]}", "x=y"]
+        done = self.good("launch", "-n", 1, "--", "printf", "%s\\n", *given)
+        self.assertEqual(done.stdout.decode().splitlines(), given)
+
     def test_input_goes_to_rank_0(self):
         done = self.good("launch", "-n", 2, "--", "sh", "-c", "cat", stdin=b"words")
         self.assertEqual(done.stdout, b"words")

@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kDying{200}, kLook{2};
 sigset_t handled_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGPIPE}) sigaddset(&set, signal);
   return set;
 }
 
@@ -163,6 +163,10 @@ void Launcher::wait_for_news() {
     if (first_failure_ == 0) first_failure_ = 128 + signal;
     stop_within(options_.grace, SIGKILL);
   }
+  if (signal == SIGPIPE) {  // end_together_on_broken_pipe()
+    if (first_failure_ == 0) first_failure_ = 128 + signal;
+    kill_all(SIGKILL);
+  }
   while (reap()) {
   }
   if (!stopping_ || ms_until(next_) > 0) return;
@@ -217,6 +221,21 @@ void Launcher::ended(std::size_t rank, int status) {
 }
 
 }  // namespace
+
+void end_together_on_broken_pipe() {
+  struct sigaction before = {};
+  const char* listener = std::getenv("STRETTO_LISTENER");
+  if (listener == nullptr || *listener == '\0') return;  // not rank 0 of launch_processes()
+  if (::sigaction(SIGPIPE, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) return;
+  struct sigaction told = {};
+  told.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  told.sa_handler = [](int) {
+    ::kill(::getppid(), SIGPIPE);
+    ::sleep(1);         // it kills this process meanwhile
+    ::raise(SIGPIPE);  // or it is no launcher
+  };
+  ::sigaction(SIGPIPE, &told, nullptr);
+}
 
 int launch_processes(const LaunchOptions& options) {
   if (options.num_processes < 1) throw UserError("launch: need at least one process");

@@ -24,4 +24,8 @@ struct LaunchOptions {
 // processes or descriptors are short.
 int launch_processes(const LaunchOptions& options);
 
+// For a rank that writes the results: where nobody reads them any more, all ranks end at once and
+// without a word, as one process would. Else the others would report that this one died.
+void end_together_on_broken_pipe();
+
 }  // namespace stretto
