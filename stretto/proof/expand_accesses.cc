@@ -152,17 +152,20 @@ void AccessExpander::selected_reads(const Op& op, const ExprNode& select) {
 }
 
 // Entries are not masked: one that is not there has no value. Where a table decides whether it is
-// read, that may leave out this index.
+// read, that may leave out this index, which is not shown.
 void AccessExpander::check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
-                                 const ValueRange& index) const {
+                                 const ValueRange& index) {
   std::int64_t size = state_.graph.shapes[at(static_cast<int>(entry.value))][dim];
-  if (state_.may_depth > 0 || (index.lo >= 0 && index.hi < size)) return;
+  if (index.lo >= 0 && index.hi < size) return;
   const Tensor& table = state_.program.tensors[at(static_cast<int>(entry.value))];
   std::string which =
       index.exact() ? fmt::format("{}", index.lo) : fmt::format("{} to {}", index.lo, index.hi);
-  state_.reject(op, fmt::format("index {} of dimension {} of table '{}' does not exist, there are "
-                                "{} entries",
-                                which, dim, table.name, size));
+  std::string what =
+      fmt::format("index {} of dimension {} of table '{}' does not exist, there are {} entries",
+                  which, dim, table.name, size);
+  if (state_.may_depth == 0) state_.reject(op, what);
+  if (state_.graph.unsure_entry.first.empty())
+    state_.graph.unsure_entry = {describe_loc(&op), what};
 }
 
 AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) {

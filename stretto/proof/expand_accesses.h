@@ -36,7 +36,7 @@ class AccessExpander {
 
   void selected_reads(const Op& op, const ExprNode& select);
   void check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
-                   const ValueRange& index) const;
+                   const ValueRange& index);
   Target resolve(const Region& region);
   Target resolve_with_forms(const Region& region);
   // Of a tensor's dimension, of which that and a limit are the end.

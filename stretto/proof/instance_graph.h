@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -127,6 +128,9 @@ struct InstanceGraph {
   // Up to how many iterations loops have to be looked at whose slots are left out (trips.h).
   std::int64_t trips = 0;
   bool has_spans = false;  // some access has one
+  // The first entry of a table that may not be there where a table decides whether it is read: a
+  // source line, and which.
+  std::pair<std::string, std::string> unsure_entry;
   // What the choices of syncs and accesses mean; one for all graphs that are compared.
   std::shared_ptr<TableChoices> choices = std::make_shared<TableChoices>();
 

@@ -181,6 +181,7 @@ class Slicer {
     out.packet_loads = graph_.packet_loads;
     out.choices = graph_.choices;
     out.has_spans = graph_.has_spans;
+    out.unsure_entry = graph_.unsure_entry;
     for (std::size_t c = 0; c < passings_.size(); ++c) count(passings_[c], out.quota[c]);
     box_ids_.assign(graph_.boxes.size(), -1);
     for (const AgentTrace& agent : graph_.agents) out.agents.push_back(write(agent));

@@ -307,6 +307,7 @@ class Prover {
   void share(Case& one, const UnmetTensors& unmet) {
     share_choices(one.graph, choices_);
     unmet_.add(unmet);
+    if (unsure_entry_.first.empty()) unsure_entry_ = one.graph.unsure_entry;
   }
 
   Case expand_with(const std::vector<std::int64_t>& extents, const TableWitness& table,
@@ -467,6 +468,9 @@ class Prover {
       missing("tables", "some were looked at that stand for none but themselves",
               s.sampled_because);
     }
+    if (!unsure_entry_.first.empty()) {
+      missing("entries of tables", unsure_entry_.first, unsure_entry_.second);
+    }
     if (!s.every_order) {
       missing("orders of launches",
               "launches of different sizes synchronise in too many ways to look at all sequences",
@@ -482,6 +486,7 @@ class Prover {
   std::size_t num_sizes_ = 1;
   std::shared_ptr<const SizePartition> parts_;  // of which the samples are, one of each
   UnmetTensors unmet_;
+  std::pair<std::string, std::string> unsure_entry_;
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();
 };
 
