@@ -27,6 +27,8 @@ GTEST = """[==========] Running 4 tests from 2 test suites.
 [ RUN      ] All/Gpu.C/two
 ../x_test.cc:9: Skipped
 {reason}
+Google Test trace:
+../x_test.cc:7: STRETTO_SEED=7
 
 [  SKIPPED ] All/Gpu.C/two, where GetParam() = 2 (0 ms)
 [ RUN      ] Gpu.D
@@ -88,7 +90,8 @@ class Readers(unittest.TestCase):
         count = summary.Count()
         self.assertTrue(summary.of_unittest(done.stderr, "t", count), done.stderr)
         self.assertEqual((count.passed, len(count.failed)), (1, 1), done.stderr)
-        self.assertEqual(sorted(reason for _, reason in count.skipped), ["needs 2 GPUs", "no GPU", "no reason's good"])
+        self.assertEqual(sorted(count.skipped), [("t: test_of_doc", "no reason's good"),
+                                                 ("t: test_parts", "needs 2 GPUs"), ("t: test_skipped", "no GPU")])
 
     def test_own_tools(self):
         count = summary.Count()
