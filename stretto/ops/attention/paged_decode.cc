@@ -100,11 +100,13 @@ class PagedDecode {
     Index tokens = p_.let("tokens", p_.read(tokens_, {unit.sequence}));
     Index begin = d_.window > 0 ? p_.let("begin", max(tokens - d_.window, 0)) : Index(0);
     Index first = begin / bn;
-    Index steps = p_.let("steps", ceil_div(tokens, bn) - first);
+    // Ranges of `first` and `last` alone show that every step has an entry in the table of pages.
+    Index last = p_.let("last", ceil_div(tokens, bn));
+    Index steps = p_.let("steps", max(last - first, 0));
     Index per_run = p_.let("per_run", ceil_div(steps, cfg_.splits));
     Value query = p_.load(of_heads(q_, unit, d_.head_dim));
     OnlineSoftmax sums = softmax();
-    Index start = first + min(run * per_run, steps), end = first + min((run + 1) * per_run, steps);
+    Index start = min(first + run * per_run, last), end = min(first + (run + 1) * per_run, last);
     p_.loop(start, end, [&](const Index& j) {
       Index page = p_.read(pages_, {unit.sequence, j * bn / d_.page});
       Index row = j * bn % d_.page;
