@@ -10,8 +10,7 @@ import struct
 import cli_case
 from cli_case import ROOT, MODEL, DATA, PROMPT, run, CliCase
 
-GENERATE_KEYS = ["prompt_token_ids", "token_ids", "text", "finish_reason", "tokens_per_second",
-                 "prefill_seconds"]
+GENERATE_KEYS = ["prompt_token_ids", "token_ids", "text", "finish_reason", "tokens_per_second", "prefill_seconds"]
 
 
 class GenerateTest(CliCase):
