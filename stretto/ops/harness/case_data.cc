@@ -56,7 +56,8 @@ class Allowed {
 struct Said {
   bool everywhere = true;       // a value or NaN for every element
   bool expected = false;        // where launches have rows
-  std::size_t compared = 0;     // elements
+  std::size_t elements = 0;     // at the bounds
+  std::size_t compared = 0;     // of these
   std::size_t not_zero = 0;     // of these
   std::size_t refuse_zero = 0;  // of these are further from it than is allowed
 };
@@ -68,6 +69,7 @@ void add_said(const OpCase& c, std::size_t t, Said& said) {
     const Values& expected = c.expected[r][t];
     said.everywhere &= expected.size() == count;
     const Allowed allowed(c, r, t);
+    said.elements += count;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const double want = expected[i];
       if (std::isnan(want)) continue;
@@ -88,6 +90,9 @@ std::string_view unsaid(std::span<const OpCase> cases, std::size_t t) {
   }
   if (!said.everywhere) return "has no values to compare with on some rank";
   if (said.compared == 0 && said.expected) return "has no element that is compared";
+  // A launch of a few rows may have none but small sums, such as the first row of a triangle.
+  constexpr std::size_t kPartThatTells = 8;
+  if (said.compared * kPartThatTells < said.elements) return "";
   return said.refuse_zero * 2 < said.not_zero ? "would pass if half of it were zero" : "";
 }
 

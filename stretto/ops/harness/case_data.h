@@ -28,7 +28,8 @@ TensorsAtFirst tensors_at_first(const OpCase& op_case, int rank);
 using TensorBytes = std::function<std::span<const std::byte>(std::size_t tensor_idx)>;
 
 // "" or which output or state the cases of a program do not say the values of, or with so wide a
-// tolerance that zeros would pass for half of them. Tensors that OpCase::unchecked names have none.
+// tolerance that zeros would pass for half of them (looked at where launches have an eighth of its
+// elements or more). Tensors that OpCase::unchecked names have none.
 std::string check_expected(std::span<const OpCase> cases);
 
 // First difference between what a launch from tensors_at_first left on `rank` and what the
