@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -179,6 +180,36 @@ class CompilerTest(CliCase):
     def test_an_empty_compiler_is_none(self):
         for text in ("", " "):
             self.good(*PROVE, env={"CXX": text, "STRETTO_CACHE_DIR": str(self.tmp / "cache")})
+
+    def test_compilers_of_debian_find_the_same(self):
+        """On the same lines. In which order arguments are evaluated, and so loads are made, is the compiler's own."""
+        found = {}
+        for compiler in ("g++", "clang++"):
+            if not shutil.which(compiler):
+                self.skipTest(f"no {compiler}")
+            env = {"CXX": compiler, "STRETTO_CACHE_DIR": str(self.tmp / compiler)}
+            done = run("prove", DATA / "broken_wait.cc", "--ranks", 2, env=env)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            said = re.sub(rb"[0-9.]+ s\b", b"", done.stdout + done.stderr)
+            self.assertIn(b"broken_wait.cc:", said)
+            lines = []
+            for file in [FILE, *sorted((ROOT / "examples").glob("*.cc"))]:
+                text = self.good("explain", file, "--ranks", 2, env=env).stdout
+                lines.append(sorted(re.findall(rb"loc\(.*\)", text)))
+                self.assertGreater(len(lines[-1]), 5)
+            found[compiler] = [said, *lines]
+        self.assertEqual(found["g++"], found["clang++"])
+
+    def test_what_is_no_compiler_of_this_language_is_told_in_a_line(self):
+        old = self.tmp / "old"
+        old.write_text("#!/bin/sh\nexec c++ \"$@\" -std=c++14\n")
+        old.chmod(0o755)
+        for compiler, what in (("/no/such", "not found"), (str(FILE), "ermission denied"), ("true", "makes no file"),
+                               ("false", "status 1"), (old, "error: "), ("c++ -no-such", "-no-such"),
+                               ("c++ -nostdinc++", "No such file")):
+            with self.subTest(compiler):
+                self.refused(*PROVE, env={"CXX": str(compiler), "STRETTO_CACHE_DIR": str(self.tmp / "cache")},
+                             says=[FILE.name, f"'{compiler}'", what, "CXX"])
 
     def test_every_suffix_of_cpp_is_cpp(self):
         for suffix in (".cc", ".cpp", ".cxx", ".c++", ".cp", ".C", ".CPP"):

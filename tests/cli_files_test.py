@@ -170,7 +170,7 @@ class ProveTest(CliCase):
                lines=None)
         self.refused("prove", DATA / "kept_wait.cc", env={"TMPDIR": "/proc/nowhere"}, says="TMPDIR")
         self.refused("prove", DATA / "kept_wait.cc", env={"CXX": "/no/such/compiler"},
-                     says="/no/such/compiler", lines=None)
+                     says="/no/such/compiler")
 
     def test_caches_that_are_of_no_use(self):
         """Compiled files are not kept there, or made again where what is kept is damaged."""

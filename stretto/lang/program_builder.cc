@@ -12,10 +12,10 @@
 namespace stretto {
 
 SourceLoc to_source_loc(const Loc& loc) {
-  std::filesystem::path path(loc.file_name());
+  std::filesystem::path path(loc.file);
   std::filesystem::path shown = path.filename();
   if (path.has_parent_path()) shown = path.parent_path().filename() / shown;
-  return {shown.string(), static_cast<int>(loc.line())};
+  return {shown.string(), loc.line};
 }
 
 Slice Slice::on(const Index& rank) const {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <cstring>
+#include <fstream>
 #include <string_view>
 #include <system_error>
 
@@ -14,6 +15,7 @@
 #include "stretto/base/keyed_hash.h"
 #include "stretto/base/log.h"
 #include "stretto/base/own_files.h"
+#include "stretto/base/printable.h"
 #include "stretto/base/scratch.h"
 
 namespace stretto {
@@ -31,11 +33,6 @@ std::string quote(const fs::path& path) {
   return text + "'";
 }
 
-std::string why(int status, const std::string& said) {
-  if (WIFSIGNALED(status)) return fmt::format("stopped by {}", strsignal(WTERMSIG(status)));
-  return said.empty() ? fmt::format("no message, status {}", WEXITSTATUS(status)) : said;
-}
-
 // With what every file is compiled. A function that ends without its program would crash.
 std::string compiler() {
   return fmt::format("{} -std=c++20 -O0 -fPIC -Werror=return-type", env_compiler());
@@ -45,9 +42,29 @@ struct Source {
   fs::path file, include_dir;
 };
 
-// The system's C++ compiler on `file` with more arguments; UserError with its messages.
-void run_compiler(const Scratch& scratch, const Source& source, const std::string& arguments,
-                  const fs::path& output) {
+// How the compiler ended (as of wait()), and what it said.
+struct Ran {
+  int status;
+  std::string said;
+
+  bool is_good() const { return status == 0; }
+  bool is_found() const { return !WIFEXITED(status) || WEXITSTATUS(status) < 126; }  // by sh
+  std::string why() const {
+    if (WIFSIGNALED(status)) return fmt::format("stopped by {}", strsignal(WTERMSIG(status)));
+    return said.empty() ? fmt::format("no message, status {}", WEXITSTATUS(status)) : said;
+  }
+  // Of several lines the one that tells most.
+  std::string why_in_a_line() const {
+    std::string all = why();
+    std::size_t error = all.find("error: "), start = all.rfind('\n', error);
+    std::string line = error == all.npos || start == all.npos ? all : all.substr(start + 1);
+    return printable(line.substr(0, line.find('\n')), 300);
+  }
+};
+
+// The system's C++ compiler on a file, with more arguments.
+Ran run_compiler(const Scratch& scratch, const Source& source, const std::string& arguments,
+                 const fs::path& output) {
   const auto& [file, include_dir] = source;
   fs::path messages = output.string() + ".log";
   fs::path named = file.string().starts_with('-') ? "." / file : file;
@@ -56,10 +73,34 @@ void run_compiler(const Scratch& scratch, const Source& source, const std::strin
       fmt::format("{} -I{} {} -x c++ {} -o {} 2> {}", compiler(), quote(include_dir), arguments,
                   quote(named), quote(output), quote(messages));
   int status = scratch.run(command);
-  if (status == 0) return;
-  std::string said = fs::exists(messages) ? read_file(messages, kMaxProgramBytes) : "";
-  throw UserError(
-      fmt::format("{}: does not compile:\n{}", file.string(), why(status, said).substr(0, 4000)));
+  std::error_code error;
+  return {status, fs::exists(messages, error) ? read_file(messages, kMaxProgramBytes) : ""};
+}
+
+// Nothing of a file can be wrong where the compiler does not manage the language's own headers.
+void require_compiler(const Scratch& scratch, const Source& source, const Ran& ran) {
+  auto blame = [&](const std::string& what) {
+    throw UserError(fmt::format("{}: not compiled: '{}' {} (CXX names the compiler of C++20)",
+                                source.file.string(), env_compiler(), what));
+  };
+  if (!ran.is_found()) blame(fmt::format("cannot be run: {}", ran.why_in_a_line()));
+  if (ran.is_good()) blame("ends well, but makes no file");
+  fs::path headers = scratch / "headers.cc";
+  std::ofstream(headers) << "#include \"stretto/lang/program_builder.h\"\n";
+  Ran probe = run_compiler(scratch, {headers, source.include_dir}, "-c", scratch / "headers.o");
+  if (probe.is_good()) return;
+  blame(fmt::format("does not compile stretto's own headers: {}", probe.why_in_a_line()));
+}
+
+// UserError with the compiler's messages.
+void compile(const Scratch& scratch, const Source& source, const std::string& arguments,
+             const fs::path& output) {
+  Ran ran = run_compiler(scratch, source, arguments, output);
+  std::error_code error;
+  if (ran.is_good() && fs::exists(output, error)) return;
+  require_compiler(scratch, source, ran);
+  throw UserError(fmt::format("{}: does not compile:\n{}", source.file.string(),
+                              ran.why().substr(0, 4000)));
 }
 
 void* open_library(const fs::path& object) { return dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL); }
@@ -69,7 +110,7 @@ void* open_library(const fs::path& object) { return dlopen(object.c_str(), RTLD_
 void* load(const fs::path& file, const fs::path& include_dir) {
   read_file(file, kMaxProgramBytes);  // its errors are clearer than the compiler's
   Scratch scratch;
-  run_compiler(scratch, {file, include_dir}, "-E", scratch / "program.ii");
+  compile(scratch, {file, include_dir}, "-E", scratch / "program.ii");
   std::string source = read_file(scratch / "program.ii", kMaxExpandedBytes);
   SealedFolder kept(env_cache_dir() / "programs");
   std::string name = keyed_hash("", compiler() + '\0' + source).substr(0, 32) + ".so";
@@ -78,7 +119,7 @@ void* load(const fs::path& file, const fs::path& include_dir) {
   if (kept.read(name, kMaxLibraryBytes)) {
     if (void* library = open_library(kept.path(name))) return library;
   }
-  run_compiler(scratch, {file, include_dir}, "-shared", scratch / "program.so");
+  compile(scratch, {file, include_dir}, "-shared", scratch / "program.so");
   if (std::error_code error =
           kept.write(name, read_file(scratch / "program.so", kMaxLibraryBytes))) {
     log_warning(fmt::format("compiled program files are not kept: {}: {}",

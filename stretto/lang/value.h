@@ -9,14 +9,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <source_location>
 
 #include "stretto/ir/program.h"
+#include "stretto/lang/loc.h"
 
 namespace stretto {
 
 class ProgramBuilder;
-using Loc = std::source_location;
 
 class Value {
  public:
