@@ -1,5 +1,4 @@
 // What only worlds of processes can get wrong: finding each other, dying, leaving things behind.
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -22,14 +21,6 @@ using Reports = std::vector<std::string>;
 constexpr milliseconds kNever{120'000};
 
 bool soak() { return std::getenv("STRETTO_SOAK") != nullptr; }
-
-int num_entries(const char* directory) {
-  int count = 0;
-  DIR* dir = ::opendir(directory);
-  while (dir != nullptr && ::readdir(dir) != nullptr) ++count;
-  if (dir != nullptr) ::closedir(dir);
-  return count;
-}
 
 // Lines of a file of /proc with that text.
 int num_lines(const char* path, const std::string& text) {
@@ -156,7 +147,7 @@ TEST(ProcessWorld, AKilledRankIsAFaultOnAllOthersAndNothingIsLeftBehind) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
   std::mt19937_64 random(seed);
-  int shm_before = num_entries("/dev/shm");
+  int shm_before = num_shared();
   int fds_before = num_entries("/proc/self/fd");
   int rounds = soak() ? 200 : 10;
   for (int round = 0; round < rounds; ++round) {
@@ -190,7 +181,7 @@ TEST(ProcessWorld, AKilledRankIsAFaultOnAllOthersAndNothingIsLeftBehind) {
     }
     EXPECT_EQ(num_lines("/proc/net/unix", "@stretto-" + std::to_string(pid) + "-"), 0);
   }
-  EXPECT_EQ(num_entries("/dev/shm"), shm_before);
+  EXPECT_EQ(num_shared(), shm_before);
   EXPECT_EQ(num_entries("/proc/self/fd"), fds_before);
 }
 

@@ -2,6 +2,7 @@
 // Processes are forked from the test, and killed when they take too long.
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -32,6 +33,19 @@ inline std::string outcome_of(const std::function<std::string()>& body) {
     return std::string("error: ") + e.what();
   }
 }
+
+inline int num_entries(const char* directory, const char* with = "") {
+  int count = 0;
+  DIR* dir = ::opendir(directory);
+  for (dirent* entry; dir != nullptr && (entry = ::readdir(dir)) != nullptr;) {
+    count += std::string(entry->d_name).find(with) != std::string::npos;
+  }
+  if (dir != nullptr) ::closedir(dir);
+  return count;
+}
+
+// What is left where other programs, too, make and remove what they share.
+inline int num_shared() { return num_entries("/dev/shm", "stretto"); }
 
 class RankProcesses {
  public:

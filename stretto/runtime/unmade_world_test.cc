@@ -1,6 +1,5 @@
 // A rank that dies while a world of processes is being made, at each step of it: the others must
 // hear of it at once and by name, not at the deadline.
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/un.h>
 
@@ -24,14 +23,6 @@ constexpr int kSize = 4;
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-int num_entries(const char* directory) {
-  int count = 0;
-  DIR* dir = ::opendir(directory);
-  while (dir != nullptr && ::readdir(dir) != nullptr) ++count;
-  if (dir != nullptr) ::closedir(dir);
-  return count;
 }
 
 bool has_local_socket(int pid) {
@@ -119,7 +110,7 @@ class UnmadeWorld : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(UnmadeWorld, TheOthersHearAtOnceWhoDied) {
   auto [index, victim] = GetParam();
   const Step& step = kSteps[index];
-  int shm = num_entries("/dev/shm"), descriptors = num_entries("/proc/self/fd");
+  int shm = num_shared(), descriptors = num_entries("/proc/self/fd");
   std::vector<int> absent;
   if (step.one_is_absent) absent.push_back(victim == kSize - 1 ? kSize - 2 : kSize - 1);
   std::vector<std::string> reports = reports_of(step, victim, absent);
@@ -131,7 +122,7 @@ TEST_P(UnmadeWorld, TheOthersHearAtOnceWhoDied) {
                                            has(report, name + " died")))
         << "rank " << r << ": " << report;
   }
-  EXPECT_EQ(num_entries("/dev/shm"), shm);
+  EXPECT_EQ(num_shared(), shm);
   EXPECT_EQ(num_entries("/proc/self/fd"), descriptors);
 }
 

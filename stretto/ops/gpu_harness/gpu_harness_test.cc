@@ -65,16 +65,18 @@ TEST(TimeRanks, CallsOfManyEntriesGoInSmallerBatches) {
   if (cuda::num_devices() == 0) GTEST_SKIP() << "no GPU";
   GpuWorld world({.size = 1});
   SymmetricGpuMemory words = world.allocate(4096);
+  double fewer = 0;  // ms
   for (int entries : {1, 50, 250}) {
     RanksCall call = [&](int) {
       for (int i = 0; i < entries; ++i) world.stream(0).fill_bytes(words.on[0].address(), 0, 4096);
     };
     auto ms = time_ranks(world, {call, call}, {.warmup_ms = 10, .samples = 30});
     ASSERT_EQ(ms.size(), 2u);
-    for (const std::vector<double>& of_one : ms) {
-      EXPECT_EQ(of_one.size(), 30u) << entries;
-      EXPECT_GT(median(of_one), 0.0005 * entries) << "in ms, a fill is a kernel";
-    }
+    // Of the whole call, not of what a batch holds of it. Other processes only add to a time.
+    double shortest = std::min(std::ranges::min(ms[0]), std::ranges::min(ms[1]));
+    for (const std::vector<double>& of_one : ms) EXPECT_EQ(of_one.size(), 30u) << entries;
+    EXPECT_GT(shortest, 2 * fewer) << entries;
+    fewer = shortest;
   }
 }
 
@@ -181,7 +183,12 @@ TEST(GpuCases, LaunchesThatStartEarlySeeWhatTheOneBeforeWrites) {
   EXPECT_EQ(result.found, "");
   EXPECT_TRUE(result.starts_early);
   options.kernel.constants = {"a"};
-  EXPECT_NE(run_gpu_cases(world, cases, options).found, "");
+  constexpr int kMostRuns = 20;  // where it comes early enough by lot (docs/simulated_gpu.md)
+  int runs = 0;
+  for (std::string found; found.empty() && ++runs <= kMostRuns; ++options.seed) {
+    found = run_gpu_cases(world, cases, options).found;
+  }
+  EXPECT_LE(runs, kMostRuns) << "STRETTO_SEED=" << seed;
 }
 
 // Every dtype, ragged, and longer than what is copied at a time; weights and outputs are left
