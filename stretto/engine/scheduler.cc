@@ -1,0 +1,236 @@
+#include "stretto/engine/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+
+Scheduler::Scheduler(const SchedulerLimits& limits)
+    : limits_(limits), pool_(limits.num_blocks), cache_(pool_, limits.block_tokens) {
+  if (limits.max_running < 1 || limits.max_rows < limits.max_running) {
+    throw UserError(
+        fmt::format("{} running requests and {} rows of a step: need at least 1, and a "
+                    "row for each",
+                    limits.max_running, limits.max_rows));
+  }
+  if (limits.num_blocks < 1) throw UserError("the cache has no blocks");
+}
+
+std::int64_t Scheduler::most_tokens() const {
+  return std::int64_t{limits_.num_blocks} * limits_.block_tokens;
+}
+
+std::int64_t Scheduler::blocks_for(std::int64_t tokens) const {
+  return (tokens + limits_.block_tokens - 1) / limits_.block_tokens;
+}
+
+Scheduler::Entry& Scheduler::at(RequestId id) {
+  auto found = requests_.find(id);
+  STRETTO_CHECK(found != requests_.end(), "a request that has ended");
+  return found->second;
+}
+
+const Scheduler::Entry& Scheduler::at(RequestId id) const {
+  auto found = requests_.find(id);
+  STRETTO_CHECK(found != requests_.end(), "a request that has ended");
+  return found->second;
+}
+
+RequestId Scheduler::add(ScheduledRequest request) {
+  if (request.tokens.empty()) throw UserError("the prompt is empty");
+  if (request.max_tokens < 1) throw UserError("a request for no tokens");
+  std::int64_t most = static_cast<std::int64_t>(request.tokens.size()) + request.max_tokens - 1;
+  if (most > most_tokens()) {
+    throw UserError(fmt::format("{} tokens of prompt and answer do not fit the cache of {}",
+                                most + 1, most_tokens()));
+  }
+  RequestId id = ++last_id_;
+  auto& entry = requests_[id];
+  entry.request = std::move(request);
+  waiting_.insert(turn_of(id, entry));
+  return id;
+}
+
+std::vector<Piece> Scheduler::decide() {
+  STRETTO_CHECK(!under_way_, "a step is decided before the last one was made");
+  step_.clear();
+  budget_ = limits_.max_rows;
+  std::int64_t preempted = counters_.preemptions;
+  const std::set<Turn> running = running_;
+  auto next = [&](bool decodes, std::int64_t most) {
+    for (const Turn& turn : running) {
+      if (budget_ == 0) return;
+      if (!running_.contains(turn)) continue;  // preempted meanwhile
+      std::int64_t need = at(turn.second).need();
+      if ((need == 1) == decodes) give_rows(turn.second, std::min({need, budget_, most}));
+    }
+  };
+  // The first one never waits for the others' rows.
+  if (!running.empty()) {
+    RequestId first = running.begin()->second;
+    auto others = static_cast<std::int64_t>(running.size()) - 1;
+    std::int64_t need = at(first).need();
+    if (need > 1) give_rows(first, std::min(need, budget_ - others));
+  }
+  next(true, 1);
+  next(false, limits_.max_rows);
+  while (counters_.preemptions == preempted && budget_ > 0 && !waiting_.empty() &&
+         running_.size() < static_cast<std::size_t>(limits_.max_running)) {
+    if (!admit(waiting_.begin()->second)) break;
+  }
+  STRETTO_CHECK(!step_.empty() || requests_.empty(), "requests, and nothing to do");
+  under_way_ = true;
+  std::vector<Piece> pieces;
+  for (const Turn& turn : running_) {
+    if (auto found = step_.find(turn.second); found != step_.end()) {
+      pieces.push_back(found->second);
+    }
+  }
+  return pieces;
+}
+
+bool Scheduler::give_rows(RequestId id, std::int64_t count) {
+  if (step_.contains(id)) return true;
+  Entry& e = at(id);
+  while (!grow(e, e.computed + count)) {
+    RequestId last = std::prev(running_.end())->second;
+    preempt(last);
+    if (last == id) return false;
+  }
+  step_[id] = {.id = id, .first = e.computed, .count = count, .last = count == e.need()};
+  budget_ -= count;
+  return true;
+}
+
+void Scheduler::preempt(RequestId id) {
+  if (auto found = step_.find(id); found != step_.end()) {
+    budget_ += found->second.count;
+    step_.erase(found);
+  }
+  Entry& e = at(id);
+  give_back(e);
+  running_.erase(turn_of(id, e));
+  waiting_.insert(turn_of(id, e));
+  ++counters_.preemptions;
+}
+
+bool Scheduler::admit(RequestId id) {
+  Entry& e = at(id);
+  STRETTO_CHECK(e.blocks.empty() && e.computed == 0, "a request waits that holds blocks");
+  // The last token has to be computed in any case: the next one is chosen from what comes of it.
+  std::span<const int> all = std::span<const int>(e.request.tokens);
+  bool looks = limits_.prefix_caching && !(e.request.every_row && e.chosen == 0);
+  if (looks) {
+    e.blocks = cache_.find(all.first(all.size() - 1), e.request.salt);
+    e.published = e.blocks.size();
+    e.computed = static_cast<std::int64_t>(e.blocks.size()) * limits_.block_tokens;
+  }
+  std::int64_t count = std::min(e.need(), budget_);
+  if (!grow(e, e.computed + count)) {
+    give_back(e);
+    return false;
+  }
+  if (looks) {
+    counters_.prefix_queries += static_cast<std::int64_t>(all.size());
+    counters_.prefix_hits += e.computed;
+  }
+  waiting_.erase(turn_of(id, e));
+  running_.insert(turn_of(id, e));
+  step_[id] = {.id = id, .first = e.computed, .count = count, .last = count == e.need()};
+  budget_ -= count;
+  return true;
+}
+
+bool Scheduler::grow(Entry& e, std::int64_t tokens) {
+  std::int64_t missing = blocks_for(tokens) - static_cast<std::int64_t>(e.blocks.size());
+  if (missing > pool_.num_available()) return false;
+  for (; missing > 0; --missing) e.blocks.push_back(pool_.take().value());
+  return true;
+}
+
+// The last ones first, so that a block is given up before those that it hangs on.
+void Scheduler::give_back(Entry& e) {
+  for (; !e.blocks.empty(); e.blocks.pop_back()) pool_.release(e.blocks.back());
+  e.computed = 0;
+  e.published = 0;
+}
+
+void Scheduler::publish(Entry& e) {
+  auto size = static_cast<std::size_t>(limits_.block_tokens);
+  std::span<const int> tokens = e.request.tokens;
+  while ((e.published + 1) * size <= static_cast<std::size_t>(e.computed)) {
+    std::size_t i = e.published++;
+    int before = i == 0 ? -1 : e.blocks[i - 1];
+    e.blocks[i] =
+        cache_.publish(e.blocks[i], before, tokens.subspan(i * size, size), e.request.salt);
+  }
+}
+
+void Scheduler::complete(const std::map<RequestId, int>& chosen) {
+  STRETTO_CHECK(under_way_, "a step has been made that nobody decided");
+  under_way_ = false;
+  for (const auto& [id, piece] : step_) {
+    Entry& e = at(id);
+    if (e.cancelled) {
+      end(id);
+      continue;
+    }
+    e.computed += piece.count;
+    if (limits_.prefix_caching) publish(e);
+    if (!piece.last) continue;
+    auto token = chosen.find(id);
+    STRETTO_CHECK(token != chosen.end(), "a row's choice is missing");
+    e.request.tokens.push_back(token->second);
+    if (++e.chosen == e.request.max_tokens) end(id);
+  }
+  step_.clear();
+}
+
+void Scheduler::cancel(RequestId id) {
+  auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  if (under_way_ && step_.contains(id)) {
+    found->second.cancelled = true;
+  } else {
+    end(id);
+  }
+}
+
+void Scheduler::end(RequestId id) {
+  Entry& e = at(id);
+  give_back(e);
+  waiting_.erase(turn_of(id, e));
+  running_.erase(turn_of(id, e));
+  requests_.erase(id);
+}
+
+void Scheduler::verify() const {
+  std::map<int, int> references;
+  for (const auto& [id, e] : requests_) {
+    bool runs = running_.contains(turn_of(id, e));
+    STRETTO_CHECK(runs != waiting_.contains(turn_of(id, e)), "neither runs nor waits, or both");
+    STRETTO_CHECK(runs || e.blocks.empty(), "a request waits that holds blocks");
+    auto room = static_cast<std::int64_t>(e.blocks.size()) * limits_.block_tokens;
+    STRETTO_CHECK(e.computed <= room, "more is computed than there are blocks for");
+    for (std::size_t i = 0; i < e.blocks.size(); ++i) {
+      ++references[e.blocks[i]];
+      STRETTO_CHECK(pool_.is_kept(e.blocks[i]) == (i < e.published),
+                    "a block is written that others may find");
+    }
+  }
+  int used = 0;
+  for (int block = 0; block < pool_.size(); ++block) {
+    auto found = references.find(block);
+    int named = found == references.end() ? 0 : found->second;
+    STRETTO_CHECK(pool_.references(block) == named, "a block has other references than tables");
+    used += named > 0 ? 1 : 0;
+  }
+  STRETTO_CHECK(used + pool_.num_available() == pool_.size(), "a block is lost");
+  STRETTO_CHECK(running_.size() <= static_cast<std::size_t>(limits_.max_running),
+                "too many requests run");
+}
+
+}  // namespace stretto

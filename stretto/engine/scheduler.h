@@ -1,0 +1,137 @@
+// Which rows of which requests the next forward step has: nothing but decisions over a state, with
+// no clock, no thread and no device, so that the same calls give the same decisions.
+//
+// A step has a budget of rows. What runs goes first: one row for each request that decodes, then
+// pieces of prompts in what is left (Agrawal et al., SARATHI, 2023). Where blocks of the cache run
+// out, the last of the running ones gives its blocks back and is computed again later, its tokens
+// kept. Then waiting ones come in, highest priority first, of equals the earliest; the first of the
+// running ones has rows in every step.
+//
+// Before: kv/. After: batch_engine.h, which makes the steps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stretto/kv/block_pool.h"
+#include "stretto/kv/prefix_cache.h"
+
+namespace stretto {
+
+struct SchedulerLimits {
+  int max_running = 64;  // requests with rows in a step; at most max_rows
+  int max_rows = 256;    // of a step
+  int num_blocks = 1;    // of the cache
+  int block_tokens = 64;
+  bool prefix_caching = true;
+};
+
+using RequestId = std::uint64_t;
+
+struct ScheduledRequest {
+  std::vector<int> tokens;  // the prompt; what is chosen is added to it
+  std::int64_t max_tokens = 1;
+  int priority = 0;        // higher ones come in first
+  std::string salt;        // only requests with the same one share blocks
+  bool every_row = false;  // it wants what comes of every row of its prompt, cached or not
+};
+
+// The rows of one request in a step: of its tokens [first, first + count).
+struct Piece {
+  RequestId id = 0;
+  std::int64_t first = 0, count = 0;
+  bool last = false;  // its last row chooses the request's next token
+};
+
+class Scheduler {
+ public:
+  // UserError where the limits leave no room for any request.
+  explicit Scheduler(const SchedulerLimits& limits);
+
+  // The most tokens, those that it is given included, of a request that the cache can hold.
+  std::int64_t most_tokens() const;
+
+  // UserError where it has no tokens, or more than most_tokens() with those it may get: the token
+  // chosen last needs no room.
+  RequestId add(ScheduledRequest request);
+
+  // The next step; empty where nothing is to do. Every decide() is followed by one complete().
+  std::vector<Piece> decide();
+  // The step was made. `chosen`: the token of each piece that is `last`; of those that were
+  // cancelled meanwhile it does not count. Requests that have their tokens end by themselves.
+  void complete(const std::map<RequestId, int>& chosen);
+  // Ends a request in any state; its blocks are free at once, or after the step that is under way.
+  // Nothing where it has ended.
+  void cancel(RequestId id);
+
+  // Of requests that have not ended.
+  bool has(RequestId id) const { return requests_.contains(id); }
+  std::span<const int> tokens(RequestId id) const { return at(id).request.tokens; }
+  std::span<const int> blocks(RequestId id) const { return at(id).blocks; }  // in order of tokens
+
+  std::size_t num_running() const { return running_.size(); }
+  std::size_t num_waiting() const { return waiting_.size(); }
+  bool is_idle() const { return requests_.empty(); }
+
+  struct Counters {
+    std::int64_t preemptions = 0;
+    std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens asked for and found in the cache
+  };
+  const Counters& counters() const { return counters_; }
+  int num_blocks() const { return pool_.size(); }
+  // Of blocks whose content nobody needs.
+  int num_available_blocks() const { return pool_.num_available(); }
+
+  // InternalError where the state contradicts itself; for tests, and where nothing runs.
+  void verify() const;
+
+ private:
+  struct Entry {
+    ScheduledRequest request;
+    std::int64_t computed = 0;  // tokens whose keys and values are in the blocks
+    std::size_t published = 0;  // blocks that the prefix cache knows
+    std::vector<int> blocks;
+    std::int64_t chosen = 0;
+    bool cancelled = false;  // while a step is under way that has rows of it
+
+    std::int64_t need() const {
+      return static_cast<std::int64_t>(request.tokens.size()) - computed;
+    }
+  };
+  // The order in which requests come in, and go on.
+  using Turn = std::pair<int, RequestId>;  // -priority, id
+
+  Entry& at(RequestId id);
+  const Entry& at(RequestId id) const;
+  static Turn turn_of(RequestId id, const Entry& e) { return {-e.request.priority, id}; }
+  std::int64_t blocks_for(std::int64_t tokens) const;
+
+  // Rows for a running request; false where it was itself the last that runs, and no longer does.
+  bool give_rows(RequestId id, std::int64_t count);
+  void preempt(RequestId id);
+  bool admit(RequestId id);
+  bool grow(Entry& e, std::int64_t tokens);
+  void give_back(Entry& e);
+  void publish(Entry& e);
+  void end(RequestId id);
+
+  SchedulerLimits limits_;
+  BlockPool pool_;
+  PrefixCache cache_;
+  std::map<RequestId, Entry> requests_;
+  std::set<Turn> waiting_, running_;
+  std::map<RequestId, Piece> step_;  // the one that is decided or under way
+  std::int64_t budget_ = 0;          // rows that it has left
+  bool under_way_ = false;
+  RequestId last_id_ = 0;
+  Counters counters_;
+};
+
+}  // namespace stretto
