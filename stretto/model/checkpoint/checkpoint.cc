@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <set>
 
+#include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/base/printable.h"
@@ -68,7 +69,7 @@ void compare_with_index(const std::filesystem::path& single, const std::filesyst
                         Warnings& warnings) {
   std::map<std::string, std::string> shard_of;
   try {
-    shard_of = parse_shard_index(read_file(index, kMaxIndexBytes), index.string());
+    shard_of = parse_shard_index(read_downloaded_file(index, kMaxIndexBytes), index.string());
   } catch (const UserError&) {
     return;  // it is not used
   }
@@ -106,17 +107,14 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
 }
 
 Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
-  std::error_code ignored;  // whatever cannot be examined counts as absent
   std::filesystem::path single = directory / "model.safetensors";
   std::filesystem::path index = directory / "model.safetensors.index.json";
-  if (!std::filesystem::is_directory(directory, ignored)) {
-    throw UserError(fmt::format("{}: is not a readable directory", directory.string()));
-  }
-  if (std::filesystem::exists(single, ignored)) {
-    if (std::filesystem::exists(index, ignored)) compare_with_index(single, index, warnings_);
+  check_model_directory(directory);
+  if (!is_absent(single)) {
+    if (!is_absent(index)) compare_with_index(single, index, warnings_);
     files_.emplace_back(single);
     for (const auto& [name, view] : files_.back().tensors()) tensors_.emplace(name, &view);
-  } else if (std::filesystem::exists(index, ignored)) {
+  } else if (!is_absent(index)) {
     open_shards(index);
   } else if (auto shards = numbered_shards(directory); !shards.empty()) {
     open_numbered(shards);
@@ -157,7 +155,7 @@ void Checkpoint::open_numbered(const std::vector<std::filesystem::path>& shards)
 }
 
 void Checkpoint::open_shards(const std::filesystem::path& index) {
-  auto shard_of = parse_shard_index(read_file(index, kMaxIndexBytes), index.string());
+  auto shard_of = parse_shard_index(read_downloaded_file(index, kMaxIndexBytes), index.string());
   std::set<std::string> shards;
   for (const auto& [name, shard] : shard_of) shards.insert(shard);
   if (shards.size() > kMaxShards) {
@@ -167,8 +165,7 @@ void Checkpoint::open_shards(const std::filesystem::path& index) {
   files_.reserve(shards.size());  // tensors_ points into it
   Holders holder;
   for (const std::string& shard : shards) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(directory_ / shard, ignored)) {
+    if (is_absent(directory_ / shard)) {
       throw UserError(
           fmt::format("{}: weight_map: shard '{}' is missing", index.string(), printable(shard)));
     }

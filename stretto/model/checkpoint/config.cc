@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/printable.h"
 #include "stretto/model/checkpoint/config_parts.h"
@@ -259,8 +260,9 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
 }
 
 ModelConfig read_config(const std::filesystem::path& directory) {
+  check_model_directory(directory);
   std::filesystem::path path = directory / "config.json";
-  return parse_config(read_file(path, kMaxConfigBytes), path.string());
+  return parse_config(read_downloaded_file(path, kMaxConfigBytes), path.string());
 }
 
 void set_rope_frequencies(ModelConfig& config, std::string_view choice) {

@@ -116,7 +116,9 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
 
-  std::optional<DType> dtype;  // what the weights were trained in, where the file says so
+  // What activations are computed in, unless the user says otherwise: the file's word or, once
+  // settle_with() has seen them, what most weights are stored in.
+  std::optional<DType> dtype;
   std::optional<int> bos_token_id;
   std::vector<int> eos_token_ids;
   Warnings warnings;  // of what the file tells twice, and differently
@@ -135,6 +137,9 @@ struct ModelConfig {
   // UserError naming tensor, expected and found shape when a weight is missing, has another shape
   // or dtype, or is there although this config does not explain it.
   void check_against(const Checkpoint& checkpoint) const;
+
+ private:
+  void settle_dtype(const Checkpoint& checkpoint);
 };
 
 // UserError naming `where`, the field and the values allowed.

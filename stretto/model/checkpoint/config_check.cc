@@ -1,7 +1,9 @@
 // The list of weights that a config implies, and its comparison with a checkpoint.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "stretto/base/errors.h"
@@ -79,6 +81,19 @@ bool same_values(const TensorView& a, const TensorView& b) {
   return true;
 }
 
+// What most of the weights are stored in, counted by their elements: norms and routers may be
+// wider.
+DType stored_dtype(const Checkpoint& checkpoint) {
+  std::map<DType, std::int64_t> elements;
+  for (const std::string& name : checkpoint.names()) {
+    const TensorView& view = checkpoint.tensor(name);
+    elements[view.dtype] += view.num_elements();
+  }
+  return std::max_element(elements.begin(), elements.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
 }  // namespace
 
 MoeNames moe_names(Family family) {
@@ -124,6 +139,18 @@ void ModelConfig::settle_with(Checkpoint& checkpoint) {
   for (const std::string& name : checkpoint.names()) {
     if (is_leftover(*this, name)) checkpoint.drop(name);
   }
+  settle_dtype(checkpoint);
+}
+
+// The config's word counts, as in transformers and vLLM; without it the weights' own.
+void ModelConfig::settle_dtype(const Checkpoint& checkpoint) {
+  const DType stored = stored_dtype(checkpoint);
+  const auto told = [](DType dtype) { return std::string(name(dtype)); };
+  settle<std::string>(
+      {{where + ": dtype", dtype ? std::optional(told(*dtype)) : std::nullopt},
+       {checkpoint.directory().string() + ": the dtype of most weights", told(stored)}},
+      warnings);
+  if (!dtype) dtype = stored;
 }
 
 void ModelConfig::check_against(const Checkpoint& checkpoint) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/downloaded_file.h"
 #include "stretto/base/json_fields.h"
 
 namespace stretto {
@@ -19,12 +20,6 @@ Json parse(std::string_view text, const std::string& where) {
 
 std::filesystem::path path_in(const std::filesystem::path& directory) {
   return directory / "generation_config.json";
-}
-
-// Only plain absence is silent; a file that cannot be examined or read is reported by read_file.
-bool is_absent(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found;
 }
 
 // A file that ends at more tokens than the other one contradicts nothing.
@@ -91,13 +86,13 @@ GenerationConfig read_generation_config(const std::filesystem::path& directory,
                                         const ModelConfig& model) {
   std::filesystem::path path = path_in(directory);
   if (is_absent(path)) return from_model(model);
-  return parse_generation_config(read_file(path, kMaxBytes), path.string(), model);
+  return parse_generation_config(read_downloaded_file(path, kMaxBytes), path.string(), model);
 }
 
 SamplingDefaults read_sampling_defaults(const std::filesystem::path& directory) {
   std::filesystem::path path = path_in(directory);
   if (is_absent(path)) return {};
-  return parse_sampling_defaults(read_file(path, kMaxBytes), path.string());
+  return parse_sampling_defaults(read_downloaded_file(path, kMaxBytes), path.string());
 }
 
 }  // namespace stretto

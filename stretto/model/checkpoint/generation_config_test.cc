@@ -73,7 +73,7 @@ TEST(GenerationConfig, OnlyAnAbsentFileIsIgnored) {
   expect_user_error([&] { read_generation_config(dir.path(), model); },
                     {"generation_config.json", "is a directory"});
   TemporaryDirectory bare;
-  expect_user_error([&] { read_config(bare.path()); }, {"config.json", "No such file"});
+  expect_user_error([&] { read_config(bare.path()); }, {"config.json", "is missing"});
 }
 
 }  // namespace

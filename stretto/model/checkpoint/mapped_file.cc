@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
 
 namespace stretto {
@@ -38,6 +39,7 @@ class Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
+  check_regular_file(path);
   Descriptor file(path);
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) fail(path, "cannot be examined");

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/base/printable.h"
@@ -108,6 +109,7 @@ struct Layout {
 };
 
 Layout read_layout(std::span<const std::byte> bytes, const std::string& where) {
+  refuse_stand_in({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, where);
   if (bytes.size() < kLengthBytes) {
     throw UserError(fmt::format("{}: header length: the file has {} bytes, need at least {}", where,
                                 bytes.size(), kLengthBytes));

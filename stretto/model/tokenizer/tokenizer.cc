@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
@@ -34,6 +35,14 @@ std::unique_ptr<const tokenization::Normalizer> optional_normalizer(
 std::unique_ptr<const tokenization::PreTokenizer> optional_pre_tokenizer(
     const std::optional<JsonNode>& field) {
   return field ? parse_pre_tokenizer(*field) : nullptr;
+}
+
+// What a directory without tokenizer.json may have in its place, for the error.
+std::string other_vocabularies(const std::filesystem::path& dir) {
+  for (const char* name : {"tokenizer.model", "vocab.json", "vocab.txt", "tekken.json"}) {
+    if (!is_absent(dir / name)) return fmt::format("; '{}' is not read", name);
+  }
+  return "";
 }
 
 std::string json_path(const std::string& where, const char* name) {
@@ -122,22 +131,28 @@ std::string Tokenizer::Impl::decode_chain(const std::vector<int>& ids,
 
 Tokenizer Tokenizer::load(const std::filesystem::path& dir) {
   constexpr std::size_t kMaxBytes = JsonLimits{}.max_bytes;
+  check_model_directory(dir);
+  const std::filesystem::path file = dir / "tokenizer.json";
   const std::filesystem::path config = dir / "tokenizer_config.json";
-  const std::string tokenizer_json = read_file(dir / "tokenizer.json", kMaxBytes);
-  const std::string config_json =
-      std::filesystem::exists(config) ? read_file(config, kMaxBytes) : std::string();
+  if (is_absent(file)) {
+    throw UserError(fmt::format("{}: is missing{}", file.string(), other_vocabularies(dir)));
+  }
+  const std::string tokenizer_json = read_downloaded_file(file, kMaxBytes);
+  std::optional<std::string> config_json;
+  if (!is_absent(config)) config_json = read_downloaded_file(config, kMaxBytes);
   return parse(tokenizer_json, config_json, dir.string());
 }
 
-Tokenizer Tokenizer::parse(std::string_view tokenizer_json, std::string_view config_json,
+Tokenizer Tokenizer::parse(std::string_view tokenizer_json,
+                           const std::optional<std::string>& config_json,
                            const std::string& where) {
   const std::string path = json_path(where, "tokenizer.json");
   const Json file = parse_json(tokenizer_json, path);
   Json config;
   std::optional<JsonNode> config_field;
-  if (!config_json.empty()) {
+  if (config_json) {
     const std::string config_path = json_path(where, "tokenizer_config.json");
-    config = parse_json(config_json, config_path);
+    config = parse_json(*config_json, config_path);
     config_field.emplace(config, config_path + ": ");
   }
   return Tokenizer(std::make_shared<const Impl>(JsonNode(file, path + ": "), config_field));

@@ -33,9 +33,9 @@ class Tokenizer {
   // text.
   static Tokenizer load(const std::filesystem::path& dir);
 
-  // The same from memory; `where` stands for the directory in errors, an empty `config_json` for an
-  // absent file.
-  static Tokenizer parse(std::string_view tokenizer_json, std::string_view config_json,
+  // The same from memory; `where` stands for the directory in errors.
+  static Tokenizer parse(std::string_view tokenizer_json,
+                         const std::optional<std::string>& config_json,
                          const std::string& where);
 
   // Invalid UTF-8 counts as U+FFFD, one per maximal invalid subpart. UserError for more than 1 GiB.

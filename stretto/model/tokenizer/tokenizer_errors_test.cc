@@ -28,7 +28,7 @@ Json small_tokenizer() {
   })");
 }
 
-Tokenizer parse(const Json& json) { return Tokenizer::parse(json.dump(), "", "DIR"); }
+Tokenizer parse(const Json& json) { return Tokenizer::parse(json.dump(), std::nullopt, "DIR"); }
 
 // Changes the value at `pointer`, or removes it when `value` is discarded, and expects a refusal
 // that names `parts`.
@@ -140,7 +140,8 @@ TEST(TokenizerErrors, UnknownPartsWithoutTheirToken) {
        {R"({"type":"Unigram","vocab":[["a",0]]})", R"({"type":"WordPiece","vocab":{"a":0}})",
         R"({"type":"WordLevel","vocab":{"a":0}})"}) {
     SCOPED_TRACE(model);
-    const auto tokenizer = Tokenizer::parse(fmt::format(R"({{"model":{}}})", model), "", "DIR");
+    const auto tokenizer =
+        Tokenizer::parse(fmt::format(R"({{"model":{}}})", model), std::nullopt, "DIR");
     EXPECT_EQ(tokenizer.encode("a"), std::vector<int>{0});
     expect_user_error([&] { tokenizer.encode("x"); }, {"DIR/tokenizer.json: model.unk_"});
   }
@@ -154,15 +155,17 @@ TEST(TokenizerErrors, TemplatesThatCannotBeFilled) {
 }
 
 TEST(TokenizerErrors, NotEvenJson) {
-  expect_user_error([] { Tokenizer::parse("{", "", "DIR"); }, {"DIR/tokenizer.json"});
-  expect_user_error([] { Tokenizer::parse("[]", "", "DIR"); }, {"DIR/tokenizer.json", "object"});
-  expect_user_error([] { Tokenizer::parse("{\"model\": \"\xFF\"}", "", "DIR"); },
+  expect_user_error([] { Tokenizer::parse("{", std::nullopt, "DIR"); }, {"DIR/tokenizer.json"});
+  expect_user_error([] { Tokenizer::parse("[]", std::nullopt, "DIR"); },
+                    {"DIR/tokenizer.json", "object"});
+  expect_user_error([] { Tokenizer::parse("{\"model\": \"\xFF\"}", std::nullopt, "DIR"); },
                     {"DIR/tokenizer.json"});
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
-  expect_user_error([&] { Tokenizer::parse(deep, "", "DIR"); }, {"DIR/tokenizer.json", "nested"});
+  expect_user_error([&] { Tokenizer::parse(deep, std::nullopt, "DIR"); },
+                    {"DIR/tokenizer.json", "nested"});
   expect_user_error([] { Tokenizer::parse(small_tokenizer().dump(), "{\"bos_token\": 3}", "DIR"); },
                     {"DIR/tokenizer_config.json: bos_token", "string"});
-  expect_user_error([] { Tokenizer::load("/nonexistent"); }, {"/nonexistent/tokenizer.json"});
+  expect_user_error([] { Tokenizer::load("/nonexistent"); }, {"/nonexistent: is not a readable"});
 }
 
 TEST(TokenizerErrors, UnknownCharacterWithoutItsToken) {

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t end = input.find('\0');
   const std::string_view text = end == input.npos ? "some text 42 <s>" : input.substr(end + 1);
   try {
-    const auto tokenizer = stretto::Tokenizer::parse(input.substr(0, end), "", "fuzz");
+    const auto tokenizer = stretto::Tokenizer::parse(input.substr(0, end), std::nullopt, "fuzz");
     const auto ids = tokenizer.encode(text);
     stretto::StreamDecoder stream(tokenizer);
     for (const int id : ids) stream.push(id);
