@@ -147,7 +147,7 @@ def paged_pair_table(results: Results, _ranks: int) -> str:
                       *compared(against(row, "decode", PYTORCH_ATTENTION), "PyTorch")])
     text = table(["sequences x tokens", "paged_decode us (part of a copy's bandwidth)", "paged_attention",
                   "FlashAttention-2", "cuDNN", "fastest / paged_decode", "faster"], lines)
-    rates = {run.file: run.data["copy_bytes_per_s"] for _, run in rows.values()}
+    rates = {run.name: run.data["copy_bytes_per_s"] for _, run in rows.values()}
     if rates:
         text += "\nA copy: " + ", ".join(f"{rate / 1e12:.2f}" for rate in rates.values()) + " TB/s.\n"
     return text + footnote(text) + sources(rows)

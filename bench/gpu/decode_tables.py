@@ -26,6 +26,11 @@ def shown(value: Interval | None) -> str:
     return "-" if value is None else times(value) if value.low else f"{value.median:.2f}"
 
 
+def take(results: Results, found: dict):
+    for row, run in found.values():
+        results.take(run, "runs", [row])
+
+
 def decode_table(results: Results, _ranks: int) -> str:
     runs = {}
     for run in results.runs:
@@ -35,6 +40,7 @@ def decode_table(results: Results, _ranks: int) -> str:
                     continue
                 key = (run.data.get("model", ""), run.data.get("dtype", ""), row["tp"])
                 runs[key] = (row, run)
+    take(results, runs)
     lines, alone = [], {}
     for (model, dtype, tp), (row, _) in sorted(runs.items()):
         best = fastest(row)
@@ -57,6 +63,7 @@ def decode_launches_table(results: Results, ranks: int) -> str:
                 found["step"] = (row, run)
     if not found:
         return ""
+    take(results, found)
     row, lines = found["step"][0], []
     apart = row.get("without_exchange", {})
     alone = {stage["weights"]: stage["of_step_us"] for stage in apart.get("stages", [])}
@@ -82,8 +89,9 @@ def decode_runs(results: Results) -> dict:
     found = {}
     for run in results.runs:
         if run.kind == "decode" and run.data.get("model") == "llama-3-8b" and run.data.get("dtype") == "bf16":
-            found.update({row["tp"]: row for row in run.data["runs"] if "error" not in row})
-    return found
+            found.update({row["tp"]: (row, run) for row in run.data["runs"] if "error" not in row})
+    take(results, found)
+    return {tp: row for tp, (row, _) in found.items()}
 
 
 def decode(results: Results, ranks: int):

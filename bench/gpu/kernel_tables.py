@@ -92,10 +92,13 @@ def best_tflops(results: Results, kinds: list, value) -> dict:
             continue
         mine = {}
         for row in run.data.get("attention", []):
-            if "error" not in row and value(row) is not None:
-                mine[attention_key(row)] = max(value(row), mine.get(attention_key(row), 0))
-        best.update({key: (tflops, run) for key, tflops in mine.items()})
-    return best
+            found = mine.get(attention_key(row))
+            if "error" not in row and value(row) is not None and (not found or value(row) > value(found)):
+                mine[attention_key(row)] = row
+        best.update({key: (row, run) for key, row in mine.items()})
+    for row, run in best.values():
+        results.take(run, "attention", [row])
+    return {key: (value(row), run) for key, (row, run) in best.items()}
 
 
 def attention_table(results: Results, _ranks: int) -> str:

@@ -12,7 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 from overlap_torch_rank import NUM_SETS, Case, World, world_of_torchrun
-from timing_options import parser_of
+from timing_options import command_line, parser_of
 
 import stretto
 from stretto import expert_layers
@@ -249,6 +249,7 @@ def main():
     rank, size = world.rank, world.size
     stretto.init(timeout=60)
     out = {"machine": torch.cuda.get_device_name(rank), "driver": options.driver, "commit": options.commit,
+           "command": command_line(),
            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "ranks": size,
            "rows": rows}
     for text, make, compared in cases(world):

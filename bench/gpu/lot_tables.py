@@ -14,7 +14,8 @@ FEW, SOME = 256, 4096  # rows up to which they come from decoding, and are some
 def lot_rows(results: Results, ranks: int) -> dict:
     """Of the newest run alone: rows of two draws are no draw."""
     runs = [run for run in results.runs if run.kind == "lot" and run.ranks == ranks]
-    results.used |= set(runs[-1:])
+    for run in runs[-1:]:
+        results.take(run, "lot", run.data["lot"])
     return {shape_key(row): (row, run) for run in runs[-1:] for row in run.data["lot"]}
 
 

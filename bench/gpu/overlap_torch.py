@@ -25,6 +25,8 @@ import sys
 import threading
 import time
 
+from timing_options import command_line
+
 RANK_PROGRAM = pathlib.Path(__file__).resolve().parent / "overlap_torch_rank.py"
 START_S = 120  # PyTorch imported, NCCL connected
 MAX_STARTS = 5
@@ -235,6 +237,7 @@ def main() -> int:
         if options.out:
             result = {
                 "machine": "", "driver": options.driver, "commit": options.commit,
+                "command": command_line(),
                 "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 "seed": options.seed, "ranks": options.ranks, **facts,
                 "overlap": [r for r in listed if "bytes" not in r],

@@ -174,7 +174,7 @@ def profile(label: str, command: list, folder: pathlib.Path, seconds: int) -> li
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="build/bin/gpu_bench")
-    parser.add_argument("-o", "--out", default="bench/results", help="folder")
+    parser.add_argument("-o", "--out", default="build/results", help="folder")
     parser.add_argument("--only", default="", help="cases whose label contains this")
     parser.add_argument("--seconds", type=int, default=60, help="that one case may take")
     parser.add_argument("--commit", default="")

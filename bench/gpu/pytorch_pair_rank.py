@@ -25,7 +25,7 @@ import time
 import torch
 import torch.distributed as dist
 from overlap_torch import make_cases
-from timing_options import parser_of
+from timing_options import command_line, parser_of
 from torch_rounds import mean_ratio
 from torch_turns import DEVICE, ON_GPU, event, synchronize
 
@@ -275,7 +275,7 @@ def main():
     cases = cases_of(ranks.size, options.only, options.divisor)
     samples = [{maker: [] for maker in ("cpp", *options.forms)} for _ in cases]
     result = {"machine": torch.cuda.get_device_name(0) if ON_GPU else "CPU", "driver": options.driver,
-              "commit": options.commit,
+              "commit": options.commit, "command": command_line(),
               "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
               "torch": torch.__version__, "ranks": ranks.size, "seed": options.seed, "rest_ms": REST_MS,
               "warmup_ms": options.warmup,

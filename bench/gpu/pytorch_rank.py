@@ -18,7 +18,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from overlap_torch import make_cases  # noqa: E402
 from overlap_torch_rank import GEMM_CALLS_PER_GRAPH, NUM_SETS, Case, World, world_of_torchrun  # noqa: E402
-from timing_options import parser_of  # noqa: E402
+from timing_options import command_line, parser_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stretto.nn  # noqa: E402
@@ -259,6 +259,7 @@ def main():
     first_s = timed(lambda: stretto.all_reduce(first))
     result = {
         "machine": torch.cuda.get_device_name(rank), "driver": options.driver, "commit": options.commit,
+        "command": command_line(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "torch": torch.__version__, "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())), "ranks": size, "seed": options.seed,

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string_view>
 
+#include "bench/gpu/harness/command_line.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 #include "stretto/runtime/cuda/nccl.h"
 #include "stretto/runtime/cuda/nvrtc.h"
@@ -27,6 +28,7 @@ Json machine_json(const GpuWorld& world, const Settings& s) {
           {"cublaslt", cuda::cublaslt_description()},
           {"date", date_text()},
           {"commit", s.commit},
+          {"command", command_line()},
           {"seed", s.seed}};
 }
 

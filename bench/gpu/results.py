@@ -1,4 +1,4 @@
-"""What bench/results/gpu-*.json hold, and the cells, lines and footnotes of tables made of it (tables.py)."""
+"""What runs of benchmarks measured, and the cells, lines and footnotes of tables made of it (tables.py)."""
 
 import collections
 import json
@@ -10,7 +10,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NAME = re.compile(r"gpu-(?P<kind>[a-z][a-z0-9]*(?:-[a-z][a-z0-9]*)*?)(?:-x(?P<ranks>\d+))?"
-                  r"-(?P<day>\d{4}-\d\d-\d\d)(?:-.+)?\.json")
+                  r"-(?P<day>\d{4}-\d\d-\d\d)(?:-.+)?")
 SAME = 0.002  # a difference that the bound of an interval must exceed before somebody is called faster
 
 NOT_REACHED = "not reached"  # overlap_torch.py's word
@@ -23,40 +23,86 @@ class Error(Exception):
 
 
 class Run:
-    """A file of results."""
+    """A run of a benchmark: what it says of itself, and its lists of rows or those of them that were kept."""
 
-    def __init__(self, path: pathlib.Path, name: re.Match):
-        try:
-            self.data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
-            raise Error(f"{path.name}: {e}") from e
-        if "simulated" in str(self.data.get("machine", "")):
-            raise Error(f"{path.name}: of a simulated GPU, whose times mean nothing")
-        self.file, self.kind, self.day = path.name, name["kind"], name["day"]
-        self.on_h100s = "H100" in str(self.data.get("machine", ""))  # else on H200s
-        self.ranks = int(name["ranks"] or 0)
+    def __init__(self, name: str, data: dict):
+        match = NAME.fullmatch(name)
+        if not match:
+            raise Error(f"{name}: no name of a run, which is gpu-KIND[-xN]-DATE[-PART]")
+        if "simulated" in str(data.get("machine", "")):
+            raise Error(f"{name}: of a simulated GPU, whose times mean nothing")
+        self.name, self.data, self.kind, self.day = name, data, match["kind"], match["day"]
+        self.on_h100s = "H100" in str(data.get("machine", ""))  # else on H200s
+        self.ranks = int(match["ranks"] or 0)
         self.name_of_cards = "H100s" if self.on_h100s else "H200s"
-        self.cards = ", ".join(filter(None, [self.data.get("commit"), self.name_of_cards]))
-        self.order = (self.day, str(self.data.get("date", "")), path.name)
+        self.cards = ", ".join(filter(None, [data.get("commit"), self.name_of_cards]))
+        self.order = (self.day, str(data.get("date", "")), name)
+
+    @property
+    def kept_in(self) -> str:
+        return self.kind + (f"-x{self.ranks}" if self.ranks else "") + ".jsonl"
+
+
+def fresh_run(path: pathlib.Path) -> Run:
+    """Of a file as benchmarks write it."""
+    try:
+        return Run(path.stem, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as e:
+        raise Error(f"{path.name}: {e}") from e
 
 
 class Results:
-    def __init__(self, folder: pathlib.Path):
-        matches = ((path, NAME.fullmatch(path.name)) for path in folder.glob("gpu-*.json"))
-        self.runs = sorted((Run(path, name) for path, name in matches if name), key=lambda r: r.order)
+    """What tables are made of: rows that were kept in FOLDER/*.jsonl (keep.py), and beside them the files of runs that
+    the folder has or that are given."""
+
+    def __init__(self, folder: pathlib.Path, fresh: tuple = ()):
+        self.place = {}  # of a kept row in its file, by id
+        found = (path for path in folder.glob("gpu-*.json") if NAME.fullmatch(path.stem))
+        self.runs = sorted([*self.kept_runs(folder), *map(fresh_run, (*found, *fresh))], key=lambda r: r.order)
         self.used = set()  # runs that rows were taken from
+        self.read = {}  # {(run, field): {id: row}} that tables were made of
+        self.rank = {}  # of a row among those it was found with in rows(), by id
+
+    def kept_runs(self, folder: pathlib.Path) -> list:
+        runs = {}
+        for path in sorted(folder.glob("*.jsonl")):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                try:
+                    kept = json.loads(line)
+                    name, row, field = kept["run"], kept["row"], kept["of"]
+                    run = runs.get(name) or Run(name, {**kept["said"], "machine": kept["card"],
+                                                       **{k: kept[k] for k in ("date", "commit", "command", "with")}})
+                except (ValueError, KeyError, TypeError) as e:
+                    raise Error(f"{path.name}:{number}: no kept row: {e!r}") from e
+                if run.kept_in != path.name:
+                    raise Error(f"{path.name}:{number}: rows of {name} are kept in {run.kept_in}")
+                runs[name] = run
+                self.place[id(row)] = number
+                if kept.get("alone"):
+                    run.data[field] = row
+                else:
+                    run.data.setdefault(field, []).append(row)
+        return list(runs.values())
+
+    def take(self, run: Run, field: str, rows) -> None:
+        """Notes that tables are made of these rows, or of a field that is no list."""
+        self.used.add(run)
+        self.read.setdefault((run, field), {}).update((id(row), row) for row in rows)
 
     def rows(self, kinds: list, field: str, key, ranks: int = 0, wanted=lambda row: True) -> dict:
-        """{key(row): (row, run)}, of each key the newest row, failed ones included, in the order of the newest run
-        that has the most rows; keys that it lacks stand behind those that they follow elsewhere. Of them those that
-        are wanted."""
-        found, order = {}, []
+        """{key(row): (row, run)}, of each key the newest row, failed ones included. They come in the order in which
+        they were kept, or else in that of the newest run that has the most rows; keys that it lacks stand behind those
+        that they follow elsewhere. Of them those that are wanted."""
+        found = {}
         runs = [r for r in self.runs if r.kind in kinds and (not ranks or r.ranks == ranks)]
+        kept = [(run.kept_in, self.place[id(row)], key(row)) for run in runs for row in run.data.get(field, [])
+                if id(row) in self.place]
+        order = list(dict.fromkeys(k for _, _, k in sorted(kept, key=lambda place: place[:2])))
         for run in runs:
-            keys = list(dict.fromkeys(key(row) for row in run.data.get(field, [])))
             for row in run.data.get(field, []):
                 if row.get("error") != NOT_REACHED:
                     found[key(row)] = (row, run)
+            keys = list(dict.fromkeys(key(row) for row in run.data.get(field, []) if id(row) not in self.place))
             if len(keys) >= len(order):
                 order = keys + [k for k in order if k not in keys]
             else:
@@ -64,7 +110,9 @@ class Results:
                     if k not in order:
                         order.insert(order.index(keys[at - 1]) + 1 if at else len(order), k)
         found = {k: found[k] for k in order if k in found and wanted(found[k][0])}
-        self.used |= {run for _, run in found.values()}
+        for number, (row, run) in enumerate(found.values()):
+            self.take(run, field, [row])
+            self.rank[id(row)] = max(number, self.rank.get(id(row), 0))  # of the call that tells the most rows apart
         return found
 
 
@@ -193,17 +241,17 @@ def said_of_samples(rows: dict) -> str:
 
 
 def sources(rows: dict) -> str:
-    """'From `gpu-moe-x2-2026-11-22.json` (fff244d, H200s).' or, of several runs, which rows, and how many samples they
+    """'From `gpu-moe-x2-2026-11-22` (fff244d, H200s).' or, of several runs, which rows, and how many samples they
     have; `rows` as Results.rows gives them."""
     runs = {}
     for row, run in rows.values():
-        runs.setdefault(run.file, run)
+        runs.setdefault(run.name, run)
     if not runs:
         return ""
     ordered = sorted(runs.values(), key=lambda r: r.order, reverse=True)
-    counts = collections.Counter(run.file for _, run in rows.values())
-    parts = [f"`{r.file}`" + f" ({r.cards})" +
-             (f": {counts[r.file]} of {len(rows)} rows" if len(ordered) > 1 else "") for r in ordered]
+    counts = collections.Counter(run.name for _, run in rows.values())
+    parts = [f"`{r.name}`" + f" ({r.cards})" +
+             (f": {counts[r.name]} of {len(rows)} rows" if len(ordered) > 1 else "") for r in ordered]
     text = f"From {', '.join(parts)}. {said_of_samples(rows)}."
     return "\n" + textwrap.fill(text, 118, break_on_hyphens=False) + "\n"
 

@@ -193,7 +193,10 @@ def measured_points(results: Results, ranks: int) -> list:
     """Points that were predicted beforehand, of the newest run that has `ranks` GPUs."""
     runs = [run for run in results.runs if run.kind == "points" and
             any(point["ranks"] == ranks for point in run.data["points"])]
-    return [p for p in runs[-1].data["points"] if p["ranks"] == ranks and p.get("measured_ms", 0) > 0] if runs else []
+    found = [p for run in runs[-1:] for p in run.data["points"] if p["ranks"] == ranks and p.get("measured_ms", 0) > 0]
+    if runs:
+        results.take(runs[-1], "points", found)
+    return found
 
 
 def of_points(judge):
@@ -278,7 +281,8 @@ def paged_bandwidth(results: Results, _ranks: int):
 
 def newest(results: Results, ranks: int, field: str):
     found = [run for run in results.runs if run.kind == "pytorch" and run.ranks == ranks and field in run.data]
-    results.used |= set(found[-1:])
+    for run in found[-1:]:
+        results.take(run, field, [run.data[field]])
     return found[-1].data[field] if found else None
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/performance.md and docs/performance/*.md from bench/results/gpu-KIND[-xN]-DATE[-PART].json,
+"""Writes the tables of docs/performance.md and docs/performance/*.md from the rows that keep.py keeps in bench/results,
 between the lines '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is one of
-MAKERS below, with -xN where a table is of N GPUs.
+MAKERS below, with -xN where a table is of N GPUs. A folder of --results may hold files of runs as benchmarks write
+them, gpu-KIND[-xN]-DATE[-PART].json, as well.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT...]
 
-A row is taken from the newest file that has it (date in the name, then the date inside); below a table stands where
+A row is taken from the newest run that has it (date in the name, then the date inside); below a table stands where
 its rows come from. --check changes nothing and exits with 1 where a document is not up to date.
 """
 

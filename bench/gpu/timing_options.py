@@ -1,6 +1,8 @@
 """What the scripts that time PyTorch are told."""
 
 import argparse
+import os
+import sys
 
 
 def parser_of(doc: str, samples: int) -> argparse.ArgumentParser:
@@ -11,3 +13,8 @@ def parser_of(doc: str, samples: int) -> argparse.ArgumentParser:
     parser.add_argument("--driver", default="", help="version, for the JSON")
     parser.add_argument("--commit", default="", help="of the package, for the JSON")
     return parser
+
+
+def command_line() -> str:
+    """That this process runs, but for the folder of the program."""
+    return " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]])

@@ -63,14 +63,15 @@ def pair_table(results: Results, ranks: int) -> str:
 
 
 def points_table(results: Results, _ranks: int) -> str:
-    rows = results.rows(["points"], "points", lambda r: (r["op"], r["ranks"], r["m"], r["n"], r["k"], r["config"]))
     newest = {}  # of each operator and number of GPUs: what the model of that day says of all of them
-    for row, run in rows.values():
-        group = (row["op"], row["ranks"])
-        if row.get("measured_ms", 0) > 0 and (group not in newest or newest[group].order < run.order):
-            newest[group] = run
-    rows = {k: (row, run) for k, (row, run) in rows.items()
-            if row.get("measured_ms", 0) > 0 and run is newest[row["op"], row["ranks"]]}
+    for run in results.runs:
+        measured = [row for row in run.data.get("points", []) if row.get("measured_ms", 0) > 0]
+        for group in {(row["op"], row["ranks"]) for row in measured} if run.kind == "points" else ():
+            newest[group] = run, [row for row in measured if (row["op"], row["ranks"]) == group]
+    rows = {}
+    for run, measured in newest.values():
+        results.take(run, "points", measured)
+        rows |= {(r["op"], r["ranks"], r["m"], r["n"], r["k"], r["config"]): (r, run) for r in measured}
     by_op = {}
     for row, _ in rows.values():
         error = row["predicted_ms"] / row["measured_ms"] - 1
@@ -89,6 +90,8 @@ def points_table(results: Results, _ranks: int) -> str:
 def newest_per_ranks(results: Results, field: str) -> dict:
     """{GPUs: (what the newest run of PyTorch's side holds in `field`, run)}"""
     found = {run.ranks: (run.data[field], run) for run in results.runs if run.kind == "pytorch" and field in run.data}
+    for values, run in found.values():
+        results.take(run, field, [values])
     return dict(sorted(found.items()))
 
 

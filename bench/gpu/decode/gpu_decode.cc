@@ -15,6 +15,7 @@
 
 #include "bench/gpu/decode/decode_models.h"
 #include "bench/gpu/decode/decode_samples.h"
+#include "bench/gpu/harness/command_line.h"
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/copy_rate.h"
 #include "stretto/base/errors.h"
@@ -414,6 +415,7 @@ int run_decode(const Settings& s) {
       {"context", s.context},
       {"sequence_parallel", s.ulysses},
       {"commit", s.commit},
+      {"command", command_line()},
       {"driver", s.driver},
       {"machine", cuda::Device(0).properties().to_string()},
       {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};

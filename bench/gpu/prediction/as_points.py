@@ -2,7 +2,7 @@
 """Result files of gpu_bench gemm-suite, overlap, sweep, collectives and points as one list of measured points, on which
 `gpu_bench refit` predicts today's programs without a GPU:
 
-    bench/gpu/prediction/as_points.py bench/results/gpu-overlap-x4-2026-11-26-*.json -o points.json
+    bench/gpu/prediction/as_points.py build/results/gpu-overlap-x4-*.json -o points.json
     build/bin/gpu_bench refit points.json --ranks 4 --machine h200x4
 
 Of a shape every config that was timed counts, and of the one that was chosen the longer series. Decoding is timed in

@@ -285,7 +285,7 @@ GpuLoop gpu_loop(const GpuLoopDesc& d) {
           .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
 }
 
-// On an H200, 2026-11-22 (gpu-gemm-2026-11-22.json), over 36 shapes and two orders of tiles: 1.007
+// On an H200, 2026-11-22 (gpu-gemm-2026-11-22), over 36 shapes and two orders of tiles: 1.007
 // times as fast with 256 columns, 1.003 with 224 and 128, 1.010 with 160; 1.001 with 192, by
 // chance. Where each SM had a tile at most it was up to 4 % slower.
 int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -19,13 +20,21 @@ namespace {
 
 using Weight = std::pair<std::int64_t, std::int64_t>;  // n, k of all ranks
 
-std::vector<Json> files(const std::string& folder, const std::string& start) {
-  std::vector<Json> out;
+std::vector<std::filesystem::path> files(const std::string& folder, const std::string& start) {
+  std::vector<std::filesystem::path> out;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(start) && name.ends_with(".json") && entry.file_size() > 0) {
-      out.push_back(read_json_file(entry.path().string()));
-    }
+    if (entry.path().filename().string().starts_with(start)) out.push_back(entry.path());
+  }
+  return out;
+}
+
+// What is kept of runs of a kind, a row a line (bench/gpu/keep.py), of each number of ranks.
+std::vector<std::vector<Json>> kept(const std::string& kind) {
+  std::vector<std::vector<Json>> out;
+  for (const auto& path : files("bench/results", kind + "-x")) {
+    std::ifstream file(path);
+    out.emplace_back();
+    for (std::string line; std::getline(file, line);) out.back().push_back(Json::parse(line));
   }
   return out;
 }
@@ -35,26 +44,25 @@ bool is_product(const Json& row) {
   return op == "ag_gemm" || op == "gemm_rs" || op == "gemm_ar";
 }
 
-// Of rows with the sizes of all ranks, or of one.
-void add_weights(std::set<Weight>& out, const Json& rows, bool of_all) {
-  for (const Json& row : rows) {
-    if (!is_product(row)) continue;
-    const auto ranks = of_all ? 1 : row.at("ranks").get<std::int64_t>();
-    const bool gathers = row.at("op") == "ag_gemm";
-    out.insert({row.at("n").get<std::int64_t>() * (gathers ? ranks : 1),
-                row.at("k").get<std::int64_t>() * (gathers ? 1 : ranks)});
-  }
+// Of a row with the sizes of all ranks, or of one.
+void add_weight(std::set<Weight>& out, const Json& row, bool of_all) {
+  if (!is_product(row)) return;
+  const auto ranks = of_all ? 1 : row.at("ranks").get<std::int64_t>();
+  const bool gathers = row.at("op") == "ag_gemm";
+  out.insert({row.at("n").get<std::int64_t>() * (gathers ? ranks : 1),
+              row.at("k").get<std::int64_t>() * (gathers ? 1 : ranks)});
 }
 
 TEST(LotShapesTest, EveryWeightThatWasMeasuredForRulesIsListed) {
   std::set<Weight> measured, listed;
   for (const SeenWeight& w : seen_weights()) listed.insert({w.n, w.k});
-  for (const Json& file : files("bench/predictions", "points-")) {
-    add_weights(measured, file.at("points"), true);
+  for (const auto& path : files("bench/predictions", "points-")) {
+    const Json file = read_json_file(path.string());
+    for (const Json& row : file.at("points")) add_weight(measured, row, true);
   }
   for (const char* kind : {"sweep", "overlap"}) {
-    for (const Json& file : files("bench/results", std::string("gpu-") + kind + "-x")) {
-      add_weights(measured, file.value(kind, Json::array()), false);
+    for (const auto& rows : kept(kind)) {
+      for (const Json& row : rows) add_weight(measured, row.at("row"), false);
     }
   }
   ASSERT_GT(measured.size(), 10U);
@@ -114,18 +122,21 @@ TEST(LotShapesTest, ASeedDrawsTheSameShapesAgain) {
 }
 
 TEST(LotShapesTest, ResultsAreOfTheShapesThatTheirSeedDraws) {
-  for (const Json& file : files("bench/results", "gpu-lot-x")) {
-    const Json& rows = file.at("lot");
+  const auto results = kept("lot");
+  ASSERT_FALSE(results.empty());
+  for (const std::vector<Json>& rows : results) {
     ASSERT_FALSE(rows.empty());
-    const auto seed = file.at("seed").get<std::uint64_t>();
+    const Json& run = rows[0].at("said");
+    const auto seed = run.at("seed").get<std::uint64_t>();
     SCOPED_TRACE("seed " + std::to_string(seed));
-    ASSERT_EQ(static_cast<int>(rows.size()), file.at("count").get<int>()) << "none is left out";
-    const auto drawn = drawn_shapes(rows[0].at("ranks").get<int>(), seed, file.at("count"));
+    ASSERT_EQ(static_cast<int>(rows.size()), run.at("count").get<int>()) << "none is left out";
+    const auto drawn = drawn_shapes(rows[0].at("row").at("ranks").get<int>(), seed, run.at("count"));
     for (std::size_t i = 0; i < drawn.size(); ++i) {
-      EXPECT_EQ(rows[i].at("op"), name(drawn[i].kind));
-      EXPECT_EQ(rows[i].at("m"), drawn[i].rank.m);
-      EXPECT_EQ(rows[i].at("n"), drawn[i].rank.n);
-      EXPECT_EQ(rows[i].at("k"), drawn[i].rank.k);
+      const Json& row = rows[i].at("row");
+      EXPECT_EQ(row.at("op"), name(drawn[i].kind));
+      EXPECT_EQ(row.at("m"), drawn[i].rank.m);
+      EXPECT_EQ(row.at("n"), drawn[i].rank.n);
+      EXPECT_EQ(row.at("k"), drawn[i].rank.k);
     }
   }
 }
