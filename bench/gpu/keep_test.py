@@ -85,7 +85,8 @@ class Keep(MadeResults):
         self.keep("gpu-overlap-x2-2026-01-02.json")
         path = self.folder / "overlap-x2.jsonl"
         good = path.read_text(encoding="utf-8")
-        for broken, why in ((good + "{", "overlap-x2.jsonl:3: no kept row"), (good + "{}\n", "overlap-x2.jsonl:3: no kept"),
+        for broken, why in ((good + "{", "overlap-x2.jsonl:3: no kept row"),
+                            (good + "{}\n", "overlap-x2.jsonl:3: no kept row"),
                             (good + good.replace("overlap-x2", "overlap-x4"), "overlap-x2.jsonl:3: rows of")):
             path.write_text(broken, encoding="utf-8")
             self.assertIn(why, self.keep(status=2))
