@@ -18,7 +18,6 @@ void check(const char* op, const AttentionDesc& d, const AttentionConfig& c) {
   FieldCheck need{op};
   need.not_double("dtype", d.dtype);
   need.at_least_one({{"batch", d.batch}, {"m", d.m}});
-  need(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
   need.heads(d.num_heads, d.num_kv_heads);
   need(d.head_dim >= 2 && d.head_dim % 2 == 0, "head_dim", d.head_dim, "an even number");
   need(d.window >= 0, "window", d.window, "0 or more");
@@ -26,6 +25,7 @@ void check(const char* op, const AttentionDesc& d, const AttentionConfig& c) {
   need(d.causal || d.window == 0, "window", d.window, "0 where attention is not causal");
   need.at_least_one(
       {{"world_size", d.world_size}, {"tile_rows", c.tile_rows}, {"tile_kv", c.tile_kv}});
+  need.at_least_one({{"max_tokens", d.max_tokens}});
   int heads = (d.num_heads + d.world_size - 1) / d.world_size;
   need(c.head_group >= 0 && (c.head_group == 0 || heads % c.head_group == 0), "head_group",
        c.head_group, "a divisor of the heads of a rank");
@@ -86,6 +86,7 @@ HeadSplit split_heads(const AttentionDesc& d) {
 
 Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
   check("rope", d, cfg);
+  FieldCheck{"rope"}(d.max_tokens >= d.m, "max_tokens", d.max_tokens, "at least m");
   FieldCheck{"rope"}(d.batch == 1, "batch", d.batch, "1");
   check_rope_uses(d, cfg);
   HeadSplit split = split_heads(d);
@@ -157,6 +158,7 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   ProgramBuilder p("attention", d.world_size);
   Index m = p.extent("m", d.m);
   Index past = p.scalar("past", d.max_tokens - 1);
+  bool outgrows = d.m > d.max_tokens;  // rows past the cache's last token see all of it
   std::int64_t num_q = split.heads_per_rank, num_kv = split.kv_heads_per_rank;
   TensorRef q = p.input("q", d.dtype, {d.batch, m, num_q * d.head_dim});
   TensorRef k_cache = p.state("k_cache", d.dtype, {d.batch * num_kv, d.max_tokens, d.head_dim});
@@ -184,11 +186,13 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
     Index first = p.let("first", (row_tiles - 1 - in_group / group) * bm);
     Index kv = p.let("kv", sequence * num_kv + local_kv_head(p, d, split, head));
     // Tokens that the last row sees, and the first block of which a row does not see all.
-    Index end = p.let("end", d.causal ? past + min(first + bm, m) : past + m);
+    Index behind = d.causal ? past + min(first + bm, m) : past + m;
+    Index end = p.let("end", outgrows ? min(behind, d.max_tokens) : behind);
     Index begin = d.window > 0 ? p.let("begin", max(past + first - (d.window - 1), 0)) : Index(0);
+    Index whole = d.causal ? past + first + 1 : end;  // what the first row sees
     Index begin_block = begin / bn;
     Index full =
-        d.window > 0 ? begin_block : p.let("full", (d.causal ? past + first + 1 : end) / bn);
+        d.window > 0 ? begin_block : p.let("full", (outgrows ? min(whole, end) : whole) / bn);
     Value query = p.load(q.tile({sequence, first, head * d.head_dim}, bm, d.head_dim));
     Value row = p.iota_rows(past + first, bm);  // [bm, 1] position of each query
     OnlineSoftmax softmax(
@@ -208,14 +212,20 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
         Value col = p.iota_cols(j * bn, bn);
         Value seen = d.causal ? col <= row : col < p.splat(DType::kI32, end);
         if (d.window > 0) seen = seen && (col > row - d.window);
+        if (d.causal && outgrows) seen = seen && col < p.splat(DType::kI32, end);
         scores = where(seen, scores, p.full(DType::kF32, 1, 1, kMaskedScore));
       });
       softmax.add(scores, block(v_cache));
     });
-    p.store(out.tile({sequence, first, head * d.head_dim}, bm, d.head_dim),
-            cast(softmax.mean(), d.dtype));
+    Value mean = softmax.mean(), log_sum = d.lse ? softmax.lse() : Value();
+    if (outgrows && d.window > 0) {
+      Value sees = row < p.splat(DType::kI32, d.max_tokens + d.window - 1);
+      mean = where(sees, mean, 0);
+      if (d.lse) log_sum = where(sees, log_sum, log(p.zeros(DType::kF32, 1, 1)));
+    }
+    p.store(out.tile({sequence, first, head * d.head_dim}, bm, d.head_dim), cast(mean, d.dtype));
     if (d.lse) {
-      p.store(lse.tile({any_head, first}, bm, 1).rows_along(1).cols_along(0), softmax.lse());
+      p.store(lse.tile({any_head, first}, bm, 1).rows_along(1).cols_along(0), log_sum);
     }
   });
   return p.finish();

@@ -21,7 +21,7 @@ struct AttentionDesc {
   DType weight_dtype = DType::kF32;  // of the optional head norms
   std::int64_t batch = 1;            // sequences of the same length, one after the other
   std::int64_t m = 1;                // bound of the new tokens, of each sequence
-  std::int64_t max_tokens = 1;       // capacity of the cache, past + m <= max_tokens
+  std::int64_t max_tokens = 1;       // of the cache, past + m <= max_tokens; see attention()
   int num_heads = 1;                 // query heads over all ranks
   int num_kv_heads = 1;              // divides num_heads
   std::int64_t head_dim = 2;         // even
@@ -85,7 +85,9 @@ Program rope(const AttentionDesc& desc, const AttentionConfig& config);
 // q [batch, m, Hq * head_dim], k_cache, v_cache [batch * Hkv, max_tokens, head_dim] ->
 // out [batch, m, Hq * head_dim]. Softmax online over blocks of the cache (online_softmax.h). With
 // lse also lse [batch * Hq, m] f32: of each row, the natural logarithm of the sum of
-// exp(scale * score).
+// exp(scale * score). Row i is token past + i; with m above max_tokens there may be rows past the
+// cache's last token, which see all of it, of a window what is left of it. A row that sees nothing
+// is 0, its logarithm -inf.
 Program attention(const AttentionDesc& desc, const AttentionConfig& config);
 
 OperatorInfo rope_info();

@@ -30,6 +30,7 @@ AttentionDesc desc_of(const OpShape& s) {
 // Several sequences of one length in one of the shapes.
 AttentionDesc batch_desc(const OpShape& s) {
   AttentionDesc d = desc_of(s);
+  if (s.n > 0) d.max_tokens = s.n;  // also fewer than rows
   if (d.m % 8 == 5) d.batch = 2;
   return d;
 }
@@ -53,6 +54,14 @@ std::vector<OpShape> shapes(int world_size) {
           {.world_size = world_size, .m = 1, .n = 19, .k = 4, .dtype = DType::kF16}};
 }
 
+// Also of more rows than cached tokens, the second with a window.
+std::vector<OpShape> attention_shapes(int world_size) {
+  std::vector<OpShape> all = shapes(world_size);
+  all.push_back({.world_size = world_size, .m = 21, .n = 10, .k = 8, .dtype = DType::kF32});
+  all.push_back({.world_size = world_size, .m = 23, .n = 9, .k = 16, .dtype = DType::kBF16});
+  return all;
+}
+
 OpShape large() { return {.m = 4096, .n = 8192, .k = 128, .dtype = DType::kBF16}; }
 
 struct AttentionCase {
@@ -65,7 +74,8 @@ struct AttentionCase {
       : d(desc), split(split_heads(desc)) {
     c.program = std::move(program);
     m = s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
-    past = static_cast<std::int64_t>(seed / 2) % (d.max_tokens - d.m + 1);
+    std::int64_t room = d.m > d.max_tokens ? d.max_tokens : d.max_tokens - d.m + 1;
+    past = static_cast<std::int64_t>(seed / 2) % room;
     c.extents = {m, past};
     c.config = fmt::format("{} {} m={} past={}", c.program.name, to_string(d), m, past);
     c.inputs = no_values(c.program);
@@ -157,8 +167,8 @@ Attended attended(const AttentionCase& a, int rank, std::int64_t sequence, std::
   int head = std::min(rank * static_cast<int>(num_q) + static_cast<int>(h), d.num_heads - 1);
   std::int64_t kv = sequence * a.split.kv_heads_per_rank + head / (d.num_heads / d.num_kv_heads) -
                     a.split.first_kv_head(rank);
-  std::int64_t last = a.past + token;
-  std::int64_t first = d.window > 0 ? std::max<std::int64_t>(0, last - d.window + 1) : 0;
+  std::int64_t place = a.past + token, last = std::min(place, d.max_tokens - 1);
+  std::int64_t first = d.window > 0 ? std::max<std::int64_t>(0, place - d.window + 1) : 0;
   auto at = [&](std::int64_t t, std::int64_t i) {
     return static_cast<std::size_t>((kv * d.max_tokens + t) * d.head_dim + i);
   };
@@ -177,7 +187,7 @@ Attended attended(const AttentionCase& a, int rank, std::int64_t sequence, std::
     for (std::int64_t t = first; t <= last; ++t) {
       sum += weights[static_cast<std::size_t>(t - first)] * values[at(t, i)];
     }
-    out.push_back(sum / total);
+    out.push_back(total > 0 ? sum / total : 0);
   }
   return {std::move(out), std::log(total)};
 }
@@ -274,7 +284,7 @@ OperatorInfo attention_info() {
                     d, s.target == Target::kCuda ? default_config(d, Target::kCuda) : config_of(d));
               },
           .make_case = attention_case,
-          .shapes = shapes,
+          .shapes = attention_shapes,
           .large = large()};
 }
 

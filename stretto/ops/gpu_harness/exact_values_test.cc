@@ -463,5 +463,37 @@ TEST(ExactValues, IndicesAreDividedByNegativeOnes) {
   s.run();
 }
 
+// y = x * alpha + beta, rows from `first` on, of floats and an integer of the launch.
+Program scaled_rows(std::int64_t rows, std::int64_t cols) {
+  ProgramBuilder p("scaled_rows", 1);
+  Index first = p.scalar("first", rows);
+  FloatScalar alpha = p.float_scalar("alpha"), beta = p.float_scalar("beta");
+  TensorRef x = p.input("x", DType::kF32, {rows, cols});
+  TensorRef y = p.output("y", DType::kF32, {rows, cols});
+  p.role("scale", Resource::sms(1), p.range(1), [&](const Tile&) {
+    Value v = p.load(x.tile({0, 0}, rows, cols));
+    Value chosen = p.iota_rows(0, rows) >= p.splat(DType::kI32, first);
+    p.store(y.tile({0, 0}, rows, cols), where(chosen, v * p.splat(alpha) + p.splat(beta), v));
+  });
+  return p.finish();
+}
+
+TEST(ExactValues, FloatScalarsAreTakenAsTheyAre) {
+  constexpr std::int64_t kRows = 8, kCols = 16;
+  const float kTiny = std::numeric_limits<float>::denorm_min();
+  const float kMost = std::numeric_limits<float>::max();
+  using Pair = std::pair<float, float>;
+  for (auto [alpha, beta] : {Pair{0.5F, -0.25F}, {-3.0F, 1e-30F}, {0.0F, kMost}, {1.0F, -0.0F},
+                             {0.0F, kTiny}, {0.0F, -kMost}, {0.1F, 16777216.0F}}) {
+    Sample s(scaled_rows(kRows, kCols), {3, scalar_of_float(alpha), scalar_of_float(beta)});
+    s.given("x", made(kRows, kCols, small));
+    s.expected("y", made(kRows, kCols, [=](auto r, auto c) {
+                 double x = small(r, c);
+                 return r < 3 ? x : static_cast<double>(static_cast<float>(x) * alpha + beta);
+               }));
+    s.run();
+  }
+}
+
 }  // namespace
 }  // namespace stretto

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ namespace stretto {
 struct OpShape {
   int world_size = 1;
   std::int64_t m = 0, n = 0, k = 0;
+  std::map<std::string, std::int64_t> sizes = {};  // others, of program files (program_shape.h)
   DType dtype = DType::kF32;
   Target target = Target::kCpu;
   // Of a case's launch, from 0 to the bound that the program has for m; none: m, or by seed fewer.

@@ -227,6 +227,24 @@ TEST(RunCase, ACaseThatComparesNothingOfATensorIsRefused) {
   EXPECT_EQ(run_case(c), "twice: 'out' would pass if half of it were zero");
 }
 
+TEST(RunCase, AnInfinityIsRightAsItselfAlone) {
+  ProgramBuilder p("logarithms", 1);
+  TensorRef in = p.input("in", DType::kF32, {4, 1}), out = p.output("out", DType::kF32, {4, 1});
+  p.role("r", Resource::host(), p.range(1), [&](const Tile&) {
+    p.store(out.tile({0, 0}, 4, 1), log(p.load(in.tile({0, 0}, 4, 1))));
+  });
+  const double inf = std::numeric_limits<double>::infinity();
+  OpCase c{.program = p.finish(), .config = "logarithms"};
+  c.inputs = {{{1, 0, 0, 1}, {}}};
+  c.expected = {{{}, {0, -inf, -inf, 0}}};
+  c.tolerance = 1e-3;
+  EXPECT_EQ(run_case(c), "");
+  for (double wrong : {inf, 0.0, -1e30}) {
+    c.expected[0][1][2] = wrong;
+    EXPECT_NE(run_case(c).find("out[2] is -inf"), std::string::npos) << wrong;
+  }
+}
+
 // Rows of state that stay, and what a case says is copied, have to stay to the bit.
 TEST(RunCase, WhatIsCopiedOrStaysIsComparedToTheBit) {
   Program program = program_of([](ProgramBuilder& p, const Tensors& t) {
