@@ -60,6 +60,7 @@ void explain(const ExplainOptions& options) {
   for (std::int64_t OpShape::*size : {&OpShape::m, &OpShape::n, &OpShape::k}) {
     if (options.shape.*size > 0) shape.*size = options.shape.*size;
   }
+  shape.sizes = options.shape.sizes;
   if (!options.dtype.empty()) shape.dtype = parse_dtype(options.dtype);
   Program program = source.program(shape);
   if (options.emit == "tile-ir" && options.after.empty()) {

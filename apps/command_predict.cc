@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <memory>
+#include <string_view>
+#include <optional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -72,25 +74,38 @@ Predicted schedule_of(const PredictCommand& options, const predict::Machine& mac
   return out;
 }
 
-// "m=128": the values of a launch, where they are not to be the largest.
+// "m=128", "alpha=0.5": a number as the variable takes it; none where it is no number.
+std::optional<std::int64_t> value_of(const Var& var, std::string_view text) {
+  const char* end = text.data() + text.size();
+  if (var.is_float) {
+    float value = 0;
+    auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && stop == end) return scalar_of_float(value);
+  } else {
+    std::int64_t value = 0;
+    auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && stop == end) return value;
+  }
+  return {};
+}
+
+// The values of a launch, where they are not to be the largest.
 std::vector<std::int64_t> extents_of(const Program& program, const PredictCommand& options) {
   std::vector<std::int64_t> values = predict::default_extents(program);
   for (const std::string& text : options.extents) {
     std::size_t equals = text.find('=');
-    std::int64_t value = 0;
-    const char* end = text.data() + text.size();
-    bool read = false;
-    if (equals != std::string::npos) {
-      auto [stop, error] = std::from_chars(text.data() + equals + 1, end, value);
-      read = error == std::errc() && stop == end;
+    if (equals == std::string::npos) {
+      throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
     }
-    if (!read) throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
     std::size_t i = 0;
     bool found = false;
     for (const Var& var : program.vars) {
       if (var.kind != VarKind::kExtent && var.kind != VarKind::kScalar) continue;
       if (var.name == text.substr(0, equals)) {
-        values[i] = value;
+        std::optional<std::int64_t> value =
+            value_of(var, std::string_view(text).substr(equals + 1));
+        if (!value) throw UserError(fmt::format("--extent '{}': need NAME=VALUE", text));
+        values[i] = *value;
         found = true;
       }
       ++i;

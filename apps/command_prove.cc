@@ -149,7 +149,8 @@ void run_prove(const ProveOptions& options) {
   }
   RankRange ranks = parse_ranks(options.ranks);
   if (is_one_shape(options) && (options.source.empty() || options.mutants)) {
-    throw UserError("prove: --m, --n, --k and --target are for one program, without --mutants");
+    throw UserError(
+        "prove: --m, --n, --k, --size and --target are for one program, without --mutants");
   }
   Totals totals;
   for (const ProgramSource& source : sources_of(options)) {

@@ -50,6 +50,7 @@ std::string to_string(const OpShape& shape) {
   for (auto [name, size] : {std::pair{'m', shape.m}, {'n', shape.n}, {'k', shape.k}}) {
     if (size > 0) sizes += fmt::format("{}={} ", name, size);
   }
+  for (const auto& [name, size] : shape.sizes) sizes += fmt::format("{}={} ", name, size);
   return fmt::format("{}{} P={}", sizes, short_name(shape.dtype), shape.world_size);
 }
 
@@ -63,7 +64,9 @@ std::string rows_note(const OpShape& asked, const Program& program) {
   return "";
 }
 
-bool has_sizes(const OpShape& shape) { return shape.m > 0 || shape.n > 0 || shape.k > 0; }
+bool has_sizes(const OpShape& shape) {
+  return shape.m > 0 || shape.n > 0 || shape.k > 0 || !shape.sizes.empty();
+}
 
 ProgramSource::ProgramSource(const std::string& text) : text_(text), op_(find_operator(text)) {
   if (op_ != nullptr) return;
@@ -97,6 +100,7 @@ Program ProgramSource::program(const OpShape& shape) const {
                            .m = shape.m,
                            .n = shape.n,
                            .k = shape.k,
+                           .sizes = shape.sizes,
                            .dtype = shape.dtype,
                            .num_sms = shape.target == Target::kCuda ? kGpuSms : 0});
   }

@@ -2,15 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "stretto/base/errors.h"
 
 namespace stretto {
 namespace {
+
+constexpr std::int64_t kMostSize = std::int64_t{1} << 24;
 
 bool is_given(const CLI::App& command, const char* name) {
   const CLI::Option* option = command.get_option(name);
@@ -30,13 +35,45 @@ void check_sizes(const CLI::App& command, const OperatorInfo& op) {
   }
 }
 
+// "heads=32"
+void take_size(const std::string& text, OpShape& shape) {
+  std::size_t equals = text.find('=');
+  std::int64_t value = -1;
+  const char* end = text.data() + text.size();
+  bool read = equals != std::string::npos && equals > 0;
+  if (read) {
+    auto [stop, error] = std::from_chars(text.data() + equals + 1, end, value);
+    read = error == std::errc() && stop == end && value >= 0 && value <= kMostSize;
+  }
+  if (!read) {
+    throw UserError(
+        fmt::format("--size '{}': need NAME=VALUE, a value from 0 to {}", text, kMostSize));
+  }
+  std::string name = text.substr(0, equals);
+  std::map<std::string, std::int64_t*> plain = {{"m", &shape.m}, {"n", &shape.n}, {"k", &shape.k}};
+  if (auto known = plain.find(name); known != plain.end()) {
+    *known->second = value;
+  } else {
+    shape.sizes[name] = value;
+  }
+}
+
 }  // namespace
 
 void add_size_options(CLI::App* command, OpShape& shape) {
-  auto size = CLI::Range(std::int64_t{0}, std::int64_t{1} << 24);
+  auto size = CLI::Range(std::int64_t{0}, kMostSize);
   command->add_option("--m", shape.m, "global rows; 0: the operator's default")->check(size);
   command->add_option("--n", shape.n, "global columns; 0: the operator's default")->check(size);
   command->add_option("--k", shape.k, "global inner size; 0: the operator's default")->check(size);
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "--size",
+          [&shape](const std::vector<std::string>& given) {
+            for (const std::string& text : given) take_size(text, shape);
+          },
+          "NAME=VALUE of a size that a C++ file names")
+      ->type_size(1)
+      ->allow_extra_args(false);
 }
 
 void add_ranks_option(CLI::App* command, int& ranks) {
@@ -56,6 +93,9 @@ void check_given(const CLI::App& command, const ProgramSource& source, RankRange
   }
   if (source.has_own_shape() && is_given(command, "--dtype")) {
     throw UserError(fmt::format("--dtype: {} has types of its own", file));
+  }
+  if (source.op() != nullptr && command.get_option("--size")->count() > 0) {
+    throw UserError(fmt::format("--size: {} is an operator; its sizes are --m, --n and --k", file));
   }
   if (source.op() != nullptr) check_sizes(command, *source.op());
 }

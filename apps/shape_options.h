@@ -8,7 +8,8 @@
 
 namespace stretto {
 
-// --m, --n, --k: global sizes, rows or columns; 0 where not given.
+// --m, --n, --k: global sizes, rows or columns; 0 where not given. --size NAME=VALUE: others, of a
+// C++ file.
 void add_size_options(CLI::App* command, OpShape& shape);
 // --ranks, 1 to 64; `ranks` holds the default.
 void add_ranks_option(CLI::App* command, int& ranks);

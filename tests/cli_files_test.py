@@ -25,6 +25,23 @@ stretto::Program stretto_program(const stretto::ProgramShape& s) {
   throw std::runtime_error(told + " " + stretto::name(s.dtype));
 }
 """
+NAMED_SIZES = """#include "stretto/lang/program_builder.h"
+#include "stretto/lang/program_shape.h"
+stretto::Program stretto_program(const stretto::ProgramShape& shape) {
+  using namespace stretto;
+  ProgramBuilder p("named", shape.world_size);
+  const std::int64_t tokens = shape.size("tokens", 24), heads = shape.size("heads", 2);
+  const std::int64_t m = shape.size("m", 1);
+  FloatScalar alpha = p.float_scalar("alpha");
+  TensorRef in = p.input("in", shape.dtype, {tokens * m, heads});
+  TensorRef out = p.output("out", shape.dtype, {tokens * m, heads});
+  p.role("scale", Resource::sms(2), p.grid(in, 8, 2), [&](const Tile& t) {
+    Value v = cast(p.load(in.tile({t.row, t.col}, 8, 2)), DType::kF32);
+    p.store(out.tile({t.row, t.col}, 8, 2), cast(v * p.splat(alpha), shape.dtype));
+  });
+  return p.finish();
+}
+"""
 MANY_SIZES = """#include "stretto/lang/program_builder.h"
 stretto::Program stretto_program(int world_size) {
   using namespace stretto;
@@ -229,6 +246,33 @@ class SizesTest(CliCase):
             for command in ("prove", "bench", "predict", "explain"):
                 ranks = ["--ranks", 2]
                 self.refused(command, file, *ranks, "--k", 64, says=[file.name, "sizes of its own"])
+
+    def test_sizes_that_the_file_names(self):
+        file = self.tmp / "named.cc"
+        file.write_text(NAMED_SIZES)
+        told = ["--size", "tokens=40", "--size", "heads=6", "--m", 3]
+        got = self.good("explain", *told, file, "--ranks", 1).stdout.decode()
+        self.assertIn("input @in : f32[120, 6]", got)
+        self.assertIn("scalar %alpha f32", got)
+        self.assertIn("input @in : f32[24, 2]", self.good("explain", file, "--size", "heads=0").stdout.decode())
+        got = self.good("explain", file, "--size", "m=2").stdout.decode()
+        self.assertIn("input @in : f32[48, 2]", got)
+        done = self.good("prove", file, *told, "--ranks", "1..2")
+        self.assertIn("m=3 heads=6 tokens=40 f32 P=2: proved", done.stderr.decode())
+        self.good("predict", file, *told, "--extent", "alpha=-0.5")
+        self.good("bench", file, *told, "--samples", 1)
+        text = self.tmp / "named.ir"
+        text.write_bytes(self.good("explain", file).stdout)
+        self.good("prove", text)
+        for command in ("explain", "prove", "predict", "bench"):
+            self.refused(command, file, "--size", "token=4", says=["no size 'token'", "heads, m, tokens"])
+            self.refused(command, PROGRAM, "--size", "token=4", says=["no size 'token'", "none by name"])
+            self.refused(command, text, "--size", "tokens=4", says="sizes of its own")
+            self.refused(command, "gemm", "--size", "tokens=4", says=["--size", "--m, --n and --k"])
+            for wrong in ("tokens", "tokens=", "=4", "tokens=4x", "tokens=-1", "tokens=99999999999"):
+                self.refused(command, file, "--size", wrong, says=[f"--size '{wrong}'", "NAME=VALUE"])
+        self.refused("predict", file, "--extent", "alpha=half", says="--extent 'alpha=half'")
+        self.refused("prove", "--all", "--size", "tokens=4", says="one program")
 
     def test_proves_the_shape_that_is_asked(self):
         done = self.good("prove", PROGRAM, "--ranks", "2..3", *SIZES, "--target", "cuda", "--dtype", "bfloat16")

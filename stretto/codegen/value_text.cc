@@ -83,7 +83,11 @@ void AgentWriter::value(const Op& op) {
       }
       return;
     case OpCode::kSplat:
-      line("fill(v{}, {});", op.result, expr(op.exprs[0]));
+      if (float_scalar(program_, op.exprs[0]) != nullptr) {
+        line("fill(v{}, __int_as_float({}));", op.result, expr(op.exprs[0]));
+      } else {
+        line("fill(v{}, {});", op.result, expr(op.exprs[0]));
+      }
       return;
     case OpCode::kIota: {
       bool rows = op.axis == 0;

@@ -44,6 +44,11 @@ void cast_to_narrow(DType dtype, const TileRef& to, const TileRef& from) {
   kernels::cast(to, narrow);
 }
 
+double splat_value(const Program& program, const Op& op, std::int64_t value) {
+  return float_scalar(program, op.exprs[0]) != nullptr ? float_of_scalar(value)
+                                                       : static_cast<double>(value);
+}
+
 // The kernels list their operations in the IR's order.
 template <typename Ir, typename Kernel>
 constexpr bool same(Ir ir, Kernel kernel) {
@@ -84,7 +89,7 @@ void RankMachine::execute_value(AgentState& a, const Inst& inst) {
       kernels::iota(to, expr(a, inst, 0), inst.op->axis);
       break;
     case OpCode::kSplat:
-      kernels::fill(to, static_cast<double>(expr(a, inst, 0)));
+      kernels::fill(to, splat_value(program(), *inst.op, expr(a, inst, 0)));
       break;
     case OpCode::kUnary:
       kernels::unary(static_cast<kernels::Unary>(inst.op->unary), to, in(0));

@@ -107,7 +107,12 @@ void Parser::declaration() {
 
 void Parser::var(VarKind kind) {
   Var v{declare(vars_, TokenKind::kVar, "a variable such as %m"), kind};
-  if (reader_.accept_word("bound")) v.bound = reader_.any_integer<std::int64_t>("a bound");
+  if (kind == VarKind::kScalar && reader_.accept_word("f32")) {
+    v.is_float = true;
+    v.bound = kFloatScalarBound;
+  } else if (reader_.accept_word("bound")) {
+    v.bound = reader_.any_integer<std::int64_t>("a bound");
+  }
   program_.vars.push_back(std::move(v));
 }
 

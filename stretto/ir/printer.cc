@@ -219,7 +219,11 @@ class Printer {
   void var(const Var& v) {
     line();
     add("{} %{}", name(v.kind), v.name);
-    if (v.bound != 0) add(" bound {}", v.bound);
+    if (v.is_float) {
+      add(" f32");
+    } else if (v.bound != 0) {
+      add(" bound {}", v.bound);
+    }
   }
 
   void tensor(const Tensor& t) {

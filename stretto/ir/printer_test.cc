@@ -66,6 +66,7 @@ TEST(Printer, EveryDeclarationFieldShows) {
                         {"var.name", [&](Program& p) { rename(p.vars[1].name); }},
                         {"var.kind", [](Program& p) { p.vars[1].kind = VarKind::kScalar; }},
                         {"var.bound", [](Program& p) { p.vars[1].bound = 7; }},
+                        {"var.is_float", [](Program& p) { p.vars[6].is_float = true; }},
                         {"tensor.name", [&](Program& p) { rename(p.tensors[0].name); }},
                         {"tensor.dtype", [](Program& p) { p.tensors[0].dtype = DType::kF8E4M3; }},
                         {"tensor.shape", [](Program& p) { p.tensors[0].shape[1] = 65; }},

@@ -53,10 +53,16 @@ std::vector<std::int64_t> initial_vars(const Program& program, int rank,
   return values;
 }
 
+const Var* float_scalar(const Program& program, const Expr& expr) {
+  if (!expr.has_value() || expr.node().op != ExprOp::kVar) return nullptr;
+  auto idx = static_cast<std::size_t>(expr.node().value);
+  return idx < program.vars.size() && program.vars[idx].is_float ? &program.vars[idx] : nullptr;
+}
+
 std::vector<std::int64_t> extent_bounds(const Program& program) {
   std::vector<std::int64_t> bounds;
   for (const Var& v : program.vars) {
-    if (is_launch_argument(v)) bounds.push_back(v.bound);
+    if (is_launch_argument(v)) bounds.push_back(v.is_float ? 0 : v.bound);
   }
   return bounds;
 }

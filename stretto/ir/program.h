@@ -15,6 +15,7 @@
 // ... in order. `vars[role.tile_var]` is t.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,8 +35,8 @@ struct SourceLoc {
 enum class VarKind : std::uint8_t {
   kRank,    // index 0 of Program::vars, always
   kExtent,  // a run-time size, 0 <= value <= bound, given at each launch, the same on all ranks
-  kScalar,  // a run-time integer of a launch without influence on synchronisation counts, 0 <=
-            // value <= bound
+  kScalar,  // a run-time number of a launch without influence on synchronisation counts: an
+            // integer, 0 <= value <= bound, or a float (Var::is_float)
   kTile,    // a role's linear tile index
   kLoop,    // a loop counter
   kLet,     // a named intermediate
@@ -45,7 +46,15 @@ struct Var {
   std::string name;
   VarKind kind;
   std::int64_t bound = 0;  // kExtent, kScalar: largest value
+  // kScalar: a float32, whose value is its 32 bits as a number; a splat alone reads it, as it is.
+  bool is_float = false;
 };
+
+inline constexpr std::int64_t kFloatScalarBound = 0xFFFFFFFF;
+inline std::int64_t scalar_of_float(float value) { return std::bit_cast<std::uint32_t>(value); }
+inline float float_of_scalar(std::int64_t value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value));
+}
 
 enum class TensorKind : std::uint8_t {
   kInput,   // written by the caller before launch, read-only during it
@@ -443,7 +452,10 @@ struct Program {
 // count or a range is wrong.
 std::vector<std::int64_t> initial_vars(const Program& program, int rank,
                                        const std::vector<std::int64_t>& extents);
+// As initial_vars() takes them, each at its bound; floats, which no size follows from, are 0.
 std::vector<std::int64_t> extent_bounds(const Program& program);
+// The float scalar that is all of an expression, as splat has it; else null.
+const Var* float_scalar(const Program& program, const Expr& expr);
 
 // Shape of a tensor at the extents' bounds: what storage is allocated for. Elements, per slot.
 std::vector<std::int64_t> bound_shape(const Program& program, int tensor_idx);

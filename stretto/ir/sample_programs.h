@@ -189,6 +189,10 @@ class RandomProgram {
     program_.vars.push_back({"rank", VarKind::kRank});
     for (std::int64_t i = below(3); i > 0; --i) add_var(VarKind::kExtent, 1 + below(500));
     for (std::int64_t i = below(2); i > 0; --i) add_var(VarKind::kScalar, below(500));
+    for (std::int64_t i = below(2); i > 0; --i) {
+      add_var(VarKind::kScalar, kFloatScalarBound);
+      program_.vars.back().is_float = true;
+    }
     num_global_ = program_.vars.size();
     for (std::int64_t i = 2 + below(4); i > 0; --i) tensor();
     for (std::int64_t i = 1 + below(2); i > 0; --i) {

@@ -95,6 +95,8 @@ class ProgramChecker {
               v.name);
       require(v.bound >= 0 && v.bound <= kMaxExtent, "variable '{}' has bound {}, need 0 to {}",
               v.name, v.bound, kMaxExtent);
+      require(!v.is_float || (v.kind == VarKind::kScalar && v.bound == kFloatScalarBound),
+              "variable '{}' is a float, only scalars without a bound may be", v.name);
     }
   }
 

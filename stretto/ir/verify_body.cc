@@ -133,6 +133,7 @@ void BodyChecker::require_expr(const Expr& e, std::string_view what, bool tables
 
 void BodyChecker::exprs() {
   for (const Expr& e : op_->exprs) {
+    if (op_->code == OpCode::kSplat && float_scalar(place_.program, e) != nullptr) continue;
     require_expr(e, "index expression", op_->code == OpCode::kLet);
   }
   if (op_->code == OpCode::kAwait && op_->exprs[0].is_const()) {

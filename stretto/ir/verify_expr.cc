@@ -44,6 +44,7 @@ class ExprChecker {
     }
     if (rules_.visible[static_cast<std::size_t>(idx)]) return {};
     const Var& v = program_.vars[static_cast<std::size_t>(idx)];
+    if (v.is_float) return fmt::format("'{}' is a float, which a splat alone reads", v.name);
     return fmt::format("variable '{}' has no value here", v.name);
   }
 
@@ -85,7 +86,7 @@ std::string expr_problem(const Program& program, const Expr& expr, const ExprRul
 std::vector<bool> visible_vars(const Program& program, std::initializer_list<VarKind> kinds) {
   std::vector<bool> visible;
   for (const Var& v : program.vars) {
-    visible.push_back(std::find(kinds.begin(), kinds.end(), v.kind) != kinds.end());
+    visible.push_back(!v.is_float && std::find(kinds.begin(), kinds.end(), v.kind) != kinds.end());
   }
   return visible;
 }

@@ -48,6 +48,9 @@ void BodyChecker::types() {
                                      : ValueType{DType::kI32, 1, v.cols});
     }
     case OpCode::kSplat:
+      if (float_scalar(place_.program, o.exprs[0]) != nullptr) {
+        return need_result({DType::kF32, 1, 1});
+      }
       return need_result({place_.agent.values[static_cast<std::size_t>(o.result)].dtype, 1, 1});
     case OpCode::kLoad:
     case OpCode::kLoadPacket:

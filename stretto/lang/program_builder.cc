@@ -94,6 +94,13 @@ Index ProgramBuilder::scalar(const std::string& name, std::int64_t bound) {
   return Expr::var(add_var(name, VarKind::kScalar, bound));
 }
 
+FloatScalar ProgramBuilder::float_scalar(const std::string& name) {
+  FloatScalar scalar;
+  scalar.var_ = add_var(name, VarKind::kScalar, kFloatScalarBound);
+  program_.vars.back().is_float = true;
+  return scalar;
+}
+
 TensorRef ProgramBuilder::add_tensor(Tensor tensor, const Loc& loc) {
   tensor.loc = last_loc_ = to_source_loc(loc);
   TensorRef ref;
@@ -424,6 +431,11 @@ Value ProgramBuilder::splat(DType dtype, const Index& value, Loc loc) {
   Value v = emit_value(OpCode::kSplat, {dtype, 1, 1}, {});
   blocks_.back().block->back().exprs = {value};
   return v;
+}
+
+Value ProgramBuilder::splat(const FloatScalar& scalar, Loc loc) {
+  if (scalar.var_ < 0) fail("splat of a float scalar that float_scalar() has not made");
+  return splat(DType::kF32, Expr::var(scalar.var_), loc);
 }
 
 Program ProgramBuilder::finish(Loc loc) {

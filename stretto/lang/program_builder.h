@@ -131,6 +131,13 @@ class TileMapRef {
   TileSpace space_;
 };
 
+// A float of a launch, which values take by ProgramBuilder::splat().
+class FloatScalar {
+ private:
+  friend class ProgramBuilder;
+  int var_ = -1;
+};
+
 struct BufferOptions {
   Space space = Space::kLocal;
   int num_slots = 1;
@@ -162,6 +169,7 @@ class ProgramBuilder {
   int world_size() const { return program_.world_size; }
   Index extent(const std::string& name, std::int64_t bound);
   Index scalar(const std::string& name, std::int64_t bound);
+  FloatScalar float_scalar(const std::string& name);  // float32
   TensorRef input(const std::string& name, DType dtype, std::vector<Index> shape,
                   Space space = Space::kLocal, Loc loc = Loc::current());
   TensorRef output(const std::string& name, DType dtype, std::vector<Index> shape,
@@ -219,6 +227,7 @@ class ProgramBuilder {
   Value iota_rows(const Index& start, std::int64_t rows, Loc loc = Loc::current());  // i32 [rows,1]
   Value iota_cols(const Index& start, std::int64_t cols, Loc loc = Loc::current());  // i32 [1,cols]
   Value splat(DType dtype, const Index& value, Loc loc = Loc::current());            // [1,1]
+  Value splat(const FloatScalar& scalar, Loc loc = Loc::current());                  // f32 [1,1]
   Value load(const Slice& from, Loc loc = Loc::current());
   // Rows picked by i32 [rows,1]; `from` gives the columns. A negative index gives a row of zeros.
   Value load_rows(const Slice& from, const Value& row_idx, Loc loc = Loc::current());

@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/wait.h>
 
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <string_view>
 #include <system_error>
 
@@ -137,6 +139,13 @@ Function find_function(void* library, const char* mangled) {
   return reinterpret_cast<Function>(dlsym(library, mangled));
 }
 
+[[noreturn]] void refuse_size(const std::string& file, const std::string& name,
+                              const std::set<std::string>& asked) {
+  std::string known = asked.empty() ? "it asks for none by name"
+                                    : fmt::format("it has: {}", fmt::join(asked, ", "));
+  throw UserError(fmt::format("{}: has no size '{}'; {}", file, name, known));
+}
+
 }  // namespace
 
 ProgramFile::ProgramFile(const fs::path& file, const fs::path& include_dir) : name_(file.string()) {
@@ -152,8 +161,15 @@ ProgramFile::ProgramFile(const fs::path& file, const fs::path& include_dir) : na
 }
 
 Program ProgramFile::call(const ProgramShape& shape) const {
-  if (build_shape_ != nullptr) return build_shape_(shape);
-  if (shape.m > 0 || shape.n > 0 || shape.k > 0) {
+  if (build_shape_ != nullptr) {
+    shape.asked.clear();
+    Program made = build_shape_(shape);
+    for (const auto& [name, size] : shape.sizes) {
+      if (!shape.asked.contains(name)) refuse_size(name_, name, shape.asked);
+    }
+    return made;
+  }
+  if (shape.m > 0 || shape.n > 0 || shape.k > 0 || !shape.sizes.empty()) {
     throw UserError(fmt::format(
         "{}: has sizes of its own; to be told them, define stretto_program(const ProgramShape&)",
         name_));

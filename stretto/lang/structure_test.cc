@@ -169,6 +169,33 @@ TEST(Control, LoopsAndConditionsAtRunTimeSizes) {
       {"extent 'm' is 10"});
 }
 
+// What a float decides nothing about has no sizes that the proof would have to look through.
+TEST(Control, FloatScalarsScaleRowsOfAnySize) {
+  ProgramBuilder p("scaled", 2);
+  Index m = p.extent("m", 9);
+  FloatScalar alpha = p.float_scalar("alpha");
+  auto x = p.input("x", DType::kF32, {m, 1});
+  auto y = p.output("y", DType::kF32, {m, 1});
+  p.role("scale", Resource::host(2), p.range(m), [&](const Tile& t) {
+    p.store(y.tile({t.index, 0}, 1, 1), p.load(x.tile({t.index, 0}, 1, 1)) * p.splat(alpha));
+  });
+  Program program = p.finish();
+  EXPECT_EQ(rank_runs::refusal(program), "");
+  for (float value : {0.0F, -1.5F, 3e38F}) {
+    auto got = rank_runs::run(program,
+                              [&](int) {
+                                return Tensors{{"x", Doubles(9, 0.5)}};
+                              },
+                              {.extents = {4, scalar_of_float(value)}});
+    for (int rank = 0; rank < 2; ++rank) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(got[static_cast<std::size_t>(rank)].at("y")[i], 0.5 * static_cast<double>(value));
+      }
+    }
+  }
+  expect_user_error([&] { ProgramBuilder("none", 1).splat(FloatScalar{}); }, {"float_scalar()"});
+}
+
 TEST(Control, NestedLoopsCarryValuesThroughBoth) {
   ProgramBuilder p("nested", 1);
   auto y = p.output("y", DType::kF32, {1, 1});

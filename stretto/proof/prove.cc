@@ -59,7 +59,8 @@ std::string describe_extents(const Program& program, const std::vector<std::int6
   std::size_t next = 0;
   for (const Var& v : program.vars) {
     if (v.kind != VarKind::kExtent && v.kind != VarKind::kScalar) continue;
-    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", v.name, extents[next++]);
+    std::int64_t value = extents[next++];
+    if (!v.is_float) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", v.name, value);
   }
   return text;
 }
