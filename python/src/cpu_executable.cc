@@ -9,8 +9,9 @@
 namespace stretto::python {
 
 CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
-                             const CompiledProgram& compiled, const std::vector<bool>& staged)
-    : Executable(std::move(session), rank, compiled, staged, Place::kHost),
+                             const CompiledProgram& compiled, const std::vector<bool>& staged,
+                             const std::string& said)
+    : Executable(std::move(session), rank, compiled, staged, Place::kHost, said),
       instance_(make_ready(), compiled.schedule, compiled.quotas),
       tables_(input_tables()) {
   args_.tensors.resize(program().tensors.size());
@@ -35,14 +36,16 @@ InputTables CpuExecutable::input_tables() const {
 }
 
 void CpuExecutable::require_own(std::span<std::byte* const> args,
-                                std::span<const std::int64_t> extents) const {
+                                std::span<const std::int64_t> extents,
+                                const std::string& said) const {
+  std::string call = said.empty() ? program().name : said.substr(0, said.find('('));
   for (std::size_t i = 0; i < args.size(); ++i) {
     const Tensor& t = program().tensors[arguments_[i].tensor];
     if (arguments_[i].passing == Passing::kStaged) continue;
     if (reinterpret_cast<std::uintptr_t>(args[i]) % size_bytes(t.dtype) == 0) continue;
-    throw UserError(fmt::format("{}: tensor '{}' is not aligned", program().name, t.name));
+    throw UserError(fmt::format("{}: tensor '{}' is not aligned", call, t.name));
   }
-  tables_.require(args, extents);
+  tables_.require(call, args, extents);
 }
 
 // All have agreed on the launch, so what ends it here alone ends it for the others too.
@@ -79,7 +82,7 @@ void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
     to.offset_bytes = places_[i].offset_bytes;
   }
   args_.extents.assign(extents.begin(), extents.end());
-  require_own(args, extents);
+  require_own(args, extents, said);
   if (own.size() > 1) own.agree(call.name, call.content);
   count_use();
   for (const Staging& s : staging_) {

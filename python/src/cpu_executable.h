@@ -10,7 +10,7 @@ namespace stretto::python {
 class CpuExecutable final : public Executable {
  public:
   CpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                const std::vector<bool>& staged);
+                const std::vector<bool>& staged, const std::string& said);
 
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
               const std::string& said, std::uintptr_t stream) override;
@@ -19,7 +19,8 @@ class CpuExecutable final : public Executable {
   Rank& make_ready();  // collective
   InputTables input_tables() const;
   // Of what only this rank sees. UserError.
-  void require_own(std::span<std::byte* const> args, std::span<const std::int64_t> extents) const;
+  void require_own(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+                   const std::string& said) const;
   void run(Rank& own);
 
   LaunchArgs args_;

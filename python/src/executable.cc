@@ -25,20 +25,26 @@ void mix(std::uint64_t* content, std::uint64_t word) {
   *content = (*content ^ word) * 0x9e3779b97f4a7c15u;
 }
 
+std::string scalar_text(const Var& var, std::int64_t value) {
+  if (var.is_float) return fmt::format("{}={}", var.name, float_of_scalar(value));
+  return fmt::format("{}={}", var.name, value);
+}
+
 }  // namespace
 
 std::shared_ptr<Executable> Executable::make(std::shared_ptr<Session> session, int rank,
                                              const CompiledProgram& compiled,
                                              const std::vector<bool>& staged, Place place,
-                                             bool records) {
+                                             bool records, const std::string& said) {
   if (place == Place::kGpu) {
-    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records);
+    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records,
+                                           said);
   }
-  return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged);
+  return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged, said);
 }
 
 Executable::Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                       const std::vector<bool>& staged, Place place)
+                       const std::vector<bool>& staged, Place place, const std::string& said)
     : session_(std::move(session)), rank_(rank), schedule_(compiled.schedule), place_(place) {
   const Program& p = *schedule_;
   if (compiled.bounds_only) bounds_ = extent_bounds(p);
@@ -64,7 +70,7 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Compile
   }
   bytes_ += in_pages(1, place);  // signals
   content_ = std::hash<std::string>()(print(p) + fmt::format("{}", by_address));
-  size_for(extent_bounds(p), "");
+  size_for(extent_bounds(p), said);
 }
 
 // Of every tensor the first dimension follows the extents; the others are at their bounds, as they
@@ -76,6 +82,7 @@ void Executable::size_for(std::span<const std::int64_t> extents, const std::stri
   if (!said.empty()) mix(&call.content, std::hash<std::string>()(said));
   std::vector<std::int64_t> vars = initial_vars(p, rank_, call.extents);
   std::vector<std::string> texts;
+  std::string places;
   std::vector<std::size_t> bytes;
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     const Argument& arg = arguments_[i];
@@ -86,16 +93,21 @@ void Executable::size_for(std::span<const std::int64_t> extents, const std::stri
     texts.push_back(fmt::format("{} {} {}", t.name, stretto::name(t.dtype), shape));
     if (arg.passing != Passing::kSymmetric) continue;
     const SymmetricPlace& place = places_[i];
-    texts.back() = fmt::format("symmetric {} at byte {} of array {}", texts.back(),
-                               place.offset_bytes, place.number);
+    std::string at = fmt::format("at byte {} of array {}", place.offset_bytes, place.number);
+    places += fmt::format(", in symmetric memory {}", at);
+    texts.back() = fmt::format("symmetric {} {}", texts.back(), at);
     mix(&call.content, place.number);
     mix(&call.content, place.offset_bytes);
   }
   for (Staging& s : staging_) s.bytes = bytes[s.arg];
   for (std::int64_t extent : extents) mix(&call.content, static_cast<std::uint64_t>(extent));
-  call.name = fmt::format("{}({}){}{}{}, program {:08x}", p.name, fmt::join(texts, ", "),
-                          said.empty() ? "" : ", ", said, place_ == Place::kGpu ? " on GPUs" : "",
-                          content_ >> 32);
+  for (std::size_t v = 1; v < p.vars.size() && said.empty(); ++v) {
+    if (p.vars[v].kind == VarKind::kScalar) texts.push_back(scalar_text(p.vars[v], vars[v]));
+  }
+  std::string called = said.empty() ? fmt::format("{}({})", p.name, fmt::join(texts, ", "))
+                                    : said + places;
+  call.name = fmt::format("{}{}, program {:08x}", called,
+                          place_ == Place::kGpu ? " on GPUs" : "", content_ >> 32);
   call_ = std::move(call);
 }
 

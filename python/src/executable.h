@@ -20,11 +20,11 @@ class Executable {
   // Collective. `staged` has an entry for each tensor that is no buffer, in the program's order:
   // whether a symmetric tensor lives in ordinary memory and is copied. Every rank passes the same.
   // On GPUs after Session::open_gpu(), and never while a stream is being captured; `records`: with
-  // a kernel that Session::record() sees, as one on CPUs always is.
+  // a kernel that Session::record() sees, as one on CPUs always is. `said`: see launch().
   static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
                                           const CompiledProgram& compiled,
                                           const std::vector<bool>& staged, Place place,
-                                          bool records);
+                                          bool records, const std::string& said);
   virtual ~Executable() = default;
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
@@ -32,7 +32,8 @@ class Executable {
   // Collective. Addresses in the order of `staged`, each of a dense row-major array of the
   // program's bound shape, of whose first dimension only what `extents` have is there. On the host,
   // returns when the results are there; on GPUs enqueues on `stream` (a handle of CUDA's runtime)
-  // and returns. `said`: what else of the call has to be the same on all ranks, in words. UserError
+  // and returns. `said`: the call as its caller knows it, in words, the same on all ranks; of the
+  // ranks' calls this is what errors show. Empty: the program's name and tensors. UserError
   // for an address outside symmetric memory that was not said to be staged. Where ranks launch
   // different executables, with different extents, words or other places of symmetric memory:
   // UserError on every rank, with nothing launched; on GPUs a Fault (GpuSide::announce).
@@ -53,7 +54,7 @@ class Executable {
 
  protected:
   Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, Place place);
+             const std::vector<bool>& staged, Place place, const std::string& said);
 
   enum class Passing {
     kOwn,        // only this rank addresses it

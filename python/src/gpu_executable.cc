@@ -10,8 +10,8 @@ namespace stretto::python {
 // The kernel first: compiling takes seconds, more on one rank than on another.
 GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
                              const CompiledProgram& compiled, const std::vector<bool>& staged,
-                             bool records)
-    : Executable(std::move(session), rank, compiled, staged, Place::kGpu),
+                             bool records, const std::string& said)
+    : Executable(std::move(session), rank, compiled, staged, Place::kGpu, said),
       gpu_(this->session().gpu()),
       records_(records) {
   GpuCode code = build_gpu_code(compiled, {.record = records});

@@ -12,7 +12,7 @@ class GpuExecutable final : public Executable {
  public:
   // One that records does so from the start.
   GpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-                const std::vector<bool>& staged, bool records);
+                const std::vector<bool>& staged, bool records, const std::string& said);
   ~GpuExecutable() override;
 
   // May be captured into a graph.

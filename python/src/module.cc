@@ -147,12 +147,13 @@ void bind_launches(nb::module_& m) {
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
-             const std::vector<bool>& staged, bool on_gpu, bool records) {
+             const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
             return Executable::make(std::move(session), rank, compiled, staged,
-                                    on_gpu ? Place::kGpu : Place::kHost, records);
+                                    on_gpu ? Place::kGpu : Place::kHost, records, said);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
-          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::call_guard<Interruptible>())
+          nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::arg("said"),
+          nb::call_guard<Interruptible>())
       .def_prop_ro("content", &Executable::content)
       .def_prop_ro("bytes", &Executable::bytes)
       .def_prop_ro("last_use", &Executable::last_use)

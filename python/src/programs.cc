@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <filesystem>
+#include <map>
 
 #include "attention_programs.h"
 #include "collective_programs.h"
@@ -61,12 +63,16 @@ nb::list tensors(const Program& program) {
   return all;
 }
 
-// (name, bound) of each run-time size and scalar, in the order in which a launch takes them.
+// (name, bound, kind) of each run-time size and scalar, in the order in which a launch takes them.
+// Of a float the launch takes the 32 bits.
 nb::list extents(const Program& program) {
   nb::list all;
   for (const Var& var : program.vars) {
     if (var.kind != VarKind::kExtent && var.kind != VarKind::kScalar) continue;
-    all.append(nb::make_tuple(var.name, var.bound));
+    const char* kind = var.is_float                     ? "float"
+                       : var.kind == VarKind::kScalar ? "scalar"
+                                                      : "extent";
+    all.append(nb::make_tuple(var.name, var.bound, kind));
   }
   return all;
 }
@@ -184,12 +190,14 @@ Program catalog_program(const std::string& name, int ranks, std::int64_t m, std:
 
 // The program of a file; sizes that are 0 are the file's own.
 Program program_of_file(const ProgramFile& file, int ranks, std::int64_t m, std::int64_t n,
-                        std::int64_t k, const std::string& dtype, const std::string& target) {
+                        std::int64_t k, const std::string& dtype, const std::string& target,
+                        const std::map<std::string, std::int64_t>& sizes) {
   OpShape shape = shape_of(ranks, m, n, k, dtype);
   return file.program({.world_size = shape.world_size,
                        .m = shape.m,
                        .n = shape.n,
                        .k = shape.k,
+                       .sizes = sizes,
                        .dtype = shape.dtype,
                        .num_sms = is_cuda(target) ? kGpuSms : 0});
 }

@@ -45,14 +45,14 @@ InputTables::InputTables(const Program& program, int rank, std::span<const std::
   }
 }
 
-void InputTables::require(std::span<std::byte* const> args,
+void InputTables::require(std::string_view call, std::span<std::byte* const> args,
                           std::span<const std::int64_t> extents) const {
   if (tables_.empty()) return;
   std::vector<std::int64_t> vars = initial_vars(program_, rank_, {extents.begin(), extents.end()});
-  for (const Table& table : tables_) require(table, args[table.arg], vars);
+  for (const Table& table : tables_) require(call, table, args[table.arg], vars);
 }
 
-void InputTables::require(const Table& table, const std::byte* data,
+void InputTables::require(std::string_view call, const Table& table, const std::byte* data,
                           std::span<const std::int64_t> vars) const {
   const Tensor& t = program_.tensors[table.tensor];
   std::vector<std::int64_t> shape;
@@ -62,7 +62,7 @@ void InputTables::require(const Table& table, const std::byte* data,
   std::int64_t hi = t.contract.hi.has_value() ? eval(t.contract.hi, vars) : Limits::max();
   auto broken = [&](std::int64_t entry, const std::string& what) {
     throw UserError(fmt::format("{}: table '{}' breaks its contract: entry {} is {}, {}",
-                                program_.name, t.name, entry, entry_of(t, data, entry), what));
+                                call, t.name, entry, entry_of(t, data, entry), what));
   };
   ContractKind kind = t.contract.kind;
   bool is_partition = kind == ContractKind::kPartition;

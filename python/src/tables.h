@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -18,15 +19,18 @@ class InputTables {
   InputTables(const Program& program, int rank, std::span<const std::size_t> arguments);
 
   // `args`: the rank's own arrays, dense at the program's bounds, of which there is what the
-  // extents say. UserError that names a table and the entry that breaks its contract.
-  void require(std::span<std::byte* const> args, std::span<const std::int64_t> extents) const;
+  // extents say. UserError that names a table and the entry that breaks its contract, of a call of
+  // that name.
+  void require(std::string_view call, std::span<std::byte* const> args,
+               std::span<const std::int64_t> extents) const;
 
  private:
   struct Table {
     std::size_t arg, tensor;
     std::vector<std::int64_t> strides;  // elements
   };
-  void require(const Table& table, const std::byte* data, std::span<const std::int64_t> vars) const;
+  void require(std::string_view call, const Table& table, const std::byte* data,
+               std::span<const std::int64_t> vars) const;
 
   const Program& program_;
   int rank_;

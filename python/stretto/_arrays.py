@@ -14,7 +14,6 @@ from typing import Any, Callable, Dict, Sequence, Tuple, TypeVar
 
 import numpy as np
 
-from . import _route
 from .errors import UserError
 
 # What operators take: an array of NumPy or CuPy, a tensor of PyTorch. The others of a call are of the
@@ -129,6 +128,10 @@ class NumpyKind:
     @staticmethod
     def assign(out, x) -> None:
         out[...] = x
+
+    @staticmethod
+    def fill(out, value: float) -> None:
+        out[...] = value
 
     @staticmethod
     def writable(x) -> bool:
@@ -304,6 +307,10 @@ class TorchKind:
         out.copy_(x)
 
     @staticmethod
+    def fill(out, value: float) -> None:
+        out.fill_(value)
+
+    @staticmethod
     def writable(x) -> bool:  # pylint: disable=unused-argument
         return True
 
@@ -397,13 +404,6 @@ def _has_memory(tensor: Any) -> bool:
         return False
 
 
-def _usable(kind: Any, x: Any) -> Any:
-    reason = kind.why_not(x)
-    if reason:
-        raise UserError(f"{kind.name}: {reason}")
-    return x
-
-
 def may_overlap(kind: Any, a: Any, *others: Any) -> bool:
     """Whether an element of a may be one of another array's, by where they begin and end."""
     first, end = ends(kind, a)
@@ -437,36 +437,3 @@ def _cupy_kind(x: Any) -> Any:
         return None
     CupyKind.module = cupy
     return CupyKind
-
-
-@_route.beside_graphs
-def adopt(x: Any) -> Tuple[Any, Any]:
-    """(kind, x), where anything with DLPack on the CPU has become a NumPy array that shares its
-    memory. The one place that decides on which device a call runs. UserError for what is no array,
-    and for tensors whose gradient this call would lose.
-    """
-    kind = kind_of(x)
-    if kind is not None:
-        if issubclass(kind, TorchKind) and x.requires_grad:
-            if sys.modules["torch"].is_grad_enabled():
-                raise UserError(
-                    "this call has no gradient (an operator without one, or out=), and a tensor "
-                    "requires it"
-                )
-        return kind, _usable(kind, x)
-    if hasattr(x, "__cuda_array_interface__"):
-        raise UserError(
-            f"{type(x).__name__} on a GPU: pass it as a PyTorch tensor or a CuPy array, which "
-            "share its memory (torch.as_tensor, cupy.asarray)"
-        )
-    if hasattr(x, "__dlpack__"):
-        try:
-            return NumpyKind, _usable(NumpyKind, np.from_dlpack(x))
-        except Exception as error:
-            raise UserError(
-                f"{type(x).__name__}: cannot be read through DLPack: {error}"
-            ) from error
-    raise UserError(
-        f"{type(x).__name__}: need a NumPy array, a CuPy array, a PyTorch tensor or an "
-        "array with DLPack"
-    )

@@ -6,41 +6,55 @@ import functools
 import math
 import operator
 import os
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+import struct
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import _route
-from ._arrays import COMPUTED, adopt, ends, has_gaps, kind_of, may_overlap
+from ._adopt import adopt
+from ._arrays import COMPUTED, dtype_name, ends, has_gaps, kind_of, may_overlap
 from .errors import UserError
 
 _MOST = 2**31 - 1  # of int32
 
 
-def computed_dtype(op: str, kind, *arrays, doubles: bool = True) -> str:
-    """The element type of them all, one that is computed with. `doubles`: float64 on CPUs."""
-    dtype = kind.dtype(arrays[0])
+def described(op: str, kind, arrays: Mapping[str, Any], *options: str) -> str:
+    """A call, as the ranks compare it and errors show it: what must be the same on all of them."""
+    parts = [f"{name} {kind.dtype(x)} {list(x.shape)}" for name, x in arrays.items()]
+    return f"{op}({', '.join([*parts, *filter(None, options)])})"
+
+
+def computed_dtype(op: str, kind, arrays: Mapping[str, Any], *, doubles: bool = True) -> str:
+    """The element type of them all, by their names, one that is computed with. `doubles`: float64 on
+    CPUs."""
+    (first, x), *others = arrays.items()
+    dtype = kind.dtype(x)
     known = COMPUTED + (("float64",) if doubles and not kind.on_gpu else ())
     if dtype not in known:
-        raise UserError(f"{op}: element type {dtype}; need one of {', '.join(known)}")
-    for x in arrays[1:]:
+        raise UserError(f"{op}: element type {dtype} of {first}; need one of {', '.join(known)}")
+    for name, x in others:
         if kind.dtype(x) != dtype:
-            raise UserError(f"{op}: element types {dtype} and {kind.dtype(x)} differ")
+            raise UserError(
+                f"{op}: element types {dtype} and {kind.dtype(x)} differ, of {first} and {name}"
+            )
     return dtype
 
 
-def same_kind(op: str, kind, *arrays) -> List[Any]:
-    """The arrays adopted, all of `kind`."""
+def same_kind(op: str, kind, **arrays: Any) -> List[Any]:
+    """The arrays by their names, adopted, all of `kind`."""
     adopted = []
-    for x in arrays:
-        other, y = adopt(x)
+    for name, x in arrays.items():
+        other, y = adopt(op, name, x)
         if other is not kind:
-            raise UserError(f"{op}: arrays of different kinds: {kind.name}, {other.name}")
+            raise UserError(
+                f"{op}: arrays of different kinds: {kind.name}, and {name} is a {other.name}"
+            )
         adopted.append(y)
     return adopted
 
 
 def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
     """`x`, numbers of that shape, as dense int32."""
-    (x,) = same_kind(op, kind, x)
+    (x,) = same_kind(op, kind, **{name: x})
     if kind.dtype(x) not in ("int32", "int64") or tuple(x.shape) != tuple(shape):
         raise UserError(
             f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need int32 {tuple(shape)}"
@@ -52,7 +66,7 @@ def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
 
 def floats(op: str, kind, name: str, x, shape: Sequence[int]):
     """`x`, float32 of that shape."""
-    (x,) = same_kind(op, kind, x)
+    (x,) = same_kind(op, kind, **{name: x})
     if kind.dtype(x) != "float32" or tuple(x.shape) != tuple(shape):
         raise UserError(
             f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need float32 {tuple(shape)}"
@@ -69,7 +83,7 @@ def residual_or_zeros(op: str, kind, residual, shape: Sequence[int], like):
     """What is added to a result of that shape and the element type of `like`, dense."""
     if residual is None:
         return kind.zeros(shape, like)
-    (x,) = same_kind(op, kind, residual)
+    (x,) = same_kind(op, kind, residual=residual)
     if kind.dtype(x) != kind.dtype(like) or tuple(x.shape) != tuple(shape):
         raise UserError(
             f"{op}: residual is {kind.dtype(x)} {tuple(x.shape)}, the result "
@@ -91,6 +105,14 @@ def bound_of(rows: int) -> int:
 def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
     """body with its first arguments, for Group.call; the same object each time."""
     return functools.partial(body, *options)
+
+
+def flag(op: str, name: str, value: Any) -> bool:
+    """Whether `value` counts as true."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{op}: {name} is {value!r}, need True or False") from None
 
 
 def whole(op: str, name: str, value: Any) -> int:
@@ -115,6 +137,40 @@ def file_name(caller: str, path: Any) -> str:
         return os.fsdecode(path)
     except TypeError:
         raise UserError(f"stretto.{caller}({path!r}): need a path") from None
+
+
+def text(op: str, name: str, value: Any) -> str:
+    """`value`, which is to be a word."""
+    if not isinstance(value, str):
+        raise UserError(f"{op}: {name} is {value!r}, need a str")
+    return value
+
+
+def element_type(op: str, dtype: Any) -> str:
+    """The name of `dtype`, which is to be a dtype of NumPy or PyTorch, or a name."""
+    try:
+        if dtype is None:  # NumPy's default, which nobody means
+            raise TypeError
+        return dtype_name(dtype)
+    except (TypeError, ValueError):
+        raise UserError(f"{op}: dtype is {dtype!r}, need an element type or its name") from None
+
+
+def size_of(op: str, name: str, value: Any) -> int:
+    """`value`, which is to be the size of a program, 0 for its default."""
+    size = whole(op, name, value)
+    if size < 0:
+        raise UserError(f"{op}: {name} is {size}, need 0 or more")
+    return size
+
+
+def float_bits(op: str, name: str, value: Any) -> int:
+    """`value` as a float32, whose bits are this number."""
+    factor = number(op, name, value)
+    try:
+        return struct.unpack("<I", struct.pack("<f", factor))[0]
+    except OverflowError:
+        raise UserError(f"{op}: {name} is {value!r}, more than a float32 holds") from None
 
 
 def number(op: str, name: str, value: Any) -> float:
@@ -174,7 +230,7 @@ def make_result(
     if out is None:
         made = kind.empty(shape, like)
         return made, made
-    other, out = adopt(out)
+    other, out = adopt(op, "out", out)
     if other is not kind or tuple(out.shape) != tuple(shape) or kind.dtype(out) != kind.dtype(like):
         raise UserError(
             f"{op}: out is a {other.name}, {other.dtype(out)} {tuple(out.shape)}, the result a "

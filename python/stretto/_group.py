@@ -13,8 +13,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 import numpy as np
 
 from . import _core, _route
+from ._arguments import in_users_words
 from ._arrays import TorchKind, kind_of
-from ._calls import bound_of, fits
+from ._calls import bound_of
 from ._kept import Kept, limit_bytes
 from .errors import Error, Fault, UserError
 
@@ -84,6 +85,9 @@ class Group:
         self._records = False
         self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
         self._alone: Dict[int, Group] = {}  # by thread
+        # Of what operators that are part of another are called as: its name and what it calls the
+        # array and the dimension.
+        self.caller: Optional[Tuple[str, str, str]] = None
         self._gpu: Optional[int] = None
         self._last_stream: Any = None
         self.closed = False
@@ -172,6 +176,15 @@ class Group:
         finally:
             self.plans.leave()
 
+    @contextlib.contextmanager
+    def calls_as(self, caller: Tuple[str, str, str]):
+        """What is called in here is part of this call of the user's."""
+        self.caller = caller
+        try:
+            yield
+        finally:
+            self.caller = None
+
     def idle(self):
         """For close(), which takes apart what calls use."""
         return self._idle("finalize", self, *self._alone.values())
@@ -213,10 +226,6 @@ class Group:
             self._say_who(fault)
             raise
         except Exception as error:
-            if isinstance(error, TypeError) and not (isinstance(option, int) and fits(option)):
-                error = UserError(f"{option!r}: need a whole number of 64 bits")
-                self.refuse(_name_of(op), error)
-                raise error from None
             self.refuse(_name_of(op), error)
             raise
         if result is not None:
@@ -241,6 +250,8 @@ class Group:
         """For a call that raised this: it counts as made, so that the others, which may wait in
         theirs, are told why and which is which from then on. Not where all have been told. A
         UserError says on which rank, unless it does."""
+        if isinstance(error, UserError):
+            error.args = (in_users_words(error),)
         if self.size == 1 or isinstance(error, Fault) or getattr(error, "is_settled", False):
             return
         if _route.is_compiling():
@@ -366,14 +377,14 @@ class Group:
         arrays: Sequence[Any],
         extents: Sequence[int],
         *,
+        said: str,
         at_bounds: bool = False,
-        said: str = "",
     ) -> None:
         """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
         here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
         enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
-        the largest that the program may have. `said`: what else must be the same on all ranks, in
-        words. Collective."""
+        the largest that the program may have. `said`: the call in words, the same on all ranks
+        (_calls.described); "" for a program of the user's own, which says it itself. Collective."""
         addresses = [kind.address(x) for x in arrays]
         with self.used():
             stream = 0
@@ -397,7 +408,7 @@ class Group:
             executable = entry.executables.get((staged, records))
             if executable is None:
                 staged_args = staged or (False,) * len(args)
-                executable = self._make_executable(kind, entry, staged_args, records)
+                executable = self._make_executable(kind, entry, staged_args, records, said)
                 entry.executables[staged, records] = executable
                 self._keep_executable(executable, name, (staged, records))
             executable.launch(*args, extents=extents, said=said, stream=stream)
@@ -422,10 +433,12 @@ class Group:
             kind, key, lambda on_gpu: make(on_gpu, **desc), names, arrays, extents, **options
         )
 
-    def _make_executable(self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool) -> Any:
+    def _make_executable(
+        self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool, said: str
+    ) -> Any:
         if kind.on_gpu and kind.is_capturing():
             raise UserError(
-                f"{entry.compiled.program.name}: the first call of its shape and layout loads "
+                f"{said or entry.compiled.program.name}: the first call of its shape and layout loads "
                 "kernels and makes memory, which a graph cannot capture; call it once before"
             )
         return _core.Executable.make(
@@ -435,6 +448,7 @@ class Group:
             list(staged),
             kind.on_gpu,
             records=records,
+            said=said,
         )
 
     def _keep_executable(self, executable: Any, name: Any, form: Any) -> None:
@@ -453,13 +467,12 @@ class Group:
             with _compiled_lock:
                 _compiled.pop(name, None)
 
-    def agree_on_nothing(self, op: str, kind: Any, x: Any, said: str = "") -> None:
-        """For a collective call without elements, which launches nothing: the ranks compare it with what
-        the others call, and what they say. On GPUs the hosts wait for each other."""
+    def agree_on_nothing(self, said: str) -> None:
+        """For a collective call without elements, which launches nothing: the ranks compare it, in
+        words, with what the others call. On GPUs the hosts wait for each other."""
         if self.size > 1:
-            call = f"{op} of {kind.dtype(x)} {list(x.shape)}{', ' if said else ''}{said}"
             with self.used():
-                self.session.agree(self.rank, call)
+                self.session.agree(self.rank, said)
 
     def close(self, *, at_once: bool = False) -> None:
         self.closed = True

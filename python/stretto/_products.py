@@ -7,8 +7,8 @@ import math
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from . import _core
-from ._arrays import adopt
-from ._calls import computed_dtype, same_kind
+from ._adopt import adopt
+from ._calls import computed_dtype, described, same_kind
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -28,7 +28,7 @@ class _Size(NamedTuple):
     rows: int
     bound: int  # the most rows that their programs may have
     exact: bool  # and no others
-    said: str  # what else of the call is the same on all ranks
+    said: str  # the call, in words
 
 
 class Product(NamedTuple):
@@ -61,11 +61,9 @@ class Product(NamedTuple):
     def launch(self, program: str, rows: int, dim: int, outputs: dict, **fields) -> None:
         """`program` of _core over `rows` of all ranks, or collective and product one after the
         other, with these arrays as its outputs. `fields`: those of its Desc that others lack."""
-        said = f"{list(self.a.shape)}, dim {dim}{', avg' if self.average else ''}"
+        said = self._described(dim, fields)
         if rows == 0:
-            self.group.agree_on_nothing(
-                self.op, self.kind, self.a, f"{said}, {self.columns} columns"
-            )
+            self.group.agree_on_nothing(said)
             return
         kind, names = self.kind, ("a", "b", *outputs)
         arrays = (self.rows_of(self.a, dim), self.weights, *outputs.values())
@@ -102,6 +100,22 @@ class Product(NamedTuple):
         if not reached:
             self.group.launched((kind.on_gpu, op), rows)
 
+    def _described(self, dim: int, fields: dict) -> str:
+        k, n = self.a.shape[-1], self.columns
+        b = f"b [{k}, {n}]{'' if self.b_kn else ' transposed'}"
+        options = {"all_gather_matmul": "gather_dim", "matmul_reduce_scatter": "scatter_dim"}
+        along = options.get(self.op)
+        return described(
+            self.op,
+            self.kind,
+            {name_of_a(self.op): self.a},
+            b,
+            f"{along}={dim}" if along else "",
+            "reduce_op=avg" if self.average else "",
+            "with scales" if self.scales is not None else "",
+            "with the gathered rows" if fields.get("gathered") else "",
+        )
+
     def _launch_step(self, key, program, size: _Size, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())
         options = {"at_bounds": size.exact, "said": size.said}
@@ -109,7 +123,7 @@ class Product(NamedTuple):
 
     def _between(self, size: _Size, columns: int, like):
         """What the first step leaves for the second, where peers can read it."""
-        made = workspace(self.group, self.kind, self.op, (size.bound, columns), like)
+        made = workspace(self.group, self.kind, self.op, (size.bound, columns), like, size.said)
         self.group.stays(self.kind, made)
         return made[: size.rows]
 
@@ -128,10 +142,15 @@ class Product(NamedTuple):
         self._launch_step((*key, 1), steps[1], size, {"in": partial, "out": out})
 
 
+def name_of_a(op: str) -> str:
+    """What the operator calls the left factor."""
+    return "a_shard" if op == "all_gather_matmul" else "a"
+
+
 def _factors(op: str, a, b) -> Tuple[Any, Any, Any]:
     """(kind, a, b), which can be multiplied."""
-    kind, a = adopt(a)
-    (b,) = same_kind(op, kind, b)
+    kind, a = adopt(op, name_of_a(op), a)
+    (b,) = same_kind(op, kind, b=b)
     if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
         raise UserError(
             f"{op}: shapes {tuple(a.shape)} and {tuple(b.shape)}; need [.., K] and [K, N]"
@@ -143,7 +162,7 @@ def product(op: str, group, a, b) -> Product:
     kind, a, b = _factors(op, a, b)
     if kind.dtype(a) == _FP8:
         raise UserError(f"{op}: factors of {_FP8} need scale_a and scale_b")
-    dtype, bt = computed_dtype(op, kind, a, b), kind.transpose(b)
+    dtype, bt = computed_dtype(op, kind, {name_of_a(op): a, "b": b}), kind.transpose(b)
     b_kn = kind.is_dense(b) and not kind.is_dense(bt)
     return Product(op, group, kind, dtype, a, kind.dense(b if b_kn else bt), b_kn, a)
 
@@ -182,14 +201,14 @@ def _spread(kind, scale, shape):
 
 def scaled_product(op: str, group, a, b, scale_a, scale_b, out_dtype: str) -> Product:
     kind, a, b = _factors(op, a, b)
-    scale_a, scale_b = same_kind(op, kind, scale_a, scale_b)
-    given = {"a": (a, _FP8), "b": (b, _FP8)}
+    scale_a, scale_b = same_kind(op, kind, scale_a=scale_a, scale_b=scale_b)
+    given = {name_of_a(op): (a, _FP8), "b": (b, _FP8)}
     given.update(scale_a=(scale_a, "float32"), scale_b=(scale_b, "float32"))
     for name, (x, want) in given.items():
         if kind.dtype(x) != want:
             raise UserError(
-                f"{op}: {name} is {kind.dtype(x)}; with scales, factors are {_FP8} and scales "
-                "float32"
+                f"{op}: {name} is {kind.dtype(x)}; with scale_a and scale_b factors are {_FP8} and "
+                "scales float32"
             )
     form = _form(op, a, b, scale_a, scale_b)
     if form == "block":

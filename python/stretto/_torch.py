@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import collectives, matmul, ops
+from ._arrays import TorchKind
 from ._gradients import empty_like_weight, rms_norm_gradients, weight_gradient
 from ._torch_library import (
     define,
@@ -341,7 +342,8 @@ def _all_to_all_node(of_known: Callable) -> Callable:
                 )
             members = group_of(group)
             checked = collectives.checked_blocks(members, x, sent)
-            received = collectives.exchange_sizes(members, checked).received
+            rows = collectives.rows_of(TorchKind, x)
+            received = collectives.exchange_sizes(members, checked, rows).received
         return of_known(keyset, x, received, sent, group)
 
     return node

@@ -4,7 +4,7 @@ of its name on tensors that autograd knows nothing of."""
 from __future__ import annotations
 
 import functools
-from typing import Callable
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
@@ -14,15 +14,17 @@ from ._torch_library import define, refuse_gradients, resized
 from ._world import group_of
 
 
-def _forward(schema: str, body: Callable, fake: Callable, **options: bool):
-    """`options`: those of define()."""
+def _forward(
+    schema: str, body: Callable, fake: Callable, named: Optional[Callable] = None, **options: bool
+):
+    """`options`: those of define(); `named`: see refuse_gradients()."""
 
     @functools.wraps(body)
     def detached(*inputs):
         return body(*(x.detach() if isinstance(x, Tensor) else x for x in inputs))
 
     op = define(schema, detached, fake, **options)
-    refuse_gradients(op, detached, schema.partition("(")[0])
+    refuse_gradients(op, detached, schema.partition("(")[0], named)
     return op
 
 
@@ -60,8 +62,13 @@ def _tokens_and_lse(query, *inputs):
     return query.new_empty(query.shape), lse if inputs[-1] else _no_lse(query)
 
 
+def _name_of_attention(inputs):
+    """Of a sequence over the ranks, by the program that does it."""
+    return "ring_attention" if inputs[3] == "token_ring" else inputs[3]
+
+
 def _sequence_attention(query, key, value, program, *options):
-    op = "ring_attention" if program == "token_ring" else program
+    op = _name_of_attention((query, key, value, program))
     *options, group, return_lse = options
     return attention._spread(program, op, query, key, value, *options, return_lse, group, None)
 
@@ -91,6 +98,7 @@ sequence_attention = _forward(
     " bool is_causal, float? scale, int window, str group, bool return_lse) -> (Tensor, Tensor)",
     _and_lse(_sequence_attention),
     _rows_and_lse,
+    _name_of_attention,
 )
 flash_decode = _forward(
     "flash_decode(Tensor query, Tensor key_cache, Tensor value_cache, int tokens, int block,"

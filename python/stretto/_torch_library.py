@@ -160,13 +160,17 @@ def differentiate(op, body: Callable, node: Callable) -> None:
     _register(op, body, lambda keyset, inputs: node(keyset, *inputs))
 
 
-def refuse_gradients(op, body: Callable, name: str) -> None:
-    """For an operator that has none."""
+def refuse_gradients(op, body: Callable, name: str, named: Optional[Callable] = None) -> None:
+    """For an operator that has none. `named`: what users call it with such inputs, where that is not
+    its name."""
+
+    names = [argument.name for argument in op._schema.arguments]  # pylint: disable=protected-access
 
     def refuse(keyset, inputs):
+        asked = (n for n, x in zip(names, inputs) if isinstance(x, Tensor) and x.requires_grad)
         raise UserError(
-            f"{name}: has no gradient, and a tensor requires it; call it under torch.no_grad(), or "
-            "on x.detach()"
+            f"{named(inputs) if named else name}: has no gradient, and {next(asked)} requires it; call "
+            "it under torch.no_grad(), or on x.detach()"
         )
 
     _register(op, body, refuse)

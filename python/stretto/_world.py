@@ -16,6 +16,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from . import _core, _route
+from ._arguments import checked
 from ._group import Group, Options
 from ._torch_names import name_of_torch, ranks_of_torch
 from .errors import UserError
@@ -162,19 +163,14 @@ def refuse(group: GroupLike, call: str, error: Exception) -> None:
 
 
 def counted(function: Callable[..., Any], find: Optional[Callable[..., Any]] = None) -> Any:
-    """For operators that do not go through Group.call, or look at arguments before: what they
-    raise counts as a call (Group.refuse). `find`: the group of these arguments; default: `group`."""
+    """For collective operators: what they raise names what the user wrote, and counts as a call
+    (Group.refuse). `find`: the group of these arguments; default: `group`."""
 
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            group = kwargs.get("group") if find is None else find(*args, **kwargs)
-            refuse(group, function.__name__, error)
-            raise
+    def tell(error, args, kwargs):
+        group = kwargs.get("group") if find is None else find(*args, **kwargs)
+        refuse(group, function.__name__, error)
 
-    return call
+    return checked(function, tell)
 
 
 def _rank_to_be() -> str:
@@ -377,6 +373,8 @@ def _new_name(member: _Member, name: Optional[str], default: str) -> str:
     if name is None:
         tries = itertools.chain([default], (f"{default} ({n})" for n in itertools.count(2)))
         return next(text for text in tries if text not in taken)
+    if not isinstance(name, str):
+        raise UserError(f"new_group: name is {name!r}, need a str")
     if name in taken or name == "":
         raise UserError(f"there is a group named {name!r} already")
     return name

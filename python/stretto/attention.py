@@ -4,17 +4,16 @@ common. They have no gradient."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from . import _route
-from ._arrays import ArrayT, adopt
+from ._arguments import checked
+from ._arrays import ArrayT
+from ._attention_calls import checked_heads, finished, heads_desc, options_in_words, results_of
 from ._calls import (
     bound_of,
-    check_apart,
-    computed_dtype,
-    finish,
+    described,
     int_table,
-    make_result,
     same_kind,
     scale_or_none,
     several,
@@ -25,6 +24,7 @@ from ._world import GroupLike, alone, counted, group_of, name_of
 from .errors import UserError
 
 
+@checked
 def zigzag(tokens: int, *, rank: Optional[int] = None, group: GroupLike = None) -> List[int]:
     """Which token each row of a rank of the group (default: this one) is, in the placement that
     sequence_attention and ring_attention want; tokens and above: padding.
@@ -33,48 +33,14 @@ def zigzag(tokens: int, *, rank: Optional[int] = None, group: GroupLike = None) 
     causal attention is the same work on every rank.
     """
     group = group_of(group)
-    chunks, own = 2 * group.size, group.rank if rank is None else rank
+    chunks, own = 2 * group.size, group.rank if rank is None else whole("zigzag", "rank", rank)
+    tokens = whole("zigzag", "tokens", tokens)
     if tokens < 1:
         raise UserError(f"zigzag: {tokens} tokens, need at least 1")
     if not 0 <= own < group.size:
         raise UserError(f"zigzag: rank {own}, need 0 to {group.size - 1}, a rank of the group")
     rows = -(-tokens // chunks)
     return [chunk * rows + i for chunk in (own, chunks - 1 - own) for i in range(rows)]
-
-
-def _heads(op: str, query, key, value, layout: str):
-    """(kind, dtype, q, k, v): queries [rows, Hq, E]; keys and values of `layout`, whose "rows" are
-    the queries' own."""
-    kind, q = adopt(query)
-    k, v = same_kind(op, kind, key, value)
-    dtype = computed_dtype(op, kind, q, k, v, doubles=False)
-    names = layout.split(", ")
-    if (
-        q.ndim != 3
-        or k.ndim != len(names)
-        or tuple(k.shape) != tuple(v.shape)
-        or q.shape[2] != k.shape[-1]
-        or ("rows" in names and q.shape[0] != k.shape[names.index("rows")])
-        or min(tuple(q.shape[1:]) + tuple(k.shape["rows" in names :])) < 1
-        or q.shape[1] % k.shape[names.index("Hkv")]
-    ):
-        raise UserError(
-            f"{op}: shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; need "
-            f"[rows, Hq, E] and [{layout}] twice, Hq a multiple of Hkv"
-        )
-    return kind, dtype, q, k, v
-
-
-def _heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dict[str, Any]:
-    """Fields of every attention's Desc."""
-    return {
-        "dtype": dtype,
-        "m": m,
-        "num_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_dim": width,
-        "scale": scale,
-    }
 
 
 @counted
@@ -136,7 +102,7 @@ def _spread(program, op, query, key, value, *options):
         options = program, tokens, is_causal, scale, window, name_of(group), return_lse
         made = _route.forward.sequence_attention(query, key, value, *options)
         return made if return_lse else made[0]
-    kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
+    kind, dtype, q, k, v = checked_heads(op, query, key, value, "rows, Hkv, E")
     group = group_of(group)
     rows, heads, width = q.shape
     scale, window = scale_or_none(op, scale), whole(op, "window", window)
@@ -149,12 +115,15 @@ def _spread(program, op, query, key, value, *options):
         )
     bound = bound_of(tokens)
     columns = 2 * -(-bound // (2 * group.size))
-    made = _results(op, kind, out, (q, k, v), return_lse, lse_columns=columns)
+    made = results_of(op, kind, out, (q, k, v), return_lse, lse_columns=columns)
+    given = {"query": q, "key": k, "value": v}
+    options = f"tokens={tokens}", *options_in_words(is_causal, scale, window, return_lse)
+    travel = "queries_travel" if program == "token_ring" else ""
     group.launch_operator(
         kind,
         program,
         {
-            **_heads_desc(dtype, bound, heads, kv_heads, width, scale),
+            **heads_desc(dtype, bound, heads, kv_heads, width, scale),
             "world_size": group.size,
             "causal": is_causal,
             "window": window,
@@ -163,36 +132,9 @@ def _spread(program, op, query, key, value, *options):
         ("q", "k", "v", "out", "lse")[: 3 + len(made)],
         (kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (tokens,),
+        said=described(op, kind, given, *options, travel),
     )
-    return _finished(kind, made)
-
-
-def _results(
-    op: str, kind, out, arrays, return_lse: bool, *, lse_shape=None, lse_columns: int = 0
-):
-    """[(what the caller gets, what the launch writes)] of attention and, where asked, of its
-    logarithms, by default [heads, rows]. `arrays`: what the launch reads, queries first. `lse_columns`:
-    with so many, at least, they are written."""
-    q = arrays[0]
-    if not return_lse:
-        return [make_result(op, kind, out, q.shape, q, arrays)]
-    attended, lse = several(op, out, 2) or (None, None)
-    like, shape = kind.from_dtype("float32", (0,), q), lse_shape or (q.shape[1], q.shape[0])
-    result, written = make_result(op, kind, lse, shape, like, arrays)
-    if lse_columns > shape[1]:
-        written = kind.empty((shape[0], lse_columns), like)
-    made = make_result(op, kind, attended, q.shape, q, arrays)
-    check_apart(op, kind, (made[0], result))
-    return [made, (result, written)]
-
-
-def _finished(kind, made):
-    """What the caller gets of _results()."""
-    attended = finish(kind, *made[0])
-    if len(made) == 1:
-        return attended
-    lse, written = made[1]
-    return attended, finish(kind, lse, written if lse is written else written[:, : lse.shape[1]])
+    return finished(kind, made)
 
 
 @counted
@@ -227,7 +169,7 @@ def flash_decode(
         made = _route.forward.flash_decode(*arrays, *options, name_of(group), return_lse)
         return made if return_lse else made[0]
     op = "flash_decode"
-    kind, dtype, q, k, v = _heads(op, query, key_cache, value_cache, "Hkv, cached, E")
+    kind, dtype, q, k, v = checked_heads(op, query, key_cache, value_cache, "Hkv, cached, E")
     group = group_of(group)
     scale, window = scale_or_none(op, scale), whole(op, "window", window)
     tokens, block = whole(op, "tokens", tokens), whole(op, "block", block)
@@ -243,10 +185,13 @@ def flash_decode(
             f"{op}: {tokens} tokens; need at least {length}, one for each query, and at most {most}, "
             f"the rows of the caches of {group.size} ranks"
         )
-    results = _results(op, kind, out, (q, k, v), return_lse, lse_shape=(length, heads))
+    results = results_of(op, kind, out, (q, k, v), return_lse, lse_shape=(length, heads))
+    given = {"query": q, "key_cache": k, "value_cache": v}
+    options = f"tokens={tokens}", f"block={block}", *options_in_words(True, scale, window, return_lse)
+    said = described(op, kind, given, *options)
     if length == 0:
-        group.agree_on_nothing(op, kind, q)
-        return _finished(kind, results)
+        group.agree_on_nothing(said)
+        return finished(kind, results)
     of_group = heads // kv_heads
     grouped = kind.move(q.reshape((length, kv_heads, of_group, width)), 1, 0)
     q = kind.dense(grouped).reshape((kv_heads, length * of_group, width))
@@ -256,7 +201,7 @@ def flash_decode(
         kind,
         op,
         {
-            **_heads_desc(dtype, length, heads, kv_heads, width, scale),
+            **heads_desc(dtype, length, heads, kv_heads, width, scale),
             "world_size": group.size,
             "max_tokens": most,
             "window": window,
@@ -273,13 +218,15 @@ def flash_decode(
             *(written for _, written in results[1:]),
         ),
         (length, tokens),
+        said=said,
     )
     made = kind.move(made.reshape((kv_heads, length, of_group, width)), 0, 1)
     result, written = results[0]
     kind.assign(written, made.reshape(tuple(result.shape)))
-    return _finished(kind, results)
+    return finished(kind, results)
 
 
+@checked
 def packed_attention(
     query: ArrayT,
     key: ArrayT,
@@ -320,19 +267,19 @@ def packed_attention(
 
 def _packed(is_causal, scale, window, return_lse, group, query, key, value, cu_seqlens, _, out):
     op = "packed_attention"
-    kind, dtype, q, k, v = _heads(op, query, key, value, "rows, Hkv, E")
+    kind, dtype, q, k, v = checked_heads(op, query, key, value, "rows, Hkv, E")
     rows, heads, width = q.shape
     starts = _starts(op, kind, cu_seqlens)
     bound = bound_of(rows)
-    made = _results(op, kind, out, (q, k, v, starts), return_lse, lse_columns=bound)
+    made = results_of(op, kind, out, (q, k, v, starts), return_lse, lse_columns=bound)
     if rows == 0:
-        return _finished(kind, made)
+        return finished(kind, made)
     names = ("starts", "q", "k", "v", "out", "lse")[: 4 + len(made)]
     group.launch_operator(
         kind,
         op,
         {
-            **_heads_desc(dtype, bound, heads, k.shape[1], width, scale),
+            **heads_desc(dtype, bound, heads, k.shape[1], width, scale),
             "sequences": starts.shape[0] - 1,
             "causal": is_causal,
             "window": window,
@@ -341,17 +288,19 @@ def _packed(is_causal, scale, window, return_lse, group, query, key, value, cu_s
         names,
         (starts, kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (rows,),
+        said=op,
     )
-    return _finished(kind, made)
+    return finished(kind, made)
 
 
 def _starts(op: str, kind, cu_seqlens):
-    (given,) = same_kind(op, kind, cu_seqlens)
+    (given,) = same_kind(op, kind, cu_seqlens=cu_seqlens)
     if given.ndim != 1 or given.shape[0] < 2:
         raise UserError(f"{op}: cu_seqlens {tuple(given.shape)}; need [sequences + 1]")
     return int_table(op, kind, "cu_seqlens", given, given.shape)
 
 
+@checked
 def paged_attention(
     query: ArrayT,
     key_pages: ArrayT,
@@ -394,21 +343,21 @@ def paged_attention(
 
 def _paged(is_causal, scale, window, return_lse, group, query, key, value, *others):
     op, (cu_seqlens, block_table, cache_tokens, _, out) = "paged_attention", others
-    kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
+    kind, dtype, q, k, v = checked_heads(op, query, key, value, "pages, Hkv, page, E")
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
     starts = _starts(op, kind, cu_seqlens)
     sequences = starts.shape[0] - 1
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, sequences)
     bound, read = bound_of(rows), (q, k, v, starts, pages, tokens)
-    made = _results(op, kind, out, read, return_lse, lse_columns=bound)
+    made = results_of(op, kind, out, read, return_lse, lse_columns=bound)
     if rows == 0:
-        return _finished(kind, made)
+        return finished(kind, made)
     group.launch_operator(
         kind,
         op,
         {
-            **_heads_desc(dtype, bound, heads, kv_heads, width, scale),
+            **heads_desc(dtype, bound, heads, kv_heads, width, scale),
             "sequences": sequences,
             "causal": is_causal,
             "window": window,
@@ -420,10 +369,12 @@ def _paged(is_causal, scale, window, return_lse, group, query, key, value, *othe
         ("starts", "q", "pages", "tokens", "k_pages", "v_pages", "out", "lse")[: 6 + len(made)],
         (starts, kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), *(w for _, w in made)),
         (rows,),
+        said=op,
     )
-    return _finished(kind, made)
+    return finished(kind, made)
 
 
+@checked
 def paged_decode(
     query: ArrayT,
     key_pages: ArrayT,
@@ -462,19 +413,19 @@ def paged_decode(
 def _decode_pages(scale, window, return_lse, group, query, key, value, *others):
     block_table, cache_tokens, _, out = others
     op = "paged_decode"
-    kind, dtype, q, k, v = _heads(op, query, key, value, "pages, Hkv, page, E")
+    kind, dtype, q, k, v = checked_heads(op, query, key, value, "pages, Hkv, page, E")
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, rows)
     read = q, k, v, pages, tokens
-    made = _results(op, kind, out, read, return_lse, lse_shape=(rows, heads))
+    made = results_of(op, kind, out, read, return_lse, lse_shape=(rows, heads))
     if rows == 0:
-        return _finished(kind, made)
+        return finished(kind, made)
     group.launch_operator(
         kind,
         op,
         {
-            **_heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
+            **heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
             "window": window,
             "lse": return_lse,
             "page": page,
@@ -484,12 +435,13 @@ def _decode_pages(scale, window, return_lse, group, query, key, value, *others):
         ("q", "pages", "tokens", "k_pages", "v_pages", "out", "lse")[: 5 + len(made)],
         (kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), *(w for _, w in made)),
         (rows,),
+        said=op,
     )
-    return _finished(kind, made)
+    return finished(kind, made)
 
 
 def _page_tables(op: str, kind, block_table, cache_tokens, sequences: int):
-    (table,) = same_kind(op, kind, block_table)
+    (table,) = same_kind(op, kind, block_table=block_table)
     if table.ndim != 2 or table.shape[1] < 1:
         raise UserError(f"{op}: block_table {tuple(table.shape)}; need [sequences, pages]")
     pages = int_table(op, kind, "block_table", table, (sequences, table.shape[1]))

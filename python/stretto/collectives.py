@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from typing import List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from . import _route
-from ._arrays import ALIGNMENT, ArrayT, adopt, kind_of, may_overlap
+from ._adopt import adopt
+from ._arrays import ALIGNMENT, ArrayT, NumpyKind, kind_of, may_overlap
 from ._calls import (
     as_rows,
     axis,
     bound_of,
     columns_as,
     computed_dtype,
+    described,
     finish,
     is_average,
     make_result,
@@ -23,27 +26,30 @@ from ._calls import (
     padded,
     result_along,
     unless_same,
+    whole,
 )
-from ._world import GroupLike, counted, group_of, name_of, refuse
+from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 
 
+@counted
 def all_gather(
     x: ArrayT, *, dim: int = 0, group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
     """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
     element type. `x` may be this rank's part of `out`."""
+    dim = whole("all_gather", "dim", dim)
     if out is None and _route.wants(x):
         return _route.layer.all_gather(x, dim, name_of(group))
     return group_of(group).call(_all_gather, dim, out, x)
 
 
 def _all_gather(group, x, dim, out):
-    op = "all_gather"
-    kind, x = adopt(x)
+    op, x_name, dim_name = group.caller or ("all_gather", "x", "dim")
+    kind, x = adopt(op, x_name, x)
     if x.ndim == 0:
-        raise UserError(f"{op}: need at least one dimension")
-    dim = axis(op, "dim", dim, x.ndim)
+        raise UserError(f"{op}: {x_name} needs at least one dimension")
+    dim = axis(op, dim_name, dim, x.ndim)
     shape = list(x.shape)
     shape[dim] *= group.size
     at_place = _is_part(group, kind, out, x)
@@ -53,7 +59,8 @@ def _all_gather(group, x, dim, out):
         x = kind.copy(x)  # peers look for it where theirs is
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), moved=True)
     target = rows.target(kind, made.target, group.size)
-    _launch(op, group, kind, rows, group.size, x, rows.array, target, f"dim {dim}")
+    said = described(op, kind, {x_name: x}, f"{dim_name}={dim}")
+    _launch("all_gather", group, kind, rows, group.size, rows.array, target, said)
     rows.finish(kind, made.target, target, group.size)
     return made.finish()
 
@@ -68,24 +75,19 @@ def _is_part(group, kind, whole, part) -> bool:
     return dense and kind.address(part) == kind.address(whole) + begin
 
 
-def _launch(op, group, kind, rows, runs, x, source, target, said="", **fields) -> None:
-    """A collective of `x` over the `runs` runs that its longer array has. `said`: what of the call is not
-    in the program; `fields`: those of its Desc that others lack."""
+def _launch(op, group, kind, rows, runs, source, target, said, **fields) -> None:
+    """A collective over the `runs` runs that its longer array has. `said`: the call in words; `fields`:
+    those of its Desc that others lack."""
     m = rows.rows * runs
     if m == 0:
-        group.agree_on_nothing(op, kind, x, said)
+        group.agree_on_nothing(said)
         return
     sizes = {"m": bound_of(m), "n": rows.columns}
     desc = {"world_size": group.size, "dtype": rows.dtype, **sizes, **fields}
-    said = _in_words(kind, x, said)
     group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,), said=said)
 
 
-def _in_words(kind, x, said: str = "") -> str:
-    """What must be the same on all ranks and is not in a program that sees rows."""
-    return ", ".join(filter(None, (f"{kind.dtype(x)} {list(x.shape)}", said)))
-
-
+@counted
 def reduce_scatter(
     x: ArrayT,
     *,
@@ -97,26 +99,24 @@ def reduce_scatter(
     """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
     [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order, divided, and rounded once.
     `out` may be this rank's part of `x`."""
+    average = is_average("reduce_scatter", reduce_op)
+    dim = whole("reduce_scatter", "dim", dim)
     if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
-    try:
-        op = _reduce_scatter_avg if is_average("reduce_scatter", reduce_op) else _reduce_scatter
-    except UserError as error:
-        refuse(group, "reduce_scatter", error)
-        raise
+    op = _reduce_scatter_avg if average else _reduce_scatter
     return group_of(group).call(op, dim, out, x)
 
 
 def _reduce_scatter(group, x, dim, out, average=False):
-    op = "reduce_scatter"
-    kind, x = adopt(x)
-    computed_dtype(op, kind, x)
+    op, x_name, dim_name = group.caller or ("reduce_scatter", "x", "dim")
+    kind, x = adopt(op, x_name, x)
+    computed_dtype(op, kind, {x_name: x})
     if x.ndim == 0:
-        raise UserError(f"{op}: need at least one dimension")
-    dim = axis(op, "dim", dim, x.ndim)
+        raise UserError(f"{op}: {x_name} needs at least one dimension")
+    dim = axis(op, dim_name, dim, x.ndim)
     if x.shape[dim] % group.size:
         raise UserError(
-            f"{op}: {x.shape[dim]} along dim {dim} cannot be split over {group.size} ranks"
+            f"{op}: {x.shape[dim]} along {dim_name} {dim} cannot be split over {group.size} ranks"
         )
     shape = list(x.shape)
     shape[dim] //= group.size
@@ -124,9 +124,9 @@ def _reduce_scatter(group, x, dim, out, average=False):
     made = result_along(op, kind, out, shape, dim, x, read)
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
     target = rows.target(kind, made.target, 1)
-    said = f"dim {dim}, avg" if average else f"dim {dim}"
-    arrays = x, rows.array, target
-    _launch(op, group, kind, rows, group.size, *arrays, said, average=average)
+    options = f"{dim_name}={dim}", "reduce_op=avg" if average else ""
+    said, op = described(op, kind, {x_name: x}, *options), "reduce_scatter"
+    _launch(op, group, kind, rows, group.size, rows.array, target, said, average=average)
     rows.finish(kind, made.target, target, 1)
     return made.finish()
 
@@ -134,18 +134,15 @@ def _reduce_scatter(group, x, dim, out, average=False):
 _reduce_scatter_avg = functools.partial(_reduce_scatter, average=True)
 
 
+@counted
 def all_reduce(
     x: ArrayT, *, reduce_op: str = "sum", group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
     """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
     float32 in rank order, divided, and rounded. `out` may be `x`."""
+    op = _all_reduce_avg if is_average("all_reduce", reduce_op) else _all_reduce
     if out is None and _route.wants(x):
         return _route.layer.all_reduce(x, reduce_op, name_of(group))
-    try:
-        op = _all_reduce_avg if is_average("all_reduce", reduce_op) else _all_reduce
-    except UserError as error:
-        refuse(group, "all_reduce", error)
-        raise
     return group_of(group).call(op, 0, out, x)
 
 
@@ -164,15 +161,15 @@ def _launch_whole(group, kind, rows, x, written, launch) -> None:
 
 def _all_reduce(group, x, _, out, average=False):
     op = "all_reduce"
-    kind, x = adopt(x)
-    computed_dtype(op, kind, x)
+    kind, x = adopt(op, "x", x)
+    computed_dtype(op, kind, {"x": x})
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
     rows = as_rows(kind, dense)
 
     def launch(source, target):
-        said = "avg" if average else ""
-        _launch(op, group, kind, rows, 1, x, source, target, said, average=average)
+        said = described(op, kind, {"x": x}, "reduce_op=avg" if average else "")
+        _launch(op, group, kind, rows, 1, source, target, said, average=average)
 
     _launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
@@ -181,11 +178,13 @@ def _all_reduce(group, x, _, out, average=False):
 _all_reduce_avg = functools.partial(_all_reduce, average=True)
 
 
+@counted
 def broadcast(
     x: ArrayT, root: int = 0, *, group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
     """The array of rank `root` of the group on every rank, of any element type. On other ranks `x` gives shape
     and element type only, and whether a gradient is asked for, which all ranks must do where one does."""
+    root = whole("broadcast", "root", root)
     if out is None and _route.wants(x):
         return _route.layer.broadcast(x, root, name_of(group))
     return group_of(group).call(_broadcast, root, out, x)
@@ -193,20 +192,21 @@ def broadcast(
 
 def _broadcast(group, x, root, out):
     op = "broadcast"
-    kind, x = adopt(x)
+    kind, x = adopt(op, "x", x)
     if not 0 <= root < group.size:
         raise UserError(f"{op}: root {root} of {group.size} ranks")
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
     rows = as_rows(kind, dense, moved=True)
+    said = described(op, kind, {"x": x}, f"root={root}")
     if rows.rows == 0:
-        group.agree_on_nothing(f"{op} from {root}", kind, x)
+        group.agree_on_nothing(said)
         return finish(kind, result, written)
     sizes = {"m": bound_of(rows.rows), "n": rows.columns, "root": root}
     desc = {"world_size": group.size, "dtype": rows.dtype, **sizes}
 
     def launch(source, target):
-        arrays, said = (source, target), _in_words(kind, x)
+        arrays = source, target
         group.launch_operator(kind, op, desc, ("in", "out"), arrays, (rows.rows,), said=said)
 
     _launch_whole(group, kind, rows, dense, written, launch)
@@ -231,15 +231,16 @@ def all_to_all(
     captures it. A gradient exchanges them
     again.
     """
-    expected, sent = _sizes(output_split_sizes), _sizes(input_split_sizes)
+    expected = _sizes("output_split_sizes", output_split_sizes)
+    sent = _sizes("input_split_sizes", input_split_sizes)
     if out is None and _route.wants(x):
         return _route.layer.all_to_all(x, expected, sent, name_of(group))
     group = group_of(group)
     if expected is None and sent is None:
         return group.call(_all_to_all, 0, out, x)
-    kind, x = adopt(x)
+    kind, x = adopt("all_to_all", "x", x)
     sent = checked_blocks(group, x, sent)
-    blocks = exchange_sizes(group, sent)
+    blocks = exchange_sizes(group, sent, rows_of(kind, x))
     if expected is not None and expected != blocks.received:
         raise UserError(
             f"all_to_all: rank {group.rank} expects {expected} rows, the ranks send "
@@ -249,8 +250,18 @@ def all_to_all(
     return _exchange(group, kind, x, counts, blocks, out)
 
 
-def _sizes(rows: Optional[Sequence[int]]) -> Optional[List[int]]:
-    return None if rows is None else [int(n) for n in rows]
+def _sizes(name: str, rows: Optional[Sequence[int]]) -> Optional[List[int]]:
+    if rows is None:
+        return None
+    try:
+        return [operator.index(n) for n in rows]
+    except TypeError:
+        raise UserError(f"all_to_all: {name} is {rows!r}, need whole numbers") from None
+
+
+def rows_of(kind, x) -> str:
+    """What ranks that send different numbers of rows have in common."""
+    return f"x {kind.dtype(x)} rows of {list(x.shape[1:])}"
 
 
 def checked_blocks(group, x, sent: Optional[List[int]]) -> List[int]:
@@ -277,16 +288,20 @@ class _Blocks(NamedTuple):
     even: bool
 
 
-def exchange_sizes(group, sent: List[int]) -> _Blocks:
-    """The blocks of an all_to_all in which this rank sends so many rows to each. Collective; the hosts
-    wait for each other."""
-    table = all_gather(np.array([sent], np.int32), group=group)  # [from, to]
+def exchange_sizes(group, sent: List[int], rows: str) -> _Blocks:
+    """The blocks of an all_to_all in which this rank sends so many rows to each, of such `rows`.
+    Collective; the hosts wait for each other."""
+    own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
+    said = f"all_to_all({rows}, with sizes)"
+    desc = {"world_size": group.size, "dtype": "int32", "m": group.size, "n": len(sent)}
+    arrays, sizes = (own, table), (group.size,)  # [from, to]
+    group.launch_operator(NumpyKind, "all_gather", desc, ("in", "out"), arrays, sizes, said=said)
     received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
     return _Blocks(sent, received, most, most == table.min())
 
 
 def _all_to_all(group, x, _, out):
-    kind, x = adopt(x)
+    kind, x = adopt("all_to_all", "x", x)
     blocks = checked_blocks(group, x, None)
     key = "all_to_all", kind, blocks[0]
     counts = group.keep(kind, key, lambda: kind.ints(blocks, x))
@@ -300,9 +315,10 @@ def _exchange(group, kind, x, counts, blocks_of, out):
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])
     result, written = make_result("all_to_all", kind, out, shape, x, (x,))
+    # Ranks whose blocks are uneven need not have the same number of rows.
+    said = described("all_to_all", kind, {"x": x} if even else {}, "" if even else rows_of(kind, x))
     if most == 0 or width == 0:
-        # Ranks whose blocks are uneven need not have the same number of rows.
-        group.agree_on_nothing("all_to_all", kind, x if even else x[:0])
+        group.agree_on_nothing(said)
         return finish(kind, result, written)
     wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
     if even and wide == width:
@@ -322,7 +338,7 @@ def _exchange(group, kind, x, counts, blocks_of, out):
         ("in", "recv_counts", "out"),
         (blocks, counts, landed),
         (),
-        said=f"rows of {kind.dtype(x)} {list(x.shape[1:])}",
+        said=said,
     )
     if landed is not written:
         flat, begin = written.reshape((shape[0], width)), 0

@@ -9,9 +9,11 @@ import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _core, _route
-from ._arrays import ArrayT, adopt
+from ._adopt import adopt
+from ._arrays import ArrayT
 from ._calls import (
     computed_dtype,
+    described,
     finish,
     float_array,
     int_table,
@@ -66,22 +68,24 @@ def all_gather_grouped_matmul(
         made, *tiles = _route.forward.all_gather_grouped_matmul(a_shard, b, experts, up, name)
         return made, ExpertTiles(*tiles, name)
     op, group = "all_gather_grouped_matmul", group_of(group)
-    kind, a = adopt(a_shard)
-    weights = same_kind(op, kind, b, *([] if up is None else [up]))
-    (experts,) = same_kind(op, kind, experts)
-    dtype = computed_dtype(op, kind, a, *weights, doubles=False)
+    kind, a = adopt(op, "a_shard", a_shard)
+    weights = same_kind(op, kind, b=b, **({} if up is None else {"up": up}))
+    (experts,) = same_kind(op, kind, experts=experts)
+    named = dict(zip(("a_shard", "b", "up"), (a, *weights)))
+    dtype = computed_dtype(op, kind, named, doubles=False)
     _check_first_layer(op, group, a, weights, experts)
     (m, top_k), (num_experts, k, n) = experts.shape, weights[0].shape
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     columns = n if up is not None else (n + 1) // 2
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True)
+    said = described(op, kind, {**named, "experts": experts})
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True, said)
     if m == 0:
-        group.agree_on_nothing(op, kind, a)
+        group.agree_on_nothing(said)
         return kind.empty((0, n), a), tiles
     gathered = kind.dense(a)
     if group.size > 1:
-        gathered = workspace(group, kind, op, (m, k), a)
+        gathered = workspace(group, kind, op, (m, k), a, said)
         kind.assign(gathered[: a.shape[0]], a)
     made = kind.empty((tiles.tokens.shape[0], n), a)
     names = ("b",) if up is None else ("b_gate", "b_up")
@@ -93,6 +97,7 @@ def all_gather_grouped_matmul(
         ("a", *names, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
         (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *tiles[:4], made),
         (m,),
+        said=said,
         at_bounds=True,
     )
     return made, tiles
@@ -174,10 +179,12 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
         tables = tiles.used, tiles.experts, tiles.slots
         return getattr(_route.forward, op)(y, b, *tables, weights, residual, tiles.group)
     group = group_of(tiles.group)
-    kind, y = adopt(y)
-    (b,) = same_kind(op, kind, b)
-    dtype = computed_dtype(op, kind, y, b, doubles=False)
-    used, experts, slots = same_kind(op, kind, tiles.used, tiles.experts, tiles.slots)
+    kind, y = adopt(op, "y", y)
+    (b,) = same_kind(op, kind, b=b)
+    dtype = computed_dtype(op, kind, {"y": y, "b": b}, doubles=False)
+    tables = {"used": tiles.used, "experts": tiles.experts, "slots": tiles.slots}
+    tables = {f"tiles.{name}": x for name, x in tables.items()}
+    used, experts, slots = same_kind(op, kind, **tables)
     if y.ndim != 2 or b.ndim != 3 or y.shape[1] != b.shape[1] or min(b.shape) < 1:
         raise UserError(
             f"{op}: shapes {tuple(y.shape)} and {tuple(b.shape)}; need [rows, K] and [E, K, N]"
@@ -196,8 +203,9 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
     names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
     arrays = (kind.dense(y), kind.dense(kind.transpose(b)), used, experts, slots, weights)
     made, written = make_result(op, kind, out, shape, y, (*arrays, *added))
+    said = described(op, kind, {"y": y, "b": b, "weights": weights})
     if m == 0:
-        group.agree_on_nothing(op, kind, y)
+        group.agree_on_nothing(said)
         return finish(kind, made, written)
     desc = {**routed, "dtype": dtype, "n": n, "k": k}
     desc |= {"residual": bool(added), "all_reduce": all_reduce}
@@ -208,6 +216,7 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
         (*names, *("residual" for _ in added), "out"),
         (*arrays, *added, written),
         (m,),
+        said=said,
         at_bounds=True,
     )
     return finish(kind, made, written)
@@ -239,20 +248,23 @@ def moe_layer(
         arrays = x, gate, up, down, experts, weights, residual
         return _route.forward.moe_layer(*arrays, name_of(group))
     op, group = "moe_layer", group_of(group)
-    kind, x = adopt(x)
-    gate, up, down, experts = same_kind(op, kind, gate, up, down, experts)
-    dtype = computed_dtype(op, kind, x, gate, up, down, doubles=False)
+    kind, x = adopt(op, "x", x)
+    given = {"gate": gate, "up": up, "down": down, "experts": experts}
+    gate, up, down, experts = same_kind(op, kind, **given)
+    weighed = {"x": x, "gate": gate, "up": up, "down": down}
+    dtype = computed_dtype(op, kind, weighed, doubles=False)
     _check_layer(op, group, x, gate, up, down, experts)
     (num_experts, hidden, ffn), (m, top_k) = gate.shape, experts.shape
+    said = described(op, kind, {"x": x, "gate": gate, "down": down, "experts": experts})
     if m == 0:
-        group.agree_on_nothing(op, kind, x)
+        group.agree_on_nothing(said)
         return finish(kind, *make_result(op, kind, out, x.shape, x))
     shape = kind.on_gpu, op, dtype, num_experts, top_k, hidden, ffn
     bound, exact = group.bound(shape, m)
     routed = routed_desc(group.size, bound, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact)
-    gathered = workspace(group, kind, op, (bound, hidden), x)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact, said)
+    gathered = workspace(group, kind, op, (bound, hidden), x, said)
     kind.assign(gathered[: x.shape[0]], x)
     added = () if residual is None else (residual_or_zeros(op, kind, residual, x.shape, x),)
     arrays = (
@@ -272,6 +284,7 @@ def moe_layer(
         ("a", "b_gate", "b_up", "b", *tables, "weights", *("residual" for _ in added), "out"),
         (*arrays, written),
         (m,),
+        said=said,
         at_bounds=exact,
     )
     group.launched(shape, m)
@@ -295,12 +308,12 @@ def _check_layer(op: str, group, *arrays) -> None:
 
 
 def _tables(
-    group, kind, routed, dtype: str, chosen, sizes: Tuple[int, int], exact: bool
+    group, kind, routed, dtype: str, chosen, sizes: Tuple[int, int], exact: bool, said: str
 ) -> Tuple[int, ExpertTiles]:
     """(rows of a tile, the tiles) of the tokens of all ranks of the group, whose experts are
     `chosen` [m, top_k]: one launch, without the host. In the order for a layer of `sizes`: columns
     of gate and up on a rank, and the hidden size if that layer is by itself, else 0. `exact`:
-    `routed` is of m tokens, else of m at most."""
+    `routed` is of m tokens, else of m at most. `said`: the call in words."""
     (m, top_k), (ffn, hidden) = chosen.shape, sizes
     tile_rows, num_tiles = tiles_of(routed, dtype, kind.on_gpu)
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
@@ -314,6 +327,7 @@ def _tables(
         ("experts", "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"),
         (chosen, *made),
         (m,),
+        said=said,
         at_bounds=exact,
     )
     return tile_rows, ExpertTiles(*made, group.name)

@@ -12,10 +12,12 @@ import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from . import _core, _route
-from ._arrays import ArrayT, adopt
+from ._adopt import adopt
+from ._arrays import ArrayT
 from ._calls import (
     check_apart,
     computed_dtype,
+    described,
     finish,
     float_array,
     int_table,
@@ -83,11 +85,19 @@ def ep_dispatch(
         *made, scales = _route.forward.ep_dispatch(x, experts, weights, *options)
         return Dispatched(*made, scales if fp8 else None, options[-1])
     group = group_of(group)
-    kind, x = adopt(x)
-    routed = experts, weights, num_experts
-    launch, experts, weights = _checked("ep_dispatch", group, kind, x, *routed)
+    op = "ep_dispatch"
+    kind, x = adopt(op, "x", x)
+    launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
+    launch.said = described(
+        op,
+        kind,
+        {"x": x, "experts": experts},
+        f"num_experts={num_experts}",
+        "fp8=True" if fp8 else "",
+        "" if out is None else "with out=",
+    )
     if fp8 and x.shape[1] % _BLOCK:
-        raise UserError(f"ep_dispatch: fp8 goes with rows of whole blocks of {_BLOCK}")
+        raise UserError(f"{op}: fp8 goes with rows of whole blocks of {_BLOCK}")
     tables = {"x": kind.dense(x), "experts": experts, "weights": weights}
     received = _received(group, kind, x, experts, fp8, out, tuple(tables.values()))
     (rows, _), top_k = x.shape, experts.shape[1]
@@ -97,7 +107,7 @@ def ep_dispatch(
     if rows > 0:
         launch("ep_send_fp8" if fp8 else "ep_send", tables, private_results=out is None)
     else:
-        group.agree_on_nothing("ep_dispatch", kind, x)
+        group.agree_on_nothing(launch.said)
     placed = {
         "recv_experts": received["recv_experts"][1],
         "slots": kind.empty((everywhere, top_k), experts),
@@ -119,8 +129,8 @@ def ep_dispatch(
 
 def _checked(op: str, group, kind, x, experts, weights, num_experts: int):
     """(what launches programs of this shape, experts, weights)."""
-    dtype = computed_dtype(op, kind, x, doubles=False)
-    (experts,) = same_kind(op, kind, experts)
+    dtype = computed_dtype(op, kind, {"x": x}, doubles=False)
+    (experts,) = same_kind(op, kind, experts=experts)
     num_experts = whole(op, "num_experts", num_experts)
     if x.ndim != 2 or experts.ndim != 2 or min(x.shape[1], experts.shape[1], num_experts) < 1:
         raise UserError(
@@ -156,7 +166,9 @@ def _received(group, kind, x, experts, fp8: bool, out, read) -> Dict[str, Tuple[
 
 
 class _Launch:
-    """Launches programs of expert parallelism of one shape."""
+    """Launches programs of expert parallelism of one shape, of a call that is `said` in words."""
+
+    said: str
 
     def __init__(self, group, kind, dtype, rows, hidden, num_experts, top_k):
         self.group, self.kind, self.rows = group, kind, rows * group.size
@@ -177,6 +189,7 @@ class _Launch:
             tuple(arrays),
             tuple(arrays.values()),
             (self.rows,) if extents is None else extents,
+            said=self.said,
             at_bounds=True,
         )
 
@@ -204,9 +217,10 @@ def ep_combine(
     if out is None and _route.wants(y, *tables, residual):
         return _route.forward.ep_combine(y, *tables, residual, dispatched.group)
     op, group = "ep_combine", group_of(dispatched.group)
-    kind, y = adopt(y)
-    dtype = computed_dtype(op, kind, y, doubles=False)
-    slots, weights, positions = same_kind(op, kind, *tables)
+    kind, y = adopt(op, "y", y)
+    dtype = computed_dtype(op, kind, {"y": y}, doubles=False)
+    names = ("dispatched.slots", "dispatched.weights", "dispatched.positions")
+    slots, weights, positions = same_kind(op, kind, **dict(zip(names, tables)))
     (everywhere, top_k), rows = slots.shape, positions.shape[0]
     if y.ndim != 2 or y.shape[0] != everywhere * top_k or y.shape[1] < 1:
         raise UserError(f"{op}: y is {tuple(y.shape)}, need {everywhere * top_k} rows")
@@ -219,13 +233,15 @@ def ep_combine(
     }
     read = tuple(arrays.values())
     result, arrays["out"] = make_result(op, kind, out, (rows, y.shape[1]), y, read)
+    said = described(op, kind, {"y": y})
     if rows == 0:
-        group.agree_on_nothing(op, kind, y)
+        group.agree_on_nothing(said)
         return finish(kind, result, arrays["out"])
     # The experts are in the tables; their number is not asked for again.
     launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
+    launch.said = said
     if _core.ep_return_slots(kind.on_gpu, **launch.desc) == 1:
-        arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y)
+        arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y, said)
     launch("ep_return", arrays)
     return finish(kind, result, arrays["out"])
 
@@ -267,19 +283,23 @@ def ep_moe_layer(
         options = num_experts, expert_groups, residual, name_of(group)
         return _route.forward.ep_moe_layer(*arrays, *options)
     op, group = "ep_moe_layer", group_of(group)
-    kind, x = adopt(x)
-    gate, up, down = same_kind(op, kind, gate, up, down)
-    computed_dtype(op, kind, x, gate, up, down, doubles=False)
+    kind, x = adopt(op, "x", x)
+    gate, up, down = same_kind(op, kind, gate=gate, up=up, down=down)
+    weighed = {"x": x, "gate": gate, "up": up, "down": down}
+    computed_dtype(op, kind, weighed, doubles=False)
     launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
     groups = group.size if expert_groups is None else whole(op, "expert_groups", expert_groups)
     _check_experts(op, group, groups, num_experts, x, gate, up, down)
+    named = {"x": x, "gate": gate, "down": down, "experts": experts}
+    options = f"num_experts={num_experts}", f"expert_groups={groups}"
+    launch.said = described(op, kind, named, *options)
     if x.shape[0] == 0:
-        group.agree_on_nothing(op, kind, x)
+        group.agree_on_nothing(launch.said)
         return finish(kind, *make_result(op, kind, out, x.shape, x))
     launch.desc["expert_groups"] = groups
     launch.desc["ffn"] = gate.shape[2]
     launch.desc["residual"] = residual is not None
-    tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x)
+    tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x, launch.said)
     kind.assign(tokens[: x.shape[0]], x)
     rows = _core.ep_moe_rows(kind.on_gpu, **launch.desc)
     weight = {"b_gate": gate, "b_up": up, "b": down}

@@ -8,7 +8,8 @@ import math
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from . import _route
-from ._arrays import COMPUTED, ArrayT, adopt, dtype_name, kind_of, may_overlap
+from ._adopt import adopt
+from ._arrays import COMPUTED, ArrayT, dtype_name, kind_of, may_overlap
 from ._calls import (
     axis,
     check_apart,
@@ -18,9 +19,10 @@ from ._calls import (
     result_along,
     same_kind,
     several,
+    whole,
 )
-from ._products import product, scaled_product, scales_of_rows
-from ._world import GroupLike, group_of, name_of, refuse
+from ._products import name_of_a, product, scaled_product, scales_of_rows
+from ._world import GroupLike, counted, group_of, name_of
 from .collectives import all_gather, reduce_scatter
 from .errors import UserError
 from .symm_mem import workspace
@@ -56,6 +58,7 @@ def scaled_op(op: str, out_dtype: str, average: bool = False):
     return call
 
 
+@counted
 def all_gather_matmul(
     a_shard: ArrayT,
     b: Union[ArrayT, Sequence[ArrayT]],
@@ -95,25 +98,23 @@ def all_gather_matmul(
     no gradient.
     """
     op = "all_gather_matmul"
-    try:
-        has_several = isinstance(b, (list, tuple))
-        if has_several:
-            weights = _weights(op, b, scale_a, scale_b, out_dtype, out)
-            result = weights[0].result
-        else:
-            result = result_dtype(op, scale_a, scale_b, out_dtype, out)
-        is_last = _is_last(gather_dim, a_shard)
-        if is_last:
-            _refuse_scales(op, "gather_dim", gather_dim, result)
-    except Exception as error:
-        refuse(group, op, error)
-        raise
+    has_several = isinstance(b, (list, tuple))
+    if has_several:
+        weights = _weights(op, b, scale_a, scale_b, out_dtype, out)
+        result = weights[0].result
+    else:
+        result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    gather_dim = whole(op, "gather_dim", gather_dim)
+    is_last = _is_last(op, gather_dim, a_shard)
+    if is_last:
+        _refuse_scales(op, "gather_dim", gather_dim, result)
     if has_several:
         gathered, made = _gather_for_several(op, a_shard, scale_a, weights, gather_dim, group)
         return (gathered, made) if return_a else made
     if is_last:
-        gathered = all_gather(a_shard, dim=gather_dim, group=group)
-        c = _own_product(group, gathered, b, out)
+        _check_factors(op, a_shard, b, group_of(group).size)
+        gathered = _gather(group, "a_shard", a_shard, gather_dim)
+        c = _own_product(op, group, gathered, b, out)
         return (gathered, c) if return_a else c
     if result is not None:
         arrays = (a_shard, b, scale_a, scale_b)
@@ -129,14 +130,14 @@ def all_gather_matmul(
         return group_of(group).call(_all_gather_and_matmul, gather_dim, None, a_shard, b)
     else:
         c = group_of(group).call(_all_gather_matmul, gather_dim, out, a_shard, b)
-    return (all_gather(a_shard, dim=gather_dim, group=group), c) if return_a else c
+    return (_gather(group, "a_shard", a_shard, gather_dim), c) if return_a else c
 
 
-def _is_last(dim: int, x) -> bool:
+def _is_last(op: str, dim: int, x) -> bool:
     """Whether it is the dimension of x that a product sums over, or spreads over its columns."""
     if dim == 0:
         return False
-    ndim = x.ndim if hasattr(x, "ndim") else adopt(x)[1].ndim
+    ndim = x.ndim if hasattr(x, "ndim") else adopt(op, name_of_a(op), x)[1].ndim
     return dim in (-1, ndim - 1)
 
 
@@ -145,11 +146,39 @@ def _refuse_scales(op: str, name: str, dim: int, result: Optional[str]) -> None:
         raise UserError(f"{op}: {name} {dim} is the last, which goes without scales")
 
 
-def _own_product(group, a, b, out=None):
+def _own_product(op: str, group, a, b, out=None):
     """a @ b of this rank alone."""
     if out is None and _route.wants(a, b):
         return a @ b
-    return group_of(group).alone().call(_all_gather_matmul, 0, out, a, b)
+    try:
+        return group_of(group).alone().call(_OWN_PRODUCTS[op], 0, out, a, b)
+    except Exception as error:
+        error.is_settled = op == "all_gather_matmul"  # whose rows the others have
+        raise
+
+
+def _check_factors(op: str, a, b, times: int = 1) -> None:
+    """Of a product that is computed once so many ranks' columns of a are there."""
+    shapes = [tuple(x.shape) for x in (a, b) if hasattr(x, "shape")]
+    if len(shapes) < 2:
+        return  # what computes it knows what it is given
+    if len(shapes[0]) < 2 or len(shapes[1]) != 2 or shapes[0][-1] * times != shapes[1][0]:
+        k = "K" if times == 1 else f"K / {times}"
+        raise UserError(f"{op}: shapes {shapes[0]} and {shapes[1]}; need [.., {k}] and [K, N]")
+
+
+def _gather(group, name: str, x, gather_dim: int):
+    """What all_gather_matmul() gathers before it multiplies, or besides: its argument of that name."""
+    return _as_part(group, ("all_gather_matmul", name, "gather_dim"), all_gather, x, dim=gather_dim)
+
+
+def _as_part(group, caller, collective, x, **options):
+    """A collective that is part of what the user has called, whose errors say so."""
+    if _route.is_compiling():
+        return collective(x, group=group, **options)
+    found = group_of(group)
+    with found.calls_as(caller):
+        return collective(x, group=group, **options)
 
 
 class _Weight(NamedTuple):
@@ -182,11 +211,13 @@ def _weights(op: str, b, scale_a, scale_b, out_dtype, out) -> List[_Weight]:
 
 def _gather_for_several(op: str, a, scale_a, weights: List[_Weight], gather_dim, group):
     """(gathered a, [its product with each of the weights])."""
-    in_place, is_last = any(w.out is not None for w in weights), _is_last(gather_dim, a)
+    in_place, is_last = any(w.out is not None for w in weights), _is_last(op, gather_dim, a)
     if not in_place:
         if is_last:
-            gathered = all_gather(a, dim=gather_dim, group=group)
-            return gathered, [_own_product(group, gathered, w.b) for w in weights]
+            for w in weights:
+                _check_factors(op, a, w.b, group_of(group).size)
+            gathered = _gather(group, "a_shard", a, gather_dim)
+            return gathered, [_own_product(op, group, gathered, w.b) for w in weights]
         if _route.wants(a, scale_a, *(x for w in weights for x in (w.b, w.scale))):
             return _gather_for_several_in_graphs(a, scale_a, weights, gather_dim, name_of(group))
     group, gathered, scales, both = group_of(group), None, None, None
@@ -200,7 +231,7 @@ def _gather_for_several(op: str, a, scale_a, weights: List[_Weight], gather_dim,
     if scale_a is not None:
         gathered, scales = gather_with_scales(group, a, scale_a, gather_dim)
     elif is_last:
-        gathered = all_gather(a, dim=gather_dim, group=group)
+        gathered = _gather(group, "a_shard", a, gather_dim)
     own, made = group.alone(), []
     try:
         for w, out in zip(weights, outs):
@@ -211,8 +242,10 @@ def _gather_for_several(op: str, a, scale_a, weights: List[_Weight], gather_dim,
             else:
                 c = own.call(scaled_op(op, w.result), 0, out, gathered, w.b, scales, w.scale)
             made.append(c)
-    except UserError as error:
-        error.args = (f"{error} (of b[{len(made)}])",)
+    except Exception as error:
+        error.is_settled = True  # the others have their rows, and products of their own
+        if isinstance(error, UserError):
+            error.args = (f"{error} (of b[{len(made)}])",)
         raise
     for i, (w, out) in enumerate(zip(weights, outs)):
         if out is None and w.out is not None:
@@ -228,15 +261,19 @@ def _outs_apart(op: str, group, a, weights: List[_Weight]) -> List[Any]:
     later = [x for w in weights[1:] for x in (w.b, w.scale) if x is not None]
     if group.plans.are_apart(written, later):
         return outs
-    kind, _ = adopt(a)
-    written, later = same_kind(op, kind, *written), same_kind(op, kind, *later)
+    kind, _ = adopt(op, "a_shard", a)
+    named = {f"out[{i}]": x for i, x in enumerate(outs) if x is not None}
+    read = {f"b[{i}]": w.b for i, w in enumerate(weights)}
+    read |= {f"scale_b[{i}]": w.scale for i, w in enumerate(weights) if w.scale is not None}
+    read = {name: x for name, x in read.items() if not name.endswith("[0]")}
+    written, later = same_kind(op, kind, **named), same_kind(op, kind, **read)
     check_apart(op, kind, written)
     return [None] * len(outs) if any(may_overlap(kind, x, *later) for x in written) else outs
 
 
 def _gathered_rows(op: str, a, gather_dim: int, times: int):
     """An array for the rows of that many ranks."""
-    kind, a = adopt(a)
+    kind, a = adopt(op, "a_shard", a)
     shape = list(a.shape)
     shape[axis(op, "gather_dim", gather_dim, a.ndim)] *= times
     return kind.empty(shape, a)
@@ -262,14 +299,14 @@ def gather_with_scales(group, a, scale_a, gather_dim: int):
     """All ranks' rows, and the scales of each."""
     op = "all_gather_matmul"
     try:
-        kind, x = adopt(a)
-        (scale,) = same_kind(op, kind, scale_a)
+        kind, x = adopt(op, "a_shard", a)
+        (scale,) = same_kind(op, kind, scale_a=scale_a)
         scale = scales_of_rows(kind, x, scale)
     except Exception as error:
         group.refuse(op, error)
         raise
-    gathered = all_gather(a, dim=gather_dim, group=group)
-    return gathered, all_gather(scale, dim=gather_dim, group=group)
+    gathered = _gather(group, "a_shard", a, gather_dim)
+    return gathered, _gather(group, "scale_a", scale, gather_dim)
 
 
 def _all_gather_matmul(group, a, b, gather_dim, out):
@@ -297,6 +334,9 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
     return (whole.finish(), made.finish()) if return_a else made.finish()
 
 
+_all_gather_and_matmul.__name__ = "all_gather_matmul"  # what users call it
+
+
 def all_gather_matmul_and_keep(group, a, b, _, out):
     """all_gather(a, dim=0) @ b, for Group.call. The gathered rows are in kept_rows(group, a) then, until
     the next such call of that shape."""
@@ -315,6 +355,7 @@ def kept_rows(group, a):
     return workspace(group, kind_of(a), "kept rows", (rows, a.shape[-1]), a)
 
 
+@counted
 def matmul_reduce_scatter(
     a: ArrayT,
     b: ArrayT,
@@ -338,18 +379,15 @@ def matmul_reduce_scatter(
     other; not with scales.
     """
     op = "matmul_reduce_scatter"
-    try:
-        result = result_dtype(op, scale_a, scale_b, out_dtype, out)
-        average = is_average(op, reduce_op)
-        is_last = _is_last(scatter_dim, a)
-        if is_last:
-            _refuse_scales(op, "scatter_dim", scatter_dim, result)
-            partial = _own_product(group, a, b)
-    except Exception as error:
-        refuse(group, op, error)
-        raise
-    if is_last:
-        return reduce_scatter(partial, dim=-1, reduce_op=reduce_op, group=group, out=out)
+    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
+    average = is_average(op, reduce_op)
+    scatter_dim = whole(op, "scatter_dim", scatter_dim)
+    if _is_last(op, scatter_dim, a):
+        _refuse_scales(op, "scatter_dim", scatter_dim, result)
+        _check_factors(op, a, b)
+        partial, caller = _own_product(op, group, a, b), (op, "a @ b", "scatter_dim")
+        options = {"dim": -1, "reduce_op": reduce_op, "out": out}
+        return _as_part(group, caller, reduce_scatter, partial, **options)
     arrays = (a, b) if result is None else (a, b, scale_a, scale_b)
     if out is None and _route.wants(*arrays):
         options = scatter_dim, reduce_op
@@ -388,6 +426,7 @@ def _scattered(p, scatter_dim, out):
     return made.finish()
 
 
+@counted
 def matmul_all_reduce(
     a: ArrayT,
     b: ArrayT,
@@ -401,11 +440,7 @@ def matmul_all_reduce(
     """all_reduce(a @ b): `a` [.., K] and `b` [K, N], each rank's own, -> [.., N] on every rank, the
     same bits on all. Scales as in `matmul_reduce_scatter`."""
     op = "matmul_all_reduce"
-    try:
-        result = result_dtype(op, scale_a, scale_b, out_dtype, out)
-    except Exception as error:
-        refuse(group, op, error)
-        raise
+    result = result_dtype(op, scale_a, scale_b, out_dtype, out)
     if result is not None:
         arrays = (a, b, scale_a, scale_b)
         if out is None and _route.wants(*arrays):
@@ -427,6 +462,15 @@ def _reduced(p, _, out):
     return finish(p.kind, result, written)
 
 
+def _matmul_reduce_scatter(group, a, b, _, out):
+    return _gathered(product("matmul_reduce_scatter", group, a, b), 0, out)
+
+
+# Products by themselves, which are those of a world of one rank.
+_OWN_PRODUCTS = {
+    "all_gather_matmul": _all_gather_matmul,
+    "matmul_reduce_scatter": _matmul_reduce_scatter,
+}
 _BODIES = {
     "all_gather_matmul": _gathered,
     "matmul_reduce_scatter": _scattered,

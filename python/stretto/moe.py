@@ -7,10 +7,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional
 
 from . import _route
-from ._arrays import ArrayT, adopt
+from ._adopt import adopt
+from ._arguments import checked
+from ._arrays import ArrayT
 from ._calls import (
     bound_of,
     computed_dtype,
+    described,
+    number,
     residual_or_zeros,
     finish,
     float_array,
@@ -39,6 +43,7 @@ class Routing(NamedTuple):
     tokens: Any  # int32 [m * top_k], the token of each row
 
 
+@checked
 def moe_route(
     x: ArrayT,
     gate: ArrayT,
@@ -68,7 +73,8 @@ def moe_route(
     """
     op, tables = "moe_route", bool(tables)
     groups = whole(op, "n_group", n_group), whole(op, "topk_group", topk_group)
-    options = scoring_func, *groups, group_score, bool(norm_topk_prob), float(routed_scaling_factor)
+    options = scoring_func, *groups, group_score, bool(norm_topk_prob)
+    options += (number(op, "routed_scaling_factor", routed_scaling_factor),)
     arrays = (x, gate) if bias is None else (x, gate, bias)
     if _route.wants(*arrays):
         route = _route.forward.moe_route_tables if tables else _route.forward.moe_route
@@ -84,10 +90,10 @@ def _moe_route(
 ):
     op = "moe_route"
     *arrays, _, _ = arguments
-    kind, x = adopt(arrays[0])
-    gate, *bias = same_kind(op, kind, *arrays[1:])
-    dtype = computed_dtype(op, kind, x, doubles=False)
-    gate_dtype = computed_dtype(op, kind, gate, doubles=False)
+    kind, x = adopt(op, "x", arrays[0])
+    gate, *bias = same_kind(op, kind, **dict(zip(("gate", "bias"), arrays[1:])))
+    dtype = computed_dtype(op, kind, {"x": x}, doubles=False)
+    gate_dtype = computed_dtype(op, kind, {"gate": gate}, doubles=False)
     if x.ndim != 2 or gate.ndim != 2 or x.shape[1] != gate.shape[1] or x.shape[1] < 1:
         raise UserError(
             f"{op}: shapes {tuple(x.shape)} and {tuple(gate.shape)}; need [m, H] and [E, H]"
@@ -133,10 +139,12 @@ def _moe_route(
         ("x", "gate", *("bias" for _ in bias), *(name for name, _, _ in shapes)),
         (kind.dense(x), kind.dense(gate), *bias, *made),
         (m,),
+        said=op,
     )
     return tuple(made)
 
 
+@checked
 def grouped_matmul(
     a: ArrayT,
     b: ArrayT,
@@ -215,13 +223,13 @@ def _rows(op, kind, given, a, experts: int) -> _Rows:
         return _Rows(
             m, 1, False, {"counts": int_table(op, kind, "counts", given["counts"], (experts,))}
         )
-    (offsets,) = same_kind(op, kind, given["offsets"])
+    (offsets,) = same_kind(op, kind, offsets=given["offsets"])
     spare = tuple(offsets.shape) == (experts + 2,)
     parts = experts + 1 + int(spare)
     tables = {"offsets": int_table(op, kind, "offsets", offsets, (parts,))}
     if "tokens" not in given:
         return _Rows(m, 1, spare, tables)
-    (tokens,) = same_kind(op, kind, given["tokens"])
+    (tokens,) = same_kind(op, kind, tokens=given["tokens"])
     rows = tokens.shape[0] if tokens.ndim == 1 else -1
     if rows < m or (rows % m if m else rows):
         raise UserError(f"{op}: tokens is {tuple(tokens.shape)}, need a multiple of {m} rows")
@@ -236,7 +244,7 @@ def _factors(op, kind, given, a, shape, scaled: bool):
     if "up" in given:
         weights = {"b": "b_gate", "up": "b_up"}
     for name, of_program in weights.items():
-        (x,) = same_kind(op, kind, given[name])
+        (x,) = same_kind(op, kind, **{name: given[name]})
         if tuple(x.shape) != shape:
             raise UserError(f"{op}: {name} is {tuple(x.shape)}, need {shape}")
         inputs[of_program] = kind.dense(kind.transpose(x))
@@ -244,12 +252,12 @@ def _factors(op, kind, given, a, shape, scaled: bool):
             name = f"scale_{name}"
             x = floats(op, kind, name, given[name], scale_shape)
             inputs[f"scale_{of_program}"] = kind.dense(kind.transpose(x))
-    factors = [inputs[x] for x in ("a", *weights.values())]
+    factors = {"a": inputs["a"], **{name: inputs[x] for name, x in weights.items()}}
     if not scaled:
-        return computed_dtype(op, kind, *factors, doubles=False), inputs
-    for x in factors:
+        return computed_dtype(op, kind, factors, doubles=False), inputs
+    for name, x in factors.items():
         if kind.dtype(x) != _FP8:
-            raise UserError(f"{op}: with scales, factors are {_FP8}, not {kind.dtype(x)}")
+            raise UserError(f"{op}: with scales, factors are {_FP8}, {name} is {kind.dtype(x)}")
     of_rows = (*a.shape[:-1], scale_shape[1])
     inputs["scale_a"] = float_array(op, kind, "scale_a", given["scale_a"], of_rows)
     return _FP8, inputs
@@ -259,8 +267,8 @@ def _grouped_matmul(names, result, group, *arguments):
     op = "grouped_matmul"
     *arrays, _, out = arguments
     given = dict(zip(names, arrays))
-    kind, a = adopt(given["a"])
-    (b,) = same_kind(op, kind, given["b"])
+    kind, a = adopt(op, "a", given["a"])
+    (b,) = same_kind(op, kind, b=given["b"])
     masked, scaled = "counts" in given, result is not None
     if ("offsets" in given) == masked or (masked and "tokens" in given):
         raise UserError(f"{op}: need offsets, or counts without tokens")
@@ -304,6 +312,7 @@ def _grouped_matmul(names, result, group, *arguments):
         (*rows.tables, *inputs, "c"),
         (*rows.tables.values(), *inputs.values(), written),
         (rows.m,),
+        said=op,
         at_bounds=exact,
     )
     group.launched(program, rows.m)
@@ -333,9 +342,10 @@ def moe_combine(
     if out is None and _route.wants(y, slots, weights, residual):
         arrays = y, slots, weights, residual
         return _route.forward.moe_combine(*arrays, scatter, name_of(group))
-    op, (kind, y), group = "moe_combine", adopt(y), group_of(group)
-    dtype = computed_dtype(op, kind, y, doubles=False)
-    (slots,) = same_kind(op, kind, slots)
+    op, group = "moe_combine", group_of(group)
+    kind, y = adopt(op, "y", y)
+    dtype = computed_dtype(op, kind, {"y": y}, doubles=False)
+    (slots,) = same_kind(op, kind, slots=slots)
     if y.ndim != 2 or slots.ndim != 2 or y.shape[0] != slots.shape[0] * slots.shape[1]:
         raise UserError(
             f"{op}: shapes {tuple(y.shape)} and {tuple(slots.shape)}; need [m * top_k, H] and "
@@ -352,8 +362,9 @@ def moe_combine(
         residual_or_zeros(op, kind, residual, shape, y),
     )
     result, written = make_result(op, kind, out, shape, y, arrays)
+    said = described(op, kind, {"y": y, "slots": slots}, "scatter=True" if scatter else "")
     if m == 0:
-        group.agree_on_nothing(op, kind, y)
+        group.agree_on_nothing(said)
         return finish(kind, result, written)
     group.launch_operator(
         kind,
@@ -369,5 +380,6 @@ def moe_combine(
         ("y", "slots", "weights", "residual", "out"),
         (*arrays, written),
         (m,),
+        said=said,
     )
     return finish(kind, result, written)

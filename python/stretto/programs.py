@@ -9,8 +9,10 @@ import pathlib
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from . import _core
-from ._arrays import adopt, may_overlap
-from ._calls import file_name, whole
+from ._adopt import adopt
+from ._arguments import checked
+from ._arrays import may_overlap
+from ._calls import element_type, file_name, float_bits, size_of, text, whole
 from ._world import GroupLike, group_of, refuse
 from .errors import UserError
 
@@ -53,39 +55,52 @@ class Program:
 
     def explain(self, *, after: str = "", emit: str = "tile-ir") -> str:
         """As the pass `after` leaves it; emit: "tile-ir", "schedule-ir" or "instances"."""
-        return self._core.explain(after, emit)
+        return self._core.explain(text("explain", "after", after), text("explain", "emit", emit))
 
     def predict(
-        self, machine: str = "h200x4", *, eager: bool = False, **extents: int
+        self, machine: str = "h200x4", *, eager: bool = False, **extents: float
     ) -> Dict[str, Any]:
         """Time and timeline on a machine, built-in or a JSON file, without a GPU: time_ms,
         exposed_comm_ms, bound_by, floors_ms, roles, picture. `extents`: run-time sizes of the
         launch; default: their bounds, scalars 0.
         """
-        values = self._extents(extents, {v: b for v, b in self._core.extents}) if extents else []
-        return self._core.predict(machine, values, eager)
+        at = text("predict", "machine", machine)
+        return self._core.predict(at, self._extents(extents), bool(eager))
 
-    def _extents(self, given: Dict[str, int], default: Dict[str, int]):
-        names = [name for name, _ in self._core.extents]
+    def _extents(self, given: Dict[str, float]) -> List[int]:
+        """What a launch takes: a number for each run-time size and scalar, of floats their bits."""
+        known = self._core.extents
+        names = [name for name, _, _ in known]
         for name in given:
             if name not in names:
-                raise UserError(f"{self.name}: no run-time size '{name}'; it has {names}")
-        return [whole(self.name, name, given.get(name, default[name])) for name in names]
+                raise UserError(f"{self.name}: no run-time size or scalar '{name}'; it has {names}")
+        return [self._extent(*extent, given) for extent in known]
 
-    def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
+    def _extent(self, name: str, bound: int, kind: str, given: Dict[str, float]) -> int:
+        if name not in given:
+            return bound if kind == "extent" else 0
+        if kind == "float":
+            return float_bits(self.name, name, given[name])
+        value = whole(self.name, name, given[name])
+        if not 0 <= value <= bound:
+            raise UserError(f"{self.name}: {name} is {value}, need 0 to {bound}")
+        return value
+
+    def __call__(self, *arrays: Any, group: GroupLike = None, **extents: float) -> Any:
         """Launches the program: collective over the group, which has as many ranks as it. `arrays`:
         its inputs, outputs and states in the order in which it declares them, each of the declared
         shape (run-time sizes at their bounds) and element type; what is written may not overlap
-        others. `extents`: run-time sizes, default: their bounds; scalars: default 0. Returns the
-        outputs, one alone or a tuple; outputs left out at the end are made. Proved before its first
-        launch (Rejected with the report)."""
+        others. `extents`: run-time sizes, default: their bounds; scalars, whole numbers or floats as
+        the program declares them, the same on all ranks, default 0. Returns the outputs, one alone or
+        a tuple; outputs left out at the end are made. Proved before its first launch (Rejected with
+        the report)."""
         try:
             return self._launch(group_of(group), arrays, extents)
         except Exception as error:
             refuse(group, self.name, error)
             raise
 
-    def _launch(self, group, arrays, extents: Dict[str, int]):
+    def _launch(self, group, arrays, extents: Dict[str, float]):
         tensors = self._core.tensors
         inputs = [t for t in tensors if t[1] != "output"]
         outputs = [t for t in tensors if t[1] == "output"]
@@ -102,21 +117,21 @@ class Program:
             raise UserError(
                 f"{self.name}: nothing given to tell the kind of arrays by; pass its outputs"
             )
-        kind, like = adopt(arrays[0])
+        kind, like = adopt(f"program {self.name}", order[0][0], arrays[0])
         by_name = {t[0]: self._checked(kind, t, array) for t, array in zip(order, arrays)}
         self._check_apart(kind, by_name)
         for t in outputs:
             if t[0] not in by_name:
                 by_name[t[0]] = kind.from_dtype(t[2], t[3], like)
         names = [t[0] for t in tensors]
-        defaults = {name: bound for name, bound in self._core.extents}
         group.launch(
             kind,
             self._key,
             lambda on_gpu: self._core,
             names,
             [by_name[n] for n in names],
-            self._extents(extents, defaults),
+            self._extents(extents),
+            said="",
         )
         made = tuple(by_name[t[0]] for t in outputs)
         return made[0] if len(made) == 1 else made
@@ -129,10 +144,13 @@ class Program:
                 raise UserError(f"{self.name}: the arrays '{name}' and '{other}' overlap")
 
     def _checked(self, kind, tensor, array):
-        other, array = adopt(array)
         name, what, dtype, shape, _ = tensor
+        other, array = adopt(f"program {self.name}", name, array)
         if other is not kind:
-            raise UserError(f"{self.name}: arrays of different kinds")
+            raise UserError(
+                f"{self.name}: arrays of different kinds: {kind.name}, and {what} '{name}' is a "
+                f"{other.name}"
+            )
         if kind.dtype(array) != dtype or tuple(array.shape) != tuple(shape):
             raise UserError(
                 f"{self.name}: {what} '{name}' is {dtype} {tuple(shape)}, got "
@@ -160,22 +178,25 @@ class ProgramFile:
         self,
         world_size: Optional[int] = None,
         *,
-        m: int = 0,
-        n: int = 0,
-        k: int = 0,
-        dtype: str = "float32",
+        dtype: Any = "float32",
         target: str = "cpu",
+        **sizes: int,
     ) -> Program:
-        """Its program for that many ranks; default: this world's. Sizes (of all ranks; 0: the
-        file's), `dtype` and `target`, "cpu" or "cuda", are for files that take a ProgramShape;
-        others have sizes of their own, and giving any is a UserError."""
-        size = group_of().size if world_size is None else world_size
-        shape = (size, m, n, k, dtype, target)
+        """Its program for that many ranks; default: this world's. `sizes` by their names, m, n, k
+        and those that the file has besides (of all ranks; 0: the file's), `dtype` and `target`,
+        "cpu" or "cuda", are for files that take a ProgramShape; others have sizes of their own, and
+        giving any is a UserError, as is a name that the file does not ask for."""
+        op = "program"
+        ranks = group_of().size if world_size is None else world_size
+        asked = _shape(op, ranks, dtype, target, "world_size")
+        named = {name: size_of(op, name, size) for name, size in sizes.items()}
+        plain = [named.pop(name, 0) for name in ("m", "n", "k")]
+        shape = (asked.ranks, *plain, asked.dtype, asked.target, tuple(sorted(named.items())))
         if shape not in self._programs:
-            self._programs[shape] = Program(self._file.program(*shape))
+            self._programs[shape] = Program(self._file.program(*shape[:-1], named))
         return self._programs[shape]
 
-    def __call__(self, *arrays: Any, group: GroupLike = None, **extents: int) -> Any:
+    def __call__(self, *arrays: Any, group: GroupLike = None, **extents: float) -> Any:
         """Launches its program for the group's number of ranks; see Program.__call__."""
         try:
             program = self.program(group_of(group).size)
@@ -185,12 +206,14 @@ class ProgramFile:
         return program(*arrays, group=group, **extents)
 
 
+@checked
 def load(path: Union[str, os.PathLike]) -> ProgramFile:
     """Compiles a C++ file with a tile program with $CXX (c++), once per content, and loads it.
     UserError with the compiler's messages."""
     return ProgramFile(_core.ProgramFile(file_name("load", path), INCLUDE_DIR))
 
 
+@checked
 def operator(
     name: str,
     *,
@@ -198,13 +221,33 @@ def operator(
     m: int = 0,
     n: int = 0,
     k: int = 0,
-    dtype: str = "float32",
+    dtype: Any = "float32",
     target: str = "cuda",
 ) -> Program:
     """The program of a shipped operator (the names that `stretto prove --all` lists) at a shape,
     with its default config for `target`, "cuda" or "cpu". Sizes are those of all ranks; 0: the
     operator's default."""
-    return Program(_core.catalog_program(name, ranks, m, n, k, dtype, target))
+    op = "operator"
+    asked = _shape(op, ranks, dtype, target)
+    sizes = [size_of(op, size, given) for size, given in (("m", m), ("n", n), ("k", k))]
+    made = _core.catalog_program(
+        text(op, "name", name), asked.ranks, *sizes, asked.dtype, asked.target
+    )
+    return Program(made)
+
+
+class _Shape(NamedTuple):
+    ranks: int
+    dtype: str
+    target: str
+
+
+def _shape(op: str, ranks: Any, dtype: Any, target: Any, named: str = "ranks") -> _Shape:
+    """Checked, of what makes programs; `named`: what the number of ranks is called there."""
+    size = whole(op, named, ranks)
+    if not 1 <= size <= 64:
+        raise UserError(f"{op}: {named} is {size}, need 1 to 64")
+    return _Shape(size, element_type(op, dtype), text(op, "target", target))
 
 
 class Choice(NamedTuple):
@@ -215,6 +258,7 @@ class Choice(NamedTuple):
     programs: List[Program]  # one, or collective and product, one after the other
 
 
+@checked
 def choose(
     name: str,
     machine: Optional[str] = None,
@@ -223,13 +267,17 @@ def choose(
     m: int = 0,
     n: int = 0,
     k: int = 0,
-    dtype: str = "float32",
+    dtype: Any = "float32",
 ) -> Choice:
     """The config of a shipped operator that is predicted to be the fastest on a machine (default:
     H200s, as many as ranks), collective and product in sequence among what is offered. Arguments
     as those of `operator`. Some seconds where it has not been asked before."""
+    op = "choose"
+    asked = _shape(op, ranks, dtype, "cuda")
+    sizes = [size_of(op, size, given) for size, given in (("m", m), ("n", n), ("k", k))]
+    at = _machine_of(asked.ranks) if machine is None else text(op, "machine", machine)
     config, time_ms, programs = _core.chosen_operator(
-        name, ranks, m, n, k, dtype, machine or _machine_of(ranks)
+        text(op, "name", name), asked.ranks, *sizes, asked.dtype, at
     )
     return Choice(config, time_ms, [Program(p) for p in programs])
 
@@ -263,7 +311,10 @@ def _in_sequence(parts: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def _check_names(what, shape: Dict[str, Any]) -> None:
-    """A program has one shape, what makes programs the arguments of operator()."""
+    """A program has one shape, what makes programs the arguments of operator(), and of a file the
+    sizes that it names."""
+    if isinstance(what, ProgramFile):
+        return
     known = () if isinstance(what, Program) else ("ranks", "m", "n", "k", "dtype", "target")
     for name in shape:
         if name not in known:
@@ -277,9 +328,14 @@ def _program(what, **shape: Any) -> Program:
         return what
     if isinstance(what, ProgramFile):
         return what.program(shape.pop("ranks", 2), **shape)
+    if not isinstance(what, str):
+        raise UserError(
+            f"{what!r}: need a program, what load() returned or the name of an operator"
+        )
     return operator(what, **shape)
 
 
+@checked
 def explain(
     what: Union[str, Program, ProgramFile],
     *,
@@ -298,12 +354,14 @@ def explain(
     return _program(what, **shape).explain(after=after, emit=emit)
 
 
+@checked
 def prove(what: Union[str, Program, ProgramFile], **shape: Any) -> str:
     """The proof's report of a program, as `explain` takes it; Rejected with the report where it
     fails."""
     return _program(what, **shape).prove()
 
 
+@checked
 def predict(
     what: Union[str, Program, ProgramFile],
     machine: str = "h200x4",

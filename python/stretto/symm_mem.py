@@ -6,9 +6,11 @@ import math
 import operator
 from typing import Any, Optional, Sequence, Tuple, Union
 
+import numpy as np
+
 from . import _core
 from ._arrays import kind_of_numpy, numpy_dtype, torch_kind
-from ._calls import fits
+from ._calls import element_type, fits, text
 from ._world import GroupLike, counted, group_of
 from .errors import UserError
 
@@ -32,26 +34,30 @@ def empty(
     array, or the same part of it, on every rank: else UserError on every rank, on GPUs a Fault.
     """
     shape = _shape(size)
+    name = text("symm_mem.empty", "name", name)
     device_type, number = _device(device)
     if str(dtype).startswith("torch.") and not isinstance(dtype, str):
-        kind, text, itemsize = torch_kind(device_type), str(dtype)[6:], dtype.itemsize
+        kind, made, itemsize = torch_kind(device_type), str(dtype)[6:], dtype.itemsize
     else:
         kind = kind_of_numpy(device_type)
-        text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-        made = numpy_dtype(text)
-        if made.hasobject:
-            raise UserError(f"symm_mem.empty: elements of {text} are Python objects")
-        itemsize = made.itemsize
+        named = dtype if isinstance(dtype, str) else element_type("symm_mem.empty", dtype)
+        found = numpy_dtype(named)
+        if found.hasobject:
+            raise UserError(f"symm_mem.empty: elements of {found.name} are Python objects")
+        if found.itemsize == 0:
+            raise UserError(f"symm_mem.empty: dtype is {dtype!r}, need an element type")
+        made, itemsize = found.name, found.itemsize
     group = group_of(group)
     device = (kind.current_device() if number is None else number) if kind.on_gpu else 0
-    return _allocate(group, kind, device, name, text, shape, itemsize)
+    said = f"symm_mem.empty({', '.join(map(str, shape))}, dtype={made}, name={name!r})"
+    return _allocate(group, kind, device, said, made, shape, itemsize)
 
 
 def _device(device: Any) -> Tuple[str, Optional[int]]:
     """Its type, and its number where one is given."""
     if device is None:
         return "cpu", None
-    if hasattr(device, "__index__"):
+    if isinstance(device, (int, np.integer)):
         device = f"cuda:{operator.index(device)}"
     device_type, colon, number = str(device).partition(":")
     if colon and not number.isdecimal():
@@ -61,7 +67,7 @@ def _device(device: Any) -> Tuple[str, Optional[int]]:
 
 def _shape(size: Sequence[Any]) -> Tuple[int, ...]:
     given: Any = size
-    if len(size) == 1 and not hasattr(size[0], "__index__"):
+    if len(size) == 1 and not isinstance(size[0], (int, np.integer)):
         (given,) = size
     try:
         shape = tuple(operator.index(n) for n in given)
@@ -72,28 +78,31 @@ def _shape(size: Sequence[Any]) -> Tuple[int, ...]:
     return shape
 
 
-def _allocate(group, kind, device: int, name: str, dtype: str, shape, itemsize: int):
+def _allocate(group, kind, device: int, said: str, dtype: str, shape, itemsize: int):
+    """`said`: what asks for it, in words; the ranks compare it."""
     size_bytes = itemsize * math.prod(shape)
     if not fits(size_bytes):
         raise UserError(f"symm_mem.empty: {shape} of {dtype} are {size_bytes} bytes")
     with group.used():
         if kind.on_gpu:
             group.open_gpu(device)
+        if group.size > 1 and not kind.on_gpu:  # else the devices compare it
+            group.session.agree(group.rank, said)
         memory = _core.SymmetricMemory.allocate(
-            group.session, group.rank, f"{name} of {dtype}", kind.on_gpu, max(1, size_bytes)
+            group.session, group.rank, said, kind.on_gpu, max(1, size_bytes)
         )
     return kind.from_memory(memory, dtype, shape, size_bytes)
 
 
-def workspace(group, kind, name: str, shape: Sequence[int], like):
+def workspace(group, kind, name: str, shape: Sequence[int], like, said: str = ""):
     """What peers write for an operator of that name: for a shape and an element type the same array
-    at every call, made at the first one, collectively."""
+    at every call, made at the first one, collectively. `said`: the call that needs it, in words."""
     dtype, shape = kind.dtype(like), tuple(shape)
     device = kind.device(like) if kind.on_gpu else 0
     return group.keep(
         kind,
         (kind, name, dtype, shape),
         lambda: _allocate(
-            group, kind, device, f"{name} {shape}", dtype, shape, kind.itemsize(like)
+            group, kind, device, said or name, dtype, shape, kind.itemsize(like)
         ),
     )

@@ -7,11 +7,14 @@ import math
 from typing import Any, Optional, Tuple
 
 from . import _route
-from ._arrays import ArrayT, adopt, may_overlap
+from ._adopt import adopt
+from ._arguments import checked
+from ._arrays import ArrayT, may_overlap
 from ._calls import (
     bound_of,
     check_apart,
     computed_dtype,
+    described,
     finish,
     make_result,
     number,
@@ -22,10 +25,11 @@ from ._calls import (
     whole,
     with_options,
 )
-from ._world import GroupLike, alone, group_of, name_of, refuse
+from ._world import GroupLike, alone, counted, group_of, name_of
 from .errors import UserError
 
 
+@counted
 def all_reduce_add_rms_norm(
     x: ArrayT,
     residual: ArrayT,
@@ -39,24 +43,23 @@ def all_reduce_add_rms_norm(
 
     `x`, `residual`: [.., H]; `weight`: [H], of its own element type. `out`: a pair of arrays.
     """
+    name = "all_reduce_add_rms_norm"
+    eps = number(name, "eps", eps)
+    if not 0 <= eps < math.inf:
+        raise UserError(f"{name}: eps is {eps}, need a finite number from 0 on")
     if out is None and _route.wants(x, residual, weight):
         return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps, name_of(group))
-    name = "all_reduce_add_rms_norm"
-    try:
-        op = with_options(_all_reduce_add_rms_norm, number(name, "eps", eps))
-        outs = several(name, out, 2)
-    except UserError as error:
-        refuse(group, name, error)
-        raise
+    op = with_options(_all_reduce_add_rms_norm, eps)
+    outs = several(name, out, 2)
     return group_of(group).call(op, 0, outs, x, residual, weight)
 
 
 def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
     op = "all_reduce_add_rms_norm"
-    kind, x = adopt(x)
-    residual, weight = same_kind(op, kind, residual, weight)
-    dtype = computed_dtype(op, kind, x, residual)
-    weight_dtype = computed_dtype(op, kind, weight)
+    kind, x = adopt(op, "x", x)
+    residual, weight = same_kind(op, kind, residual=residual, weight=weight)
+    dtype = computed_dtype(op, kind, {"x": x, "residual": residual})
+    weight_dtype = computed_dtype(op, kind, {"weight": weight})
     hidden = x.shape[-1] if x.ndim else 0
     if tuple(residual.shape) != tuple(x.shape) or tuple(weight.shape) != (hidden,) or hidden == 0:
         raise UserError(
@@ -72,8 +75,9 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
     check_apart(op, kind, (normed, total))
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
     rows = math.prod(x.shape[:-1])
+    said = described(op, kind, {"x": x, "weight": weight}, f"eps={eps}")
     if rows == 0:
-        group.agree_on_nothing(op, kind, x)
+        group.agree_on_nothing(said)
         return finish(kind, normed, written), finish(kind, total, summed)
     group.launch_operator(
         kind,
@@ -89,11 +93,12 @@ def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
         ("x", "weight", "residual", "sum", "out"),
         (x, weight, residual, summed, written),
         (rows,),
-        said=str(list(x.shape)),
+        said=said,
     )
     return finish(kind, normed, written), finish(kind, total, summed)
 
 
+@checked
 def scaled_dot_product_attention(
     query: ArrayT,
     key: ArrayT,
@@ -110,11 +115,11 @@ def scaled_dot_product_attention(
     collective.
 
     `query`: [.., Hq, L, E], `key`, `value`: [.., Hkv, S, E]; Hq != Hkv (a multiple of it) needs
-    `enable_gqa`. `is_causal`: row i sees columns 0 to i, L <= S. Otherwise L <= S as well. scale:
-    any number, default 1 / sqrt(E). float32 softmax. `window`: with `is_causal`, row i sees the last so many
-    columns up to i; 0: all. The result lies in memory as [.., L, Hq, E]; a query that does so too,
-    and dense keys and values, are not copied. `return_lse`: (result, float32 [.., Hq, L], the
-    logarithm of each row's sum of weights), `out` a pair then.
+    `enable_gqa`. `is_causal`: row i sees columns 0 to i; where L > S the last rows see all. scale:
+    any number, default 1 / sqrt(E). float32 softmax. `window`: with `is_causal`, row i sees the last
+    so many columns up to i; 0: all. A row that sees nothing is 0. The result lies in memory as
+    [.., L, Hq, E]; a query that does so too, and dense keys and values, are not copied. `return_lse`:
+    (result, float32 [.., Hq, L], the logarithm of each row's sum of weights), `out` a pair then.
     """
     name = "scaled_dot_product_attention"
     scale = scale_or_none(name, scale)
@@ -133,20 +138,20 @@ def _scaled_dot_product_attention(
     is_causal, scale, enable_gqa, window, return_lse, group, query, key, value, _, out
 ):
     op = "scaled_dot_product_attention"
-    kind, q = adopt(query)
-    k, v = (kind.dense(x) for x in same_kind(op, kind, key, value))
-    dtype = computed_dtype(op, kind, q, k, v, doubles=False)
+    kind, q = adopt(op, "query", query)
+    k, v = (kind.dense(x) for x in same_kind(op, kind, key=key, value=value))
+    dtype = computed_dtype(op, kind, {"query": q, "key": k, "value": v}, doubles=False)
     _check_heads(op, q, k, v, enable_gqa)
     heads, rows, width = q.shape[-3:]
     kv_heads, tokens = k.shape[-3:-1]
-    past = 0 if is_causal else tokens - rows
+    past = 0 if is_causal else max(tokens - rows, 0)
     batch = math.prod(q.shape[:-3])
     made, finished = _rows_first(op, kind, out[0] if return_lse and out else out, q, k, v)
     lse = ()
     if return_lse:
         like = kind.from_dtype("float32", (0,), q)
         lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like, (q, k, v))
-        check_apart(op, kind, same_kind(op, kind, *(out or ())))
+        check_apart(op, kind, same_kind(op, kind, **{f"out[{i}]": x for i, x in enumerate(out or ())}))
     desc = {
         "dtype": dtype,
         "batch": batch,
@@ -161,7 +166,10 @@ def _scaled_dot_product_attention(
         "lse": return_lse,
     }
     written = made, *lse[1:]
-    if batch > 0 and rows > 0:
+    if tokens == 0:
+        for x, nothing in zip(written, (0, -math.inf)):
+            kind.fill(x, nothing)
+    elif batch > 0 and rows > 0:
         group.launch_operator(
             kind,
             "attention",
@@ -169,6 +177,7 @@ def _scaled_dot_product_attention(
             ("q", "k_cache", "v_cache", "out", "lse")[: 3 + len(written)],
             (kind.dense(kind.move(q, -3, -2)), k, v, *written),
             (rows, past),
+            said=op,
         )
     return (finished(), finish(kind, *lse)) if return_lse else finished()
 
@@ -185,13 +194,11 @@ def _check_heads(op: str, q, k, v, enable_gqa: bool) -> None:
         raise UserError(
             f"{op}: shapes {', '.join(map(str, shapes))}; need [.., H, L, E], [.., H, S, E] twice"
         )
-    (heads, rows), (kv_heads, tokens) = shapes[0][-3:-1], shapes[1][-3:-1]
+    heads, kv_heads = shapes[0][-3], shapes[1][-3]
     if min(heads, kv_heads, *width) < 1:
         raise UserError(f"{op}: shapes {shapes[0]} and {shapes[1]} without heads or elements")
     if heads != kv_heads and (not enable_gqa or heads % kv_heads):
         raise UserError(f"{op}: {heads} and {kv_heads} heads (enable_gqa={enable_gqa})")
-    if rows > tokens:
-        raise UserError(f"{op}: {rows} rows over {tokens} keys; need L <= S")
 
 
 def _rows_first(op: str, kind, out, q, *others):

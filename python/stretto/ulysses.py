@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import Optional
 
 from . import _route
-from ._arrays import ArrayT, adopt
-from ._calls import bound_of, computed_dtype, finish, make_result, same_kind
-from ._world import GroupLike, group_of, name_of
+from ._adopt import adopt
+from ._arrays import ArrayT
+from ._calls import bound_of, computed_dtype, described, finish, make_result, same_kind
+from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 
 
+@counted
 def matmul_all_to_all(
     a: ArrayT,
     b: ArrayT,
@@ -43,6 +45,7 @@ def _matmul_all_to_all(group, *arguments):
     return _launch(group, op, "gemm_a2a", kind, dtype, (a, bt, *bias), result[0], out, result)
 
 
+@counted
 def all_to_all_matmul(
     a: ArrayT,
     b: ArrayT,
@@ -79,9 +82,9 @@ def _all_to_all_matmul(group, *arguments):
 def _factors(op: str, arrays, parts: int):
     """(kind, dtype, a, b transposed and dense, [bias] or nothing); a has one of so many parts of
     the columns."""
-    kind, a = adopt(arrays[0])
-    b, *bias = same_kind(op, kind, *arrays[1:])
-    dtype = computed_dtype(op, kind, a, b, *bias, doubles=False)
+    kind, a = adopt(op, "a", arrays[0])
+    b, *bias = same_kind(op, kind, **dict(zip(("b", "bias"), arrays[1:])))
+    dtype = computed_dtype(op, kind, dict(zip(("a", "b", "bias"), (a, b, *bias))), doubles=False)
     shapes = [tuple(x.shape) for x in (a, b, *bias)]
     if (
         a.ndim != 2
@@ -99,8 +102,10 @@ def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, o
     """`program` over `rows` tokens of all ranks."""
     a, bt, *bias = arrays
     result, written = make_result(op, kind, out, shape, a, arrays)
+    weights = {"b": kind.transpose(bt), "bias": bias[0]} if bias else {"b": kind.transpose(bt)}
+    said = described(op, kind, {"a": a, **weights})
     if rows == 0:
-        group.agree_on_nothing(op, kind, a)
+        group.agree_on_nothing(said)
         return finish(kind, result, written)
     sizes = {"m": bound_of(rows), "n": bt.shape[0], "k": bt.shape[1]}
     desc = {"world_size": group.size, "dtype": dtype, **sizes}
@@ -111,5 +116,6 @@ def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, o
         ("a", "b", "bias", "c") if bias else ("a", "b", "c"),
         (kind.dense(a), bt, *(kind.dense(x) for x in bias), written),
         (rows,),
+        said=said,
     )
     return finish(kind, result, written)

@@ -115,7 +115,7 @@ def test_tensors_that_are_no_strided_memory():
 
 def test_arrays_of_different_kinds_are_named():
     torch = pytest.importorskip("torch")
-    with pytest.raises(stretto.UserError, match="tensor on the CPU, NumPy array"):
+    with pytest.raises(stretto.UserError, match="tensor on the CPU, and b is a NumPy array"):
         testing.run(1, lambda: stretto.all_gather_matmul(torch.ones(2, 4), X))
     with pytest.raises(stretto.UserError, match="out is a NumPy array.* a tensor"):
         testing.run(1, lambda: stretto.all_reduce(torch.ones(4, 4), out=X.copy()))
@@ -126,7 +126,7 @@ def test_an_int64_table_keeps_its_numbers(number):
     """They would be others in int32, some of which name rows that there are."""
     q = np.ones((4, 2, 8), np.float32)
     starts = np.array([0, number], np.int64)
-    with pytest.raises(stretto.UserError, match="'starts' breaks its contract: entry 1"):
+    with pytest.raises(stretto.UserError, match="cu_seqlens breaks its contract: entry 1"):
         testing.run(1, lambda: stretto.packed_attention(q, q, q, starts))
 
 

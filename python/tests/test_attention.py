@@ -217,7 +217,7 @@ def test_sequences_in_pages(rng, causal, window):
         with pytest.raises(stretto.UserError, match="window is 2.*not causal"):
             stretto.paged_attention(*call, is_causal=False, window=2)
         table[1, 0] += 100
-        with pytest.raises(stretto.UserError, match="'pages'.*entry 3"):
+        with pytest.raises(stretto.UserError, match="block_table.*entry 3"):
             stretto.paged_attention(*call)
         with pytest.raises(stretto.UserError, match=r"cache_tokens is int32 \(3,\)"):
             stretto.paged_attention(*call[:5], call[5][:3])
@@ -249,7 +249,7 @@ def test_decoding_over_pages(rng, window):
         assert got[0] is out[0] and got[1] is out[1]
         assert (stretto.paged_decode(*call, window=window) == out[0]).all()
         table[1, 2] = num_pages
-        with pytest.raises(stretto.UserError, match="'pages'.*entry 5"):
+        with pytest.raises(stretto.UserError, match="block_table.*entry 5"):
             stretto.paged_decode(*call)
         with pytest.raises(stretto.UserError, match=r"block_table .*\(4,\)"):
             stretto.paged_decode(*call[:3], table[:, 0], tokens)
@@ -286,7 +286,7 @@ def test_packed_calls_that_do_not_fit(rng):
             ("Hq a multiple of Hkv", lambda: stretto.packed_attention(q, k, k, np.array([0, 4]))),
             ("cu_seqlens is float32", lambda: stretto.packed_attention(q, q, q, q[0, 0])),
             (r"need \[sequences", lambda: stretto.packed_attention(q, q, q, np.array([4]))),
-            ("'starts'.*entry 1", lambda: stretto.packed_attention(q, q, q, np.array([0, 3]))),
+            ("cu_seqlens.*entry 1", lambda: stretto.packed_attention(q, q, q, np.array([0, 3]))),
             ("float64", lambda: stretto.packed_attention(*[q.astype(float)] * 3, np.array([0, 4]))),
         ):
             with pytest.raises(stretto.UserError, match=match):

@@ -97,10 +97,10 @@ def cupy(monkeypatch):
         def __getattr__(self, name):
             return getattr(self.made, name)
 
-    def make(group, kind, entry, staged, records):
+    def make(group, kind, entry, staged, records, said):
         assert kind is _arrays.CupyKind
         made = _core.Executable.make(
-            group.session, group.rank, entry.compiled, list(staged), False, records=records
+            group.session, group.rank, entry.compiled, list(staged), False, records=records, said=said
         )
         return Launches(made)
 

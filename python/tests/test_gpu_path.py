@@ -28,10 +28,10 @@ class HostAsGpu(_arrays.TorchGpuKind):
 
 @pytest.fixture(autouse=True)
 def host_as_gpu(monkeypatch, rng):
-    def make(group, kind, entry, staged, records):
+    def make(group, kind, entry, staged, records, said):
         assert kind is HostAsGpu
         return _core.Executable.make(
-            group.session, group.rank, entry.compiled, list(staged), False, records=records
+            group.session, group.rank, entry.compiled, list(staged), False, records=records, said=said
         )
 
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)

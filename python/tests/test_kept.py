@@ -88,9 +88,9 @@ def test_what_was_used_last_stays(little, monkeypatch):
     made = []
     make = stretto._group.Group._make_executable
 
-    def noted(group, kind, entry, staged, records):
+    def noted(group, kind, entry, staged, records, said):
         made.append((group.rank, entry.compiled.program.name))
-        return make(group, kind, entry, staged, records)
+        return make(group, kind, entry, staged, records, said)
 
     monkeypatch.setattr(stretto._group.Group, "_make_executable", noted)
 

@@ -91,7 +91,7 @@ def test_what_is_proved_for_one_size_has_no_other():
             compiled = program.compile(bounds_only=bounds_only)
             staged = [False] * len(program.tensors)
             executable = _core.Executable.make(
-                group.session, 0, compiled, staged, False, records=False
+                group.session, 0, compiled, staged, False, records=False, said=""
             )
             x, out = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
             addresses = [{"in": x, "out": out}[t[0]].ctypes.data for t in program.tensors]
@@ -109,8 +109,8 @@ def test_what_is_proved_for_one_size_has_no_other():
 @pytest.mark.parametrize(
     "shape, message",
     [
-        ({"ranks": 0}, "0 ranks: need 1 to 64"),
-        ({"ranks": 65}, "65 ranks: need 1 to 64"),
+        ({"ranks": 0}, "ranks is 0, need 1 to 64"),
+        ({"ranks": 65}, "ranks is 65, need 1 to 64"),
         ({"m": -1}, "m is -1"),
         ({"m": 64, "n": 64, "k": -3}, "k is -3"),
         ({"target": "gpu"}, "target 'gpu'"),
@@ -211,7 +211,7 @@ def test_sizes_of_a_file_with_a_shape_of_its_own(root):
     file = stretto.load(root / "examples/02_ag_gemm.cc")
     with pytest.raises(stretto.UserError):
         stretto.predict(file, "h200x2", m=128, n=64, k=64)
-    with pytest.raises(stretto.UserError, match="'rows'"):
+    with pytest.raises(stretto.UserError, match="has sizes of its own"):
         stretto.explain(file, rows=3)
 
 
@@ -254,3 +254,102 @@ def test_a_compiled_file_that_was_cut_short_is_compiled_again(root, tmp_path):
     assert load().returncode == 0
     made = kept.stat().st_mtime_ns
     assert load().returncode == 0 and kept.stat().st_mtime_ns == made
+
+
+SCALED = """#include "stretto/lang/program_builder.h"
+#include "stretto/lang/program_shape.h"
+stretto::Program stretto_program(const stretto::ProgramShape& shape) {
+  using namespace stretto;
+  ProgramBuilder p("scaled", shape.world_size);
+  const std::int64_t tokens = shape.size("tokens", 6), heads = shape.size("heads", 4);
+  Index first = p.scalar("first", tokens);
+  FloatScalar alpha = p.float_scalar("alpha");
+  TensorRef in = p.input("in", shape.dtype, {tokens, heads});
+  TensorRef out = p.output("out", shape.dtype, {tokens, heads});
+  p.role("scale", Resource::sms(1), p.grid(in, 4, 4), [&](const Tile& t) {
+    Value v = cast(p.load(in.tile({t.row, t.col}, 4, 4)), DType::kF32);
+    Value chosen = p.iota_rows(t.row, 4) >= p.splat(DType::kI32, first);
+    p.store(out.tile({t.row, t.col}, 4, 4), cast(where(chosen, v * p.splat(alpha), v), shape.dtype));
+  });
+  return p.finish();
+}
+"""
+
+
+def test_floats_of_a_launch_and_sizes_by_name(tmp_path, rng):
+    (tmp_path / "scaled.cc").write_text(SCALED, encoding="utf-8")
+    file = stretto.load(tmp_path / "scaled.cc")
+    program = file.program(2, tokens=9, heads=np.int64(5))
+    again = stretto.Program.parse(str(program))
+    x = rng.standard_normal((9, 5)).astype(np.float32)
+
+    def body():
+        for scaled in (program, again):
+            for alpha in (0.5, -3, np.float32(0.1), 1e-40, True, float("inf")):
+                got = scaled(x, alpha=alpha, first=5)
+                with np.errstate(invalid="ignore"):
+                    want = np.where(np.arange(9)[:, None] >= 5, x * np.float32(alpha), x)
+                np.testing.assert_array_equal(got, want, err_msg=f"{alpha}")
+            np.testing.assert_array_equal(scaled(x, first=9), x)  # alpha: 0
+            assert (scaled(x) == 0).all()  # first, too
+
+    testing.run(2, body)
+    assert program.predict("h200x2", alpha=0.25)["time_ms"] > 0
+    assert "proved" in program.prove()
+    assert file.program(1).explain().count("[6, 4]") >= 2
+    assert file.program(1, tokens=0, heads=7).explain().count("[6, 7]") >= 2
+
+
+def test_floats_and_sizes_that_do_not_fit(tmp_path):
+    (tmp_path / "scaled.cc").write_text(SCALED, encoding="utf-8")
+    file = stretto.load(tmp_path / "scaled.cc")
+    program, x = file.program(1), np.ones((6, 4), np.float32)
+
+    def body():
+        for call, says in (
+            (lambda: program(x, alpha="half"), "scaled: alpha is 'half', need a number"),
+            (lambda: program(x, alpha=None), "scaled: alpha is None, need a number"),
+            (lambda: program(x, alpha=1e39), "scaled: alpha is 1e.39, more than a float32 holds"),
+            (lambda: program(x, first=0.5), "scaled: first is 0.5, need a whole number"),
+            (lambda: program(x, first=7), "scaled: first is 7, need 0 to 6"),
+            (lambda: program(x, beta=1), r"no run-time size or scalar 'beta'; it has \['first', 'alpha'\]"),
+            (lambda: file.program(1, token=3), "no size 'token'; it has: heads, tokens"),
+            (lambda: file.program(1, tokens=-3), "program: tokens is -3, need 0 or more"),
+            (lambda: file.program(1, tokens=2.5), "program: tokens is 2.5, need a whole number"),
+            (lambda: file.program(1, dtype=None), "program: dtype is None, need an element type"),
+            (lambda: file.program(1.5), "program: world_size is 1.5, need a whole number"),
+        ):
+            with pytest.raises(stretto.UserError, match=says):
+                call()
+
+    testing.run(1, body)
+
+
+def test_floats_that_differ_between_ranks(tmp_path):
+    (tmp_path / "scaled.cc").write_text(SCALED, encoding="utf-8")
+    program, x = stretto.load(tmp_path / "scaled.cc").program(2), np.ones((6, 4), np.float32)
+
+    def body():
+        program(x, alpha=2)
+        with pytest.raises(stretto.UserError, match=r"alpha=0\.5\).*alpha=1\.5\)"):
+            program(x, alpha=0.5 + stretto.rank())
+        np.testing.assert_array_equal(program(x, alpha=2), 2 * x)
+
+    testing.run(2, body)
+
+
+def test_a_gradient_through_a_program_is_refused(root):
+    torch = pytest.importorskip("torch")
+    program = stretto.operator("all_gather", ranks=1, m=4, n=4, target="cpu")
+    a, b = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4)
+
+    def body():
+        for call, name in ((lambda: program(a), "in"), (lambda: program(b, a), "out")):
+            says = f"^program all_gather: {name}: the tensor requires a gradient, and program all_gather has no"
+            with pytest.raises(stretto.UserError, match=says) as caught:
+                call()
+            assert "operator " not in str(caught.value) and "out=" not in str(caught.value)
+        with torch.no_grad():
+            program(a)
+
+    testing.run(1, body)

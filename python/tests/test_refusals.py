@@ -48,7 +48,7 @@ CALLS = {
     ),
     "number": (
         lambda bad: stretto.all_gather(X, dim=2**70 if bad else 0),
-        "1180591620717411303424: need a whole number",
+        "dim is 1180591620717411303424, need a number of 64 bits",
     ),
     "root": (lambda bad: stretto.broadcast(X, 7 if bad else 0), "broadcast: root 7 of"),
     "out": (
@@ -81,7 +81,7 @@ CALLS = {
     ),
     "an expert that is not there": (
         lambda bad: stretto.ep_dispatch(X, experts(bad), ones(4, 2), 2),
-        "'experts' breaks its contract: entry 0 is 9",
+        "experts breaks its contract: entry 0 is 9",
     ),
     "number of experts": (
         lambda bad: stretto.ep_dispatch(X, experts(False), ones(4, 2), 1 if bad else 2),

@@ -207,7 +207,7 @@ def refusals(given):
         "no second scale": ({"scale_b": with_second(None)}, "scale_a and scale_b go together"),
         "doubles": (
             {"scale_b": with_second(scales[1].astype(float))},
-            r"scale_b is float64; with scales, factors are .* and scales float32 \(of b\[1\]\)",
+            r"scale_b is float64; with scale_a and scale_b factors are .* and scales float32 \(of b\[1\]\)",
         ),
         "shape of a scale": (
             {"scale_b": with_second(scales[0])},
@@ -215,7 +215,7 @@ def refusals(given):
         ),
         "factors": (
             {"b": [weights[0], plain, weights[2]]},
-            r"b is float32; with scales.* \(of b\[1\]\)",
+            r"b is float32; with scale_a.* \(of b\[1\]\)",
         ),
         "shape of b": (
             {"b": [*weights[:2], weights[2].T]},
