@@ -217,15 +217,18 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
       });
       softmax.add(scores, block(v_cache));
     });
-    Value mean = softmax.mean(), log_sum = d.lse ? softmax.lse() : Value();
-    if (outgrows && d.window > 0) {
+    // A row whose window lies past the cache's last token sees none.
+    auto if_any = [&](const Value& of_seen, auto otherwise) {
+      if (!outgrows || d.window == 0) return of_seen;
       Value sees = row < p.splat(DType::kI32, d.max_tokens + d.window - 1);
-      mean = where(sees, mean, 0);
-      if (d.lse) log_sum = where(sees, log_sum, log(p.zeros(DType::kF32, 1, 1)));
-    }
-    p.store(out.tile({sequence, first, head * d.head_dim}, bm, d.head_dim), cast(mean, d.dtype));
+      return where(sees, of_seen, otherwise());
+    };
+    auto zero = [&] { return p.zeros(DType::kF32, 1, 1); };
+    p.store(out.tile({sequence, first, head * d.head_dim}, bm, d.head_dim),
+            cast(if_any(softmax.mean(), zero), d.dtype));
     if (d.lse) {
-      p.store(lse.tile({any_head, first}, bm, 1).rows_along(1).cols_along(0), log_sum);
+      p.store(lse.tile({any_head, first}, bm, 1).rows_along(1).cols_along(0),
+              if_any(softmax.lse(), [&] { return log(zero()); }));
     }
   });
   return p.finish();
