@@ -1,0 +1,314 @@
+#include "stretto/server/jinja/text.h"
+
+#include <fmt/format.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+
+namespace stretto::jinja {
+namespace {
+
+void append_utf8(std::string& out, char32_t c) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+  } else if (c < 0x800) {
+    out += static_cast<char>(0xC0 | (c >> 6));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    out += static_cast<char>(0xE0 | (c >> 12));
+    out += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else {
+    out += static_cast<char>(0xF0 | (c >> 18));
+    out += static_cast<char>(0x80 | ((c >> 12) & 0x3F));
+    out += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  }
+}
+
+utf8proc_category_t category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+
+bool is_printable(char32_t c) {
+  switch (category(c)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    case UTF8PROC_CATEGORY_ZS:
+      return c == ' ';
+    default:
+      return true;
+  }
+}
+
+void append_ascii(Text& out, std::string_view ascii, char32_t mark) {
+  for (char c : ascii) out += static_cast<char32_t>(static_cast<unsigned char>(c)) | mark;
+}
+
+char32_t upper_of(char32_t c) {
+  return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
+}
+char32_t lower_of(char32_t c) {
+  return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+}
+
+}  // namespace
+
+Text to_text(std::string_view utf8, Origin origin) {
+  const char32_t mark = origin == Origin::kUser ? kUserBit : 0;
+  Text out;
+  out.reserve(utf8.size());
+  const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(utf8.data());
+  const utf8proc_uint8_t* const end = at + utf8.size();
+  while (at < end) {
+    if (*at < 0x80) {
+      out += static_cast<char32_t>(*at++) | mark;
+      continue;
+    }
+    utf8proc_int32_t c = -1;
+    utf8proc_ssize_t size = utf8proc_iterate(at, end - at, &c);
+    if (size <= 0) {
+      c = 0xFFFD;
+      size = 1;
+    }
+    out += static_cast<char32_t>(c) | mark;
+    at += size;
+  }
+  return out;
+}
+
+std::string to_utf8(TextView text) {
+  std::string out;
+  out.reserve(text.size());
+  for (char32_t c : text) append_utf8(out, plain(c));
+  return out;
+}
+
+std::vector<Piece> to_pieces(TextView text) {
+  std::vector<Piece> out;
+  for (char32_t c : text) {
+    bool is_user = user_bit(c) != 0;
+    if (out.empty() || out.back().is_user != is_user)
+      out.push_back({.text = "", .is_user = is_user});
+    append_utf8(out.back().text, plain(c));
+  }
+  return out;
+}
+
+int compare(TextView a, TextView b) {
+  const std::size_t size = std::min(a.size(), b.size());
+  for (std::size_t i = 0; i < size; ++i) {
+    if (plain(a[i]) != plain(b[i])) return plain(a[i]) < plain(b[i]) ? -1 : 1;
+  }
+  return a.size() == b.size() ? 0 : a.size() < b.size() ? -1 : 1;
+}
+
+bool equal(TextView a, TextView b) { return a.size() == b.size() && compare(a, b) == 0; }
+
+std::size_t find_in(TextView text, TextView what, std::size_t from) {
+  if (from > text.size()) return TextView::npos;
+  auto at = std::search(text.begin() + static_cast<std::ptrdiff_t>(from), text.end(), what.begin(),
+                        what.end(), [](char32_t a, char32_t b) { return plain(a) == plain(b); });
+  if (at == text.end() && !what.empty()) return TextView::npos;
+  return static_cast<std::size_t>(at - text.begin());
+}
+
+std::size_t rfind_in(TextView text, TextView what) {
+  if (what.empty()) return text.size();
+  auto at = std::find_end(text.begin(), text.end(), what.begin(), what.end(),
+                          [](char32_t a, char32_t b) { return plain(a) == plain(b); });
+  return at == text.end() ? TextView::npos : static_cast<std::size_t>(at - text.begin());
+}
+
+bool starts_with(TextView text, TextView what) {
+  return text.size() >= what.size() && equal(text.substr(0, what.size()), what);
+}
+
+bool ends_with(TextView text, TextView what) {
+  return text.size() >= what.size() && equal(text.substr(text.size() - what.size()), what);
+}
+
+bool is_space(char32_t marked) {
+  const char32_t c = plain(marked);
+  return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+TextView strip(TextView text, const Text* chars, bool left, bool right) {
+  auto goes = [&](char32_t c) {
+    if (chars == nullptr) return is_space(c);
+    return std::any_of(chars->begin(), chars->end(),
+                       [&](char32_t one) { return plain(one) == plain(c); });
+  };
+  while (left && !text.empty() && goes(text.front())) text.remove_prefix(1);
+  while (right && !text.empty() && goes(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+Text replace(TextView text, TextView from, TextView to, std::int64_t count) {
+  Text out;
+  std::size_t at = 0;
+  for (; count != 0; --count) {
+    if (from.empty()) {  // before every code point and at the end
+      out += to;
+      if (at == text.size()) return out;
+      out += text[at++];
+      continue;
+    }
+    std::size_t next = find_in(text, from, at);
+    if (next == TextView::npos) break;
+    out += text.substr(at, next - at);
+    out += to;
+    at = next + from.size();
+  }
+  out += text.substr(at);
+  return out;
+}
+
+std::vector<Text> split_lines(TextView text, bool keeps_ends) {
+  auto ends = [](char32_t marked) {
+    const char32_t c = plain(marked);
+    return (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
+           c == 0x2029;
+  };
+  std::vector<Text> out;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = at;
+    while (end < text.size() && !ends(text[end])) ++end;
+    std::size_t next = std::min(end + 1, text.size());
+    if (next < text.size() && plain(text[end]) == U'\r' && plain(text[next]) == U'\n') ++next;
+    out.emplace_back(text.substr(at, (keeps_ends ? next : end) - at));
+    at = next;
+  }
+  return out;
+}
+
+Text lower(TextView text) {
+  Text out;
+  out.reserve(text.size());
+  for (char32_t c : text) {
+    out += lower_of(plain(c)) | user_bit(c);
+    if (plain(c) == 0x130) out += 0x307 | user_bit(c);  // the one that becomes two
+  }
+  return out;
+}
+
+Text upper(TextView text) {
+  Text out;
+  out.reserve(text.size());
+  for (char32_t c : text) {
+    if (plain(c) == 0xDF) {
+      append_ascii(out, "SS", user_bit(c));
+    } else {
+      out += upper_of(plain(c)) | user_bit(c);
+    }
+  }
+  return out;
+}
+
+Text capitalize(TextView text) {
+  if (text.empty()) return {};
+  const char32_t first = plain(text[0]), mark = user_bit(text[0]);
+  Text out;
+  if (first == 0xDF) {
+    append_ascii(out, "Ss", mark);
+  } else {
+    out += static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(first))) | mark;
+  }
+  return out + lower(text.substr(1));
+}
+
+bool is_alpha(char32_t c) {
+  switch (category(plain(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_cased_upper(char32_t c) { return category(plain(c)) == UTF8PROC_CATEGORY_LU; }
+bool is_cased_lower(char32_t c) { return category(plain(c)) == UTF8PROC_CATEGORY_LL; }
+
+Text repr(TextView text) {
+  auto has = [&](char32_t wanted) {
+    return std::any_of(text.begin(), text.end(), [&](char32_t c) { return plain(c) == wanted; });
+  };
+  const char32_t quote = has(U'\'') && !has(U'"') ? U'"' : U'\'';
+  Text out(1, quote);
+  for (char32_t marked : text) {
+    const char32_t c = plain(marked), mark = user_bit(marked);
+    if (c == quote || c == U'\\') {
+      out += U'\\' | mark;
+      out += marked;
+    } else if (c == U'\n' || c == U'\r' || c == U'\t') {
+      append_ascii(out, c == U'\n' ? "\\n" : c == U'\r' ? "\\r" : "\\t", mark);
+    } else if (is_printable(c)) {
+      out += marked;
+    } else if (c < 0x100) {
+      append_ascii(out, fmt::format("\\x{:02x}", static_cast<std::uint32_t>(c)), mark);
+    } else if (c < 0x10000) {
+      append_ascii(out, fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c)), mark);
+    } else {
+      append_ascii(out, fmt::format("\\U{:08x}", static_cast<std::uint32_t>(c)), mark);
+    }
+  }
+  out += quote;
+  return out;
+}
+
+void append_json(Text& out, TextView text, bool ensure_ascii) {
+  out += U'"';
+  for (char32_t marked : text) {
+    const char32_t c = plain(marked), mark = user_bit(marked);
+    auto escape = [&](std::uint32_t unit) {
+      append_ascii(out, fmt::format("\\u{:04x}", unit), mark);
+    };
+    switch (c) {
+      case U'"':
+        append_ascii(out, "\\\"", mark);
+        break;
+      case U'\\':
+        append_ascii(out, "\\\\", mark);
+        break;
+      case U'\n':
+        append_ascii(out, "\\n", mark);
+        break;
+      case U'\r':
+        append_ascii(out, "\\r", mark);
+        break;
+      case U'\t':
+        append_ascii(out, "\\t", mark);
+        break;
+      case U'\b':
+        append_ascii(out, "\\b", mark);
+        break;
+      case U'\f':
+        append_ascii(out, "\\f", mark);
+        break;
+      default:
+        if (c < 0x20 || (ensure_ascii && c > 0x7E && c < 0x10000)) {
+          escape(static_cast<std::uint32_t>(c));
+        } else if (ensure_ascii && c >= 0x10000) {
+          escape(0xD800 + ((static_cast<std::uint32_t>(c) - 0x10000) >> 10));
+          escape(0xDC00 + ((static_cast<std::uint32_t>(c) - 0x10000) & 0x3FF));
+        } else {
+          out += marked;
+        }
+    }
+  }
+  out += U'"';
+}
+
+}  // namespace stretto::jinja
