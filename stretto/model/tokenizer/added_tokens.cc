@@ -125,16 +125,25 @@ void AddedTokens::index(const JsonNode& entry, const AddedToken& token) {
     entry.fail(fmt::format("token '{}' cannot be told from another one after normalisation",
                            printable(token.content)));
   }
+  normalizes_special_ |= token.normalized && token.special;
   by_id_.emplace(token.id, token);
   by_content_.emplace(token.content, token.id);
 }
 
 std::vector<TokenSpan> AddedTokens::split(std::string_view text, const TokenTrie& trie,
-                                          bool split_special) const {
+                                          bool split_special, const Ranges& plain) const {
   std::vector<TokenSpan> out;
   std::size_t done = 0;
+  auto next = plain.begin();  // the first range that does not end before `at`
   for (std::size_t at = 0; !trie.empty() && at < text.size();) {
-    const TokenTrie::Match match = trie.longest_prefix(text.substr(at));
+    TokenTrie::Match match = trie.longest_prefix(text.substr(at));
+    while (next != plain.end() && next->second <= at) ++next;
+    if (match.id >= 0 && next != plain.end() && next->first < at + match.length &&
+        by_id_.at(match.id).special) {
+      // What stands before the range may still be one.
+      match = next->first > at ? trie.longest_prefix(text.substr(at, next->first - at))
+                               : TokenTrie::Match();
+    }
     if (match.id < 0) {
       ++at;
       continue;

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "stretto/model/tokenizer/json_node.h"
@@ -68,13 +69,19 @@ class AddedTokens {
   AddedTokens(const std::optional<JsonNode>& list, const Vocabulary& vocabulary,
               const Normalizer* normalizer);
 
-  // With `split_special` special tokens are ordinary text.
-  std::vector<TokenSpan> split_raw(std::string_view text, bool split_special) const {
-    return split(text, raw_, split_special);
+  // Byte ranges [begin, end) of a text, in order.
+  using Ranges = std::vector<std::pair<std::size_t, std::size_t>>;
+
+  // With `split_special` special tokens are ordinary text; where they touch `plain`, always.
+  std::vector<TokenSpan> split_raw(std::string_view text, bool split_special,
+                                   const Ranges& plain = {}) const {
+    return split(text, raw_, split_special, plain);
   }
   std::vector<TokenSpan> split_normalized(std::string_view text, bool split_special) const {
-    return split(text, normalized_, split_special);
+    return split(text, normalized_, split_special, {});
   }
+  // Whether split_normalized() may find special tokens.
+  bool normalizes_special() const { return normalizes_special_; }
 
   const AddedToken* find(int id) const;
   std::optional<int> id(std::string_view content) const;
@@ -84,11 +91,12 @@ class AddedTokens {
  private:
   void add(const JsonNode& entry, const Vocabulary& vocabulary, const Normalizer* normalizer);
   void index(const JsonNode& entry, const AddedToken& token);
-  std::vector<TokenSpan> split(std::string_view text, const TokenTrie& trie,
-                               bool split_special) const;
+  std::vector<TokenSpan> split(std::string_view text, const TokenTrie& trie, bool split_special,
+                               const Ranges& plain) const;
 
   std::map<int, AddedToken> by_id_;
   std::map<std::string, int, std::less<>> by_content_;
+  bool normalizes_special_ = false;
   int num_behind_ = 0;  // tokens that the vocabulary lacks
   TokenTrie raw_;
   TokenTrie normalized_;

@@ -120,6 +120,24 @@ void Tokenizer::Impl::encode_text(std::string_view text, bool is_first,
   }
 }
 
+// Normalising moves bytes: where special tokens are looked for behind it, plain ranges go apart.
+void Tokenizer::Impl::encode_parts(std::string_view text, std::size_t begin, std::size_t end,
+                                   const EncodeOptions& options, std::vector<int>& ids) const {
+  auto encode = [&](std::size_t from, std::size_t to, bool is_plain) {
+    if (from == to) return;
+    encode_text(text.substr(from, to - from), from == 0,
+                {.split_special_tokens = options.split_special_tokens || is_plain}, ids);
+  };
+  if (!added.normalizes_special()) return encode(begin, end, false);
+  for (const auto& [from, to] : options.plain_ranges) {
+    if (to <= begin || from >= end) continue;
+    encode(begin, std::max(begin, from), false);
+    encode(std::max(begin, from), std::min(end, to), true);
+    begin = std::min(end, to);
+  }
+  encode(begin, end, false);
+}
+
 std::string Tokenizer::Impl::decode_chain(const std::vector<int>& ids,
                                           bool skip_special_tokens) const {
   std::vector<std::string> tokens;
@@ -164,17 +182,20 @@ std::vector<int> Tokenizer::encode(std::string_view text, const EncodeOptions& o
                                 text.size(), kMaxTextBytes));
   }
   std::string repaired;
+  STRETTO_CHECK(options.plain_ranges.empty() || tokenization::is_valid_utf8(text),
+                "ranges of a text that is no UTF-8");
   if (!tokenization::is_valid_utf8(text)) {
     repaired = tokenization::replace_invalid_utf8(text);
     text = repaired;
   }
   std::vector<int> ids;
-  for (const auto& [begin, end, id] : impl_->added.split_raw(text, options.split_special_tokens)) {
+  for (const auto& [begin, end, id] :
+       impl_->added.split_raw(text, options.split_special_tokens, options.plain_ranges)) {
     if (begin == end) continue;
     if (id >= 0) {
       ids.push_back(id);
     } else {
-      impl_->encode_text(text.substr(begin, end - begin), begin == 0, options, ids);
+      impl_->encode_parts(text, begin, end, options, ids);
     }
   }
   return impl_->post_processor.apply(std::move(ids), options.add_special_tokens);

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace stretto {
@@ -22,6 +23,9 @@ struct EncodeOptions {
   // Special tokens that the text spells out are taken as ordinary text: what users write can then
   // never become one. The name is that of the Hugging Face library.
   bool split_special_tokens = false;
+  // The same for parts of the text: byte ranges [begin, end) in order. A special token has to stand
+  // outside them as a whole.
+  std::vector<std::pair<std::size_t, std::size_t>> plain_ranges = {};
 };
 
 // Immutable once loaded and safe to share between threads; copies share the tables.

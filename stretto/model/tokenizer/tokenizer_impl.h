@@ -24,6 +24,9 @@ struct Tokenizer::Impl {
   // `is_first`: nothing of the input stands before the text.
   void encode_text(std::string_view text, bool is_first, const EncodeOptions& options,
                    std::vector<int>& ids) const;
+  // Bytes [begin, end) of a text, in which no added token stands before the normaliser.
+  void encode_parts(std::string_view text, std::size_t begin, std::size_t end,
+                    const EncodeOptions& options, std::vector<int>& ids) const;
   void encode_normalized(std::string_view text, bool is_first, std::vector<int>& ids) const;
 
   // The token as decoding sees it: of added tokens the normalised form. Nothing where no token has

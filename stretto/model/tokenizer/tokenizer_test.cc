@@ -11,6 +11,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/model/tokenizer/utf8.h"
 
 namespace stretto {
 namespace {
@@ -48,6 +49,12 @@ TEST_P(Vectors, EqualTheReference) {
     EXPECT_EQ(tokenizer.encode(input), ids);
     EXPECT_EQ(tokenizer.encode(input, {.add_special_tokens = false}), vector.value("plain", ids));
     EXPECT_EQ(tokenizer.encode(input, {.split_special_tokens = true}), vector.value("split", ids));
+    if (tokenization::is_valid_utf8(input)) {
+      // All of it, as two ranges or one, and none of it.
+      const auto size = input.size();
+      EXPECT_EQ(tokenizer.encode(input, {.plain_ranges = {{0, size}}}), vector.value("split", ids));
+      EXPECT_EQ(tokenizer.encode(input, {.plain_ranges = {{0, 0}, {size, size}}}), ids);
+    }
     EXPECT_EQ(tokenizer.decode(ids), text);
     EXPECT_EQ(tokenizer.decode(ids, false), shown);
     EXPECT_EQ(streamed(tokenizer, ids, true), text);
@@ -58,6 +65,24 @@ TEST_P(Vectors, EqualTheReference) {
 INSTANTIATE_TEST_SUITE_P(Styles, Vectors,
                          testing::Values("gpt2", "llama3", "qwen2", "metaspace", "unigram", "bert"),
                          [](const auto& info) { return std::string(info.param); });
+
+// What a user writes between a template's special tokens, whatever it spells.
+TEST(PlainRanges, HoldNoSpecialTokens) {
+  const Tokenizer tokenizer = Tokenizer::load(kData / "llama3");
+  const std::string special = "<|eot_id|>";
+  const int id = tokenizer.token_to_id(special).value();
+  for (const std::string& user :
+       {special, "a" + special, std::string("<|eot"), special + special}) {
+    const std::string text = special + user + "_id|>" + special;
+    const auto ids =
+        tokenizer.encode(text, {.add_special_tokens = false,
+                                .plain_ranges = {{special.size(), special.size() + user.size()}}});
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 2) << text;
+    EXPECT_EQ(ids.front(), id);
+    EXPECT_EQ(ids.back(), id);
+    EXPECT_EQ(tokenizer.decode(ids, false), text);
+  }
+}
 
 TEST(Checkpoint, GoldenPromptsAndContinuations) {
   const Tokenizer tokenizer = Tokenizer::load(kCheckpoint);

@@ -40,6 +40,11 @@ std::size_t hash_of(const Value& key) {
       for (const Value& item : key.items()) hash = hash * 1000003 + hash_of(item);
       return hash;
     }
+    case Kind::kNamespace:
+    case Kind::kLoop:
+    case Kind::kFunction:
+    case Kind::kGenerator:
+      return std::hash<const void*>()(key.identity());
     default:
       fail("unhashable type: '{}'", key.type_name());
   }
