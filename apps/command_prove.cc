@@ -22,7 +22,7 @@
 namespace stretto {
 namespace {
 
-constexpr int kExitNotComplete = 5;  // docs/errors.md
+constexpr int kExitNotComplete = 5;  // docs/guide/errors.md
 
 struct ProveOptions {
   std::string source, ranks = "1..8", dtype, target = "cpu";

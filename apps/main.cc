@@ -87,9 +87,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.failure_message(usage_error);
   app.footer(
-      "Environment: STRETTO_TIMEOUT_MS, STRETTO_CACHE_DIR, STRETTO_LOG (docs/errors.md), and the\n"
-      "twins of options in parentheses. What one call is about (program, prompt, file, shape,\n"
-      "output) has no twin: inherited silently, it would answer another question.");
+      "Environment: STRETTO_TIMEOUT_MS, STRETTO_CACHE_DIR, STRETTO_LOG (docs/guide/errors.md),\n"
+      "and the twins of options in parentheses. What one call is about (program, prompt, file,\n"
+      "shape, output) has no twin: inherited silently, it would answer another question.");
   stretto::add_generate_command(app);
   stretto::add_serve_command(app);
   stretto::add_score_command(app);

@@ -15,11 +15,11 @@ STRETTO_PACKAGES=(
   libonig-dev            # regular expressions of tokenizers, the library Hugging Face uses
   libutf8proc-dev        # Unicode normalisation of tokenizers
   libboost-dev           # Beast and Asio: HTTP of the server
-  libboost-context-dev   # threads of the simulated GPU (docs/simulated_gpu.md)
+  libboost-context-dev   # threads of the simulated GPU (docs/internals/simulated_gpus.md)
 )
 STRETTO_CHECK_PACKAGES=(
   clang libclang-rt-14-dev  # libFuzzer targets
-  curl                      # what docs/serving.md asks a server with
+  curl                      # what docs/guide/serving.md asks a server with
   python3                   # tools/lint
   python3-venv python3-dev  # the environment of the Python package's tests, and what extensions are compiled with
 )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps of runs what the tables of docs/performance.md and its pages are made of, in bench/results: KIND.jsonl, or
+"""Keeps of runs what the tables of docs/performance are made of, in bench/results: KIND.jsonl, or
 KIND-xN.jsonl of N GPUs, has a row a line, with its samples and the run, date, commit, cards, command and libraries that
 it is of. Rows that no table reads any more are left out; bench/gpu/tables.py writes the tables then.
 

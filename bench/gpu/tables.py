@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/performance.md and docs/performance/*.md from the rows that keep.py keeps in bench/results,
+"""Writes the tables of README.md and docs/performance/*.md from the rows that keep.py keeps in bench/results,
 between the lines '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is one of
 MAKERS below, with -xN where a table is of N GPUs. A folder of --results may hold files of runs as benchmarks write
 them, gpu-KIND[-xN]-DATE[-PART].json, as well.
@@ -22,13 +22,13 @@ import use_tables as use
 from decode_tables import decode_launches_table, decode_table
 from lot_tables import lot_table
 from results import Error, ROOT, Results
-from scoreboard import scoreboard_table
+from scoreboard import front_table, scoreboard_table
 
 TABLE = re.compile(r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.S)
 
 # name: (results, number of GPUs) -> text
 MAKERS = {
-    "scoreboard": scoreboard_table,
+    "front": front_table, "scoreboard": scoreboard_table,
     "gemm": kernels.gemm_table, "gemm-tp2": lambda results, n: kernels.gemm_table(results, n, "gemm-tp2"),
     "fp8": kernels.fp8_table, "fp8-pair": kernels.fp8_pair_table, "loops": kernels.loops_table,
     "loops-held-out": lambda results, n: kernels.loops_table(results, n, held_out=True),
@@ -74,7 +74,7 @@ def rewrite(document: str, results: Results) -> tuple:
 
 
 def pages() -> list:
-    return [ROOT / "docs" / "performance.md", *sorted((ROOT / "docs" / "performance").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs" / "performance").glob("*.md"))]
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""docs/pytorch.md says what works: its Python blocks run in order on two ranks, and its commands start ranks."""
+"""docs/guide/python.md says what works: its Python blocks run in order on two ranks, and its commands start ranks."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from conftest import ROOT
 from test_processes import finish, start
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-PAGE = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```([^\n]*)\n(.*?)^```$", PAGE, re.S | re.M)  # (kind, text)
 COMMANDS = [line for kind, text in BLOCKS if kind == "sh ranks" for line in text.splitlines()]
 

@@ -1,4 +1,4 @@
-"""The recipe of docs/pytorch.md on a Hugging Face Llama: logits and gradients are those of the whole
+"""The recipe of docs/guide/python.md on a Hugging Face Llama: logits and gradients are those of the whole
 model."""
 
 import copy
@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 
 def recipe(root):
-    text = (root / "docs" / "pytorch.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python torch\n(.*?)```", text, re.S)
     names = {"stretto": stretto}
     exec(next(code for code in blocks if "def split_over_ranks" in code), names)

@@ -1,4 +1,4 @@
-"""docs/pytorch.md lists what is not here: each thing is absent, or refused in the words of the list, and
+"""docs/guide/python.md lists what is not here: each thing is absent, or refused in the words of the list, and
 nothing of torch.distributed is left out."""
 
 import re
@@ -15,7 +15,7 @@ try:
 except ImportError:
     torch = None
 
-PAGE = (ROOT / "docs" / "pytorch.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
 LIST = PAGE.split("## What is not here\n")[1].split("\n## ")[0]
 ROWS = [line.split(" | ") for line in LIST.splitlines() if line.startswith("| `")]
 X = np.ones((4, 4), np.float32)

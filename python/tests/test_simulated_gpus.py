@@ -1,5 +1,5 @@
 """Launches on GPUs by processes that do not wait for each other, on simulated ones
-(docs/simulated_gpu.md), which take NumPy arrays for theirs: calls that a rank refuses, and little
+(docs/internals/simulated_gpus.md), which take NumPy arrays for theirs: calls that a rank refuses, and little
 room for what calls keep."""
 
 import os

@@ -1,5 +1,5 @@
-// Every environment variable that the libraries read, in one place (docs/errors.md lists them for
-// users).
+// Every environment variable that the libraries read, in one place (docs/guide/errors.md lists them
+// for users).
 #pragma once
 
 #include <chrono>

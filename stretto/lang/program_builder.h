@@ -1,6 +1,6 @@
 // The embedded tile language. Calls record IR; nothing runs. A program is written once, for every
 // rank: p.rank() is a variable. Words are TileLink's (arXiv 2503.20313) and OpenSHMEM's;
-// docs/language.md is the tour.
+// docs/guide/language.md is the tour.
 //
 // Index is an integer expression (stretto/ir/expr.h), Value a tile register (stretto/lang/value.h),
 // Slice a 2-D box of a tensor on some rank. Every call keeps the caller's source line for

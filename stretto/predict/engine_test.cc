@@ -417,7 +417,8 @@ TEST(Engine, FasterPartsNeverMakeItSlower) {
       double* rate = rates[random() % std::size(rates)];
       double kept = *rate;
       *rate *= more(random);
-      // Sharing in proportion lets what one load gains delay another a little (docs/prediction.md).
+      // Sharing in proportion lets what one load gains delay another a little
+      // (docs/concepts/prediction.md).
       EXPECT_LE(predict(program, m).time_ms, p.time_ms * 1.02) << program.name;
       *rate = kept;
     }

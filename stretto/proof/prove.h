@@ -4,7 +4,7 @@
 //
 // Exhaustive over ranks, workers, tiles and schedules for given extents; launches of different
 // sizes follow each other as launch_orders.h says; tables are taken as sample.h and expand.h say.
-// What was not shown is part of the result (verdict.h). docs/proof.md explains the rest.
+// What was not shown is part of the result (verdict.h). docs/concepts/proof.md explains the rest.
 #pragma once
 
 #include <string>

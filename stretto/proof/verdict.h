@@ -1,5 +1,5 @@
 // What the proof says of a program in one word, and what a proof that is not complete has not
-// shown. Made by prove.cc; kept by proof_cache.h; docs/proof.md explains the words.
+// shown. Made by prove.cc; kept by proof_cache.h; docs/concepts/proof.md explains the words.
 #pragma once
 
 #include <cstdint>

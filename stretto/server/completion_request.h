@@ -1,5 +1,6 @@
 // POST /v1/completions as it was asked, every field checked. Fields of the OpenAI API and those
-// that vLLM adds, under its names; docs/serving.md lists which are honoured, refused and ignored.
+// that vLLM adds, under its names; docs/guide/serving.md lists which are honoured, refused and
+// ignored.
 #pragma once
 
 #include <cstdint>

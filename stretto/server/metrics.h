@@ -1,5 +1,5 @@
 // Counters, gauges and histograms of the server in Prometheus' text form, under vLLM's names, which
-// dashboards and load generators read. docs/serving.md lists them.
+// dashboards and load generators read. docs/guide/serving.md lists them.
 #pragma once
 
 #include <array>

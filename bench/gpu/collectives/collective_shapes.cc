@@ -113,7 +113,7 @@ NormDesc norm_desc(const CollectiveShape& s) {
 std::vector<CollectiveCandidate> collective_candidates(const CollectiveShape& s, bool quick) {
   if (s.kind == CollectiveKind::kAllReduceNorm) return of_norm(s);
   bool two_roles = s.kind == CollectiveKind::kAllReduce && s.all_reduce == AllReduceKind::kTwoShot;
-  // Copy engines that fetch do not get on in graphs of several launches (docs/status.md).
+  // Copy engines that fetch do not get on in graphs of several launches (docs/internals/gpus.md).
   constexpr bool kCopies = false;
   CollectiveDesc rows = s.desc;
   if (s.kind == CollectiveKind::kAllToAll) rows.m *= s.desc.world_size;

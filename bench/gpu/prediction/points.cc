@@ -66,7 +66,7 @@ const std::vector<Family>& families(bool one_rank) {
 }
 
 // Copy engines that fetch hang in graphs of several launches, which is how points are measured
-// (docs/status.md).
+// (docs/internals/gpus.md).
 bool engines_fetch(const std::string& op, const std::string& config) {
   bool gathers = op == "all_gather" || op == "all_reduce_two_shot";
   return config.find("gather=pull") != std::string::npos ||

@@ -183,7 +183,7 @@ TEST(GpuCases, LaunchesThatStartEarlySeeWhatTheOneBeforeWrites) {
   EXPECT_EQ(result.found, "");
   EXPECT_TRUE(result.starts_early);
   options.kernel.constants = {"a"};
-  constexpr int kMostRuns = 20;  // where it comes early enough by lot (docs/simulated_gpu.md)
+  constexpr int kMostRuns = 20;  // by lot: docs/internals/simulated_gpus.md
   int runs = 0;
   for (std::string found; found.empty() && ++runs <= kMostRuns; ++options.seed) {
     found = run_gpu_cases(world, cases, options).found;

@@ -25,8 +25,8 @@ inline int gpu_workers(std::int64_t tiles, int most = kGpuSms) {
 
 // Threads, `most` at most, among which a row of `cols` elements is dealt out in runs of 8 without
 // any left over: loads of the others are guarded and come one by one, and stores of one run a
-// thread have all of a link, of more a quarter (docs/prediction.md). 0, which is the resource's own
-// number, where no whole warps do that.
+// thread have all of a link, of more a quarter (docs/concepts/prediction.md). 0, which is the
+// resource's own number, where no whole warps do that.
 inline int row_threads(std::int64_t cols, std::int64_t most = 1024) {
   constexpr std::int64_t kRun = 8, kWarp = 32, kFewest = 128;
   if (cols % kRun != 0) return 0;
