@@ -1,6 +1,6 @@
 // A chat template: Jinja as Python's jinja2 has it where transformers sets it up, byte for byte,
-// for the part of the language that templates of chat models use (docs/guide/chat_templates.md). Files
-// are hostile until parsed, and so is what they do: steps, text and depth are bounded.
+// for the part of the language that templates of chat models use (docs/guide/chat_templates.md).
+// Files are hostile until parsed, and so is what they do: steps, text and depth are bounded.
 #pragma once
 
 #include <memory>
