@@ -20,6 +20,8 @@ class JsonFields {
 
   const std::string& where() const { return where_; }
   bool has(const char* field) const { return find(field) != nullptr; }
+  // Also where it is null, which some files tell from absence.
+  bool names(const char* field) const { return object_.contains(field); }
   // nullptr when absent or null.
   const Json* find(const char* field) const;
 

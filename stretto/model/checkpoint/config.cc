@@ -27,7 +27,9 @@ constexpr std::array<FamilyTraits, 6> kFamilies = {{
      .window = WindowRule::kNone,
      .moe = false,
      .default_head_dim = 0,
-     .default_rope_theta = 1e4},
+     .default_rope_theta = 1e4,
+     .default_max_positions = 2048,
+     .default_rms_norm_eps = 1e-6},
     {.family = Family::kMistral,
      .model_type = "mistral",
      .architecture = "MistralForCausalLM",
@@ -38,7 +40,11 @@ constexpr std::array<FamilyTraits, 6> kFamilies = {{
      .window = WindowRule::kAllLayers,
      .moe = false,
      .default_head_dim = 0,
-     .default_rope_theta = 1e4},
+     .default_rope_theta = 1e4,
+     .default_kv_heads = 8,
+     .default_max_positions = 131072,
+     .default_window = 4096,
+     .default_rms_norm_eps = 1e-6},
     {.family = Family::kQwen2,
      .model_type = "qwen2",
      .architecture = "Qwen2ForCausalLM",
@@ -49,7 +55,11 @@ constexpr std::array<FamilyTraits, 6> kFamilies = {{
      .window = WindowRule::kUpperIfAsked,
      .moe = false,
      .default_head_dim = 0,
-     .default_rope_theta = 1e4},
+     .default_rope_theta = 1e4,
+     .default_kv_heads = 32,
+     .default_max_positions = 32768,
+     .default_window = 4096,
+     .default_rms_norm_eps = 1e-6},
     {.family = Family::kQwen3,
      .model_type = "qwen3",
      .architecture = "Qwen3ForCausalLM",
@@ -60,7 +70,11 @@ constexpr std::array<FamilyTraits, 6> kFamilies = {{
      .window = WindowRule::kUpperIfAsked,
      .moe = false,
      .default_head_dim = 128,
-     .default_rope_theta = 1e4},
+     .default_rope_theta = 1e4,
+     .default_kv_heads = 32,
+     .default_max_positions = 32768,
+     .default_window = 4096,
+     .default_rms_norm_eps = 1e-6},
     {.family = Family::kMixtral,
      .model_type = "mixtral",
      .architecture = "MixtralForCausalLM",
@@ -71,7 +85,10 @@ constexpr std::array<FamilyTraits, 6> kFamilies = {{
      .window = WindowRule::kAllLayers,
      .moe = true,
      .default_head_dim = 0,
-     .default_rope_theta = 1e6},
+     .default_rope_theta = 1e6,
+     .default_kv_heads = 8,
+     .default_max_positions = 131072,
+     .default_rms_norm_eps = 1e-5},
     {.family = Family::kQwen3Moe,
      .model_type = "qwen3_moe",
      .architecture = "Qwen3MoeForCausalLM",
@@ -82,16 +99,30 @@ constexpr std::array<FamilyTraits, 6> kFamilies = {{
      .window = WindowRule::kAllIfAsked,
      .moe = true,
      .default_head_dim = 0,
-     .default_rope_theta = 1e4},
+     .default_rope_theta = 1e4,
+     .default_kv_heads = 4,
+     .default_max_positions = 32768,
+     .default_window = 4096,
+     .default_rms_norm_eps = 1e-6},
 }};
+
+bool same_but_for_case(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
 
 // model_type decides; architectures, where given, must agree with it or stand in for it.
 const FamilyTraits& find_family(const JsonFields& fields) {
   std::optional<std::string> type = fields.optional_text("model_type");
   auto architectures = fields.optional_texts("architectures", 16);
   for (const FamilyTraits& traits : kFamilies) {
-    bool listed = architectures && std::find(architectures->begin(), architectures->end(),
-                                             traits.architecture) != architectures->end();
+    // Some files spell the same class LLaMAForCausalLM.
+    bool listed =
+        architectures && std::any_of(architectures->begin(), architectures->end(),
+                                     [&](const std::string& architecture) {
+                                       return same_but_for_case(architecture, traits.architecture);
+                                     });
     if (type ? *type != traits.model_type : !listed) continue;
     if (type && architectures && !architectures->empty() && !listed) {
       fields.fail("architectures", fmt::format("'{}' does not fit model_type '{}', need '{}'",
@@ -127,8 +158,11 @@ bool has_window(const FamilyTraits& traits, const JsonFields& fields) {
 }
 
 void read_windows(const JsonFields& fields, ModelConfig& config) {
-  std::int64_t window = fields.optional_integer("sliding_window", 1, kMaxPositions).value_or(0);
-  if (!has_window(*config.traits, fields)) window = 0;
+  std::int64_t window = 0;
+  if (has_window(*config.traits, fields)) {
+    window = fields.optional_integer("sliding_window", 1, kMaxPositions).value_or(0);
+    if (!fields.names("sliding_window")) window = config.traits->default_window;
+  }
   std::int64_t first = 0;
   if (config.traits->window == WindowRule::kUpperIfAsked) {
     first = fields.optional_integer("max_window_layers", 0, kMaxLayers).value_or(28);
@@ -160,6 +194,9 @@ void read_attention_sizes(const JsonFields& fields, ModelConfig& config) {
   config.num_heads = fields.integer("num_attention_heads", 1, kMaxHeads);
   config.num_kv_heads =
       fields.optional_integer("num_key_value_heads", 1, kMaxHeads).value_or(config.num_heads);
+  if (!fields.names("num_key_value_heads") && config.traits->default_kv_heads > 0) {
+    config.num_kv_heads = config.traits->default_kv_heads;
+  }
   if (config.num_heads % config.num_kv_heads != 0) {
     fields.fail("num_key_value_heads", fmt::format("{} does not divide num_attention_heads {}",
                                                    config.num_kv_heads, config.num_heads));
@@ -243,9 +280,10 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   config.intermediate_size = fields.integer("intermediate_size", 1, kMaxWidth);
   config.layers.resize(
       static_cast<std::size_t>(fields.integer("num_hidden_layers", 1, kMaxLayers)));
-  config.max_positions =
-      fields.optional_integer("max_position_embeddings", 1, kMaxPositions).value_or(2048);
-  config.rms_norm_eps = fields.optional_number("rms_norm_eps", 0, 1).value_or(1e-6);
+  config.max_positions = fields.optional_integer("max_position_embeddings", 1, kMaxPositions)
+                             .value_or(config.traits->default_max_positions);
+  config.rms_norm_eps =
+      fields.optional_number("rms_norm_eps", 0, 1).value_or(config.traits->default_rms_norm_eps);
   read_attention_sizes(fields, config);
   config.rope = read_rope(fields, *config.traits, config.max_positions, config.warnings);
   read_windows(fields, config);

@@ -44,6 +44,12 @@ struct FamilyTraits {
   bool moe;
   std::int64_t default_head_dim;  // 0: hidden_size / num_attention_heads
   double default_rope_theta;
+  // What an absent field means, as in transformers. A field that is null means none: as many
+  // key-value heads as heads, no window.
+  std::int64_t default_kv_heads = 0;  // 0: as many as heads
+  std::int64_t default_max_positions;
+  std::int64_t default_window = 0;  // where the family's rule has one in force
+  double default_rms_norm_eps;
 };
 
 struct RopeConfig {

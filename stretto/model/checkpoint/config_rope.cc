@@ -16,6 +16,20 @@ std::string path_of(const JsonFields& fields, const char* field) {
   return fmt::format("{}: {}", fields.where(), field);
 }
 
+constexpr std::pair<RopeConfig::Type, const char*> kTypes[] = {
+    {RopeConfig::Type::kDefault, "default"},
+    {RopeConfig::Type::kLinear, "linear"},
+    {RopeConfig::Type::kDynamic, "dynamic"},
+    {RopeConfig::Type::kYarn, "yarn"},
+    {RopeConfig::Type::kLlama3, "llama3"}};
+
+const char* type_name(RopeConfig::Type type) {
+  for (auto [known, name] : kTypes) {
+    if (type == known) return name;
+  }
+  throw InternalError("type_name: bad rope type");
+}
+
 RopeConfig::Type rope_type(const JsonFields& fields, Warnings& warnings) {
   const char* field = fields.has("rope_type") ? "rope_type" : "type";
   std::string type =
@@ -23,11 +37,9 @@ RopeConfig::Type rope_type(const JsonFields& fields, Warnings& warnings) {
                            {path_of(fields, "type"), fields.optional_text("type")}},
                           warnings)
           .value_or("default");
-  if (type == "default") return RopeConfig::Type::kDefault;
-  if (type == "linear") return RopeConfig::Type::kLinear;
-  if (type == "dynamic") return RopeConfig::Type::kDynamic;
-  if (type == "yarn") return RopeConfig::Type::kYarn;
-  if (type == "llama3") return RopeConfig::Type::kLlama3;
+  for (auto [known, name] : kTypes) {
+    if (type == name) return known;
+  }
   fields.fail(field,
               fmt::format("'{}' is not supported; supported: default, linear, dynamic, yarn, "
                           "llama3",
@@ -87,6 +99,34 @@ void read_yarn(const JsonFields& config, const JsonFields& rope, std::int64_t ma
   out.attention_factor = yarn_attention_factor(rope, out.factor);
   out.original_max_position_embeddings =
       original_positions(config, rope, warnings).value_or(max_positions);
+}
+
+// A field that the type knows nothing of is a typo, or meant for another type.
+void tell_unused_fields(const Json& object, const JsonFields& fields, RopeConfig::Type type,
+                        Warnings& warnings) {
+  using Type = RopeConfig::Type;
+  const auto used = [&](std::string_view key) {
+    for (std::string_view known : {"rope_type", "type", "rope_theta", "partial_rotary_factor"}) {
+      if (key == known) return true;
+    }
+    if (type == Type::kDefault) return false;
+    if (key == "factor") return true;
+    if (type == Type::kLinear) return false;
+    if (key == "original_max_position_embeddings") return true;
+    if (type == Type::kLlama3) return key == "low_freq_factor" || key == "high_freq_factor";
+    if (type == Type::kDynamic) return false;
+    for (std::string_view known :
+         {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"}) {
+      if (key == known) return true;
+    }
+    return false;
+  };
+  for (const auto& [key, value] : object.items()) {
+    if (used(key) || value.is_null()) continue;
+    warnings.push_back(fmt::format("{}: '{}' is {}, which rope type {} does not use",
+                                   fields.where(), printable(key), quote_json(value),
+                                   type_name(type)));
+  }
 }
 
 void refuse_partial_rotary(const JsonFields& fields) {
@@ -193,6 +233,7 @@ RopeConfig read_rope(const JsonFields& config, const FamilyTraits& traits,
   }
   refuse_partial_rotary(fields);
   rope.type = rope_type(fields, warnings);
+  tell_unused_fields(*config.find(objects.field), fields, rope.type, warnings);
   if (rope.type != RopeConfig::Type::kDefault) rope.factor = fields.number("factor", 1e-3, 1e6);
   if (rope.type == RopeConfig::Type::kLlama3) read_llama3(config, fields, rope, warnings);
   if (rope.type == RopeConfig::Type::kYarn) {

@@ -61,7 +61,6 @@ TEST(Config, FamiliesDifferInTheirTraits) {
   ModelConfig mistral = parse(with("mistral", {{"sliding_window", 4}, {"attention_bias", true}}));
   EXPECT_FALSE(mistral.qkv_bias || mistral.out_bias || mistral.mlp_bias);
   EXPECT_EQ(windows(mistral), (List{4, 4, 4}));
-  EXPECT_EQ(windows(parse(with("mistral", {{"sliding_window", nullptr}}))), (List{0, 0, 0}));
   ModelConfig qwen2 = parse(base_config("qwen2"));
   EXPECT_TRUE(qwen2.qkv_bias);
   EXPECT_FALSE(qwen2.out_bias || qwen2.mlp_bias || qwen2.traits->qk_norm);
