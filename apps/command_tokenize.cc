@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "apps/commands.h"
+#include "apps/model_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
@@ -72,6 +73,7 @@ std::string standard_input() {
 
 void tokenize(const TokenizeOptions& options) {
   Tokenizer tokenizer = Tokenizer::load(options.model);
+  print_warnings(tokenizer.warnings());
   const std::string input = standard_input();
   nlohmann::json out;
   if (options.decode) {

@@ -8,6 +8,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/printable.h"
 #include "stretto/engine/host_memory.h"
 #include "stretto/engine/text_stream.h"
 #include "stretto/engine/token_loop.h"
@@ -167,6 +168,26 @@ void compare_special_tokens(ModelFiles& files) {
                            });
 }
 
+// Tokens added to a tokenizer whose model did not grow with it. Texts without them are none the
+// worse; check_tokens refuses the others.
+void compare_vocabularies(ModelFiles& files) {
+  if (files.tokenizer.id_limit() <= files.config.vocab_size) return;
+  files.warnings.push_back(
+      fmt::format("{}: vocab_size is {}, but {} has ids up to {}; texts with tokens beyond the "
+                  "vocabulary are refused",
+                  files.config.where, files.config.vocab_size,
+                  (files.directory / "tokenizer.json").string(), files.tokenizer.id_limit() - 1));
+}
+
+void check_tokens(std::span<const int> ids, const ModelFiles& files) {
+  for (int id : ids) {
+    if (id >= 0 && id < files.config.vocab_size) continue;
+    const std::string token = files.tokenizer.id_to_token(id).value_or("");
+    throw UserError(fmt::format("token {} ('{}') is outside the vocabulary of {} ({}: vocab_size)",
+                                id, printable(token), files.config.vocab_size, files.config.where));
+  }
+}
+
 }  // namespace
 
 ModelFiles::ModelFiles(const std::filesystem::path& path, LoadFormat format)
@@ -176,12 +197,10 @@ ModelFiles::ModelFiles(const std::filesystem::path& path, LoadFormat format)
       tokenizer(Tokenizer::load(directory)),
       checkpoint(format == LoadFormat::kDummy ? dummy_checkpoint(config) : Checkpoint(directory)) {
   config.settle_with(checkpoint);
-  if (tokenizer.id_limit() > config.vocab_size) {
-    throw UserError(fmt::format("{}: vocab_size is {}, the tokenizer has ids up to {}",
-                                config.where, config.vocab_size, tokenizer.id_limit() - 1));
-  }
   compare_special_tokens(*this);
-  for (const Warnings& told : {config.warnings, generation.warnings, checkpoint.warnings()}) {
+  compare_vocabularies(*this);
+  for (const Warnings& told :
+       {config.warnings, generation.warnings, tokenizer.warnings(), checkpoint.warnings()}) {
     warnings.insert(warnings.end(), told.begin(), told.end());
   }
 }
@@ -291,6 +310,7 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
   std::vector<GenerateRequest> checked = requests;
   for (GenerateRequest& r : checked) {
     check(r, context);
+    check_tokens(r.prompt, files_);
     auto prompt = static_cast<std::int64_t>(r.prompt.size());
     r.max_tokens = std::min(r.max_tokens, context - prompt + 1);
     longest = std::max(longest, prompt + r.max_tokens - 1);
@@ -322,7 +342,10 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
 Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
                             const std::function<void(std::size_t)>& progress) {
   std::int64_t longest = 1;
-  for (const auto& d : documents) longest = std::max(longest, static_cast<std::int64_t>(d.size()));
+  for (const auto& d : documents) {
+    check_tokens(d, files_);
+    longest = std::max(longest, static_cast<std::int64_t>(d.size()));
+  }
   if (longest > files_.config.max_positions) {
     throw UserError(fmt::format("a document has {} tokens, the context holds {}", longest,
                                 files_.config.max_positions));

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <set>
 
 #include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
@@ -61,6 +61,11 @@ std::string other_formats(const std::filesystem::path& directory) {
     }
   }
   return names.empty() ? names : fmt::format("; '{}' is not read", names);
+}
+
+bool same_tensor(const TensorView& a, const TensorView& b) {
+  return a.dtype == b.dtype && a.unread_dtype == b.unread_dtype && a.shape == b.shape &&
+         std::equal(a.data, a.data + a.size_bytes, b.data, b.data + b.size_bytes);
 }
 
 // model.safetensors counts, as in transformers; an index beside it that speaks of other files is
@@ -122,6 +127,10 @@ Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(dire
     throw UserError(fmt::format("{}: has neither model.safetensors nor {}{}", directory.string(),
                                 index.filename().string(), other_formats(directory)));
   }
+  if (const auto adapter = directory / "adapter_config.json"; !is_absent(adapter)) {
+    warnings_.push_back(
+        fmt::format("{}: the adapter beside the weights is not applied", adapter.string()));
+  }
 }
 
 Checkpoint::Checkpoint(std::filesystem::path directory, std::unique_ptr<std::byte[]> memory,
@@ -132,12 +141,13 @@ Checkpoint::Checkpoint(std::filesystem::path directory, std::unique_ptr<std::byt
   for (const auto& [name, view] : *views_) tensors_.emplace(name, &view);
 }
 
+// A tensor may be in several shards, as long as it is the same.
 const SafetensorsFile& Checkpoint::open_shard(const std::filesystem::path& path, Holders& holder) {
   const SafetensorsFile& file = files_.emplace_back(path);
   for (const auto& [name, view] : file.tensors()) {
     auto [other, fresh] = holder.emplace(name, &file);
-    if (!fresh) {
-      throw UserError(fmt::format("{}: tensor '{}': is also in {}", file.path().string(),
+    if (!fresh && !same_tensor(view, other->second->tensors().find(name)->second)) {
+      throw UserError(fmt::format("{}: tensor '{}': is also in {}, and differs", path.string(),
                                   printable(name), other->second->path().string()));
     }
   }
@@ -156,29 +166,35 @@ void Checkpoint::open_numbered(const std::vector<std::filesystem::path>& shards)
 
 void Checkpoint::open_shards(const std::filesystem::path& index) {
   auto shard_of = parse_shard_index(read_downloaded_file(index, kMaxIndexBytes), index.string());
-  std::set<std::string> shards;
-  for (const auto& [name, shard] : shard_of) shards.insert(shard);
+  std::map<std::string, const SafetensorsFile*> shards;
+  for (const auto& [name, shard] : shard_of) shards.emplace(shard, nullptr);
   if (shards.size() > kMaxShards) {
     throw UserError(fmt::format("{}: weight_map: {} shards, at most {} are allowed", index.string(),
                                 shards.size(), kMaxShards));
   }
   files_.reserve(shards.size());  // tensors_ points into it
   Holders holder;
-  for (const std::string& shard : shards) {
+  for (auto& [shard, file] : shards) {
     if (is_absent(directory_ / shard)) {
       throw UserError(
           fmt::format("{}: weight_map: shard '{}' is missing", index.string(), printable(shard)));
     }
-    open_shard(directory_ / shard, holder);
+    file = &open_shard(directory_ / shard, holder);
   }
   for (const auto& [name, shard] : shard_of) {
-    auto found = holder.find(name);
-    if (found == holder.end() || found->second->path().filename() != shard) {
+    const TensorMap& tensors = shards.at(shard)->tensors();
+    auto found = tensors.find(name);
+    if (found == tensors.end()) {
       throw UserError(fmt::format("{}: tensor '{}': not there, although {} lists it",
                                   (directory_ / shard).string(), printable(name),
                                   index.filename().string()));
     }
-    tensors_.emplace(name, &found->second->tensors().find(name)->second);
+    tensors_.emplace(name, &found->second);
+  }
+  for (const auto& [name, file] : holder) {
+    if (tensors_.emplace(name, &file->tensors().find(name)->second).second) {
+      unlisted_.insert(name);
+    }
   }
 }
 
@@ -190,6 +206,7 @@ std::vector<std::string> Checkpoint::names() const {
 
 void Checkpoint::drop(std::string_view name) {
   if (auto found = tensors_.find(name); found != tensors_.end()) tensors_.erase(found);
+  if (auto found = unlisted_.find(name); found != unlisted_.end()) unlisted_.erase(found);
 }
 
 void Checkpoint::also_known_as(std::string_view name, const std::string& other) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,7 @@ class Checkpoint {
  public:
   // Maps every shard and checks all of them. UserError naming file and field or tensor when a file
   // is missing or broken, when a shard lacks a tensor that the index promises, or when two shards
-  // hold the same name.
+  // hold different tensors of the same name.
   explicit Checkpoint(const std::filesystem::path& directory);
 
   // Weights made in memory (dummy_checkpoint.h), which the views point into.
@@ -31,6 +32,8 @@ class Checkpoint {
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   std::vector<std::string> names() const;  // sorted
   void drop(std::string_view name);        // a tensor that nothing needs
+  // In a shard, although the index does not list it.
+  bool is_unlisted(std::string_view name) const { return unlisted_.find(name) != unlisted_.end(); }
   // Makes the tensor `name` known under `other`, too.
   void also_known_as(std::string_view name, const std::string& other);
   const Warnings& warnings() const { return warnings_; }
@@ -49,6 +52,7 @@ class Checkpoint {
   std::unique_ptr<std::byte[]> memory_;
   std::unique_ptr<TensorMap> views_;
   std::map<std::string, const TensorView*, std::less<>> tensors_;
+  std::set<std::string, std::less<>> unlisted_;
   Warnings warnings_;
 };
 

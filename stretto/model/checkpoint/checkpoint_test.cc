@@ -78,9 +78,44 @@ TEST_F(Sharded, NameInTwoShards) {
   dir_.write("s2.safetensors",
              safetensors_bytes({{"a", "F32", {1}, "xxxx"}, {"c", "F16", {2}, "cccc"}}));
   index(R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s2.safetensors"})");
-  refuse_checkpoint({"s2.safetensors", "tensor 'a'", "is also in", "s1.safetensors"});
+  refuse_checkpoint({"s2.safetensors", "tensor 'a'", "is also in", "s1.safetensors", "differs"});
+  dir_.write("s2.safetensors",
+             safetensors_bytes({{"a", "I32", {1}, "aaaa"}, {"c", "F16", {2}, "cccc"}}));
+  refuse_checkpoint({"s2.safetensors", "tensor 'a'", "differs"});
   index(R"({"a":"s1.safetensors","c":"s2.safetensors","a":"s2.safetensors"})");
   refuse_checkpoint({"index.json", "duplicate key 'a'"});
+}
+
+// As savers of shared tensors leave them; it does not matter which of the two the index means.
+TEST_F(Sharded, TheSameTensorInTwoShards) {
+  dir_.write("s2.safetensors",
+             safetensors_bytes({{"a", "F32", {1}, "aaaa"}, {"c", "F16", {2}, "cccc"}}));
+  for (const char* shard : {"s1", "s2"}) {
+    index(std::string(R"({"b":"s1.safetensors","c":"s2.safetensors","a":")") + shard +
+          ".safetensors\"}");
+    Checkpoint checkpoint(dir_.path());
+    EXPECT_EQ(checkpoint.names(), (std::vector<std::string>{"a", "b", "c"}));
+    EXPECT_EQ(std::memcmp(checkpoint.tensor("a").data, "aaaa", 4), 0);
+  }
+}
+
+TEST_F(Sharded, TensorsThatTheIndexDoesNotList) {
+  index(R"({"a":"s1.safetensors","c":"s2.safetensors"})");
+  Checkpoint checkpoint(dir_.path());
+  EXPECT_EQ(checkpoint.names(), (std::vector<std::string>{"a", "b", "c", "ids"}));
+  EXPECT_FALSE(checkpoint.is_unlisted("a"));
+  EXPECT_TRUE(checkpoint.is_unlisted("b") && checkpoint.is_unlisted("ids"));
+  EXPECT_EQ(std::memcmp(checkpoint.tensor("b").data, "bbbb", 4), 0);
+  checkpoint.drop("ids");
+  EXPECT_FALSE(checkpoint.contains("ids") || checkpoint.is_unlisted("ids"));
+}
+
+TEST_F(Sharded, AnAdapterBesideTheWeightsIsTold) {
+  EXPECT_TRUE(Checkpoint(dir_.path()).warnings().empty());
+  dir_.write("adapter_config.json", "{}");
+  Checkpoint checkpoint(dir_.path());
+  ASSERT_EQ(checkpoint.warnings().size(), 1u);
+  EXPECT_NE(checkpoint.warnings()[0].find("adapter_config.json"), std::string::npos);
 }
 
 TEST_F(Sharded, ShardNamesThatLeaveTheDirectory) {

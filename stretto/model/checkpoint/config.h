@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -137,14 +138,16 @@ struct ModelConfig {
   void for_each_weight(const VisitShape& visit) const;
   // Where config and tensors tell the same, the tensors count, as in transformers: a head beside a
   // tied embedding stays when it is another matrix, and stands for an embedding that is not there.
-  // Tensors that no computation needs are dropped; what remains is checked as below. Comes once,
-  // before the weights are loaded.
+  // Weights that an index does not list are taken. Tensors that no computation needs are dropped;
+  // what remains is checked as below. Comes once, before the weights are loaded.
   void settle_with(Checkpoint& checkpoint);
   // UserError naming tensor, expected and found shape when a weight is missing, has another shape
   // or dtype, or is there although this config does not explain it.
   void check_against(const Checkpoint& checkpoint) const;
 
  private:
+  std::set<std::string> explained_weights(const Checkpoint& checkpoint) const;
+  void settle_unlisted(Checkpoint& checkpoint, const std::set<std::string>& explained);
   void settle_dtype(const Checkpoint& checkpoint);
 };
 

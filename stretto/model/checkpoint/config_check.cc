@@ -136,6 +136,7 @@ void ModelConfig::settle_with(Checkpoint& checkpoint) {
     }
   }
   check_against(checkpoint);
+  settle_unlisted(checkpoint, explained_weights(checkpoint));
   for (const std::string& name : checkpoint.names()) {
     if (is_leftover(*this, name)) checkpoint.drop(name);
   }
@@ -153,7 +154,33 @@ void ModelConfig::settle_dtype(const Checkpoint& checkpoint) {
   if (!dtype) dtype = stored;
 }
 
+void ModelConfig::settle_unlisted(Checkpoint& checkpoint, const std::set<std::string>& explained) {
+  std::vector<std::string> taken;
+  for (const std::string& name : checkpoint.names()) {
+    if (!checkpoint.is_unlisted(name)) continue;
+    explained.contains(name) ? taken.push_back(name) : checkpoint.drop(name);
+  }
+  if (taken.empty()) return;
+  warnings.push_back(fmt::format(
+      "{}: model.safetensors.index.json does not list {}, but a shard has {}; {} taken",
+      checkpoint.directory().string(),
+      taken.size() == 1 ? fmt::format("'{}'", taken[0])
+                        : fmt::format("'{}' and {} more weights", taken[0], taken.size() - 1),
+      taken.size() == 1 ? "it" : "them", taken.size() == 1 ? "it is" : "they are"));
+}
+
 void ModelConfig::check_against(const Checkpoint& checkpoint) const {
+  std::set<std::string> explained = explained_weights(checkpoint);
+  for (const std::string& name : checkpoint.names()) {
+    if (explained.contains(name) || checkpoint.is_unlisted(name) || is_leftover(*this, name)) {
+      continue;
+    }
+    throw UserError(fmt::format("{}: tensor '{}': not part of the model that {} describes",
+                                checkpoint.directory().string(), printable(name), where));
+  }
+}
+
+std::set<std::string> ModelConfig::explained_weights(const Checkpoint& checkpoint) const {
   std::string directory = checkpoint.directory().string();
   // The first missing weight ends the walk, so that its length is bounded by the tensors present.
   std::set<std::string> explained;
@@ -169,11 +196,7 @@ void ModelConfig::check_against(const Checkpoint& checkpoint) const {
     }
     explained.insert(name);
   });
-  for (const std::string& name : checkpoint.names()) {
-    if (explained.count(name) != 0 || is_leftover(*this, name)) continue;
-    throw UserError(fmt::format("{}: tensor '{}': not part of the model that {} describes",
-                                directory, printable(name), where));
-  }
+  return explained;
 }
 
 }  // namespace stretto

@@ -4,7 +4,9 @@
 
 #include "stretto/base/json.h"
 #include "stretto/base/test_errors.h"
+#include "stretto/model/checkpoint/checkpoint.h"
 #include "stretto/model/checkpoint/config.h"
+#include "stretto/model/checkpoint/generation_config.h"
 
 namespace stretto {
 namespace {
@@ -78,6 +80,30 @@ TEST(ConfigDefaults, HeadsThatTheDefaultDoesNotDivide) {
         parse(short_config("qwen2", {{"num_attention_heads", 4}}));
       },
       {"num_key_value_heads", "32 does not divide"});
+}
+
+// A seed that is refused at its first field leads a fuzzer nowhere.
+TEST(FuzzSeeds, AreConfigs) {
+  const std::filesystem::path seeds = "stretto/model/checkpoint/testdata/config_fuzz";
+  ModelConfig model;
+  model.vocab_size = 1000;
+  for (const auto& entry : std::filesystem::directory_iterator(seeds)) {
+    SCOPED_TRACE(entry.path());
+    const std::string bytes = read_file(entry.path(), 1 << 16), text = bytes.substr(1);
+    switch (bytes[0]) {
+      case '0':
+        parse_config(text, "seed");
+        break;
+      case '1':
+        parse_generation_config(text, "seed", model);
+        break;
+      case '2':
+        parse_shard_index(text, "seed");
+        break;
+      default:
+        parse_sampling_defaults(text, "seed");
+    }
+  }
 }
 
 // As vllm-project/vllm#251 and ggml-org/llama.cpp#9485.

@@ -97,6 +97,13 @@ void AddedTokens::add(const JsonNode& entry, const Vocabulary& vocabulary,
   if (token.content.size() > kMaxContentBytes) {
     entry.at("content").fail(fmt::format("longer than the {} bytes allowed", kMaxContentBytes));
   }
+  if (const auto earlier = by_content_.find(token.content); earlier != by_content_.end()) {
+    AddedToken same = by_id_.at(earlier->second);
+    same.normalized_content.clear();
+    if (token == same) return;
+    entry.fail(
+        fmt::format("token '{}' is listed twice, and differently", printable(token.content)));
+  }
   // The reference numbers tokens that the vocabulary lacks from its size on and ignores the id in
   // the file; a file in which the two differ would make the model read the wrong rows.
   const auto known = vocabulary.id(token.content);

@@ -53,6 +53,8 @@ struct AddedToken {
   bool rstrip = false;
   bool normalized = false;
   bool special = false;
+
+  bool operator==(const AddedToken&) const = default;
 };
 
 // A stretch of text, and the added token it stands for; id -1 for ordinary text.
@@ -65,7 +67,8 @@ struct TokenSpan {
 class AddedTokens {
  public:
   // `list` may be absent. UserError when a declared id is not the one that the vocabulary, or the
-  // order of tokens behind its end, gives, and for tokens that cannot be told apart.
+  // order of tokens behind its end, gives, and for tokens that cannot be told apart. The
+  // same entry twice is one.
   AddedTokens(const std::optional<JsonNode>& list, const Vocabulary& vocabulary,
               const Normalizer* normalizer);
 

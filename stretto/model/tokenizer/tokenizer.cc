@@ -61,14 +61,19 @@ Tokenizer::Impl::Impl(const JsonNode& file, const std::optional<JsonNode>& confi
       bos_id(configured_id(config, "bos_token")),
       eos_id(configured_id(config, "eos_token")),
       pad_id(configured_id(config, "pad_token")),
-      unk_id(configured_id(config, "unk_token")) {}
+      unk_id(configured_id(config, "unk_token")) {
+  if (!config) return;
+  warnings = tokenization::compare_with_config(
+      *config, {.file = file.path(),
+                .id_of = [this](std::string_view text) { return id(text); },
+                .added = &added,
+                .around = post_processor.apply({tokenization::kText}, true)});
+}
 
-// A special token is a string, or an object with its `content`.
 std::optional<int> Tokenizer::Impl::configured_id(const std::optional<JsonNode>& config,
                                                   const char* name) const {
-  const auto field = config ? config->find(name) : std::nullopt;
-  if (!field) return std::nullopt;
-  return id(field->json().is_object() ? field->at("content").text() : field->text());
+  const auto text = config ? tokenization::configured_token(*config, name) : std::nullopt;
+  return text ? id(*text) : std::nullopt;
 }
 
 std::optional<int> Tokenizer::Impl::id(std::string_view token) const {
@@ -223,6 +228,8 @@ std::optional<std::string> Tokenizer::id_to_token(int id) const {
 }
 
 bool Tokenizer::is_special(int id) const { return impl_->is_special(id); }
+
+const Warnings& Tokenizer::warnings() const { return impl_->warnings; }
 
 int Tokenizer::vocab_size() const {
   const auto& vocabulary = impl_->model->vocabulary();

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/sources.h"
+
 namespace stretto {
 
 struct EncodeOptions {
@@ -39,8 +41,7 @@ class Tokenizer {
 
   // The same from memory; `where` stands for the directory in errors.
   static Tokenizer parse(std::string_view tokenizer_json,
-                         const std::optional<std::string>& config_json,
-                         const std::string& where);
+                         const std::optional<std::string>& config_json, const std::string& where);
 
   // Invalid UTF-8 counts as U+FFFD, one per maximal invalid subpart. UserError for more than 1 GiB.
   std::vector<int> encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -53,6 +54,9 @@ class Tokenizer {
   std::optional<std::string> id_to_token(
       int id) const;  // as the vocabulary spells it, not as it decodes
   bool is_special(int id) const;
+
+  // What tokenizer_config.json tells otherwise than tokenizer.json, which counts.
+  const Warnings& warnings() const;
 
   int vocab_size() const;  // number of tokens, added ones included
   int id_limit() const;    // one more than the largest id

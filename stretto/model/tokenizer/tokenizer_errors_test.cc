@@ -84,8 +84,18 @@ TEST(TokenizerErrors, Ids) {
   expect_refused("/added_tokens/0/id", 9, {"added_tokens[0].id", "'<s>'", "9"});
   expect_refused("/added_tokens/0/id", "4", {"added_tokens[0].id", "integer"});
   expect_refused("/added_tokens/0/content", kRemoved, {"added_tokens[0].content", "missing"});
-  expect_refused("/added_tokens/1", small_tokenizer()["added_tokens"][0],
-                 {"added_tokens[1].id", "<s>"});
+}
+
+TEST(TokenizerErrors, TokensThatAreListedTwice) {
+  Json json = small_tokenizer();
+  json["added_tokens"].push_back(json["added_tokens"][0]);
+  EXPECT_EQ(parse(json).encode("a<s>"), parse(small_tokenizer()).encode("a<s>"));
+  Json entry = json["added_tokens"][0];
+  entry["id"] = 5;
+  expect_refused("/added_tokens/1", entry, {"added_tokens[1]", "'<s>'", "twice, and differently"});
+  entry["id"] = 4;
+  entry["rstrip"] = true;
+  expect_refused("/added_tokens/1", entry, {"added_tokens[1]", "'<s>'", "twice, and differently"});
 }
 
 TEST(TokenizerErrors, UnknownComponents) {

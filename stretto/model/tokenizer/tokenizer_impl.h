@@ -15,6 +15,7 @@
 #include "stretto/model/tokenizer/post_processor.h"
 #include "stretto/model/tokenizer/pre_tokenizer.h"
 #include "stretto/model/tokenizer/tokenizer.h"
+#include "stretto/model/tokenizer/tokenizer_config.h"
 
 namespace stretto {
 
@@ -53,6 +54,7 @@ struct Tokenizer::Impl {
   std::optional<int> eos_id;
   std::optional<int> pad_id;
   std::optional<int> unk_id;
+  Warnings warnings;
 };
 
 }  // namespace stretto

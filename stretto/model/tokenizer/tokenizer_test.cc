@@ -101,6 +101,20 @@ TEST(Checkpoint, GoldenPromptsAndContinuations) {
   EXPECT_EQ(tokenizer.pad_id(), std::nullopt);
 }
 
+// A seed that is refused at its first field leads a fuzzer nowhere.
+TEST(FuzzSeeds, AreTokenizers) {
+  for (const auto& entry : std::filesystem::directory_iterator(kData / "tokenizer_fuzz")) {
+    SCOPED_TRACE(entry.path());
+    const std::string bytes = read_file(entry.path(), 1 << 16);
+    const std::size_t end = bytes.find('\0'), text_end = bytes.find('\0', end + 1);
+    ASSERT_NE(end, bytes.npos);
+    std::optional<std::string> config;
+    if (text_end != bytes.npos) config = bytes.substr(text_end + 1);
+    const auto tokenizer = Tokenizer::parse(bytes.substr(0, end), config, "seed");
+    EXPECT_FALSE(tokenizer.encode(bytes.substr(end + 1, text_end - end - 1)).empty());
+  }
+}
+
 TEST(Tokenizer, LooksUpTokens) {
   const Tokenizer tokenizer = Tokenizer::load(kData / "llama3");
   const auto id = tokenizer.token_to_id("<|eot_id|>");
