@@ -6,7 +6,7 @@ for NumPy arrays and PyTorch tensors, and tile programs of one's own.
     c = stretto.all_gather_matmul(a_shard, weight.T)
 """
 
-from . import symm_mem
+from . import _route, symm_mem
 from ._trace import trace
 from ._group import Group
 from ._world import barrier, finalize, init, mesh, new_group, rank, recover, world_size
@@ -43,6 +43,15 @@ from .ops import (
     sequence_attention,
 )
 from .programs import Program, ProgramFile, choose, explain, load, operator, predict, prove
+
+
+def _import_torch_layers():
+    from . import _torch, _torch_forward  # pylint: disable=import-outside-toplevel
+
+    return _torch, _torch_forward
+
+
+_route.import_both = _import_torch_layers
 
 __all__ = [
     "DeviceError",

@@ -1,23 +1,23 @@
 """Whether a call of an operator goes through torch.library (see _torch.py and _torch_forward.py),
-which are loaded once PyTorch is."""
+which are loaded once PyTorch is. They call the operators, which ask here: the package says how they are
+loaded."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Callable, Optional, Tuple
 
 layer: Any = None  # _torch
 forward: Any = None  # _torch_forward
+import_both: Optional[Callable[[], Tuple[Any, Any]]] = None  # set by the package
 
 
 def load() -> None:
     """Called where PyTorch may have been imported since the last time."""
     global layer, forward, wants  # pylint: disable=global-statement
-    if layer is None and "torch" in sys.modules:
-        from . import _torch, _torch_forward  # pylint: disable=import-outside-toplevel
-
-        layer, forward = _torch, _torch_forward
-        wants = _torch.wants  # which every call asks
+    if layer is None and import_both is not None and "torch" in sys.modules:
+        layer, forward = import_both()
+        wants = layer.wants  # which every call asks
 
 
 def wants(*arrays: Any) -> bool:

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -58,8 +60,9 @@ void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
 // The threads of one run.
 class Runner {
  public:
-  Runner(World::State& state, const std::function<void(Rank&)>& body)
-      : state_(state), body_(body), result_(state.options.size) {}
+  Runner(WorldState& state, const std::vector<std::unique_ptr<Rank>>& ranks,
+         const std::function<void(Rank&)>& body)
+      : state_(state), ranks_(ranks), body_(body), result_(state.options.size) {}
 
   void run() {
     for (int r : state_.local) state_.rendezvous.begin_run(r);
@@ -76,7 +79,8 @@ class Runner {
   void start_threads();
   void await();
 
-  World::State& state_;
+  WorldState& state_;
+  const std::vector<std::unique_ptr<Rank>>& ranks_;
   const std::function<void(Rank&)>& body_;
   RunResult result_;
   std::exception_ptr start_error_;
@@ -119,7 +123,7 @@ void Runner::start_threads() {
   auto reserve = std::make_unique<std::byte[]>(kReserveBytes);
   for (int r : state_.local) {
     try {
-      threads_.emplace_back([this, r] { run_rank(*state_.ranks[index(r)]); });
+      threads_.emplace_back([this, r] { run_rank(*ranks_[index(r)]); });
     } catch (const std::system_error& e) {
       reserve.reset();
       std::string reason = fmt::format("no thread for rank {}: {}", r, e.what());
@@ -154,6 +158,22 @@ void Runner::await() {
 
 }  // namespace
 
+static_assert(World::kMaxWorldSize == kMaxRanks);
+
+World::World(std::shared_ptr<WorldState> state) : state_(std::move(state)) {
+  ranks_.resize(index(size()));
+  for (int r : state_->local) ranks_[index(r)].reset(new Rank(this, r));
+}
+
+World::World(const WorldOptions& options) : World(std::make_shared<WorldState>(options)) {}
+World::World(const ProcessWorldOptions& options) : World(WorldState::meeting(options)) {}
+
+// In a child of fork() the state stays as it is: its threads did not come along, and its locks may
+// be held by them.
+World::~World() {
+  if (::getpid() != state_->creator) new std::shared_ptr<WorldState>(std::move(state_));
+}
+
 int World::size() const { return state_->options.size; }
 std::chrono::milliseconds World::timeout() const { return state_->options.timeout; }
 const std::vector<int>& World::local_ranks() const { return state_->local; }
@@ -165,7 +185,7 @@ void World::recover() { state_->recover(); }
 Rank& World::rank(int rank) {
   bool is_local = std::count(state_->local.begin(), state_->local.end(), rank) > 0;
   if (!is_local) throw UserError(fmt::format("rank {} is not one of this process", rank));
-  return *state_->ranks[index(rank)];
+  return *ranks_[index(rank)];
 }
 
 void World::finalise() {
@@ -180,7 +200,7 @@ void World::run(const std::function<void(Rank&)>& body) {
     std::atomic<bool>& running;
     ~Guard() { running.store(false); }
   } guard{state_->running};
-  Runner(*state_, body).run();
+  Runner(*state_, ranks_, body).run();
 }
 
 int Rank::size() const { return world_->size(); }
@@ -190,7 +210,7 @@ Recorder& Rank::recorder() { return world_->recorder(); }
 SymmetricBuffer Rank::allocate(const std::string& name, DType dtype, std::size_t elements) {
   CollectiveRequest request{
       .kind = CollectiveKind::kBuffer, .name = name, .dtype = dtype, .count = elements};
-  World::State::Block block = world_->state_->allocate(index_, request, size_bytes(dtype));
+  WorldState::Block block = world_->state_->allocate(index_, request, size_bytes(dtype));
   return {.name = name,
           .dtype = dtype,
           .bytes = elements * size_bytes(dtype),
@@ -200,7 +220,7 @@ SymmetricBuffer Rank::allocate(const std::string& name, DType dtype, std::size_t
 
 SignalBlock Rank::allocate_signals(const std::string& name, std::size_t count) {
   CollectiveRequest request{.kind = CollectiveKind::kSignals, .name = name, .count = count};
-  World::State::Block block = world_->state_->allocate(index_, request, sizeof(SignalCounter));
+  WorldState::Block block = world_->state_->allocate(index_, request, sizeof(SignalCounter));
   SignalBlock signals{.name = name, .count = count, .id = block.id};
   for (std::byte* at : block.at) signals.at.push_back(reinterpret_cast<SignalCounter*>(at));
   return signals;
@@ -238,7 +258,12 @@ std::shared_ptr<Rank> Rank::split(const std::vector<int>& group) {
   if (error.empty() && !group.empty() && (bits >> index_ & 1) == 0) {
     error = fmt::format("split: rank {} names a group without itself", index_);
   }
-  return world_->state_->split(index_, bits, error);
+  std::shared_ptr<World> child = world_->state_->split(
+      index_, bits, error,
+      [](std::shared_ptr<WorldState> state) { return std::make_shared<World>(std::move(state)); });
+  if (child == nullptr) return nullptr;
+  Rank* handle = &child->rank(std::popcount(bits & ((std::uint64_t{1} << index_) - 1)));
+  return {std::move(child), handle};
 }
 
 void Rank::exchange_memory(const std::string& name, std::size_t bytes,
@@ -250,7 +275,7 @@ void Rank::exchange_memory(const std::string& name, std::size_t bytes,
 }
 
 int Rank::watch_deaths(std::function<void(int)> on_death) {
-  World::State& s = *world_->state_;
+  WorldState& s = *world_->state_;
   require_processes(s.peers.get(), "watch_deaths");
   return s.peers->watch([members = s.members, on_death = std::move(on_death)](int peer, int) {
     auto member = std::find(members.begin(), members.end(), peer);
@@ -259,19 +284,19 @@ int Rank::watch_deaths(std::function<void(int)> on_death) {
 }
 
 void Rank::unwatch_deaths(int token) {
-  World::State& s = *world_->state_;
+  WorldState& s = *world_->state_;
   if (s.peers) s.peers->unwatch(token);
 }
 
 int Rank::on_recover(std::function<void()> restart) {
-  World::State& s = *world_->state_;
+  WorldState& s = *world_->state_;
   std::lock_guard lock(s.mutex);
   s.restarts.emplace(s.next_token, std::move(restart));
   return s.next_token++;
 }
 
 void Rank::remove_on_recover(int token) {
-  World::State& s = *world_->state_;
+  WorldState& s = *world_->state_;
   std::lock_guard lock(s.mutex);
   s.restarts.erase(token);
 }
@@ -291,10 +316,10 @@ void Rank::pause(int polls) const {
     world_->state_->record_interrupt(index_);
     throw;
   }
-  world_->state_->control->idle[World::State::index(index_)].pause(polls);
+  world_->state_->control->idle[WorldState::index(index_)].pause(polls);
 }
 void Rank::notify_changed(int to) const {
-  world_->state_->control->idle[World::State::index(to)].wake();
+  world_->state_->control->idle[WorldState::index(to)].wake();
 }
 
 }  // namespace stretto

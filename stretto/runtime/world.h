@@ -22,22 +22,15 @@
 #include <vector>
 
 #include "stretto/base/dtype.h"
-#include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/runtime/processes/fd.h"
-#include "stretto/runtime/processes/meeting_point.h"
+#include "stretto/runtime/world_options.h"
 
 namespace stretto {
 
 class Recorder;
 class Rank;
-
-// The UserError of a collective call that every rank comes to: all get it, and on each it counts as
-// that call.
-class Disagreement : public UserError {
- public:
-  using UserError::UserError;
-};
+struct WorldState;
 
 // Memory at the same offset on every rank. Plain handle: the world owns the storage until it is
 // destroyed or the last rank has released it (see Rank::release).
@@ -63,20 +56,6 @@ struct SignalBlock {
   std::size_t count = 0;           // counters per rank
   std::vector<SignalCounter*> at;  // [world]
   int id = -1;
-};
-
-struct WorldOptions {
-  int size = 1;                                       // 1..kMaxWorldSize
-  std::chrono::milliseconds timeout = env_timeout();  // longest wait before a Fault
-  bool record = false;                                // recorder on from the start
-};
-
-// One rank of a world of processes. Every process constructs its World at about the same time, and
-// again for each further world.
-struct ProcessWorldOptions {
-  MeetingPoint meeting;  // rank, size, and where the processes find each other
-  std::chrono::milliseconds timeout = env_timeout();
-  bool record = false;
 };
 
 class World {
@@ -124,13 +103,13 @@ class World {
 
   Recorder& recorder();
 
-  struct State;  // of the runtime itself
+  // Of the runtime itself.
+  explicit World(std::shared_ptr<WorldState> state);
 
  private:
   friend class Rank;
-  explicit World(std::unique_ptr<State> state);
-  void make_ranks();
-  std::unique_ptr<State> state_;
+  std::shared_ptr<WorldState> state_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // [world], null where not local
 };
 
 // One rank's handle, used by its thread alone.

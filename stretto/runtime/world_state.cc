@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
+#include <thread>
 
 #include "stretto/base/printable.h"
+#include "stretto/runtime/processes/introduction.h"
+#include "stretto/runtime/processes/mesh.h"
 
 namespace stretto {
 namespace {
@@ -40,9 +44,143 @@ FaultRecord world_fault(std::string role, int rank, int waited_for, std::string 
           .reason = std::move(reason)};
 }
 
+constexpr std::uint64_t kControlId = ~std::uint64_t{0};  // of the control block's memory
+
+const WorldOptions& checked(const WorldOptions& options) {
+  if (options.size < 1 || options.size > kMaxRanks) {
+    throw UserError(
+        fmt::format("world size {}: need 1 to {} ranks", options.size, kMaxRanks));
+  }
+  if (options.timeout < std::chrono::milliseconds(1)) {
+    throw UserError(fmt::format("world timeout {} ms: need at least 1", options.timeout.count()));
+  }
+  return options;
+}
+
+WorldOptions world_options(const ProcessWorldOptions& o) {
+  WorldOptions options =
+      checked({.size = o.meeting.size, .timeout = o.timeout, .record = o.record});
+  if (o.meeting.rank < 0 || o.meeting.rank >= options.size) {
+    throw UserError(
+        fmt::format("rank {}: a world of {} has none such", o.meeting.rank, options.size));
+  }
+  bool needs_port = options.size > 1;
+  if (needs_port && (o.meeting.port < 1 || o.meeting.port > 65535)) {
+    throw UserError(fmt::format("port {}: need 1 to 65535", o.meeting.port));
+  }
+  return options;
+}
+
+void set_up_waiting(ControlBlock& control, int size, bool shared) {
+  auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (IdleRank& rank : control.idle) {
+    rank.set_crowded(size > cores);
+    rank.set_shared(shared);
+  }
+}
+
+// The lowest rank makes the block, the others map it.
+Control share_control(const WorldOptions& options, int rank, Peers& peers,
+                      const std::vector<int>& members, std::uint64_t id) {
+  Deadline deadline = deadline_in(options.timeout);
+  MemoryKey key{.world = id, .id = kControlId};
+  auto lost = [&](int other) {
+    int gone = peers.first_gone(members);
+    peers.blame(members[WorldState::index(gone < 0 ? other : gone)]);
+    if (gone < 0) {
+      return meeting_fault(rank, other, fmt::format("deadline: rank {} did not go on", other));
+    }
+    return meeting_fault(rank, gone,
+                         fmt::format("rank {} ended while the world was being made", gone));
+  };
+  if (rank == 0) {
+    SharedMemory memory = Control::make();
+    set_up_waiting(*reinterpret_cast<ControlBlock*>(memory.data()), options.size, true);
+    for (int r = 1; r < options.size; ++r) {
+      if (!peers.send(members[WorldState::index(r)], key, memory.fd(), deadline)) throw lost(r);
+    }
+    return Control(std::move(memory));
+  }
+  auto give_up = [&] { return peers.first_gone(members) >= 0; };
+  Fd fd = peers.receive(members[0], key, deadline, give_up);
+  if (!fd) throw lost(0);
+  return Control(SharedMemory::open(std::move(fd), Control::kBytes));
+}
+
+// Different for every world that lives among the same peers.
+std::uint64_t child_id(std::uint64_t parent, std::uint64_t call, std::uint64_t group) {
+  std::uint64_t h = parent;
+  for (std::uint64_t part : {call + 1, group}) {
+    h = (h ^ part) * 0x9e3779b97f4a7c15u;
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+std::vector<int> ranks_of(std::uint64_t group) {
+  std::vector<int> ranks;
+  for (int r = 0; r < kMaxRanks; ++r) {
+    if ((group >> r & 1) != 0) ranks.push_back(r);
+  }
+  return ranks;
+}
+
 }  // namespace
 
-void World::State::require_usable() const {
+WorldState::WorldState(const WorldOptions& o)
+    : options(checked(o)),
+      local(index(o.size)),
+      rendezvous(*control, o.size),
+      heap(make_private_heap(o.size)),
+      recorder(o.size),
+      creator(::getpid()),
+      in_call(index(o.size)) {
+  std::iota(local.begin(), local.end(), 0);
+  set_up_waiting(*control, o.size, false);
+  recorder.set_enabled(o.record);
+}
+
+WorldState::WorldState(const WorldOptions& o, int rank, std::shared_ptr<Peers> p,
+                    std::vector<int> peer_ranks, std::uint64_t world_id)
+    : options(o),
+      local{rank},
+      peers(std::move(p)),
+      members(std::move(peer_ranks)),
+      id(world_id),
+      control(share_control(o, rank, *peers, members, world_id)),
+      rendezvous(*control, o.size),
+      heap(make_shared_heap(peers, world_id, members)),
+      recorder(o.size),
+      creator(::getpid()),
+      in_call(index(o.size)) {
+  recorder.set_enabled(o.record);
+  watch_peers();
+}
+
+WorldState::~WorldState() { finalise(); }
+
+void WorldState::watch_peers() {
+  death_token_ = peers->watch([this](int peer, int pid) {
+    auto member = std::find(members.begin(), members.end(), peer);
+    if (member == members.end()) return;
+    auto r = static_cast<int>(member - members.begin());
+    record_death(r, fmt::format("process {} ended without leaving the world", pid));
+  });
+}
+
+std::shared_ptr<WorldState> WorldState::meeting(const ProcessWorldOptions& o) {
+  WorldOptions world = world_options(o);
+  int rank = o.meeting.rank;
+  auto peers = std::make_shared<Peers>(rank, connect_peers(o.meeting, o.timeout));
+  std::vector<int> members(index(world.size));
+  std::iota(members.begin(), members.end(), 0);
+  auto state =
+      std::make_shared<WorldState>(world, rank, std::move(peers), std::move(members), 0);
+  state->meet(rank, {.kind = CollectiveKind::kConfirm, .name = "world"});
+  return state;
+}
+
+void WorldState::require_usable() const {
   if (::getpid() != creator) {
     throw UserError(
         fmt::format("the world belongs to process {}: a child of fork() cannot use it", creator));
@@ -51,7 +189,7 @@ void World::State::require_usable() const {
 }
 
 // A slot is written while no fault has won, and by one process alone: what a winner wrote stays.
-void World::State::record_fault(const FaultRecord& record) {
+void WorldState::record_fault(const FaultRecord& record) {
   auto slot = static_cast<std::uint32_t>(local.front());
   {
     std::lock_guard lock(mutex);
@@ -63,28 +201,28 @@ void World::State::record_fault(const FaultRecord& record) {
   for (int r = 0; r < options.size; ++r) control->idle[index(r)].wake();
 }
 
-void World::State::record_death(int rank, const std::string& what) {
+void WorldState::record_death(int rank, const std::string& what) {
   record_fault(
       world_fault("run", rank, rank, fmt::format("rank {} died: {}", rank, printable(what, 400))));
 }
 
-std::optional<FaultRecord> World::State::fault() const {
+std::optional<FaultRecord> WorldState::fault() const {
   std::uint32_t winner = control->abort.load(std::memory_order_acquire);
   if (winner == 0 || winner > control->faults.size()) return std::nullopt;
   return control->faults[winner - 1].get();
 }
 
-Fault World::State::winner() const {
+Fault WorldState::winner() const {
   std::optional<FaultRecord> record = fault();
   STRETTO_CHECK(record.has_value(), "a rank reports a fault that nobody recorded");
   return Fault(*record);
 }
 
-void World::State::record_interrupt(int rank) {
+void WorldState::record_interrupt(int rank) {
   record_fault(world_fault("run", rank, rank, fmt::format("rank {} was interrupted", rank)));
 }
 
-void World::State::meet(int rank, const CollectiveRequest& request) {
+void WorldState::meet(int rank, const CollectiveRequest& request) {
   Rendezvous::Outcome outcome;
   try {
     outcome = rendezvous.meet(rank, request, options.timeout);
@@ -95,7 +233,7 @@ void World::State::meet(int rank, const CollectiveRequest& request) {
   conclude(rank, request, outcome);
 }
 
-void World::State::conclude(int rank, const CollectiveRequest& request,
+void WorldState::conclude(int rank, const CollectiveRequest& request,
                             const Rendezvous::Outcome& outcome) {
   switch (outcome.status) {
     case Rendezvous::Status::kDone:
@@ -119,12 +257,12 @@ void World::State::conclude(int rank, const CollectiveRequest& request,
 }
 
 // The same on every rank: counted in calls that all agreed on.
-std::uint64_t World::State::next_id(int rank) {
+std::uint64_t WorldState::next_id(int rank) {
   return control->seats[index(rank)].num_ids.fetch_add(1, std::memory_order_relaxed);
 }
 
 // Does the own part of an agreed call and hears whether the others could do theirs.
-void World::State::confirm(int rank, const std::string& name, const std::function<void()>& act) {
+void WorldState::confirm(int rank, const std::string& name, const std::function<void()>& act) {
   CollectiveRequest request{.kind = CollectiveKind::kConfirm, .name = name};
   try {
     act();
@@ -136,7 +274,7 @@ void World::State::confirm(int rank, const std::string& name, const std::functio
   meet(rank, request);
 }
 
-World::State::Block World::State::allocate(int rank, const CollectiveRequest& request,
+WorldState::Block WorldState::allocate(int rank, const CollectiveRequest& request,
                                            std::size_t each_bytes) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
@@ -167,7 +305,7 @@ World::State::Block World::State::allocate(int rank, const CollectiveRequest& re
   return block;
 }
 
-void World::State::exchange(int rank, const CollectiveRequest& request,
+void WorldState::exchange(int rank, const CollectiveRequest& request,
                             const std::function<Fd()>& make,
                             const std::function<void(int, Fd)>& open) {
   require_usable();
@@ -197,13 +335,13 @@ void World::State::exchange(int rank, const CollectiveRequest& request,
   });
 }
 
-void World::State::come_together(int rank, const CollectiveRequest& request) {
+void WorldState::come_together(int rank, const CollectiveRequest& request) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
   meet(rank, request);
 }
 
-void World::State::refuse(int rank, const std::string& name, const std::string& reason) {
+void WorldState::refuse(int rank, const std::string& name, const std::string& reason) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
   Rendezvous::Outcome outcome;
@@ -216,7 +354,8 @@ void World::State::refuse(int rank, const std::string& name, const std::string& 
   conclude(rank, {.kind = CollectiveKind::kRefusal, .name = name}, outcome);
 }
 
-std::shared_ptr<Rank> World::State::split(int rank, std::uint64_t group, const std::string& error) {
+std::shared_ptr<World> WorldState::split(int rank, std::uint64_t group, const std::string& error,
+                                           const MakeWorld& make) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
   CollectiveRequest request{.kind = CollectiveKind::kSplit, .count = group, .error = error};
@@ -225,7 +364,7 @@ std::shared_ptr<Rank> World::State::split(int rank, std::uint64_t group, const s
   std::shared_ptr<World> child;
   confirm(rank, "split", [&] {
     try {
-      if (group != 0) child = make_child(call, group, rank);
+      if (group != 0) child = make_child(call, group, rank, make);
     } catch (const Fault& fault) {
       // It counts the ranks of the group.
       int r = rank_in(group, fault.record().waited_for);
@@ -233,22 +372,55 @@ std::shared_ptr<Rank> World::State::split(int rank, std::uint64_t group, const s
                               fmt::format("rank {} ended or stalled in this call", r)));
     }
   });
-  if (child == nullptr) return nullptr;
-  int own = std::popcount(group & ((std::uint64_t{1} << rank) - 1));
-  Rank* handle = &child->rank(own);
-  return {std::move(child), handle};
+  return child;
 }
 
-void World::State::release(int rank, int allocation_id) {
+void WorldState::add_child(std::uint64_t group, const std::shared_ptr<WorldState>& child) {
+  std::erase_if(children, [](const Child& c) { return c.state.expired(); });
+  children.push_back({.group = group, .state = child});
+}
+
+std::shared_ptr<World> WorldState::make_child(std::uint64_t call, std::uint64_t group, int rank,
+                                                const MakeWorld& make) {
+  if (!peers) return child_of_threads(call, group, make);
+  WorldOptions child{.size = std::popcount(group), .timeout = options.timeout};
+  std::vector<int> child_members;
+  for (int r : ranks_of(group)) child_members.push_back(members[index(r)]);
+  int own = std::popcount(group & ((std::uint64_t{1} << rank) - 1));
+  auto state = std::make_shared<WorldState>(child, own, peers, std::move(child_members),
+                                            child_id(id, call, group));
+  std::shared_ptr<World> world = make(state);
+  std::lock_guard lock(mutex);
+  add_child(group, state);
+  return world;
+}
+
+// Made by the first member that comes, kept until the last has taken it.
+std::shared_ptr<World> WorldState::child_of_threads(std::uint64_t call, std::uint64_t group,
+                                                      const MakeWorld& make) {
+  std::lock_guard lock(mutex);
+  NewChild& made = new_children[{call, group}];
+  if (made.world == nullptr) {
+    auto state = std::make_shared<WorldState>(
+        WorldOptions{.size = std::popcount(group), .timeout = options.timeout});
+    made.world = make(state);
+    add_child(group, state);
+  }
+  std::shared_ptr<World> world = made.world;
+  if (++made.num_taken == std::popcount(group)) new_children.erase({call, group});
+  return world;
+}
+
+void WorldState::release(int rank, int allocation_id) {
   if (allocation_id < 0 || finalised.load(std::memory_order_acquire)) return;
   if (heap->release(rank, static_cast<std::uint64_t>(allocation_id))) return;
   throw UserError(
       fmt::format("symmetric allocation {}: rank {} has already released it", allocation_id, rank));
 }
 
-int World::State::first_gone() const { return peers ? peers->first_gone(members) : -1; }
+int WorldState::first_gone() const { return peers ? peers->first_gone(members) : -1; }
 
-void World::State::require_all_here() {
+void WorldState::require_all_here() {
   int gone = first_gone();
   if (gone < 0) return;
   FaultRecord record = world_fault(
@@ -259,7 +431,7 @@ void World::State::require_all_here() {
   throw Fault(record);
 }
 
-void World::State::recover_step(const char* what) {
+void WorldState::recover_step(const char* what) {
   std::uint64_t step = 0;
   for (int r : local) {
     step = control->seats[index(r)].num_recovers.fetch_add(1, std::memory_order_seq_cst) + 1;
@@ -274,7 +446,7 @@ void World::State::recover_step(const char* what) {
                                       what, options.timeout.count())));
 }
 
-void World::State::recover() {
+void WorldState::recover() {
   require_usable();
   if (running.load()) throw UserError("World::recover: the world is running");
   require_all_here();
@@ -308,7 +480,7 @@ void World::State::recover() {
   require_all_here();  // a death that was recorded before the fault was cleared
 }
 
-void World::State::fail_in_children(int rank, const std::string& what) {
+void WorldState::fail_in_children(int rank, const std::string& what) {
   std::vector<Child> all;
   {
     std::lock_guard lock(mutex);
@@ -316,15 +488,15 @@ void World::State::fail_in_children(int rank, const std::string& what) {
   }
   std::uint64_t bit = std::uint64_t{1} << rank;
   for (const Child& child : all) {
-    std::shared_ptr<World> world = child.world.lock();
-    if (world == nullptr || (child.group & bit) == 0) continue;
+    std::shared_ptr<WorldState> state = child.state.lock();
+    if (state == nullptr || (child.group & bit) == 0) continue;
     int own = std::popcount(child.group & (bit - 1));
-    world->state_->record_fault(
+    state->record_fault(
         world_fault("run", own, own, fmt::format("rank {} died: {}", own, printable(what, 400))));
   }
 }
 
-void World::State::finalise() {
+void WorldState::finalise() {
   if (::getpid() != creator || finalised.exchange(true)) return;
   if (peers && death_token_ >= 0) peers->unwatch(death_token_);
   for (int r : local) rendezvous.leave(r);

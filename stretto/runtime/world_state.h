@@ -1,5 +1,5 @@
-// What a world keeps, the same for both kinds: `local` and `peers` tell them apart. world.cc runs
-// ranks over it, world_state.cc lets them meet, fail and recover, world_setup.cc makes it.
+// What a world keeps, the same for both kinds: `local` and `peers` tell them apart. Its ranks meet,
+// fail and recover here; world.h runs them over it.
 #pragma once
 
 #include <sys/types.h>
@@ -18,18 +18,22 @@
 #include "stretto/runtime/recorder.h"
 #include "stretto/runtime/rendezvous.h"
 #include "stretto/runtime/symmetric_heap.h"
-#include "stretto/runtime/world.h"
+#include "stretto/runtime/world_options.h"
 
 namespace stretto {
 
-struct World::State {
-  // Of threads.
-  explicit State(const WorldOptions& options);
+class World;
+
+struct WorldState {
+  // Of threads. UserError as World says.
+  explicit WorldState(const WorldOptions& options);
   // Of processes: `rank` is the own one, `members` their ranks among the peers, `id` this world's
   // among those of the same peers.
-  State(const WorldOptions& options, int rank, std::shared_ptr<Peers> peers,
-        std::vector<int> members, std::uint64_t id);
-  ~State();
+  WorldState(const WorldOptions& options, int rank, std::shared_ptr<Peers> peers,
+             std::vector<int> members, std::uint64_t id);
+  ~WorldState();
+  // Of processes that find each other; returns when all have come. Errors as World says.
+  static std::shared_ptr<WorldState> meeting(const ProcessWorldOptions& options);
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
@@ -54,7 +58,10 @@ struct World::State {
   void release(int rank, int id);
   void exchange(int rank, const CollectiveRequest& request, const std::function<Fd()>& make,
                 const std::function<void(int, Fd)>& open);
-  std::shared_ptr<Rank> split(int rank, std::uint64_t group, const std::string& error);
+  // The world of the group's ranks, made once for those of this process; null for an empty group.
+  using MakeWorld = std::function<std::shared_ptr<World>(std::shared_ptr<WorldState>)>;
+  std::shared_ptr<World> split(int rank, std::uint64_t group, const std::string& error,
+                               const MakeWorld& make);
   void recover();
   void finalise();
 
@@ -71,8 +78,7 @@ struct World::State {
   std::unique_ptr<SymmetricHeap> heap;
   Recorder recorder;
   const pid_t creator;
-  std::vector<std::unique_ptr<Rank>> ranks;  // [world], null where not local
-  std::vector<std::atomic<bool>> in_call;    // [world] guards against a second thread
+  std::vector<std::atomic<bool>> in_call;  // [world] guards against a second thread
   std::atomic<bool> running{false};
   std::atomic<bool> finalised{false};
 
@@ -81,7 +87,7 @@ struct World::State {
   int next_token = 0;
   struct Child {
     std::uint64_t group = 0;  // bit per rank
-    std::weak_ptr<World> world;
+    std::weak_ptr<WorldState> state;
   };
   std::vector<Child> children;
   // Being handed out to the threads of their members.
@@ -102,8 +108,11 @@ struct World::State {
   void require_all_here();
   std::uint64_t next_id(int rank);
   void recover_step(const char* what);
-  std::shared_ptr<World> make_child(std::uint64_t id, std::uint64_t group, int rank);
-  std::shared_ptr<World> child_of_threads(std::uint64_t id, std::uint64_t group);
+  std::shared_ptr<World> make_child(std::uint64_t id, std::uint64_t group, int rank,
+                                    const MakeWorld& make);
+  std::shared_ptr<World> child_of_threads(std::uint64_t id, std::uint64_t group,
+                                          const MakeWorld& make);
+  void add_child(std::uint64_t group, const std::shared_ptr<WorldState>& child);  // locked
   void confirm(int rank, const std::string& name, const std::function<void()>& act);
 
   int death_token_ = -1;
