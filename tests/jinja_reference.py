@@ -251,8 +251,8 @@ class TemplateMaker(Maker):
         if r < 0.87:
             return tag("set block") + inside() + tag("endset")
         if r < 0.9:
-            return tag("filter " + self.random.choice(["upper", "trim", "replace('a',
-            'b')|title"])) + inside() + tag("endfilter")
+            filters = self.random.choice(["upper", "trim", "replace('a', 'b')|title"])
+            return tag("filter " + filters) + inside() + tag("endfilter")
         if r < 0.92:
             return tag("with x = 1, t = a") + inside() + tag("endwith")
         if r < 0.94:
