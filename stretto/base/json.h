@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-namespace stretto {
+#include "stretto/base/json_fwd.h"
 
-using Json = nlohmann::json;
+namespace stretto {
 
 struct JsonLimits {
   std::size_t max_bytes = std::size_t{256} << 20;

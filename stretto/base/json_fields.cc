@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/base/printable.h"
 
 namespace stretto {
@@ -28,6 +29,8 @@ JsonFields::JsonFields(const Json& object, std::string where)
 void JsonFields::fail(const char* field, const std::string& reason) const {
   throw UserError(fmt::format("{}: {}: {}", where_, field, reason));
 }
+
+bool JsonFields::names(const char* field) const { return object_.contains(field); }
 
 const Json* JsonFields::find(const char* field) const {
   auto found = object_.find(field);

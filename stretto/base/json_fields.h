@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/base/json.h"
+#include "stretto/base/json_fwd.h"
 
 namespace stretto {
 
@@ -21,7 +21,7 @@ class JsonFields {
   const std::string& where() const { return where_; }
   bool has(const char* field) const { return find(field) != nullptr; }
   // Also where it is null, which some files tell from absence.
-  bool names(const char* field) const { return object_.contains(field); }
+  bool names(const char* field) const;
   // nullptr when absent or null.
   const Json* find(const char* field) const;
 

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 
 namespace stretto::predict {
 namespace {

@@ -1,4 +1,5 @@
 // What a user would lose: a machine file that explains what they measured.
+#include "stretto/base/json.h"
 #include "stretto/predict/calibrate.h"
 
 #include <gtest/gtest.h>

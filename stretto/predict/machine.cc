@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/predict/builtin_machines.h"
 

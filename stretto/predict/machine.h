@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "stretto/base/dtype.h"
-#include "stretto/base/json.h"
+#include "stretto/base/json_fwd.h"
 
 namespace stretto::predict {
 

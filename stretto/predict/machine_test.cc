@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/json.h"
 #include "stretto/base/test_errors.h"
 
 namespace stretto::predict {

@@ -7,6 +7,7 @@
 
 #include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/base/printable.h"
 

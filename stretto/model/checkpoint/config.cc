@@ -8,6 +8,7 @@
 
 #include "stretto/base/downloaded_file.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/base/printable.h"
 #include "stretto/model/checkpoint/config_parts.h"
 

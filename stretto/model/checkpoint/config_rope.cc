@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/base/printable.h"
 #include "stretto/model/checkpoint/config_parts.h"
 

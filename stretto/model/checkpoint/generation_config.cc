@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stretto/base/downloaded_file.h"
+#include "stretto/base/json.h"
 #include "stretto/base/json_fields.h"
 
 namespace stretto {

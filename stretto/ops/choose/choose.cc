@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/json.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ir/printer.h"
