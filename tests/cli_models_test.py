@@ -121,6 +121,17 @@ class FilesTest(ModelCase):
         self.refused_model("meta-llama/Llama-3-8B", "meta-llama/Llama-3-8B: is not a readable directory")
         self.refused("tokenize", "--model", "meta-llama/Llama-3-8B", says="is not a readable directory")
 
+    def test_numbers_that_only_python_writes(self):
+        """As ai-dynamo/dynamo#2882: harmless where nobody reads them."""
+        infinite = {"time_step_limit": [0.0, float("inf")], "x": float("nan")}
+        self.silent(self.model(config=infinite, generation_config=infinite, tokenizer_config=infinite))
+        self.refused_model(self.model(config={"rms_norm_eps": float("nan")}), "rms_norm_eps: need a number", "'NaN'")
+
+    def test_other_encodings_are_named(self):
+        model = self.model()
+        (model / "config.json").write_text((model / "config.json").read_text(), "utf-16")
+        self.refused_model(model, "config.json: not valid JSON: UTF-16, need UTF-8")
+
     def test_other_vocabularies_are_named(self):
         model = self.model()
         (model / "tokenizer.json").rename(model / "tokenizer.model")

@@ -13,6 +13,7 @@
 #include "stretto/base/json.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/base/printable.h"
+#include "stretto/base/python_json.h"
 #include "stretto/base/test_errors.h"
 
 namespace stretto {
@@ -64,6 +65,29 @@ TEST(Json, MalformedTextIsOneLineNamingTheFile) {
   refuse(std::string("[1]\0 [2]", 8), {"x.json", "not valid JSON"});
   refuse(std::string("[\"\0\"]", 5), {"x.json", "not valid JSON"});
   refuse("[\"" + std::string(1 << 20, 'x'), {"x.json", "not valid JSON"});
+}
+
+// As ai-dynamo/dynamo#2882: what transformers writes for a limit that is none.
+TEST(Json, NumbersThatOnlyPythonKnows) {
+  const char* text =
+      R"({"a": [0.0, Infinity], "b": -Infinity, "c":NaN, "NaN": "-Infinity", "d\"NaN": 1})";
+  Json json = parse_python_json(text, "x.json");
+  EXPECT_EQ(json["a"], Json::array({0.0, "Infinity"}));
+  EXPECT_EQ(json["b"], "-Infinity");
+  EXPECT_EQ(json["c"], "NaN");
+  EXPECT_EQ(json["NaN"], "-Infinity");
+  EXPECT_EQ(json["d\"NaN"], 1);
+  expect_user_error([&] { JsonFields(json, "x.json").number("c", 0, 1); }, {"x.json: c", "'NaN'"});
+  for (const char* bad : {"nan", "Infinit", "+Infinity", "NaN NaN", "NaN1", "\"\\", "\"NaN"}) {
+    SCOPED_TRACE(bad);
+    expect_user_error([&] { parse_python_json(bad, "x.json"); }, {"x.json", "not valid JSON"});
+  }
+  refuse("[Infinity]", {"x.json", "not valid JSON"});
+}
+
+TEST(Json, Utf16IsNamed) {
+  refuse(std::string("\xff\xfe{\0}\0", 6), {"x.json", "not valid JSON: UTF-16"});
+  refuse(std::string("\xfe\xff\0{\0}", 6), {"x.json", "not valid JSON: UTF-16"});
 }
 
 TEST(Json, InvalidUtf8IsRefused) {

@@ -46,6 +46,9 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
     throw UserError(fmt::format("{}: {} bytes of JSON, at most {} allowed", where, text.size(),
                                 limits.max_bytes));
   }
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
+    throw UserError(fmt::format("{}: not valid JSON: UTF-16, need UTF-8", where));
+  }
   if (std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     // The parser would take it for the end of the text and ignore what follows.
     throw UserError(fmt::format("{}: not valid JSON: NUL byte at offset {}", where, nul));

@@ -10,6 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
+#include "stretto/base/python_json.h"
 #include "stretto/model/checkpoint/config_parts.h"
 
 namespace stretto {
@@ -270,7 +271,7 @@ void refuse_unsupported(const JsonFields& fields) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view text, const std::string& where) {
-  Json json = parse_json(text, where, {.max_bytes = kMaxConfigBytes, .max_depth = 32});
+  Json json = parse_python_json(text, where, {.max_bytes = kMaxConfigBytes, .max_depth = 32});
   JsonFields fields(json, where);
   ModelConfig config;
   config.where = where;

@@ -5,6 +5,7 @@
 #include "stretto/base/downloaded_file.h"
 #include "stretto/base/json.h"
 #include "stretto/base/json_fields.h"
+#include "stretto/base/python_json.h"
 
 namespace stretto {
 namespace {
@@ -16,7 +17,7 @@ GenerationConfig from_model(const ModelConfig& model) {
 }
 
 Json parse(std::string_view text, const std::string& where) {
-  return parse_json(text, where, {.max_bytes = kMaxBytes, .max_depth = 32});
+  return parse_python_json(text, where, {.max_bytes = kMaxBytes, .max_depth = 32});
 }
 
 std::filesystem::path path_in(const std::filesystem::path& directory) {

@@ -24,6 +24,10 @@ void for_each_code_point(std::string_view text, Visit visit) {
   }
 }
 
+bool begins_with(std::string_view text, bool (*test)(char32_t)) {
+  return !text.empty() && test(first_code_point(text));
+}
+
 template <typename Keep>
 std::string filtered(std::string_view text, Keep keep) {
   std::string out;
@@ -67,6 +71,9 @@ class ReplaceNormalizer : public Normalizer {
  public:
   explicit ReplaceNormalizer(const JsonNode& field) : replace_(field) {}
   std::string apply(std::string_view text) const override { return replace_.apply(text); }
+  bool keeps_begin(std::string_view text, bool before) const override {
+    return replace_.keeps_begin(text, before);
+  }
 
  private:
   Replace replace_;
@@ -75,6 +82,9 @@ class ReplaceNormalizer : public Normalizer {
 class Strip : public Normalizer {
  public:
   Strip(bool left, bool right) : left_(left), right_(right) {}
+  bool keeps_begin(std::string_view text, bool before) const override {
+    return before && !(left_ && begins_with(text, is_whitespace));
+  }
   std::string apply(std::string_view text) const override {
     while (left_ && !text.empty() && is_whitespace(first_code_point(text))) {
       text.remove_prefix(utf8_length(text.front()));
@@ -106,6 +116,9 @@ class StripAccents : public Normalizer {
   std::string apply(std::string_view text) const override {
     return filtered(text, [](char32_t c) { return !is_mark(c); });
   }
+  bool keeps_begin(std::string_view text, bool before) const override {
+    return before && !begins_with(text, is_mark);
+  }
 };
 
 // What BERT's own tokenizer did to a text.
@@ -126,12 +139,17 @@ class BertNormalizer : public Normalizer {
     }
     return lowercases_ ? Lowercase().apply(out) : out;
   }
+  bool keeps_begin(std::string_view text, bool before) const override {
+    if (cleans_ && begins_with(text, is_dirt)) return false;
+    return before && !(strips_accents_ && begins_with(text, is_accent));
+  }
 
  private:
+  static bool is_dirt(char32_t c) { return c == 0 || c == 0xFFFD || is_control(c); }
   static std::string cleaned(std::string_view text) {
     std::string out;
     for_each_code_point(text, [&](char32_t c) {
-      if (c == 0 || c == 0xFFFD || is_control(c)) return;
+      if (is_dirt(c)) return;
       append_utf8(out, is_whitespace(c) ? U' ' : c);
     });
     return out;
@@ -162,16 +180,23 @@ class Nmt : public Normalizer {
   std::string apply(std::string_view text) const override {
     std::string out;
     for_each_code_point(text, [&](char32_t c) {
+      if (is_removed(c)) return;
       const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
-      if (in(0x01, 0x08) || c == 0x0B || in(0x0E, 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) {
-        return;
-      }
       const bool is_space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
                             in(0x200B, 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
                             c == 0xFEFF || c == 0xFFFD;
       append_utf8(out, is_space ? U' ' : c);
     });
     return out;
+  }
+  bool keeps_begin(std::string_view text, bool before) const override {
+    return before && !begins_with(text, is_removed);
+  }
+
+ private:
+  static bool is_removed(char32_t c) {
+    const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
+    return in(0x01, 0x08) || c == 0x0B || in(0x0E, 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
   }
 };
 
@@ -185,6 +210,14 @@ class NormalizerSequence : public Normalizer {
     std::string out(text);
     for (const auto& step : steps_) out = step->apply(out);
     return out;
+  }
+  bool keeps_begin(std::string_view text, bool before) const override {
+    std::string out(text);
+    for (const auto& step : steps_) {
+      before = step->keeps_begin(out, before);
+      out = step->apply(out);
+    }
+    return before;
   }
 
  private:

@@ -14,6 +14,10 @@ class Normalizer {
  public:
   virtual ~Normalizer() = default;
   virtual std::string apply(std::string_view text) const = 0;  // valid UTF-8 in and out
+
+  // Whether apply(text) begins where the original text does, as the reference counts it: not where
+  // the first character was removed. `before` says so of `text` itself.
+  virtual bool keeps_begin(std::string_view /*text*/, bool before) const { return before; }
 };
 
 // NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents, ByteLevel,

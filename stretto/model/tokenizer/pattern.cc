@@ -26,4 +26,11 @@ std::string Replace::apply(std::string_view text) const {
   return out;
 }
 
+bool Replace::keeps_begin(std::string_view text, bool before) const {
+  const std::vector<Span> found = pattern_.find_all(text);
+  if (found.empty() || found.front().begin != 0) return before;
+  if (!content_.empty()) return true;  // what is put in counts as the beginning
+  return found.front().end == 0 && before;
+}
+
 }  // namespace stretto::tokenization

@@ -16,6 +16,8 @@ class Replace {
  public:
   explicit Replace(const JsonNode& field);  // {"pattern": ..., "content": ...}
   std::string apply(std::string_view text) const;
+  // Whether the result begins where the original text does; `before` says so of `text`.
+  bool keeps_begin(std::string_view text, bool before) const;
 
  private:
   Regex pattern_;

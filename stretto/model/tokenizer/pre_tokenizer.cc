@@ -262,6 +262,9 @@ class Metaspace : public PreTokenizer {
       return merge_with_next(segments(marks, text.size()));
     });
   }
+  bool asks_for_first() const override {
+    return options_.prepend == MetaspaceOptions::Prepend::kFirst;
+  }
 
  private:
   bool prepends_to(std::string_view text, bool is_first) const {
@@ -327,6 +330,10 @@ class PreTokenizerSequence : public PreTokenizer {
   }
   void apply(Pieces& pieces) const override {
     for (const auto& step : steps_) step->apply(pieces);
+  }
+  bool asks_for_first() const override {
+    return std::any_of(steps_.begin(), steps_.end(),
+                       [](const auto& step) { return step->asks_for_first(); });
   }
 
  private:

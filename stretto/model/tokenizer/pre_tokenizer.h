@@ -16,7 +16,7 @@ namespace stretto::tokenization {
 struct Pieces {
   std::string text;
   std::vector<Span> spans;
-  bool is_first = true;  // nothing of the input stands before the text
+  bool is_first = true;  // nothing of the input stands, or stood, before the text
 };
 
 // Of the Metaspace pre-tokenizer and decoder.
@@ -31,6 +31,7 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual void apply(Pieces& pieces) const = 0;
+  virtual bool asks_for_first() const { return false; }  // reads Pieces::is_first
 };
 
 // ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer,

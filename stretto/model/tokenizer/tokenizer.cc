@@ -8,6 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
+#include "stretto/base/python_json.h"
 #include "stretto/model/tokenizer/byte_level.h"
 #include "stretto/model/tokenizer/tokenizer_impl.h"
 #include "stretto/model/tokenizer/utf8.h"
@@ -113,6 +114,9 @@ void Tokenizer::Impl::encode_normalized(std::string_view text, bool is_first,
 void Tokenizer::Impl::encode_text(std::string_view text, bool is_first,
                                   const EncodeOptions& options, std::vector<int>& ids) const {
   const auto normalized = normalizer ? normalizer->apply(text) : std::string(text);
+  if (is_first && normalizer && pre_tokenizer && pre_tokenizer->asks_for_first()) {
+    is_first = normalizer->keeps_begin(text, true);
+  }
   for (const auto& [begin, end, id] :
        added.split_normalized(normalized, options.split_special_tokens)) {
     if (begin == end) continue;
@@ -175,7 +179,7 @@ Tokenizer Tokenizer::parse(std::string_view tokenizer_json,
   std::optional<JsonNode> config_field;
   if (config_json) {
     const std::string config_path = json_path(where, "tokenizer_config.json");
-    config = parse_json(*config_json, config_path);
+    config = parse_python_json(*config_json, config_path);
     config_field.emplace(config, config_path + ": ");
   }
   return Tokenizer(std::make_shared<const Impl>(JsonNode(file, path + ": "), config_field));

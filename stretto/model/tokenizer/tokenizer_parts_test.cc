@@ -8,6 +8,7 @@
 #include "stretto/model/tokenizer/merge_table.h"
 #include "stretto/model/tokenizer/pre_tokenizer.h"
 #include "stretto/model/tokenizer/regex.h"
+#include "stretto/model/tokenizer/tokenizer.h"
 #include "stretto/model/tokenizer/unicode_data.h"
 #include "stretto/model/tokenizer/unicode_normalize.h"
 #include "stretto/model/tokenizer/utf8.h"
@@ -133,6 +134,42 @@ TEST(MergeTable, FindsWhatWasInserted) {
     ASSERT_NE(table.find(i, i * 7 % 31), nullptr);
     EXPECT_EQ(table.find(i, i * 7 % 31)->merged, i + 1);
     EXPECT_EQ(table.find(i, 31), nullptr);
+  }
+}
+
+// As the reference counts it, by the place in the original text: where a normaliser removed what
+// stood first, nothing is first any more. Ids are those of tokenizers 0.23.3.
+TEST(TokenizerParts, MetaspaceKnowsWhatStoodFirst) {
+  Json json = Json::parse(R"({
+    "pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"},
+    "model": {"type": "BPE", "vocab": {"_": 0, "a": 1, "_a": 2, "x": 3}, "merges": [["_", "a"]]}
+  })");
+  const std::vector<int> marked{2}, bare{1};
+  struct Case {
+    const char* normalizer;
+    const char* text;
+    const std::vector<int>& ids;
+  };
+  const Case cases[] = {
+      {R"({"type": "Strip", "strip_left": true, "strip_right": true})", "a", marked},
+      {R"({"type": "Strip", "strip_left": true, "strip_right": true})", " a", bare},
+      {R"({"type": "Strip", "strip_left": true, "strip_right": true})", "a ", marked},
+      {R"({"type": "StripAccents"})", "\u0301a", bare},
+      {R"({"type": "StripAccents"})", "a\u0301", marked},
+      {R"({"type": "Nmt"})", "\u0001a", bare},
+      {R"({"type": "BertNormalizer"})", "\u0301a", bare},
+      {R"({"type": "BertNormalizer"})", "\u200da", bare},
+      {R"({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": ""})", "  a", bare},
+      {R"({"type": "Replace", "pattern": {"String": "b"}, "content": "a"})", "b", marked},
+      {R"({"type": "Replace", "pattern": {"String": "b"}, "content": ""})", "ab", marked},
+      {R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"},
+           {"type": "Strip", "strip_left": true, "strip_right": false}]})",
+       "\nA", bare},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(std::string(c.normalizer) + " of '" + c.text + "'");
+    json["normalizer"] = Json::parse(c.normalizer);
+    EXPECT_EQ(Tokenizer::parse(json.dump(), std::nullopt, "DIR").encode(c.text), c.ids);
   }
 }
 
