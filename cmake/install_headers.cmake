@@ -6,6 +6,7 @@ set(pending
     stretto/compiler.h
     stretto/base/env.h
     stretto/base/errors.h
+    stretto/base/slow_notice.h
     stretto/lang/program_builder.h
     stretto/lang/program_file.h
     stretto/ir/parser.h

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "stretto/base/slow_notice.h"
+
 namespace stretto::python {
 
 // The kernel first: compiling takes seconds, more on one rank than on another.
@@ -14,7 +16,11 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
     : Executable(std::move(session), rank, compiled, staged, Place::kGpu, said),
       gpu_(this->session().gpu()),
       records_(records) {
-  GpuCode code = build_gpu_code(compiled, {.record = records});
+  GpuCode code = [&] {
+    SlowNotice notice(fmt::format("compiling the kernel of '{}', kept for later runs",
+                                  compiled.schedule->name));
+    return build_gpu_code(compiled, {.record = records});
+  }();
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());
   const Call& call = call_at_bounds();

@@ -14,6 +14,7 @@
 #include "expert_programs.h"
 #include "product_programs.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/slow_notice.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ir/parser.h"
@@ -245,12 +246,14 @@ void bind_programs(nb::module_& m) {
           "compile",
           [](const Program& p, bool bounds_only, bool require_proof) {
             nb::gil_scoped_release unlocked;
+            SlowNotice notice(fmt::format("proving '{}', kept for later runs", p.name));
             return compile(p, {.require_proof = require_proof, .bounds_only = bounds_only});
           },
           nb::arg("bounds_only") = false, nb::arg("require_proof") = true)
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;
+             SlowNotice notice(fmt::format("proving '{}'", p.name));
              ProofResult result = prove(lowered(p));
              if (result.rejected()) throw Rejected(result.report);
              return result.report;

@@ -1,0 +1,34 @@
+#include "stretto/base/slow_notice.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "stretto/base/say.h"
+
+namespace stretto {
+
+SlowNotice::SlowNotice(std::string what, std::chrono::milliseconds first, Say say)
+    : what_(std::move(what)), say_(std::move(say)), watcher_([this, first] { watch(first); }) {}
+
+SlowNotice::~SlowNotice() {
+  {
+    std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  ended_.notify_one();
+  watcher_.join();
+}
+
+void SlowNotice::to_standard_error(const std::string& line) { say("stretto: {}\n", line); }
+
+void SlowNotice::watch(std::chrono::milliseconds first) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  for (std::chrono::milliseconds next = first;; next *= 2) {
+    if (ended_.wait_until(lock, begin + next, [this] { return over_; })) return;
+    say_(fmt::format("{}, {:.3g} s so far", what_, static_cast<double>(next.count()) / 1000));
+  }
+}
+
+}  // namespace stretto
