@@ -45,9 +45,11 @@ def calls(ranks):
         "broadcast": lambda: stretto.broadcast(x),
         "all_to_all": lambda: stretto.all_to_all(x),
         "all_gather_matmul": lambda: stretto.all_gather_matmul(shard, of(HIDDEN, INNER // ranks)),
-        "matmul_reduce_scatter": lambda: stretto.matmul_reduce_scatter(of(TOKENS, INNER // ranks), of(INNER // ranks, HIDDEN)),
+        "matmul_reduce_scatter": lambda: stretto.matmul_reduce_scatter(
+            of(TOKENS, INNER // ranks), of(INNER // ranks, HIDDEN)),
         "matmul_all_reduce 16 rows": lambda: stretto.matmul_all_reduce(of(16, INNER // ranks), of(INNER // ranks, HIDDEN)),
-        "matmul_all_reduce": lambda: stretto.matmul_all_reduce(of(TOKENS, INNER // ranks), of(INNER // ranks, HIDDEN)),
+        "matmul_all_reduce": lambda: stretto.matmul_all_reduce(
+            of(TOKENS, INNER // ranks), of(INNER // ranks, HIDDEN)),
         "all_reduce_add_rms_norm": lambda: stretto.all_reduce_add_rms_norm(of(64, HIDDEN), of(64, HIDDEN), of(HIDDEN)),
         "scaled_dot_product_attention": lambda: stretto.scaled_dot_product_attention(
             q.transpose(0, 1), kv.transpose(0, 1), kv.transpose(0, 1), is_causal=True, enable_gqa=True),
@@ -60,7 +62,8 @@ def calls(ranks):
         "grouped_matmul": lambda: stretto.grouped_matmul(
             x, of(EXPERTS, HIDDEN, 1024), torch.arange(EXPERTS + 1, dtype=torch.int32) * (TOKENS // EXPERTS)),
         "moe_layer": lambda: stretto.moe_layer(
-            shard, of(EXPERTS, HIDDEN, 512), of(EXPERTS, 512, HIDDEN), whole(share, TOP_K), of(share, TOP_K, dtype=torch.float32)),
+            shard, of(EXPERTS, HIDDEN, 512), of(EXPERTS, 512, HIDDEN), whole(share, TOP_K),
+            of(share, TOP_K, dtype=torch.float32)),
     }
 
 
