@@ -47,7 +47,8 @@ def calls(ranks):
         "all_gather_matmul": lambda: stretto.all_gather_matmul(shard, of(HIDDEN, INNER // ranks)),
         "matmul_reduce_scatter": lambda: stretto.matmul_reduce_scatter(
             of(TOKENS, INNER // ranks), of(INNER // ranks, HIDDEN)),
-        "matmul_all_reduce 16 rows": lambda: stretto.matmul_all_reduce(of(16, INNER // ranks), of(INNER // ranks, HIDDEN)),
+        "matmul_all_reduce 16 rows": lambda: stretto.matmul_all_reduce(
+            of(16, INNER // ranks), of(INNER // ranks, HIDDEN)),
         "matmul_all_reduce": lambda: stretto.matmul_all_reduce(
             of(TOKENS, INNER // ranks), of(INNER // ranks, HIDDEN)),
         "all_reduce_add_rms_norm": lambda: stretto.all_reduce_add_rms_norm(of(64, HIDDEN), of(64, HIDDEN), of(HIDDEN)),
@@ -115,7 +116,8 @@ def main():
             print(f"{name:30} {said[0][:150]}", flush=True)
         else:
             row = ROWS[-1]
-            print(f"{name:30} {row['program']:28} {row['cpu_s']:8.3f} s  {'bounds' if row['at_bounds'] else 'sizes'} {row['refused']}", flush=True)
+            sizes = "bounds" if row["at_bounds"] else "sizes"
+            print(f"{name:30} {row['program']:28} {row['cpu_s']:8.3f} s  {sizes} {row['refused']}", flush=True)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"ranks": options.ranks, "rows": ROWS}, file, indent=1)
