@@ -200,8 +200,10 @@ void read_attention_sizes(const JsonFields& fields, ModelConfig& config) {
     config.num_kv_heads = config.traits->default_kv_heads;
   }
   if (config.num_heads % config.num_kv_heads != 0) {
-    fields.fail("num_key_value_heads", fmt::format("{} does not divide num_attention_heads {}",
-                                                   config.num_kv_heads, config.num_heads));
+    const char* told = fields.names("num_key_value_heads") ? "" : "absent, meaning ";
+    fields.fail("num_key_value_heads",
+                fmt::format("{}{}, which does not divide num_attention_heads {}", told,
+                            config.num_kv_heads, config.num_heads));
   }
   std::int64_t fallback = config.traits->default_head_dim;
   if (fallback == 0 && !fields.has("head_dim")) {

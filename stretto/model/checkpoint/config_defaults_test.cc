@@ -79,7 +79,7 @@ TEST(ConfigDefaults, HeadsThatTheDefaultDoesNotDivide) {
       [] {
         parse(short_config("qwen2", {{"num_attention_heads", 4}}));
       },
-      {"num_key_value_heads", "32 does not divide"});
+      {"num_key_value_heads", "absent, meaning 32, which does not divide"});
 }
 
 // A seed that is refused at its first field leads a fuzzer nowhere.
