@@ -303,18 +303,25 @@ void Completion::finish() {
     exchange_->respond({.body = to_line(answer_json()), .headers = {{"X-Request-Id", id_}}});
     return;
   }
-  if (!failed_ && request_.include_usage) {
-    Json last = {{"id", id_},
-                 {"object", "text_completion"},
-                 {"created", created_},
-                 {"model", context_.model_name},
-                 {"choices", Json::array()},
-                 {"usage", usage_json()}};
-    send_event(last);
-  }
+  if (!failed_) send_last();
   begin_stream();
   exchange_->send("data: [DONE]\n\n");
   exchange_->end();
+}
+
+void Completion::send_last() {
+  if (!request_.include_usage) return;
+  Json last = chunk_json();
+  last["choices"] = Json::array();
+  last["usage"] = usage_json();
+  send_event(last);
+}
+
+Json Completion::chunk_json() const {
+  return {{"id", id_},
+          {"object", "text_completion"},
+          {"created", created_},
+          {"model", context_.model_name}};
 }
 
 std::string Completion::token_text(int token) const {
@@ -376,7 +383,7 @@ Json Completion::usage_json() const {
           {"prompt_tokens_details", nullptr}};
 }
 
-Json Completion::answer_json() const {
+Json Completion::answer_json() {
   Json choices = Json::array();
   for (const auto& choice : choices_) choices.push_back(choice_json(*choice));
   Json out = {{"id", id_},
@@ -391,11 +398,8 @@ Json Completion::answer_json() const {
 }
 
 void Completion::send_chunk(Choice& choice) {
-  Json json = {{"id", id_},
-               {"object", "text_completion"},
-               {"created", created_},
-               {"model", context_.model_name},
-               {"choices", Json::array({choice_json(choice)})}};
+  Json json = chunk_json();
+  json["choices"] = Json::array({choice_json(choice)});
   if (request_.continuous_usage_stats) {
     json["usage"] = usage_json();
   } else if (request_.include_usage) {

@@ -34,12 +34,14 @@ struct AnswerSummary {
   std::int64_t prompt_tokens = 0, tokens = 0;
 };
 
+// Of /v1/completions; chat_completion.h says the same in chat's form.
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   using OnDone = std::function<void(const AnswerSummary&)>;  // once, on any thread
 
   Completion(const AnswerContext& context, std::string id, CompletionRequest request,
              std::shared_ptr<HttpExchange> exchange, OnDone on_done);
+  virtual ~Completion() = default;
 
   // Tokenizes, checks and hands the choices to the engine. ApiError where one cannot be taken; then
   // none runs, and nothing has been answered.
@@ -47,7 +49,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // From any thread: all choices end, what there is is sent.
   void cancel();
 
- private:
+ protected:
   using Clock = std::chrono::steady_clock;
 
   // What a chunk, or at the end the whole answer, has of a choice.
@@ -79,22 +81,27 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::vector<int> ends() const;
 
   // On the engine's thread, or, of a choice that waits, on that of cancel().
-  void start_choice(Choice& choice);
+  virtual void start_choice(Choice& choice);
   void take_prompt(Choice& choice, const TokenLogprob& token);
   bool take(Choice& choice, const TokenLogprob& token);
   void end(Choice& choice, ServedRequest::End end, const std::string& what);
   void finish();
   void fail(int status, const std::string& what);
 
-  void add_logprob(Choice& choice, const TokenLogprob& token, bool has_value);
+  virtual void add_logprob(Choice& choice, const TokenLogprob& token, bool has_value);
   void add_echo(Choice& choice);
   std::string token_text(int token) const;
   Json logprobs_json(const Delta& delta) const;
   Json choice_json(const Choice& choice) const;
-  Json answer_json() const;
-  Json usage_json() const;
-  void send_chunk(Choice& choice);
-  void send_event(const Json& json);
+  virtual Json answer_json();
+  virtual Json usage_json() const;
+  // What the choice has since the last one; its finish_reason is null but for the last.
+  virtual void send_chunk(Choice& choice);
+  // "text_completion" with whatever each chunk has.
+  virtual Json chunk_json() const;
+  // After the last chunk of a stream.
+  virtual void send_last();
+  virtual void send_event(const Json& json);
   void count_end(const Choice& choice, const std::string& reason) const;
 
   const AnswerContext& context_;
