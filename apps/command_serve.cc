@@ -82,6 +82,7 @@ void serve(ServeOptions& options) {
       options.model.device);
   engine->wait_until_ready();
   say("stretto: ready, context {} tokens\n", engine->max_model_len());
+  say("stretto: {}\n", server.describe_chat());
   if (!options.ready_file.empty()) {
     AtomicFile file(options.ready_file);
     file.write(server.url() + "\n");
@@ -119,6 +120,14 @@ void add_serve_command(CLI::App& app) {
                    "requests that may wait; beyond, clients are told to come again")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_option("--chat-template", server.chat.template_file,
+                      "a chat template (Jinja) in place of the model's");
+  command->add_option("--tool-call-parser", server.chat.tool_parser,
+                      "how the model writes calls of tools: hermes, llama3, mistral or none; "
+                      "default: by its template");
+  command->add_option("--reasoning-parser", server.chat.reasoning_parser,
+                      "whether text between <think> and </think> is told apart: think or none; "
+                      "default: by its template");
   command->add_option("--api-key", server.api_keys, "a key that clients must show; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--api-key-file", options->api_key_file, "a file with such keys, one a line");

@@ -34,6 +34,7 @@ STRETTO_PYTHON_PACKAGES=(
   pytest                      # its tests
   typing_extensions filelock sympy networkx jinja2  # what PyTorch imports, torch.compile too
   transformers                # a Llama to be spread over ranks
+  openai                      # the client that the server is tested with
 )
 # Installed alone: what else they ask for is 2 GB of CUDA's libraries, in whose place tools/torch_stubs puts empty ones.
 # The first asks the second for devices when it is imported; their versions belong together.

@@ -85,7 +85,7 @@ void Completion::start() {
                    fmt::format("maximum context length is {} tokens, you asked for {} ({} prompt + "
                                "{} completion)",
                                room, count + request_.max_tokens, count, request_.max_tokens),
-                   "prompt");
+                   prompt_field_);
   }
   for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
     for (int number = 0; number < request_.n; ++number) make_choice(prompt, number);
@@ -230,6 +230,7 @@ bool Completion::take(Choice& choice, const TokenLogprob& token) {
   choice.delta.token_ids.push_back(token.token);
   if (request_.logprobs) add_logprob(choice, token, true);
   ++choice.num_tokens;
+  took(choice);
   using End = TextStream::End;
   const End end = choice.stream->end();
   if (end != End::kNone) {
@@ -240,11 +241,14 @@ bool Completion::take(Choice& choice, const TokenLogprob& token) {
     if (end == End::kToken && std::find(stops.begin(), stops.end(), by) != stops.end()) {
       choice.stop_reason = by;
     }
-  } else if (request_.stream &&
-             (!choice.delta.text.empty() || request_.logprobs || request_.return_token_ids)) {
+  } else if (request_.stream && has_news(choice)) {
     send_chunk(choice);
   }
   return end == End::kNone;
+}
+
+bool Completion::has_news(const Choice& choice) const {
+  return !choice.delta.text.empty() || request_.logprobs || request_.return_token_ids;
 }
 
 void Completion::end(Choice& choice, ServedRequest::End end, const std::string& what) {

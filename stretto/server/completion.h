@@ -88,6 +88,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void finish();
   void fail(int status, const std::string& what);
 
+  // After each token, whose text is in the delta.
+  virtual void took(Choice&) {}
+  // Whether a stream has something to send.
+  virtual bool has_news(const Choice& choice) const;
   virtual void add_logprob(Choice& choice, const TokenLogprob& token, bool has_value);
   void add_echo(Choice& choice);
   std::string token_text(int token) const;
@@ -111,6 +115,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   OnDone on_done_;
   std::int64_t created_;
   Clock::time_point arrived_;
+  const char* prompt_field_ = "prompt";  // what a prompt that is too long is blamed on
   std::once_flag head_sent_;
   std::mutex mutex_;  // of what follows, once the engine has the choices
   std::vector<std::vector<int>> prompts_;

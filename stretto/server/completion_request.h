@@ -3,50 +3,12 @@
 // ignored.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <variant>
-#include <vector>
 
-#include "stretto/engine/sampling.h"
 #include "stretto/model/checkpoint/generation_config.h"
+#include "stretto/server/request_fields.h"
 
 namespace stretto {
-
-struct CompletionRequest {
-  using Prompt = std::variant<std::string, std::vector<int>>;  // text, or token ids
-
-  std::string model;  // "": whatever is served
-  std::vector<Prompt> prompts;
-  std::int64_t max_tokens = 16;
-  std::int64_t min_tokens = 0;
-  int n = 1;
-  SamplingParams sampling;  // without the seed where has_seed is false
-  bool has_seed = false;
-  std::vector<std::string> stop;
-  std::vector<int> stop_token_ids;
-  bool include_stop_str_in_output = false;
-  bool ignore_eos = false;
-  bool skip_special_tokens = true;
-  bool add_special_tokens = true;
-  bool split_special_tokens = false;  // tokenizer.h: EncodeOptions
-  bool echo = false;
-  std::optional<int> logprobs;         // alternatives beside each token
-  std::optional<int> prompt_logprobs;  // the same of the prompt's tokens, vLLM's form
-  bool stream = false;
-  bool include_usage = false, continuous_usage_stats = false;
-  bool return_token_ids = false, return_tokens_as_token_ids = false;
-  std::optional<std::int64_t> truncate_prompt_tokens;  // keep the last ones; -1: as many as fit
-};
-
-struct CompletionLimits {
-  std::size_t max_prompts = 1024;
-  int max_n = 128;
-  int max_logprobs = 20;
-  std::size_t max_stops = 4, max_stop_bytes = 1024;
-};
 
 // `defaults`: what sampling is where the request is silent. ApiError 400 naming the field.
 CompletionRequest parse_completion_request(std::string_view body, const SamplingDefaults& defaults,

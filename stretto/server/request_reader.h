@@ -15,8 +15,9 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/json_fields.h"
+#include "stretto/model/checkpoint/generation_config.h"
 #include "stretto/server/api_error.h"
-#include "stretto/server/completion_request.h"
+#include "stretto/server/request_fields.h"
 
 namespace stretto {
 

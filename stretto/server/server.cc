@@ -21,6 +21,7 @@
 #include "stretto/base/log.h"
 #include "stretto/server/access_log.h"
 #include "stretto/server/api_error.h"
+#include "stretto/server/chat_completion.h"
 #include "stretto/server/completion.h"
 #include "stretto/server/metrics.h"
 #include "stretto/server/text_workers.h"
@@ -99,6 +100,11 @@ struct Server::State {
   void tokenize(const CallPtr& call);
   void detokenize(const CallPtr& call);
   void complete(const CallPtr& call);
+  void chat_complete(const CallPtr& call);
+  void chat_render(const CallPtr& call);
+  using Make = std::function<std::shared_ptr<Completion>(Completion::OnDone)>;
+  void run(const CallPtr& call, const Make& make);
+  ChatRequest read_chat(const CallPtr& call) const;
   void abort(const CallPtr& call);
 
   Json model_card() const;
@@ -108,6 +114,7 @@ struct Server::State {
 
   const ModelFiles& files;
   const SamplingDefaults defaults;
+  const ChatModel chat;
   ServingEngine& engine;
   ServerOptions options;
   std::int64_t created = static_cast<std::int64_t>(std::time(nullptr));
@@ -127,6 +134,7 @@ Server::State::State(const ModelFiles& its_files, ServingEngine& its_engine,
                      ServerOptions its_options)
     : files(its_files),
       defaults(read_sampling_defaults(its_files.directory)),
+      chat(its_files.directory, its_options.chat),
       engine(its_engine),
       options(std::move(its_options)),
       metrics(options.model_name),
@@ -145,6 +153,8 @@ const std::vector<Server::State::Routed>& Server::State::routes() {
       {{"GET", "/metrics", true, false}, &State::show_metrics},
       {{"GET", "/v1/models", false, false}, &State::models},
       {{"POST", "/v1/completions", false, true}, &State::complete},
+      {{"POST", "/v1/chat/completions", false, true}, &State::chat_complete},
+      {{"POST", "/v1/chat/completions/render", false, true}, &State::chat_render},
       {{"POST", "/tokenize", false, true}, &State::tokenize},
       {{"POST", "/detokenize", false, true}, &State::detokenize},
       {{"POST", "/abort_requests", false, false}, &State::abort},
@@ -300,13 +310,15 @@ void Server::State::tokenize(const CallPtr& call) {
   Json json = parse_json(call->request().body, "request");
   JsonFields fields(json, "request");
   require_model(fields.optional_text("model").value_or(""));
+  std::vector<int> ids;
   if (fields.has("messages")) {
-    throw ApiError(400, "messages: chat templates are not supported yet", "messages");
+    ids = chat.render(read_chat(call), files.tokenizer).ids;
+  } else {
+    ids = files.tokenizer.encode(
+        fields.text("prompt"),
+        {.add_special_tokens = fields.optional_boolean("add_special_tokens").value_or(true),
+         .split_special_tokens = fields.optional_boolean("split_special_tokens").value_or(false)});
   }
-  std::vector<int> ids = files.tokenizer.encode(
-      fields.text("prompt"),
-      {.add_special_tokens = fields.optional_boolean("add_special_tokens").value_or(true),
-       .split_special_tokens = fields.optional_boolean("split_special_tokens").value_or(false)});
   Json out = {{"count", ids.size()},
               {"max_model_len", engine.max_model_len()},
               {"tokens", ids},
@@ -335,19 +347,52 @@ void Server::State::complete(const CallPtr& call) {
   CompletionRequest request = parse_completion_request(call->request().body, defaults,
                                                        static_cast<int>(files.config.vocab_size));
   require_model(request.model);
+  run(call, [&](Completion::OnDone on_done) {
+    return std::make_shared<Completion>(context, "cmpl-" + call->id, std::move(request),
+                                        call->exchange, std::move(on_done));
+  });
+}
+
+ChatRequest Server::State::read_chat(const CallPtr& call) const {
+  ChatRequest request =
+      parse_chat_request(call->request().body, defaults, static_cast<int>(files.config.vocab_size));
+  require_model(request.completion.model);
+  return request;
+}
+
+void Server::State::chat_complete(const CallPtr& call) {
+  ChatRequest request = read_chat(call);
+  run(call, [&](Completion::OnDone on_done) {
+    return std::make_shared<ChatCompletion>(context, "chatcmpl-" + call->id, chat,
+                                            std::move(request), call->exchange, std::move(on_done));
+  });
+}
+
+// The prompt that a chat request would run, and which parts of it are the user's.
+void Server::State::chat_render(const CallPtr& call) {
+  const ChatPrompt prompt = chat.render(read_chat(call), files.tokenizer);
+  Json pieces = Json::array();
+  for (const jinja::Piece& piece : prompt.pieces) {
+    pieces.push_back({{"text", piece.text}, {"from", piece.is_user ? "request" : "template"}});
+  }
+  answer(call, {.body = to_line({{"prompt", prompt.text},
+                                 {"prompt_token_ids", prompt.ids},
+                                 {"pieces", std::move(pieces)},
+                                 {"max_model_len", engine.max_model_len()}})});
+}
+
+void Server::State::run(const CallPtr& call, const Make& make) {
   {
     std::lock_guard lock(mutex);
     if (running.contains(call->id)) call->id = drawn_id();  // a client's id, used twice
   }
-  auto completion =
-      std::make_shared<Completion>(context, "cmpl-" + call->id, std::move(request), call->exchange,
-                                   [this, call](const AnswerSummary& summary) {
-                                     {
-                                       std::lock_guard lock(mutex);
-                                       running.erase(call->id);
-                                     }
-                                     note(call, summary);
-                                   });
+  std::shared_ptr<Completion> completion = make([this, call](const AnswerSummary& summary) {
+    {
+      std::lock_guard lock(mutex);
+      running.erase(call->id);
+    }
+    note(call, summary);
+  });
   {
     std::lock_guard lock(mutex);
     running[call->id] = completion;
@@ -371,7 +416,8 @@ void Server::State::abort(const CallPtr& call) {
     std::shared_ptr<Completion> completion;
     {
       std::lock_guard lock(mutex);
-      auto at = running.find(id.starts_with("cmpl-") ? id.substr(5) : id);
+      const std::size_t prefix = id.starts_with("cmpl-") ? 5 : id.starts_with("chatcmpl-") ? 9 : 0;
+      auto at = running.find(id.substr(prefix));
       if (at != running.end()) completion = at->second.lock();
     }
     if (!completion) continue;
@@ -429,6 +475,8 @@ Server::Server(const ModelFiles& files, ServingEngine& engine, ServerOptions opt
 Server::~Server() {
   if (state_->drainer.joinable()) state_->drainer.join();
 }
+
+std::string Server::describe_chat() const { return state_->chat.describe(); }
 
 std::string Server::url() const { return state_->http->url(); }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stretto/engine/serving.h"
+#include "stretto/server/chat_completion.h"
 #include "stretto/server/http.h"
 
 namespace stretto {
@@ -19,6 +20,7 @@ struct ServerOptions {
   std::uint16_t port = 8000;  // 0: a free one
   std::string model_name;
   std::string version;
+  ChatOptions chat;
   std::vector<std::string> api_keys;  // none: everybody may ask
   int num_text_workers = 2;
   std::chrono::milliseconds shutdown_timeout{10'000};
@@ -36,6 +38,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   std::string url() const;
+  // What chat does with this model, for the log.
+  std::string describe_chat() const;
   // Until SIGTERM or SIGINT: then no more is taken, what runs may end within the time of the
   // options, and idle connections are closed. A second signal ends it at once.
   void run();

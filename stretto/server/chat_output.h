@@ -1,0 +1,75 @@
+// What a chat model writes, taken apart while it comes: reasoning between tags, content, calls of
+// tools in the form that the model's family writes. Text that may yet become a tag is held back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stretto {
+
+enum class ToolFormat : std::uint8_t {
+  kNone,
+  kHermes,   // <tool_call>{"name": ..., "arguments": {...}}</tool_call>; Qwen's, too
+  kLlama3,   // the whole answer is {"name": ..., "parameters": {...}}, or several with ; between
+  kMistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}], or [TOOL_CALLS]name[ARGS]{...}
+};
+// "hermes", "llama3" or "mistral"; nothing for other names.
+std::optional<ToolFormat> tool_format_named(const std::string& name);
+// By the tags that a chat template writes.
+ToolFormat tool_format_of_template(const std::string& source);
+
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // JSON
+};
+
+// In the order reasoning, content, calls.
+struct ChatDelta {
+  std::string reasoning, content;
+  std::vector<ToolCall> calls;
+
+  void add(const ChatDelta& more) {
+    reasoning += more.reasoning;
+    content += more.content;
+    calls.insert(calls.end(), more.calls.begin(), more.calls.end());
+  }
+  bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+};
+
+class ChatOutput {
+ public:
+  struct Options {
+    ToolFormat tools = ToolFormat::kNone;
+    bool has_reasoning = false;        // <think> ... </think> is told apart
+    bool begins_in_reasoning = false;  // the prompt has opened it
+  };
+  explicit ChatOutput(const Options& options);
+
+  // What is now certain. Text of a call that turns out to be none is content.
+  ChatDelta push(std::string_view text);
+  ChatDelta finish();
+  bool in_reasoning() const { return state_ == State::kReasoning; }
+
+ private:
+  enum class State : std::uint8_t { kBegin, kReasoning, kAfterReasoning, kContent, kCall };
+
+  void step(ChatDelta& out, bool is_end);
+  bool step_begin(bool is_end);
+  bool step_reasoning(ChatDelta& out, bool is_end);
+  bool step_content(ChatDelta& out, bool is_end);
+  bool step_call(ChatDelta& out, bool is_end);
+
+  Options options_;
+  State state_;
+  bool has_content_ = false, has_calls_ = false;
+  std::string held_;
+};
+
+// Calls in the text of a Hermes, Llama 3 or Mistral call without its tags; nothing where it is
+// none.
+std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text, ToolFormat format);
+
+}  // namespace stretto

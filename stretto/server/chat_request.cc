@@ -1,0 +1,294 @@
+#include "stretto/server/chat_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "stretto/base/printable.h"
+#include "stretto/server/jinja/error.h"
+#include "stretto/server/request_reader.h"
+
+namespace stretto {
+namespace {
+
+using jinja::Value;
+
+constexpr std::size_t kMostMessages = 16384, kMostTools = 128;
+
+// What constrains the output, or asks for another answer: ignoring it would answer something else.
+constexpr std::array kRefused = {
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_decoding_backend",
+    "grammar",
+    "json_schema",
+    "bad_words",
+    "use_beam_search",
+    "logits_processors",
+    "thinking_token_budget",
+    "functions",
+    "function_call",
+    "audio",
+    "web_search_options",
+    "echo",
+};
+
+// Roles that templates put between the marks of special tokens: not the user's words.
+constexpr std::array kRoles = {"system", "developer", "user",   "assistant",
+                               "tool",   "function",  "ipython"};
+
+class ChatReader : public RequestReader {
+ public:
+  ChatReader(const Json& json, std::string_view body, int vocab_size,
+             const CompletionLimits& limits)
+      : RequestReader(json, vocab_size, limits), root_(jinja::from_json(body)) {}
+
+  ChatRequest read(const SamplingDefaults& defaults) {
+    refuse(kRefused);
+    ChatRequest out;
+    CompletionRequest& completion = out.completion;
+    completion.model = text("model", "");
+    read_lengths(out);
+    completion.n = static_cast<int>(integer("n", 1, 1, limits().max_n));
+    read_sampling(completion, defaults);
+    read_stops(completion);
+    read_output(completion);
+    completion.add_special_tokens = boolean("add_special_tokens", false);
+    read_logprobs(completion);
+    read_modalities();
+    read_tools(out);
+    read_template(out);
+    read_messages(out);
+    return out;
+  }
+
+ private:
+  void read_lengths(ChatRequest& out) const {
+    for (const char* field : {"max_tokens", "max_completion_tokens"}) {
+      if (fields().has(field)) out.max_tokens = integer(field, 1, 1, kMostTokens);
+    }
+    out.completion.min_tokens = integer("min_tokens", 0, 0, kMostTokens);
+    if (out.max_tokens && out.completion.min_tokens > *out.max_tokens) {
+      fail("min_tokens",
+           fmt::format("is {}, max_tokens is {}", out.completion.min_tokens, *out.max_tokens));
+    }
+  }
+
+  void read_logprobs(CompletionRequest& out) const {
+    const bool wanted = boolean("logprobs", false);
+    auto top = alternatives("top_logprobs");
+    if (top && *top > 0 && !wanted) fail("top_logprobs", "needs logprobs");
+    if (wanted) out.logprobs = top.value_or(0);
+  }
+
+  void read_modalities() const {
+    const Json* modalities = fields().find("modalities");
+    if (modalities == nullptr) return;
+    if (!modalities->is_array() || *modalities != Json::array({"text"})) {
+      fail("modalities", "only [\"text\"] is answered");
+    }
+  }
+
+  const Value* field(const char* name) const {
+    const Value* found = root_.as_dict().find(name);
+    return found != nullptr && !found->is_none() ? found : nullptr;
+  }
+
+  void read_tools(ChatRequest& out) const {
+    const Json* tools = fields().find("tools");
+    const Json* choice = fields().find("tool_choice");
+    out.parallel_tool_calls = boolean("parallel_tool_calls", true);
+    if (tools == nullptr) {
+      if (choice != nullptr && *choice != "none") fail("tool_choice", "needs tools");
+      return;
+    }
+    if (!tools->is_array() || tools->empty()) fail("tools", "need a list of tools");
+    if (tools->size() > kMostTools)
+      fail("tools", fmt::format("{} tools, at most {}", tools->size(), kMostTools));
+    for (const Json& tool : *tools) {
+      if (!tool.is_object() || tool.value("type", Json()) != "function" ||
+          !tool.contains("function") || !tool["function"].is_object() ||
+          !tool["function"].contains("name") || !tool["function"]["name"].is_string()) {
+        fail("tools", "need {\"type\": \"function\", \"function\": {\"name\": ...}}, got " +
+                          quote_json(tool));
+      }
+    }
+    if (choice != nullptr && *choice == "none") return;  // the model is not told of them
+    if (choice != nullptr && *choice != "auto") {
+      const bool is_named = choice->is_object() || *choice == "required";
+      fail("tool_choice",
+           is_named ? "a call that has to be made is not supported here; 'auto' and 'none' are"
+                    : "need 'auto' or 'none', got " + quote_json(*choice));
+    }
+    out.has_tools = true;
+    out.variables.emplace_back("tools", *field("tools"));
+  }
+
+  void read_template(ChatRequest& out) {
+    const std::string given = text("chat_template", "");
+    const bool is_name = given.find('{') == given.npos;
+    (is_name ? out.template_name : out.template_text) = given;
+    out.include_reasoning = boolean("include_reasoning", true);
+    out.continue_final_message = boolean("continue_final_message", false);
+    const bool prompts = boolean("add_generation_prompt", !out.continue_final_message);
+    if (prompts && out.continue_final_message) {
+      fail("continue_final_message", "does not go with add_generation_prompt");
+    }
+    out.variables.emplace_back("add_generation_prompt", Value::boolean(prompts));
+    for (const char* name : {"documents", "reasoning_effort"}) {
+      if (const Value* value = field(name)) out.variables.emplace_back(name, *value);
+    }
+    const Value* more = field("chat_template_kwargs");
+    if (more == nullptr) return;
+    if (!more->is(Value::Kind::kDict)) fail("chat_template_kwargs", "need an object");
+    for (const auto& [key, value] : more->as_dict().items) {
+      std::string name = jinja::to_utf8(key.as_text());
+      if (name == "messages" || name == "tools") {
+        fail("chat_template_kwargs", "may not have '" + name + "'");
+      }
+      out.variables.emplace_back(std::move(name), value);
+    }
+  }
+
+  void read_messages(ChatRequest& out) {
+    const Value* messages = field("messages");
+    if (messages == nullptr) fail("messages", "is missing");
+    if (!messages->is(Value::Kind::kList) || messages->items().empty()) {
+      fail("messages", "need a list of messages");
+    }
+    if (messages->items().size() > kMostMessages) {
+      fail("messages",
+           fmt::format("{} messages, at most {}", messages->items().size(), kMostMessages));
+    }
+    jinja::Values made;
+    for (std::size_t i = 0; i < messages->items().size(); ++i) {
+      made.push_back(message(messages->items()[i], fmt::format("[{}]", i)));
+    }
+    if (out.continue_final_message) {
+      const Value* content = made.back().as_dict().find("content");
+      if (content == nullptr || !content->is_text()) {
+        fail("continue_final_message", "the final message has no content to continue");
+      }
+      out.last_text = jinja::to_utf8(content->as_text());
+    }
+    out.variables.emplace_back("messages", Value::list(std::move(made)));
+  }
+
+  // As templates want it: content of parts as one text, arguments of calls as dicts.
+  Value message(const Value& given, const std::string& where) const {
+    auto wrong = [&](const std::string& what) { fail("messages", where + what); };
+    if (!given.is(Value::Kind::kDict)) wrong(": need an object");
+    const Value* role = given.as_dict().find("role");
+    if (role == nullptr || !role->is_text()) wrong(": role: need a text");
+    jinja::Dict out;
+    for (const auto& [key, value] : given.as_dict().items) {
+      const std::string name = jinja::to_utf8(key.as_text());
+      if (name == "role") {
+        const std::string its_role = jinja::to_utf8(value.as_text());
+        bool is_known = std::find(kRoles.begin(), kRoles.end(), its_role) != kRoles.end();
+        out.set(key, is_known ? Value::text(its_role) : value);
+      } else if (name == "content") {
+        out.set(key, content(value, where + ": content"));
+      } else if (name == "tool_calls" && !value.is_none()) {
+        out.set(key, tool_calls(value, where + ": tool_calls"));
+      } else if (name == "tool_calls") {
+        // Clients send null for none.
+      } else {
+        out.set(key, value);
+      }
+    }
+    if (out.find("content") == nullptr) {
+      const bool may_lack = out.find("tool_calls") != nullptr;
+      if (!may_lack) wrong(": content: is missing");
+      out.set(Value::text("content"), Value::none());
+    }
+    return Value::dict(std::move(out));
+  }
+
+  Value content(const Value& given, const std::string& where) const {
+    if (given.is_text() || given.is_none()) return given;
+    if (!given.is(Value::Kind::kList)) fail("messages", where + ": need a text or a list of parts");
+    jinja::Text joined;
+    for (const Value& part : given.items()) {
+      const Value* text = nullptr;
+      if (part.is(Value::Kind::kDict)) {
+        const Value* type = part.as_dict().find("type");
+        const std::string its_type =
+            type != nullptr && type->is_text() ? jinja::to_utf8(type->as_text()) : "";
+        text = part.as_dict().find(its_type == "refusal" ? "refusal" : "text");
+        const bool is_text = its_type == "text" || its_type == "input_text" ||
+                             its_type == "output_text" || its_type == "refusal";
+        if (!is_text) {
+          fail("messages",
+               where + ": parts of type '" + printable(its_type, 60) + "' are not supported");
+        }
+      }
+      if (text == nullptr || !text->is_text()) fail("messages", where + ": a part has no text");
+      if (!joined.empty()) joined += U'\n';
+      joined += text->as_text();
+    }
+    return Value::text(std::move(joined));
+  }
+
+  Value tool_calls(const Value& given, const std::string& where) const {
+    if (!given.is(Value::Kind::kList)) fail("messages", where + ": need a list");
+    jinja::Values out;
+    for (const Value& call : given.items()) {
+      const Value* function =
+          call.is(Value::Kind::kDict) ? call.as_dict().find("function") : nullptr;
+      if (function == nullptr || !function->is(Value::Kind::kDict)) {
+        fail("messages", where + ": a call has no function");
+      }
+      jinja::Dict made, its_function;
+      for (const auto& [key, value] : function->as_dict().items) {
+        bool is_arguments = jinja::to_utf8(key.as_text()) == "arguments";
+        its_function.set(key, is_arguments ? arguments(value, where) : value);
+      }
+      for (const auto& [key, value] : call.as_dict().items) {
+        bool is_function = jinja::to_utf8(key.as_text()) == "function";
+        made.set(key, is_function ? Value::dict(its_function) : value);
+      }
+      out.push_back(Value::dict(std::move(made)));
+    }
+    return Value::list(std::move(out));
+  }
+
+  Value arguments(const Value& given, const std::string& where) const {
+    if (!given.is_text()) return given;
+    const std::string text = jinja::to_utf8(given.as_text());
+    if (text.find_first_not_of(" \t\r\n") == text.npos) return Value::dict({});
+    try {
+      if (!parse_json(text, "arguments").is_object()) throw UserError("arguments: need an object");
+    } catch (const UserError& e) {
+      fail("messages", where + ": " + printable(e.what(), 300));
+    }
+    return jinja::from_json(text);
+  }
+
+  Value root_;
+};
+
+}  // namespace
+
+ChatRequest parse_chat_request(std::string_view body, const SamplingDefaults& defaults,
+                               int vocab_size, const CompletionLimits& limits) {
+  Json json;
+  try {
+    json = parse_json(body, "request");
+    if (!json.is_object()) throw UserError("request: need a JSON object");
+  } catch (const UserError& e) {
+    throw ApiError(400, e.what());
+  }
+  try {
+    return ChatReader(json, body, vocab_size, limits).read(defaults);
+  } catch (const jinja::TemplateError& e) {
+    throw ApiError(400, std::string("request: ") + e.what());
+  }
+}
+
+}  // namespace stretto
