@@ -105,6 +105,33 @@ class AnswersTest(ServeCase):
                                 chat_template="{% for m in messages %}[{{ m.content }}]{% endfor %}!",
                                 continue_final_message=True), "[a][It is")
 
+    @staticmethod
+    def hostile():
+        """Each value of a request in place of each other one, and what is no request."""
+        values = [None, True, 0, -1, 1e300, 2**70, "", "x", [], [[]], [None], {}, {"": {}}, {"type": {}}, "\ud800",
+                  "\0"]
+        base = {"messages": [{"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}], "input": [
+                {"type": "message", "role": "user", "content": "a"}], "tools": [TOOL], "tool_choice": "none",
+                "max_tokens": 1, "chat_template_kwargs": {}, "stream_options": None, "instructions": "a", "text": None}
+
+        def places(value, path=()):
+            yield path
+            inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+            for key, one in inner:
+                yield from places(one, (*path, key))
+
+        yield from ("", "{", "[1]", "null", '{"messages": ' + "[" * 500)
+        for path in list(places(base)):
+            for value in values:
+                made = {"": json.loads(json.dumps(base))}
+                at = made
+                keys = ("", *path)
+                for key in keys[:-1]:
+                    at = at[key]
+                at[keys[-1]] = value
+                yield json.dumps(made[""])
+
     def test_refusals(self):
         for param, body in {
                 "messages": {"messages": []}, "stream_options": {"stream_options": {}},
@@ -129,6 +156,10 @@ class AnswersTest(ServeCase):
         for what, line in (("\n{{ messages.x.y }}", 2), ("{% if %}", 1), ("\n\n{{ raise_exception('No!') }}", 3)):
             said = self.refusal(self.server, {"messages": USER, "chat_template": what}, "chat_template", path=CHAT)
             self.assertIn(f"line {line}: ", said)
+        for path in (CHAT, CHAT + "/render", "/v1/responses", "/tokenize"):
+            for body in self.hostile():
+                status, _, data = self.server.call("POST", path, body)
+                self.assertLess(status, 500, (path, body[:200], data))
         # What is known and changes nothing, and what is not known.
         for name in ("store", "metadata", "service_tier", "user", "prompt_cache_key", "verbosity", "never_heard_of"):
             self.chat(**{name: "x"})
@@ -221,6 +252,37 @@ class OfficialClientTest(ServeCase):
     def test_completions(self):
         got = self.client.completions.create(model=self.model, prompt="gcc:", max_tokens=4, logprobs=1)
         self.assertEqual(got.object, "text_completion")
+
+    def test_responses(self):
+        got = self.client.responses.create(model=self.model, input="gcc:", max_output_tokens=8, temperature=0)
+        chat = self.client.chat.completions.create(
+            model=self.model, messages=[{"role": "user", "content": "gcc:"}], max_tokens=8, temperature=0)
+        self.assertEqual(got.output_text, chat.choices[0].message.content)
+        self.assertEqual(got.status, "incomplete" if chat.choices[0].finish_reason == "length" else "completed")
+        self.assertEqual(got.usage.output_tokens, chat.usage.completion_tokens)
+        again = self.client.responses.create(
+            model=self.model, max_output_tokens=4, instructions="Be short.", tools=[{
+                "type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}],
+            input=[{"role": "user", "content": [{"type": "input_text", "text": "x"}]}, *got.output,
+                   {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                   {"type": "function_call_output", "call_id": "1", "output": "3"}])
+        self.assertEqual(again.tools[0].name, "f")
+
+    def test_responses_streamed(self):
+        events = list(self.client.responses.create(model=self.model, input="gcc:", max_output_tokens=8, temperature=0,
+                                                   stream=True))
+        self.assertEqual([e.sequence_number for e in events], list(range(len(events))))
+        kinds = [e.type for e in events]
+        self.assertEqual(kinds[:4], ["response.created", "response.in_progress", "response.output_item.added",
+                                     "response.content_part.added"])
+        self.assertEqual(kinds[-4:-1], ["response.output_text.done", "response.content_part.done",
+                                        "response.output_item.done"])
+        self.assertIn(kinds[-1], ("response.completed", "response.incomplete"))
+        text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+        self.assertEqual(text, events[-1].response.output_text)
+        for param, body in {"previous_response_id": {"previous_response_id": "x"}, "background": {"background": True},
+                            "text": {"text": {"format": {"type": "json_object"}}}, "input": {"input": []}}.items():
+            self.refusal(self.server, {"input": "x", **body}, param, path="/v1/responses")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@
 #include "stretto/server/chat_completion.h"
 #include "stretto/server/completion.h"
 #include "stretto/server/metrics.h"
+#include "stretto/server/responses.h"
 #include "stretto/server/text_workers.h"
 
 namespace stretto {
@@ -102,6 +103,7 @@ struct Server::State {
   void complete(const CallPtr& call);
   void chat_complete(const CallPtr& call);
   void chat_render(const CallPtr& call);
+  void respond(const CallPtr& call);
   using Make = std::function<std::shared_ptr<Completion>(Completion::OnDone)>;
   void run(const CallPtr& call, const Make& make);
   ChatRequest read_chat(const CallPtr& call) const;
@@ -155,6 +157,7 @@ const std::vector<Server::State::Routed>& Server::State::routes() {
       {{"POST", "/v1/completions", false, true}, &State::complete},
       {{"POST", "/v1/chat/completions", false, true}, &State::chat_complete},
       {{"POST", "/v1/chat/completions/render", false, true}, &State::chat_render},
+      {{"POST", "/v1/responses", false, true}, &State::respond},
       {{"POST", "/tokenize", false, true}, &State::tokenize},
       {{"POST", "/detokenize", false, true}, &State::detokenize},
       {{"POST", "/abort_requests", false, false}, &State::abort},
@@ -368,6 +371,16 @@ void Server::State::chat_complete(const CallPtr& call) {
   });
 }
 
+void Server::State::respond(const CallPtr& call) {
+  ResponsesRequest request = parse_responses_request(call->request().body, defaults,
+                                                     static_cast<int>(files.config.vocab_size));
+  require_model(request.chat.completion.model);
+  run(call, [&](Completion::OnDone on_done) {
+    return std::make_shared<ResponsesCompletion>(
+        context, "resp_" + call->id, chat, std::move(request), call->exchange, std::move(on_done));
+  });
+}
+
 // The prompt that a chat request would run, and which parts of it are the user's.
 void Server::State::chat_render(const CallPtr& call) {
   const ChatPrompt prompt = chat.render(read_chat(call), files.tokenizer);
@@ -416,7 +429,8 @@ void Server::State::abort(const CallPtr& call) {
     std::shared_ptr<Completion> completion;
     {
       std::lock_guard lock(mutex);
-      const std::size_t prefix = id.starts_with("cmpl-") ? 5 : id.starts_with("chatcmpl-") ? 9 : 0;
+      const bool is_short = id.starts_with("cmpl-") || id.starts_with("resp_");
+      const std::size_t prefix = is_short ? 5 : id.starts_with("chatcmpl-") ? 9 : 0;
       auto at = running.find(id.substr(prefix));
       if (at != running.end()) completion = at->second.lock();
     }

@@ -1,0 +1,58 @@
+// POST /v1/responses: a chat request in another form, without state between requests. What is asked
+// becomes a chat request; what is answered becomes items, whole or as events. After
+// chat_completion.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stretto/server/chat_completion.h"
+
+namespace stretto {
+
+struct ResponsesRequest {
+  ChatRequest chat;
+  Json asked;  // fields that the answer repeats
+};
+
+// ApiError 400 naming the field.
+ResponsesRequest parse_responses_request(std::string_view body, const SamplingDefaults& defaults,
+                                         int vocab_size);
+
+class ResponsesCompletion : public ChatCompletion {
+ public:
+  ResponsesCompletion(const AnswerContext& context, std::string id, const ChatModel& model,
+                      ResponsesRequest request, std::shared_ptr<HttpExchange> exchange,
+                      OnDone on_done);
+
+ protected:
+  void start_choice(Choice& choice) override;
+  Json answer_json() override;
+  void send_chunk(Choice& choice) override;
+  void send_last() override {}
+  void send_event(const Json& json) override;
+
+ private:
+  enum class Open : std::uint8_t { kNone, kReasoning, kMessage };
+
+  void begin();
+  void emit(const char* type, Json event);
+  void open_item(Open sort);
+  void close_item(bool is_complete);
+  void add_text(Open sort, const std::string& text);
+  void add_call(const ToolCall& call);
+  Json part(const std::string& text) const;
+  Json item_json(const char* status) const;
+  Json response_json(const char* status, const Json& finish_reason);
+
+  Json asked_;
+  Json output_ = Json::array();  // items that are complete
+  Open open_ = Open::kNone;
+  std::string item_id_, item_text_;
+  int sequence_number_ = 0, num_items_ = 0;
+  bool has_begun_ = false;
+};
+
+}  // namespace stretto
