@@ -2,13 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "apps/commands.h"
 #include "apps/gpu_build.h"
@@ -18,6 +16,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
+#include "stretto/base/threads.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/candidates.h"
 #include "stretto/passes/pipeline.h"
@@ -64,33 +63,18 @@ Outcome compile_one(const NamedProgram& named, const CompileCommand& options) {
 // All of them on as many threads as the machine has, reported as they finish.
 Totals compile_all(const std::vector<NamedProgram>& programs, const CompileCommand& options) {
   Totals totals{.kernels = static_cast<int>(programs.size())};
-  std::atomic<std::size_t> next = 0;
   std::mutex mutex;
-  std::exception_ptr failure;
-  auto work = [&] {
-    for (std::size_t i = next++; i < programs.size(); i = next++) {
-      try {
-        Outcome outcome = compile_one(programs[i], options);
-        std::lock_guard lock(mutex);
-        say("{}: {} ({:.3f} s)\n", programs[i].label,
-            outcome.verdict.empty() ? "good" : outcome.verdict, outcome.build.seconds);
-        totals.spills += outcome.build.spills;
-        totals.warnings += outcome.build.warnings;
-        if (outcome.verdict.empty()) continue;
-        totals.asked_for &= outcome.asked_for;
-        totals.failures.push_back(fmt::format("{}: {}", programs[i].label, outcome.verdict));
-      } catch (...) {
-        std::lock_guard lock(mutex);
-        failure = std::current_exception();
-        next = programs.size();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads(std::max(std::thread::hardware_concurrency(), 1u));
-    for (std::jthread& thread : threads) thread = std::jthread(work);
-  }
-  if (failure) std::rethrow_exception(failure);
+  side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
+    Outcome outcome = compile_one(programs[i], options);
+    std::lock_guard lock(mutex);
+    say("{}: {} ({:.3f} s)\n", programs[i].label,
+        outcome.verdict.empty() ? "good" : outcome.verdict, outcome.build.seconds);
+    totals.spills += outcome.build.spills;
+    totals.warnings += outcome.build.warnings;
+    if (outcome.verdict.empty()) return;
+    totals.asked_for &= outcome.asked_for;
+    totals.failures.push_back(fmt::format("{}: {}", programs[i].label, outcome.verdict));
+  });
   std::sort(totals.failures.begin(), totals.failures.end());
   return totals;
 }

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -81,6 +82,8 @@ int run(CLI::App& app, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // what grows too large is told like a full disk
+  std::signal(SIGCHLD, SIG_DFL);  // who has started this may not want to hear of its children
   CLI::App app("Overlapped tile programs for LLM computing: prove, run, time and serve them.",
                "stretto");
   app.set_version_flag("--version", STRETTO_VERSION);

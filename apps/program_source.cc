@@ -24,6 +24,7 @@ constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
 fs::path include_dir() {
   std::error_code error;
   fs::path installed = fs::read_symlink("/proc/self/exe", error).parent_path() / "../include";
+  if (error) return STRETTO_INCLUDE_DIR;  // no /proc
   return fs::exists(installed / "stretto/lang/program_builder.h", error)
              ? installed
              : fs::path(STRETTO_INCLUDE_DIR);

@@ -83,6 +83,47 @@ class CacheFolderTest(CliCase):
         os.chown(own, OTHER, OTHER)  # as if that user had been first
         self.refuses(str(own), "belongs to user 4321", env=env)
 
+    def test_what_is_no_full_path_names_no_folder(self):
+        """As the XDG specification has it: else every folder in which somebody works would get one."""
+        work = self.tmp / "work"
+        work.mkdir()
+        none = {"STRETTO_CACHE_DIR": "", "TMPDIR": str(self.tmp)}
+        for env, kept in (({"XDG_CACHE_HOME": "xdg", "HOME": str(self.tmp)}, ".cache/stretto"),
+                          ({"XDG_CACHE_HOME": "../xdg", "HOME": "home"}, f"stretto-cache-{os.geteuid()}"),
+                          ({"XDG_CACHE_HOME": "", "HOME": "."}, f"stretto-cache-{os.geteuid()}")):
+            with self.subTest(env):
+                self.prove_in(work, {**none, **env})
+                self.assertEqual(list(work.iterdir()), [])
+                self.assertTrue((self.tmp / kept / "programs").is_dir())
+                shutil.rmtree(self.tmp / kept)
+
+    def prove_in(self, folder, env, **kwargs):
+        done = subprocess.run([STRETTO, *map(str, PROVE)], env={**os.environ, **env}, cwd=folder, timeout=HANGS,
+                              stdin=subprocess.DEVNULL, capture_output=True, **kwargs)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def test_homes_that_are_no_folders(self):
+        """Of users that are services."""
+        for home in ("/dev/null", "/proc/nowhere", str(FILE)):
+            done = self.prove_in("/", {"STRETTO_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": home})
+            self.assertIn(b"are not kept", done.stderr)
+
+    @unittest.skipIf(os.geteuid(), "only root mounts")
+    def test_folders_from_which_nothing_may_be_run(self):
+        self.cache.mkdir(0o700)
+        mount = ["mount", "-t", "tmpfs", "-o", "noexec,mode=700", "none", self.cache]
+        if subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("this root may not mount")
+        try:
+            for _ in range(2):
+                self.assertIn(b"not used again", self.prove().stderr)
+            done = run(*PROVE, env={**self.env, "TMPDIR": str(self.cache)})
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, b"error: .*noexec, TMPDIR or STRETTO_CACHE_DIR choose another")
+        finally:
+            subprocess.run(["umount", self.cache], check=True)
+
     @unittest.skipIf(os.geteuid(), "only root becomes another user")
     def test_another_user_does_not_trust_what_root_has_not_sealed_for_it(self):
         """It may read the folder, and go without."""
@@ -211,6 +252,57 @@ class CompilerTest(CliCase):
                 self.refused(*PROVE, env={"CXX": str(compiler), "STRETTO_CACHE_DIR": str(self.tmp / "cache")},
                              says=[FILE.name, f"'{compiler}'", what, "CXX"])
 
+    @unittest.skipIf(os.geteuid(), "only root becomes another user")
+    def test_no_mask_takes_what_is_made_from_who_made_it(self):
+        self.tmp.chmod(0o755)
+        home = self.tmp / "home"
+        home.mkdir()
+        os.chown(home, OTHER, OTHER)
+        env = {**os.environ, "HOME": str(home), "STRETTO_CACHE_DIR": str(home / "cache"), "TMPDIR": str(home)}
+        try:
+            done = subprocess.run([STRETTO, *map(str, PROVE)], env=env, user=OTHER, group=OTHER, extra_groups=[],
+                                  capture_output=True, timeout=HANGS, cwd="/", umask=0o777)
+        except PermissionError:
+            self.skipTest("this root may not become another user")
+        if not os.access(ROOT, os.X_OK):
+            self.skipTest("the checkout is closed to other users")
+        self.assertEqual((done.returncode, [p.name for p in home.iterdir()]), (0, ["cache"]), done.stderr)
+
+    @unittest.skipIf(os.geteuid(), "only root mounts")
+    def test_a_temporary_folder_without_room(self):
+        work = self.tmp / "work"
+        work.mkdir()
+        for size in ("size=64k", "nr_inodes=3", "nr_inodes=5"):
+            if subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},mode=700", "none", work],
+                              stderr=subprocess.DEVNULL).returncode:
+                self.skipTest("this root may not mount")
+            try:
+                self.refused(*PROVE, env={"TMPDIR": str(work), "STRETTO_CACHE_DIR": str(self.tmp / size)}, lines=None,
+                             says=[str(work), "no room", "TMPDIR"])
+            finally:
+                subprocess.run(["umount", work], check=True)
+
+    def test_a_pipe_is_no_program_file(self):
+        pipe = self.tmp / "pipe.cc"
+        os.mkfifo(pipe)
+        self.refused("prove", pipe, "--ranks", 2, says=["pipe.cc", "need a file"])
+
+    def test_headers_of_others_are_not_taken(self):
+        """Where /proc does not tell where the command is, and where the compiler's own variables name folders."""
+        other = self.tmp / "include/stretto/lang"
+        other.mkdir(parents=True)
+        (other / "program_builder.h").write_text("#error of another\n")
+        work = self.tmp / "work"
+        work.mkdir()
+        env = {**os.environ, "STRETTO_CACHE_DIR": str(self.tmp / "cache"), "CPATH": str(self.tmp / "include"),
+               "CPLUS_INCLUDE_PATH": str(self.tmp / "include")}
+        command = [STRETTO, *map(str, PROVE)]
+        without = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+        if os.geteuid() == 0 and subprocess.run([*without, "true"], stderr=subprocess.DEVNULL).returncode == 0:
+            command = [*without, *command]
+        done = subprocess.run(command, env=env, cwd=work, capture_output=True, timeout=HANGS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_every_suffix_of_cpp_is_cpp(self):
         for suffix in (".cc", ".cpp", ".cxx", ".c++", ".cp", ".C", ".CPP"):
             file = self.tmp / f"program{suffix}"
@@ -276,6 +368,24 @@ class SignalTest(CliCase):
                     self.until(lambda: not self.running(mark.encode()), "a compiler is left")
                     self.until(lambda: not list(work.iterdir()), "a folder is left")
 
+    def test_signals_that_who_starts_it_ignores_or_blocks(self):
+        def ignore():
+            for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_IGN)
+
+        def block():
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+        generate = ["generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 2, "--tp", 2, "--launcher",
+                    "processes"]
+        for prepare in (ignore, block):
+            for command in (PROVE, generate):
+                with self.subTest(prepare.__name__, command=command[0]):
+                    done = subprocess.run([STRETTO, *map(str, command)], preexec_fn=prepare, cwd=ROOT, timeout=120,
+                                          env={**os.environ, "STRETTO_CACHE_DIR": str(self.tmp / prepare.__name__)},
+                                          stdin=subprocess.DEVNULL, capture_output=True)
+                    self.assertEqual((done.returncode, done.stderr.count(b"rror")), (0, 0), done.stderr)
+
     def test_a_reader_that_goes_ends_all_ranks_without_a_word(self):
         command = [STRETTO, *map(str, ["generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 8,
                                        "--tp", 3, "--launcher", "processes"])]
@@ -288,6 +398,11 @@ class SignalTest(CliCase):
 
 
 class VariableTest(CliCase):
+    def test_what_libraries_print_is_no_result(self):
+        args = ["generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 2, "--dtype", "bfloat16"]
+        usual = self.good(*args).stdout
+        self.assertEqual(self.good(*args, env={"DNNL_VERBOSE": "2", "ONEDNN_VERBOSE": "2"}).stdout, usual)
+
     def test_errors_name_the_variable_that_the_value_is_from(self):
         """Every option of every command that has one, with a value that none takes."""
         lines = self.good("--help").stdout.decode().split("Subcommands:")[1].splitlines()

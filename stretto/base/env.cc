@@ -42,9 +42,18 @@ std::filesystem::path env_cache_dir() {
     const char* text = std::getenv(variable);
     return text != nullptr && *text != '\0' ? text : nullptr;
   };
+  // Otherwise every folder in which somebody works would get one.
+  auto set_in_full = [&](const char* variable) {
+    const char* text = set(variable);
+    return text != nullptr && *text == '/' ? text : nullptr;
+  };
   if (const char* dir = set("STRETTO_CACHE_DIR")) return dir;
-  if (const char* dir = set("XDG_CACHE_HOME")) return std::filesystem::path(dir) / "stretto";
-  if (const char* home = set("HOME")) return std::filesystem::path(home) / ".cache" / "stretto";
+  if (const char* dir = set_in_full("XDG_CACHE_HOME")) {
+    return std::filesystem::path(dir) / "stretto";
+  }
+  if (const char* home = set_in_full("HOME")) {
+    return std::filesystem::path(home) / ".cache" / "stretto";
+  }
   try {
     return temporary_folder() / fmt::format("stretto-cache-{}", ::geteuid());
   } catch (const UserError& e) {

@@ -12,7 +12,7 @@ namespace stretto {
 std::chrono::milliseconds env_timeout();
 
 // STRETTO_CACHE_DIR: where proofs and choices are kept. Default $XDG_CACHE_HOME/stretto or
-// ~/.cache/stretto.
+// ~/.cache/stretto, where those are absolute, else in the temporary folder.
 std::filesystem::path env_cache_dir();
 
 // STRETTO_CACHE_MB: how much compiled kernels may take there, in bytes. Default 2048 MB.

@@ -77,6 +77,8 @@ std::string why_not(const fs::path& name, const struct stat& file, bool is_last)
     return fmt::format("{} belongs to {}", shown, user_name(file.st_uid));
   }
   if (S_ISLNK(file.st_mode) || !others_may_write(file)) return "";
+  // Nothing is in what is no folder, as /dev/null, the home of some users.
+  if (!S_ISDIR(file.st_mode) && !is_last) return "";
   bool is_shared = S_ISDIR(file.st_mode) && (file.st_mode & S_ISVTX) != 0;
   return is_shared && !is_last ? "" : fmt::format("{} can be written by other users", shown);
 }
@@ -226,7 +228,9 @@ std::error_code make_own_folder(const fs::path& folder) {
   }
   error = last_error();
   std::error_code ignored;
-  return fs::is_directory(path, ignored) ? std::error_code() : error;  // another was first
+  if (fs::is_directory(path, ignored)) return {};  // another was first
+  bool is_there = error == std::errc::file_exists;
+  return is_there ? std::make_error_code(std::errc::not_a_directory) : error;
 }
 
 fs::path temporary_folder() {

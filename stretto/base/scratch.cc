@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,7 +51,9 @@ pid_t start_shell(const char* script, const std::string& argument, pid_t group, 
   sigset_t none, usual;
   sigemptyset(&none);
   sigemptyset(&usual);
-  for (int signal : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE}) sigaddset(&usual, signal);
+  for (int signal : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ}) {
+    sigaddset(&usual, signal);
+  }
   posix_spawnattr_setflags(&how,
                            POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   posix_spawnattr_setpgroup(&how, group);
@@ -117,8 +120,18 @@ Scratch::~Scratch() {
   fs::remove_all(path_, ignored);
 }
 
+void Scratch::require_room() const {
+  constexpr std::uint64_t kEnough = std::uint64_t{4} << 20;
+  struct statvfs disk = {};
+  if (::statvfs(path_.c_str(), &disk) != 0) return;
+  bool has_files = disk.f_files == 0 || disk.f_favail > 0;  // some count none
+  if (disk.f_bavail * disk.f_frsize >= kEnough && has_files) return;
+  throw UserError(fmt::format("{}: no room for what is compiled (TMPDIR chooses another)",
+                              printable(path_.parent_path().string(), 300)));
+}
+
 int Scratch::run(const std::string& command) const {
-  pid_t child = start_shell(command.c_str(), "", keeper_, -1);
+  pid_t child = start_shell(("umask 077; " + command).c_str(), "", keeper_, -1);
   constexpr std::chrono::milliseconds kLook{2};
   try {
     for (int status = 0;; std::this_thread::sleep_for(kLook)) {

@@ -20,8 +20,11 @@ class Scratch {
 
   std::filesystem::path operator/(const char* name) const { return path_ / name; }
 
+  // UserError where the disk has no room left for more.
+  void require_room() const;
+
   // Runs a shell command without input, in the keeper's process group; its status as of wait().
-  // Ends early by what Interrupts throws.
+  // What it makes is for this user alone. Ends early by what Interrupts throws.
   int run(const std::string& command) const;
 
  private:

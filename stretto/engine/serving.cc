@@ -9,6 +9,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/log.h"
+#include "stretto/base/threads.h"
 #include "stretto/engine/token_loop.h"
 
 namespace stretto {
@@ -138,7 +139,7 @@ ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& optio
       decisions_(
           std::make_unique<Decisions>(options.device == Target::kCpu ? options.world_size : 1)) {
   if (max_model_len_ < 2) throw UserError("--max-model-len: need room for 2 tokens at least");
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("the engine", [this] { run(); });
 }
 
 ServingEngine::~ServingEngine() {

@@ -60,6 +60,7 @@ struct Ran {
     std::string all = why();
     std::size_t error = all.find("error: "), start = all.rfind('\n', error);
     std::string line = error == all.npos || start == all.npos ? all : all.substr(start + 1);
+    line.erase(0, line.find_first_not_of("\n"));
     return printable(line.substr(0, line.find('\n')), 300);
   }
 };
@@ -81,6 +82,7 @@ Ran run_compiler(const Scratch& scratch, const Source& source, const std::string
 
 // Nothing of a file can be wrong where the compiler does not manage the language's own headers.
 void require_compiler(const Scratch& scratch, const Source& source, const Ran& ran) {
+  scratch.require_room();
   auto blame = [&](const std::string& what) {
     throw UserError(fmt::format("{}: not compiled: '{}' {} (CXX names the compiler of C++20)",
                                 source.file.string(), env_compiler(), what));
@@ -89,9 +91,10 @@ void require_compiler(const Scratch& scratch, const Source& source, const Ran& r
   if (ran.is_good()) blame("ends well, but makes no file");
   fs::path headers = scratch / "headers.cc";
   std::ofstream(headers) << "#include \"stretto/lang/program_builder.h\"\n";
-  Ran probe = run_compiler(scratch, {headers, source.include_dir}, "-c", scratch / "headers.o");
+  Source own{headers, source.include_dir};
+  Ran probe = run_compiler(scratch, own, "-shared", scratch / "headers.so");
   if (probe.is_good()) return;
-  blame(fmt::format("does not compile stretto's own headers: {}", probe.why_in_a_line()));
+  blame(fmt::format("compiles not even stretto's own headers: {}", probe.why_in_a_line()));
 }
 
 // UserError with the compiler's messages.
@@ -110,6 +113,9 @@ void* open_library(const fs::path& object) { return dlopen(object.c_str(), RTLD_
 // The file as a library. It is kept by the compiler and what that sees, so that every header that
 // the file includes counts.
 void* load(const fs::path& file, const fs::path& include_dir) {
+  if (fs::exists(file) && !fs::is_regular_file(file) && !fs::is_directory(file)) {
+    throw UserError(fmt::format("{}: need a file, to be read more than once", file.string()));
+  }
   read_file(file, kMaxProgramBytes);  // its errors are clearer than the compiler's
   Scratch scratch;
   compile(scratch, {file, include_dir}, "-E", scratch / "program.ii");
@@ -128,9 +134,14 @@ void* load(const fs::path& file, const fs::path& include_dir) {
                             kept.path(name).string(), error.message()));
   } else if (void* library = open_library(kept.path(name))) {
     return library;
+  } else {
+    log_warning(fmt::format("compiled program files are not used again: {}", dlerror()));
   }
   if (void* made = open_library(scratch / "program.so")) return made;
-  throw UserError(fmt::format("{}: {}", file.string(), dlerror()));
+  throw UserError(
+      fmt::format("{}: {} (where programs may not be run from a folder, as with the mount option "
+                  "noexec, TMPDIR or STRETTO_CACHE_DIR choose another)",
+                  file.string(), dlerror()));
 }
 
 // The address of a global function by its mangled name, or null.

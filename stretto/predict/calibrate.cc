@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <exception>
 #include <numeric>
 #include <optional>
-#include <thread>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/threads.h"
 
 namespace stretto::predict {
 namespace {
@@ -42,26 +41,17 @@ double mean_over(const Machine& machine, const std::vector<MeasuredProgram>& mea
                  double (*distance)(double ratio)) {
   std::vector<double> distances(measured.size());
   std::vector<std::exception_ptr> failed(measured.size());
-  std::atomic<std::size_t> next{0};
   auto one = [&](const MeasuredProgram& m) {
     return distance(run_plan(build_plan(*m.program, machine, m.options)).seconds * 1e3 /
                     m.milliseconds);
   };
-  {
-    std::vector<std::jthread> threads;
-    std::size_t most = std::max(std::thread::hardware_concurrency(), 1U);
-    for (std::size_t t = 0; t < std::min(most, measured.size()); ++t) {
-      threads.emplace_back([&] {
-        for (std::size_t i = next++; i < measured.size(); i = next++) {
-          try {
-            distances[i] = one(measured[i]);
-          } catch (const Error&) {
-            failed[i] = std::current_exception();
-          }
-        }
-      });
+  side_by_side(measured.size(), num_processors(), [&](std::size_t i) {
+    try {
+      distances[i] = one(measured[i]);
+    } catch (const Error&) {
+      failed[i] = std::current_exception();
     }
-  }
+  });
   for (const std::exception_ptr& error : failed) {
     if (error) std::rethrow_exception(error);
   }

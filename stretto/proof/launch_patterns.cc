@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
+#include "stretto/base/threads.h"
 #include "stretto/proof/happens_before.h"
 #include "stretto/proof/timeline.h"
 
@@ -174,28 +173,6 @@ class Orders {
 Finding finding_with(FindingKind kind, const std::string& text, const std::string& where,
                      const std::vector<ChosenCase>& cases) {
   return {kind, where.empty() ? text : text + "\n    with " + where, cases};
-}
-
-void side_by_side(std::size_t count, std::size_t num_threads,
-                  const std::function<void(std::size_t)>& work) {
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr error;
-  std::mutex one_at_a_time;
-  auto take_turns = [&] {
-    try {
-      for (std::size_t i = next++; i < count; i = next++) work(i);
-    } catch (...) {
-      next = count;
-      std::lock_guard lock(one_at_a_time);
-      if (error == nullptr) error = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> helpers;
-    for (std::size_t i = 1; i < std::min(count, num_threads); ++i) helpers.emplace_back(take_turns);
-    take_turns();
-  }
-  if (error != nullptr) std::rethrow_exception(error);
 }
 
 SizesVerdict prove_sizes(const std::vector<SizedGraph>& cases, const ProofOptions& options,

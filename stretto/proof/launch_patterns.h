@@ -35,8 +35,4 @@ SizesVerdict prove_sizes(const std::vector<SizedGraph>& cases, const ProofOption
 Finding finding_with(FindingKind kind, const std::string& text, const std::string& where,
                      const std::vector<ChosenCase>& cases);
 
-// work(0) to work(count - 1), on so many threads. What one of them throws is thrown on.
-void side_by_side(std::size_t count, std::size_t num_threads,
-                  const std::function<void(std::size_t)>& work);
-
 }  // namespace stretto

@@ -7,10 +7,10 @@
 #include <chrono>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/threads.h"
 #include "stretto/ir/quota.h"
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/expand.h"
@@ -318,8 +318,7 @@ class Prover {
     return {expand(program_, extents, &table, PipeLoopMode::kFold), where};
   }
 
-  // work(i, where), on so many threads. What the first size throws that throws is thrown on, and
-  // where it was is the context.
+  // work(i, where), on so many threads. What the first that throws throws is thrown on, with where.
   template <typename Work>
   void for_each_size(const Samples& samples, std::size_t threads, const Work& work) {
     std::vector<std::exception_ptr> errors(samples.size());
@@ -327,16 +326,17 @@ class Prover {
     side_by_side(samples.size(), threads, [&](std::size_t i) {
       try {
         work(i, where[i]);
+      } catch (const std::bad_alloc&) {
+        throw;  // of any size, and no room to keep many
       } catch (...) {
         errors[i] = std::current_exception();
       }
     });
     context_.clear();
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      if (errors[i] == nullptr) continue;
-      context_ = where[i];
-      std::rethrow_exception(errors[i]);
-    }
+    auto first = std::ranges::find_if(errors, [](const auto& e) { return e != nullptr; });
+    if (first == errors.end()) return;
+    context_ = where[static_cast<std::size_t>(first - errors.begin())];
+    std::rethrow_exception(*first);
   }
 
   // Every size with each witness, then launches with one witness and another in turn.
@@ -411,7 +411,7 @@ class Prover {
   std::size_t num_threads() const {
     if (options_.threads > 0) return at(options_.threads);
     if (events_ < kFewEvents) return 1;
-    return std::min<std::size_t>(kMostThreads, std::thread::hardware_concurrency());
+    return std::min(kMostThreads, num_processors());
   }
 
   void take(SizesVerdict verdict) {

@@ -1,8 +1,10 @@
 // A rank that dies while a world of processes is being made, at each step of it: the others must
 // hear of it at once and by name, not at the deadline.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -134,6 +136,43 @@ INSTANTIATE_TEST_SUITE_P(Steps, UnmadeWorld,
                            std::replace(name.begin(), name.end(), ' ', '_');
                            return name + "_rank_" + std::to_string(std::get<1>(info.param));
                          });
+
+// Who may have few descriptors (ulimit -n) learns that these are missing, whether one rank lacks
+// them or all, and whether for the world or for its memory.
+TEST(UnmadeWorldOfFewDescriptors, SaysWhatIsMissing) {
+  constexpr int kRanks = 8;
+  constexpr milliseconds kSoon{1000};  // of those to whom nobody can say it
+  int made = 0, refused = 0;
+  for (int limited : {0, 5, kRanks}) {
+    for (int more = 1; more < 44; more += 6) {
+      SCOPED_TRACE(testing::Message() << "rank " << limited << ", " << more << " descriptors");
+      RankProcesses processes(kRanks, [&](const MeetingPoint& at) -> std::string {
+        if (limited == at.rank || limited == kRanks) {
+          auto most = static_cast<rlim_t>(num_entries("/proc/self/fd") + more);
+          rlimit few{.rlim_cur = most, .rlim_max = most};
+          ::setrlimit(RLIMIT_NOFILE, &few);
+        }
+        World world(ProcessWorldOptions{.meeting = at, .timeout = kSoon});
+        for (const char* name : {"first", "second"}) {
+          world.local_rank().allocate(name, DType::kF32, 100);
+        }
+        world.local_rank().barrier();
+        return "made";
+      });
+      std::vector<std::string> reports = processes.wait();
+      std::string all;
+      for (const std::string& report : reports) all += report + "\n";
+      EXPECT_FALSE(has(all, "late")) << all;
+      bool is_made = std::ranges::all_of(reports, [](const auto& r) { return r == "made"; });
+      EXPECT_TRUE(is_made || has(all, "UserError: no descriptor left for") ||
+                  has(all, "Too many open files"))
+          << all;
+      (is_made ? made : refused) += 1;
+    }
+  }
+  EXPECT_GT(made, 0);
+  EXPECT_GT(refused, 3);
+}
 
 // Rank 0 before its first word: whether it comes late or never, nobody can tell until the deadline,
 // but then each says who is missing and what came of looking for it.

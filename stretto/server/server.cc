@@ -19,6 +19,7 @@
 #include "stretto/base/json.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/base/log.h"
+#include "stretto/base/threads.h"
 #include "stretto/server/access_log.h"
 #include "stretto/server/api_error.h"
 #include "stretto/server/chat_completion.h"
@@ -450,7 +451,7 @@ void Server::State::on_signal(int count) {
   draining = true;
   engine.drain();
   http->drain();
-  drainer = std::thread([this] { watch_drain(); });
+  drainer = start_thread("the end of what is under way", [this] { watch_drain(); });
 }
 
 // Until all is answered, or the time is over.

@@ -2,13 +2,24 @@
 
 #include <utility>
 
+#include "stretto/base/threads.h"
+
 namespace stretto {
 
 TextWorkers::TextWorkers(int num_threads, std::size_t max_waiting) : max_waiting_(max_waiting) {
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run(); });
+  try {
+    for (int i = 0; i < num_threads; ++i) {
+      threads_.push_back(start_thread("texts of requests", [this] { run(); }));
+    }
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-TextWorkers::~TextWorkers() {
+TextWorkers::~TextWorkers() { stop(); }
+
+void TextWorkers::stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -24,6 +24,7 @@ class TextWorkers {
 
  private:
   void run();
+  void stop();
 
   std::size_t max_waiting_;
   std::mutex mutex_;

@@ -67,6 +67,7 @@ const dnnl::matmul& product(Products& products, const DotArgs& args) {
 
 bool has_native_bf16() {
   static const bool has = [] {
+    dnnl_set_verbose(0);  // whatever ONEDNN_VERBOSE says: standard output is for results
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
     return isa == dnnl_cpu_isa_avx512_core_bf16 || isa == dnnl_cpu_isa_avx512_core_amx;
   }();

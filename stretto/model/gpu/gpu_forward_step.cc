@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
-#include <thread>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/threads.h"
 #include "stretto/compiler.h"
 
 namespace stretto {
@@ -25,24 +24,14 @@ std::vector<Built> build_all(std::vector<Program>& programs,
                              const std::vector<std::set<std::string>>& constants,
                              bool require_proof) {
   std::vector<Built> out(programs.size());
-  std::atomic<std::size_t> next{0};
-  auto work = [&] {
-    for (std::size_t i = next++; i < programs.size(); i = next++) {
-      try {
-        out[i].program = compile(std::move(programs[i]), {.require_proof = require_proof});
-        out[i].code = build_gpu_code(out[i].program, {.constants = constants[i]});
-      } catch (...) {
-        out[i].error = std::current_exception();
-      }
+  side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
+    try {
+      out[i].program = compile(std::move(programs[i]), {.require_proof = require_proof});
+      out[i].code = build_gpu_code(out[i].program, {.constants = constants[i]});
+    } catch (...) {
+      out[i].error = std::current_exception();
     }
-  };
-  {
-    std::vector<std::jthread> threads;
-    std::size_t processors = std::max(std::thread::hardware_concurrency(), 1u);
-    for (std::size_t i = 0; i < std::min(processors, programs.size()); ++i) {
-      threads.emplace_back(work);
-    }
-  }
+  });
   for (const Built& b : out) {
     if (b.error) std::rethrow_exception(b.error);
   }

@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <thread>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/threads.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/calibrate/micro_programs.h"
 #include "stretto/ops/choose/candidates.h"
@@ -29,19 +28,12 @@ double move_bytes(std::int64_t rows) { return static_cast<double>(rows * kMoveCo
 
 // Compiled on all processors at once, so that each is found in the cache afterwards.
 void compile_all(const std::vector<Program>& programs) {
-  std::atomic<std::size_t> next{0};
-  std::vector<std::jthread> threads;
-  for (unsigned t = 0; t < std::max(std::thread::hardware_concurrency(), 1U); ++t) {
-    threads.emplace_back([&] {
-      for (std::size_t i = next++; i < programs.size(); i = next++) {
-        try {
-          build_gpu_code(compile(programs[i], {.require_proof = false}));
-        } catch (const Error&) {  // told where it is needed
-          continue;
-        }
-      }
-    });
-  }
+  side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
+    try {
+      build_gpu_code(compile(programs[i], {.require_proof = false}));
+    } catch (const Error&) {  // told where it is needed
+    }
+  });
 }
 
 class Calibration {

@@ -4,12 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
-#include <thread>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/threads.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ir/printer.h"
@@ -132,18 +131,9 @@ double part_to_be_chosen(std::int64_t m, bool sequence_preferred) {
 std::vector<RankedCandidate> rank_candidates(const OpCandidates& candidates,
                                              const predict::Machine& machine, bool eager) {
   std::vector<RankedCandidate> ranked(candidates.fused.size());
-  std::atomic<std::size_t> next{0};
-  auto work = [&] {
-    for (std::size_t i = next++; i < ranked.size(); i = next++) {
-      ranked[i] = {static_cast<int>(i), predicted_ms(candidates.fused[i], machine, eager)};
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    std::size_t most = std::min<std::size_t>(std::thread::hardware_concurrency(), ranked.size());
-    for (std::size_t i = 1; i < most; ++i) threads.emplace_back(work);
-    work();
-  }
+  side_by_side(ranked.size(), num_processors(), [&](std::size_t i) {
+    ranked[i] = {static_cast<int>(i), predicted_ms(candidates.fused[i], machine, eager)};
+  });
   if (!candidates.sequence.empty()) {
     ranked.push_back({RankedCandidate::kSequence, sequence_ms(candidates, machine, eager)});
   }

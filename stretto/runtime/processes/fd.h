@@ -1,12 +1,19 @@
 // A file descriptor that closes itself, and how long calls on it may wait.
 #pragma once
 
+#include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "stretto/base/errors.h"
 #include "stretto/base/interrupts.h"
 
 namespace stretto {
@@ -33,6 +40,26 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+// Of a call that makes a descriptor, or what only the number of them keeps from coming.
+[[noreturn]] inline void refuse_descriptor(const std::string& what, int error) {
+  throw UserError(fmt::format("no descriptor left for {}: {} (ulimit -n)", what,
+                              std::strerror(error)));
+}
+inline bool too_many_descriptors(int error) { return error == EMFILE || error == ENFILE; }
+
+// poll() of those that are open: the system refuses more entries than a process may have
+// descriptors, also where they are none.
+inline int poll_open(std::vector<pollfd>& all, int timeout) {
+  std::vector<pollfd> open;
+  for (const pollfd& one : all) {
+    if (one.fd >= 0) open.push_back(one);
+  }
+  int ready = ::poll(open.data(), open.size(), timeout);
+  auto next = open.begin();
+  for (pollfd& one : all) one.revents = one.fd >= 0 ? (next++)->revents : short{0};
+  return ready;
+}
 
 using Deadline = std::chrono::steady_clock::time_point;
 

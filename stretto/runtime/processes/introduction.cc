@@ -171,7 +171,7 @@ class Host {
     for (const Fd& guest : guests_) ready.push_back({.fd = guest.get(), .events = POLLIN});
     int timeout = ms_until(deadline_);
     if (timeout == 0) return false;
-    if (::poll(ready.data(), ready.size(), timeout) <= 0) return true;
+    if (poll_open(ready, timeout) <= 0) return true;
     std::size_t num_strangers = strangers_.size();
     for (std::size_t r = 0; r < guests_.size(); ++r) {
       // A guest says nothing more, so that only its end can be read.
@@ -189,6 +189,7 @@ class Host {
     }
     if (ready[0].revents != 0) {
       Fd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket && too_many_descriptors(errno)) refuse_descriptor("another rank", errno);
       if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
       if (socket) strangers_.push_back({.socket = std::move(socket)});
     }

@@ -136,6 +136,7 @@ void Launcher::become(const Start& start, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kCannotStart);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  ::signal(SIGXFSZ, SIG_DFL);  // ignored by this command, not by others
   for (const std::string& variable : start.environment) {
     ::putenv(const_cast<char*>(variable.c_str()));
   }

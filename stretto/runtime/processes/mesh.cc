@@ -60,7 +60,8 @@ Fd listen_local(const std::string& text, int backlog) {
 Fd connect_local(const std::string& text, const Greeting& own, int to, Deadline deadline) {
   Name name(text);
   Fd fd(::socket(AF_UNIX, kKind, 0));
-  int error = fd ? 0 : errno;
+  if (!fd) refuse_descriptor(fmt::format("rank {}", to), errno);
+  int error = 0;
   while (error == 0 && ::connect(fd.get(), name.generic(), name.length) != 0) {
     error = errno == EAGAIN && ms_until(deadline) > 0 ? 0 : errno;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -175,12 +176,13 @@ class Connections {
       ready.push_back({.fd = socket(r).get(), .events = POLLIN});
       if (at_.rank == 0) ready.push_back({.fd = link(r).get(), .events = POLLIN});
     }
-    ::poll(ready.data(), ready.size(), timeout);
+    poll_open(ready, timeout);
   }
 
   // -1: nobody waits, or somebody who is not expected.
   int accept_one() {
     Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket && too_many_descriptors(errno)) refuse_descriptor("another rank", errno);
     int r = socket ? greeted_by(socket.get(), all_.token, deadline_) : -1;
     if (r <= at_.rank || r >= at_.size) return -1;
     sockets_[static_cast<std::size_t>(r)] = std::move(socket);

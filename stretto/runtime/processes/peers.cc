@@ -12,7 +12,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "stretto/base/errors.h"
+#include "stretto/base/threads.h"
 
 namespace stretto {
 namespace {
@@ -74,6 +74,21 @@ Fd watch_process(int pid) {
   return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 }  // namespace
 
 void say_farewell(int socket, int blamed) {
@@ -103,13 +118,9 @@ Peers::Peers(int rank, std::vector<Fd> sockets)
     peers_[r].process = watch_process(peers_[r].pid);
     peers_[r].socket = std::move(sockets[r]);
   }
-  if (!stop_) throw UserError("no descriptor left for a world");
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  reader_ = std::thread([this] { read_all(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!stop_) refuse_descriptor("a world", errno);
+  SignalsBlocked meanwhile;  // they are for the program's own threads
+  reader_ = start_thread("the other ranks' messages", [this] { read_all(); });
 }
 
 Peers::~Peers() {
@@ -169,6 +180,7 @@ Fd Peers::receive(int from, const MemoryKey& key, Deadline deadline,
     if (found != received_.end()) {
       Fd fd = std::move(found->second);
       received_.erase(found);
+      if (!fd) refuse_descriptor(fmt::format("the memory of rank {}", from), EMFILE);
       return fd;
     }
     bool late = std::chrono::steady_clock::now() > deadline;
@@ -212,7 +224,7 @@ void Peers::read_all() {
       ready.push_back({.fd = here ? peer.socket.get() : -1, .events = POLLIN});
       ready.push_back({.fd = here ? peer.process.get() : -1, .events = POLLIN});
     }
-    if (::poll(ready.data(), ready.size(), -1) <= 0) continue;
+    if (poll_open(ready, -1) <= 0) continue;
     if (ready[0].revents != 0) return;
     for (int r = 0; r < size(); ++r) {
       auto at = 1 + 2 * static_cast<std::size_t>(r);
@@ -242,7 +254,7 @@ bool Peers::take_message(int rank) {
     bool is_rank = message.blamed >= 0 && message.blamed < size();
     if (is_rank) said_to_be_gone_.store(message.blamed, std::memory_order_release);
     gone(rank, PeerState::kLeft);
-  } else if (fd) {
+  } else {  // without a descriptor where this process has no room for it
     std::lock_guard lock(mutex_);
     received_.insert_or_assign({rank, message.key}, std::move(fd));
     changed_.notify_all();

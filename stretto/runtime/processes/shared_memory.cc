@@ -29,6 +29,7 @@ void check_fits(std::size_t bytes) {
 }
 
 [[noreturn]] void refuse(const char* call) {
+  if (too_many_descriptors(errno)) refuse_descriptor("shared memory", errno);
   throw UserError(fmt::format("out of memory: {}: {}", call, std::strerror(errno)));
 }
 

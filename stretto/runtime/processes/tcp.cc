@@ -64,6 +64,7 @@ bool wait_ready(int fd, short events, Deadline deadline) {
 Fd try_connect(const addrinfo& address, Deadline deadline, int& error) {
   Fd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   error = errno;
+  if (!fd && too_many_descriptors(error)) refuse_descriptor("rank 0", error);
   if (!fd) return {};
   let_port_be_reused(fd.get());
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return fd;
