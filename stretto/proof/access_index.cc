@@ -2,6 +2,9 @@
 
 #include <unordered_map>
 
+#include "stretto/proof/overlap.h"
+#include "stretto/proof/size_masks.h"
+
 namespace stretto {
 
 std::vector<TensorUse> index_accesses(const InstanceGraph& graph) {
@@ -21,7 +24,9 @@ std::vector<TensorUse> index_accesses(const InstanceGraph& graph) {
           static_cast<std::size_t>(access.tensor) * world + static_cast<std::size_t>(access.rank);
       auto [it, is_new] = seen[t].try_emplace(access.box, index[t].uses.size());
       if (is_new) {
-        index[t].uses.push_back({graph.boxes[static_cast<std::size_t>(access.box)], {}, {}});
+        auto box = static_cast<std::size_t>(access.box);
+        int mask = graph.masks == nullptr ? -1 : graph.mask_of_box[box];
+        index[t].uses.push_back({graph.boxes[box], mask, {}, {}});
       }
       index[t].remote |= graph.agents[a].rank != access.rank;
       BoxUse& use = index[t].uses[it->second];
@@ -46,10 +51,53 @@ Writes writes_of(const TensorUse& use) {
     for (const AccessRef& w : use.uses[u].writes) {
       if (w.access->kind != AccessKind::kWrite) continue;
       out.boxes.push_back(use.uses[u].box);
+      out.masks.push_back(use.uses[u].mask);
       out.refs.push_back(w);
     }
   }
   return out;
+}
+
+Writes uses_at(const TensorUse& use, const std::vector<std::size_t>& idx) {
+  Writes out;
+  for (std::size_t i : idx) {
+    out.boxes.push_back(use.uses[i].box);
+    out.masks.push_back(use.uses[i].mask);
+  }
+  return out;
+}
+
+bool is_covered(const InstanceGraph& graph, const BoxUse& use, const Writes& by) {
+  if (graph.masks != nullptr) return graph.masks->covers(use.mask, by.masks);
+  return uncovered(use.box, by.boxes).empty();
+}
+
+Box hole_in(const Box& box, const Writes& by) {
+  std::vector<Box> holes = uncovered(box, by.boxes);
+  return holes.empty() ? box : holes.front();
+}
+
+bool is_filled(const InstanceGraph& graph, int tensor, const Writes& by) {
+  if (graph.masks != nullptr) {
+    int whole = graph.whole_tensors[static_cast<std::size_t>(tensor)];
+    return whole < 0 || graph.masks->covers(whole, by.masks);
+  }
+  std::int64_t written = 0;
+  for (const Box& box : by.boxes) written += volume(box);
+  return written == volume(whole_tensor(graph, tensor));
+}
+
+void for_each_overlap(const InstanceGraph& graph, const Writes& writes, const OnOverlap& fn) {
+  if (graph.masks == nullptr) return for_each_overlap(writes.boxes, writes.boxes, fn);
+  graph.masks->for_each_meeting(writes.masks, writes.masks, fn);
+}
+
+void for_each_overlap(const InstanceGraph& graph, const TensorUse& use, const OnOverlap& fn) {
+  if (graph.masks == nullptr) return for_each_overlap(use.written_boxes, use.boxes, fn);
+  std::vector<int> written, all;
+  for (std::size_t u : use.written) written.push_back(use.uses[u].mask);
+  for (const BoxUse& u : use.uses) all.push_back(u.mask);
+  graph.masks->for_each_meeting(written, all, fn);
 }
 
 }  // namespace stretto

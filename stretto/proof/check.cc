@@ -125,8 +125,8 @@ class AccessChecker::Impl {
     for (const TensorUse& use : index(e)) {
       if (full()) return;
       if (is_new && tensor(use).kind == TensorKind::kOutput) check_output(graph, use);
-      if (is_new && is_made_table(tensor(use))) check_once("table", use, writes_of(use));
-      if (is_new && tensor(use).packet) check_once("packet", use, writes_of(use));
+      if (is_new && is_made_table(tensor(use))) check_once("table", graph, use, writes_of(use));
+      if (is_new && tensor(use).packet) check_once("packet", graph, use, writes_of(use));
       if (tensor(use).kind != TensorKind::kBuffer) check_caller(use, e);
       check_coherence(use, e);
       check_tensor(use, e);
@@ -255,21 +255,21 @@ class AccessChecker::Impl {
       next_open += open ? 1 : 0;
       if (reader.access->packet) continue;
       bool after_all = !open && met.sure && reader.access->kind == AccessKind::kRead;
-      if (after_all && covered_by_all(use, u, met)) continue;
+      if (after_all && covered_by_all(use, u, met, e)) continue;
       std::vector<std::size_t> earlier;
       for (std::size_t w : met.writers) {
         if (writes_before(use.uses[w], reader, e)) earlier.push_back(w);
       }
       auto [it, is_new] = known.try_emplace(earlier, false);
-      if (is_new) it->second = covers(use, u, earlier);
+      if (is_new) it->second = covers(use, u, earlier, e);
       if (it->second) continue;
       report_uncovered(use, u, earlier, reader, e);
       return;
     }
   }
 
-  static bool covered_by_all(const TensorUse& use, std::size_t u, Meeting& met) {
-    if (!met.covered) met.covered = covers(use, u, *met.sure);
+  bool covered_by_all(const TensorUse& use, std::size_t u, Meeting& met, int e) const {
+    if (!met.covered) met.covered = covers(use, u, *met.sure, e);
     return *met.covered;
   }
 
@@ -288,19 +288,14 @@ class AccessChecker::Impl {
            choices().implies(reader.access->choice, writer.access->choice);
   }
 
-  static std::vector<Box> boxes_of(const TensorUse& use, const std::vector<std::size_t>& idx) {
-    std::vector<Box> boxes;
-    for (std::size_t i : idx) boxes.push_back(use.uses[i].box);
-    return boxes;
-  }
-
-  static bool covers(const TensorUse& use, std::size_t u, const std::vector<std::size_t>& earlier) {
-    return uncovered(use.uses[u].box, boxes_of(use, earlier)).empty();
+  bool covers(const TensorUse& use, std::size_t u, const std::vector<std::size_t>& earlier,
+              int e) const {
+    return is_covered(timeline_->launch(e), use.uses[u], uses_at(use, earlier));
   }
 
   void report_uncovered(const TensorUse& use, std::size_t u,
                         const std::vector<std::size_t>& earlier, const AccessRef& reader, int e) {
-    Box hole = uncovered(use.uses[u].box, boxes_of(use, earlier)).front();
+    Box hole = hole_in(use.uses[u].box, uses_at(use, earlier));
     bool by_table = std::any_of(use.uses.begin(), use.uses.end(), [&](const BoxUse& other) {
       auto may = [](const AccessRef& w) { return w.access->may; };
       return overlaps(other.box, hole) &&
@@ -316,18 +311,17 @@ class AccessChecker::Impl {
   void check_output(const InstanceGraph& graph, const TensorUse& use) {
     Box all = whole_tensor(graph, use.tensor);
     Writes writes = writes_of(use);
-    std::int64_t written = 0;
-    for (const Box& box : writes.boxes) written += volume(box);
-    if (check_once("output", use, writes) || written == volume(all)) return;
-    Box hole = uncovered(all, writes.boxes).front();
+    if (check_once("output", graph, use, writes) || is_filled(graph, use.tensor, writes)) return;
+    Box hole = hole_in(all, writes);
     add(FindingKind::kOutput, writes.refs.empty() ? nullptr : writes.refs[0].access->op, nullptr,
         fmt::format("output {} is never written", range(use, hole)));
   }
 
   // Whether some element is found to be written twice: it would not have one value for everybody.
-  bool check_once(const char* what, const TensorUse& use, const Writes& writes) {
+  bool check_once(const char* what, const InstanceGraph& graph, const TensorUse& use,
+                  const Writes& writes) {
     bool twice = false;
-    for_each_overlap(writes.boxes, writes.boxes, [&](std::size_t i, std::size_t j) {
+    for_each_overlap(graph, writes, [&](std::size_t i, std::size_t j) {
       const AccessRef &x = writes.refs[i], &y = writes.refs[j];
       if (i >= j || twice) return;
       twice = true;

@@ -49,9 +49,9 @@ EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
   }
 }
 
-std::int64_t EvalScope::get(int var) const {
+std::int64_t EvalScope::get(int var) {
   auto v = static_cast<std::size_t>(var);
-  return region_ != nullptr ? region_->pin(forms_[v]) : vars_[v];
+  return region_ != nullptr ? region_->pin(decided(var)) : vars_[v];
 }
 
 SizeForm EvalScope::form(const Expr& expr) {
@@ -61,7 +61,7 @@ SizeForm EvalScope::form(const Expr& expr) {
     case ExprOp::kConst:
       return {.value = n.value};
     case ExprOp::kVar:
-      return forms_[static_cast<std::size_t>(n.value)];
+      return decided(static_cast<int>(n.value));
     case ExprOp::kNot:
       return {.value = region_->pin(arg(0)) == 0 ? 1 : 0};
     case ExprOp::kSelect:
@@ -75,6 +75,42 @@ SizeForm EvalScope::form(const Expr& expr) {
   }
 }
 
+SizeForm EvalScope::decided(int var) {
+  auto it = least_of_.find(var);
+  SizeForm& known = forms_[static_cast<std::size_t>(var)];
+  if (it == least_of_.end()) return known;
+  known = it->second[0];
+  for (const SizeForm& f : it->second) known = region_->apply(ExprOp::kMin, known, f);
+  least_of_.erase(it);
+  return known;
+}
+
+std::vector<SizeForm> EvalScope::least_of(const Expr& expr) {
+  constexpr std::size_t kMost = 8;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) {
+    auto it = least_of_.find(static_cast<int>(n.value));
+    if (it != least_of_.end()) return it->second;
+  }
+  bool open = n.op == ExprOp::kMin || n.op == ExprOp::kMax || n.op == ExprOp::kAdd;
+  if (!open && n.op != ExprOp::kSub) return {form(expr)};
+  std::vector<SizeForm> a = least_of(n.args[0]), out;
+  std::vector<SizeForm> b = n.op == ExprOp::kSub ? std::vector{form(n.args[1])}
+                                                 : least_of(n.args[1]);
+  if (n.op == ExprOp::kMin) {
+    out = a;
+    out.insert(out.end(), b.begin(), b.end());
+  } else {
+    for (const SizeForm& x : a) {
+      for (const SizeForm& y : b) out.push_back(region_->apply(n.op, x, y));
+    }
+  }
+  if (out.size() <= kMost) return out;
+  SizeForm least = out[0];
+  for (const SizeForm& f : out) least = region_->apply(ExprOp::kMin, least, f);
+  return {least};
+}
+
 void EvalScope::set(int var, std::int64_t value) {
   auto v = static_cast<std::size_t>(var);
   num_open_ -= open_[v] ? 1 : 0;
@@ -84,7 +120,9 @@ void EvalScope::set(int var, std::int64_t value) {
   }
   open_[v] = false;
   vars_[v] = value;
-  if (region_ != nullptr) forms_[v] = {.value = value};
+  if (region_ == nullptr) return;
+  forms_[v] = {.value = value};
+  least_of_.erase(var);
 }
 
 void EvalScope::set(int var, const ValueRange& range) {
@@ -98,6 +136,15 @@ void EvalScope::set(int var, const ValueRange& range) {
 }
 
 void EvalScope::set_to(int var, const Expr& value) {
+  if (region_ != nullptr && region_->masks_open()) {
+    std::vector<SizeForm> known = least_of(value);
+    std::int64_t least = known[0].value;
+    for (const SizeForm& f : known) least = std::min(least, f.value);
+    set(var, least);
+    forms_[static_cast<std::size_t>(var)] = known[0];
+    if (known.size() > 1) least_of_[var] = std::move(known);
+    return;
+  }
   if (region_ != nullptr) {
     SizeForm known = form(value);
     set(var, known.value);

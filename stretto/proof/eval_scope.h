@@ -53,9 +53,11 @@ class EvalScope {
     return it == definitions_.end() ? nullptr : &it->second;
   }
   bool is_open(int var) const { return open_[static_cast<std::size_t>(var)]; }
-  std::int64_t get(int var) const;
+  std::int64_t get(int var);
   // The value as sizes make it, of a scope with a region: what is not pinned to one value.
   SizeForm form(const Expr& expr);
+  // Forms the least of which is the value: a `min` is not decided. Of a scope with a region.
+  std::vector<SizeForm> least_of(const Expr& expr);
 
   // DependsOnTable(`what`) where the value is not known.
   std::int64_t value(const Expr& expr, const char* what);
@@ -75,6 +77,7 @@ class EvalScope {
   std::optional<std::string> text(const Expr& expr);
 
  private:
+  SizeForm decided(int var);
   ValueRange open_range(const Expr& expr);
   ValueRange table_range(const ExprNode& node);
   ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
@@ -88,6 +91,8 @@ class EvalScope {
   const TableWitness* witness_;
   SizeRegion* region_;
   std::vector<SizeForm> forms_;  // where there is a region: of the variables
+  // Of variables whose value is the least of several, until one is needed.
+  std::map<int, std::vector<SizeForm>> least_of_;
   std::vector<std::int64_t> vars_;
   std::vector<ValueRange> ranges_;
   std::vector<bool> open_;  // the variable is a range

@@ -104,13 +104,15 @@ class Expander {
                  .role = role_idx,
                  .worker = worker,
                  .agent = static_cast<int>(agent)});
-    std::int64_t num_tiles = state_.scope.value(role.num_tiles, "number of tiles");
-    for (std::int64_t t = worker; t < num_tiles; t += role.resource.num_workers) {
+    OpenTiles tiles(role, state_);
+    for (std::int64_t t = worker; t < tiles.most(); t += role.resource.num_workers) {
       state_.budget.step(role.loc);
       state_.tile = t;
       state_.scope.set(role.tile_var, t);
+      state_.there = tiles.there(t);
       block(role.agents[agent].body);
     }
+    state_.there.reset();
   }
 
   void block(const Block& ops) {
@@ -476,10 +478,14 @@ InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& r
   } catch (const UnevenPipeLoops&) {
     graph = Expander(program, extents, nullptr, PipeLoopMode::kWalk, {}, &region).run();
   }
-  link_packets(graph);
+  if (!region.masks_open()) link_packets(graph);
   link_landings(graph);
-  region.keep_all_orders();
-  note_spans(graph, region);
+  if (region.masks_open()) {
+    settle_masks(graph, region);
+  } else {
+    region.keep_all_orders();
+    note_spans(graph, region);
+  }
   return graph;
 }
 

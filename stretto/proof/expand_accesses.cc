@@ -66,6 +66,12 @@ void AccessExpander::copy_from(const Op& op) {
   // Rows of boxes that span all parts do not correspond one to one.
   bool rows_match = (!state_.cells[at(op.region->tensor)] || from.part) &&
                     (!state_.cells[at(op.region2->tensor)] || to.part);
+  if (masks_open()) {
+    mask_open(from, op.region->row_dim, to, op.region2->row_dim);
+    mask_open(from, op.region->col_dim, to, op.region2->col_dim);
+    refuse_packets(op);
+    return add(op, 0, op.region->tensor, from, AccessKind::kRead);
+  }
   if (state_.region != nullptr) {
     check_target(op, op.region->tensor, from, AccessKind::kRead);
     note_masked(*op.region, from, op.region->row_dim, to, op.region2->row_dim);
@@ -76,17 +82,36 @@ void AccessExpander::copy_from(const Op& op) {
     mask_source(from.box, op.region->row_dim, to.box, op.region2->row_dim);
     mask_source(from.box, op.region->col_dim, to.box, op.region2->col_dim);
   }
-  if (state_.program.tensors[at(op.region->tensor)].packet ||
-      state_.program.tensors[at(op.region2->tensor)].packet) {
-    state_.reject(op, "packet buffers cannot be copied");
-  }
+  refuse_packets(op);
   if (is_empty(clip(to.box))) return;
   add(op, 0, op.region->tensor, from, AccessKind::kRead);
 }
 
+void AccessExpander::refuse_packets(const Op& op) const {
+  if (state_.program.tensors[at(op.region->tensor)].packet ||
+      state_.program.tensors[at(op.region2->tensor)].packet) {
+    state_.reject(op, "packet buffers cannot be copied");
+  }
+}
+
+// Of the source what the destination has room for. It begins in its tensor.
+void AccessExpander::mask_open(Target& from, int from_dim, const Target& to, int to_dim) {
+  if (from_dim < 0 || to_dim < 0) return;
+  auto f = at(from_dim), t = at(to_dim);
+  SizeRegion& region = *state_.region;
+  region.keep_sign(to.origin[t]);
+  if (to.origin[t].value < 0) throw DependsOnTable{"where a copy is cut off"};
+  SizeForm shift = region.apply(ExprOp::kSub, from.origin[f], to.origin[t]);
+  for (const SizeForm& end : to.ends[t]) {
+    from.ends[f].push_back(region.apply(ExprOp::kAdd, end, shift));
+  }
+}
+
 void AccessExpander::copy_to(const Op& op) {
   Target to = resolve(*op.region2);
-  if (!is_empty(clip(to.box))) return add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
+  if (masks_open() || !is_empty(clip(to.box))) {
+    return add(op, 1, op.region2->tensor, to, AccessKind::kWrite);
+  }
   Access none{.tensor = op.region2->tensor,
               .rank = to.rank,
               .kind = AccessKind::kWrite,
@@ -102,7 +127,7 @@ void AccessExpander::packet(const Op& op) {
   if (!state_.program.tensors[at(tensor)].packet) state_.reject(op, "needs a packet buffer");
   if (state_.may_depth > 0) throw DependsOnTable{"whether a packet is stored or loaded"};
   Target target = resolve(*op.region);
-  if (!target.exact) throw DependsOnTable{"where a packet lies"};
+  if (!target.exact || masks_open()) throw DependsOnTable{"where a packet lies"};
   if (state_.region != nullptr) {  // places are rounded to whole packets
     for (const auto* forms : {&target.origin, &target.end}) {
       for (const SizeForm& form : *forms) state_.region->pin(form);
@@ -180,6 +205,7 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
   for (std::size_t d = 0; d < region.origin.size(); ++d) {
     target.origin[d] = state_.scope.form(region.origin[d]);
     target.end[d] = state_.shape_forms[at(region.tensor)][d];
+    if (masks_open()) target.ends[d] = {target.end[d]};
     box.origin[d] = target.origin[d].value;
     if (box.origin[d] < -kMaxOrigin || box.origin[d] > kMaxOrigin) {
       throw NoValue(fmt::format("a box begins at {} in dimension {}, need {} to {}", box.origin[d],
@@ -195,6 +221,13 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
 
 void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Target& target) {
   if (!end.has_value()) return;
+  if (masks_open()) {
+    for (const SizeForm& f : state_.scope.least_of(end)) {
+      target.ends[at(dim)].push_back(f);
+      target.box.limit.hi[at(dim)] = std::min(target.box.limit.hi[at(dim)], f.value);
+    }
+    return;
+  }
   SizeForm form = state_.scope.form(end);
   SizeForm& known = target.end[at(dim)];
   bool exists = target.rank >= 0 && target.rank < state_.program.world_size;
@@ -392,7 +425,9 @@ void AccessExpander::add(const Op& op, int which, int tensor, const Target& targ
     throw DependsOnTable{"where an output is written"};
   }
   std::shared_ptr<const LooseForms> forms;
-  if (state_.region != nullptr) forms = std::make_shared<LooseForms>(LooseForms{target.origin});
+  if (state_.region != nullptr) {
+    forms = std::make_shared<LooseForms>(LooseForms{target.origin, target.ends, state_.there});
+  }
   for (a.rank = target.rank; a.rank <= target.last_rank; ++a.rank) {
     state_.recorder.add({a, which, target.box, forms});
   }

@@ -32,6 +32,7 @@ class AccessExpander {
     std::optional<TablePoint> part;  // `box` lies in this part of the rows, from `offset` on
     // Where a region of sizes is looked for: of the box's origin, and where it is cut off.
     std::array<SizeForm, kMaxDims> origin, end;
+    std::array<std::vector<SizeForm>, kMaxDims> ends;  // instead, where masks are left open
   };
 
   void selected_reads(const Op& op, const ExprNode& select);
@@ -45,10 +46,13 @@ class AccessExpander {
   void note_masked(const Region& from, const Target& source, int from_dim, const Target& to,
                    int to_dim);
   void note_box(int tensor, const Target& to);
+  void mask_open(Target& from, int from_dim, const Target& to, int to_dim);
+  bool masks_open() const { return state_.region != nullptr && state_.region->masks_open(); }
   // Brings a box to the coordinates of a tensor whose rows a table deals out.
   void to_cells(const Region& region, bool rows_exact, Target& target);
   std::optional<TablePoint> part_of(const Region& region, const TableCells& cells);
   void span_all_parts(int tensor, LooseBox& box) const;
+  void refuse_packets(const Op& op) const;
   void check_target(const Op& op, int tensor_idx, const Target& target, AccessKind kind) const;
   void widen_to_packets(const Op& op, LooseBox& box) const;
   int choice_of(int tensor, const Target& target) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/loop_fold.h"
@@ -63,15 +64,20 @@ void ExpandState::note_shape(const Tensor& tensor, std::vector<std::int64_t>& sh
   auto tensor_idx = static_cast<int>(shape_forms.size());
   auto& forms = shape_forms.emplace_back();
   std::vector<std::int64_t> bound = bound_shape(program, tensor_idx);
+  std::vector<SizeMasks::Side> sides;
   for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
     forms.push_back(scope.form(tensor.shape[d]));
     region->keep_order(forms[d], {.value = bound[d]});
     shape.push_back(forms[d].value);
+    sides.push_back({.from = {}, .ends = {forms[d]}});
     for (int rank = 0; rank < program.world_size; ++rank) {
       region->note_end(tensor_idx, rank, static_cast<int>(d), {});
       region->note_end(tensor_idx, rank, static_cast<int>(d), forms[d]);
     }
   }
+  if (graph.masks == nullptr) return;
+  std::optional<Mask> whole = graph.masks->mask(sides, *region);
+  graph.whole_tensors.push_back(whole ? graph.masks->number(*whole) : -1);
 }
 
 TableFact inhabited_from(const TablePoint& part) {
@@ -95,6 +101,31 @@ bool ExpandState::stays_in_parts(const Op& loop, const std::set<int>& moving) co
     const auto& of = cells[static_cast<std::size_t>(op.region->tensor)];
     return of && uses_any(op.region->origin[static_cast<std::size_t>(of->dim)], moving);
   });
+}
+
+OpenTiles::OpenTiles(const Role& role, ExpandState& state) {
+  bool open = state.region != nullptr && state.region->masks_open() &&
+              std::none_of(role.agents.begin(), role.agents.end(),
+                           [](const Agent& agent) { return synchronises(agent.body); });
+  if (!open) {
+    most_ = state.scope.value(role.num_tiles, "number of tiles");
+    return;
+  }
+  region_ = state.region;
+  const ExprNode& n = role.num_tiles.node();
+  bool divided = n.op == ExprOp::kFloorDiv && n.args[1].node().op == ExprOp::kConst &&
+                 n.args[1].node().value > 0;
+  if (divided) by_ = n.args[1].node().value;
+  dividend_ = state.scope.form(divided ? n.args[0] : role.num_tiles);
+  most_ = floor_div(region_->most(dividend_), by_);
+}
+
+// t < dividend / by where by * (t + 1) <= dividend.
+std::optional<SizeForm> OpenTiles::there(std::int64_t tile) const {
+  if (region_ == nullptr) return std::nullopt;
+  SizeForm out = dividend_;
+  out.value -= by_ * (tile + 1) - 1;
+  return region_->least(out) < 1 ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace stretto

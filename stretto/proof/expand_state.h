@@ -39,6 +39,7 @@ struct ExpandState {
 
   SizeRegion* region;                              // or none
   std::vector<std::vector<SizeForm>> shape_forms;  // per tensor, where there is a region
+  std::optional<SizeForm> there;  // positive where the tile is, at sizes that may leave it out
 
   ExpandState(const Program& program, const std::vector<std::int64_t>& extents,
               const TableWitness* witness, SizeRegion* sizes);
@@ -72,6 +73,24 @@ struct ExpandState {
 
   std::vector<int> facts_;
   mutable std::optional<int> choice_;
+};
+
+// Of a role's tiles some are there at some sizes only, where masks are left open (size_masks.h):
+// nobody waits for what is in a role without synchronisation, so what such tiles touch is masked
+// like the rest.
+class OpenTiles {
+ public:
+  OpenTiles(const Role& role, ExpandState& state);
+
+  // At any size of the region.
+  std::int64_t most() const { return most_; }
+  // Positive where the tile is there; absent where it always is.
+  std::optional<SizeForm> there(std::int64_t tile) const;
+
+ private:
+  const SizeRegion* region_ = nullptr;  // none: all of them are there
+  SizeForm dividend_;                   // of which, divided by `by_`, the number of tiles is
+  std::int64_t by_ = 1, most_ = 0;
 };
 
 }  // namespace stretto

@@ -111,6 +111,8 @@ struct Reach {
   Box box;  // its elements, masked or not
 };
 
+class SizeMasks;
+
 struct InstanceGraph {
   const Program* program = nullptr;
   std::vector<std::int64_t> extents;
@@ -128,6 +130,11 @@ struct InstanceGraph {
   // Up to how many iterations loops have to be looked at whose slots are left out (trips.h).
   std::int64_t trips = 0;
   bool has_spans = false;  // some access has one
+  // Of a graph for several sizes whose masks are open: what is left of each box (size_masks.h).
+  // Boxes are then what holds it at all sizes.
+  std::shared_ptr<SizeMasks> masks;
+  std::vector<int> mask_of_box;    // its numbers there
+  std::vector<int> whole_tensors;  // per tensor
   // The first entry of a table that may not be there where a table decides whether it is read: a
   // source line, and which.
   std::pair<std::string, std::string> unsure_entry;

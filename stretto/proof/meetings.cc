@@ -35,7 +35,7 @@ std::optional<std::vector<std::size_t>> sure_writers(const TensorUse& use, const
 Meetings meetings_of(const TensorUse& use, const InstanceGraph& graph, int launch,
                      const HappensBefore& order, AccessPaths& paths) {
   Meetings out{.of_box = std::vector<Meeting>(use.uses.size()), .overlaps = {}};
-  for_each_overlap(use.written_boxes, use.boxes, [&](std::size_t w, std::size_t any) {
+  for_each_overlap(graph, use, [&](std::size_t w, std::size_t any) {
     out.of_box[any].writers.push_back(use.written[w]);
     out.overlaps.emplace_back(use.written[w], any);
   });

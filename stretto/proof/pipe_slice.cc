@@ -186,6 +186,9 @@ class Slicer {
     box_ids_.assign(graph_.boxes.size(), -1);
     for (const AgentTrace& agent : graph_.agents) out.agents.push_back(write(agent));
     out.boxes = std::move(boxes_);
+    out.masks = graph_.masks;
+    out.mask_of_box = std::move(mask_of_box_);
+    out.whole_tensors = graph_.whole_tensors;
     move(out);
     return out;
   }
@@ -248,6 +251,7 @@ class Slicer {
     if (box < 0) {
       box = static_cast<int>(boxes_.size());
       boxes_.push_back(graph_.boxes[at(number)]);
+      if (graph_.masks != nullptr) mask_of_box_.push_back(graph_.mask_of_box[at(number)]);
     }
     return box;
   }
@@ -275,6 +279,7 @@ class Slicer {
   std::vector<std::vector<int>> moved_;  // [agent][position]: events before it that stay
   std::vector<int> box_ids_;             // by box of the graph: in the slice, -1: not there
   std::vector<Box> boxes_;
+  std::vector<int> mask_of_box_;
 };
 
 }  // namespace

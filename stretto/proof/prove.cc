@@ -15,7 +15,6 @@
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/launch_patterns.h"
-#include "stretto/proof/pipe_slice.h"
 #include "stretto/proof/prove_steps.h"
 #include "stretto/proof/quota_check.h"
 #include "stretto/proof/reach.h"
@@ -46,34 +45,8 @@ constexpr std::size_t kManyWitnesses = 64;
 // Of all launches that are laid out beside each other, some gigabytes.
 constexpr std::int64_t kMostEvents = std::int64_t{1} << 27;
 
-// One combination of extents and tables.
-struct Case {
-  InstanceGraph graph;
-  std::string where;
-};
 using Cases = std::vector<Case>;
 using Samples = std::vector<std::vector<std::int64_t>>;  // extents of each
-
-std::string describe_extents(const Program& program, const std::vector<std::int64_t>& extents) {
-  std::string text;
-  std::size_t next = 0;
-  for (const Var& v : program.vars) {
-    if (v.kind != VarKind::kExtent && v.kind != VarKind::kScalar) continue;
-    std::int64_t value = extents[next++];
-    if (!v.is_float) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", v.name, value);
-  }
-  return text;
-}
-
-// A slice synchronises less than its graph, and more alike (pipe_slice.h), so that few orders serve
-// all sizes. None where a launch does not end.
-//
-// A launch that ends by itself ends after and beside others, too: were the ranks' launches made one
-// by one, each would begin with every counter at the base that its waits are relative to.
-std::optional<Case> slice_of(const Case& one) {
-  if (!execute(Timeline{{&one.graph}}).finished) return {};
-  return Case{without_idle_slots(one.graph), one.where};
-}
 
 class Prover {
  public:
@@ -115,6 +88,7 @@ class Prover {
       cases = expand_all(bounds, 0);
     }
     events_ = cases[0].graph.num_events();
+    if (open_tables && holds_with_masks()) return;
     Samples samples = options_.bounds_only ? bounds : sampled(bounds[0].size(), open_tables);
     num_sizes_ = samples.size();
     if (!open_tables) return prove_witnesses(samples);
@@ -156,6 +130,22 @@ class Prover {
     Samples samples = sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
     result_.stats.every_size = false;
     return samples;
+  }
+
+  // All sizes in few pieces (size_masks.h), where that shows all there is to show. Otherwise
+  // nothing is known yet.
+  bool holds_with_masks() {
+    bool few = options_.bounds_only || !options_.partition || options_.tables != nullptr ||
+               all_extents(program_, kFewVectors).has_value();
+    if (few) return false;
+    std::size_t most = options_.max_enumerated / std::max<std::size_t>(1, events_);
+    std::optional<MaskedSlices> found =
+        masked_slices(program_, std::clamp(most, kMinCases, kMostPieces));
+    if (!found) return false;
+    for (std::optional<Case>& one : found->slices) share(*one, {});
+    if (!slices_hold(found->slices)) return false;
+    unmet_.add(found->unmet);
+    return true;
   }
 
   // What is found of pieces of sizes is so of what they may reach at any of them. It counts where

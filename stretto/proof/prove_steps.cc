@@ -3,8 +3,14 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 
+#include "stretto/base/errors.h"
 #include "stretto/proof/access_paths.h"
+#include "stretto/proof/pipe_slice.h"
+#include "stretto/proof/quota_check.h"
+#include "stretto/proof/size_partition.h"
+#include "stretto/proof/timeline.h"
 
 namespace stretto {
 namespace {
@@ -79,6 +85,42 @@ void conclude(const Program& program, bool bounds_only, ProofResult& result) {
   for (const Finding& f : result.findings) {
     result.report += fmt::format("\n{}. {}\n    {}", ++n, name(f.kind), f.text);
   }
+}
+
+std::string describe_extents(const Program& program, const std::vector<std::int64_t>& extents) {
+  std::string text;
+  std::size_t next = 0;
+  for (const Var& v : program.vars) {
+    if (v.kind != VarKind::kExtent && v.kind != VarKind::kScalar) continue;
+    std::int64_t value = extents[next++];
+    if (!v.is_float) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", v.name, value);
+  }
+  return text;
+}
+
+std::optional<Case> slice_of(const Case& one) {
+  if (!execute(Timeline{{&one.graph}}).finished) return {};
+  return Case{without_idle_slots(one.graph), one.where};
+}
+
+std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most) {
+  MaskedSlices out;
+  std::vector<std::int64_t> quota;
+  auto take = [&](const SizePartition& so_far, InstanceGraph graph) {
+    const SizePiece& piece = so_far.pieces.back();
+    std::string where = describe_extents(program, extents_at(so_far.axes, piece.sample));
+    out.unmet.add(graph, where);
+    if (out.slices.empty()) quota = graph.quota;
+    if (wrong_counter(graph, where, quota)) return false;
+    out.slices.push_back(slice_of({std::move(graph), where}));
+    return out.slices.back().has_value();
+  };
+  try {
+    if (partition_with_masks(program, most, take) == nullptr) return {};
+  } catch (const Error&) {  // said by those that look at one size at a time
+    return {};
+  }
+  return out.unmet.all_meet() ? std::optional(std::move(out)) : std::nullopt;
 }
 
 }  // namespace stretto

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "stretto/proof/prove.h"
+#include "stretto/proof/reach.h"
 
 namespace stretto {
 
@@ -13,5 +14,27 @@ std::vector<Finding> resource_findings(const Program& program, const ProofOption
 
 // The verdict and the report, from findings and what is missing.
 void conclude(const Program& program, bool bounds_only, ProofResult& result);
+
+// One combination of extents and tables.
+struct Case {
+  InstanceGraph graph;
+  std::string where;
+};
+std::string describe_extents(const Program& program, const std::vector<std::int64_t>& extents);
+
+// A slice synchronises less than its graph, and more alike (pipe_slice.h), so that few orders serve
+// all sizes. None where a launch does not end.
+//
+// A launch that ends by itself ends after and beside others, too: were the ranks' launches made one
+// by one, each would begin with every counter at the base that its waits are relative to.
+std::optional<Case> slice_of(const Case& one);
+
+// Of pieces of sizes with masks left open (size_partition.h), and what their lines meet. None where
+// there are more than `most`, or where something may be wrong with one of them by itself.
+struct MaskedSlices {
+  std::vector<std::optional<Case>> slices;
+  UnmetTensors unmet;
+};
+std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most);
 
 }  // namespace stretto

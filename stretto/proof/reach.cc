@@ -89,6 +89,13 @@ bool UnmetTensors::any_meets(const Line& line) {
   return std::any_of(line.begin(), line.end(), [](const auto& r) { return r.second.meets; });
 }
 
+bool UnmetTensors::all_meet() const {
+  return std::all_of(lines_.begin(), lines_.end(), [](const auto& line) {
+    bool somewhere = std::get<2>(line.first) >= 0;  // its tensor has elements
+    return !somewhere || any_meets(line.second);
+  });
+}
+
 std::vector<std::pair<std::string, std::string>> UnmetTensors::findings() const {
   std::vector<std::pair<std::string, std::string>> out;
   for (const auto& [key, line] : lines_) {

@@ -34,6 +34,8 @@ class UnmetTensors {
  public:
   void add(const InstanceGraph& graph, const std::string& where);
   void add(const UnmetTensors& later);
+  // Whether every line meets its tensor somewhere.
+  bool all_meet() const;
   // Of each line that accesses a tensor and never meets it, one access and its case.
   std::vector<std::pair<std::string, std::string>> findings() const;
   // Of each that meets it on some ranks, and on others is astray.

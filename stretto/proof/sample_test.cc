@@ -73,7 +73,7 @@ TEST(SampleExtents, ThinsLargeBounds) {
 
 // A user would take a program for right at sizes that nobody looked at.
 TEST(SampleExtents, WhereNotAllSizesAreLookedAtTheProofIsNotComplete) {
-  ProofResult few = prove(share(10'000), {.max_enumerated = 1'000});
+  ProofResult few = prove(share(10'000), {.max_enumerated = 1'000, .partition = false});
   EXPECT_EQ(few.verdict, Verdict::kNotComplete) << few.report;
   ASSERT_EQ(few.missing.size(), 1u);
   EXPECT_EQ(few.missing[0].what, "sizes");

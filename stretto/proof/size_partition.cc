@@ -85,9 +85,8 @@ void leave(SizeBox box, const SizeBox& taken, int count, std::vector<SizeBox>& t
   }
 }
 
-}  // namespace
-
-std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most) {
+std::unique_ptr<SizePartition> partition(const Program& program, std::size_t most, bool masks_open,
+                                         const OnPiece& taken) {
   bool tables = std::any_of(program.tensors.begin(), program.tensors.end(),
                             [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
   auto out = std::make_unique<SizePartition>(SizePartition{.axes = axes_of(program), .pieces = {}});
@@ -99,15 +98,29 @@ std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size
     left.pop_back();
     SizePoint sample = out->pieces.empty() ? box.hi : middle(box);
     SizeRegion region(out->axes, box, sample);
+    if (masks_open) region.leave_masks_open();
+    InstanceGraph graph;
     try {
-      expand(program, out->axes, region);
+      graph = expand(program, out->axes, region);
     } catch (const DependsOnTable&) {
       return nullptr;
     }
     out->pieces.push_back({.box = region.box(), .sample = sample});
     leave(box, region.box(), out->axes.count, left);
+    if (!taken(*out, std::move(graph))) return nullptr;
   }
   return out;
+}
+
+}  // namespace
+
+std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most) {
+  return partition(program, most, false, [](const auto&, const InstanceGraph&) { return true; });
+}
+
+std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
+                                                    const OnPiece& taken) {
+  return partition(program, most, true, taken);
 }
 
 }  // namespace stretto

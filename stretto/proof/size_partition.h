@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -11,6 +12,7 @@
 
 namespace stretto {
 
+struct InstanceGraph;
 struct Program;
 
 struct SizePiece {
@@ -26,5 +28,12 @@ struct SizePartition {
 // Absent where there are more than `most` pieces, more sizes than kMaxSizeAxes has room for, or
 // tables, whose contracts go by sizes in ways that are not followed.
 std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most);
+
+// The same with masks left open (size_masks.h), so that there are few pieces, and what each of them
+// does. `taken` gets every piece's graph, until it says that this is enough: none then, nor where
+// masks cannot be left open.
+using OnPiece = std::function<bool(const SizePartition& so_far, InstanceGraph graph)>;
+std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
+                                                    const OnPiece& taken);
 
 }  // namespace stretto

@@ -115,6 +115,14 @@ void SizeRegion::keep_order(const SizeForm& a, const SizeForm& b) {
   keep_at_least(a.value < b.value ? linear(b, 1, a, -1) : linear(a, 1, b, -1), 1);
 }
 
+void SizeRegion::keep_sign(const SizeForm& form) {
+  if (form.value >= 0) {
+    keep_at_least(form, 0);
+  } else {
+    keep_at_least(linear({}, 0, form, -1), 1);
+  }
+}
+
 std::int64_t SizeRegion::least(const SizeForm& form) const {
   std::int64_t sum = form.value;
   for (std::size_t i = 0; i < form.slope.size(); ++i) {
@@ -169,6 +177,7 @@ void SizeRegion::keep_at_least(const SizeForm& form, std::int64_t least_value) {
 }
 
 void SizeRegion::note_end(int tensor, int rank, int dim, const SizeForm& end) {
+  if (masks_open_) return;
   auto [it, is_new] = ends_[{tensor, rank, dim}].try_emplace(end.value, end);
   if (!is_new) keep_order(it->second, end);
 }

@@ -61,6 +61,10 @@ class SizeRegion {
   const SizeBox& box() const { return box_; }
   const SizePoint& sample() const { return sample_; }
   int num_axes() const { return axes_.count; }
+  // Boxes may be cut off in different tiles at different sizes (size_masks.h): their ends do not
+  // narrow the region.
+  void leave_masks_open() { masks_open_ = true; }
+  bool masks_open() const { return masks_open_; }
 
   SizeForm extent(std::size_t number) const;
   // What `op` makes of two forms, in what is left of the region afterwards.
@@ -69,6 +73,8 @@ class SizeRegion {
   std::int64_t pin(const SizeForm& form);
   // ... or keeps the order of the two, and whether they are equal.
   void keep_order(const SizeForm& a, const SizeForm& b);
+  // ... or keeps it at least zero, or below.
+  void keep_sign(const SizeForm& form);
 
   // The least and the most that it is in the region.
   std::int64_t least(const SizeForm& form) const;
@@ -100,6 +106,7 @@ class SizeRegion {
   SizeAxes axes_;
   SizeBox box_;
   SizePoint sample_;
+  bool masks_open_ = false;
   std::map<Axis, std::map<std::int64_t, SizeForm>> ends_;
 };
 

@@ -3,6 +3,8 @@
 #include <map>
 #include <optional>
 
+#include "stretto/proof/size_masks.h"
+
 namespace stretto {
 namespace {
 
@@ -37,6 +39,14 @@ void note_spans(InstanceGraph& graph, SizeRegion& region) {
       a.span = it->second;
       graph.has_spans = true;
     }
+  }
+}
+
+void settle_masks(InstanceGraph& graph, const SizeRegion& region) {
+  graph.masks->settle(region);
+  for (int m = 0; m < static_cast<int>(graph.masks->size()); ++m) {
+    graph.boxes.push_back(graph.masks->hull(m));
+    graph.mask_of_box.push_back(m);
   }
 }
 

@@ -9,5 +9,7 @@ namespace stretto {
 
 // Sets Access::span. Where an end of a box is not known to the region, its sample alone is left.
 void note_spans(InstanceGraph& graph, SizeRegion& region);
+// Of a graph whose masks are open: each box becomes what holds it at all sizes of the region.
+void settle_masks(InstanceGraph& graph, const SizeRegion& region);
 
 }  // namespace stretto

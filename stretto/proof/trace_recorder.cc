@@ -93,6 +93,9 @@ void TraceRecorder::add(const LooseAccess& access) {
     diverted_->push_back(access);
   } else {
     note_reach(access);
+    if (masks_ != nullptr) {
+      return place_open(access.access, access.which, access.box, *access.forms);
+    }
     if (access.forms != nullptr) note_ends(access, access.box.origin, access.box.size);
     Access a = access.access;
     Box box = clip(access.box);
@@ -133,7 +136,9 @@ void TraceRecorder::begin_fold(bool ordered) {
 
 void TraceRecorder::end_fold() {
   if (--fold_depth_ > 0) return;
-  for (const Pending& p : pending_) append(p.access, p.box);
+  for (const Pending& p : pending_) {
+    masks_ != nullptr ? append(p.access, masks_->number(p.mask)) : append(p.access, p.box);
+  }
   pending_.clear();
 }
 
@@ -148,6 +153,11 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     if (traced) keep_steps(first[i], second[i]);
     if (auto folded = fold_affine(first[i].box, second[i].box, trips, is_write)) {
       note_reach({a, first[i].which, *folded});
+      if (masks_ != nullptr) {
+        a.tiled = tiled && side_by_side(first[i].box, second[i].box, *a.op->region);
+        place_open(a, first[i].which, *folded, *first[i].forms);
+        continue;
+      }
       if (traced) {
         note_ends(first[i], folded->origin, folded->size);
         note_ends(first[i], first[i].box.origin, first[i].box.size);
@@ -162,10 +172,14 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     for (std::int64_t k = 0; k < trips; ++k) {
       budget_.step(a.op->loc);
       note_reach({a, first[i].which, box});
-      if (traced) note_ends(first[i], box.origin, box.size);
-      Box clipped = clip(box);
-      a.tiled = tiled && begins_at(box, clipped);
-      place(a, first[i].which, clipped);
+      if (masks_ != nullptr) {
+        place_open(a, first[i].which, box, *first[i].forms);
+      } else {
+        if (traced) note_ends(first[i], box.origin, box.size);
+        Box clipped = clip(box);
+        a.tiled = tiled && begins_at(box, clipped);
+        place(a, first[i].which, clipped);
+      }
       for (std::size_t d = 0; d < kMaxDims; ++d) {
         box.origin[d] += second[i].box.origin[d] - first[i].box.origin[d];
       }
@@ -191,7 +205,50 @@ void TraceRecorder::place(const Access& a, int which, const Box& box) {
     p.box = box;
     return;
   }
-  pending_.push_back({a, which, box});
+  pending_.push_back({a, which, box, {}});
+}
+
+void TraceRecorder::place_open(Access a, int which, const LooseBox& box, const LooseForms& forms) {
+  std::vector<SizeMasks::Side> sides(graph_.shapes[static_cast<std::size_t>(a.tensor)].size());
+  for (std::size_t d = 0; d < sides.size(); ++d) {
+    SizeForm from = forms.origin[d], end = from;
+    from.value = box.origin[d];
+    end.value = box.origin[d] + box.size[d];
+    region_->keep_sign(from);
+    a.tiled &= from.value >= 0;
+    sides[d] = {.from = from, .ends = forms.ends[d]};
+    sides[d].ends.push_back(end);
+  }
+  if (forms.there) {
+    std::int64_t most = bound_shape(*graph_.program, a.tensor)[0];
+    SizeMasks::leave_out(*forms.there, most, sides, *region_);
+  }
+  std::optional<Mask> mask = masks_->mask(sides, *region_);
+  if (!mask) return;
+  if (fold_depth_ == 0 || ordered_) return append(a, masks_->number(*mask));
+  for (Pending& p : pending_) {
+    if (p.access.op != a.op || p.which != which) continue;
+    if (join_open(p, a, *mask)) return;
+    append(p.access, masks_->number(p.mask));
+    p.access = a;
+    p.mask = *mask;
+    return;
+  }
+  pending_.push_back({a, which, {}, *mask});
+}
+
+// Where they lie side by side at all sizes.
+bool TraceRecorder::join_open(Pending& known, const Access& a, const Mask& mask) {
+  bool same = known.access.tensor == a.tensor && known.access.rank == a.rank &&
+              known.access.may == a.may && known.access.choice == a.choice;
+  std::optional<std::pair<Box, Box>> boxes = masks_->beside(known.mask, mask);
+  if (!same || !boxes) return false;
+  auto [box, next] = *boxes;
+  bool tiled = known.access.tiled && a.tiled && joins(a, box, next);
+  if (!extend_box(box, next, a.kind == AccessKind::kWrite && !a.may)) return false;
+  known.mask = masks_->widened(known.mask, mask, box);
+  known.access.tiled = tiled;
+  return true;
 }
 
 // Whether one box may stand for both: then in the wider of the two cases.
@@ -203,7 +260,11 @@ bool TraceRecorder::in_one_case(const Access& a, const Access& b) const {
 void TraceRecorder::append(Access a, const Box& box) {
   auto [it, is_new] = box_ids_.try_emplace(box, static_cast<int>(graph_.boxes.size()));
   if (is_new) graph_.boxes.push_back(box);
-  a.box = it->second;
+  append(a, it->second);
+}
+
+void TraceRecorder::append(Access a, int box) {
+  a.box = box;
   budget_.step(a.op->loc, kKept);
   AgentTrace& agent = graph_.agents.back();
   a.pos = static_cast<int>(agent.syncs.size());

@@ -12,6 +12,7 @@
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/instance_graph.h"
 #include "stretto/proof/loop_fold.h"
+#include "stretto/proof/size_masks.h"
 #include "stretto/proof/size_region.h"
 
 namespace stretto {
@@ -19,6 +20,9 @@ namespace stretto {
 // How sizes make the places of a box (size_region.h).
 struct LooseForms {
   std::array<SizeForm, kMaxDims> origin;
+  // Of limits, where masks are left open.
+  std::array<std::vector<SizeForm>, kMaxDims> ends;
+  std::optional<SizeForm> there;  // positive where the access is made
 };
 
 // An access before clipping. `which` tells the accesses of one operation apart. `forms`: where a
@@ -34,7 +38,11 @@ class TraceRecorder {
  public:
   // Keeps references to all.
   TraceRecorder(InstanceGraph& graph, WalkBudget& budget, SizeRegion* region)
-      : graph_(graph), budget_(budget), region_(region) {}
+      : graph_(graph), budget_(budget), region_(region) {
+    if (region != nullptr && region->masks_open()) {
+      masks_ = graph.masks = std::make_shared<SizeMasks>(*region);
+    }
+  }
 
   void start_agent(const AgentTrace& agent);
   const AgentTrace& agent() const { return graph_.agents.back(); }
@@ -63,6 +71,7 @@ class TraceRecorder {
     Access access;
     int which;
     Box box;
+    Mask mask;
   };
 
   // The ends of a box of this size, from where on as many elements are between it and the access's
@@ -75,11 +84,16 @@ class TraceRecorder {
   bool joins(const Access& access, const Box& a, const Box& b);
   void place(const Access& access, int which, const Box& box);
   void append(Access access, const Box& box);
+  void append(Access access, int box);
+  // Where masks are left open: `box` has no limits but those of the forms.
+  void place_open(Access access, int which, const LooseBox& box, const LooseForms& forms);
+  bool join_open(Pending& known, const Access& access, const Mask& mask);
   bool in_one_case(const Access& a, const Access& b) const;
 
   InstanceGraph& graph_;
   WalkBudget& budget_;
   SizeRegion* region_;
+  std::shared_ptr<SizeMasks> masks_;  // where they are left open
   std::unordered_map<Box, int, BoxHash> box_ids_;
   int fold_depth_ = 0;
   bool ordered_ = false;

@@ -1,0 +1,364 @@
+#include "stretto/proof/size_masks.h"
+
+#include <algorithm>
+
+#include "stretto/proof/overlap.h"
+
+namespace stretto {
+namespace {
+
+SizeForm minus(const SizeForm& a, const SizeForm& b) {
+  SizeForm out{.value = a.value - b.value};
+  for (std::size_t i = 0; i < out.slope.size(); ++i) out.slope[i] = a.slope[i] - b.slope[i];
+  return out;
+}
+
+bool at_most_in(const SizeRegion& region, const SizeForm& a, const SizeForm& b) {
+  if (a.slope == b.slope) return a.value <= b.value;
+  return region.most(minus(a, b)) <= 0;
+}
+
+}  // namespace
+
+// Boxes that move alike with the sizes.
+struct SizeMasks::Group {
+  std::vector<std::size_t> idx;  // into what was asked about
+  std::vector<Box> boxes;        // at the sample, as far as they move together
+  Mask first;
+  std::array<SizeForm, kMaxDims> from, to;  // the least beginning, the greatest end
+  std::array<Caps, kMaxDims> common;        // ends of all of them
+};
+
+int SizeMasks::form(const SizeForm& form) {
+  auto [it, is_new] =
+      form_ids_.try_emplace({form.value, form.slope}, static_cast<int>(forms_.size()));
+  if (is_new) forms_.push_back(form);
+  return it->second;
+}
+
+// Without those that another one is always at most; of those that move like the beginning one
+// stays.
+int SizeMasks::caps(std::vector<SizeForm> ends, const SizeForm& from, const SizeRegion& region) {
+  std::vector<SizeForm> kept;
+  for (const SizeForm& e : ends) {
+    bool moves_along = e.slope == from.slope;
+    bool known = false;
+    for (SizeForm& k : kept) {
+      if (k.slope == e.slope) {
+        k.value = std::min(k.value, e.value);
+        known = true;
+      }
+    }
+    if (!known) kept.insert(moves_along ? kept.begin() : kept.end(), e);
+  }
+  for (std::size_t i = 1; i < kept.size();) {  // the first moves along
+    bool idle = false;
+    for (std::size_t j = 0; j < kept.size(); ++j) {
+      idle |= j != i && at_most_in(region, kept[j], kept[i]);
+    }
+    if (idle) {
+      kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  Caps ids;
+  for (const SizeForm& k : kept) ids.push_back(form(k));
+  std::sort(ids.begin(), ids.end());
+  auto [it, is_new] = caps_ids_.try_emplace(ids, static_cast<int>(caps_.size()));
+  if (is_new) caps_.push_back(ids);
+  return it->second;
+}
+
+void SizeMasks::leave_out(const SizeForm& there, std::int64_t most, std::vector<Side>& sides,
+                          const SizeRegion& region) {
+  for (const Side& side : sides) {
+    if (side.from.value < 0) continue;
+    for (const SizeForm& end : side.ends) {
+      if (at_most_in(region, minus(end, side.from), there)) return;  // nothing is left anyway
+    }
+  }
+  SizeForm end{.value = most * there.value};
+  for (std::size_t i = 0; i < end.slope.size(); ++i) end.slope[i] = most * there.slope[i];
+  sides[0].ends.push_back(end);
+}
+
+std::optional<Mask> SizeMasks::mask(const std::vector<Side>& sides, const SizeRegion& region) {
+  Mask out;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    SizeForm from;
+    std::vector<SizeForm> ends = {{.value = 1}};
+    if (d < sides.size()) {
+      from = sides[d].from;
+      ends = sides[d].ends;
+    }
+    if (from.value < 0) {
+      from = {};
+      ends.push_back({.value = std::int64_t{1} << 40});
+    }
+    for (const SizeForm& e : ends) {
+      if (at_most_in(region, e, from)) return std::nullopt;
+    }
+    out.lo[d] = form(from);
+    out.hi[d] = caps(std::move(ends), from, region);
+  }
+  return out;
+}
+
+int SizeMasks::number(const Mask& mask) {
+  auto [it, is_new] = mask_ids_.try_emplace(mask, static_cast<int>(masks_.size()));
+  if (is_new) masks_.push_back(mask);
+  return it->second;
+}
+
+bool SizeMasks::constant(const Mask& m, std::size_t d) const {
+  return lo(m, d).is_constant() && hi(m, d).size() == 1 &&
+         forms_[at(hi(m, d)[0])].is_constant();
+}
+
+std::int64_t SizeMasks::constant_end(const Mask& m, std::size_t d) const {
+  return forms_[at(hi(m, d)[0])].value;
+}
+
+std::optional<std::pair<Box, Box>> SizeMasks::beside(const Mask& a, const Mask& b) const {
+  std::pair<Box, Box> out;
+  int differing = 0;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    out.first.hi[d] = out.second.hi[d] = 1;
+    if (a.lo[d] == b.lo[d] && a.hi[d] == b.hi[d]) continue;
+    if (++differing > 1 || !constant(a, d) || !constant(b, d)) return std::nullopt;
+    out.first.lo[d] = lo(a, d).value;
+    out.first.hi[d] = constant_end(a, d);
+    out.second.lo[d] = lo(b, d).value;
+    out.second.hi[d] = constant_end(b, d);
+  }
+  return out;
+}
+
+Mask SizeMasks::widened(const Mask& mask, const Mask& other, const Box& box) {
+  Mask out = mask;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (mask.lo[d] == other.lo[d] && mask.hi[d] == other.hi[d]) continue;
+    out.lo[d] = form({.value = box.lo[d]});
+    out.hi[d] = caps({{.value = box.hi[d]}}, {.value = box.lo[d]}, region_);
+  }
+  return out;
+}
+
+Box SizeMasks::hull(int number) const {
+  const Mask& m = masks_[at(number)];
+  Box box;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    box.lo[d] = region_.least(lo(m, d));
+    box.hi[d] = region_.most(forms_[at(hi(m, d)[0])]);
+    for (int f : hi(m, d)) box.hi[d] = std::min(box.hi[d], region_.most(forms_[at(f)]));
+  }
+  return box;
+}
+
+std::int64_t SizeMasks::value_at(const SizeForm& form, const SizePoint& point) const {
+  std::int64_t v = form.value;
+  for (std::size_t i = 0; i < point.size(); ++i) {
+    v += form.slope[i] * (point[i] - region_.sample()[i]);
+  }
+  return v;
+}
+
+Box SizeMasks::at_size(int number, const SizePoint& point) const {
+  const Mask& m = masks_[at(number)];
+  Box box;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    box.lo[d] = value_at(lo(m, d), point);
+    box.hi[d] = value_at(forms_[at(hi(m, d)[0])], point);
+    for (int f : hi(m, d)) box.hi[d] = std::min(box.hi[d], value_at(forms_[at(f)], point));
+  }
+  return box;
+}
+
+bool SizeMasks::at_most(const SizeForm& a, const SizeForm& b) const {
+  return at_most_in(region_, a, b);
+}
+
+// The end is at most the form.
+bool SizeMasks::ends_by(const Caps& ends, const SizeForm& form) const {
+  return std::any_of(ends.begin(), ends.end(),
+                     [&](int f) { return at_most(forms_[at(f)], form); });
+}
+
+// Whatever is left of `inner`.
+bool SizeMasks::within(const Mask& inner, const Mask& outer, std::size_t d) const {
+  if (inner.lo[d] == outer.lo[d] && inner.hi[d] == outer.hi[d]) return true;
+  const Caps& ends = hi(outer, d);
+  return at_most(lo(outer, d), lo(inner, d)) && std::all_of(ends.begin(), ends.end(), [&](int f) {
+           return ends_by(hi(inner, d), forms_[at(f)]);
+         });
+}
+
+bool SizeMasks::apart(const Mask& x, const Mask& y) const {
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (ends_by(hi(x, d), lo(y, d)) || ends_by(hi(y, d), lo(x, d))) return true;
+  }
+  return false;
+}
+
+bool SizeMasks::apart(const Group& x, const Group& y) const {
+  auto before = [&](const Group& a, const Group& b, std::size_t d) {
+    return at_most(a.to[d], b.from[d]) || ends_by(a.common[d], b.from[d]);
+  };
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (before(x, y, d) || before(y, x, d)) return true;
+  }
+  return false;
+}
+
+std::vector<SizeMasks::Group> SizeMasks::groups(const std::vector<int>& numbers) const {
+  std::map<std::array<SizePoint, kMaxDims>, std::size_t> known;
+  std::vector<Group> out;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const Mask& m = masks_[at(numbers[i])];
+    std::array<SizePoint, kMaxDims> slopes;
+    for (std::size_t d = 0; d < kMaxDims; ++d) slopes[d] = lo(m, d).slope;
+    auto [it, is_new] = known.try_emplace(slopes, out.size());
+    if (is_new) out.emplace_back();
+    Group& g = out[it->second];
+    Box box;
+    for (std::size_t d = 0; d < kMaxDims; ++d) {
+      SizeForm from = lo(m, d), to = from;
+      for (int f : hi(m, d)) {
+        if (forms_[at(f)].slope == from.slope) to = forms_[at(f)];
+      }
+      box.lo[d] = from.value;
+      box.hi[d] = to.value;
+      Caps both;
+      std::set_intersection(hi(m, d).begin(), hi(m, d).end(), g.common[d].begin(),
+                            g.common[d].end(), std::back_inserter(both));
+      g.common[d] = is_new ? hi(m, d) : both;
+      if (is_new || from.value < g.from[d].value) g.from[d] = from;
+      if (is_new || to.value > g.to[d].value) g.to[d] = to;
+    }
+    g.idx.push_back(i);
+    g.boxes.push_back(box);
+  }
+  return out;
+}
+
+void SizeMasks::for_each_meeting(const std::vector<int>& a, const std::vector<int>& b,
+                                 const std::function<void(std::size_t, std::size_t)>& fn) const {
+  auto meet = [&](std::size_t i, std::size_t j) {
+    if (!apart(masks_[at(a[i])], masks_[at(b[j])])) fn(i, j);
+  };
+  std::vector<Group> of_a = groups(a), of_b = groups(b);
+  for (const Group& x : of_a) {
+    for (const Group& y : of_b) {
+      bool alike = true;
+      for (std::size_t d = 0; d < kMaxDims; ++d) alike &= x.from[d].slope == y.from[d].slope;
+      if (alike) {
+        for_each_overlap(x.boxes, y.boxes,
+                         [&](std::size_t i, std::size_t j) { meet(x.idx[i], y.idx[j]); });
+        continue;
+      }
+      if (apart(x, y)) continue;
+      std::vector<Box> hulls_x, hulls_y;
+      for (std::size_t i : x.idx) hulls_x.push_back(hull(a[i]));
+      for (std::size_t j : y.idx) hulls_y.push_back(hull(b[j]));
+      for_each_overlap(hulls_x, hulls_y,
+                       [&](std::size_t i, std::size_t j) { meet(x.idx[i], y.idx[j]); });
+    }
+  }
+}
+
+bool SizeMasks::covers(int box, const std::vector<int>& by) const {
+  const Mask& whole = masks_[at(box)];
+  for (int w : by) {
+    bool all = true;
+    for (std::size_t d = 0; d < kMaxDims && all; ++d) all = within(whole, masks_[at(w)], d);
+    if (all) return true;
+  }
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (ends_by(hi(whole, d), lo(whole, d))) return true;  // nothing
+  }
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (covers_along(d, whole, by)) return true;
+  }
+  return false;
+}
+
+// Boxes that are alike in a dimension, and together span the others, lie along it. Take an element
+// of `box` that none of them holds. One of them begins at or before it, so ends at or before it, by
+// one of its ends; where each end is reached by a later one's beginning, that one begins at or
+// before the element, too. So on to one whose ends all lie at or behind the end of `box`: no.
+bool SizeMasks::covers_along(std::size_t d, const Mask& box, const std::vector<int>& by) const {
+  std::map<std::pair<int, int>, std::vector<int>> alike;
+  for (int w : by) alike[{masks_[at(w)].lo[d], masks_[at(w)].hi[d]}].push_back(w);
+  std::vector<Mask> row;
+  for (const auto& [ends, numbers] : alike) {
+    if (covers_across(d, box, numbers)) row.push_back(masks_[at(numbers[0])]);
+  }
+  const SizePoint& largest = region_.box().hi;
+  auto begins = [&](const Mask& m) { return value_at(lo(m, d), largest); };
+  std::sort(row.begin(), row.end(),
+            [&](const Mask& x, const Mask& y) { return begins(x) < begins(y); });
+  std::vector<std::size_t> open;
+  std::vector<bool> seen(row.size(), false);
+  auto begins_by = [&](std::size_t i, const SizeForm& form) {
+    return i < row.size() && at_most(lo(row[i], d), form);
+  };
+  std::map<int, std::size_t> last;  // by end: the last that begins by there, one more; 0: none
+  auto after = [&](std::size_t i, int end) {
+    if (begins_by(i + 1, forms_[at(end)])) return i + 1;
+    auto [it, is_new] = last.try_emplace(end, row.size());
+    while (is_new && it->second > 0 && !begins_by(it->second - 1, forms_[at(end)])) --it->second;
+    return it->second == 0 ? std::size_t{0} : it->second - 1;
+  };
+  auto reach = [&](std::size_t i) {
+    if (!seen[i]) open.push_back(i);
+    seen[i] = true;
+  };
+  for (std::size_t i = 0; i < row.size() && open.empty(); ++i) {
+    if (begins_by(i, lo(box, d))) reach(i);
+  }
+  if (open.empty()) return false;
+  while (!open.empty()) {
+    std::size_t i = open.back();
+    open.pop_back();
+    for (int end : hi(row[i], d)) {
+      const Caps& of_box = hi(box, d);
+      bool ends = std::any_of(of_box.begin(), of_box.end(), [&](int g) {
+        return at_most(forms_[at(g)], forms_[at(end)]);
+      });
+      if (ends) continue;
+      std::size_t next = after(i, end);
+      if (next <= i) return false;
+      reach(next);
+    }
+  }
+  return true;
+}
+
+bool SizeMasks::covers_across(std::size_t d, const Mask& box, const std::vector<int>& by) const {
+  for (int w : by) {
+    bool all = true;
+    for (std::size_t e = 0; e < kMaxDims && all; ++e) {
+      all = e == d || within(box, masks_[at(w)], e);
+    }
+    if (all) return true;
+  }
+  Box whole;
+  std::vector<Box> pieces;
+  auto flat = [&](const Mask& m, Box& out) {
+    for (std::size_t e = 0; e < kMaxDims; ++e) {
+      out.lo[e] = e == d ? 0 : lo(m, e).value;
+      if (e != d && !constant(m, e)) return false;
+      out.hi[e] = e == d ? 1 : constant_end(m, e);
+    }
+    return true;
+  };
+  if (by.size() == 1 || !flat(box, whole)) return false;
+  for (int w : by) {
+    if (flat(masks_[at(w)], pieces.emplace_back())) continue;
+    pieces.pop_back();
+  }
+  return uncovered(whole, pieces).empty();
+}
+
+}  // namespace stretto

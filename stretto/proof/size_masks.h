@@ -1,0 +1,95 @@
+// Boxes that sizes cut off, for all sizes of a region at once (size_region.h). A box begins at an
+// affine form of the sizes and ends at the least of several: where its tile ends, where the tensor
+// does, where a mask says. So a region need not end where a mask reaches the next tile, and few
+// regions make up all sizes. What is asked of two boxes or more is answered for every size of the
+// region; "no" may mean that it was not seen. Filled by trace_recorder.h, asked by check.cc.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "stretto/proof/instance_graph.h"
+#include "stretto/proof/size_region.h"
+
+namespace stretto {
+
+// Numbers of forms, and of sets of forms the least of which is the end. Equal boxes at every size
+// have equal numbers; the reverse need not be so.
+struct Mask {
+  std::array<int, kMaxDims> lo{}, hi{};
+  friend auto operator<=>(const Mask&, const Mask&) = default;
+};
+
+class SizeMasks {
+ public:
+  explicit SizeMasks(const SizeRegion& region) : region_(region) {}
+
+  // `from` may be below zero, if it is so at all sizes of `region`. One of `ends` moves like
+  // `from`. Absent where nothing is left of the box at any size of the region.
+  struct Side {
+    SizeForm from;
+    std::vector<SizeForm> ends;
+  };
+  // Leaves nothing of the box where `there` is not positive. Its first dimension has at most so
+  // many elements.
+  static void leave_out(const SizeForm& there, std::int64_t most, std::vector<Side>& sides,
+                        const SizeRegion& region);
+  std::optional<Mask> mask(const std::vector<Side>& sides, const SizeRegion& region);
+  // Of both, where they differ in one dimension and that is the same at all sizes: the two there,
+  // with [0, 1) in every other dimension.
+  std::optional<std::pair<Box, Box>> beside(const Mask& a, const Mask& b) const;
+  // `mask` where [0, 1) is as in beside() and the other dimension as in `box`.
+  Mask widened(const Mask& mask, const Mask& other, const Box& box);
+  // Numbers count from 0 on.
+  int number(const Mask& mask);
+
+  // The region will not change any more.
+  void settle(const SizeRegion& region) { region_ = region; }
+  std::size_t size() const { return masks_.size(); }
+  // What holds a box at all sizes, and what it is at one of them.
+  Box hull(int number) const;
+  Box at_size(int number, const SizePoint& point) const;
+
+  // Calls fn(i, j) for every a[i] and b[j], numbers, that may overlap at some size.
+  void for_each_meeting(const std::vector<int>& a, const std::vector<int>& b,
+                        const std::function<void(std::size_t, std::size_t)>& fn) const;
+  // At all sizes.
+  bool covers(int box, const std::vector<int>& by) const;
+
+ private:
+  using Caps = std::vector<int>;  // ascending
+  struct Group;
+
+  int form(const SizeForm& form);
+  int caps(std::vector<SizeForm> ends, const SizeForm& from, const SizeRegion& region);
+  const SizeForm& lo(const Mask& m, std::size_t d) const { return forms_[at(m.lo[d])]; }
+  const Caps& hi(const Mask& m, std::size_t d) const { return caps_[at(m.hi[d])]; }
+  bool constant(const Mask& m, std::size_t d) const;
+  std::int64_t constant_end(const Mask& m, std::size_t d) const;
+  bool at_most(const SizeForm& a, const SizeForm& b) const;
+  bool ends_by(const Caps& ends, const SizeForm& form) const;
+  bool within(const Mask& inner, const Mask& outer, std::size_t d) const;
+  bool apart(const Mask& x, const Mask& y) const;
+  bool apart(const Group& x, const Group& y) const;
+  std::vector<Group> groups(const std::vector<int>& numbers) const;
+  bool covers_along(std::size_t d, const Mask& box, const std::vector<int>& by) const;
+  bool covers_across(std::size_t d, const Mask& box, const std::vector<int>& by) const;
+  std::int64_t value_at(const SizeForm& form, const SizePoint& point) const;
+  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+  SizeRegion region_;
+  std::vector<SizeForm> forms_;
+  std::map<std::pair<std::int64_t, SizePoint>, int> form_ids_;
+  std::vector<Caps> caps_;
+  std::map<Caps, int> caps_ids_;
+  std::vector<Mask> masks_;
+  std::map<Mask, int> mask_ids_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,121 @@
+// Boxes with open masks against what they are at every size: a "yes" of SizeMasks has to hold at
+// each of them. If it does not, a race or a gap at some size is called proved.
+#include "stretto/proof/size_masks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/proof/overlap.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kMost = 9;  // of each of two sizes
+
+SizeRegion all_sizes() {
+  SizeAxes axes{.extents = {{.quotient = 0}, {.quotient = 1}}, .count = 2};
+  SizeBox box;
+  box.hi[0] = box.hi[1] = kMost;
+  SizePoint sample{};
+  sample[0] = sample[1] = kMost;
+  return SizeRegion(axes, box, sample);
+}
+
+class Lot {
+ public:
+  explicit Lot(std::uint64_t seed) : random_(seed) {}
+  std::int64_t to(std::int64_t most) { return static_cast<std::int64_t>(random_() % (most + 1)); }
+
+  // Rows that begin at some tile, or at some share of a size, and end in a like way.
+  SizeMasks::Side side(std::int64_t tile) {
+    SizeForm from{.value = tile * to(5)};
+    std::int64_t share = to(2);
+    if (share > 0) {
+      std::size_t axis = static_cast<std::size_t>(to(1));
+      from.slope[axis] = share;
+      from.value += share * kMost;
+    }
+    SizeForm end = from;
+    end.value += tile;
+    std::vector<SizeForm> ends = {end};
+    for (std::int64_t i = to(2); i > 0; --i) {
+      SizeForm limit;
+      std::size_t axis = static_cast<std::size_t>(to(1));
+      limit.slope[axis] = 1 + to(2);
+      limit.value = limit.slope[axis] * kMost + to(3);
+      ends.push_back(limit);
+    }
+    return {.from = from, .ends = ends};
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+template <typename Visit>
+void each_size(const Visit& visit) {
+  SizePoint point{};
+  for (point[0] = 0; point[0] <= kMost; ++point[0]) {
+    for (point[1] = 0; point[1] <= kMost; ++point[1]) visit(point);
+  }
+}
+
+TEST(SizeMasks, WhatIsSaidOfAllSizesIsSoAtEach) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  Lot lot(seed);
+  SizeRegion region = all_sizes();
+  int covered = 0, left_out = 0;
+  for (int round = 0; round < 400; ++round) {
+    SizeMasks masks(region);
+    std::vector<int> numbers;
+    std::int64_t tile = 1 + lot.to(3);
+    bool in_order = lot.to(1) == 0;
+    SizeMasks::Side column = lot.side(2);
+    for (std::int64_t t = 0; t < 6; ++t) {
+      std::vector<SizeMasks::Side> sides = {lot.side(tile), column};
+      if (in_order) {  // tiles of one row after the other, masked alike: these may cover
+        SizeForm m{.value = 2 * kMost};
+        m.slope[0] = 2;
+        sides[0] = {.from = {.value = t * tile}, .ends = {{.value = (t + 1) * tile}, m}};
+      }
+      if (auto mask = masks.mask(sides, region)) numbers.push_back(masks.number(*mask));
+    }
+    SizeForm whole{.value = 2 * kMost};
+    whole.slope[0] = 2;
+    std::vector<SizeMasks::Side> all = {{.from = {}, .ends = {whole, {.value = 6 * tile}}}, column};
+    auto mask = masks.mask(all, region);
+    if (!mask || numbers.empty()) continue;
+    int box = masks.number(*mask);
+
+    std::set<std::pair<std::size_t, std::size_t>> meet;
+    masks.for_each_meeting(numbers, numbers,
+                           [&](std::size_t i, std::size_t j) { meet.insert({i, j}); });
+    bool covers = masks.covers(box, numbers);
+    ++(covers ? covered : left_out);
+    each_size([&](const SizePoint& point) {
+      std::vector<Box> boxes;
+      for (int n : numbers) {
+        boxes.push_back(masks.at_size(n, point));
+        if (is_empty(boxes.back())) continue;
+        EXPECT_EQ(intersection(masks.hull(n), boxes.back()), boxes.back());
+      }
+      for (std::size_t i = 0; i < boxes.size(); ++i) {
+        for (std::size_t j = 0; j < boxes.size(); ++j) {
+          bool both = !is_empty(boxes[i]) && !is_empty(boxes[j]) && overlaps(boxes[i], boxes[j]);
+          EXPECT_TRUE(!both || meet.count({i, j}) != 0);
+        }
+      }
+      EXPECT_TRUE(!covers || uncovered(masks.at_size(box, point), boxes).empty());
+    });
+  }
+  EXPECT_GT(covered, 40);
+  EXPECT_GT(left_out, 40);
+}
+
+}  // namespace
+}  // namespace stretto
