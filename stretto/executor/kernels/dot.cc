@@ -160,12 +160,12 @@ void dot(const DotArgs& args) {
   if (is_double(args)) return dot_double(args);
   bool stored_by_k = b.row_stride == 1 || b.rows == 1;
   bool stored_by_n = b.col_stride == 1 || b.cols == 1;
-  std::int64_t rows = std::max(args.tile_rows, a.rows);
+  bool both_bf16 = a.dtype == DType::kBF16 && b.dtype == DType::kBF16;
+  bool native = both_bf16 && has_native_bf16() && has_unit_stride(a) && has_unit_stride(b);
+  std::int64_t rows = native ? std::max(args.tile_rows, a.rows) : a.rows;
   if (rows <= kMaxSmallRows && (stored_by_k || stored_by_n))
     return dot_small(args, stored_by_k && !(stored_by_n && b.cols > 1));
-  bool both_bf16 = a.dtype == DType::kBF16 && b.dtype == DType::kBF16;
-  if (both_bf16 && has_native_bf16() && has_unit_stride(a) && has_unit_stride(b))
-    return dot_native_bf16(args);
+  if (native) return dot_native_bf16(args);
   dot_tiles(args);
 }
 

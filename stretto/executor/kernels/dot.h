@@ -18,15 +18,17 @@ struct DotArgs {
   ConstTileRef b;   // f32, bf16 or f16 [k, n], or f64
   bool accumulate;  // acc += a * b; otherwise acc = a * b, whatever acc held
   // Rows that the whole tile could have, of which these are what is left at an edge; 0: these are
-  // all. It, not the number of rows, chooses the kernel.
+  // all. It, not the number of rows, chooses whether bf16 goes through the processor's own
+  // products.
   std::int64_t tile_rows = 0;
 };
 
 // Runs on the calling thread alone and may be called by many at once. a and b have a stride of 1 in
 // one direction (more strides work, slowly); any extents, 0 included. The bits of the result depend
-// on dtypes, strides and processor, not on threads or alignment. Neither do an element's bits
-// depend on its place in the tile or on the tile's extents: for tiles of up to kMaxSmallRows rows,
-// and for all larger ones, except for products of bf16 by the processor's own instructions.
+// on dtypes and processor, not on threads or alignment. Neither do an element's bits depend on its
+// place in the tile or on the tile's extents, the number of rows among them: all is one chain over
+// k, ascending. Products of bf16 by the processor's own instructions, in tiles of more than
+// kMaxSmallRows rows, have an order of their own.
 // InternalError on other dtypes or shapes that do not fit.
 void dot(const DotArgs& args);
 

@@ -1,8 +1,8 @@
 // The body of dot_small.h, compiled once per instruction set: the including file defines
 // STRETTO_TARGET (the attribute of every function here) and STRETTO_TARGET_NAME (the namespace).
 //
-// Order of every sum, whatever m: over stored rows of W^T, 8 lanes, lane j taking k = j, j+8, ...,
-// then (0+4)+(2+6) + ((1+5)+(3+7)); over stored columns, ascending k.
+// Order of every sum: ascending k from what was there, the chain of dot_tiles.h. Stored rows of W^T
+// are turned over in registers for that, eight by eight.
 #include <algorithm>
 
 #include "stretto/base/errors.h"
@@ -12,60 +12,77 @@
 namespace stretto::kernels::STRETTO_TARGET_NAME {
 namespace {
 
-constexpr std::int64_t kAhead = 2;  // blocks of rows
-
-STRETTO_TARGET inline float sum_lanes(F8 v) {
-  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
-}
-
-// acc[m0 .. m0+kM, n0 .. n0+kR]
-template <DType kDType, int kM, int kR>
-STRETTO_TARGET void rows_block(const SmallDot& s, std::int64_t m0, std::int64_t n0) {
-  const std::byte* w[kR];
-  for (int r = 0; r < kR; ++r)
-    w[r] = static_cast<const std::byte*>(s.weights) +
-           (n0 + r) * s.weights_stride * static_cast<std::ptrdiff_t>(kBytes<kDType>);
+// acc[m0 .. m0+kM, n0 .. n0+8*kV]; of the last vector only `count` columns exist when kV is 1.
+template <DType kDType, int kM, int kV>
+STRETTO_TARGET void rows_block(const SmallDot& s, std::int64_t m0, std::int64_t n0,
+                               std::int64_t count = kLanes) {
+  constexpr auto kElement = static_cast<std::ptrdiff_t>(kBytes<kDType>);
+  constexpr std::int64_t kPerLine = 64 / kElement;
+  const std::ptrdiff_t stride = s.weights_stride * kElement;
+  const std::byte* w = static_cast<const std::byte*>(s.weights) + n0 * stride;
   const float* x = s.x + m0 * s.x_stride;
-  F8 sum[kM][kR] = {};
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+  F8 sum[kM][kV] = {};
+  for (int m = 0; m < kM && s.accumulate; ++m) {
+    const float* acc = s.acc + (m0 + m) * s.acc_stride + n0;
+    for (int v = 0; v < kV; ++v)
+      std::memcpy(&sum[m][v], acc + v * kLanes, kV == 1 ? bytes : sizeof(F8));
+  }
   std::int64_t k = 0, whole = s.k - s.k % kLanes;
-  constexpr std::int64_t kPerLine = 64 / static_cast<std::int64_t>(kBytes<kDType>);
   for (; k < whole; k += kLanes) {
     // The hardware's prefetchers do not see that the next block of rows follows this one.
-    for (int r = 0; kM == 1 && k % kPerLine == 0 && r < kR; ++r)
-      __builtin_prefetch(w[r] + (kAhead * kR * s.weights_stride + k) *
-                                    static_cast<std::ptrdiff_t>(kBytes<kDType>));
-    F8 weight[kR];
-    for (int r = 0; r < kR; ++r)
-      weight[r] = widen<kDType>(w[r] + k * static_cast<std::ptrdiff_t>(kBytes<kDType>));
-    for (int m = 0; m < kM; ++m) {
-      F8 factor = read<F8>(x + m * s.x_stride + k);
-      for (int r = 0; r < kR; ++r) sum[m][r] += weight[r] * factor;
+    for (int r = 0; kM == 1 && k % kPerLine == 0 && r < kV * kLanes; ++r)
+      __builtin_prefetch(w + (kV * kLanes + r) * stride + k * kElement);
+    F8 weight[kV][kLanes];
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kLanes; ++r) {
+        bool is_there = kV > 1 || r < count;
+        weight[v][r] =
+            is_there ? widen<kDType>(w + (v * kLanes + r) * stride + k * kElement) : F8{};
+      }
+      transpose(weight[v]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes; ++i) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kM; ++m) {
+        float factor = x[m * s.x_stride + k + i];
+#pragma GCC unroll 4
+        for (int v = 0; v < kV; ++v) sum[m][v] += weight[v][i] * factor;
+      }
     }
   }
-  for (int r = 0; k < s.k && r < kR; ++r) {
-    F8 weight = widen_some<kDType>(w[r] + k * static_cast<std::ptrdiff_t>(kBytes<kDType>), s.k - k);
-    for (int m = 0; m < kM; ++m) sum[m][r] += weight * read<F8>(x + m * s.x_stride + k);
+  for (int v = 0; k < s.k && v < kV; ++v) {
+    F8 weight[kLanes] = {};
+    for (int r = 0; r < kLanes && (kV > 1 || r < count); ++r) {
+      weight[r] = widen_some<kDType>(w + (v * kLanes + r) * stride + k * kElement, s.k - k);
+    }
+    transpose(weight);
+    for (std::int64_t i = 0; i < s.k - k; ++i) {
+      for (int m = 0; m < kM; ++m) sum[m][v] += weight[i] * x[m * s.x_stride + k + i];
+    }
   }
   for (int m = 0; m < kM; ++m) {
     float* acc = s.acc + (m0 + m) * s.acc_stride + n0;
-    for (int r = 0; r < kR; ++r) acc[r] = (s.accumulate ? acc[r] : 0.0f) + sum_lanes(sum[m][r]);
+    for (int v = 0; v < kV; ++v)
+      std::memcpy(acc + v * kLanes, &sum[m][v], kV == 1 ? bytes : sizeof(F8));
   }
 }
 
-// Twelve sums and the operands fill the 16 vector registers.
-template <int kM>
-inline constexpr int kRowsAtOnce = kM == 4 ? 3 : 4;
-
+// Two vectors of columns, so that sums of one row do not wait for each other.
 template <DType kDType, int kM>
 STRETTO_TARGET void rows_span(const SmallDot& s, std::int64_t m0, std::int64_t n, std::int64_t n1) {
-  for (; n + kRowsAtOnce<kM> <= n1; n += kRowsAtOnce<kM>)
-    rows_block<kDType, kM, kRowsAtOnce<kM>>(s, m0, n);
-  for (; n < n1; ++n) rows_block<kDType, kM, 1>(s, m0, n);
+  constexpr int kV = kM <= 2 ? 2 : 1;
+  for (; n + kV * kLanes <= n1; n += kV * kLanes) rows_block<kDType, kM, kV>(s, m0, n);
+  for (; n < n1; n += kLanes)
+    rows_block<kDType, kM, 1>(s, m0, n, std::min<std::int64_t>(kLanes, n1 - n));
 }
 
 template <DType kDType>
 STRETTO_TARGET void rows_of(const SmallDot& s) {
-  constexpr std::int64_t kSpan = 12;  // rows of W that stay in the first-level cache for the next m
+  constexpr std::int64_t kSpan = 16;  // rows of W that stay in the first-level cache for the next m
   for (std::int64_t n = 0; n < s.n; n += kSpan) {
     std::int64_t n1 = std::min(n + kSpan, s.n);
     for (std::int64_t m = 0; m < s.m; m += 4) {

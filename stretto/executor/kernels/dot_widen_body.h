@@ -71,5 +71,31 @@ STRETTO_TARGET inline F8 widen_some(const std::byte* p, std::int64_t count) {
   return widen<kDType>(padded);
 }
 
+// r[i] becomes column i of the eight rows.
+STRETTO_TARGET inline void transpose(F8 (&r)[8]) {
+  F8 s[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    s[2 * i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    s[2 * i + 1] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 2; ++i) {
+    F8 *from = s + 4 * i, *to = r + 4 * i;
+    to[0] = __builtin_shufflevector(from[0], from[2], 0, 1, 8, 9, 4, 5, 12, 13);
+    to[1] = __builtin_shufflevector(from[0], from[2], 2, 3, 10, 11, 6, 7, 14, 15);
+    to[2] = __builtin_shufflevector(from[1], from[3], 0, 1, 8, 9, 4, 5, 12, 13);
+    to[3] = __builtin_shufflevector(from[1], from[3], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    F8 low = r[i], high = r[i + 4];
+    s[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
+    s[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = s[i];
+}
+
 }  // namespace
 }  // namespace stretto::kernels::STRETTO_TARGET_NAME
