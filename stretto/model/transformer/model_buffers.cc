@@ -3,6 +3,7 @@
 
 #include "stretto/model/transformer/step_plan.h"
 #include "stretto/model/transformer/weights.h"
+#include "stretto/ops/attention/paged_write.h"
 
 namespace stretto {
 namespace {
@@ -49,9 +50,10 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
     weight("up_bias", 1, ffn);
     weight("down_bias", 1, hidden);
   }
+  std::int64_t rows = split.kv_heads_per_rank * s.max_tokens;
+  if (s.paged.is_used()) rows = s.paged.num_pages * page_rows(s);
   for (const char* cache : {"k_cache", "v_cache"}) {
-    out.push_back(
-        {layer_buffer(layer, cache), s.dtype, split.kv_heads_per_rank * s.max_tokens, c.head_dim});
+    out.push_back({layer_buffer(layer, cache), s.dtype, rows, c.head_dim});
   }
 }
 
@@ -59,6 +61,14 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
 
 std::size_t PlanBuffer::bytes() const {
   return static_cast<std::size_t>(rows * cols) * size_bytes(dtype);
+}
+
+std::int64_t page_rows(const ModelShape& s) {
+  AttentionDesc d = attention_desc(*s.config, s.world_size);
+  return s.paged.page * cached_heads({.num_heads = d.num_heads,
+                                      .num_kv_heads = d.num_kv_heads,
+                                      .head_dim = d.head_dim,
+                                      .world_size = d.world_size});
 }
 
 std::string layer_buffer(std::int64_t layer, const char* part) {
@@ -73,6 +83,7 @@ std::vector<PlanBuffer> model_buffers(const ModelShape& s) {
   if (!c.tie_word_embeddings) out.push_back({"lm_head", s.weight_dtype, vocab, c.hidden_size});
   out.push_back({"final_norm", s.weight_dtype, 1, c.hidden_size});
   for (const char* table : {"cos", "sin"}) {
+    if (s.paged.is_used()) break;  // steps have those of their positions
     out.push_back({table, DType::kF32, s.max_tokens, c.head_dim / 2});
   }
   for (std::int64_t i = 0; i < c.num_layers(); ++i) add_layer_buffers(s, i, out);

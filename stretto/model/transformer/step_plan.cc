@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "stretto/model/transformer/moe_plan.h"
+#include "stretto/model/transformer/paged_plan.h"
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/ops/choose/fastest.h"
@@ -29,6 +30,7 @@ struct AttentionPart {
   bool one_launch = false;  // rotary embedding, cache write and attention in one program
   std::size_t rope = 0;
   std::map<std::int64_t, std::size_t> attention;  // by window
+  std::optional<PagedPlan> pages;                 // and then not the above
 };
 
 class Planner {
@@ -47,7 +49,7 @@ class Planner {
     std::int64_t from =
         s_.target == Target::kCuda ? kSequenceParallelFromOnGpu : kSequenceParallelFrom;
     add_buffer({.name = StepPlan::kTokens, .dtype = DType::kI32, .rows = bound_, .cols = 1});
-    bool split_rows = s_.world_size > 1 && bound_ >= from;
+    bool split_rows = s_.world_size > 1 && bound_ >= from && !s_.paged.is_used();
     spreads_attention_ = split_rows && s_.has_whole_attention();
     split_rows || s_.shares_experts() ? sequence_parallel() : replicated();
     return std::move(plan_);
@@ -92,6 +94,11 @@ class Planner {
     part.q_cols = split.heads_per_rank * d.head_dim;
     part.qkv_cols = part.q_cols + 2 * split.kv_heads_per_rank * d.head_dim;
     part.one_launch = s_.target == Target::kCuda && bound_ == 1;
+    if (s_.paged.is_used()) {
+      local("qkv", bound_, part.qkv_cols);
+      part.pages.emplace(s_, plan_);
+      return part;
+    }
     if (!part.one_launch) part.rope = add_program(rope_program(d, s_.target));
     for (const LayerConfig& layer : c_.layers) {
       if (part.attention.contains(layer.window)) continue;
@@ -110,11 +117,13 @@ class Planner {
   void add_attention(const AttentionPart& part, std::int64_t layer) {
     Binding k{"k_cache", layer_buffer(layer, "k_cache")};
     Binding v{"v_cache", layer_buffer(layer, "v_cache")};
-    std::vector<Binding> bindings = {{"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}, k, v};
+    std::vector<Binding> bindings = {{"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}};
     if (c_.traits->qk_norm) {
       bindings.push_back({"q_norm", layer_buffer(layer, "q_norm")});
       bindings.push_back({"k_norm", layer_buffer(layer, "k_norm")});
     }
+    if (part.pages) return part.pages->add(layer, std::move(bindings));
+    bindings.insert(bindings.end(), {k, v});
     std::size_t attention = part.attention.at(c_.layers[static_cast<std::size_t>(layer)].window);
     bindings.push_back(part.one_launch ? Binding{"out", "attended"} : Binding{"q", "q"});
     add(part.one_launch ? attention : part.rope, Rows::kAllAndPast, std::move(bindings));
@@ -258,6 +267,9 @@ class Planner {
     if (s_.target == Target::kCuda && bound_ == 1) add_choice();
     plan_.head_input = input;
     plan_.head_rows = d.m;
+    if (!s_.paged.is_used()) return;
+    local(StepPlan::kWanted, d.m, hidden_);
+    plan_.head.bindings.front().buffer = StepPlan::kWanted;
   }
 
   void add_choice() {
@@ -474,6 +486,12 @@ std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRow
       return {ceil_div(rows.most, ranks)};
     case Rows::kOfAllRanks:
       return {ceil_div(rows.most, ranks) * shape.all_ranks()};
+    case Rows::kAllAsNew:
+      return {rows.count, 0};
+    case Rows::kDecodes:
+      return {rows.decodes};
+    case Rows::kPrompts:
+      return {rows.count - rows.decodes};
   }
   return {};
 }

@@ -33,13 +33,24 @@ struct RowSlots {
   std::int64_t columns = 0;    // of a step, at most
 };
 
+// A cache of pages for many sequences at once (batch_model.h); without pages the cache holds one
+// sequence from its first token on.
+struct PagedCache {
+  std::int64_t page = 0;       // tokens
+  std::int64_t num_pages = 0;  // of each layer
+  std::int64_t sequences = 0;  // most of a step
+
+  bool is_used() const { return page > 0; }
+};
+
 // What all steps of a model have in common.
 struct ModelShape {
   const ModelConfig* config = nullptr;
   int world_size = 1;                // tensor-parallel ranks
   DType dtype = DType::kF32;         // activations and cache
   DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
-  std::int64_t max_tokens = 0;       // capacity of the cache
+  std::int64_t max_tokens = 0;       // capacity of the cache, or with pages of a sequence
+  PagedCache paged = {};             // CPU ranks
   Target target = Target::kCpu;
   // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
   int expert_groups = 1;
@@ -80,6 +91,8 @@ struct PlanBuffer {
 // "layers.3.k_cache". The weights are those of weights.h: for_each_weight().
 std::vector<PlanBuffer> model_buffers(const ModelShape& shape);
 std::string layer_buffer(std::int64_t layer, const char* part);
+// Of a page, in a layer's cache of keys or of values on one rank.
+std::int64_t page_rows(const ModelShape& shape);
 
 enum class Rows : std::uint8_t {
   kAll,         // extent: the step's rows
@@ -88,20 +101,26 @@ enum class Rows : std::uint8_t {
   kPast,        // extents: the tokens in the cache before it
   kFixed,       // extents: PlanLaunch::fixed
   // Where data groups meet, the rows of the group that has most count for all of them.
-  kMostOwn,    // extent: ceil(most / P)
-  kOfAllRanks  // extent: as many on each rank
+  kMostOwn,     // extent: ceil(most / P)
+  kOfAllRanks,  // extent: as many on each rank
+  // Of steps with pages.
+  kAllAsNew,  // extents: the step's rows, 0
+  kDecodes,   // extent: the rows that are their sequence's only ones, which come first
+  kPrompts,   // extent: the other rows
 };
 
 // What a group's step has to do.
 struct StepRows {
-  std::int64_t count = 0;  // rows; 0: only take part in what other groups do
-  std::int64_t past = 0;   // tokens in the cache before them
-  std::int64_t most = 0;   // of any data group in this step
+  std::int64_t count = 0;    // rows; 0: only take part in what other groups do
+  std::int64_t past = 0;     // tokens in the cache before them
+  std::int64_t most = 0;     // of any data group in this step
+  std::int64_t decodes = 0;  // with pages: of the rows, those of sequences with one
 };
 
 struct Binding {
   const char* tensor;  // of the program
   std::string buffer;
+  bool behind_decodes = false;  // from the first row on that is none of Rows::kDecodes
 };
 
 struct PlanLaunch {
@@ -128,6 +147,17 @@ struct StepPlan {
   // Names of what comes in and goes out: token ids [bound, 1] i32, logits [head_rows, vocab] f32.
   static constexpr const char* kTokens = "tokens";
   static constexpr const char* kLogits = "logits";
+  // Of steps with pages, from the host, i32 but for the tables of the rotary embedding, whose rows
+  // are those of the tokens' positions: slots [bound, 1], and of the sequences of each kind
+  // (packed_attention.h) pages [sequences, pages of one], tokens [sequences, 1], and the prompts'
+  // starts [sequences + 1, 1]. What the head multiplies is copied to kWanted [head_rows, hidden].
+  static constexpr const char* kSlots = "cache_slots";
+  static constexpr const char* kDecodePages = "decode_pages";
+  static constexpr const char* kDecodeTokens = "decode_tokens";
+  static constexpr const char* kPromptStarts = "prompt_starts";
+  static constexpr const char* kPromptPages = "prompt_pages";
+  static constexpr const char* kPromptTokens = "prompt_tokens";
+  static constexpr const char* kWanted = "wanted";
   // What the choice leaves (ops/greedy/greedy.h), in buffers that are whoever's who launches it.
   static constexpr const char* kNextToken = "next_token";
   static constexpr const char* kNextPast = "next_past";

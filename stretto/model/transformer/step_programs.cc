@@ -107,6 +107,17 @@ Program attention_program(const AttentionDesc& d, Target target) {
   return attention(d, default_config(d, target));
 }
 
+// One worker, so that tiles which take turns cost nothing, and those of absent sequences little.
+Program paged_attention_program(const PackedAttentionDesc& d, Target target) {
+  PackedAttentionConfig c = default_config(d, target);
+  if (target == Target::kCpu) c.blocks = 1;
+  return paged_attention(d, c);
+}
+
+Program paged_decode_program(const PagedDecodeDesc& d, Target target) {
+  return paged_decode(d, default_config(d, target));
+}
+
 Program decode_attention_program(const AttentionDesc& d, Target target) {
   return decode_attention(d, default_decode_config(d, target));
 }

@@ -4,6 +4,9 @@
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/decode_attention.h"
+#include "stretto/ops/attention/packed_attention.h"
+#include "stretto/ops/attention/paged_decode.h"
+#include "stretto/ops/attention/paged_write.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm.h"
@@ -44,6 +47,8 @@ Program return_program(const EpDesc& desc, Target target);
 Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
 Program attention_program(const AttentionDesc& desc, Target target);
+Program paged_attention_program(const PackedAttentionDesc& desc, Target target);
+Program paged_decode_program(const PagedDecodeDesc& desc, Target target);
 Program decode_attention_program(const AttentionDesc& desc, Target target);
 Program embedding_program(const VocabDesc& desc, Target target);
 Program lm_head_program(const VocabDesc& desc, Target target);

@@ -1,0 +1,106 @@
+#include "stretto/model/transformer/paged_plan.h"
+
+#include "stretto/model/transformer/step_programs.h"
+#include "stretto/model/transformer/weights.h"
+
+namespace stretto {
+
+PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_(plan) {
+  const ModelConfig& c = *s_.config;
+  const PagedCache& cache = s_.paged;
+  AttentionDesc rope = attention_desc(c, s_.world_size);
+  rope.dtype = s_.dtype;
+  rope.weight_dtype = s_.weight_dtype;
+  rope.m = rope.max_tokens = plan_.bound;  // into buffers of rows, as if these were a cache
+  PagedWriteDesc write{.dtype = s_.dtype,
+                       .m = plan_.bound,
+                       .page = cache.page,
+                       .num_pages = cache.num_pages,
+                       .num_heads = rope.num_heads,
+                       .num_kv_heads = rope.num_kv_heads,
+                       .head_dim = rope.head_dim,
+                       .world_size = rope.world_size};
+  HeadSplit split = split_heads(rope);
+  PackedAttentionDesc prompts{.dtype = s_.dtype,
+                              .m = plan_.bound,
+                              .sequences = cache.sequences,
+                              .page = cache.page,
+                              .num_pages = cache.num_pages,
+                              .max_tokens = s_.max_tokens,
+                              .num_heads = split.heads_per_rank,
+                              .num_kv_heads = cached_heads(write),
+                              .head_dim = rope.head_dim,
+                              .world_size = rope.world_size};
+  PagedDecodeDesc decodes{.dtype = s_.dtype,
+                          .m = cache.sequences,
+                          .page = cache.page,
+                          .num_pages = cache.num_pages,
+                          .max_tokens = s_.max_tokens,
+                          .num_heads = prompts.num_heads,
+                          .num_kv_heads = prompts.num_kv_heads,
+                          .head_dim = rope.head_dim,
+                          .world_size = rope.world_size};
+  rope_ = add_program(rope_program(rope, s_.target));
+  write_ = add_program(paged_write(write));
+  for (const LayerConfig& layer : c.layers) {
+    if (prompts_.contains(layer.window)) continue;
+    prompts.window = decodes.window = layer.window;
+    prompts_[layer.window] = add_program(paged_attention_program(prompts, s_.target));
+    decodes_[layer.window] = add_program(paged_decode_program(decodes, s_.target));
+  }
+  std::int64_t q_cols = split.heads_per_rank * rope.head_dim;
+  local("q", s_.dtype, plan_.bound, q_cols);
+  local("attended", s_.dtype, plan_.bound, q_cols);
+  for (const char* rows : {"k_rows", "v_rows"}) {
+    local(rows, s_.dtype, split.kv_heads_per_rank * plan_.bound, rope.head_dim);
+  }
+  for (const char* table : {"cos", "sin"}) {
+    local(table, DType::kF32, plan_.bound, rope.head_dim / 2);
+  }
+  std::int64_t pages = decodes.pages_per_sequence();
+  local(StepPlan::kSlots, DType::kI32, plan_.bound, 1);
+  local(StepPlan::kDecodePages, DType::kI32, cache.sequences, pages);
+  local(StepPlan::kDecodeTokens, DType::kI32, cache.sequences, 1);
+  local(StepPlan::kPromptStarts, DType::kI32, cache.sequences + 1, 1);
+  local(StepPlan::kPromptPages, DType::kI32, cache.sequences, pages);
+  local(StepPlan::kPromptTokens, DType::kI32, cache.sequences, 1);
+}
+
+std::size_t PagedPlan::add_program(Program program) {
+  plan_.programs.push_back(std::move(program));
+  return plan_.programs.size() - 1;
+}
+
+void PagedPlan::local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols) {
+  plan_.buffers.push_back({.name = name, .dtype = dtype, .rows = rows, .cols = cols});
+}
+
+void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
+  std::int64_t window = s_.config->layers[static_cast<std::size_t>(layer)].window;
+  auto launch = [&](std::size_t program, Rows rows, std::vector<Binding> bindings) {
+    plan_.launches.push_back({program, rows, std::move(bindings), {}});
+  };
+  rope.insert(rope.end(), {{"k_cache", "k_rows"}, {"v_cache", "v_rows"}, {"q", "q"}});
+  Binding k{"k_pages", layer_buffer(layer, "k_cache")};
+  Binding v{"v_pages", layer_buffer(layer, "v_cache")};
+  launch(rope_, Rows::kAllAsNew, std::move(rope));
+  launch(write_, Rows::kAll,
+         {{"slots", StepPlan::kSlots}, {"k_rows", "k_rows"}, {"v_rows", "v_rows"}, k, v});
+  launch(decodes_.at(window), Rows::kDecodes,
+         {{"q", "q"},
+          {"pages", StepPlan::kDecodePages},
+          {"tokens", StepPlan::kDecodeTokens},
+          k,
+          v,
+          {"out", "attended"}});
+  launch(prompts_.at(window), Rows::kPrompts,
+         {{"starts", StepPlan::kPromptStarts},
+          {"q", "q", true},
+          {"pages", StepPlan::kPromptPages},
+          {"tokens", StepPlan::kPromptTokens},
+          k,
+          v,
+          {"out", "attended", true}});
+}
+
+}  // namespace stretto

@@ -1,0 +1,33 @@
+// The launches of attention over a cache of pages within a step (step_plan.h), shared by all
+// layers: rotary embedding, the write of new keys and values to their pages, and attention of the
+// rows that are their sequence's only ones apart from that of prompts. Both add up in the same
+// order, so that a token's result does not depend on which of them it went through.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "stretto/model/transformer/step_plan.h"
+
+namespace stretto {
+
+class PagedPlan {
+ public:
+  // Adds programs and buffers to the plan, but for "qkv"; `shape` and `plan` must outlive it.
+  PagedPlan(const ModelShape& shape, StepPlan& plan);
+
+  // "attended" = attention of "qkv"; `rope` binds what rotary embedding reads.
+  void add(std::int64_t layer, std::vector<Binding> rope) const;
+
+ private:
+  std::size_t add_program(Program program);
+  void local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);
+
+  const ModelShape& s_;
+  StepPlan& plan_;
+  std::size_t rope_ = 0, write_ = 0;
+  std::map<std::int64_t, std::size_t> prompts_, decodes_;  // by window
+};
+
+}  // namespace stretto

@@ -1,0 +1,34 @@
+// New keys and values of many sequences into a cache of pages: each row to the slot that a table
+// gives it. What follows it in a step is paged_attention (packed_attention.h) and paged_decode.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stretto/ir/program.h"
+
+namespace stretto {
+
+struct PagedWriteDesc {
+  DType dtype = DType::kF32;
+  std::int64_t m = 1;          // bound of the rows
+  std::int64_t page = 1;       // tokens of a page
+  std::int64_t num_pages = 1;  // of the cache
+  int num_heads = 1;           // query heads over all ranks
+  int num_kv_heads = 1;        // divides num_heads
+  std::int64_t head_dim = 2;
+  int world_size = 1;
+};
+
+// Heads of a rank in the cache, the same number on each: its query heads are theirs in equal runs.
+// Where a rank's query heads do not fall on KV heads so, each of them has its own copy.
+int cached_heads(const PagedWriteDesc& desc);
+
+// Extent m. Table slots [m]: row r of k_rows, v_rows [Hkv, desc.m, head_dim] (attention.h:
+// split_heads) goes to row slots[r] % page of page slots[r] / page of k_pages, v_pages
+// [num_pages * cached_heads, page, head_dim], where head h of page i is entry
+// i * cached_heads + h. Of rows with the same slot the last one stays. One worker: nothing says
+// that slots differ.
+Program paged_write(const PagedWriteDesc& desc);
+
+}  // namespace stretto
