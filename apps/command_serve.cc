@@ -81,6 +81,11 @@ void serve(ServeOptions& options) {
   say("stretto: loading {} ({} ranks, {})\n", options.model.model, options.model.num_ranks(),
       options.model.device);
   engine->wait_until_ready();
+  if (engine->cache_tokens() > 0) {
+    say("stretto: cache {:.1f} MiB, {} tokens, {} requests at full length\n",
+        static_cast<double>(engine->cache_bytes()) / (1 << 20), engine->cache_tokens(),
+        engine->cache_tokens() / engine->max_model_len());
+  }
   say("stretto: ready, context {} tokens\n", engine->max_model_len());
   say("stretto: {}\n", server.describe_chat());
   if (!options.ready_file.empty()) {
@@ -115,6 +120,26 @@ void add_serve_command(CLI::App& app) {
                    "most tokens of a prompt with its answer; 0: the model's")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  ServingOptions& serving = options->serving;
+  command
+      ->add_option("--max-num-seqs", serving.max_num_seqs,
+                   "most requests that run at once, on CPU ranks")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--max-num-batched-tokens", serving.max_num_batched_tokens,
+                   "most tokens of a step, of all requests that run; on CPU ranks, at least "
+                   "--max-num-seqs")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command
+      ->add_option("--kv-memory", serving.kv_bytes,
+                   "bytes of the cache on all CPU ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB "
+                   "and a quarter of the memory that is available")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_flag("--no-prefix-caching{false}", serving.prefix_caching,
+                    "compute prompts that begin like others again");
   command
       ->add_option("--max-queue", options->serving.max_queue,
                    "requests that may wait; beyond, clients are told to come again")

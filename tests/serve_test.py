@@ -106,6 +106,40 @@ class AnswersTest(ServeCase):
         self.assertEqual([round(t[str(i)]["logprob"], 9) for t, i in zip(told[1:], ids[1:])],
                          [round(v, 9) for v in of_prompt])
 
+    def test_many_at_once_are_as_alone(self):
+        """In a cache too small for all of them, so that some are cut short and begin again."""
+        draw = random.Random(SEED)
+        starts = [PROMPT, "gcc-doc: documentation for the GNU compilers " * 12]
+        bodies = [dict(prompt=draw.choice(starts) + draw.choice(["", " a", " the", " lib"]),
+                       max_tokens=draw.randrange(40, 160), temperature=draw.choice([0, 0, 0.9]), seed=draw.randrange(1000),
+                       logprobs=2, echo=draw.random() < 0.3, return_token_ids=True, ignore_eos=True) for _ in range(32)]
+        with Server("--dtype", "float32", "--max-num-seqs", 1, "--no-prefix-caching") as server:
+            alone = [server.complete(**body)["choices"] for body in bodies]
+            self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 0)
+        with Server("--dtype", "float32", "--tp", 1, "--kv-memory", "6MiB", "--max-model-len", 512) as server:
+            together = [None] * len(bodies)
+
+            def ask(i):
+                together[i] = server.complete(**bodies[i])["choices"]
+
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(bodies))]
+            for thread in threads:
+                thread.start()
+            most, use = 0, 0
+            while any(thread.is_alive() for thread in threads):
+                most = max(most, server.metric("vllm:num_requests_running"))
+                use = max(use, server.metric("vllm:kv_cache_usage_perc"))
+            for thread in threads:
+                thread.join()
+            for i, (one, other) in enumerate(zip(alone, together)):
+                self.assertEqual(one, other, f"seed {SEED}, request {i}")
+            self.assertGreater(most, 1)
+            self.assertGreater(use, 0.5)
+            self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
+            self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
+            server.until(lambda: server.metric("vllm:num_requests_running") == 0, "idle")
+            self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
+
     def test_choices_draw_differently_and_again_alike(self):
         print(f"seed {SEED}")
         body = dict(prompt=["a", "b", "c"], n=3, max_tokens=8, temperature=1.5, seed=SEED)
@@ -335,9 +369,9 @@ class EndsTest(ServeCase):
                      server.metric("vllm:num_requests_waiting") == 0, "idle")
 
     def taken(self, server, requests):
-        """So many are taken, their prompts counted, and the first one runs."""
+        """So many are taken, their prompts counted, and some run."""
         server.until(lambda: server.metric("vllm:prompt_tokens_total") == 2 * requests, f"{requests} taken")
-        server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+        server.until(lambda: server.metric("vllm:num_requests_running") >= 1, "running")
 
     def begin(self, server, stream=True, **more):
         """A long answer under way, on a socket."""
@@ -350,7 +384,7 @@ class EndsTest(ServeCase):
     def test_a_client_that_goes_ends_its_request(self):
         with Server("--dtype", "float32", "--tp", 2) as server:
             for round, stream in enumerate((True, False)):
-                socks = [self.begin(server, stream) for _ in range(5)]  # one runs, others wait
+                socks = [self.begin(server, stream) for _ in range(5)]  # some run, others wait
                 self.taken(server, 5 * (round + 1))
                 for sock in socks:
                     sock.close()
@@ -392,7 +426,7 @@ class EndsTest(ServeCase):
             self.quiet(server)
 
     def test_a_full_queue_says_come_again(self):
-        with Server("--dtype", "float32", "--max-queue", 20) as server:
+        with Server("--dtype", "float32", "--max-num-seqs", 1, "--max-queue", 20) as server:
             socks = [self.begin(server)]
             self.taken(server, 1)  # 19 of its choices wait
             self.refusal(server, {"prompt": ["a"] * 2, "n": 10}, status=429)
@@ -423,7 +457,7 @@ class EndsTest(ServeCase):
             with Server("--dtype", "float32", "--shutdown-timeout", 600) as server:
                 idle = self.enterContext(server.connect())
                 sock = self.begin(server, n=2)
-                server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+                server.until(lambda: server.metric("vllm:num_requests_running") >= 1, "running")
                 server.process.send_signal(sent)
                 data = b""
                 while piece := sock.recv(65536):
@@ -435,7 +469,7 @@ class EndsTest(ServeCase):
                 self.assertEqual(idle.recv(10), b"")
         with Server("--dtype", "float32", "--shutdown-timeout", 0.05) as server:
             sock = self.begin(server)
-            server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+            server.until(lambda: server.metric("vllm:num_requests_running") >= 1, "running")
             self.assertEqual(server.stop()[0], 0)
             data = b""
             while piece := sock.recv(65536):
@@ -443,7 +477,7 @@ class EndsTest(ServeCase):
             self.assertIn(b'"finish_reason":"abort"', data)
         with Server("--dtype", "float32", "--shutdown-timeout", 600) as server:
             self.begin(server)
-            server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+            server.until(lambda: server.metric("vllm:num_requests_running") >= 1, "running")
             server.process.send_signal(signal.SIGTERM)
             server.until(lambda: self.is_refusing(server), "draining")
             self.assertEqual(server.stop()[0], 0)  # the second one

@@ -292,6 +292,18 @@ void Engine::run_model(std::int64_t capacity, const RunModel& body) {
              [&](const Seat& seat, Transformer& model) { body(seat.rank, seat.host, model); });
 }
 
+void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
+  STRETTO_CHECK(options_.device == Target::kCpu, "batches run on CPU ranks");
+  if (options_.data_groups > 1) throw UserError("data groups have requests of their own");
+  ModelShape shape = batch_shape(files_.config, options_.world_size, options);
+  shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
+  check_host_memory(shape);
+  world_->run([&](Rank& rank) {
+    BatchModel model(rank, files_.config, files_.checkpoint, options);
+    body(rank, model);
+  });
+}
+
 GenerateResult Engine::serve(const Seat& seat, Transformer& model, const GenerateRequest& request,
                              const OnText& on_text, const OnLogits& on_logits) const {
   Session::OnStep logits_seen;

@@ -15,6 +15,7 @@
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/generation_config.h"
 #include "stretto/model/tokenizer/tokenizer.h"
+#include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/transformer.h"
 #include "stretto/runtime/recorder.h"
 #include "stretto/runtime/world.h"
@@ -108,6 +109,11 @@ class Engine {
   // fit the memory, or with several data groups.
   using RunModel = std::function<void(int rank, Rank* host, Transformer& model)>;
   void run_model(std::int64_t capacity, const RunModel& body);
+
+  // Runs `body` on every CPU rank with a model for many sequences at once. UserError where it does
+  // not fit the memory.
+  using RunBatches = std::function<void(Rank& rank, BatchModel& model)>;
+  void run_batches(const BatchOptions& options, const RunBatches& body);
 
   // Whether results come out in this process: it has rank 0.
   bool reports() const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -31,6 +32,17 @@ void check_host_memory(const ModelShape& shape) {
       "are "
       "available",
       shape.config->where, shape.max_tokens, shape.all_ranks(), gib(needed), gib(available)));
+}
+
+CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes) {
+  constexpr std::size_t kMost = std::size_t{4} << 30;
+  const ModelConfig& c = *shape.config;
+  CacheSize size{.allowed = bytes > 0 ? bytes : std::min(kMost, available_host_memory() / 4)};
+  std::int64_t elements = c.num_layers() * 2 * page_rows(shape) * c.head_dim * shape.world_size;
+  size.page_bytes = static_cast<std::size_t>(elements) * size_bytes(shape.dtype);
+  std::int64_t most = shape.paged.sequences * ceil_div(shape.max_tokens, shape.paged.page);
+  size.num_pages = std::min(most, static_cast<std::int64_t>(size.allowed / size.page_bytes));
+  return size;
 }
 
 }  // namespace stretto

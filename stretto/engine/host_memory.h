@@ -1,7 +1,9 @@
-// Whether a model fits the host's memory, asked before anything is loaded.
+// Whether a model fits the host's memory, asked before anything is loaded, and how large its cache
+// is.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "stretto/model/transformer/step_plan.h"
 
@@ -12,5 +14,15 @@ std::size_t available_host_memory();
 
 // UserError unless the weights and caches of all CPU ranks fit what is available.
 void check_host_memory(const ModelShape& shape);
+
+// A cache of pages for CPU ranks, as many as are worth having: no more than the largest step's
+// sequences at full length use.
+struct CacheSize {
+  std::int64_t num_pages = 0;
+  std::size_t page_bytes = 0;  // on all ranks and layers
+  std::size_t allowed = 0;     // bytes
+};
+// In so many bytes; 0: the smaller of 4 GiB and a quarter of what is available.
+CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes);
 
 }  // namespace stretto

@@ -1,60 +1,26 @@
 // A model that answers requests as they come, until it is told to stop: the queue, the thread that
-// runs the model, cancellation in every state. One request runs at a time, in the order in which
-// they came. Comes after generate.h's Engine; server/ puts clients in front of it.
+// runs the model, cancellation in every state. On CPU ranks many requests run at once
+// (batch_loop.h); on GPUs one, in the order in which they came. Comes after generate.h's Engine;
+// server/ puts clients in front of it.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "stretto/engine/generate.h"
+#include "stretto/engine/scheduler.h"
+#include "stretto/engine/served_request.h"
 
 namespace stretto {
 
-// A token with its logarithm of probability (natural, of what the model computed before sampling
-// changes it), and the most likely ones beside it.
-struct TokenLogprob {
-  int token = 0;
-  double logprob = 0;
-  std::int64_t rank = 1;                         // among all, 1 for the most likely
-  std::vector<std::pair<int, double>> top = {};  // most likely first, of equals the lowest id
-};
-
-// One answer. Its functions are called on the engine's thread and must not block.
-struct ServedRequest {
-  std::vector<int> prompt;
-  std::int64_t max_tokens = 16;
-  SamplingParams sampling;
-  // How many alternatives each logprob has; -1: no logprobs.
-  int num_logprobs = -1, num_prompt_logprobs = -1;
-
-  // Before the prompt is run.
-  std::function<void()> on_start;
-  // Of the prompt's tokens from the second on, in order, all before the first token.
-  std::function<void(const TokenLogprob&)> on_prompt;
-  // False: that was the last one that anybody wants. Without logprobs only `token` is set.
-  std::function<bool(const TokenLogprob&)> on_token;
-  enum class End : std::uint8_t {
-    kEnough,     // on_token said so
-    kLength,     // max_tokens
-    kCancelled,  // cancel()
-    kFailed,     // the model could not go on: `what` says why
-    kDied,       // the engine cannot: `what` says why
-  };
-  // Exactly once, after everything else.
-  std::function<void(End, const std::string& what)> on_end;
-
-  std::atomic<bool> cancelled{false};
-};
+class BatchLoop;
 
 class EngineBusy : public Error {
  public:
@@ -64,6 +30,11 @@ class EngineBusy : public Error {
 struct ServingOptions {
   std::int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's
   std::size_t max_queue = 2048;
+  // Of CPU ranks.
+  int max_num_seqs = 64;             // requests that run at once
+  int max_num_batched_tokens = 256;  // rows of a step
+  std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what host_memory.h says
+  bool prefix_caching = true;
 };
 
 class ServingEngine {
@@ -91,31 +62,52 @@ class ServingEngine {
   void drain();
   struct State {
     std::size_t running = 0, waiting = 0;
-    std::string died_of;  // empty while it lives
+    std::int64_t preemptions = 0;
+    std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens, as Scheduler::Counters
+    double cache_use = 0;                              // of 1
+    std::string died_of;                               // empty while it lives
   };
   State state() const;
 
+  // What the cache of CPU ranks holds; 0 on GPUs, whose cache is that of one request.
+  std::int64_t cache_tokens() const;
+  std::size_t cache_bytes() const { return cache_bytes_; }  // of all ranks
+
  private:
   using Request = std::shared_ptr<ServedRequest>;
-  class Decisions;
+  class Orders;
   class Serving;
 
+  void size_cache(const EngineOptions& options);
   void check(ServedRequest& request) const;
+  void become_ready();
   void run();
-  Request next();  // none: the end
-  void serve(int rank, Rank* host, Transformer& model);
   void die(const std::string& why);
+  // On GPUs.
+  Request next();  // none: the end
+  void serve(Transformer& model);
+  // On CPU ranks: the first one, and the others.
+  void lead(BatchModel& model);
+  void follow(Rank& rank, BatchModel& model);
+  // Those who came and for whom there is room; false: the end.
+  bool take(BatchLoop& loop, std::vector<Request>& came);
+  void note(const BatchLoop& loop);
 
   const ModelFiles& files_;
   ServingOptions options_;
   std::int64_t max_model_len_;
+  bool batches_;            // CPU ranks
+  SchedulerLimits limits_;  // where it does
+  BatchOptions batch_;      // likewise
+  std::size_t cache_bytes_ = 0;
   Engine engine_;
-  std::unique_ptr<Decisions> decisions_;  // of rank 0, for the others
+  std::unique_ptr<Orders> orders_;  // of rank 0, for the others
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Request> queue_;
-  Request running_;
+  std::vector<Request> running_;
+  State noted_;  // what of it is not counted here
   bool ready_ = false, draining_ = false, stopping_ = false;
   std::string died_of_;
   std::exception_ptr failure_;  // before it was ready

@@ -117,6 +117,16 @@ std::string Metrics::text(const Gauges& gauges) const {
   };
   value("vllm:num_requests_running", "gauge", "Requests that the model works on.", gauges.running);
   value("vllm:num_requests_waiting", "gauge", "Requests that wait for it.", gauges.waiting);
+  out += header("vllm:kv_cache_usage_perc", "gauge", "Part of the cache that is used, of 1.") +
+         fmt::format("vllm:kv_cache_usage_perc{{{}}} {}\n", labels_, gauges.cache_use);
+  auto counter = [&](const char* name, const char* help, std::int64_t v) {
+    value(name, "counter", help, static_cast<std::uint64_t>(v));
+  };
+  counter("vllm:num_preemptions_total", "Requests that gave their pages back for a while.",
+          gauges.preemptions);
+  counter("vllm:prefix_cache_queries_total", "Tokens that were looked for in the cache.",
+          gauges.prefix_queries);
+  counter("vllm:prefix_cache_hits_total", "Tokens that were found there.", gauges.prefix_hits);
   value("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens_);
   value("vllm:generation_tokens_total", "counter", "Tokens that were generated.", tokens_);
   value("vllm:admission_rejections_total", "counter", "Requests that found the queue full.",

@@ -279,7 +279,11 @@ void Server::State::show_metrics(const CallPtr& call) {
   answer(call, {.content_type = "text/plain; version=0.0.4; charset=utf-8",
                 .body = metrics.text({.running = state.running,
                                       .waiting = state.waiting,
-                                      .connections = http->num_connections()})});
+                                      .connections = http->num_connections(),
+                                      .preemptions = state.preemptions,
+                                      .prefix_queries = state.prefix_queries,
+                                      .prefix_hits = state.prefix_hits,
+                                      .cache_use = state.cache_use})});
 }
 
 Json Server::State::model_card() const {

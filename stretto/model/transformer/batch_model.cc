@@ -213,7 +213,7 @@ class BatchModel::State {
       auto vocab = static_cast<std::size_t>(shape_.config->vocab_size);
       const auto* logits = launches_->data<float>(StepPlan::kLogits);
       for (auto [piece, row] : wanted_) {
-        visit(piece, row, {logits, vocab});
+        if (visit) visit(piece, row, {logits, vocab});
         logits += vocab;
       }
       wanted_.clear();

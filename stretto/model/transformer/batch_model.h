@@ -49,7 +49,8 @@ class BatchModel {
 
   // One step: at most max_rows rows of at most cache.sequences sequences, of each sequence one
   // piece. Then visit(piece, row of the piece, its logits [vocab]) for all wanted rows, piece by
-  // piece and row by row; the same bits on every rank, valid during the call.
+  // piece and row by row; the same bits on every rank, valid during the call. A rank that does not
+  // look has no visitor.
   using Visit = std::function<void(std::size_t, std::int64_t, std::span<const float>)>;
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
 

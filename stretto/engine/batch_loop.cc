@@ -1,0 +1,130 @@
+#include "stretto/engine/batch_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+
+std::vector<BatchPiece> BatchOrder::pieces() const {
+  std::vector<BatchPiece> out;
+  for (const Part& p : parts) {
+    out.push_back({.tokens = p.tokens, .first = p.first, .pages = p.pages, .wanted = p.wanted});
+  }
+  return out;
+}
+
+BatchLoop::BatchLoop(const SchedulerLimits& limits) : limits_(limits), scheduler_(limits) {}
+
+void BatchLoop::add(const Request& request) {
+  if (request->cancelled) return request->on_end(ServedRequest::End::kCancelled, "");
+  RequestId id = scheduler_.add({.tokens = request->prompt,
+                                 .max_tokens = request->max_tokens,
+                                 .every_row = request->num_prompt_logprobs >= 0});
+  live_.emplace(id, Live{.request = request, .sampler = Sampler(request->sampling)});
+}
+
+bool BatchLoop::tells_prompt(const Live& live) const {
+  return live.request->num_prompt_logprobs >= 0 &&
+         live.prompt_told + 1 < static_cast<std::int64_t>(live.request->prompt.size());
+}
+
+BatchOrder BatchLoop::decide() {
+  for (auto at = live_.begin(); at != live_.end();) {
+    auto here = at++;
+    if (!here->second.request->cancelled) continue;
+    here->second.end = ServedRequest::End::kCancelled;
+    scheduler_.cancel(here->first);
+    finish(here);
+  }
+  BatchOrder order;
+  chosen_.clear();
+  pieces_.clear();
+  if (live_.empty()) return order;
+  pieces_ = scheduler_.decide();
+  for (const Piece& p : pieces_) {
+    Live& live = live_.at(p.id);
+    if (!std::exchange(live.started, true) && live.request->on_start) live.request->on_start();
+    auto tokens = scheduler_.tokens(p.id).subspan(static_cast<std::size_t>(p.first),
+                                                  static_cast<std::size_t>(p.count));
+    std::span<const int> pages = scheduler_.blocks(p.id);
+    order.parts.push_back({.tokens = {tokens.begin(), tokens.end()},
+                           .pages = {pages.begin(), pages.end()},
+                           .first = p.first,
+                           .wanted = tells_prompt(live) ? p.count
+                                     : p.last           ? 1
+                                                        : 0});
+  }
+  return order;
+}
+
+void BatchLoop::take(std::size_t part, std::int64_t row, std::span<const float> logits) {
+  const Piece& p = pieces_[part];
+  Live& live = live_.at(p.id);
+  if (live.end) return;
+  try {
+    if (tells_prompt(live)) tell_prompt(live, p.first + row, logits);
+    if (p.last && row + 1 == p.count) choose(p.id, live, logits);
+  } catch (const UserError& e) {  // of logits
+    live.end = ServedRequest::End::kFailed;
+    live.failure = e.what();
+  }
+}
+
+void BatchLoop::tell_prompt(Live& live, std::int64_t position, std::span<const float> logits) {
+  const ServedRequest& request = *live.request;
+  if (position < live.prompt_told) return;  // computed again
+  auto next = static_cast<std::size_t>(position) + 1;
+  if (next >= request.prompt.size()) return;
+  ++live.prompt_told;
+  request.on_prompt(
+      logprob_of(request.prompt[next], logits, request.num_prompt_logprobs, probabilities_));
+}
+
+void BatchLoop::choose(RequestId id, Live& live, std::span<const float> logits) {
+  const ServedRequest& request = *live.request;
+  std::span<const int> history = scheduler_.tokens(id);
+  std::size_t generated = history.size() - request.prompt.size();
+  logits_.assign(logits.begin(), logits.end());
+  int token = live.sampler.sample(logits_, history, generated);
+  chosen_[id] = token;
+  TokenLogprob told{.token = token};
+  if (request.num_logprobs >= 0) {
+    told = logprob_of(token, logits, request.num_logprobs, probabilities_);
+  }
+  if (!request.on_token(told)) {
+    live.end = ServedRequest::End::kEnough;
+  } else if (static_cast<std::int64_t>(generated) + 1 == request.max_tokens) {
+    live.end = ServedRequest::End::kLength;
+  }
+}
+
+void BatchLoop::complete() {
+  for (const Piece& p : pieces_) {
+    if (live_.at(p.id).end) scheduler_.cancel(p.id);
+  }
+  scheduler_.complete(chosen_);
+  for (const Piece& p : pieces_) {
+    auto at = live_.find(p.id);
+    if (at->second.end) finish(at);
+  }
+}
+
+void BatchLoop::finish(std::map<RequestId, Live>::iterator at) {
+  Live live = std::move(at->second);
+  live_.erase(at);
+  live.request->on_end(live.end.value(), live.failure);
+}
+
+void BatchLoop::cancel_all() {
+  for (auto& [id, live] : live_) live.request->cancelled = true;
+}
+
+std::vector<BatchLoop::Request> BatchLoop::requests() const {
+  std::vector<Request> out;
+  for (const auto& [id, live] : live_) out.push_back(live.request);
+  return out;
+}
+
+}  // namespace stretto

@@ -1,0 +1,78 @@
+// What rank 0 does between steps of a batch: requests go to the scheduler, logits become tokens,
+// clients hear of them. serving.h runs it; every rank makes the steps (model/.../batch_model.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "stretto/engine/scheduler.h"
+#include "stretto/engine/served_request.h"
+#include "stretto/model/transformer/batch_model.h"
+
+namespace stretto {
+
+// A step as every rank is told of it.
+struct BatchOrder {
+  struct Part {
+    std::vector<int> tokens, pages;
+    std::int64_t first = 0, wanted = 0;  // as BatchPiece
+  };
+  std::vector<Part> parts;
+
+  std::vector<BatchPiece> pieces() const;  // of this order's memory
+};
+
+class BatchLoop {
+ public:
+  using Request = std::shared_ptr<ServedRequest>;
+
+  explicit BatchLoop(const SchedulerLimits& limits);
+
+  // Requests that may be added before others end.
+  std::size_t room() const { return static_cast<std::size_t>(limits_.max_running) - live_.size(); }
+  // Checked already: it fits (Scheduler::add). Where it was cancelled it ends here.
+  void add(const Request& request);
+  bool is_idle() const { return live_.empty(); }
+
+  // The next step, after those who were cancelled have ended; no parts: nothing is to do.
+  BatchOrder decide();
+  // A row of it, as BatchModel::Visit.
+  void take(std::size_t part, std::int64_t row, std::span<const float> logits);
+  // All rows have been taken: what has ended hears so.
+  void complete();
+  void cancel_all();
+
+  const Scheduler& scheduler() const { return scheduler_; }
+  std::vector<Request> requests() const;  // that have not ended
+
+ private:
+  struct Live {
+    Request request;
+    Sampler sampler;
+    std::int64_t prompt_told = 0;  // tokens of the prompt whose logprobs were told
+    bool started = false;
+    std::optional<ServedRequest::End> end = {};  // after the step that is under way
+    std::string failure = {};
+  };
+
+  bool tells_prompt(const Live& live) const;
+  void tell_prompt(Live& live, std::int64_t position, std::span<const float> logits);
+  void choose(RequestId id, Live& live, std::span<const float> logits);
+  void finish(std::map<RequestId, Live>::iterator at);
+
+  SchedulerLimits limits_;
+  Scheduler scheduler_;
+  std::map<RequestId, Live> live_;
+  std::vector<Piece> pieces_;          // of the step
+  std::map<RequestId, int> chosen_;    // in the step
+  std::vector<float> logits_;          // scratch of sampling
+  std::vector<double> probabilities_;  // scratch of logprobs
+};
+
+}  // namespace stretto

@@ -1,0 +1,57 @@
+// One answer that is asked of an engine: what goes in, and who hears what comes out. serving.h
+// takes them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stretto/engine/sampling.h"
+
+namespace stretto {
+
+// A token with its logarithm of probability (natural, of what the model computed before sampling
+// changes it), and the most likely ones beside it.
+struct TokenLogprob {
+  int token = 0;
+  double logprob = 0;
+  std::int64_t rank = 1;                         // among all, 1 for the most likely
+  std::vector<std::pair<int, double>> top = {};  // most likely first, of equals the lowest id
+};
+
+// `token` with its `num_top` alternatives; `scratch` is overwritten. Errors as log_softmax.
+TokenLogprob logprob_of(int token, std::span<const float> logits, int num_top,
+                        std::vector<double>& scratch);
+
+// Its functions are called on the engine's thread and must not block.
+struct ServedRequest {
+  std::vector<int> prompt;
+  std::int64_t max_tokens = 16;
+  SamplingParams sampling;
+  // How many alternatives each logprob has; -1: no logprobs.
+  int num_logprobs = -1, num_prompt_logprobs = -1;
+
+  // Before the prompt is run.
+  std::function<void()> on_start;
+  // Of the prompt's tokens from the second on, in order, all before the first token.
+  std::function<void(const TokenLogprob&)> on_prompt;
+  // False: that was the last one that anybody wants. Without logprobs only `token` is set.
+  std::function<bool(const TokenLogprob&)> on_token;
+  enum class End : std::uint8_t {
+    kEnough,     // on_token said so
+    kLength,     // max_tokens
+    kCancelled,  // cancel()
+    kFailed,     // the model could not go on: `what` says why
+    kDied,       // the engine cannot: `what` says why
+  };
+  // Exactly once, after everything else.
+  std::function<void(End, const std::string& what)> on_end;
+
+  std::atomic<bool> cancelled{false};
+};
+
+}  // namespace stretto
