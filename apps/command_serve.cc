@@ -2,6 +2,8 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "apps/model_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/printable.h"
 #include "stretto/base/say.h"
 #include "stretto/runtime/atomic_file.h"
 #include "stretto/server/server.h"
@@ -24,7 +27,7 @@ struct ServeOptions {
   ModelOptions model;
   ServerOptions server;
   ServingOptions serving;
-  std::string ready_file, api_key_file;
+  std::string ready_file, api_key_file, kv_memory = "0";
   double shutdown_timeout_s = 10;
   bool no_access_log = false;
 };
@@ -52,6 +55,26 @@ void read_keys(const std::string& path, std::vector<std::string>& keys) {
   if (keys.size() == before) throw UserError(fmt::format("{}: holds no API key", path));
 }
 
+// A whole number of bytes, or with KiB, MiB, GiB or TiB behind it.
+std::size_t bytes_of(const std::string& option, const std::string& text) {
+  constexpr std::size_t kMost = std::size_t{1} << 60;
+  std::size_t bytes = 0;
+  const char* end = text.data() + text.size();
+  auto [rest, error] = std::from_chars(text.data(), end, bytes);
+  std::string_view unit(rest, static_cast<std::size_t>(end - rest));
+  int shift = unit.empty() ? 0 : -1;
+  for (int i = 0; i < 4; ++i) {
+    if (unit == std::array{"KiB", "MiB", "GiB", "TiB"}[static_cast<std::size_t>(i)]) {
+      shift = 10 * (i + 1);
+    }
+  }
+  if (error != std::errc() || shift < 0 || bytes > kMost >> shift) {
+    throw UserError(fmt::format("{}: {}: need a number of bytes, as 2097152, 2MiB or 4GiB", option,
+                                printable(text)));
+  }
+  return bytes << shift;
+}
+
 std::string served_name(const ServeOptions& options) {
   if (!options.server.model_name.empty()) return options.server.model_name;
   std::filesystem::path path = std::filesystem::absolute(options.model.model).lexically_normal();
@@ -66,6 +89,7 @@ void serve(ServeOptions& options) {
     throw UserError("--launcher processes: the ranks of a server are threads of one process");
   }
   if (!options.ready_file.empty()) check_writable(options.ready_file);
+  options.serving.kv_bytes = bytes_of("--kv-memory", options.kv_memory);
   read_keys(options.api_key_file, options.server.api_keys);
   raise_descriptor_limit();
   options.server.model_name = served_name(options);
@@ -133,10 +157,9 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command
-      ->add_option("--kv-memory", serving.kv_bytes,
+      ->add_option("--kv-memory", options->kv_memory,
                    "bytes of the cache on all CPU ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB "
                    "and a quarter of the memory that is available")
-      ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
   command->add_flag("--no-prefix-caching{false}", serving.prefix_caching,
                     "compute prompts that begin like others again");
