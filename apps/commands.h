@@ -16,6 +16,7 @@ struct CommandFailed {
 
 void add_generate_command(CLI::App& app);
 void add_serve_command(CLI::App& app);
+void add_load_command(CLI::App& app);
 void add_score_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
 void add_prove_command(CLI::App& app);

@@ -95,6 +95,7 @@ int main(int argc, char** argv) {
       "shape, output) has no twin: inherited silently, it would answer another question.");
   stretto::add_generate_command(app);
   stretto::add_serve_command(app);
+  stretto::add_load_command(app);
   stretto::add_score_command(app);
   stretto::add_tokenize_command(app);
   stretto::add_prove_command(app);

@@ -1,11 +1,13 @@
 """Many clients of `stretto serve` at once, on CPU ranks: what each of them reads is what it would read alone. Usage:
 serve_company_test.py PATH_OF_STRETTO [unittest arguments], from the root of the repository."""
 
+import json
 import os
 import random
 import threading
 
 import cli_case
+from cli_case import ROOT, run
 from serve_case import Server, ServeCase
 
 SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
@@ -56,7 +58,34 @@ class CompanyTest(ServeCase):
                 (["--kv-memory", "12 elephants"], "--kv-memory: 12 elephants: need a number of bytes"),
                 (["--sequence-parallel"], "--sequence-parallel: a server on CPU ranks")):
             with self.assertRaisesRegex(AssertionError, words):
-                Server(*args)
+                Server(*args, model=str(ROOT / "checkpoints/debian-llama-8m"))
+
+    def test_load_tells_how_long_requests_took(self):
+        args = ["--requests", 12, "--input-tokens", 20, "--output-tokens", 8, "--json"]
+        with Server() as server:
+            url = f"http://127.0.0.1:{server.port}"
+            for how in (["--concurrency", 4], ["--rate", 200, "--slo-ttft-ms", 60000]):
+                got = json.loads(run("load", "--url", url, *args, *how).stdout)
+                self.assertEqual(set(got), {"requests", "completed", "failed", "output_tokens_per_second", "goodput",
+                                            "ttft_ms", "tpot_ms", "e2e_ms"})
+                self.assertEqual((got["requests"], got["completed"], got["failed"]), (12, 12, 0))
+                self.assertGreater(got["output_tokens_per_second"], 0)
+                for times in (got["ttft_ms"], got["tpot_ms"], got["e2e_ms"]):
+                    self.assertTrue(0 < times["p50"] <= times["p90"] <= times["p99"], times)
+            self.assertEqual(server.metric("vllm:generation_tokens_total"), 2 * 12 * 8)
+            table = run("load", "--url", url, *args[:-1], "--concurrency", 2).stdout.decode()
+            self.assertIn("12 requests, 12 completed, 0 failed", table)
+            too_long = run("load", "--url", url, "--requests", 2, "--input-tokens", 100000, "--output-tokens", 1,
+                           "--concurrency", 1, "--json")
+            self.assertEqual(too_long.returncode, 1)
+            self.assertIn("maximum context length", too_long.stderr.decode())
+            self.assertEqual(json.loads(too_long.stdout)["failed"], 2)
+        gone = run("load", "--url", url, *args, "--concurrency", 1)
+        self.assertEqual((gone.returncode, gone.stdout), (2, b""))
+        for bad in ("localhost:8000", "http://:80", "http://h:8x", "https://h"):
+            told = run("load", "--url", bad, *args, "--concurrency", 1).stderr.decode()
+            self.assertIn("need http://HOST:PORT", told)
+        self.assertIn("either --rate or --concurrency", run("load", "--url", url, *args).stderr.decode())
 
 
 if __name__ == "__main__":

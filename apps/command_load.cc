@@ -1,0 +1,226 @@
+// `stretto load`: requests to any OpenAI server, and how long they took.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/commands.h"
+#include "apps/load_client.h"
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
+
+namespace stretto {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct LoadOptions {
+  std::string url;
+  std::int64_t requests = 0, input_tokens = 0, output_tokens = 0;
+  double rate = 0;
+  int concurrency = 0;
+  std::uint64_t seed = 0;
+  double slo_ttft_ms = 0, slo_tpot_ms = 0;
+  bool json = false;
+};
+
+// Token ids that vocabularies have and that name no special token.
+constexpr int kFirstToken = 32, kNumTokens = 200;
+
+std::vector<LoadRequest> requests_of(const LoadOptions& options, const std::string& model) {
+  std::mt19937_64 random(options.seed);
+  std::vector<LoadRequest> out;
+  for (std::int64_t i = 0; i < options.requests; ++i) {
+    LoadRequest r{.model = model, .prompt = {}, .max_tokens = options.output_tokens};
+    for (std::int64_t t = 0; t < options.input_tokens; ++t) {
+      r.prompt.push_back(kFirstToken + static_cast<int>(random() % kNumTokens));
+    }
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+// So many at once, the next one when one has ended.
+std::vector<LoadAnswer> closed_loop(const ServerAddress& server,
+                                    const std::vector<LoadRequest>& requests, int concurrency) {
+  std::vector<LoadAnswer> answers(requests.size());
+  std::atomic<std::size_t> next{0};
+  std::vector<std::jthread> clients;
+  for (int i = 0; i < concurrency; ++i) {
+    clients.emplace_back([&] {
+      for (std::size_t r = next++; r < requests.size(); r = next++) {
+        answers[r] = ask(server, requests[r]);
+      }
+    });
+  }
+  clients.clear();
+  return answers;
+}
+
+// Arrivals as a Poisson process, whatever the server does.
+std::vector<LoadAnswer> open_loop(const ServerAddress& server,
+                                  const std::vector<LoadRequest>& requests, double rate,
+                                  std::uint64_t seed) {
+  std::vector<LoadAnswer> answers(requests.size());
+  std::mt19937_64 random(seed + 1);
+  std::exponential_distribution<double> gap(rate);
+  std::vector<std::jthread> clients;
+  auto at = Clock::now();
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    std::this_thread::sleep_until(at);
+    clients.emplace_back([&, r] { answers[r] = ask(server, requests[r]); });
+    at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap(random)));
+  }
+  clients.clear();
+  return answers;
+}
+
+// The least value that is at least as large as so many of all.
+double quantile(const std::vector<double>& sorted, double part) {
+  if (sorted.empty()) return 0;
+  auto rank = static_cast<std::size_t>(std::ceil(part * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<std::size_t>(rank, 1, sorted.size()) - 1];
+}
+
+Json quantiles(const std::vector<double>& sorted) {
+  return {{"p50", quantile(sorted, 0.5)},
+          {"p90", quantile(sorted, 0.9)},
+          {"p99", quantile(sorted, 0.99)}};
+}
+
+// How many values lie in each of the equal parts between the least and the largest.
+std::string sparkline(const std::vector<double>& sorted) {
+  constexpr std::size_t kParts = 20;
+  constexpr std::array kBars = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  std::array<std::size_t, kParts> counts{};
+  for (double v : sorted) {
+    double width = sorted.back() - sorted.front();
+    double place = width > 0 ? (v - sorted.front()) / width * kParts : 0;
+    ++counts[std::min(static_cast<std::size_t>(place), kParts - 1)];
+  }
+  std::size_t most = std::max<std::size_t>(*std::max_element(counts.begin(), counts.end()), 1);
+  std::string out;
+  for (std::size_t c : counts) out += kBars[(c * (kBars.size() - 1) + most - 1) / most];
+  return out;
+}
+
+struct Report {
+  std::vector<double> ttft, tpot, e2e;  // ms, ascending
+  std::int64_t failed = 0, tokens = 0, good = 0;
+  double seconds = 0;
+};
+
+Report report_of(const LoadOptions& options, const std::vector<LoadAnswer>& answers,
+                 double seconds) {
+  Report r{.seconds = seconds};
+  for (const LoadAnswer& a : answers) {
+    if (!a.failure.empty()) {
+      if (r.failed++ == 0) say("stretto: a request failed: {}\n", a.failure);
+      continue;
+    }
+    double ttft = a.first_token_s * 1e3, tpot = 0;
+    if (a.tokens > 1) {
+      tpot = (a.whole_s - a.first_token_s) * 1e3 / static_cast<double>(a.tokens - 1);
+      r.tpot.push_back(tpot);
+    }
+    r.ttft.push_back(ttft);
+    r.e2e.push_back(a.whole_s * 1e3);
+    r.tokens += a.tokens;
+    bool good = (options.slo_ttft_ms == 0 || ttft <= options.slo_ttft_ms) &&
+                (options.slo_tpot_ms == 0 || tpot <= options.slo_tpot_ms);
+    r.good += good ? 1 : 0;
+  }
+  for (auto* values : {&r.ttft, &r.tpot, &r.e2e}) std::sort(values->begin(), values->end());
+  return r;
+}
+
+void print(const LoadOptions& options, const Report& r) {
+  auto completed = static_cast<std::int64_t>(r.e2e.size());
+  double per_second = static_cast<double>(r.tokens) / r.seconds;
+  double goodput = static_cast<double>(r.good) / r.seconds;
+  if (options.json) {
+    fmt::print("{}\n", to_line({{"requests", options.requests},
+                                {"completed", completed},
+                                {"failed", r.failed},
+                                {"output_tokens_per_second", per_second},
+                                {"goodput", goodput},
+                                {"ttft_ms", quantiles(r.ttft)},
+                                {"tpot_ms", quantiles(r.tpot)},
+                                {"e2e_ms", quantiles(r.e2e)}}));
+    return;
+  }
+  fmt::print("{} requests, {} completed, {} failed in {:.1f} s\n", options.requests, completed,
+             r.failed, r.seconds);
+  fmt::print("{:.1f} output tokens a second, {:.2f} good requests a second\n", per_second, goodput);
+  fmt::print("{:<6}{:>10}{:>10}{:>10}  from the least to the largest\n", "ms", "p50", "p90", "p99");
+  auto row = [](const char* name, const std::vector<double>& v) {
+    fmt::print("{:<6}{:>10.1f}{:>10.1f}{:>10.1f}  {}\n", name, quantile(v, 0.5), quantile(v, 0.9),
+               quantile(v, 0.99), sparkline(v));
+  };
+  row("ttft", r.ttft);
+  row("tpot", r.tpot);
+  row("e2e", r.e2e);
+}
+
+void load(const LoadOptions& options) {
+  if ((options.rate > 0) == (options.concurrency > 0)) {
+    throw UserError("need either --rate or --concurrency");
+  }
+  ServerAddress server = server_address(options.url);
+  std::vector<LoadRequest> requests = requests_of(options, first_model(server));
+  auto begin = Clock::now();
+  std::vector<LoadAnswer> answers = options.rate > 0
+                                        ? open_loop(server, requests, options.rate, options.seed)
+                                        : closed_loop(server, requests, options.concurrency);
+  double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  Report report = report_of(options, answers, seconds);
+  print(options, report);
+  if (report.failed > 0) throw CommandFailed{};
+}
+
+}  // namespace
+
+void add_load_command(CLI::App& app) {
+  auto options = std::make_shared<LoadOptions>();
+  CLI::App* command = app.add_subcommand(
+      "load", "Send completion requests to an OpenAI server and tell how long they took");
+  command->add_option("--url", options->url, "http://HOST:PORT of the server")->required();
+  command->add_option("--requests", options->requests, "how many")
+      ->required()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  command->add_option("--rate", options->rate, "so many a second, at random times (Poisson)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--concurrency", options->concurrency,
+                   "so many at once, the next one when one has ended")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--input-tokens", options->input_tokens, "of each prompt, drawn at random")
+      ->required()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  command->add_option("--output-tokens", options->output_tokens, "of each answer")
+      ->required()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  command
+      ->add_option("--slo-ttft-ms", options->slo_ttft_ms,
+                   "a request is good if its first token came in this time")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--slo-tpot-ms", options->slo_tpot_ms,
+                   "... and the others took this long each, at most")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--seed", options->seed, "of prompts and times")->capture_default_str();
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->callback([options] { load(*options); });
+}
+
+}  // namespace stretto
