@@ -12,6 +12,11 @@
 #include "stretto/model/transformer/transformer.h"
 
 namespace stretto {
+namespace {
+
+constexpr std::int64_t kFewRows = 16;
+
+}  // namespace
 
 // A plan's programs and buffers on this rank, bound once: all that knows how programs are launched.
 class BatchModel::Launches {
@@ -36,6 +41,8 @@ class BatchModel::Launches {
   }
   Launches(const Launches&) = delete;
   Launches& operator=(const Launches&) = delete;
+
+  std::int64_t sequences = 0;  // most of a step
 
   const StepPlan& plan() const { return plan_; }
   template <typename T>
@@ -124,12 +131,27 @@ class BatchModel::State {
       caches_.emplace_back(b.dtype, b.rows, b.cols);
       buffers[b.name] = caches_.back().data();
     }
-    launches_ = std::make_unique<Launches>(rank, plan_step(shape_, options.max_rows), buffers);
+    for (std::int64_t rows : {std::int64_t{1}, kFewRows, options.max_rows}) {
+      rows = std::min(rows, options.max_rows);
+      if (!buckets_.empty() && rows == buckets_.back()->plan().bound) break;
+      ModelShape shape = shape_;
+      shape.paged.sequences = std::min(shape.paged.sequences, rows);
+      buckets_.push_back(std::make_unique<Launches>(rank, plan_step(shape, rows), buffers));
+      buckets_.back()->sequences = shape.paged.sequences;
+    }
   }
 
   const ModelShape& shape() const { return shape_; }
 
   void step(std::span<const BatchPiece> pieces, const Visit& visit) {
+    std::size_t count = 0;
+    for (const BatchPiece& piece : pieces) count += piece.tokens.size();
+    auto bucket = buckets_.begin();
+    while (bucket + 1 != buckets_.end() &&
+           static_cast<std::size_t>((*bucket)->plan().bound) < count) {
+      ++bucket;
+    }
+    launches_ = bucket->get();
     StepRows rows = place(pieces);
     launches_->run(rows, shape_);
     visit_wanted(pieces, visit);
@@ -150,8 +172,8 @@ class BatchModel::State {
         std::int64_t& count = decodes ? num_decodes : num_prompts;
         auto size = static_cast<std::int64_t>(piece.tokens.size());
         STRETTO_CHECK(size > 0 && rows.count + size <= plan.bound && piece.first >= 0 &&
-                          piece.first + size <= shape_.max_tokens &&
-                          count < shape_.paged.sequences && piece.wanted <= size,
+                          piece.first + size <= shape_.max_tokens && count < launches_->sequences &&
+                          piece.wanted <= size,
                       "a step outside its bounds");
         if (!decodes) starts[count] = static_cast<std::int32_t>(rows.count - rows.decodes);
         first_row_[i] = rows.count;
@@ -162,11 +184,11 @@ class BatchModel::State {
       }
       if (decodes) rows.decodes = rows.count;
     }
-    for (std::int64_t s = num_prompts; s <= shape_.paged.sequences; ++s) {
+    for (std::int64_t s = num_prompts; s <= launches_->sequences; ++s) {
       starts[s] = static_cast<std::int32_t>(rows.count - rows.decodes);
     }
     auto* tokens = launches_->data<std::int32_t>(StepPlan::kPromptTokens);
-    std::fill(tokens + num_prompts, tokens + shape_.paged.sequences, 0);
+    std::fill(tokens + num_prompts, tokens + launches_->sequences, 0);
     rows.most = rows.count;
     return rows;
   }
@@ -234,7 +256,9 @@ class BatchModel::State {
   ModelWeights weights_;
   RopeTable rope_;
   std::vector<Matrix> caches_;
-  std::unique_ptr<Launches> launches_;
+  // Ascending by rows, so that few rows do not walk over the tiles of many.
+  std::vector<std::unique_ptr<Launches>> buckets_;
+  Launches* launches_ = nullptr;                              // of the step
   std::vector<std::int64_t> first_row_;                       // of the step, by piece
   std::vector<std::pair<std::size_t, std::int64_t>> wanted_;  // piece, row
 };
