@@ -62,9 +62,6 @@ def calls(ranks):
         "paged_decode": lambda: stretto.paged_decode(of(16, HEADS, HEAD_DIM), pages, pages, table, whole(16) + 512),
         "grouped_matmul": lambda: stretto.grouped_matmul(
             x, of(EXPERTS, HIDDEN, 1024), torch.arange(EXPERTS + 1, dtype=torch.int32) * (TOKENS // EXPERTS)),
-        "moe_layer": lambda: stretto.moe_layer(
-            shard, of(EXPERTS, HIDDEN, 512), of(EXPERTS, 512, HIDDEN), whole(share, TOP_K),
-            of(share, TOP_K, dtype=torch.float32)),
     }
 
 
