@@ -176,7 +176,11 @@ def float_bits(op: str, name: str, value: Any) -> int:
 def number(op: str, name: str, value: Any) -> float:
     """`value`, which is to be a number."""
     try:
+        if isinstance(value, (str, bytes)):  # float() reads numbers out of texts
+            raise TypeError
         return float(value)
+    except OverflowError:
+        raise UserError(f"{op}: {name} is a whole number that no float holds") from None
     except (TypeError, ValueError):
         raise UserError(f"{op}: {name} is {value!r}, need a number") from None
 

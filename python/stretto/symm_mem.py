@@ -41,7 +41,10 @@ def empty(
     else:
         kind = kind_of_numpy(device_type)
         named = dtype if isinstance(dtype, str) else element_type("symm_mem.empty", dtype)
-        found = numpy_dtype(named)
+        try:
+            found = numpy_dtype(named)
+        except UserError as error:
+            raise UserError(f"symm_mem.empty: {error}") from error
         if found.hasobject:
             raise UserError(f"symm_mem.empty: elements of {found.name} are Python objects")
         if found.itemsize == 0:

@@ -77,7 +77,7 @@ def test_before_init_and_after_finalize(monkeypatch):
         (lambda: COPY(X, m="4"), "m is '4', need a whole number"),
         (lambda: stretto.trace(3).__enter__(), r"trace\(3\): need a path"),
         (lambda: stretto.load(None), r"load\(None\): need a path"),
-        (lambda: stretto.symm_mem.empty(4, dtype="nonsense"), "'nonsense' is no element type"),
+        (lambda: stretto.symm_mem.empty(4, dtype="nonsense"), "symm_mem.empty: 'nonsense' is no element type"),
         (lambda: stretto.explain("no_such"), "no_such"),
         (lambda: stretto.Program.parse("tile program"), "line 1|text:1|1:"),
         (lambda: stretto.load("/nowhere.cc"), "nowhere.cc"),

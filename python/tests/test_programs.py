@@ -308,6 +308,8 @@ def test_floats_and_sizes_that_do_not_fit(tmp_path):
     def body():
         for call, says in (
             (lambda: program(x, alpha="half"), "scaled: alpha is 'half', need a number"),
+            (lambda: program(x, alpha="2"), "scaled: alpha is '2', need a number"),
+            (lambda: program(x, alpha=10**400), "scaled: alpha is a whole number that no float holds"),
             (lambda: program(x, alpha=None), "scaled: alpha is None, need a number"),
             (lambda: program(x, alpha=1e39), "scaled: alpha is 1e.39, more than a float32 holds"),
             (lambda: program(x, first=0.5), "scaled: first is 0.5, need a whole number"),

@@ -103,7 +103,7 @@ CALLS = {
     ),
     "symmetric memory": (
         lambda bad: stretto.symm_mem.empty(4, dtype="nonsense" if bad else "float32"),
-        "'nonsense' is no element type",
+        "symm_mem.empty: 'nonsense' is no element type",
     ),
     "group": (
         lambda bad: stretto.new_group([0, 99] if bad else [0, 1], name="g"),
