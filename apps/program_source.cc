@@ -38,6 +38,21 @@ bool is_cpp(const fs::path& path) {
          std::end(kSuffixes);
 }
 
+// What does not begin as the text form does may be C++ in a file of another suffix.
+Program parse_text(const fs::path& path, const std::string& name) {
+  std::string text = read_file(path, kMaxProgramBytes);
+  try {
+    Program program = parse(text, name);
+    verify(program);
+    return program;
+  } catch (const UserError& e) {
+    if (text.find("stretto_program") == std::string::npos) throw;
+    throw UserError(fmt::format("{} (read as a program's text form; a C++ file's name ends in .cc, "
+                                ".cpp or .cxx)",
+                                e.what()));
+  }
+}
+
 std::string operator_names() {
   std::string names;
   for (const OperatorInfo& op : catalog()) names += fmt::format(" {}", op.name);
@@ -80,8 +95,7 @@ ProgramSource::ProgramSource(const std::string& text) : text_(text), op_(find_op
   if (is_cpp(path)) {
     file_.emplace(path, include_dir());
   } else {
-    parsed_ = parse(read_file(path, kMaxProgramBytes), text);
-    verify(*parsed_);
+    parsed_ = parse_text(path, text);
   }
 }
 

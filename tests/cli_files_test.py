@@ -167,6 +167,10 @@ class ProveTest(CliCase):
 
         refuse("junk.ir", "progrm x", ":1:1")
         refuse("empty.ir", "")
+        cpp = (DATA / "kept_wait.cc").read_text()
+        for name in ("program", "program.txt", "program.c", "program.h", "program.ir"):
+            refuse(name, cpp, "text form", ".cc")  # C++ that does not say so
+        self.assertNotIn(".cc", refuse("junk2.ir", "progrm x"))
         refuse("nothing.cc", "int x;\n", "stretto_program")
         refuse("wrong.cc", "int x = y;\n", "does not compile", "wrong.cc:1", lines=None)
         refuse("throws.cc", '#include "stretto/lang/program_builder.h"\n#include <stdexcept>\n'

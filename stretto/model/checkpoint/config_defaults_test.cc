@@ -151,7 +151,7 @@ TEST(ConfigDefaults, RotaryFieldsThatTheTypeDoesNotUseAreTold) {
         {"mscale", 1.0},
         {"mscale_all_dim", 1.0},
         {"truncate", true},
-        {"original_max_position_embeddings", 64}},
+        {"original_max_position_embeddings", 1024}},
        nullptr);
   told({{"type", "llama3"},
         {"factor", 2.0},
@@ -159,6 +159,27 @@ TEST(ConfigDefaults, RotaryFieldsThatTheTypeDoesNotUseAreTold) {
         {"high_freq_factor", 4.0},
         {"original_max_position_embeddings", 64}},
        nullptr);
+}
+
+TEST(ConfigDefaults, AYarnFactorThatPositionsContradictIsTold) {
+  const auto warnings = [](double factor, std::int64_t original, std::int64_t positions) {
+    Json rope = {{"rope_type", "yarn"},
+                 {"factor", factor},
+                 {"original_max_position_embeddings", original}};
+    ModelConfig config = parse(short_config(
+        "llama", {{"rope_parameters", rope}, {"max_position_embeddings", positions}}));
+    EXPECT_EQ(config.rope.factor, factor);
+    EXPECT_EQ(config.max_positions, positions);
+    return config.warnings;
+  };
+  Warnings told = warnings(8, 256, 1024);
+  ASSERT_EQ(told.size(), 1u);
+  for (const char* part : {"rope_parameters: factor is 8, but",
+                           "max_position_embeddings / original_max_position_embeddings is 4"}) {
+    EXPECT_NE(told[0].find(part), std::string::npos) << told[0];
+  }
+  EXPECT_EQ(warnings(4, 256, 1024), Warnings());
+  EXPECT_EQ(warnings(4, 1024, 1024), Warnings());  // a factor that a user added
 }
 
 }  // namespace

@@ -86,7 +86,20 @@ double yarn_attention_factor(const JsonFields& rope, double factor) {
 }
 
 // `factor` and the original positions are taken as they stand, also where their product is not
-// max_position_embeddings; releases of the reference implementation differ there.
+// max_position_embeddings; releases of the reference implementation differ there. Another product
+// is told.
+void compare_with_positions(const JsonFields& config, const JsonFields& rope, double factor,
+                            std::int64_t original, std::int64_t max_positions,
+                            Warnings& warnings) {
+  if (original == max_positions) return;  // users add a factor and leave the rest
+  double implied = static_cast<double>(max_positions) / static_cast<double>(original);
+  if (std::abs(implied - factor) <= 1e-3 * factor) return;
+  settle<double>({{path_of(rope, "factor"), factor},
+                  {path_of(config, "max_position_embeddings / original_max_position_embeddings"),
+                   implied}},
+                 warnings);
+}
+
 void read_yarn(const JsonFields& config, const JsonFields& rope, std::int64_t max_positions,
                RopeConfig& out, Warnings& warnings) {
   out.beta_fast = rope.optional_number("beta_fast", 1e-3, 1e6).value_or(32);
@@ -100,6 +113,8 @@ void read_yarn(const JsonFields& config, const JsonFields& rope, std::int64_t ma
   out.attention_factor = yarn_attention_factor(rope, out.factor);
   out.original_max_position_embeddings =
       original_positions(config, rope, warnings).value_or(max_positions);
+  compare_with_positions(config, rope, out.factor, out.original_max_position_embeddings,
+                         max_positions, warnings);
 }
 
 // A field that the type knows nothing of is a typo, or meant for another type.
