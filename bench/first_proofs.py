@@ -18,7 +18,7 @@ import stretto
 from stretto import _group, testing
 
 TOKENS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 8192, 4096, 14336, 32, 8, 128
-EXPERTS, TOP_K = 64, 4
+EXPERTS = 64
 ROWS = []
 
 
