@@ -42,6 +42,7 @@ stretto::Program stretto_program(const stretto::ProgramShape& shape) {
   return p.finish();
 }
 """
+# Each number of tiles that wait is a matter of its own.
 MANY_SIZES = """#include "stretto/lang/program_builder.h"
 stretto::Program stretto_program(int world_size) {
   using namespace stretto;
@@ -49,8 +50,14 @@ stretto::Program stretto_program(int world_size) {
   ProgramBuilder p("rows", world_size);
   Index m = p.extent("m", kBound);
   TensorRef in = p.input("in", DType::kF32, {m, 4}), out = p.output("out", DType::kF32, {m, 4});
-  p.role("copy", Resource::sms(2), p.range(kBound / kRows), [&](const Tile& t) {
-    p.store(out.tile({t.index * kRows, 0}, kRows, 4), p.load(in.tile({t.index * kRows, 0}, kRows, 4)));
+  SignalRef ready = p.signal("ready", 1);
+  Index tiles = kBound / kRows;
+  p.role("tell", Resource::sms(1), p.range(tiles), [&](const Tile&) { p.notify(ready[0], p.rank()); });
+  p.role("copy", Resource::sms(2), p.range(tiles), [&](const Tile& t) {
+    p.when(t.index * kRows < m, [&] {
+      p.wait(ready[0], t.index + 1);
+      p.store(out.tile({t.index * kRows, 0}, kRows, 4), p.load(in.tile({t.index * kRows, 0}, kRows, 4)));
+    });
   });
   return p.finish();
 }

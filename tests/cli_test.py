@@ -268,7 +268,7 @@ class BrokenModelTest(CliCase):
         self.good("generate", "--model", model, "--prompt", "a", "--max-tokens", 2)
 
     def test_directories(self):
-        self.refuse("/nowhere", "/nowhere/config.json")
+        self.refuse("/nowhere", "/nowhere: is not a readable directory")
         self.refuse(self.tmp, "config.json")
         self.refuse(pathlib.Path(MODEL) / "config.json", "config.json")
 
