@@ -42,6 +42,7 @@ stretto::Program stretto_program(const stretto::ProgramShape& shape) {
   return p.finish();
 }
 """
+
 # Each number of tiles that wait is a matter of its own.
 MANY_SIZES = """#include "stretto/lang/program_builder.h"
 stretto::Program stretto_program(int world_size) {
