@@ -277,13 +277,7 @@ class ChatReader : public RequestReader {
 
 ChatRequest parse_chat_request(std::string_view body, const SamplingDefaults& defaults,
                                int vocab_size, const CompletionLimits& limits) {
-  Json json;
-  try {
-    json = parse_json(body, "request");
-    if (!json.is_object()) throw UserError("request: need a JSON object");
-  } catch (const UserError& e) {
-    throw ApiError(400, e.what());
-  }
+  const Json json = request_object(body);
   try {
     return ChatReader(json, body, vocab_size, limits).read(defaults);
   } catch (const jinja::TemplateError& e) {

@@ -1,5 +1,5 @@
-// POST /v1/chat/completions as it was asked, every field checked. docs/serving.md lists which are
-// honoured, refused and ignored.
+// POST /v1/chat/completions as it was asked, every field checked.
+// docs/guide/serving.md lists which are honoured, refused and ignored.
 #pragma once
 
 #include <optional>

@@ -109,13 +109,7 @@ class CompletionReader : public RequestReader {
 
 CompletionRequest parse_completion_request(std::string_view body, const SamplingDefaults& defaults,
                                            int vocab_size, const CompletionLimits& limits) {
-  Json json;
-  try {
-    json = parse_json(body, "request");
-    if (!json.is_object()) throw UserError("request: need a JSON object");
-  } catch (const UserError& e) {
-    throw ApiError(400, e.what());
-  }
+  const Json json = request_object(body);
   return CompletionReader(json, vocab_size, limits).read(defaults);
 }
 

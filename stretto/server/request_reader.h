@@ -1,5 +1,5 @@
-// Fields of a request that completions and chat have alike, read and checked; completion_request.cc
-// and chat_request.cc have the rest.
+// The body of a request, and the fields that completions and chat have alike, read and checked;
+// completion_request.cc and chat_request.cc have the rest.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -20,6 +21,17 @@
 #include "stretto/server/request_fields.h"
 
 namespace stretto {
+
+// The body of a request. ApiError where it is no JSON object.
+inline Json request_object(std::string_view body) {
+  try {
+    Json json = parse_json(body, "request");
+    if (!json.is_object()) throw UserError("request: need a JSON object");
+    return json;
+  } catch (const UserError& e) {
+    throw ApiError(400, e.what());
+  }
+}
 
 class RequestReader {
  public:

@@ -7,6 +7,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/server/api_error.h"
+#include "stretto/server/request_reader.h"
 
 namespace stretto {
 namespace {
@@ -131,13 +132,7 @@ Json told_tools(const Json& tools) {
 
 ResponsesRequest parse_responses_request(std::string_view body, const SamplingDefaults& defaults,
                                          int vocab_size) {
-  Json json;
-  try {
-    json = parse_json(body, "request");
-    if (!json.is_object()) throw UserError("request: need a JSON object");
-  } catch (const UserError& e) {
-    throw ApiError(400, e.what());
-  }
+  const Json json = request_object(body);
   check_keys(json);
   refuse(json);
   const Ordered request = Ordered::parse(body.begin(), body.end());
