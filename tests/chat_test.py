@@ -238,9 +238,16 @@ class OfficialClientTest(ServeCase):
             tools=[TOOL], logprobs=True))
         self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
         self.assertIsNotNone(chunks[-1].usage)
-        with self.client.chat.completions.stream(model=self.model, messages=USER, max_tokens=8) as stream:
+        # Ended by a stop string, since the client raises for an answer that the limit has cut.
+        greedy = {"model": self.model, "messages": USER, "max_tokens": 8, "temperature": 0,
+                  "extra_body": {"ignore_eos": True}}
+        whole = self.client.chat.completions.create(**greedy).choices[0].message.content
+        stop = whole[len(whole) // 2:][:3]
+        self.assertTrue(stop)
+        with self.client.chat.completions.stream(**greedy, stop=[stop]) as stream:
             stream.until_done()
-            self.assertIn(stream.get_final_completion().choices[0].finish_reason, ("stop", "length"))
+            choice = stream.get_final_completion().choices[0]
+            self.assertEqual((choice.finish_reason, choice.message.content), ("stop", whole[:whole.index(stop)]))
 
     def test_errors(self):
         for error, body in ((openai.BadRequestError, {"top_logprobs": 2}), (openai.NotFoundError, {"model": "x"}),
