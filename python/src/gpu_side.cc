@@ -141,12 +141,17 @@ void GpuSide::compare(const std::string& call, std::uint64_t word, std::uint64_t
     if (!go_apart(word, calls_.on<Call>(r)[place].load())) continue;
     std::string reason = host_->refusal(num_host_calls);
     if (reason.empty()) reason = fmt::format("rank {} makes another call in its place", r);
-    gpus_->abort();
-    host_->raise_fault({.program = call,
-                        .role = "call",
-                        .rank = host_->index(),
-                        .waited_for = r,
-                        .reason = reason});
+    // The reason first: whoever sees the GPUs' word looks for it.
+    try {
+      host_->raise_fault({.program = call,
+                          .role = "call",
+                          .rank = host_->index(),
+                          .waited_for = r,
+                          .reason = reason});
+    } catch (const Fault&) {
+      gpus_->abort();
+      throw;
+    }
   }
 }
 

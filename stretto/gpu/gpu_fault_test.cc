@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -171,6 +173,34 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
     instance.wait();
     expect_sums(world, out, "replayed");
   }
+}
+
+// A second thread that gives up raises the abort word while the first still writes what it saw.
+TEST_F(GpuFault, ARecordThatIsBeingWrittenIsWaitedFor) {
+  GpuWorld world({.size = kRanks});
+  int id = world.add_fault_source("late", [](const DeviceFault& fault) {
+    return FaultRecord{.program = "late", .rank = fault.rank, .reason = "the first wait"};
+  });
+  // Memory of the host has the same address there.
+  auto* record = reinterpret_cast<volatile DeviceFault*>(world.fault_record());
+  record->claimed = 1;
+  world.abort();
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    record->rank = 1 + GpuWorld::kFaultSources * id;
+    std::atomic_thread_fence(std::memory_order_release);
+    record->ready = 1;
+  });
+  try {
+    world.throw_fault();
+    ADD_FAILURE() << "no fault";
+  } catch (const Fault& fault) {
+    EXPECT_EQ(fault.record().program, "late") << fault.what();
+    EXPECT_EQ(fault.record().rank, 1) << fault.what();
+    EXPECT_EQ(fault.record().reason, "the first wait");
+  }
+  writer.join();
+  world.remove_fault_source(id);
 }
 
 // Whoever got the Fault may look at its memory: what others store there once they have given up,

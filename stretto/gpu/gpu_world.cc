@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "stretto/base/env.h"
@@ -139,9 +142,19 @@ void GpuWorld::abort() const {
   if (processes_) processes_->end_meetings(shared_ + kMeetingsOffset);
 }
 
+// A second thread that gives up may raise the abort word while the first still writes the record.
 DeviceFault GpuWorld::fault() const {
+  constexpr std::chrono::milliseconds kLongest{1000}, kLook{1};
+  auto end = std::chrono::steady_clock::now() + kLongest;
   DeviceFault out;
-  std::memcpy(&out, shared_ + kFaultOffset, sizeof(out));
+  while (true) {
+    std::memcpy(&out, shared_ + kFaultOffset, sizeof(out));
+    bool is_written = out.claimed == 0 || out.ready != 0;
+    if (is_written || std::chrono::steady_clock::now() > end) break;
+    std::this_thread::sleep_for(kLook);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  std::memcpy(&out, shared_ + kFaultOffset, sizeof(out));  // what was written before `ready`
   return out;
 }
 
