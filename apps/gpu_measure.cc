@@ -43,9 +43,7 @@ class Measurement {
       program = chosen();
     }
     std::optional<GpuProgram> fused;
-    if (program)
-      fused.emplace(world_, *program, sets_of(*program), random_,
-                    GpuProgramOptions{.require_proof = true});
+    if (program) fused.emplace(world_, *program, sets_of(*program), random_);
     if (unfused_ == nullptr && has_sequence_) take_unfused();
     std::vector<RanksCall> calls;
     if (fused) calls.push_back(fused->call());
@@ -144,8 +142,8 @@ class Measurement {
 
   void check_results(const OperatorInfo& op, const OpShape& shape, const Program& program) {
     if (!is_checked(shape)) return;
-    std::string difference = run_gpu_case(world_, case_like(op, shape, program, kSeed),
-                                          {.seed = kSeed, .require_proof = true});
+    std::string difference =
+        run_gpu_case(world_, case_like(op, shape, program, kSeed), {.seed = kSeed});
     if (!difference.empty()) throw UserError(difference);
     result_.checked = true;
   }

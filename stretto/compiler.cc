@@ -1,20 +1,54 @@
 #include "stretto/compiler.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "stretto/base/errors.h"
+#include "stretto/ir/verifier.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/proof_cache.h"
 
 namespace stretto {
 
-CompiledProgram compile(Program program, const CompileOptions& options) {
-  auto schedule = std::make_shared<const Program>(run_pipeline(std::move(program), options.after));
-  CompiledProgram compiled{schedule, {}, options.bounds_only};
-  if (options.require_proof) require_proof(compiled);
-  compiled.quotas = count_quotas(*schedule, extent_bounds(*schedule));
-  return compiled;
+Lowered lower(Program program, const AfterPass& after) {
+  if (program.level == Level::kTile) return Lowered(run_pipeline(std::move(program), after));
+  verify(program);
+  return Lowered(std::move(program));
 }
 
-void require_proof(const CompiledProgram& program) {
-  require_proved(*program.schedule, {.bounds_only = program.bounds_only});
+ProveOptions for_launches_of(const Lowered& program, const std::vector<std::int64_t>& extents) {
+  return {.bounds_only = extents == extent_bounds(program.program())};
+}
+
+Proved::Proved(Lowered lowered, bool bounds_only, std::string waiver)
+    : lowered_(std::move(lowered)),
+      quotas_(std::make_shared<const Quotas>(count_quotas(program(), extent_bounds(program())))),
+      bounds_only_(bounds_only),
+      waiver_(std::move(waiver)) {}
+
+void Proved::require_covers(std::span<const std::int64_t> extents) const {
+  if (!bounds_only_) return;
+  std::size_t at = 0;
+  for (const Var& var : program().vars) {
+    if (var.kind != VarKind::kExtent && var.kind != VarKind::kScalar) continue;
+    if (at == extents.size()) return;  // too few: whoever takes them says so
+    if (var.kind == VarKind::kExtent && extents[at] != var.bound) {
+      throw UserError(fmt::format("{}: {} is {}, and the program is proved for {} alone",
+                                  program().name, var.name, extents[at], var.bound));
+    }
+    ++at;
+  }
+}
+
+Proved prove(Lowered program, const ProveOptions& options) {
+  require_proved(program.program(), {.bounds_only = options.bounds_only});
+  return {std::move(program), options.bounds_only, ""};
+}
+
+Proved waive_proof(Lowered program, std::string why) {
+  STRETTO_CHECK(!why.empty(), "a proof is waived for a reason");
+  return {std::move(program), false, std::move(why)};
 }
 
 }  // namespace stretto

@@ -77,8 +77,8 @@ int run(int argc, char** argv) {
   auto* suite = app.add_subcommand("gemm-suite", "shapes of tensor-parallel models");
   for (auto* command : {compile, check}) {
     command->add_option("--only", s.only, "cases whose label contains this");
-    command->add_flag("--proof", s.proof, "prove each program first");
   }
+  compile->add_flag("--proof", s.proof, "prove each program, too");
   for (auto* command : {compile, suite}) command->add_option("--tp", s.tp, "1, 2, 4 or 8");
   auto* fp8 = app.add_subcommand("gemm-fp8", "products of fp8 factors with scales");
   fp8->add_option("--config", s.configs, "instead of the list");
@@ -152,7 +152,6 @@ int run(int argc, char** argv) {
   auto* attention_suite = app.add_subcommand("attention-suite", "large cases, checked and timed");
   for (auto* command : {attention_check, attention_suite}) {
     command->add_option("--only", s.only, "cases whose label contains this");
-    command->add_flag("--proof", s.proof, "prove each program first");
   }
   attention_suite->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_suite->add_option("-o,--out", s.out, "JSON with every sample");
@@ -279,7 +278,6 @@ int run(int argc, char** argv) {
                          .back_to_back = s.back_to_back,
                          .rounds = s.rounds,
                          .world_size = s.world_size,
-                         .proof = s.proof,
                          .graphs = catalog_check->parsed() && !s.plain,
                          .streams = catalog_check->parsed() && !s.plain,
                          .stalls = catalog_check->parsed() && !s.plain,

@@ -223,9 +223,9 @@ int predict_each(const Settings& s, std::vector<LabelledProgram> programs) {
   if (programs.empty()) throw UserError("nothing to predict: no such shape, or no such config");
   predict::Machine machine = predict::find_machine(s.calibrated);
   for (LabelledProgram& p : programs) {
-    CompiledProgram compiled = compile(std::move(p.program), {.require_proof = false});
+    Lowered compiled = lower(std::move(p.program));
     predict::Prediction got =
-        predict::predict(*compiled.schedule, machine, {.plan = {.tables = p.tables}});
+        predict::predict(compiled.program(), machine, {.plan = {.tables = p.tables}});
     fmt::print("{:9.4f} ms, {:7.4f} exposed, {:11} {}\n", got.time_ms, got.exposed_comm_ms,
                got.bound_by, p.label);
     std::fflush(stdout);

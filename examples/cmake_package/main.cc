@@ -1,5 +1,6 @@
 // A program that doubles a row: written, proved, and run on a world of three threads.
 #include <cstdio>
+
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
 #include "stretto/lang/program_builder.h"
@@ -10,10 +11,10 @@ int main() {
   p.role("double", Resource::sms(1), p.range(1), [&](const Tile&) {
     p.store(y.tile({0, 0}, 1, 8), p.load(x.tile({0, 0}, 1, 8)) * 2.0);
   });
-  CompiledProgram compiled = compile(p.finish());
+  Proved compiled = prove(lower(p.finish()));
   World({.size = 3}).run([&](Rank& rank) {
     float in[8] = {static_cast<float>(rank.index()) + 1}, out[8];
-    Instance instance(rank, compiled.schedule, compiled.quotas);
+    Instance instance(rank, compiled);
     instance.launch({.tensors = {{.data = in}, {.data = out}}});
     std::printf("rank %d has %g\n", rank.index(), out[0]);
   });

@@ -2,7 +2,7 @@
 // is a host thread; the rank's workers and agents are interpreted as coroutines of that thread, so
 // that waiting never blocks a core that another agent could use, and ranks may exceed cores.
 //
-// Before: compiler.h turned a Program into schedule IR, and the proof accepted it. After: outputs
+// Before: compiler.h lowered and proved the program. After: outputs
 // in the caller's memory, spans in the recorder.
 #pragma once
 
@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/compiler.h"
 #include "stretto/ir/program.h"
-#include "stretto/ir/quota.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -42,17 +42,16 @@ struct InstanceOptions {
 // instances in the same order).
 class Instance {
  public:
-  // `program` must be schedule level and verified. UserError for a program whose world size is not
-  // the world's. Fault when another rank does not come.
-  Instance(Rank& rank, std::shared_ptr<const Program> program, const Quotas& quotas,
-           const InstanceOptions& options = {});
+  // UserError for a program whose world size is not the world's. Fault when another rank does not
+  // come.
+  Instance(Rank& rank, const Proved& program, const InstanceOptions& options = {});
   ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
   // Runs this rank's part and returns when it has ended. UserError for missing tensors or extents
-  // out of range (before anything ran); Fault when a wait outlasts the timeout or the world is
-  // aborted.
+  // that are out of range or were not proved (before anything ran); Fault when a wait outlasts the
+  // timeout or the world is aborted.
   void launch(const LaunchArgs& args);
 
   const Program& program() const;

@@ -100,10 +100,10 @@ void executor_gemm(benchmark::State& state, DType dtype, bool folded) {
   BareGemm bare(k, dtype, folded);
   std::vector<double> ratios;
   World world({.size = 1});
-  Quotas quotas = count_quotas(*program, extent_bounds(*program));
+  const Proved ready = unproved(*program);
   world.run([&](Rank& rank) {
     RankArguments arguments(rank, *program);
-    Instance instance(rank, program, quotas);
+    Instance instance(rank, ready);
     auto launch = [&] { instance.launch(arguments.args); };
     launch();
     bare.run();
@@ -131,10 +131,10 @@ void executor_trivial_launch(benchmark::State& state) {
   p.on_end([&] { p.wait_all(done); });
   auto program = at_schedule_level(p.finish());
   World world({.size = 1});
-  Quotas quotas = count_quotas(*program, extent_bounds(*program));
+  const Proved ready = unproved(*program);
   world.run([&](Rank& rank) {
     RankArguments arguments(rank, *program);
-    Instance instance(rank, program, quotas);
+    Instance instance(rank, ready);
     for (auto _ : state) instance.launch(arguments.args);
   });
 }

@@ -29,10 +29,10 @@ ProgramCode checked_translate(std::shared_ptr<const Program> program, const Rank
 }  // namespace
 
 struct Instance::State {
-  State(Rank& r, std::shared_ptr<const Program> program, const Quotas& quotas,
-        const InstanceOptions& opts)
+  State(Rank& r, const Proved& p, const InstanceOptions& opts)
       : rank(r),
-        machine(checked_translate(std::move(program), r), quotas),
+        proved(p),
+        machine(checked_translate(p.lowered().shared(), r), p.quotas()),
         options(opts),
         rooms(machine.program().tensors.size(), std::numeric_limits<std::size_t>::max()) {}
 
@@ -61,6 +61,7 @@ struct Instance::State {
   void recover();
 
   Rank& rank;
+  Proved proved;
   RankMachine machine;
   InstanceOptions options;
   std::vector<Buffer> buffers;
@@ -255,9 +256,8 @@ void Instance::State::recover() {
   }
 }
 
-Instance::Instance(Rank& rank, std::shared_ptr<const Program> program, const Quotas& quotas,
-                   const InstanceOptions& options)
-    : state_(std::make_unique<State>(rank, std::move(program), quotas, options)) {
+Instance::Instance(Rank& rank, const Proved& program, const InstanceOptions& options)
+    : state_(std::make_unique<State>(rank, program, options)) {
   state_->allocate();
   state_->live.reserve(state_->machine.agents().size());
   state_->recover_token = rank.on_recover([state = state_.get()] { state->recover(); });
@@ -274,6 +274,7 @@ Instance::~Instance() {
 void Instance::launch(const LaunchArgs& args) {
   State& s = *state_;
   if (s.rank.aborted()) s.rank.throw_fault();
+  s.proved.require_covers(args.extents);
   s.machine.begin_launch(args.extents, s.epoch);
   s.bind_arguments(args);
   s.bind_buffers(s.epoch, false);

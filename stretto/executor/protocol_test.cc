@@ -262,7 +262,7 @@ Program one_sided() {
 TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
   World world({.size = 2, .timeout = milliseconds(400)});
   auto program = at_schedule_level(one_sided());
-  Quotas quotas = count_quotas(*program, {0});
+  const Proved ready = unproved(*program);
   std::unique_ptr<Instance> instances[2];
   std::unique_ptr<RankArguments> arguments[2];
   auto launch = [&](Rank& rank, std::int64_t silent) {
@@ -274,7 +274,7 @@ TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
   world.run([&](Rank& rank) {
     auto r = static_cast<std::size_t>(rank.index());
     arguments[r] = std::make_unique<RankArguments>(rank, *program);
-    instances[r] = std::make_unique<Instance>(rank, program, quotas);
+    instances[r] = std::make_unique<Instance>(rank, ready);
     launch(rank, 0);
     launch(rank, 0);
   });

@@ -41,7 +41,8 @@ Program takes_in_turn() {
 class DescribeFault : public ::testing::Test {
  protected:
   DescribeFault()
-      : compiled_(compile(takes_in_turn())), launch_(generate_kernel(*compiled_.schedule).launch) {}
+      : compiled_(prove(lower(takes_in_turn()))),
+        launch_(generate_kernel(compiled_.program()).launch) {}
 
   // Of rank 1's wait for a counter in `block`, the launch being the fourth.
   FaultRecord of(const char* role, int signal, std::int64_t channel, std::uint64_t at_least,
@@ -51,19 +52,19 @@ class DescribeFault : public ::testing::Test {
     for (std::size_t i = 0; i < launch_.sites.size(); ++i) {
       const WaitSite& site = launch_.sites[i];
       std::string name =
-          site.role < 0 ? "" : compiled_.schedule->roles[static_cast<std::size_t>(site.role)].name;
+          site.role < 0 ? "" : compiled_.program().roles[static_cast<std::size_t>(site.role)].name;
       if (site.signal == signal && name == role) f.site = static_cast<int>(i);
     }
     EXPECT_GE(f.site, 0);
     auto quota =
-        static_cast<std::uint64_t>(compiled_.quotas[s][1][static_cast<std::size_t>(channel)]);
+        static_cast<std::uint64_t>(compiled_.quotas()[s][1][static_cast<std::size_t>(channel)]);
     f.counter = launch_.signal_offsets[s] + channel;
     f.expected = 3 * quota + at_least;
     f.seen = 3 * quota;
-    return describe_fault(*compiled_.schedule, launch_, compiled_.quotas, extents, f);
+    return describe_fault(compiled_.program(), launch_, compiled_.quotas(), extents, f);
   }
 
-  CompiledProgram compiled_;
+  Proved compiled_;
   LaunchPlan launch_;
 };
 

@@ -74,8 +74,8 @@ TEST(HostTime, OneReadingIsAnOffset) {
 }
 
 TEST(AddEvents, SpansAndNotifiesCarryTheNamesOfTheProgram) {
-  CompiledProgram compiled = compile(add_rows());
-  GeneratedKernel kernel = generate_kernel(*compiled.schedule, {.record = true});
+  Proved compiled = prove(lower(add_rows()));
+  GeneratedKernel kernel = generate_kernel(compiled.program(), {.record = true});
   const LaunchPlan& launch = kernel.launch;
   std::vector<LaneEvents> lanes(launch.event_lanes.size());
   auto lane = std::find_if(launch.event_lanes.begin(), launch.event_lanes.end(),
@@ -100,7 +100,7 @@ TEST(AddEvents, SpansAndNotifiesCarryTheNamesOfTheProgram) {
   lanes[on_start].num_seen = 1;
   Recorder recorder(kRanks);
   ClockReading clock{.host_ns = 1000, .device_ns = 0};
-  add_events(*compiled.schedule, launch, 0, lanes, clock, clock, recorder);
+  add_events(compiled.program(), launch, 0, lanes, clock, clock, recorder);
 
   std::vector<Span> spans = recorder.spans();
   ASSERT_EQ(spans.size(), 3u);
@@ -163,8 +163,8 @@ struct Seen {
 TEST_F(GpuRecording, EveryTileIsThereAndNoWaitEndsBeforeItsNotify) {
   constexpr int kLaunches = 5;
   GpuWorld world({.size = kRanks});
-  CompiledProgram compiled = compile(add_rows());
-  GpuInstance instance(world, compiled, build_gpu_code(compiled, {.record = true}));
+  Proved compiled = prove(lower(add_rows()));
+  GpuInstance instance(world, compiled, build_gpu_code(compiled.lowered(), {.record = true}));
   std::size_t bytes = kTiles * kCols * 4;
   SymmetricGpuMemory in = world.allocate(bytes), out = world.allocate(bytes);
   GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};
@@ -225,8 +225,8 @@ TEST_F(GpuRecording, EveryTileIsThereAndNoWaitEndsBeforeItsNotify) {
 
 TEST_F(GpuRecording, WhatDoesNotFitIsCounted) {
   GpuWorld world({.size = kRanks});
-  CompiledProgram compiled = compile(add_rows());
-  GpuInstance instance(world, compiled, build_gpu_code(compiled, {.record = true}));
+  Proved compiled = prove(lower(add_rows()));
+  GpuInstance instance(world, compiled, build_gpu_code(compiled.lowered(), {.record = true}));
   std::size_t bytes = kTiles * kCols * 4;
   SymmetricGpuMemory in = world.allocate(bytes), out = world.allocate(bytes);
   GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};

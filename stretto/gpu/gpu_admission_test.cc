@@ -55,7 +55,7 @@ class Meeting {
         sms_(sms),
         in_(world.allocate(bytes())),
         sum_(world.allocate(bytes())),
-        instance_(world, compile(meet(name, sms))) {
+        instance_(world, prove(lower(meet(name, sms)))) {
     for (int r = 0; r < kRanks; ++r) {
       std::vector<float> values(bytes() / 4);
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(r, i);
@@ -141,7 +141,7 @@ class GpuAdmission : public ::testing::Test {
   std::vector<cuda::Stream> second_;
 };
 
-TEST(GpuAdmissionPrograms, AreProved) { EXPECT_NO_THROW(compile(meet("meet", 100))); }
+TEST(GpuAdmissionPrograms, AreProved) { EXPECT_NO_THROW(prove(lower(meet("meet", 100)))); }
 
 TEST_F(GpuAdmission, TwoThatFitRunOnTwoStreams) {
   std::uint64_t seed = test_seed();

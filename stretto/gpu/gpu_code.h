@@ -1,7 +1,7 @@
-// From a compiled program to the kernel that GPUs load: generated, then compiled by NVRTC or found
+// From a lowered program to the kernel that GPUs load: generated, then compiled by NVRTC or found
 // in the cache. Needs no GPU.
 //
-// Before: compiler.h made and proved the schedule. After: gpu_instance.h loads the kernel.
+// Before: compiler.h lowered the program. After: gpu_instance.h loads the kernel of a proved one.
 #pragma once
 
 #include "stretto/codegen/kernel.h"
@@ -17,16 +17,16 @@ struct GpuCode {
 };
 // UserError for a program that has no GPU lowering; InternalError where the generated kernel does
 // not compile cleanly.
-GpuCode build_gpu_code(const CompiledProgram& program, const KernelOptions& options = {});
-// compile() and build_gpu_code(), the proof beside the kernel: either takes a second or more where
-// it is not cached.
-struct CompiledForGpu {
-  CompiledProgram program;
+GpuCode build_gpu_code(const Lowered& program, const KernelOptions& options = {});
+// prove() and build_gpu_code() at the same time: either takes a second or more where it is not
+// cached.
+struct ProvedForGpu {
+  Proved program;
   GpuCode code;
 };
-CompiledForGpu compile_for_gpu(Program program, const CompileOptions& options = {},
-                               const KernelOptions& kernel = {});
+ProvedForGpu prove_for_gpu(Lowered program, const ProveOptions& options = {},
+                           const KernelOptions& kernel = {});
 // Whether there is a GPU lowering, and a block holds what it takes. Compiles nothing.
-bool has_gpu_lowering(const CompiledProgram& program);
+bool has_gpu_lowering(const Lowered& program);
 
 }  // namespace stretto

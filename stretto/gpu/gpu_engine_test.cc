@@ -165,7 +165,7 @@ class GpuEngines : public ::testing::Test {
 
   void start(Way way) { start(accumulate(way)); }
   void start(const Program& program) {
-    instance_ = std::make_unique<GpuInstance>(*world_, compile(program));
+    instance_ = std::make_unique<GpuInstance>(*world_, prove(lower(program)));
     EXPECT_NE(instance_->source().find("queues of the copy engines"), std::string::npos)
         << instance_->source().substr(0, 1000);
     const Program& p = instance_->program();
@@ -342,7 +342,7 @@ TEST_F(GpuEngines, FetchesAreRefusedInGraphs) {
 // Kernels that hold every SM wait for queues, and one rank may be a launch ahead of the other.
 TEST_F(GpuEngines, GraphsOfLaunchesThatHoldEverySm) {
   int num_sms = world_->device(0).properties().num_sms;
-  GpuInstance instance(*world_, compile(multiply(num_sms)));
+  GpuInstance instance(*world_, prove(lower(multiply(num_sms))));
   const Program& p = instance.program();
   GpuLaunchArgs args;
   std::map<std::string, SymmetricGpuMemory> memory;
@@ -431,8 +431,8 @@ TEST_F(GpuEngines, RolesBeginBesideTheGate) {
 TEST_F(GpuEngines, CopiesAndSignalsAreRecorded) {
   constexpr int kLaunches = 3;
   start(Way::kSend);  // its arguments
-  CompiledProgram compiled = compile(accumulate(Way::kSend));
-  GpuInstance recorded(*world_, compiled, build_gpu_code(compiled, {.record = true}));
+  Proved compiled = prove(lower(accumulate(Way::kSend)));
+  GpuInstance recorded(*world_, compiled, build_gpu_code(compiled.lowered(), {.record = true}));
   auto launch = [&](int times) {
     for (int i = 0; i < times; ++i) recorded.launch(args_);
     recorded.wait();

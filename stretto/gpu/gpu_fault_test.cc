@@ -123,7 +123,7 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kTimeout{300};
   GpuWorld world({.size = kRanks, .timeout = kTimeout});
-  GpuInstance instance(world, compile(ring_add()));
+  GpuInstance instance(world, prove(lower(ring_add())));
   SymmetricGpuMemory in = world.allocate(kCols * 4), out = world.allocate(kCols * 4);
   GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};
   fill(world, in);
@@ -211,7 +211,7 @@ TEST_F(GpuFault, NothingIsStoredToOthersAfterAWaitHasGivenUp) {
   for (int store_slots : {0, 2}) {
     SCOPED_TRACE(store_slots);
     GpuWorld world({.size = kRanks, .timeout = std::chrono::milliseconds{300}});
-    GpuInstance instance(world, compile(sends_to_neighbour(store_slots)));
+    GpuInstance instance(world, prove(lower(sends_to_neighbour(store_slots))));
     const std::size_t widths[] = {4, 2, 2};
     SymmetricGpuMemory left = world.allocate(kElements * 2), right = world.allocate(kElements * 2);
     std::vector<SymmetricGpuMemory> outputs;

@@ -66,10 +66,11 @@ struct GpuInstance::State {
     std::unique_ptr<cuda::DeviceMemory> nowhere;
   };
 
-  State(GpuWorld& w, const CompiledProgram& compiled, GpuCode code)
+  State(GpuWorld& w, const Proved& p, GpuCode code)
       : world(w),
-        program(compiled.schedule),
-        quotas(compiled.quotas),
+        proved(p),
+        program(p.lowered().shared()),
+        quotas(p.quotas()),
         kernel(std::move(code.kernel)),
         image(std::move(code.image)),
         fault_source(w.add_fault_source(program->name, [this](const DeviceFault& f) {
@@ -112,8 +113,9 @@ struct GpuInstance::State {
   void launch_kernel(const GpuLaunchArgs& args, Part& part) const;
 
   GpuWorld& world;
+  Proved proved;
   std::shared_ptr<const Program> program;
-  Quotas quotas;
+  const Quotas& quotas;
   GeneratedKernel kernel;
   cuda::KernelImage image;
   int fault_source;
@@ -329,10 +331,10 @@ void GpuInstance::State::check_scalars(const GpuLaunchArgs& args) const {
   }
 }
 
-GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program)
-    : GpuInstance(world, program, build_gpu_code(program)) {}
+GpuInstance::GpuInstance(GpuWorld& world, const Proved& program)
+    : GpuInstance(world, program, build_gpu_code(program.lowered())) {}
 
-GpuInstance::GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCode code)
+GpuInstance::GpuInstance(GpuWorld& world, const Proved& program, GpuCode code)
     : state_(std::make_unique<State>(world, program, std::move(code))) {
   State& s = *state_;
   if (s.program->world_size != world.size()) {
@@ -416,6 +418,7 @@ void GpuInstance::launch(const GpuLaunchArgs& args) {
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, std::span<const RankStream> on) {
+  state_->proved.require_covers(args.extents);
   // What is refused on one rank is enqueued on none.
   std::vector<State::Part> parts;
   for (const RankStream& r : on) parts.push_back(state_->prepare(args, r));

@@ -1,7 +1,7 @@
 // A program made ready to run on the GPUs of a world: one kernel, generated and compiled once in a
 // process, loaded on every local rank, with its own signals, buffers and epochs.
 //
-// Before: compiler.h made and proved the schedule. The CPU's counterpart is executor/executor.h.
+// Before: compiler.h lowered and proved the program. The CPU's counterpart is executor/executor.h.
 #pragma once
 
 #include <cstdint>
@@ -39,18 +39,19 @@ class GpuInstance {
   // UserError for a program that has no GPU lowering or another world size, or that needs more SMs
   // than the world has for it; InternalError where the generated kernel does not compile cleanly.
   // Collective in a world of processes, as recover() is.
-  GpuInstance(GpuWorld& world, const CompiledProgram& program);
-  GpuInstance(GpuWorld& world, const CompiledProgram& program, GpuCode code);
+  GpuInstance(GpuWorld& world, const Proved& program);
+  // `code` is that of `program`.
+  GpuInstance(GpuWorld& world, const Proved& program, GpuCode code);
   ~GpuInstance();
   GpuInstance(const GpuInstance&) = delete;
   GpuInstance& operator=(const GpuInstance&) = delete;
 
   // Enqueues one launch on every local rank's stream of the world. Fault when an earlier launch
-  // aborted the world. May be captured, stream by stream, between begin_capture and end_capture. On
-  // several streams of a rank, kernels that wait for other ranks come after those that leave no
-  // room for them; they are launched in the same order on all ranks (GpuWorld::admit says when it
-  // is a UserError). UserError, too, for the second launch in one graph whose copy engines fetch
-  // (engine_queues.h).
+  // aborted the world; UserError for extents that were not proved. May be captured, stream by
+  // stream, between begin_capture and end_capture. On several streams of a rank, kernels that wait
+  // for other ranks come after those that leave no room for them; they are launched in the same
+  // order on all ranks (GpuWorld::admit says when it is a UserError). UserError, too, for the
+  // second launch in one graph whose copy engines fetch (engine_queues.h).
   void launch(const GpuLaunchArgs& args);
   // The same on some local ranks, ascending, on streams of the caller's. Ranks of one
   // process whose copy engines fetch are launched in one call: what one of them fetches may come to

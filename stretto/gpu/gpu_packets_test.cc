@@ -44,7 +44,7 @@ TEST(GpuPackets, ColumnsReachEveryThreadOfARow) {
   std::uniform_real_distribution<float> numbers(1, 2);
   GpuWorld world({.size = 1});
   for (std::int64_t cols : {4, 32, 200}) {
-    GpuInstance instance(world, compile(divide(cols)));
+    GpuInstance instance(world, prove(lower(divide(cols))));
     std::vector<float> x(static_cast<std::size_t>(kRows * (cols + 2)));
     std::vector<float> y(static_cast<std::size_t>(kRows * cols));
     SymmetricGpuMemory in = world.allocate(x.size() * 4), out = world.allocate(y.size() * 4);
@@ -99,7 +99,7 @@ TEST(GpuPackets, RowsOfEveryNumberOfLinesArrive) {
     const int threads = 128 << random() % 3;
     SCOPED_TRACE("rows " + std::to_string(rows) + " columns " + std::to_string(cols) + " threads " +
                  std::to_string(threads));
-    GpuInstance instance(world, compile(copy(rows, cols, threads)));
+    GpuInstance instance(world, prove(lower(copy(rows, cols, threads))));
     in_lines += instance.source().find("Lines<bf16>") != std::string::npos;
     std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * cols)), y(x.size());
     SymmetricGpuMemory in = world.allocate(x.size() * 2), out = world.allocate(y.size() * 2);

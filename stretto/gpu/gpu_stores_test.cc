@@ -87,7 +87,7 @@ class GpuStores : public ::testing::Test {
 
   static Bits run(const Sample& s, const Bits& a, const Bits& b, const Bits& added = {}) {
     GpuWorld world({.size = 1});
-    GpuInstance instance(world, compile(product(s)));
+    GpuInstance instance(world, prove(lower(product(s))));
     SymmetricGpuMemory left = world.allocate(a.size() * 2), right = world.allocate(b.size() * 2);
     Bits c(static_cast<std::size_t>(kM * s.n));
     SymmetricGpuMemory out = world.allocate(c.size() * 2), copied = world.allocate(c.size() * 2);

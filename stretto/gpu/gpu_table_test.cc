@@ -77,7 +77,7 @@ class GpuTables : public ::testing::Test {
   }
   static std::string run(const Program& program, const Table& entries) {
     GpuWorld world({.size = 1});
-    GpuInstance instance(world, compile(program));
+    GpuInstance instance(world, prove(lower(program)));
     SymmetricGpuMemory table = world.allocate(entries.size() * 4);
     SymmetricGpuMemory in = world.allocate(kRows * kCols * 4);
     SymmetricGpuMemory out = world.allocate(kRows * kCols * 4);

@@ -24,7 +24,8 @@ class ProofCache {
   std::filesystem::path entry(const Program& program, const ProofOptions& options) const;
 
   struct Proving {
-    std::function<ProofResult(const Program&, const ProofOptions&)> prove = stretto::prove;
+    std::function<ProofResult(const Program&, const ProofOptions&)> prove =
+        [](const Program& p, const ProofOptions& o) { return stretto::prove(p, o); };
     // For another's proof, which takes minutes where a program is large. One that dies is noticed
     // at once, one that was stopped only so.
     std::chrono::milliseconds longest_wait = std::chrono::minutes(10);

@@ -47,7 +47,7 @@ class AttentionRun {
       : world_(world),
         shape_(shape),
         program_(attention(shape.desc, config)),
-        instance_(world, compile(program_, {.require_proof = false})) {}
+        instance_(world, prove(lower(program_))) {}
 
   void fill(std::uint64_t seed, int sets) {
     const AttentionDesc& d = shape_.desc;

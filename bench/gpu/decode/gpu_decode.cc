@@ -116,8 +116,6 @@ int run_compile(const Settings& s) {
 }
 
 // Of steps of one row.
-GpuModelOptions step_options(const Settings& s) { return {.require_proof = s.proof}; }
-
 int best_of(const float* logits, std::int64_t vocab) {
   return static_cast<int>(std::max_element(logits, logits + vocab) - logits);
 }
@@ -170,7 +168,7 @@ void time_early(const Settings& s, GpuModel& model, GpuForwardStep& step, int to
     const float* row = on.logits(0, 1);
     return std::vector<float>(row, row + model.shape().config->vocab_size);
   };
-  std::unique_ptr<ForwardStep> early = model.make_step(1, step_options(s));
+  std::unique_ptr<ForwardStep> early = model.make_step(1, GpuModelOptions{});
   for (int i = 0; i < 3; ++i) d.early_same = logits_of(*early) == logits_of(step);
   auto& on_gpu = static_cast<GpuForwardStep&>(*early);
   d.early_ms = time_replays(on_gpu);
@@ -193,7 +191,7 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   };
   Decode d;
   {
-    GpuModelOptions plain = step_options(s);
+    GpuModelOptions plain;
     plain.graphs = false;
     std::unique_ptr<ForwardStep> eager = model.make_step(1, plain);
     for (int i = 0; i < 8; ++i) d.eager_ms.push_back(one(*eager));
@@ -229,8 +227,7 @@ Json time_prompt(const Settings& s, GpuModel& model) {
   Json out;
   std::vector<float> logits[2];
   for (bool choose : {true, false}) {
-    std::unique_ptr<ForwardStep> step =
-        model.make_step(bound, {.require_proof = s.proof, .choose = choose});
+    std::unique_ptr<ForwardStep> step = model.make_step(bound, {.choose = choose});
     std::vector<double> ms;
     for (int i = 0; i < kRounds; ++i) {
       Clock::time_point begin = Clock::now();
@@ -301,7 +298,7 @@ Json time_tries(const Settings& s, GpuModel& model) {
   Json out = Json::array();
   for (const std::string& text : s.tries) {
     for (const std::string& slots : {std::string("0:0:0"), text}) {
-      GpuModelOptions options = step_options(s);
+      GpuModelOptions options;
       options.slots = parse_slots(slots);
       std::vector<double> ms = time_replays(*captured_step(s, model, options));
       say("  slots {}: {:.3f} ms", slots, median(ms));
@@ -316,7 +313,7 @@ Json time_tries(const Settings& s, GpuModel& model) {
 // `replay_ms`, where it is not null: of a token, every sample.
 Json time_launches(const Settings& s, GpuModel& model, bool exchanges,
                    std::vector<double>* replay_ms) {
-  GpuModelOptions options = step_options(s);
+  GpuModelOptions options;
   options.exchanges = exchanges;
   auto step = captured_step(s, model, options);
   if (replay_ms != nullptr) *replay_ms = time_replays(*step);
@@ -336,7 +333,7 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
     if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());
   }
   say("  compiled after {:.1f} s", seconds_since(begin));
-  GpuModelOptions options = step_options(s);
+  GpuModelOptions options;
   options.early_starts = !s.early;
   Clock::time_point loading = Clock::now();
   GpuModel model(world, shape, checkpoint, options);
@@ -453,7 +450,6 @@ void add_options(CLI::App* command, Settings& s) {
   command->add_option("--max-tokens", s.max_tokens, "capacity of the cache")
       ->check(CLI::Range(64, 1 << 20));
   command->add_option("--layers", s.layers, "only so many layers; 0: all");
-  command->add_flag("--proof", s.proof, "prove every program first");
 }
 
 int main_of(int argc, char** argv) {
@@ -462,6 +458,7 @@ int main_of(int argc, char** argv) {
   Settings s;
   CLI::App* compile = app.add_subcommand("compile", "compile every kernel of decode");
   add_options(compile, s);
+  compile->add_flag("--proof", s.proof, "prove every program, too");
   compile->add_option("--dp", s.data_groups, "data groups")->check(CLI::Range(1, 8));
   compile->add_flag("--prefill", s.prefill, "kernels of longer steps, too");
   CLI::App* run = app.add_subcommand("run", "measure decode");

@@ -61,7 +61,7 @@ using Set = std::map<std::string, SymmetricGpuMemory>;
 class Bound {
  public:
   Bound(GpuWorld& world, const Program& program, const std::vector<Set>& sets, bool records) {
-    CompiledForGpu made = compile_for_gpu(program, {.require_proof = false}, {.record = records});
+    ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true}, {.record = records});
     instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
     for (const Set& set : sets) {
       GpuLaunchArgs& args = args_.emplace_back();
@@ -113,8 +113,7 @@ class Comparison {
     for (ExchangeCandidate& c : candidates) {
       std::unique_ptr<Bound> made = checked(c);
       if (!made) continue;
-      c.time.ms =
-          median(timed(*made, calls_per_graph(), kCandidateSamples).ours_ms);
+      c.time.ms = median(timed(*made, calls_per_graph(), kCandidateSamples).ours_ms);
       if (best && c.time.ms >= best_ms_) continue;
       best = std::move(made);
       best_ms_ = c.time.ms;

@@ -25,7 +25,7 @@ using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
 class Loaded {
  public:
   Loaded(GpuWorld& world, const Program& program, const Tensors& tensors, bool records = false) {
-    CompiledForGpu made = compile_for_gpu(program, {.require_proof = false}, {.record = records});
+    ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true}, {.record = records});
     instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
     args_.extents = extent_bounds(program);
     for (const Tensor& t : program.tensors) {
@@ -66,8 +66,7 @@ template <typename Launched>
 Contest contest(const GpuWorld& world, const Launched& made, const Launched* fastest) {
   RanksCall before;
   if (fastest) before = [&](int) { fastest->launch(); };
-  Contest out = time_against(
-      world, [&](int) { made.launch(); }, before, {.samples = 9});
+  Contest out = time_against(world, [&](int) { made.launch(); }, before, {.samples = 9});
   made.wait();
   return out;
 }

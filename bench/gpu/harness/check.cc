@@ -202,7 +202,6 @@ class Checker {
   GpuRunOptions run_{.launches = options_.launches,
                      .back_to_back = options_.back_to_back,
                      .seed = options_.seed,
-                     .require_proof = options_.proof,
                      .graphs = options_.graphs,
                      .streams = options_.streams,
                      .early = options_.early,

@@ -30,7 +30,6 @@ struct CheckOptions {
   int back_to_back = 1;  // launches between comparisons
   int rounds = 1;        // of all cases, in the same worlds until one fails
   int world_size = 1;
-  bool proof = false;   // each program is proved first
   bool graphs = false;  // gpu_case.h: GpuRunOptions
   bool streams = false;
   bool stalls = false;  // and stall_gpu_cases, where there are several ranks

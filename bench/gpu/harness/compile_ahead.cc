@@ -13,13 +13,14 @@
 namespace stretto::bench {
 namespace {
 
-CompiledKernel compile_one(const LabelledProgram& labelled, bool prove) {
+CompiledKernel compile_one(const LabelledProgram& labelled, bool proof) {
   CompiledKernel out{.label = labelled.label};
   try {
-    CompiledProgram compiled = compile(labelled.program, {.require_proof = prove});
-    GeneratedKernel kernel = generate_kernel(*compiled.schedule, labelled.options);
+    Lowered lowered = lower(labelled.program);
+    if (proof) prove(lowered);
+    GeneratedKernel kernel = generate_kernel(lowered.program(), labelled.options);
     // As GpuInstance does, so that it finds the result.
-    cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, compiled.schedule->name + ".cu");
+    cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, lowered.program().name + ".cu");
     out.seconds = image.compile_seconds;
     out.reports = cuda::kernel_reports(image.log);
   } catch (const Error& e) {
@@ -51,12 +52,12 @@ std::string CompiledKernel::to_string() const {
 }
 
 std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
-                                          bool prove) {
+                                          bool proof) {
   std::vector<CompiledKernel> out(programs.size());
   std::atomic<std::size_t> next{0};
   auto work = [&] {
     for (std::size_t i = next++; i < programs.size(); i = next++) {
-      out[i] = compile_one(programs[i], prove);
+      out[i] = compile_one(programs[i], proof);
     }
   };
   std::vector<std::jthread> threads;

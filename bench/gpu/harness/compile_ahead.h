@@ -30,9 +30,9 @@ struct CompiledKernel {
   std::string to_string() const;  // one line
 };
 
-// In the order of `programs`. Nothing is thrown for one that does not compile or, with `prove`, is
+// In the order of `programs`. Nothing is thrown for one that does not compile or, with `proof`, is
 // not proved.
 std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
-                                          bool prove = false);
+                                          bool proof = false);
 
 }  // namespace stretto::bench

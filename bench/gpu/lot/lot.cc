@@ -87,8 +87,10 @@ class Measurement {
 
  private:
   RanksCall load() {
-    fused_ =
-        std::make_unique<GpuInstance>(world_, compile(choice_.program, {.require_proof = false}));
+    Lowered lowered = lower(choice_.program);
+    fused_ = std::make_unique<GpuInstance>(
+        world_,
+        prove(lowered, for_launches_of(lowered, unfused_->arguments(choice_.program, 0).extents)));
     std::vector<GpuLaunchArgs> args;
     for (int i = 0; i < result_.num_sets; ++i) {
       args.push_back(unfused_->arguments(choice_.program, i));

@@ -115,8 +115,9 @@ class Comparison {
       if (!made.error.empty()) continue;
       try {
         c.program = std::move(made.program);
-        CompiledProgram compiled = compile(c.program, {.require_proof = false});
-        GpuCode code = build_gpu_code(compiled, {.constants = constants_of(shape_)});
+        Lowered lowered = lower(c.program);
+        Proved compiled = prove(lowered, for_launches_of(lowered, {shape_.rank.m}));
+        GpuCode code = build_gpu_code(compiled.lowered(), {.constants = constants_of(shape_)});
         c.instance = std::make_unique<GpuInstance>(world_, compiled, std::move(code));
         call_of(c)(0);
         c.instance->wait();

@@ -140,7 +140,9 @@ void OverlapSequence::load_own_collective() {
   Program program = collective_program(
       shape_.kind,
       {.dtype = kDType, .m = message.rows, .n = message.cols, .world_size = world_.size()});
-  own_ = std::make_unique<GpuInstance>(world_, compile(program, {.require_proof = false}));
+  Lowered lowered = lower(program);
+  own_ = std::make_unique<GpuInstance>(world_,
+                                       prove(lowered, for_launches_of(lowered, {message.rows})));
   for (const Set& s : sets_) {
     GpuLaunchArgs& args = own_args_.emplace_back();
     args.tensors.resize(program.tensors.size());

@@ -32,7 +32,7 @@ class OverlapSequence {
   void product_beside_traffic(int set) const;
 
   // Our collective instead of NCCL's from now on available: all_gather, reduce_scatter or
-  // all_reduce in its default config, without copy engines. Errors of compile() and GpuInstance.
+  // all_reduce in its default config, without copy engines. Errors of prove() and GpuInstance.
   void load_own_collective();
   void run_with_own(int set) const;
   GpuInstance* own_collective() const { return own_.get(); }  // null before load_own_collective

@@ -150,7 +150,9 @@ class Sweep {
   // "" or why it does not run, or gives something else.
   std::string load(const OverlapCandidate& made) {
     try {
-      CompiledProgram compiled = compile(made.program, {.require_proof = false});
+      Lowered lowered = lower(made.program);
+      Proved compiled =
+          prove(lowered, for_launches_of(lowered, unfused_.arguments(made.program, 0).extents));
       auto instance = std::make_unique<GpuInstance>(world_, compiled);
       std::vector<GpuLaunchArgs> args;
       for (int i = 0; i < kNumSets; ++i) args.push_back(unfused_.arguments(made.program, i));
@@ -244,19 +246,18 @@ std::string SweepResult::to_string() const {
 }
 
 Json SweepResult::to_json() const {
-  Json out = {
-      {"op", bench::name(shape.kind)},
-      {"ranks", shape.world_size},
-      {"m", shape.rank.m},
-      {"n", shape.rank.n},
-      {"k", shape.rank.k},
-      {"mode", graph ? "graph" : "eager"},
-      {"config", config},
-      {"winner", name(winner)},
-      {"fused_ms", fused_ms},
-      {"nccl_ms", nccl_ms},
-      {"own_ms", own_ms},
-      {"dropped", dropped}};
+  Json out = {{"op", bench::name(shape.kind)},
+              {"ranks", shape.world_size},
+              {"m", shape.rank.m},
+              {"n", shape.rank.n},
+              {"k", shape.rank.k},
+              {"mode", graph ? "graph" : "eager"},
+              {"config", config},
+              {"winner", name(winner)},
+              {"fused_ms", fused_ms},
+              {"nccl_ms", nccl_ms},
+              {"own_ms", own_ms},
+              {"dropped", dropped}};
   if (!error.empty()) out["error"] = error;
   return out;
 }

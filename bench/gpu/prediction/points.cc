@@ -155,8 +155,8 @@ namespace {
 
 void predict_one(Point& p, const predict::Machine& machine) {
   try {
-    CompiledProgram compiled = compile(point_program(p), {.require_proof = false});
-    predict::Prediction got = predict::predict(*compiled.schedule, machine);
+    Lowered compiled = lower(point_program(p));
+    predict::Prediction got = predict::predict(compiled.program(), machine);
     p.predicted_ms = got.time_ms;
     p.bound_by = got.bound_by;
   } catch (const UserError& e) {

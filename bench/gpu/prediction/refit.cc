@@ -37,15 +37,15 @@ Refit refit(const predict::Machine& start, std::vector<Point> points, const Refi
     (fitted[i] ? result.fitted : result.held_out).push_back(std::move(points[i]));
   }
   if (!options.parameters.empty()) {
-    std::vector<CompiledProgram> compiled;
+    std::vector<Lowered> compiled;
     std::vector<predict::MeasuredProgram> measured;
     for (const Point& p : result.fitted) {
       try {
-        compiled.push_back(compile(point_program(p), {.require_proof = false}));
+        compiled.push_back(lower(point_program(p)));
       } catch (const UserError&) {  // not offered any more
         continue;
       }
-      measured.push_back({.program = compiled.back().schedule.get(),
+      measured.push_back({.program = compiled.back().shared().get(),
                           .options = {},
                           .milliseconds = p.measured_ms});
     }

@@ -51,7 +51,7 @@ std::vector<Candidate> make_candidates(GpuWorld& world, const GemmShape& largest
     c.time.config = config;
     try {
       c.program = gemm(gemm_desc(largest, options.dtype), config);
-      CompiledProgram compiled = compile(c.program, {.require_proof = false});
+      Proved compiled = prove(lower(c.program));
       c.instance = std::make_unique<GpuInstance>(world, compiled);
     } catch (const Error& e) {
       c.time.error = e.what();
@@ -139,9 +139,8 @@ class Comparison {
     GpuCall theirs = [&](int set) {
       library_.run(world_.stream(0), buffers_.theirs()[static_cast<std::size_t>(set)]);
     };
-    GpuTimeOptions timing{.num_sets = buffers_.num_sets(),
-                          .samples = options_.samples,
-                          .profile = options_.profile};
+    GpuTimeOptions timing{
+        .num_sets = buffers_.num_sets(), .samples = options_.samples, .profile = options_.profile};
     auto pair = [&] {
       auto ms = time_gpu(world_.device(0), world_.stream(0), {call_of(c), theirs}, timing);
       return PairedSamples{std::move(ms[0]), std::move(ms[1])};

@@ -149,8 +149,9 @@ class Fp8Comparison {
       Candidate& c = candidates_.emplace_back();
       try {
         c.program = gemm(fp8_desc(shape), config);
-        c.instance =
-            std::make_unique<GpuInstance>(world, compile(c.program, {.require_proof = false}));
+        Lowered lowered = lower(c.program);
+        c.instance = std::make_unique<GpuInstance>(
+            world, prove(lowered, for_launches_of(lowered, {shape.shape.m})));
       } catch (const Error& e) {
         result_.configs.back().error = e.what();
       }

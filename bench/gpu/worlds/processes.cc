@@ -144,7 +144,7 @@ bool RankOfProcesses::work() {
 // The last rank ends with a launch under way; the others' kernels wait for it.
 bool RankOfProcesses::death() {
   OpCase c = cases(options_).front().make(options_.seed).front();
-  CompiledProgram compiled = compile(c.program, {.require_proof = false});
+  Proved compiled = prove(lower(c.program));
   GpuInstance instance(gpus_, compiled);
   GpuCaseMemory memory(gpus_, c);
   int victim = options_.ranks - 1;

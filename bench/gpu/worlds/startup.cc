@@ -204,7 +204,7 @@ std::vector<std::int64_t> extents_of(const Program& program, std::int64_t m) {
 // A start; its parts go to `r`.
 std::unique_ptr<GpuInstance> start(GpuWorld& world, const Program& program, StartupResult& r) {
   Stopwatch watch;
-  CompiledForGpu made = compile_for_gpu(program);
+  ProvedForGpu made = prove_for_gpu(lower(program));
   if (!made.code.image.from_cache) {
     ++r.compiled;
     r.nvrtc_s = made.code.image.compile_seconds;
@@ -258,8 +258,8 @@ std::string StartupResult::to_string() const {
   return fmt::format(
       "{:20} cold {:.2f} s (NVRTC {:.2f}) | warm {:.1f} ms, at most {:.1f} (passes, proof and code "
       "{:.1f}, loading {:.1f}) | {} new m: {:.3f} ms, at most {:.3f} | {} compiled",
-      op, cold_s, nvrtc_s, median_of_some(warm_ms), most(warm_ms), median_of_some(code_ms), median_of_some(load_ms),
-      new_m_ms.size(), median_of_some(new_m_ms), most(new_m_ms), compiled);
+      op, cold_s, nvrtc_s, median_of_some(warm_ms), most(warm_ms), median_of_some(code_ms),
+      median_of_some(load_ms), new_m_ms.size(), median_of_some(new_m_ms), most(new_m_ms), compiled);
 }
 
 Json StartupResult::to_json() const {

@@ -61,14 +61,15 @@ WatchdogResult measure(GpuWorld& world, RandomFill& random, const Case& c, int s
       args.tensors[t] = memory.back().addresses();
     }
   }
-  CompiledProgram compiled = compile(c.program, {.require_proof = false});
+  Lowered lowered = lower(c.program);
+  Proved compiled = prove(lowered, for_launches_of(lowered, {c.m}));
   std::vector<std::unique_ptr<GpuInstance>> instances;
   std::vector<RanksCall> calls;
   for (bool watchdog : {true, false}) {
     GpuInstance* instance =
         instances
             .emplace_back(std::make_unique<GpuInstance>(
-                world, compiled, build_gpu_code(compiled, {.watchdog = watchdog})))
+                world, compiled, build_gpu_code(compiled.lowered(), {.watchdog = watchdog})))
             .get();
     calls.push_back([=, &sets](int set) { instance->launch(sets[static_cast<std::size_t>(set)]); });
   }
@@ -86,8 +87,7 @@ WatchdogResult measure(GpuWorld& world, RandomFill& random, const Case& c, int s
 std::string WatchdogResult::to_string() const {
   MedianInterval r = ratio();
   return fmt::format("with {:.4f} without {:.4f} ms | with/without {:.4f} [{:.4f}, {:.4f}] | {}",
-                     median(with_ms), median(without_ms), r.median,
-                     r.low, r.high, label);
+                     median(with_ms), median(without_ms), r.median, r.low, r.high, label);
 }
 
 Json WatchdogResult::to_json() const {

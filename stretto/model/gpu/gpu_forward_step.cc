@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <optional>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/threads.h"
@@ -14,20 +15,19 @@ namespace stretto {
 namespace {
 
 struct Built {
-  CompiledProgram program;
+  std::optional<Proved> program;
   GpuCode code;
   std::exception_ptr error;
 };
 
 // Passes, proof and compilation of all programs on all processors.
 std::vector<Built> build_all(std::vector<Program>& programs,
-                             const std::vector<std::set<std::string>>& constants,
-                             bool require_proof) {
+                             const std::vector<std::set<std::string>>& constants) {
   std::vector<Built> out(programs.size());
   side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
     try {
-      out[i].program = compile(std::move(programs[i]), {.require_proof = require_proof});
-      out[i].code = build_gpu_code(out[i].program, {.constants = constants[i]});
+      out[i].program = prove(lower(std::move(programs[i])));
+      out[i].code = build_gpu_code(out[i].program->lowered(), {.constants = constants[i]});
     } catch (...) {
       out[i].error = std::current_exception();
     }
@@ -51,7 +51,7 @@ GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
       // A group's step may be without rows, which a graph could not say.
       graphs_wanted_(options.graphs && bound == 1 && shape.data_groups == 1),
       early_starts_(options.early_starts) {
-  build_instances(options.require_proof);
+  build_instances();
   allocate();
   for (const PlanLaunch& l : plan_.launches) {
     args_.push_back(bind(l));
@@ -104,14 +104,14 @@ GpuForwardStep::~GpuForwardStep() {
   }
 }
 
-void GpuForwardStep::build_instances(bool require_proof) {
+void GpuForwardStep::build_instances() {
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
   std::vector<std::set<std::string>> constants = constant_inputs(shape_, plan_);
-  for (Built& b : build_all(plan_.programs, constants, require_proof)) {
-    bool of_group = shape_.data_groups > 1 && b.program.schedule->world_size == shape_.world_size;
+  for (Built& b : build_all(plan_.programs, constants)) {
+    bool of_group = shape_.data_groups > 1 && b.program->program().world_size == shape_.world_size;
     GpuWorld& world = of_group ? group_ : world_;
-    instances_.push_back(std::make_unique<GpuInstance>(world, b.program, std::move(b.code)));
+    instances_.push_back(std::make_unique<GpuInstance>(world, *b.program, std::move(b.code)));
     of_group_.push_back(of_group);
   }
 }

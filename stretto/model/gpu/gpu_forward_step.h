@@ -48,7 +48,7 @@ class GpuForwardStep : public ForwardStep {
   std::vector<StageTime> time_stages(int rounds);
 
  private:
-  void build_instances(bool require_proof);
+  void build_instances();
   // The same number of a rank, and the addresses of ranks, in the world that a program runs in.
   int rank_for(std::size_t program, int rank) const;
   std::vector<CUdeviceptr> addresses_for(std::size_t program,

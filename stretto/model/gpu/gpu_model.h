@@ -27,7 +27,6 @@ struct GpuDataGroup {
 struct GpuModelOptions {
   // Steps of one token are captured once and replayed.
   bool graphs = true;
-  bool require_proof = true;
   // Launches of a captured step overlap at their edges (GpuLaunchArgs::starts_early).
   bool early_starts = true;
   // Products of long prompts take the configs that are predicted to be the fastest on this machine.

@@ -17,9 +17,9 @@ class CpuForwardStep : public ForwardStep {
       : worlds_(worlds), shape_(shape), plan_(plan_step(shape, bound)) {
     for (Program& program : plan_.programs) {
       bool of_group = program.world_size == shape_.world_size;
-      CompiledProgram compiled = compile(std::move(program));
-      instances_.push_back(std::make_unique<Instance>(of_group ? worlds_.group : worlds_.all,
-                                                      compiled.schedule, compiled.quotas));
+      Proved compiled = prove(lower(std::move(program)));
+      instances_.push_back(
+          std::make_unique<Instance>(of_group ? worlds_.group : worlds_.all, compiled));
       of_group_.push_back(of_group);
     }
     for (const auto& [name, data] : model_buffers) buffers_[name] = {.data = data};

@@ -131,8 +131,8 @@ TEST(AgGemmQueues, EverySignalComesAfterItsRows) {
                          .num_gather_workers = queues,
                          .comm_rows = 2,
                          .channels_per_rank = 2}};
-      CompiledProgram compiled = compile(ag_gemm(job.desc, job.config));
-      GeneratedKernel kernel = generate_kernel(*compiled.schedule);
+      Lowered compiled = lower(ag_gemm(job.desc, job.config));
+      GeneratedKernel kernel = generate_kernel(compiled.program());
       ASSERT_TRUE(kernel.launch.engines.on_sms.empty()) << kernel.launch.engines.on_sms[0].why;
       EXPECT_EQ(kernel.launch.engines.num_queues, queues);
       EXPECT_EQ(kernel.launch.grid, 1) << "the queues take no SM";
@@ -140,7 +140,7 @@ TEST(AgGemmQueues, EverySignalComesAfterItsRows) {
         job.m = m;
         for (int rank = 0; rank < world; ++rank) {
           SCOPED_TRACE(fmt::format("P={} queues={} m={} seed={}", world, queues, m, seed));
-          Player(job, *compiled.schedule, kernel.launch, rank).play(random);
+          Player(job, compiled.program(), kernel.launch, rank).play(random);
         }
       }
     }
@@ -157,14 +157,13 @@ TEST(AgGemmQueues, TheDefaultLeavesEverySmToTheProduct) {
                  .a_dtype = DType::kBF16,
                  .b_dtype = DType::kBF16,
                  .c_dtype = DType::kBF16};
-    CompiledProgram compiled = compile(ag_gemm(d, default_config(d, Target::kCuda, Gather::kPull)),
-                                       {.require_proof = false});
-    GeneratedKernel kernel = generate_kernel(*compiled.schedule);
+    Lowered compiled = lower(ag_gemm(d, default_config(d, Target::kCuda, Gather::kPull)));
+    GeneratedKernel kernel = generate_kernel(compiled.program());
     ASSERT_TRUE(kernel.launch.engines.on_sms.empty());
     EXPECT_EQ(kernel.launch.grid, kGpuSms);
     std::size_t steps = 0;
     for (const std::vector<EngineStep>& queue : engine_steps(
-             *compiled.schedule, kernel.launch.signal_offsets, kernel.launch.engines, 0, {d.m})) {
+             compiled.program(), kernel.launch.signal_offsets, kernel.launch.engines, 0, {d.m})) {
       steps += queue.size();
     }
     EXPECT_EQ(steps, static_cast<std::size_t>(world - 1) * (1 + 4 * 2 + 1));  // the gate's bell
@@ -194,8 +193,8 @@ TEST(AgGemmQueues, DefaultsOfManyColumnsDoNotSpill) {
     d.gathered = row.gathered;
     AgGemmConfig config = default_config(d, Target::kCuda, Gather::kSend);
     EXPECT_EQ(config.num_consumers, 2);
-    CompiledProgram compiled = compile(ag_gemm(d, config), {.require_proof = false});
-    GeneratedKernel kernel = generate_kernel(*compiled.schedule);
+    Lowered compiled = lower(ag_gemm(d, config));
+    GeneratedKernel kernel = generate_kernel(compiled.program());
     cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "ag_gemm.cu");
     for (const cuda::KernelReport& r : cuda::kernel_reports(image.log)) {
       EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0)

@@ -30,7 +30,7 @@ double move_bytes(std::int64_t rows) { return static_cast<double>(rows * kMoveCo
 void compile_all(const std::vector<Program>& programs) {
   side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
     try {
-      build_gpu_code(compile(programs[i], {.require_proof = false}));
+      build_gpu_code(lower(programs[i]));
     } catch (const Error&) {  // told where it is needed
     }
   });
@@ -228,11 +228,11 @@ std::vector<TrainingRun> training_runs(int world_size) {
 
 GpuCalibration fit_runs(const predict::Machine& start, const std::vector<TrainingRun>& runs,
                         int rounds) {
-  std::vector<CompiledProgram> compiled;
+  std::vector<Lowered> compiled;
   std::vector<predict::MeasuredProgram> measured;
   for (const TrainingRun& run : runs) {
-    compiled.push_back(compile(run.program, {.require_proof = false}));
-    measured.push_back({.program = compiled.back().schedule.get(),
+    compiled.push_back(lower(run.program));
+    measured.push_back({.program = compiled.back().shared().get(),
                         .options = {},
                         .milliseconds = run.measured_ms});
   }

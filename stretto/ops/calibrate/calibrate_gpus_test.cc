@@ -14,8 +14,8 @@ namespace stretto {
 namespace {
 
 double predicted_ms(const Program& program, const predict::Machine& machine) {
-  CompiledProgram compiled = compile(program, {.require_proof = false});
-  return predict::predict(*compiled.schedule, machine).time_ms;
+  Lowered compiled = lower(program);
+  return predict::predict(compiled.program(), machine).time_ms;
 }
 
 // What the machine file says was measured with so many SMs.
@@ -49,9 +49,9 @@ TEST(MicroPrograms, TakeWhatTheirOneResourceTakes) {
 
 TEST(MicroPrograms, AreProved) {
   for (int ranks : {1, 2, 3}) {
-    EXPECT_NO_THROW(compile(smallest(ranks))) << ranks;
-    EXPECT_NO_THROW(compile(ping_pong(ranks, 8))) << ranks;
-    EXPECT_NO_THROW(compile(move_rows(ranks, Route::kLocal, 256, 3))) << ranks;
+    EXPECT_NO_THROW(prove(lower(smallest(ranks)))) << ranks;
+    EXPECT_NO_THROW(prove(lower(ping_pong(ranks, 8)))) << ranks;
+    EXPECT_NO_THROW(prove(lower(move_rows(ranks, Route::kLocal, 256, 3)))) << ranks;
   }
 }
 

@@ -29,7 +29,7 @@ struct Death : std::runtime_error {
 // One operator made ready on every rank of a world, which outlives faults.
 struct Ready {
   explicit Ready(const OpCase& op_case, std::chrono::milliseconds timeout)
-      : c(op_case), compiled(compile(c.program)), world({.size = kWorld, .timeout = timeout}) {
+      : c(op_case), compiled(prove(lower(c.program))), world({.size = kWorld, .timeout = timeout}) {
     first.resize(kWorld);
     memory.resize(kWorld);
     instances.resize(kWorld);
@@ -37,7 +37,7 @@ struct Ready {
       auto r = static_cast<std::size_t>(rank.index());
       first[r] = tensors_at_first(c, rank.index());
       memory[r] = std::make_unique<CaseMemory>(rank, c);
-      instances[r] = std::make_unique<Instance>(rank, compiled.schedule, compiled.quotas);
+      instances[r] = std::make_unique<Instance>(rank, compiled);
     });
   }
 
@@ -78,7 +78,7 @@ struct Ready {
   }
 
   OpCase c;
-  CompiledProgram compiled;
+  Proved compiled;
   World world;
   std::vector<TensorsAtFirst> first;
   std::vector<std::unique_ptr<CaseMemory>> memory;
@@ -179,7 +179,7 @@ TEST_P(Faults, ARankThatDoesNotComeIsNoticedWhereRanksMeet) {
   for (OpShape shape : op.shapes(kWorld)) {
     shape.target = Target::kCuda;
     OpCase c = op.make_case(shape, 0);
-    bool meet = ranks_meet(*compile(c.program).schedule);
+    bool meet = ranks_meet(prove(lower(c.program)).program());
     if (!tried.insert(meet).second) continue;
     std::unique_ptr<Ready> ready = ready_within(c, std::chrono::milliseconds(300));
     int faults = 0;

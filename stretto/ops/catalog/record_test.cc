@@ -19,7 +19,7 @@ TEST_P(RecordingKernels, CompileWithoutSpills) {
   shape.dtype = DType::kBF16;
   shape.world_size = 2;
   shape.target = Target::kCuda;
-  CompiledProgram compiled = compile(op->program(shape), {.require_proof = false});
+  Lowered compiled = lower(op->program(shape));
   GpuCode code = build_gpu_code(compiled, {.record = true});
   EXPECT_FALSE(code.kernel.launch.event_lanes.empty());
   for (const cuda::KernelReport& report : cuda::kernel_reports(code.image.log)) {

@@ -21,8 +21,8 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double must_predict(const Candidate& candidate, const predict::Machine& machine, bool eager) {
-  CompiledProgram compiled = compile(candidate.program(), {.require_proof = false});
-  predict::Plan plan = predict::build_plan(*compiled.schedule, machine,
+  Lowered compiled = lower(candidate.program());
+  predict::Plan plan = predict::build_plan(compiled.program(), machine,
                                            {.eager = eager, .tables = candidate.tables});
   return predict::run_plan(plan).seconds * 1e3;
 }
@@ -87,7 +87,7 @@ Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& ca
   for (const RankedCandidate& r : ranked) {
     if (r.is_sequence()) return choice_of(r, candidates, 0);
     const Candidate& candidate = candidates.fused[static_cast<std::size_t>(r.index)];
-    if (has_gpu_lowering(compile(candidate.program(), {.require_proof = false}))) {
+    if (has_gpu_lowering(lower(candidate.program()))) {
       return choice_of(r, candidates, 0);
     }
   }

@@ -30,8 +30,8 @@ OpShape shape(int ranks, std::int64_t m = 512) {
 }
 
 double predicted_ms(const Program& program, const predict::Machine& machine) {
-  CompiledProgram compiled = compile(program, {.require_proof = false});
-  return predict::predict(*compiled.schedule, machine).time_ms;
+  Lowered compiled = lower(program);
+  return predict::predict(compiled.program(), machine).time_ms;
 }
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
@@ -107,8 +107,8 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
       OpShape s{
           .world_size = size.ranks, .m = size.m, .n = size.n, .k = size.k, .dtype = DType::kBF16};
       for (const Candidate& c : candidates(op, s).fused) {
-        CompiledProgram compiled = compile(c.program(), {.require_proof = false});
-        EXPECT_NO_THROW(generate_kernel(*compiled.schedule))
+        Lowered compiled = lower(c.program());
+        EXPECT_NO_THROW(generate_kernel(compiled.program()))
             << op << " m=" << s.m << " n=" << s.n << " P=" << s.world_size << " " << c.config;
       }
     }
@@ -230,7 +230,7 @@ TEST_F(ChooseTest, LayersOfExpertsHaveASequenceOfAsMuchWork) {
     ASSERT_EQ(programs.size(), steps.size());
     std::vector<std::int64_t> rows;  // of each step's result
     for (const Program& program : programs) {
-      EXPECT_TRUE(has_gpu_lowering(compile(program, {.require_proof = false}))) << program.name;
+      EXPECT_TRUE(has_gpu_lowering(lower(program))) << program.name;
       int result = std::max(program.find_tensor("c"), program.find_tensor("out"));
       rows.push_back(bound_shape(program, result).front());
     }

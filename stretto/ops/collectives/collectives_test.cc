@@ -118,7 +118,6 @@ TEST(Collectives, RowsThatArePushedHaveAThreadForEveryRun) {
 
 TEST(Collectives, ProgramsOfWholeRowsAreProved) {
   constexpr std::int64_t kRows = 1536;
-  CompileOptions proved{.require_proof = true};
   for (int world : {2, 4}) {
     CollectiveDesc d{.dtype = DType::kBF16, .m = kRows, .n = 7168, .world_size = world};
     for (int hops : {1, 2}) {
@@ -128,12 +127,12 @@ TEST(Collectives, ProgramsOfWholeRowsAreProved) {
       }
       for (const CollectiveConfig& c : configs) {
         Program program = hops == 1 ? reduce_scatter(d, c) : all_reduce(d, c);
-        EXPECT_NO_THROW(compile(program, proved)) << to_string(d) << " " << to_string(c);
+        EXPECT_NO_THROW(prove(lower(program))) << to_string(d) << " " << to_string(c);
       }
     }
     for (CollectiveConfig c : gpu_row_candidates(d, kRows, 1)) {
       c.all_reduce = AllReduceKind::kOneShot;
-      EXPECT_NO_THROW(compile(all_reduce(d, c), proved)) << to_string(d) << " " << to_string(c);
+      EXPECT_NO_THROW(prove(lower(all_reduce(d, c)))) << to_string(d) << " " << to_string(c);
     }
   }
 }
@@ -152,12 +151,12 @@ TEST(Collectives, ReferenceOfAllReduceIsTheSum) {
 std::vector<std::vector<std::byte>> bits_of(AllReduceKind kind, const OpShape& shape,
                                             std::uint64_t seed) {
   OpCase c = all_reduce_info(kind).make_case(shape, seed);
-  CompiledProgram compiled = compile(c.program);
+  Proved compiled = prove(lower(c.program));
   World world({.size = shape.world_size});
   std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(shape.world_size));
   world.run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    Instance instance(rank, compiled.schedule, compiled.quotas);
+    Instance instance(rank, compiled);
     instance.launch(memory.args());
     auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
     bits[static_cast<std::size_t>(rank.index())] = memory.bytes_of(out);
@@ -211,7 +210,7 @@ TEST(Collectives, AveragesOfLargeNumbers) {
       }
     }
     c.tolerance = 5e-3;  // the ring rounds at each of its hops
-    EXPECT_EQ(run_case(c, {.launches = 2, .require_proof = true}), "") << what << " of " << world;
+    EXPECT_EQ(run_case(c, {.launches = 2}), "") << what << " of " << world;
   };
   for (int world : {1, 2, 3, 9}) {
     CollectiveDesc d{.dtype = DType::kF16, .m = 13, .n = 21, .world_size = world, .average = true};
@@ -239,11 +238,11 @@ TEST(Collectives, EveryWayMovesTheSame) {
         OpCase c = all_gather_info().make_case(
             {.world_size = world, .m = m, .n = 21, .dtype = d.dtype}, seed);
         c.program = all_gather(d, way);
-        EXPECT_EQ(run_case(c, {.launches = 3, .require_proof = true}), "") << to_string(way);
+        EXPECT_EQ(run_case(c, {.launches = 3}), "") << to_string(way);
         c = all_to_all_info().make_case({.world_size = world, .m = m, .n = 21, .dtype = d.dtype},
                                         seed);
         c.program = all_to_all(d, way);
-        EXPECT_EQ(run_case(c, {.launches = 3, .require_proof = true}), "") << to_string(way);
+        EXPECT_EQ(run_case(c, {.launches = 3}), "") << to_string(way);
       }
     }
   }
@@ -262,8 +261,7 @@ TEST(Collectives, Doubles) {
     for (std::int64_t m : {4, 13, 51, 75}) {
       OpCase c = info.make_case({.world_size = 3, .m = m, .n = 21, .dtype = DType::kF64}, seed);
       EXPECT_LT(c.tolerance, 1e-14);
-      EXPECT_EQ(run_case(c, {.launches = 2, .require_proof = true}), "")
-          << c.config << " seed " << seed;
+      EXPECT_EQ(run_case(c, {.launches = 2}), "") << c.config << " seed " << seed;
     }
   }
 }

@@ -84,13 +84,13 @@ void gemm_program(benchmark::State& state, DType dtype, const GemmTile& tile) {
   GemmConfig config = default_config(desc);
   if (tile.bm != 0) config.tile = tile;
   OpCase c = random_case(gemm(desc, config), 0);
-  CompiledProgram compiled = compile(c.program);
+  Proved compiled = prove(lower(c.program));
   BareCalls bare(dtype);
   std::vector<double> of_kernel, of_openblas;
   World world({.size = 1});
   world.run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    Instance instance(rank, compiled.schedule, compiled.quotas);
+    Instance instance(rank, compiled);
     instance.launch(memory.args());
     for (auto _ : state) {
       double program = seconds([&] { instance.launch(memory.args()); });

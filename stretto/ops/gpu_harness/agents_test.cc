@@ -35,11 +35,11 @@ OpCase case_of(const Program& program, std::uint64_t seed) {
       for (double& x : rank[t]) x = std::uniform_int_distribution(-3, 3)(random);
     }
   }
-  CompiledProgram compiled = compile(program, {.require_proof = true});
+  Proved compiled = prove(lower(program));
   auto world = std::make_shared<World>(WorldOptions{.size = program.world_size});
   world->run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    Instance instance(rank, compiled.schedule, compiled.quotas);
+    Instance instance(rank, compiled);
     instance.launch(memory.args());
     rank.barrier();
     for (std::size_t t = 0; t < program.tensors.size(); ++t) {

@@ -89,7 +89,7 @@ class Launches {
       : world_(world),
         right_(right),
         recover_(std::move(recover)),
-        compiled_(compile(right.program, {.require_proof = false})),
+        compiled_(waive_proof(lower(right.program), "its tables break their contracts")),
         instance_(world, compiled_),
         memory_(world, right) {}
 
@@ -126,7 +126,7 @@ class Launches {
     broken.download();
     for (int r : world_.local_ranks()) {
       EXPECT_EQ(broken.check_guards(r), "");
-      const bool alone = !ranks_meet(*compiled_.schedule);
+      const bool alone = !ranks_meet(compiled_.program());
       if (r == culprit || (!alone && faulted)) continue;
       EXPECT_EQ(found_on(wrong, broken, r), "");
     }
@@ -156,7 +156,7 @@ class Launches {
   GpuWorld& world_;
   const OpCase& right_;
   std::function<void()> recover_;
-  CompiledProgram compiled_;
+  Proved compiled_;
   GpuInstance instance_;
   GpuCaseMemory memory_;
 };

@@ -115,7 +115,7 @@ std::string found_anywhere(const GpuWorld& world, const std::string& own) {
 GpuCases::Memory::Memory(const GpuWorld& world, const OpCase& c)
     : tensors(world, c), first_bits(static_cast<std::size_t>(world.size())) {}
 
-GpuCases::GpuCases(GpuWorld& world, std::span<const OpCase> cases, const CompiledProgram& compiled,
+GpuCases::GpuCases(GpuWorld& world, std::span<const OpCase> cases, const Proved& compiled,
                    GpuCode code, bool early)
     : world_(world), cases_(cases), instance_(world, compiled, std::move(code)) {
   const Program& program = cases.front().program;

@@ -60,8 +60,8 @@ class GpuCases {
  public:
   // `world` and `cases`, one or more, outlive this. `early`: every launch starts early, after one
   // that writes what is not among weight_inputs (late_inputs.h), the code's constants.
-  GpuCases(GpuWorld& world, std::span<const OpCase> cases, const CompiledProgram& compiled,
-           GpuCode code, bool early = false);
+  GpuCases(GpuWorld& world, std::span<const OpCase> cases, const Proved& compiled, GpuCode code,
+           bool early = false);
 
   std::size_t size() const { return memory_.size(); }
   GpuInstance& instance() { return instance_; }
@@ -101,10 +101,10 @@ struct GpuRunOptions {
   int launches = 3;        // of each case that are compared
   int back_to_back = 1;    // launches enqueued without waiting before each comparison
   std::uint64_t seed = 0;  // named in what is returned
-  bool require_proof = false;
-  bool graphs = false;   // launches are captured, too, and replayed
-  bool streams = false;  // two instances, too, on two streams of every rank at the same time
-  bool early = false;    // launches start early (GpuCases), with weight_inputs as constants
+  std::string waiver;      // why the program is launched without a proof; empty: it is proved first
+  bool graphs = false;     // launches are captured, too, and replayed
+  bool streams = false;    // two instances, too, on two streams of every rank at the same time
+  bool early = false;      // launches start early (GpuCases), with weight_inputs as constants
   KernelOptions kernel = {};
 };
 

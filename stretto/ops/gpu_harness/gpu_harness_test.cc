@@ -215,25 +215,26 @@ TEST(LateInputs, TheLaunchBeforeWritesAllButConstants) {
   Program before = late_inputs(sample, weight_inputs(sample));
   EXPECT_LT(before.find_tensor("to_b_gate"), 0);
   EXPECT_LT(before.find_tensor("to_out"), 0);
-  CompiledProgram compiled = compile(before);  // proved: every element, and each once
+  Proved compiled = prove(lower(before));  // proved: every element, and each once
   World world({.size = 2});
-  run_program(world, compiled.schedule, [&](Rank& rank, Instance& instance, RankArguments& args) {
-    std::map<std::string, Doubles> want;
-    for (const Tensor& t : before.tensors) {
-      if (t.kind != TensorKind::kInput || t.name == "idle") continue;
-      Doubles values(
-          static_cast<std::size_t>(num_elements(bound_shape(before, before.find_tensor(t.name)))));
-      std::mt19937_64 own(seed + static_cast<std::uint64_t>(rank.index()) + values.size());
-      for (double& v : values) v = static_cast<double>(own() % 9) - 4;
-      args.set(t.name, values);
-      want[t.name] = std::move(values);
-    }
-    instance.launch(args.args);
-    EXPECT_EQ(want.size(), 6u);
-    for (const auto& [name, values] : want) {
-      EXPECT_EQ(args.get("to_" + name.substr(5)), values) << name;
-    }
-  });
+  run_program(
+      world, compiled.lowered().shared(), [&](Rank& rank, Instance& instance, RankArguments& args) {
+        std::map<std::string, Doubles> want;
+        for (const Tensor& t : before.tensors) {
+          if (t.kind != TensorKind::kInput || t.name == "idle") continue;
+          Doubles values(static_cast<std::size_t>(
+              num_elements(bound_shape(before, before.find_tensor(t.name)))));
+          std::mt19937_64 own(seed + static_cast<std::uint64_t>(rank.index()) + values.size());
+          for (double& v : values) v = static_cast<double>(own() % 9) - 4;
+          args.set(t.name, values);
+          want[t.name] = std::move(values);
+        }
+        instance.launch(args.args);
+        EXPECT_EQ(want.size(), 6u);
+        for (const auto& [name, values] : want) {
+          EXPECT_EQ(args.get("to_" + name.substr(5)), values) << name;
+        }
+      });
 }
 
 // The bound is m rounded up to 8; what is past the rows of a launch is not compared.
@@ -265,25 +266,25 @@ void erase_waits(Block& block) {
 }
 
 // The kernel is compiled beside the proof: a program that would race must not come out.
-TEST(CompileForGpu, RefusesWhatIsNotProved) {
+TEST(ProveForGpu, RefusesWhatIsNotProved) {
   if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
   OpShape shape{.world_size = 2, .m = 16, .n = 32, .k = 32};
   Program program = ag_gemm_info().program(shape);
-  EXPECT_FALSE(compile_for_gpu(program).code.image.cubin.empty());
+  EXPECT_FALSE(prove_for_gpu(lower(program)).code.image.cubin.empty());
   for (Role& role : program.roles) {
     for (Agent& agent : role.agents) erase_waits(agent.body);
   }
-  EXPECT_THROW(compile_for_gpu(program), Rejected);
-  EXPECT_FALSE(compile_for_gpu(program, {.require_proof = false}).code.image.cubin.empty());
+  EXPECT_THROW(prove_for_gpu(lower(program)), Rejected);
+  EXPECT_FALSE(build_gpu_code(lower(program)).image.cubin.empty());
 }
 
 TEST(RanksMeet, WhereOneTellsAnother) {
   OpShape shape{.world_size = 2, .m = 16, .n = 32, .k = 32};
-  EXPECT_FALSE(ranks_meet(*compile(gemm_info().program(shape)).schedule));
+  EXPECT_FALSE(ranks_meet(prove(lower(gemm_info().program(shape))).program()));
   // Workers of one rank sum each other's parts.
   OpShape deep = shape;
   deep.k = 300;
-  EXPECT_FALSE(ranks_meet(*compile(gemm_split_k_info().program(deep)).schedule));
+  EXPECT_FALSE(ranks_meet(prove(lower(gemm_split_k_info().program(deep))).program()));
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ int num_launch_sets(const Program& program, const GpuWorld& world) {
 GpuProgram::GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
                        const GpuProgramOptions& options)
     : program_(program) {
-  CompiledForGpu made = compile_for_gpu(program, {.require_proof = options.require_proof},
-                                        {.record = options.record});
+  ProvedForGpu made =
+      prove_for_gpu(lower(program), {.bounds_only = true}, {.record = options.record});
   instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
   std::size_t tensors = program.tensors.size();
   for (int set = 0; set < num_sets; ++set) {

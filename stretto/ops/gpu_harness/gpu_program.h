@@ -20,13 +20,13 @@ std::size_t bytes_of_tensors(const Program& program);
 int num_launch_sets(const Program& program, const GpuWorld& world);
 
 struct GpuProgramOptions {
-  bool require_proof = false;
   bool record = false;  // instance().set_recording may be called
 };
 
 class GpuProgram {
  public:
-  // Compiles, allocates, fills. Errors of compile() and GpuInstance.
+  // Proves for launches at the bounds, compiles, allocates, fills. Errors of prove_for_gpu() and
+  // GpuInstance.
   GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
              const GpuProgramOptions& options = {});
   GpuProgram(GpuProgram&&) = default;

@@ -85,12 +85,16 @@ std::string stalled(GpuWorld& world, GpuCases& cases, bool meet) {
   return meet ? "no fault, though a rank did not come" : "";
 }
 
+Proved ready(const Program& program, const GpuRunOptions& options) {
+  if (!options.waiver.empty()) return waive_proof(lower(program), options.waiver);
+  return prove(lower(program));
+}
+
 // An instance's code, with the constants of launches that start early.
-GpuCode build_code(const CompiledProgram& compiled, const Program& program,
-                   const GpuRunOptions& options) {
+GpuCode build_code(const Proved& compiled, const Program& program, const GpuRunOptions& options) {
   KernelOptions kernel = options.kernel;
   if (options.early) kernel.constants.merge(weight_inputs(program));
-  return build_gpu_code(compiled, kernel);
+  return build_gpu_code(compiled.lowered(), kernel);
 }
 
 std::string with_seed(const std::string& found, const GpuRunOptions& options) {
@@ -107,8 +111,7 @@ GpuRunResult run_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
                            const GpuRunOptions& options) {
   std::string unsaid = check_expected(op_cases);
   if (!unsaid.empty()) return {.found = with_seed(unsaid, options), .not_captured = {}};
-  CompiledProgram compiled =
-      compile(op_cases.front().program, {.require_proof = options.require_proof});
+  Proved compiled = ready(op_cases.front().program, options);
   GpuCode code = build_code(compiled, op_cases.front().program, options);
   GpuCases cases(world, op_cases, compiled, code, options.early);
   const LaunchPlan& plan = code.kernel.launch;
@@ -133,8 +136,7 @@ GpuRunResult run_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
 
 std::string stall_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
                             const GpuRunOptions& options) {
-  CompiledProgram compiled =
-      compile(op_cases.front().program, {.require_proof = options.require_proof});
+  Proved compiled = ready(op_cases.front().program, options);
   GpuCases cases(world, op_cases, compiled, build_code(compiled, op_cases.front().program, options),
                  options.early);
   std::string found = launched(cases, {.launches = 1});
@@ -143,7 +145,7 @@ std::string stall_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
     graphs = captured(cases);
   } catch (const UserError&) {  // run_gpu_cases says so
   }
-  if (found.empty()) found = stalled(world, cases, ranks_meet(*compiled.schedule));
+  if (found.empty()) found = stalled(world, cases, ranks_meet(compiled.program()));
   world.clear_fault();  // the order of launches, too, which is another on the last rank
   cases.instance().recover();
   if (found.empty()) found = launched(cases, {.launches = 2});

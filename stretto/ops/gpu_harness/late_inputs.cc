@@ -74,7 +74,7 @@ LateInputs::LateInputs(GpuWorld& world, const Program& program,
                        const std::set<std::string>& constants)
     : world_(world),
       program_(late_inputs(program, constants)),
-      instance_(world, compile(program_, {.require_proof = false})) {
+      instance_(world, prove(lower(program_))) {
   for (std::size_t t : late_tensors(program, constants)) {
     late_.push_back({.tensor = t,
                      .bytes = storage_bytes(program, static_cast<int>(t)),

@@ -31,7 +31,7 @@ Program late_inputs(const Program& program, const std::set<std::string>& constan
 // That program on the GPUs of a world.
 class LateInputs {
  public:
-  // `program` at tile level. Errors of compile() and GpuInstance.
+  // `program` at tile level. Errors of prove() and GpuInstance.
   LateInputs(GpuWorld& world, const Program& program, const std::set<std::string>& constants);
 
   // Of a case whose tensors lie at these addresses: what they hold now, each launch() writes again.

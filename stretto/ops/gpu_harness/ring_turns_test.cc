@@ -156,7 +156,7 @@ TEST(RingTurnsTest, AreRightOnGpus) {
   for (int i = 0; i < num_programs(); ++i) {
     OpCase c = RingTurns(seed + static_cast<std::uint64_t>(i)).make();
     SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed + static_cast<std::uint64_t>(i)));
-    std::string kernel = generate_kernel(*compile(c.program).schedule).source;
+    std::string kernel = generate_kernel(prove(lower(c.program)).program()).source;
     in_turn += kernel.find("mbarrier_arrive_warp_release_cta(&full") != std::string::npos ? 1 : 0;
     ASSERT_EQ(run_gpu_case(world, c, {.seed = seed}), "") << c.config;
   }

@@ -50,7 +50,7 @@ struct CaseOnRank {
 
 constexpr std::size_t kMemories = 2, kTurns = 2;  // run_case.h
 
-std::string run_rank(Rank& rank, std::span<const OpCase> cases, const CompiledProgram& compiled,
+std::string run_rank(Rank& rank, std::span<const OpCase> cases, const Proved& compiled,
                      const RunOptions& options) {
   std::vector<CaseOnRank> all;
   for (const OpCase& c : cases) all.emplace_back(c, rank.index());
@@ -60,7 +60,7 @@ std::string run_rank(Rank& rank, std::span<const OpCase> cases, const CompiledPr
   for (std::size_t i = 0; i < std::min(kMemories, turns); ++i) {
     memories.push_back(std::make_unique<CaseMemory>(rank, cases.front()));
   }
-  Instance instance(rank, compiled.schedule, compiled.quotas, {.poison = true});
+  Instance instance(rank, compiled, {.poison = true});
   delay_at_random(instance, options, rank.index());
   std::string found;
   for (std::size_t i = 0; i < launches; ++i) {
@@ -102,7 +102,8 @@ std::string run_cases(std::span<const OpCase> cases, const RunOptions& options) 
   const Program& program = cases.front().program;
   std::string unsaid = check_expected(cases);
   if (!unsaid.empty()) return unsaid;
-  CompiledProgram compiled = compile(program, {.require_proof = options.require_proof});
+  Proved compiled =
+      options.waiver.empty() ? prove(lower(program)) : waive_proof(lower(program), options.waiver);
   std::shared_ptr<World> world = options.world;
   if (world == nullptr) {
     world = std::make_shared<World>(WorldOptions{.size = program.world_size});

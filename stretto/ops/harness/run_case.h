@@ -18,7 +18,7 @@ struct RunOptions {
   std::uint64_t seed = 0;
   double delay_probability = 0;  // that a synchronisation point sleeps
   int max_delay_us = 200;
-  bool require_proof = false;
+  std::string waiver;  // why the program is launched without a proof; empty: it is proved first
   // Ranks to run on, as many as the program has; none: threads of this process.
   std::shared_ptr<World> world;
 };

@@ -26,7 +26,8 @@ std::vector<double> slowest_of(const SymmetricBuffer& times, int num_ranks, std:
 }  // namespace
 
 std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options) {
-  CompiledProgram compiled = compile(op_case.program, {.require_proof = options.require_proof});
+  Lowered lowered = lower(op_case.program);
+  Proved compiled = prove(lowered, for_launches_of(lowered, op_case.extents));
   std::shared_ptr<World> world = options.world;
   if (world == nullptr) {
     world = std::make_shared<World>(WorldOptions{.size = op_case.program.world_size});
@@ -36,7 +37,7 @@ std::vector<double> time_case(const OpCase& op_case, const TimeOptions& options)
   world->run([&](Rank& rank) {
     SymmetricBuffer times = rank.allocate("times", DType::kI64, num_samples);
     CaseMemory memory(rank, op_case);
-    Instance instance(rank, compiled.schedule, compiled.quotas);
+    Instance instance(rank, compiled);
     for (int i = 0; i < options.warmups; ++i) instance.launch(memory.args());
     rank.barrier();
     bool is_first = rank.index() == world->local_ranks().front();

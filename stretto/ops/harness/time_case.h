@@ -16,7 +16,6 @@ struct TimeOptions {
   int warmups = 3;
   int samples = 20;
   std::function<void(const Recorder&)> recorded;  // when set, gets what the samples did
-  bool require_proof = true;
   // Ranks to run on, as many as the program has; none: threads of this process.
   std::shared_ptr<World> world;
 };

@@ -119,10 +119,10 @@ TEST(EvenRouting, TilesWithoutTokensAreNotPredicted) {
                    .ffn = 4096,
                    .dtype = DType::kBF16};
   EpMoeLayerConfig c = default_config(d, Target::kCuda);
-  CompiledProgram compiled = compile(ep_moe_layer(d, c), {.require_proof = false});
+  Lowered compiled = lower(ep_moe_layer(d, c));
   predict::Machine machine = predict::find_machine("h200x2");
   auto tensor_ms = [&](std::int64_t m, const predict::LaunchTables& tables) {
-    return predict::predict(*compiled.schedule, machine,
+    return predict::predict(compiled.program(), machine,
                             {.plan = {.extents = {m}, .tables = tables}})
         .floors.tensor_ms;
   };
