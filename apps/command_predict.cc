@@ -3,9 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <memory>
-#include <string_view>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "apps/chosen_program.h"
@@ -15,8 +15,8 @@
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/compiler.h"
 #include "stretto/ir/op_info.h"
-#include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 #include "stretto/runtime/atomic_file.h"
 
@@ -66,7 +66,7 @@ Predicted schedule_of(const PredictCommand& options, const predict::Machine& mac
       sequence_ms = chosen.sequence_ms;
     }
   }
-  if (program.level == Level::kTile) program = run_pipeline(std::move(program));
+  program = lower(std::move(program)).program();
   for (const Role& role : program.roles) {
     config += fmt::format(", {} on {} {}", role.name, role.resource.num_workers,
                           name(role.resource.kind));

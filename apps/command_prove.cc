@@ -13,8 +13,8 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
+#include "stretto/compiler.h"
 #include "stretto/ops/catalog/catalog.h"
-#include "stretto/passes/pipeline.h"
 #include "stretto/proof/mutation/gpu_shape_testing.h"
 #include "stretto/proof/mutation/run_mutants.h"
 #include "stretto/proof/prove.h"
@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kExitNotComplete = 5;  // docs/guide/errors.md
 
-struct ProveOptions {
+struct ProveCommand {
   std::string source, ranks = "1..8", dtype, target = "cpu";
   OpShape shape;
   bool all = false, large = false, mutants = false, json = false;
@@ -39,12 +39,8 @@ struct Totals {
   nlohmann::json survivors = nlohmann::json::array();
 };
 
-Program lowered(Program program) {
-  return program.level == Level::kTile ? run_pipeline(std::move(program)) : program;
-}
-
 // What a GPU could not run is not proved for one: as `compile` refuses it.
-void check_target(const NamedProgram& named, const ProveOptions& options) {
+void check_target(const NamedProgram& named, const ProveCommand& options) {
   if (options.target == "cuda") generate_for_gpu(named.program);
 }
 
@@ -62,7 +58,7 @@ nlohmann::json to_json(const std::string& label, const ProofResult& result) {
 }
 
 void prove_one(const NamedProgram& named, Totals& totals) {
-  Program schedule = lowered(named.program);
+  Program schedule = lower(named.program).program();
   ProofResult result = prove(schedule);
   ++totals.programs;
   totals.proved += result.proved() ? 1 : 0;
@@ -100,19 +96,19 @@ void mutate_one(const ProgramSource& source, int world_size, Totals& totals) {
   const NamedProgram& named = programs[programs.size() > 1 ? 1 : 0];  // a ragged shape
   const OperatorInfo* op = source.op();
   std::string label = op != nullptr ? fmt::format("{} P={}", op->name, world_size) : named.label;
-  mutate_program(source, label, spread_over_workers(lowered(named.program)), totals);
+  mutate_program(source, label, spread_over_workers(lower(named.program).program()), totals);
   if (op == nullptr) return;
-  Program split = run_pipeline(op->program(gpu_shape(*op, world_size)));
+  Program split = lower(op->program(gpu_shape(*op, world_size))).program();
   if (is_split(split)) mutate_program(source, label + " gpu", spread_over_workers(split), totals);
 }
 
-bool is_one_shape(const ProveOptions& o) {
+bool is_one_shape(const ProveCommand& o) {
   bool has_dtype = !o.dtype.empty() && !o.source.empty() && !o.mutants;
   return has_sizes(o.shape) || o.target == "cuda" || has_dtype;
 }
 
 // The tests' shapes, or the one that was asked for.
-std::vector<NamedProgram> programs_of(const ProgramSource& source, const ProveOptions& options,
+std::vector<NamedProgram> programs_of(const ProgramSource& source, const ProveCommand& options,
                                       int world_size) {
   OpShape shape = options.shape;
   shape.world_size = world_size;
@@ -123,7 +119,7 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const ProveOp
   return {{fmt::format("{} {}", options.source, to_string(shape)), source.program(shape)}};
 }
 
-std::vector<ProgramSource> sources_of(const ProveOptions& options) {
+std::vector<ProgramSource> sources_of(const ProveCommand& options) {
   std::vector<ProgramSource> sources;
   if (!options.source.empty()) {
     if (options.all) {
@@ -139,7 +135,7 @@ std::vector<ProgramSource> sources_of(const ProveOptions& options) {
   return sources;
 }
 
-void run_prove(const ProveOptions& options) {
+void run_prove(const ProveCommand& options) {
   auto begin = std::chrono::steady_clock::now();
   if (options.large) {
     if (!options.all || options.mutants || is_one_shape(options)) {
@@ -204,7 +200,7 @@ void run_prove(const ProveOptions& options) {
 }  // namespace
 
 void add_prove_command(CLI::App& app) {
-  auto options = std::make_shared<ProveOptions>();
+  auto options = std::make_shared<ProveCommand>();
   CLI::App* command =
       app.add_subcommand("prove", "Prove programs free of races and deadlocks, for every schedule");
   command->add_option("program", options->source, "operator, C++ file or IR file");

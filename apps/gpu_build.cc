@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/passes/pipeline.h"
+#include "stretto/compiler.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
@@ -27,8 +27,7 @@ std::string complaint_about(const cuda::KernelReport& report, const LaunchPlan& 
 }  // namespace
 
 GeneratedKernel generate_for_gpu(Program program) {
-  if (program.level == Level::kTile) program = run_pipeline(std::move(program));
-  return generate_kernel(program);
+  return generate_kernel(lower(std::move(program)).program());
 }
 
 GpuBuild build_for_gpu(Program program, const std::string& arch) {

@@ -18,8 +18,8 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
+#include "stretto/compiler.h"
 #include "stretto/ops/catalog/catalog.h"
-#include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto {
@@ -51,7 +51,7 @@ std::vector<OpShape> large_shapes(const OperatorInfo& op, int world_size) {
 
 json proof_of(const OperatorInfo& op, const OpShape& shape) {
   try {
-    ProofResult result = prove(run_pipeline(op.program(shape)));
+    ProofResult result = prove(lower(op.program(shape)).program());
     std::vector<std::string> missing;
     for (const Missing& m : result.missing) missing.push_back(describe(m));
     if (result.rejected()) missing.push_back(result.report);
@@ -157,12 +157,9 @@ void prove_large(const LargeOptions& options) {
   std::sort(times.begin(), times.end());
   double median = (times[(times.size() - 1) / 2] + times[times.size() / 2]) / 2;
   if (options.json) {
-    json out = {{"programs", results.size()},
-                {"not_complete", not_complete},
-                {"rejected", rejected},
-                {"median_cpu_seconds", median},
-                {"most_cpu_seconds", times.back()},
-                {"results", results}};
+    json out = {
+        {"programs", results.size()},   {"not_complete", not_complete},     {"rejected", rejected},
+        {"median_cpu_seconds", median}, {"most_cpu_seconds", times.back()}, {"results", results}};
     fmt::print("{}\n", to_line(out));
   } else {
     fmt::print("{} programs: {} not complete, {} rejected; CPU s: median {:.2f}, most {:.2f}\n",

@@ -8,10 +8,10 @@
 #include "apps/chosen_program.h"
 #include "apps/predicted_trace.h"
 #include "stretto/base/errors.h"
+#include "stretto/compiler.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/gpu_harness/gpu_program.h"
 #include "stretto/ops/harness/time_case.h"
-#include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto {
@@ -25,11 +25,11 @@ class TraceFile {
  public:
   TraceFile(Program program, predict::PlanOptions plan, const predict::Machine& machine,
             const TraceOptions& options)
-      : options_(options), machine_(machine.name), schedule_(std::move(program)) {
-    if (schedule_.level == Level::kTile) schedule_ = run_pipeline(std::move(schedule_));
+      : options_(options), machine_(machine.name), schedule_(lower(std::move(program))) {
     try {
       plan.eager = true;
-      prediction_ = predict::predict(schedule_, machine, {.plan = std::move(plan), .record = true});
+      prediction_ =
+          predict::predict(schedule_.program(), machine, {.plan = std::move(plan), .record = true});
     } catch (const UserError& e) {
       if (!options.machine.empty()) throw;
       why_not_ = e.what();
@@ -55,7 +55,7 @@ class TraceFile {
  private:
   const TraceOptions& options_;
   std::string machine_;
-  Program schedule_;
+  Lowered schedule_;
   std::optional<predict::Prediction> prediction_;
   std::string why_not_;
 };

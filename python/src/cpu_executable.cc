@@ -8,11 +8,10 @@
 
 namespace stretto::python {
 
-CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank,
-                             const CompiledProgram& compiled, const std::vector<bool>& staged,
-                             const std::string& said)
+CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
+                             const std::vector<bool>& staged, const std::string& said)
     : Executable(std::move(session), rank, compiled, staged, Place::kHost, said),
-      instance_(make_ready(), compiled.schedule, compiled.quotas),
+      instance_(make_ready(), compiled),
       tables_(input_tables()) {
   args_.tensors.resize(program().tensors.size());
   for (const Staging& s : staging_) {

@@ -9,7 +9,7 @@ namespace stretto::python {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+  CpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
                 const std::vector<bool>& staged, const std::string& said);
 
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,

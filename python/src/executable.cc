@@ -33,7 +33,7 @@ std::string scalar_text(const Var& var, std::int64_t value) {
 }  // namespace
 
 std::shared_ptr<Executable> Executable::make(std::shared_ptr<Session> session, int rank,
-                                             const CompiledProgram& compiled,
+                                             const Proved& compiled,
                                              const std::vector<bool>& staged, Place place,
                                              bool records, const std::string& said) {
   if (place == Place::kGpu) {
@@ -43,11 +43,14 @@ std::shared_ptr<Executable> Executable::make(std::shared_ptr<Session> session, i
   return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged, said);
 }
 
-Executable::Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+Executable::Executable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
                        const std::vector<bool>& staged, Place place, const std::string& said)
-    : session_(std::move(session)), rank_(rank), schedule_(compiled.schedule), place_(place) {
+    : session_(std::move(session)),
+      rank_(rank),
+      schedule_(compiled.lowered().shared()),
+      place_(place) {
   const Program& p = *schedule_;
-  if (compiled.bounds_only) bounds_ = extent_bounds(p);
+  if (compiled.bounds_only()) bounds_ = extent_bounds(p);
   if (staged.size() > p.tensors.size()) throw UserError(p.name + ": more tensors than it has");
   std::vector<bool> by_address;
   for (std::size_t i = 0; i < p.tensors.size(); ++i) {
@@ -104,10 +107,10 @@ void Executable::size_for(std::span<const std::int64_t> extents, const std::stri
   for (std::size_t v = 1; v < p.vars.size() && said.empty(); ++v) {
     if (p.vars[v].kind == VarKind::kScalar) texts.push_back(scalar_text(p.vars[v], vars[v]));
   }
-  std::string called = said.empty() ? fmt::format("{}({})", p.name, fmt::join(texts, ", "))
-                                    : said + places;
-  call.name = fmt::format("{}{}, program {:08x}", called,
-                          place_ == Place::kGpu ? " on GPUs" : "", content_ >> 32);
+  std::string called =
+      said.empty() ? fmt::format("{}({})", p.name, fmt::join(texts, ", ")) : said + places;
+  call.name = fmt::format("{}{}, program {:08x}", called, place_ == Place::kGpu ? " on GPUs" : "",
+                          content_ >> 32);
   call_ = std::move(call);
 }
 

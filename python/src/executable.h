@@ -22,9 +22,8 @@ class Executable {
   // On GPUs after Session::open_gpu(), and never while a stream is being captured; `records`: with
   // a kernel that Session::record() sees, as one on CPUs always is. `said`: see launch().
   static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
-                                          const CompiledProgram& compiled,
-                                          const std::vector<bool>& staged, Place place,
-                                          bool records, const std::string& said);
+                                          const Proved& compiled, const std::vector<bool>& staged,
+                                          Place place, bool records, const std::string& said);
   virtual ~Executable() = default;
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
@@ -53,7 +52,7 @@ class Executable {
   virtual bool is_captured() const { return false; }
 
  protected:
-  Executable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+  Executable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
              const std::vector<bool>& staged, Place place, const std::string& said);
 
   enum class Passing {
@@ -86,8 +85,8 @@ class Executable {
     std::uint64_t number;  // of the memory
     std::size_t offset_bytes;
   };
-  // The call with these arguments; `staging_` and `places_` are as it has them. UserError where they
-  // do not fit.
+  // The call with these arguments; `staging_` and `places_` are as it has them. UserError where
+  // they do not fit.
   const Call& call_with(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                         const std::string& said);
   // The program's largest, with symmetric tensors at the beginning of theirs.
@@ -111,7 +110,7 @@ class Executable {
   std::uint64_t content_ = 0;
   std::size_t bytes_ = 0;
   std::uint64_t last_use_ = 0;
-  Call call_;                  // the last one
+  Call call_;  // the last one
 };
 
 }  // namespace stretto::python

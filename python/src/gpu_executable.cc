@@ -10,16 +10,15 @@
 namespace stretto::python {
 
 // The kernel first: compiling takes seconds, more on one rank than on another.
-GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank,
-                             const CompiledProgram& compiled, const std::vector<bool>& staged,
-                             bool records, const std::string& said)
+GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
+                             const std::vector<bool>& staged, bool records, const std::string& said)
     : Executable(std::move(session), rank, compiled, staged, Place::kGpu, said),
       gpu_(this->session().gpu()),
       records_(records) {
   GpuCode code = [&] {
     SlowNotice notice(fmt::format("compiling the kernel of '{}', kept for later runs",
-                                  compiled.schedule->name));
-    return build_gpu_code(compiled, {.record = records});
+                                  compiled.program().name));
+    return build_gpu_code(compiled.lowered(), {.record = records});
   }();
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());

@@ -11,7 +11,7 @@ namespace stretto::python {
 class GpuExecutable final : public Executable {
  public:
   // One that records does so from the start.
-  GpuExecutable(std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+  GpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
                 const std::vector<bool>& staged, bool records, const std::string& said);
   ~GpuExecutable() override;
 

@@ -146,7 +146,7 @@ void bind_launches(nb::module_& m) {
   nb::class_<Executable>(m, "Executable")
       .def_static(
           "make",
-          [](std::shared_ptr<Session> session, int rank, const CompiledProgram& compiled,
+          [](std::shared_ptr<Session> session, int rank, const Proved& compiled,
              const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
             return Executable::make(std::move(session), rank, compiled, staged,
                                     on_gpu ? Place::kGpu : Place::kHost, records, said);

@@ -33,10 +33,6 @@ namespace nb = nanobind;
 namespace stretto::python {
 namespace {
 
-Program lowered(const Program& program) {
-  return program.level == Level::kTile ? run_pipeline(program) : program;
-}
-
 const char* name(TensorKind kind) {
   switch (kind) {
     case TensorKind::kInput:
@@ -70,9 +66,7 @@ nb::list extents(const Program& program) {
   nb::list all;
   for (const Var& var : program.vars) {
     if (var.kind != VarKind::kExtent && var.kind != VarKind::kScalar) continue;
-    const char* kind = var.is_float                     ? "float"
-                       : var.kind == VarKind::kScalar ? "scalar"
-                                                      : "extent";
+    const char* kind = var.is_float ? "float" : var.kind == VarKind::kScalar ? "scalar" : "extent";
     all.append(nb::make_tuple(var.name, var.bound, kind));
   }
   return all;
@@ -105,9 +99,10 @@ std::string explain(const Program& program, const std::string& after, const std:
 nb::dict predict_program(const Program& program, const std::string& machine_name,
                          std::vector<std::int64_t> extents, bool eager) {
   predict::Machine machine = predict::find_machine(machine_name);
-  Program schedule = lowered(program);
-  predict::Prediction p = predict::predict(
-      schedule, machine, {.plan = {.extents = std::move(extents), .eager = eager}, .record = true});
+  Lowered schedule = lower(program);
+  predict::Prediction p =
+      predict::predict(schedule.program(), machine,
+                       {.plan = {.extents = std::move(extents), .eager = eager}, .record = true});
   nb::list roles;
   for (const predict::RoleSummary& r : p.roles) {
     nb::dict role;
@@ -226,12 +221,12 @@ void bind_catalog(nb::module_& m) {
 }  // namespace
 
 void bind_programs(nb::module_& m) {
-  nb::class_<CompiledProgram>(m, "Compiled")
-      .def_prop_ro("program", [](const CompiledProgram& c) { return Program(*c.schedule); })
+  nb::class_<Proved>(m, "Compiled")
+      .def_prop_ro("program", [](const Proved& c) { return c.program(); })
       // Needs no GPU. Seconds; the kernel is in the cache then.
-      .def("compile_for_gpu", [](const CompiledProgram& c) {
+      .def("compile_for_gpu", [](const Proved& c) {
         nb::gil_scoped_release unlocked;
-        return build_gpu_code(c).image.compile_seconds;
+        return build_gpu_code(c.lowered()).image.compile_seconds;
       });
   nb::class_<Program>(m, "Program")
       .def_static(
@@ -244,17 +239,18 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("extents", &extents)
       .def(
           "compile",
-          [](const Program& p, bool bounds_only, bool require_proof) {
+          [](const Program& p, bool bounds_only, const std::string& waive_proof) {
             nb::gil_scoped_release unlocked;
+            if (!waive_proof.empty()) return stretto::waive_proof(lower(p), waive_proof);
             SlowNotice notice(fmt::format("proving '{}', kept for later runs", p.name));
-            return compile(p, {.require_proof = require_proof, .bounds_only = bounds_only});
+            return prove(lower(p), {.bounds_only = bounds_only});
           },
-          nb::arg("bounds_only") = false, nb::arg("require_proof") = true)
+          nb::arg("bounds_only") = false, nb::arg("waive_proof") = "")
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;
              SlowNotice notice(fmt::format("proving '{}'", p.name));
-             ProofResult result = prove(lowered(p));
+             ProofResult result = prove(lower(p).program());
              if (result.rejected()) throw Rejected(result.report);
              return result.report;
            })

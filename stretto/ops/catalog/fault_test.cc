@@ -114,7 +114,7 @@ TEST_P(Faults, ADyingRankEndsTheLaunchEverywhereAndTheWorldRecovers) {
   });
   int faults = 0;
   std::vector<std::string> thrown = ready.launch_all(&faults);
-  const bool meet = ranks_meet(*ready.compiled.schedule);
+  const bool meet = ranks_meet(ready.compiled.program());
   EXPECT_TRUE(faults > 0 || !meet);
   if (!synchronises) {
     EXPECT_EQ(ready.difference(), "");
@@ -149,7 +149,7 @@ TEST_P(Faults, AStallingRankIsNamedAtTheDeadline) {
   });
   int faults = 0;
   ready.launch_all(&faults);
-  EXPECT_EQ(ready.world.faulted(), ranks_meet(*ready.compiled.schedule));
+  EXPECT_EQ(ready.world.faulted(), ranks_meet(ready.compiled.program()));
   if (ready.world.faulted()) {
     FaultRecord record = ready.world.fault();
     EXPECT_EQ(record.program, ready.c.program.name);

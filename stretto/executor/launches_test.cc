@@ -1,0 +1,114 @@
+// What may be launched, and what a launch costs beside its work. A user who loses this runs what
+// nobody proved, or pays for every launch what was paid for once.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+#include <type_traits>
+
+#include "stretto/executor/program_runner.h"
+#include "stretto/lang/program_builder.h"
+
+namespace {
+thread_local bool counting = false;
+thread_local std::size_t allocations = 0;
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (counting) ++allocations;
+  void* at = std::malloc(bytes == 0 ? 1 : bytes);
+  if (at == nullptr) throw std::bad_alloc();
+  return at;
+}
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete(void* at, std::size_t) noexcept { std::free(at); }
+
+namespace stretto {
+namespace {
+
+static_assert(!std::is_constructible_v<Instance, Rank&, Program>);
+static_assert(!std::is_constructible_v<Instance, Rank&, std::shared_ptr<const Program>>);
+static_assert(!std::is_constructible_v<Instance, Rank&, Lowered>);
+static_assert(!std::is_constructible_v<Proved, Lowered>);
+static_assert(!std::is_default_constructible_v<Proved>);
+
+// Two workers double `rows` of at most 8; `orderly`: a reader waits for who writes.
+Program doubled(bool orderly) {
+  ProgramBuilder p("doubled", 1);
+  Index rows = p.extent("rows", 8);
+  auto x = p.input("x", DType::kF32, {rows, 16});
+  auto between = p.buffer("between", DType::kF32, {rows, 16});
+  auto y = p.output("y", DType::kF32, {rows, 16});
+  auto here = p.signal("here", 8);
+  p.role("add", Resource::sms(1), p.range(8), [&](const Tile& t) {
+    p.store(between.tile({t.index, 0}, 1, 16), p.load(x.tile({t.index, 0}, 1, 16)) * 2.0);
+    p.notify(here[t.index], p.rank());
+  });
+  p.role("copy", Resource::sms(1), p.range(8), [&](const Tile& t) {
+    if (orderly) p.wait(here[t.index]);
+    p.store(y.tile({t.index, 0}, 1, 16), p.load(between.tile({t.index, 0}, 1, 16)));
+  });
+  if (!orderly) p.on_end([&] { p.wait_all(here); });
+  return p.finish();
+}
+
+void launch_with(const Proved& ready, std::int64_t rows) {
+  World({.size = 1}).run([&](Rank& rank) {
+    RankArguments arguments(rank, ready.program());
+    arguments.set("x", Doubles(128, 3));
+    arguments.args.extents = {rows};
+    Instance instance(rank, ready, {.poison = true});
+    instance.launch(arguments.args);
+    Doubles got = arguments.get("y");
+    for (std::int64_t i = 0; i < rows * 16; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], 6);
+  });
+}
+
+TEST(Launches, AreOfWhatWasProved) {
+  EXPECT_THROW(prove(lower(doubled(false))), Rejected);
+  Proved anything = prove(lower(doubled(true)));
+  EXPECT_FALSE(anything.bounds_only());
+  for (std::int64_t rows : {0, 5, 8}) launch_with(anything, rows);
+}
+
+TEST(Launches, OfOtherSizesThanWereProvedAreRefused) {
+  Lowered program = lower(doubled(true));
+  EXPECT_TRUE(for_launches_of(program, {8}).bounds_only);
+  EXPECT_FALSE(for_launches_of(program, {5}).bounds_only);
+  Proved fixed = prove(program, {.bounds_only = true});
+  launch_with(fixed, 8);
+  try {
+    launch_with(fixed, 5);
+    FAIL() << "was launched";
+  } catch (const UserError& e) {
+    EXPECT_STREQ(e.what(), "doubled: rows is 5, and the program is proved for 8 alone");
+  }
+}
+
+TEST(Launches, WithoutAProofSayWhy) {
+  EXPECT_THROW(waive_proof(lower(doubled(true)), ""), InternalError);
+  EXPECT_EQ(waive_proof(lower(doubled(true)), "it is looked at by hand").waiver(),
+            "it is looked at by hand");
+  EXPECT_EQ(prove(lower(doubled(true))).waiver(), "");
+}
+
+TEST(Launches, AllocateNothingOnceTheyWereMade) {
+  Proved ready = prove(lower(doubled(true)));
+  World({.size = 1}).run([&](Rank& rank) {
+    RankArguments arguments(rank, ready.program());
+    Instance instance(rank, ready);
+    instance.launch(arguments.args);
+    allocations = 0;
+    counting = true;
+    instance.launch(arguments.args);
+    counting = false;
+    EXPECT_EQ(allocations, 0u);
+    counting = true;
+    Doubles counted(8);
+    counting = false;
+    EXPECT_EQ(allocations, 1u) << "nothing is counted";
+  });
+}
+
+}  // namespace
+}  // namespace stretto
