@@ -164,7 +164,7 @@ bool check_results(const OperatorInfo& op, const OpShape& shape, const Program& 
                    const std::shared_ptr<World>& world) {
   if (!is_checked(shape)) return false;
   std::string difference =
-      run_case(case_like(op, shape, program, kSeed), {.seed = kSeed, .world = world});
+      run_case(case_like(op, shape, program, kSeed), {.seed = kSeed, .waiver = {}, .world = world});
   if (!difference.empty()) throw UserError(difference);
   return true;
 }

@@ -243,14 +243,14 @@ TEST(Protocol, StateIsKeptAndSlotsTakeTurns) {
   });
 }
 
-// Rank 1 never notifies at launch `from`; the fault must say who waited for what.
+// Rank 1 does not notify in a launch that is not to talk; the fault must say who waited for what.
 Program one_sided() {
   ProgramBuilder p("one_sided", 2);
-  Index silent = p.extent("silent", 1);
+  Index talks = p.extent("talks", 1);
   auto y = p.output("y", DType::kF32, {1, 1});
   auto ready = p.signal("ready");
   p.role("talk", Resource::host(), p.range(2), [&](const Tile& t) {
-    p.when(t.index == 1 && !(silent == 1 && p.rank() == 1), [&] { p.notify_all(ready); });
+    p.when(t.index == 1 && !(talks == 0 && p.rank() == 1), [&] { p.notify_all(ready); });
   });
   p.role("listen", Resource::host(), p.range(3), [&](const Tile& t) {
     p.when(t.index == 2, [&] { p.wait_all(ready); });
@@ -265,9 +265,9 @@ TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
   const Proved ready = unproved(*program);
   std::unique_ptr<Instance> instances[2];
   std::unique_ptr<RankArguments> arguments[2];
-  auto launch = [&](Rank& rank, std::int64_t silent) {
+  auto launch = [&](Rank& rank, std::int64_t talks) {
     auto r = static_cast<std::size_t>(rank.index());
-    arguments[r]->args.extents = {silent};
+    arguments[r]->args.extents = {talks};
     instances[r]->launch(arguments[r]->args);
   };
   std::atomic<int> faults{0};
@@ -275,13 +275,13 @@ TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
     auto r = static_cast<std::size_t>(rank.index());
     arguments[r] = std::make_unique<RankArguments>(rank, *program);
     instances[r] = std::make_unique<Instance>(rank, ready);
-    launch(rank, 0);
-    launch(rank, 0);
+    launch(rank, 1);
+    launch(rank, 1);
   });
   try {
     world.run([&](Rank& rank) {
       try {
-        launch(rank, 1);
+        launch(rank, 0);
         rank.barrier();
       } catch (const Fault& fault) {
         ++faults;
@@ -305,7 +305,7 @@ TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
   world.recover();
   world.run([&](Rank& rank) {
     EXPECT_EQ(instances[rank.index()]->epoch(), 0u);
-    for (int e = 0; e < 3; ++e) launch(rank, 0);
+    for (int e = 0; e < 3; ++e) launch(rank, 1);
     rank.barrier();
     arguments[rank.index()].reset();
     instances[rank.index()].reset();

@@ -202,6 +202,7 @@ class Checker {
   GpuRunOptions run_{.launches = options_.launches,
                      .back_to_back = options_.back_to_back,
                      .seed = options_.seed,
+                     .waiver = {},
                      .graphs = options_.graphs,
                      .streams = options_.streams,
                      .early = options_.early,

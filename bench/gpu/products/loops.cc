@@ -27,7 +27,7 @@ const std::vector<loops::Loop>& loops_of(bool held_out) {
 std::string check(GpuWorld& world, const loops::Loop& loop, std::uint64_t seed) {
   for (std::int64_t rows : {loop.small.m - 5, std::int64_t{1}}) {
     OpCase c = loop.make_case(loop.program(loop.small, kSmallWorkers), loop.small, rows, seed);
-    std::string found = run_gpu_case(world, c, {.seed = seed});
+    std::string found = run_gpu_case(world, c, {.seed = seed, .waiver = {}});
     if (!found.empty()) return fmt::format("{} rows: {}", rows, found);
   }
   return "";
@@ -74,8 +74,8 @@ std::string LoopResult::to_string() const {
   if (!error.empty()) return out + "FAILED: " + error;
   if (ms.empty()) return out + "right";
   return out +
-         fmt::format("right, {:8.4f} ms, roofline {:.4f} ms ({}), {:5.1f} per cent{}",
-                     median(ms), roofline_ms(),
+         fmt::format("right, {:8.4f} ms, roofline {:.4f} ms ({}), {:5.1f} per cent{}", median(ms),
+                     roofline_ms(),
                      flops / kFlopsPerSecond > bytes / kHbmBytesPerSecond ? "tensor core" : "HBM",
                      percent(), percent() < kGood ? "  <-- below 80" : "");
 }

@@ -126,11 +126,11 @@ bool RankOfProcesses::work() {
   well = say(pieces, memory_comes_and_goes()) && well;
   std::vector<CheckCase> all = cases(options_);
   for (const CheckCase& c : all) {
-    GpuRunOptions run{.seed = options_.seed};
+    GpuRunOptions run{.seed = options_.seed, .waiver = {}};
     if (!say(c.label, run_gpu_cases(gpus_, c.make(options_.seed), run).found)) return false;
   }
   for (const CheckCase& c : all) {
-    GpuRunOptions run{.launches = 4, .back_to_back = 50, .seed = options_.seed};
+    GpuRunOptions run{.launches = 4, .back_to_back = 50, .seed = options_.seed, .waiver = {}};
     auto begin = Clock::now();
     std::string error = run_gpu_cases(gpus_, c.make(options_.seed), run).found;
     std::chrono::duration<double> took = Clock::now() - begin;

@@ -210,7 +210,7 @@ TEST(Collectives, AveragesOfLargeNumbers) {
       }
     }
     c.tolerance = 5e-3;  // the ring rounds at each of its hops
-    EXPECT_EQ(run_case(c, {.launches = 2}), "") << what << " of " << world;
+    EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "") << what << " of " << world;
   };
   for (int world : {1, 2, 3, 9}) {
     CollectiveDesc d{.dtype = DType::kF16, .m = 13, .n = 21, .world_size = world, .average = true};
@@ -238,11 +238,11 @@ TEST(Collectives, EveryWayMovesTheSame) {
         OpCase c = all_gather_info().make_case(
             {.world_size = world, .m = m, .n = 21, .dtype = d.dtype}, seed);
         c.program = all_gather(d, way);
-        EXPECT_EQ(run_case(c, {.launches = 3}), "") << to_string(way);
+        EXPECT_EQ(run_case(c, {.launches = 3, .waiver = {}}), "") << to_string(way);
         c = all_to_all_info().make_case({.world_size = world, .m = m, .n = 21, .dtype = d.dtype},
                                         seed);
         c.program = all_to_all(d, way);
-        EXPECT_EQ(run_case(c, {.launches = 3}), "") << to_string(way);
+        EXPECT_EQ(run_case(c, {.launches = 3, .waiver = {}}), "") << to_string(way);
       }
     }
   }
@@ -261,7 +261,7 @@ TEST(Collectives, Doubles) {
     for (std::int64_t m : {4, 13, 51, 75}) {
       OpCase c = info.make_case({.world_size = 3, .m = m, .n = 21, .dtype = DType::kF64}, seed);
       EXPECT_LT(c.tolerance, 1e-14);
-      EXPECT_EQ(run_case(c, {.launches = 2}), "") << c.config << " seed " << seed;
+      EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "") << c.config << " seed " << seed;
     }
   }
 }

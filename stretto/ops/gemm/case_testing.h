@@ -20,7 +20,8 @@ inline std::uint64_t test_seed() {
 
 // Proves the program; three launches with delays at random synchronisation points.
 inline void expect_runs(const OpCase& c, std::uint64_t seed) {
-  RunOptions options{.launches = 3, .seed = seed, .delay_probability = 0.02, .max_delay_us = 100};
+  RunOptions options{
+      .launches = 3, .seed = seed, .delay_probability = 0.02, .max_delay_us = 100, .waiver = {}};
   EXPECT_EQ(run_case(c, options), "") << c.config << "\nSTRETTO_SEED=" << seed;
 }
 

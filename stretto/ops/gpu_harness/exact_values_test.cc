@@ -54,7 +54,7 @@ class Sample {
     EXPECT_EQ(run_case(case_, {}), "") << case_.config;
     if (!cuda::has_driver() || cuda::num_devices() < case_.program.world_size) return;
     GpuWorld world({.size = case_.program.world_size});
-    EXPECT_EQ(run_gpu_case(world, case_), "") << case_.config;
+    EXPECT_EQ(run_gpu_case(world, case_, {.waiver = {}}), "") << case_.config;
   }
 
  private:

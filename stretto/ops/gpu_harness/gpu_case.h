@@ -101,10 +101,11 @@ struct GpuRunOptions {
   int launches = 3;        // of each case that are compared
   int back_to_back = 1;    // launches enqueued without waiting before each comparison
   std::uint64_t seed = 0;  // named in what is returned
-  std::string waiver;      // why the program is launched without a proof; empty: it is proved first
-  bool graphs = false;     // launches are captured, too, and replayed
-  bool streams = false;    // two instances, too, on two streams of every rank at the same time
-  bool early = false;      // launches start early (GpuCases), with weight_inputs as constants
+  // Why the program is launched without a proof; empty: it is proved first. Products set it so.
+  std::string waiver = "a test compares what programs compute";
+  bool graphs = false;   // launches are captured, too, and replayed
+  bool streams = false;  // two instances, too, on two streams of every rank at the same time
+  bool early = false;    // launches start early (GpuCases), with weight_inputs as constants
   KernelOptions kernel = {};
 };
 

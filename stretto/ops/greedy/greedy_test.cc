@@ -53,7 +53,7 @@ OpCase make_case(const GreedyDesc& d, const GreedyConfig& config, const Values& 
 }
 
 void expect_runs(const OpCase& c, const std::string& what) {
-  EXPECT_EQ(run_case(c, {.launches = 2}), "") << what << " " << c.config;
+  EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "") << what << " " << c.config;
   if (cuda::num_devices() < c.program.world_size) return;
   GpuWorld world({.size = c.program.world_size});
   EXPECT_EQ(run_gpu_case(world, c), "") << what << " " << c.config;

@@ -18,7 +18,8 @@ struct RunOptions {
   std::uint64_t seed = 0;
   double delay_probability = 0;  // that a synchronisation point sleeps
   int max_delay_us = 200;
-  std::string waiver;  // why the program is launched without a proof; empty: it is proved first
+  // Why the program is launched without a proof; empty: it is proved first. Products set it so.
+  std::string waiver = "a test compares what programs compute";
   // Ranks to run on, as many as the program has; none: threads of this process.
   std::shared_ptr<World> world;
 };

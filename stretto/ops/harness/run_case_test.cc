@@ -103,7 +103,7 @@ TEST(RunCase, ARightProgramPasses) {
   std::uint64_t seed = test_seed();
   std::vector<OpCase> cases;
   for (std::int64_t m : {6, 1, 3}) cases.push_back(case_of(program, m, seed + cases.size()));
-  EXPECT_EQ(run_cases(cases, {.launches = 3, .seed = seed}), "");
+  EXPECT_EQ(run_cases(cases, {.launches = 3, .seed = seed, .waiver = {}}), "");
 }
 
 // State is compared after every launch, not after the first one alone.
