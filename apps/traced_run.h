@@ -15,7 +15,7 @@ struct TraceOptions {
   std::string output;
 };
 
-// One line about the run, for people. Errors of compile(), Fault; UserError where the file cannot
+// One line about the run, for people. Errors of prove(), Fault; UserError where the file cannot
 // be written or the named machine does not fit the program; with no machine named a program without
 // a prediction is written without one, and the line says why.
 std::string trace_on_cpu(const OpCase& op_case, const TraceOptions& options);

@@ -161,8 +161,8 @@ std::vector<double> time_replays(GpuForwardStep& step) {
 }
 
 // The same step with launches that overlap at their edges.
-void time_early(const Settings& s, GpuModel& model, GpuForwardStep& step, int token,
-                std::int64_t past, const std::vector<int>& chosen, Decode& d) {
+void time_early(GpuModel& model, GpuForwardStep& step, int token, std::int64_t past,
+                const std::vector<int>& chosen, Decode& d) {
   auto logits_of = [&](ForwardStep& on) {
     on.run({&token, 1}, past, 1);
     const float* row = on.logits(0, 1);
@@ -205,7 +205,7 @@ Decode decode(const Settings& s, GpuModel& model, GpuForwardStep& step) {
   }
   d.replay_ms = time_replays(step);
   std::tie(d.greedy_ms, d.greedy_same) = time_greedy(step, first, s.context, chosen);
-  if (s.early) time_early(s, model, step, first, s.context, chosen, d);
+  if (s.early) time_early(model, step, first, s.context, chosen, d);
   return d;
 }
 
