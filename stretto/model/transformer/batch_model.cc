@@ -24,8 +24,7 @@ class BatchModel::Launches {
   Launches(Rank& rank, StepPlan plan, std::map<std::string, std::byte*> model_buffers)
       : rank_(rank), plan_(std::move(plan)) {
     for (Program& program : plan_.programs) {
-      CompiledProgram compiled = compile(std::move(program));
-      instances_.push_back(std::make_unique<Instance>(rank_, compiled.schedule, compiled.quotas));
+      instances_.push_back(std::make_unique<Instance>(rank_, prove(lower(std::move(program)))));
     }
     for (const auto& [name, data] : model_buffers) buffers_[name] = {.data = data};
     for (const PlanBuffer& b : plan_.buffers) {
