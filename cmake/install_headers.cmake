@@ -31,7 +31,8 @@ set(pending
 foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)
   list(APPEND pending stretto/ops/${operator}/${operator}.h)
 endforeach()
-foreach(form decode_attention flash_decode packed_attention paged_decode sequence_attention)
+foreach(form decode_attention flash_decode packed_attention paged_decode paged_write
+        sequence_attention)
   list(APPEND pending stretto/ops/attention/${form}.h)
 endforeach()
 list(APPEND pending stretto/ops/ulysses/ulysses.h)

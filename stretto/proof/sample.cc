@@ -134,7 +134,10 @@ class PatternTables : public TableWitness {
     }
     std::int64_t linear = 0;
     const auto& shape = shapes_.at(fact.table);
-    for (std::size_t d = 0; d < shape.size(); ++d) linear = linear * shape[d] + fact.entry[d];
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (fact.entry[d] < 0 || fact.entry[d] >= shape[d]) return false;  // not at these sizes
+      linear = linear * shape[d] + fact.entry[d];
+    }
     if (contract.kind == ContractKind::kPermutation) {
       auto other = std::find(table.begin(), table.end(), fact.value);
       if (other != table.end()) *other = table[at(linear)];

@@ -179,5 +179,29 @@ TEST(SampleExtents, StepsAreOfSizesAndTiles) {
   EXPECT_EQ(steps.count(143), 1u) << "a rank's share";
 }
 
+// Rows that go where a table says, with two workers: two of them may meet in one place. Sizes with
+// fewer rows do not have the entry in which they were seen to.
+TEST(SampleTables, EntriesThatASizeDoesNotHaveAreNotMade) {
+  ProgramBuilder p("scatter", 1);
+  Index m = p.extent("m", 9);
+  TensorRef slots = p.table("slots", {m}, {ContractKind::kRange, -1, 24});
+  TensorRef in = p.input("in", DType::kF32, {9, 4});
+  TensorRef kept = p.state("kept", DType::kF32, {24, 4});
+  p.role("write", Resource::sms(2), p.range(m), [&](const Tile& t) {
+    Index slot = p.let("slot", p.read(slots, {t.index}));
+    p.when(slot >= 0, [&] {
+      p.store(kept.tile({slot, 0}, 1, 4), p.load(in.tile({t.index, 0}, 1, 4)));
+    });
+  });
+  Program program = run_pipeline(p.finish());
+  EXPECT_TRUE(prove(program).rejected());
+  int table = program.find_tensor("slots");
+  RankChoice far{0, {{.table = table, .entry = {8}, .value = 3}}};
+  EXPECT_EQ(table_with(program, {2}, {far}, false), nullptr);
+  auto made = table_with(program, {9}, {far}, false);
+  ASSERT_NE(made, nullptr);
+  EXPECT_EQ(made->value(0, table, std::vector<std::int64_t>{8}), 3);
+}
+
 }  // namespace
 }  // namespace stretto

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/harness/op_case.h"
 
 namespace stretto {
 
@@ -20,6 +21,8 @@ struct PagedWriteDesc {
   int world_size = 1;
 };
 
+std::string to_string(const PagedWriteDesc& desc);
+
 // Heads of a rank in the cache, the same number on each: its query heads are theirs in equal runs.
 // Where a rank's query heads do not fall on KV heads so, each of them has its own copy.
 int cached_heads(const PagedWriteDesc& desc);
@@ -27,8 +30,11 @@ int cached_heads(const PagedWriteDesc& desc);
 // Extent m. Table slots [m]: row r of k_rows, v_rows [Hkv, desc.m, head_dim] (attention.h:
 // split_heads) goes to row slots[r] % page of page slots[r] / page of k_pages, v_pages
 // [num_pages * cached_heads, page, head_dim], where head h of page i is entry
-// i * cached_heads + h. Of rows with the same slot the last one stays. One worker: nothing says
-// that slots differ.
+// i * cached_heads + h. A row whose slot is -1 goes nowhere. Of rows with the same slot the last
+// one stays. One worker: nothing says that slots differ.
 Program paged_write(const PagedWriteDesc& desc);
+
+// m: rows, n: tokens of the cache, k: head size.
+OperatorInfo paged_write_info();
 
 }  // namespace stretto

@@ -6,6 +6,7 @@
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/paged_decode.h"
+#include "stretto/ops/attention/paged_write.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
@@ -67,6 +68,7 @@ const std::vector<OperatorInfo>& catalog() {
       packed_attention_info(),
       paged_attention_info(),
       paged_decode_info(),
+      paged_write_info(),
       sequence_attention_info(),
       ring_attention_info(),
       token_ring_info(),
