@@ -1,0 +1,100 @@
+// Plans that do not make sense are refused before they run, with the node's name. If these fail, a
+// model's step reads what nobody wrote, on some sizes only.
+#include "stretto/step/check.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "stretto/base/errors.h"
+#include "stretto/step/plan_testing.h"
+
+namespace stretto::step {
+namespace {
+
+std::string refusal(const Plan& plan) {
+  try {
+    check(plan);
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(StepCheck, TakesAChain) { EXPECT_EQ(refusal(chain(5)), ""); }
+
+struct Mistake {
+  std::string says;
+  std::function<void(Plan&)> make;
+};
+
+TEST(StepCheck, NamesTheNodeAndTheMistake) {
+  std::vector<Mistake> mistakes = {
+      {"node 'n1': reads 'x3', which no node before it writes",
+       [](Plan& p) { p.nodes[1].bindings[0].buffer = p.find_buffer("x3"); }},
+      {"node 'n2': reads 'x1', which no node before it writes",
+       [](Plan& p) {
+         p.nodes.erase(p.nodes.begin() + 1);
+         p.sections[0].end = p.nodes.size();
+       }},
+      {"node 'n1': writes 'weight', which is constant",
+       [](Plan& p) { p.nodes[1].bindings[2].buffer = 1; }},
+      {"node 'n1': writes 'in', which is an input",
+       [](Plan& p) { p.nodes[1].bindings[2].buffer = 0; }},
+      {"node 'n2': binds 'x1' twice and writes it",
+       [](Plan& p) { p.nodes[2].bindings[2].buffer = p.nodes[2].bindings[0].buffer; }},
+      {"node 'n0': 'a' = 'in': float32 is bound to bfloat16",
+       [](Plan& p) { p.buffers[0].dtype = DType::kBF16; }},
+      {"node 'n0': 'a' = 'in': 384 elements are bound to 768",
+       [](Plan& p) { p.buffers[0].shape.push_back(Size::of(2)); }},
+      {"node 'n3': tensor 'b' of 'add' is not bound",
+       [](Plan& p) { p.nodes[3].bindings.erase(p.nodes[3].bindings.begin() + 1); }},
+      {"node 'n3': binds 'b' twice",
+       [](Plan& p) { p.nodes[3].bindings.push_back(p.nodes[3].bindings[1]); }},
+      {"node 'n3': 'add' has no tensor 'c'", [](Plan& p) { p.nodes[3].bindings[0].tensor = "c"; }},
+      {"node 'n3': 'add' takes 1 extents, not 0", [](Plan& p) { p.nodes[3].extents.clear(); }},
+      {"node 'n3': extent 'm' of 'add' may be 12, its bound is 6",
+       [](Plan& p) { p.nodes[3].extents[0].factor = 2; }},
+      {"node 'n3': runs a program that there is not", [](Plan& p) { p.nodes[3].program = 2; }},
+      {"node 'n3': binds 'a' to a buffer that there is not",
+       [](Plan& p) { p.nodes[3].bindings[0].buffer = 70; }},
+      {"two nodes 'n1'", [](Plan& p) { p.nodes[3].name = "n1"; }},
+      {"two buffers 'x1'", [](Plan& p) { p.buffers[2].name = "x1"; }},
+      {"nodes stand in no section", [](Plan& p) { p.sections[0].end = 2; }},
+      {"section 'body' does not follow the one before", [](Plan& p) { p.sections[0].end = 99; }},
+      {"program 1 ('add'): is for 2 ranks, the step has 1 in groups of 1",
+       [](Plan& p) { p.programs[1] = add_program(0, 2); }},
+      {"3 ranks in groups of 2", [](Plan& p) { p.group_size = 2, p.num_ranks = 3; }},
+      {"a size of an unknown extent", [](Plan& p) { p.buffers[2].shape[0] = Size::of_extent(9); }},
+      {"buffer 'x0' is too large",
+       [](Plan& p) {
+         p.buffers[2].shape = {3, Size::of(std::int64_t{1} << 39)};
+       }},
+  };
+  for (const Mistake& m : mistakes) {
+    Plan plan = chain(5);
+    m.make(plan);
+    EXPECT_NE(refusal(plan).find(m.says), std::string::npos) << m.says << "\n" << refusal(plan);
+  }
+}
+
+// A state that is read needs no node before it; a local that is bound as one does.
+TEST(StepCheck, LocalsThatAProgramUpdatesAreWrittenFirst) {
+  Plan plan{.name = "keeping"};
+  plan.extents = {{"rows", kTestRows}};
+  Size rows = Size::of_extent(0), cols = Size::of(kTestCols);
+  plan.buffers = {{.name = "in", .kind = BufferKind::kInput, .shape = {rows, cols}},
+                  {.name = "kept", .kind = BufferKind::kState, .shape = {Size::of(8), cols}},
+                  {.name = "out", .kind = BufferKind::kOutput, .shape = {rows, cols}}};
+  plan.programs = {keep_program()};
+  plan.nodes = {{.name = "keep",
+                 .bindings = {{"x", 0, {}}, {"kept", 1, {}}, {"out", 2, {}}},
+                 .extents = {rows}}};
+  plan.sections = {{"body", 0, 1}};
+  EXPECT_EQ(refusal(plan), "");
+  plan.buffers[1].kind = BufferKind::kLocal;
+  EXPECT_NE(refusal(plan).find("node 'keep': reads 'kept', which no node"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stretto::step
