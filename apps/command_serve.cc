@@ -105,11 +105,15 @@ void serve(ServeOptions& options) {
   say("stretto: loading {} ({} ranks, {})\n", options.model.model, options.model.num_ranks(),
       options.model.device);
   engine->wait_until_ready();
-  if (engine->cache_tokens() > 0) {
-    say("stretto: cache {:.1f} MiB, {} tokens, {} requests at full length\n",
-        static_cast<double>(engine->cache_bytes()) / (1 << 20), engine->cache_tokens(),
-        engine->cache_tokens() / engine->max_model_len());
+  constexpr double kMiB = 1 << 20;
+  if (const CacheSize& m = engine->memory(); m.weight_bytes > 0) {
+    say("stretto: on each GPU weights {:.1f} MiB, steps {:.1f} MiB, kept free {:.1f} MiB\n",
+        static_cast<double>(m.weight_bytes) / kMiB, static_cast<double>(m.work_bytes) / kMiB,
+        static_cast<double>(m.kept_bytes) / kMiB);
   }
+  say("stretto: cache {:.1f} MiB, {} tokens, {} requests at full length\n",
+      static_cast<double>(engine->cache_bytes()) / kMiB, engine->cache_tokens(),
+      engine->cache_tokens() / engine->max_model_len());
   say("stretto: ready, context {} tokens\n", engine->max_model_len());
   say("stretto: {}\n", server.describe_chat());
   if (!options.ready_file.empty()) {
@@ -147,19 +151,18 @@ void add_serve_command(CLI::App& app) {
   ServingOptions& serving = options->serving;
   command
       ->add_option("--max-num-seqs", serving.max_num_seqs,
-                   "most requests that run at once, on CPU ranks")
+                   "most requests that run at once")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command
       ->add_option("--max-num-batched-tokens", serving.max_num_batched_tokens,
-                   "most tokens of a step, of all requests that run; on CPU ranks, at least "
-                   "--max-num-seqs")
+                   "most tokens of a step, of all requests that run; at least --max-num-seqs")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command
       ->add_option("--kv-memory", options->kv_memory,
-                   "bytes of the cache on all CPU ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB "
-                   "and a quarter of the memory that is available")
+                   "bytes of the cache on all ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB and a "
+                   "quarter of the memory that is available, on GPUs what weights and steps leave")
       ->capture_default_str();
   command->add_flag("--no-prefix-caching{false}", serving.prefix_caching,
                     "compute prompts that begin like others again");

@@ -9,10 +9,12 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
+#include "stretto/engine/gpu_memory.h"
 #include "stretto/engine/host_memory.h"
 #include "stretto/engine/text_stream.h"
 #include "stretto/engine/token_loop.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
+#include "stretto/model/gpu/gpu_batch.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/weights.h"
 
@@ -293,15 +295,27 @@ void Engine::run_model(std::int64_t capacity, const RunModel& body) {
 }
 
 void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
-  STRETTO_CHECK(options_.device == Target::kCpu, "batches run on CPU ranks");
   if (options_.data_groups > 1) throw UserError("data groups have requests of their own");
   ModelShape shape = batch_shape(files_.config, options_.world_size, options);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
+  if (gpus_) {
+    STRETTO_CHECK(world_ == nullptr, "batches run on the GPUs of one process");
+    BatchModel model(std::make_unique<GpuBatchRunner>(*gpus_, shape, files_.checkpoint),
+                     options.max_rows);
+    return body(nullptr, model);
+  }
   check_host_memory(shape);
   world_->run([&](Rank& rank) {
     BatchModel model(rank, files_.config, files_.checkpoint, options);
-    body(rank, model);
+    body(&rank, model);
   });
+}
+
+CacheSize Engine::size_cache(const BatchOptions& options, std::size_t bytes) const {
+  ModelShape shape = batch_shape(files_.config, options_.world_size, options);
+  shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
+  return gpus_ ? size_of_gpu_cache(*gpus_, shape, options.max_rows, bytes)
+               : size_of_cache(shape, bytes);
 }
 
 GenerateResult Engine::serve(const Seat& seat, Transformer& model, const GenerateRequest& request,

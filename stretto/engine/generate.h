@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/engine/host_memory.h"
 #include "stretto/engine/sampling.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/generation_config.h"
@@ -110,10 +111,13 @@ class Engine {
   using RunModel = std::function<void(int rank, Rank* host, Transformer& model)>;
   void run_model(std::int64_t capacity, const RunModel& body);
 
-  // Runs `body` on every CPU rank with a model for many sequences at once. UserError where it does
-  // not fit the memory.
-  using RunBatches = std::function<void(Rank& rank, BatchModel& model)>;
+  // Runs `body` on every CPU rank with a model for many sequences at once, or once with one that
+  // drives all GPUs, and then without a rank. UserError where it does not fit the memory.
+  using RunBatches = std::function<void(Rank* rank, BatchModel& model)>;
   void run_batches(const BatchOptions& options, const RunBatches& body);
+
+  // How large the cache of such a model is (host_memory.h, gpu_memory.h).
+  CacheSize size_cache(const BatchOptions& options, std::size_t bytes) const;
 
   // Whether results come out in this process: it has rank 0.
   bool reports() const;

@@ -34,14 +34,22 @@ void check_host_memory(const ModelShape& shape) {
       shape.config->where, shape.max_tokens, shape.all_ranks(), gib(needed), gib(available)));
 }
 
+std::size_t page_bytes(const ModelShape& shape) {
+  const ModelConfig& c = *shape.config;
+  std::int64_t elements = c.num_layers() * 2 * page_rows(shape) * c.head_dim * shape.world_size;
+  return static_cast<std::size_t>(elements) * size_bytes(shape.dtype);
+}
+
+std::int64_t most_pages(const ModelShape& shape) {
+  return shape.paged.sequences * ceil_div(shape.max_tokens, shape.paged.page);
+}
+
 CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes) {
   constexpr std::size_t kMost = std::size_t{4} << 30;
-  const ModelConfig& c = *shape.config;
-  CacheSize size{.allowed = bytes > 0 ? bytes : std::min(kMost, available_host_memory() / 4)};
-  std::int64_t elements = c.num_layers() * 2 * page_rows(shape) * c.head_dim * shape.world_size;
-  size.page_bytes = static_cast<std::size_t>(elements) * size_bytes(shape.dtype);
-  std::int64_t most = shape.paged.sequences * ceil_div(shape.max_tokens, shape.paged.page);
-  size.num_pages = std::min(most, static_cast<std::int64_t>(size.allowed / size.page_bytes));
+  CacheSize size{.page_bytes = page_bytes(shape),
+                 .allowed = bytes > 0 ? bytes : std::min(kMost, available_host_memory() / 4)};
+  size.num_pages =
+      std::min(most_pages(shape), static_cast<std::int64_t>(size.allowed / size.page_bytes));
   return size;
 }
 

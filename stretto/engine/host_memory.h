@@ -15,14 +15,19 @@ std::size_t available_host_memory();
 // UserError unless the weights and caches of all CPU ranks fit what is available.
 void check_host_memory(const ModelShape& shape);
 
-// A cache of pages for CPU ranks, as many as are worth having: no more than the largest step's
-// sequences at full length use.
+// A cache of pages, as many as are worth having: no more than the largest step's sequences at full
+// length use.
 struct CacheSize {
   std::int64_t num_pages = 0;
   std::size_t page_bytes = 0;  // on all ranks and layers
   std::size_t allowed = 0;     // bytes
+  // Of a GPU: what else its memory is for.
+  std::size_t weight_bytes = 0, work_bytes = 0, kept_bytes = 0;
 };
-// In so many bytes; 0: the smaller of 4 GiB and a quarter of what is available.
+// On CPU ranks in so many bytes; 0: the smaller of 4 GiB and a quarter of what is available.
 CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes);
+
+std::size_t page_bytes(const ModelShape& shape);   // on all ranks and layers
+std::int64_t most_pages(const ModelShape& shape);  // that are worth having
 
 }  // namespace stretto

@@ -4,21 +4,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/log.h"
 #include "stretto/base/threads.h"
 #include "stretto/engine/batch_loop.h"
-#include "stretto/engine/host_memory.h"
-#include "stretto/engine/token_loop.h"
 
 namespace stretto {
 namespace {
 
 constexpr int kPage = 64;                   // tokens of a page of the cache
-constexpr std::int64_t kPromptPiece = 512;  // tokens between two looks at whether to go on
 constexpr std::chrono::milliseconds kLook{50};
 
 }  // namespace
@@ -54,41 +50,6 @@ class ServingEngine::Orders {
   std::vector<std::deque<Order>> told_;  // [rank]
 };
 
-// One request on GPUs.
-class ServingEngine::Serving final : public TokenVisitor {
- public:
-  explicit Serving(ServedRequest& request) : request_(request) {}
-
-  bool needs_logits() const override { return request_.num_logprobs >= 0; }
-  bool needs_prompt_logits() const override { return request_.num_prompt_logprobs >= 0; }
-  bool go_on() override { return !request_.cancelled; }
-  void on_prompt(std::int64_t position, std::span<const float> logits) override {
-    auto next = static_cast<std::size_t>(position) + 1;
-    if (next >= request_.prompt.size()) return;
-    request_.on_prompt(
-        logprob_of(request_.prompt[next], logits, request_.num_prompt_logprobs, scratch_));
-  }
-  bool on_token(int token, std::span<const float> logits) override {
-    if (request_.cancelled) return false;
-    TokenLogprob told{.token = token};
-    if (needs_logits()) told = logprob_of(token, logits, request_.num_logprobs, scratch_);
-    bool wants_more = request_.on_token(told);
-    if (!wants_more) end_ = ServedRequest::End::kEnough;
-    return wants_more;
-  }
-
-  ServedRequest::End end() const {
-    return request_.cancelled && end_ != ServedRequest::End::kEnough
-               ? ServedRequest::End::kCancelled
-               : end_;
-  }
-
- private:
-  ServedRequest& request_;
-  ServedRequest::End end_ = ServedRequest::End::kLength;
-  std::vector<double> scratch_;
-};
-
 ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& options,
                              const ServingOptions& serving)
     : files_(files),
@@ -96,25 +57,26 @@ ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& optio
       max_model_len_(serving.max_model_len > 0
                          ? std::min(serving.max_model_len, files.config.max_positions)
                          : files.config.max_positions),
-      batches_(options.device == Target::kCpu),
       engine_(files, options),
       orders_(std::make_unique<Orders>(options.world_size)) {
   if (max_model_len_ < 2) throw UserError("--max-model-len: need room for 2 tokens at least");
-  if (batches_) size_cache(options);
+  size_cache(options);
   thread_ = start_thread("the engine", [this] { run(); });
 }
 
 void ServingEngine::size_cache(const EngineOptions& options) {
   if (options.ulysses) {
-    throw UserError("--sequence-parallel: a server on CPU ranks keeps whole rows on every rank");
+    throw UserError("--sequence-parallel: a server keeps whole rows on every rank");
   }
   batch_ = {.dtype = options.dtype,
             .max_rows = options_.max_num_batched_tokens,
             .max_tokens = max_model_len_,
             .cache = {.page = kPage, .sequences = options_.max_num_seqs},
+            .plan_for = options.device,
             .expert_groups = options.expert_groups};
-  ModelShape shape = batch_shape(files_.config, options.world_size, batch_);
-  CacheSize size = size_of_cache(shape, options_.kv_bytes);
+  // On GPUs a row's bits are the same beside any others only where one program makes all of them.
+  batch_.cache.decodes_apart = options.device == Target::kCpu;
+  CacheSize size = engine_.size_cache(batch_, options_.kv_bytes);
   if (size.num_pages * kPage < max_model_len_ && options_.max_model_len > 0) {
     throw UserError(
         fmt::format("--kv-memory: {} bytes hold {} tokens, less than --max-model-len {}",
@@ -127,7 +89,7 @@ void ServingEngine::size_cache(const EngineOptions& options) {
   max_model_len_ = std::min(max_model_len_, size.num_pages * kPage);
   batch_.max_tokens = max_model_len_;
   batch_.cache.num_pages = size.num_pages;
-  cache_bytes_ = static_cast<std::size_t>(size.num_pages) * size.page_bytes;
+  memory_ = size;
   limits_ = {.max_running = options_.max_num_seqs,
              .max_rows = options_.max_num_batched_tokens,
              .num_blocks = static_cast<int>(size.num_pages),
@@ -137,6 +99,10 @@ void ServingEngine::size_cache(const EngineOptions& options) {
 }
 
 std::int64_t ServingEngine::cache_tokens() const { return batch_.cache.num_pages * kPage; }
+
+std::size_t ServingEngine::cache_bytes() const {
+  return static_cast<std::size_t>(memory_.num_pages) * memory_.page_bytes;
+}
 
 ServingEngine::~ServingEngine() {
   {
@@ -179,7 +145,7 @@ void ServingEngine::submit(const std::vector<Request>& requests) {
   std::lock_guard lock(mutex_);
   if (!died_of_.empty()) throw EngineBusy("the engine has died: " + died_of_);
   if (draining_) throw EngineBusy("the server is shutting down");
-  std::size_t at_once = batches_ ? static_cast<std::size_t>(limits_.max_running) : 1;
+  auto at_once = static_cast<std::size_t>(limits_.max_running);
   std::size_t room = at_once - std::min(at_once, running_.size());
   if (queue_.size() + requests.size() > options_.max_queue + room) {
     throw EngineBusy(fmt::format("{} requests are waiting already, of at most {}", queue_.size(),
@@ -216,13 +182,9 @@ ServingEngine::State ServingEngine::state() const {
 
 void ServingEngine::run() {
   try {
-    if (batches_) {
-      engine_.run_batches(batch_, [&](Rank& rank, BatchModel& model) {
-        rank.index() == 0 ? lead(model) : follow(rank, model);
-      });
-    } else {
-      engine_.run_model(max_model_len_, [&](int, Rank*, Transformer& model) { serve(model); });
-    }
+    engine_.run_batches(batch_, [&](Rank* rank, BatchModel& model) {
+      rank == nullptr || rank->index() == 0 ? lead(model) : follow(*rank, model);
+    });
   } catch (const std::exception& e) {
     std::unique_lock lock(mutex_);
     if (!ready_) failure_ = std::current_exception();
@@ -246,46 +208,10 @@ void ServingEngine::die(const std::string& why) {
   for (const Request& request : left) request->on_end(ServedRequest::End::kDied, why);
 }
 
-ServingEngine::Request ServingEngine::next() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return !queue_.empty() || stopping_; });
-    if (queue_.empty()) return nullptr;
-    Request request = std::move(queue_.front());
-    queue_.pop_front();
-    if (!request->cancelled) {
-      running_ = {request};
-      return request;
-    }
-    lock.unlock();
-    request->on_end(ServedRequest::End::kCancelled, "");
-    lock.lock();
-  }
-}
-
 void ServingEngine::become_ready() {
   std::lock_guard lock(mutex_);
   ready_ = true;
   changed_.notify_all();
-}
-
-void ServingEngine::serve(Transformer& model) {
-  model.prepare_steps();
-  become_ready();
-  while (Request request = next()) {
-    if (request->on_start && !request->cancelled) request->on_start();
-    Serving serving(*request);
-    std::optional<std::string> failed;
-    try {
-      run_tokens(model, request->prompt, request->sampling,
-                 {.max_tokens = request->max_tokens, .prompt_piece = kPromptPiece}, serving);
-    } catch (const UserError& e) {  // of logits
-      failed = e.what();
-    }
-    request->on_end(failed ? ServedRequest::End::kFailed : serving.end(), failed.value_or(""));
-    std::lock_guard lock(mutex_);  // who sees nothing running has heard the end of everything
-    running_.clear();
-  }
 }
 
 void ServingEngine::note(const BatchLoop& loop) {

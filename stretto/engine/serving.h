@@ -1,7 +1,6 @@
-// A model that answers requests as they come, until it is told to stop: the queue, the thread that
-// runs the model, cancellation in every state. On CPU ranks many requests run at once
-// (batch_loop.h); on GPUs one, in the order in which they came. Comes after generate.h's Engine;
-// server/ puts clients in front of it.
+// A model that answers requests as they come, many at once (batch_loop.h), until it is told to stop:
+// the queue, the thread that runs the model, cancellation in every state. Comes after generate.h's
+// Engine; server/ puts clients in front of it.
 #pragma once
 
 #include <condition_variable>
@@ -30,10 +29,9 @@ class EngineBusy : public Error {
 struct ServingOptions {
   std::int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's
   std::size_t max_queue = 2048;
-  // Of CPU ranks.
   int max_num_seqs = 64;             // requests that run at once
   int max_num_batched_tokens = 256;  // rows of a step
-  std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what host_memory.h says
+  std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what Engine::size_cache says
   bool prefix_caching = true;
 };
 
@@ -69,24 +67,20 @@ class ServingEngine {
   };
   State state() const;
 
-  // What the cache of CPU ranks holds; 0 on GPUs, whose cache is that of one request.
   std::int64_t cache_tokens() const;
-  std::size_t cache_bytes() const { return cache_bytes_; }  // of all ranks
+  std::size_t cache_bytes() const;  // of all ranks
+  const CacheSize& memory() const { return memory_; }
 
  private:
   using Request = std::shared_ptr<ServedRequest>;
   class Orders;
-  class Serving;
 
   void size_cache(const EngineOptions& options);
   void check(ServedRequest& request) const;
   void become_ready();
   void run();
   void die(const std::string& why);
-  // On GPUs.
-  Request next();  // none: the end
-  void serve(Transformer& model);
-  // On CPU ranks: the first one, and the others.
+  // The first of CPU ranks, or who drives all GPUs; and the other ranks.
   void lead(BatchModel& model);
   void follow(Rank& rank, BatchModel& model);
   // Those who came and for whom there is room; false: the end.
@@ -96,10 +90,9 @@ class ServingEngine {
   const ModelFiles& files_;
   ServingOptions options_;
   std::int64_t max_model_len_;
-  bool batches_;            // CPU ranks
-  SchedulerLimits limits_;  // where it does
-  BatchOptions batch_;      // likewise
-  std::size_t cache_bytes_ = 0;
+  SchedulerLimits limits_;
+  BatchOptions batch_;
+  CacheSize memory_;
   Engine engine_;
   std::unique_ptr<Orders> orders_;  // of rank 0, for the others
 

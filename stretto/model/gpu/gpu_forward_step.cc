@@ -4,41 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <optional>
 
 #include "stretto/base/errors.h"
-#include "stretto/base/threads.h"
-#include "stretto/compiler.h"
+#include "stretto/model/gpu/step_kernels.h"
 
 namespace stretto {
-namespace {
-
-struct Built {
-  std::optional<Proved> program;
-  GpuCode code;
-  std::exception_ptr error;
-};
-
-// Passes, proof and compilation of all programs on all processors.
-std::vector<Built> build_all(std::vector<Program>& programs,
-                             const std::vector<std::set<std::string>>& constants) {
-  std::vector<Built> out(programs.size());
-  side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
-    try {
-      out[i].program = prove(lower(std::move(programs[i])));
-      out[i].code = build_gpu_code(out[i].program->lowered(), {.constants = constants[i]});
-    } catch (...) {
-      out[i].error = std::current_exception();
-    }
-  });
-  for (const Built& b : out) {
-    if (b.error) std::rethrow_exception(b.error);
-  }
-  return out;
-}
-
-}  // namespace
 
 GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
                                const GpuBuffers& model_buffers, std::int64_t bound,
@@ -107,11 +77,10 @@ GpuForwardStep::~GpuForwardStep() {
 void GpuForwardStep::build_instances() {
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
-  std::vector<std::set<std::string>> constants = constant_inputs(shape_, plan_);
-  for (Built& b : build_all(plan_.programs, constants)) {
-    bool of_group = shape_.data_groups > 1 && b.program->program().world_size == shape_.world_size;
+  for (StepKernel& k : build_step_kernels(shape_, plan_)) {
+    bool of_group = shape_.data_groups > 1 && k.program.program().world_size == shape_.world_size;
     GpuWorld& world = of_group ? group_ : world_;
-    instances_.push_back(std::make_unique<GpuInstance>(world, *b.program, std::move(b.code)));
+    instances_.push_back(std::make_unique<GpuInstance>(world, k.program, std::move(k.code)));
     of_group_.push_back(of_group);
   }
 }

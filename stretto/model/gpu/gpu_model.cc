@@ -13,15 +13,14 @@
 namespace stretto {
 namespace {
 
-// For activations, signals, buffers of programs, code and the driver's own needs. Steps of a prompt
-// through sequence-parallel attention have up to four times as many rows.
-std::size_t reserve_bytes(const ModelShape& shape) {
-  return std::size_t{shape.has_whole_attention() ? 2u : 1u} << 30;
-}
-
 double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 }  // namespace
+
+// Steps of a prompt through sequence-parallel attention have up to four times as many rows.
+std::size_t gpu_reserve_bytes(const ModelShape& shape) {
+  return std::size_t{shape.has_whole_attention() ? 2u : 1u} << 30;
+}
 
 GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint,
                    const GpuModelOptions& options)
@@ -70,11 +69,11 @@ void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
   for (const PlanBuffer& b : buffers) needed += b.bytes();
   for (int r : world_.local_ranks()) {
     cuda::MemoryInfo memory = world_.device(r).memory();
-    if (needed + reserve_bytes(shape_) <= memory.free_bytes) continue;
+    if (needed + gpu_reserve_bytes(shape_) <= memory.free_bytes) continue;
     throw UserError(fmt::format(
         "{}: {:.1f} GiB of weights and cache on each of {} GPUs, and {:.0f} GiB for work, do not "
         "fit: GPU {} has {:.1f} GiB free of {:.1f}; more ranks or fewer tokens would need less",
-        shape_.config->where, gib(needed), world_.size(), gib(reserve_bytes(shape_)), r,
+        shape_.config->where, gib(needed), world_.size(), gib(gpu_reserve_bytes(shape_)), r,
         gib(memory.free_bytes), gib(memory.total_bytes)));
   }
 }
@@ -102,6 +101,7 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
     stream.synchronize();
   }
   if (rank == world_.local_ranks().front()) weight_bytes_ = sum;
+  if (shape_.paged.is_used()) return;  // steps have the rows of their positions
   RopeTable rope = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
   upload("cos", rope.cos);
   upload("sin", rope.sin);

@@ -40,6 +40,10 @@ struct GpuModelOptions {
 // Addresses of buffers on every rank, by the names of step_plan.h.
 using GpuBuffers = std::map<std::string, std::vector<CUdeviceptr>>;
 
+// Memory of a GPU that weights, cache and steps leave to code, signals and the driver's own needs,
+// and where steps are not counted to them.
+std::size_t gpu_reserve_bytes(const ModelShape& shape);
+
 class GpuModel : public ModelRunner {
  public:
   // Copies the weights to the GPUs; `checkpoint` is read here only, `shape.config` and the world
@@ -50,6 +54,7 @@ class GpuModel : public ModelRunner {
 
   const ModelShape& shape() const override { return shape_; }
   std::size_t weight_bytes() const override { return weight_bytes_; }
+  const GpuBuffers& buffers() const { return buffers_; }
   // Compiles what is not in the cache, on all processors.
   std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override {
     return make_step(bound, options_);

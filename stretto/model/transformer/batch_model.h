@@ -1,8 +1,10 @@
-// A transformer on one CPU rank that takes rows of many sequences in one step, over a cache of
-// pages: pieces of prompts beside sequences that go on by one token. In float32 a row's logits are
-// the same bits whoever is beside it, and however its sequence was cut into pieces.
+// A transformer that takes rows of many sequences in one step, over a cache of pages: pieces of
+// prompts beside sequences that go on by one token. On CPU ranks each rank has one; on GPUs one
+// drives all ranks. In float32 on CPU ranks a row's logits are the same bits whoever is beside it,
+// and however its sequence was cut into pieces.
 //
-// Before: engine/scheduler.h decides the pieces. Families and weights are those of transformer.h.
+// Before: engine/scheduler.h decides the pieces. After: batch_runner.h, the machine under it.
+// Families and weights are those of transformer.h.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "stretto/model/transformer/step_plan.h"
-#include "stretto/model/transformer/weights.h"
+#include "stretto/model/transformer/batch_runner.h"
+#include "stretto/model/transformer/rope_table.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -22,11 +24,17 @@ struct BatchOptions {
   std::int64_t max_rows = 256;  // of a step
   std::int64_t max_tokens = 0;  // of a sequence; 0: the model's positions
   PagedCache cache;
+  // Whose configs the steps use; CPU ranks can run the plan of a GPU, which tests do.
+  Target plan_for = Target::kCpu;
   int expert_groups = 1;  // transformer.h
 };
 
-// UserError as model_shape() of transformer.h.
+// UserError as model_shape() of transformer.h. Of GPUs there is a page more than the options say, the
+// last one, for rows of nobody (BatchStep::padded).
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options);
+
+// Bytes of a rank that the steps of such a model take beside weights and cache.
+std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows);
 
 // Rows of one sequence in a step.
 struct BatchPiece {
@@ -39,13 +47,12 @@ struct BatchPiece {
 
 class BatchModel {
  public:
-  // Collective over the world, as all calls. `checkpoint` is read here only, `config` must outlive
-  // the model. Every step is ready afterwards: proved, compiled and allocated.
+  // Makes the steps: every step is ready afterwards, proved, compiled and allocated. Collective, as
+  // all calls, where ranks are threads.
+  BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_rows);
+  // On a CPU rank. `checkpoint` is read here only, `config` must outlive the model.
   BatchModel(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
              const BatchOptions& options);
-  ~BatchModel();
-  BatchModel(const BatchModel&) = delete;
-  BatchModel& operator=(const BatchModel&) = delete;
 
   // One step: at most max_rows rows of at most cache.sequences sequences, of each sequence one
   // piece. Then visit(piece, row of the piece, its logits [vocab]) for all wanted rows, piece by
@@ -54,12 +61,25 @@ class BatchModel {
   using Visit = std::function<void(std::size_t, std::int64_t, std::span<const float>)>;
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
 
-  const ModelShape& shape() const;
+  const ModelShape& shape() const { return runner_->shape(); }
 
  private:
-  class Launches;
-  class State;
-  std::unique_ptr<State> state_;
+  StepRows place(std::span<const BatchPiece> pieces);
+  void place_rows(const BatchPiece& piece, std::int64_t row);
+  void place_pages(const BatchPiece& piece, std::int64_t sequence, bool decodes);
+  void place_padding(std::int64_t row, std::int64_t count, std::int64_t sequence);
+  void visit_wanted(std::span<const BatchPiece> pieces, const Visit& visit);
+
+  struct Bucket {
+    std::int64_t rows = 0, sequences = 0;  // most of a step
+    std::unique_ptr<BatchStep> step;
+  };
+
+  std::unique_ptr<BatchRunner> runner_;
+  RopeTable rope_;
+  std::vector<Bucket> buckets_;       // ascending, so that few rows do not walk over tiles of many
+  const Bucket* bucket_ = nullptr;    // of the step
+  std::vector<std::int64_t> first_row_;  // of the step, by piece
 };
 
 }  // namespace stretto

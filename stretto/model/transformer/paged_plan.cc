@@ -46,6 +46,7 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
     if (prompts_.contains(layer.window)) continue;
     prompts.window = decodes.window = layer.window;
     prompts_[layer.window] = add_program(paged_attention_program(prompts, s_.target));
+    if (!cache.decodes_apart) continue;
     decodes_[layer.window] = add_program(paged_decode_program(decodes, s_.target));
   }
   std::int64_t q_cols = split.heads_per_rank * rope.head_dim;
@@ -55,15 +56,17 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
     local(rows, s_.dtype, split.kv_heads_per_rank * plan_.bound, rope.head_dim);
   }
   for (const char* table : {"cos", "sin"}) {
-    local(table, DType::kF32, plan_.bound, rope.head_dim / 2);
+    input(table, DType::kF32, plan_.bound, rope.head_dim / 2);
   }
-  std::int64_t pages = decodes.pages_per_sequence();
-  local(StepPlan::kSlots, DType::kI32, plan_.bound, 1);
-  local(StepPlan::kDecodePages, DType::kI32, cache.sequences, pages);
-  local(StepPlan::kDecodeTokens, DType::kI32, cache.sequences, 1);
-  local(StepPlan::kPromptStarts, DType::kI32, cache.sequences + 1, 1);
-  local(StepPlan::kPromptPages, DType::kI32, cache.sequences, pages);
-  local(StepPlan::kPromptTokens, DType::kI32, cache.sequences, 1);
+  std::int64_t pages = prompts.pages_per_sequence();
+  input(StepPlan::kSlots, DType::kI32, plan_.bound, 1);
+  if (cache.decodes_apart) {
+    input(StepPlan::kDecodePages, DType::kI32, cache.sequences, pages);
+    input(StepPlan::kDecodeTokens, DType::kI32, cache.sequences, 1);
+  }
+  input(StepPlan::kPromptStarts, DType::kI32, cache.sequences + 1, 1);
+  input(StepPlan::kPromptPages, DType::kI32, cache.sequences, pages);
+  input(StepPlan::kPromptTokens, DType::kI32, cache.sequences, 1);
 }
 
 std::size_t PagedPlan::add_program(Program program) {
@@ -73,6 +76,11 @@ std::size_t PagedPlan::add_program(Program program) {
 
 void PagedPlan::local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols) {
   plan_.buffers.push_back({.name = name, .dtype = dtype, .rows = rows, .cols = cols});
+}
+
+void PagedPlan::input(const char* name, DType dtype, std::int64_t rows, std::int64_t cols) {
+  local(name, dtype, rows, cols);
+  plan_.buffers.back().input = true;
 }
 
 void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
@@ -86,13 +94,15 @@ void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
   launch(rope_, Rows::kAllAsNew, std::move(rope));
   launch(write_, Rows::kAll,
          {{"slots", StepPlan::kSlots}, {"k_rows", "k_rows"}, {"v_rows", "v_rows"}, k, v});
-  launch(decodes_.at(window), Rows::kDecodes,
-         {{"q", "q"},
-          {"pages", StepPlan::kDecodePages},
-          {"tokens", StepPlan::kDecodeTokens},
-          k,
-          v,
-          {"out", "attended"}});
+  if (s_.paged.decodes_apart) {
+    launch(decodes_.at(window), Rows::kDecodes,
+           {{"q", "q"},
+            {"pages", StepPlan::kDecodePages},
+            {"tokens", StepPlan::kDecodeTokens},
+            k,
+            v,
+            {"out", "attended"}});
+  }
   launch(prompts_.at(window), Rows::kPrompts,
          {{"starts", StepPlan::kPromptStarts},
           {"q", "q", true},

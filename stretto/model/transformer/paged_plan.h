@@ -22,6 +22,7 @@ class PagedPlan {
 
  private:
   std::size_t add_program(Program program);
+  void input(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);
   void local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);
 
   const ModelShape& s_;

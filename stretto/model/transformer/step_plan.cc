@@ -14,6 +14,9 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t kHeadRows = 16;
+// Of steps with pages on GPUs, where any row may be asked for and the head's weights are read once
+// for all of them.
+constexpr std::int64_t kHeadRowsOfBatch = 256;
 
 // From this many rows on, prefill on several ranks keeps activations split by rows. On a GPU fewer
 // rows take as long as the weights take to read, and are reduced while that goes on.
@@ -48,7 +51,11 @@ class Planner {
   StepPlan run() {
     std::int64_t from =
         s_.target == Target::kCuda ? kSequenceParallelFromOnGpu : kSequenceParallelFrom;
-    add_buffer({.name = StepPlan::kTokens, .dtype = DType::kI32, .rows = bound_, .cols = 1});
+    add_buffer({.name = StepPlan::kTokens,
+                .dtype = DType::kI32,
+                .rows = bound_,
+                .cols = 1,
+                .input = true});
     bool split_rows = s_.world_size > 1 && bound_ >= from && !s_.paged.is_used();
     spreads_attention_ = split_rows && s_.has_whole_attention();
     split_rows || s_.shares_experts() ? sequence_parallel() : replicated();
@@ -254,7 +261,8 @@ class Planner {
   }
 
   void add_head(const char* input) {
-    VocabDesc d = vocab_desc(std::min(kHeadRows, bound_));
+    bool batch = s_.target == Target::kCuda && s_.paged.is_used();
+    VocabDesc d = vocab_desc(std::min(batch ? kHeadRowsOfBatch : kHeadRows, bound_));
     add_buffer({.name = StepPlan::kLogits,
                 .dtype = DType::kF32,
                 .rows = d.m,
@@ -264,7 +272,7 @@ class Planner {
                   .bindings = {{"x", input},
                                {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
                                {"logits", StepPlan::kLogits}}};
-    if (s_.target == Target::kCuda && bound_ == 1) add_choice();
+    if (s_.target == Target::kCuda && bound_ == 1 && !batch) add_choice();
     plan_.head_input = input;
     plan_.head_rows = d.m;
     if (!s_.paged.is_used()) return;

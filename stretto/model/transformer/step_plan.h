@@ -39,6 +39,9 @@ struct PagedCache {
   std::int64_t page = 0;       // tokens
   std::int64_t num_pages = 0;  // of each layer
   std::int64_t sequences = 0;  // most of a step
+  // Rows that are their sequence's only ones go through paged_decode, the others through
+  // paged_attention; or all through the latter. CPU ranks compute the same either way.
+  bool decodes_apart = true;
 
   bool is_used() const { return page > 0; }
 };
@@ -50,7 +53,7 @@ struct ModelShape {
   DType dtype = DType::kF32;         // activations and cache
   DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
   std::int64_t max_tokens = 0;       // capacity of the cache, or with pages of a sequence
-  PagedCache paged = {};             // CPU ranks
+  PagedCache paged = {};
   Target target = Target::kCpu;
   // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
   int expert_groups = 1;
@@ -83,6 +86,7 @@ struct PlanBuffer {
   std::int64_t rows = 0, cols = 0;
   bool symmetric = false;      // other ranks address it
   bool across_groups = false;  // and if so, those of other data groups too
+  bool input = false;          // the host writes it before a step
 
   std::size_t bytes() const;
 };

@@ -1,0 +1,252 @@
+#include "stretto/model/gpu/gpu_batch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stretto/base/errors.h"
+#include "stretto/model/gpu/step_kernels.h"
+
+namespace stretto {
+namespace {
+
+// Numbers of rows whose steps are captured: a step of one more has a few rows of nobody.
+constexpr std::int64_t kCaptured[] = {1,  2,  4,  8,   16,  24,  32,  48,
+                                      64, 96, 128, 160, 192, 224, 256};
+
+constexpr std::size_t kInputAlignment = 256;
+
+}  // namespace
+
+GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
+                           const GpuBuffers& model_buffers, std::int64_t bound,
+                           const GpuModelOptions& options)
+    : world_(world),
+      shape_(shape),
+      model_buffers_(model_buffers),
+      // Rows of nobody are a sequence of their own kind.
+      graphs_wanted_(options.graphs && !shape.paged.decodes_apart),
+      early_starts_(options.early_starts),
+      plan_(plan_step(shape, bound)) {
+  // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
+  world_.synchronize();
+  for (StepKernel& k : build_step_kernels(shape_, plan_)) {
+    instances_.push_back(std::make_unique<GpuInstance>(world_, k.program, std::move(k.code)));
+  }
+  allocate();
+  for (const PlanLaunch& l : plan_.launches) args_.push_back(bind(l));
+  runs_.assign(args_.size(), true);
+  head_args_ = bind(plan_.head);
+  const Program& head = instances_[plan_.head.program]->program();
+  head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
+  if (graphs_wanted_) capture();
+}
+
+// Memory and code may go only once nothing runs that uses them.
+GpuBatchStep::~GpuBatchStep() {
+  try {
+    world_.synchronize();
+  } catch (const Error&) {
+    // Whoever enqueued the work that failed was told, or will be at the next call.
+  }
+}
+
+void GpuBatchStep::allocate() {
+  const cuda::Device& first = world_.device(world_.local_ranks().front());
+  std::size_t input_bytes = 0;
+  for (const PlanBuffer& b : plan_.buffers) {
+    row_bytes_[b.name] = b.bytes() / static_cast<std::size_t>(b.rows);
+    if (!b.input) continue;
+    input_at_[b.name] = input_bytes;
+    input_bytes += (b.bytes() + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
+  }
+  inputs_ = world_.allocate(input_bytes);
+  host_inputs_ = std::make_unique<cuda::HostMappedMemory>(first, input_bytes);
+  std::fill_n(static_cast<std::byte*>(host_inputs_->host()), input_bytes, std::byte{0});
+  for (const PlanBuffer& b : plan_.buffers) {
+    if (b.input) {
+      for (CUdeviceptr a : inputs_.addresses()) {
+        buffers_[b.name].push_back(a + input_at_.at(b.name));
+      }
+      continue;
+    }
+    memory_.push_back(world_.allocate(std::max<std::size_t>(b.bytes(), 16)));
+    buffers_[b.name] = memory_.back().addresses();
+    for (int r : world_.local_ranks()) {
+      const cuda::DeviceMemory& m = memory_.back().on[static_cast<std::size_t>(r)];
+      world_.stream(r).fill_bytes(m.address(), 0, m.bytes());
+    }
+    if (b.name == StepPlan::kLogits) {
+      host_logits_ = std::make_unique<cuda::HostMappedMemory>(first, b.bytes());
+    }
+  }
+  world_.meet();
+}
+
+std::byte* GpuBatchStep::host(const std::string& name) const {
+  return static_cast<std::byte*>(host_inputs_->host()) + input_at_.at(name);
+}
+
+GpuLaunchArgs GpuBatchStep::bind(const PlanLaunch& launch) {
+  const Program& program = instances_[launch.program]->program();
+  GpuLaunchArgs args;
+  args.tensors.resize(program.tensors.size());
+  std::vector<Behind> behind;
+  for (const Binding& b : launch.bindings) {
+    int t = program.find_tensor(b.tensor);
+    STRETTO_CHECK(t >= 0, program.name + " has no tensor " + b.tensor);
+    auto own = buffers_.find(b.buffer);
+    args.tensors[static_cast<std::size_t>(t)] =
+        own != buffers_.end() ? own->second : model_buffers_.at(b.buffer);
+    if (b.behind_decodes) behind.push_back({static_cast<std::size_t>(t), b.buffer});
+  }
+  behind_.push_back(std::move(behind));
+  return args;
+}
+
+std::int64_t GpuBatchStep::padded(std::int64_t count) const {
+  auto next = graphs_.lower_bound(count);
+  return next != graphs_.end() ? next->first : count;
+}
+
+void GpuBatchStep::set_rows(const StepRows& rows) {
+  rows_ = rows;
+  for (std::size_t i = 0; i < args_.size(); ++i) {
+    args_[i].extents = launch_extents(plan_.launches[i], rows, shape_);
+    runs_[i] = args_[i].extents.front() > 0;
+    for (const Behind& b : behind_[i]) {
+      std::vector<CUdeviceptr> at = buffers_.at(b.buffer);
+      for (CUdeviceptr& a : at) {
+        a += static_cast<CUdeviceptr>(rows.decodes) * row_bytes_.at(b.buffer);
+      }
+      args_[i].tensors[b.tensor] = std::move(at);
+    }
+  }
+}
+
+void GpuBatchStep::enqueue_inputs(int rank, const cuda::Stream& stream) const {
+  stream.upload(inputs_.on[static_cast<std::size_t>(rank)].address(), host_inputs_->host(),
+                host_inputs_->bytes());
+}
+
+void GpuBatchStep::enqueue_launches(int rank, const cuda::Stream& stream) {
+  for (std::size_t i = 0; i < args_.size(); ++i) {
+    if (runs_[i]) instances_[plan_.launches[i].program]->launch(args_[i], rank, stream);
+  }
+}
+
+// Not the first launch, which follows a copy instead of a kernel.
+void GpuBatchStep::set_early_starts(bool early) {
+  for (std::size_t i = 1; i < args_.size(); ++i) args_[i].starts_early = early;
+}
+
+void GpuBatchStep::capture() {
+  std::map<std::int64_t, std::vector<cuda::GraphExec>> graphs;
+  set_early_starts(early_starts_);
+  for (std::int64_t count : kCaptured) {
+    if (count > plan_.bound) break;
+    set_rows({.count = count, .most = count});
+    for (int r : world_.local_ranks()) {
+      const cuda::Stream& stream = world_.stream(r);
+      graphs[count].push_back(cuda::capture(stream, [&] {
+        enqueue_inputs(r, stream);
+        enqueue_launches(r, stream);
+      }));
+    }
+  }
+  set_early_starts(false);
+  graphs_ = std::move(graphs);
+}
+
+void GpuBatchStep::enqueue_step(const StepRows& rows) {
+  auto graph = graphs_.find(rows.count);
+  if (graph != graphs_.end()) {
+    for (int r : world_.local_ranks()) {
+      graph->second[world_.local_index(r)].launch(world_.stream(r));
+    }
+    return;
+  }
+  for (int r : world_.local_ranks()) enqueue_inputs(r, world_.stream(r));
+  // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
+  for (std::size_t i = 0; i < args_.size(); ++i) {
+    if (runs_[i]) instances_[plan_.launches[i].program]->launch(args_[i]);
+  }
+}
+
+void GpuBatchStep::run(const StepRows& rows) {
+  STRETTO_CHECK(rows.count >= 1 && rows.count <= plan_.bound, "a step outside its bucket");
+  if (busy_) finish();
+  if (graphs_.contains(rows.count)) {
+    rows_ = rows;
+  } else {
+    set_rows(rows);
+  }
+  busy_ = true;
+  enqueue_step(rows);
+}
+
+// The rows of `rows` into the head's input, unless they follow each other where they are.
+void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
+  const std::size_t bytes = row_bytes_.at(plan_.head_input);
+  auto follows = [&](std::size_t i) { return i > 0 && rows[i] == rows[i - 1] + 1; };
+  auto run_end = [&](std::size_t i) {
+    do ++i;
+    while (i < rows.size() && follows(i));
+    return i;
+  };
+  std::vector<CUdeviceptr> input = buffers_.at(plan_.head_input);
+  if (run_end(0) == rows.size()) {
+    for (CUdeviceptr& a : input) a += static_cast<CUdeviceptr>(rows[0]) * bytes;
+  } else {
+    for (int r : world_.local_ranks()) {
+      auto at = static_cast<std::size_t>(r);
+      CUdeviceptr wanted = buffers_.at(StepPlan::kWanted)[at];
+      for (std::size_t i = 0; i < rows.size(); i = run_end(i)) {
+        world_.stream(r).copy(wanted + i * bytes,
+                              input[at] + static_cast<CUdeviceptr>(rows[i]) * bytes,
+                              (run_end(i) - i) * bytes);
+      }
+    }
+    input = buffers_.at(StepPlan::kWanted);
+  }
+  head_args_.tensors[head_tensor_] = std::move(input);
+  head_args_.extents = {static_cast<std::int64_t>(rows.size())};
+  instances_[plan_.head.program]->launch(head_args_);
+}
+
+const float* GpuBatchStep::logits(std::span<const std::int64_t> rows) {
+  STRETTO_CHECK(!rows.empty() && static_cast<std::int64_t>(rows.size()) <= plan_.head_rows,
+                "logits outside the step");
+  enqueue_head(rows);
+  int first = world_.local_ranks().front();
+  auto vocab = static_cast<std::size_t>(shape_.config->vocab_size);
+  world_.stream(first).download(host_logits_->host(),
+                                buffers_.at(StepPlan::kLogits)[static_cast<std::size_t>(first)],
+                                rows.size() * vocab * sizeof(float));
+  finish();
+  return static_cast<const float*>(host_logits_->host());
+}
+
+void GpuBatchStep::replay(int times, std::int64_t wanted) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(wanted));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int64_t>(i);
+  busy_ = true;
+  for (int i = 0; i < times; ++i) {
+    enqueue_step(rows_);
+    enqueue_head(rows);
+  }
+  finish();
+}
+
+void GpuBatchStep::finish() {
+  world_.synchronize();
+  if (world_.aborted()) world_.throw_fault();
+  busy_ = false;
+}
+
+std::unique_ptr<BatchStep> GpuBatchRunner::make_step(std::int64_t bound, std::int64_t sequences) {
+  ModelShape shape = model_.shape();
+  shape.paged.sequences = sequences;
+  return std::make_unique<GpuBatchStep>(world_, shape, model_.buffers(), bound, options_);
+}
+
+}  // namespace stretto

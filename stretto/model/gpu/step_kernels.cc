@@ -1,0 +1,31 @@
+#include "stretto/model/gpu/step_kernels.h"
+
+#include <exception>
+#include <optional>
+
+#include "stretto/base/threads.h"
+
+namespace stretto {
+
+std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan) {
+  std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
+  std::vector<std::optional<StepKernel>> built(plan.programs.size());
+  std::vector<std::exception_ptr> errors(plan.programs.size());
+  side_by_side(plan.programs.size(), num_processors(), [&](std::size_t i) {
+    try {
+      Proved program = prove(lower(std::move(plan.programs[i])));
+      GpuCode code = build_gpu_code(program.lowered(), {.constants = constants[i]});
+      built[i].emplace(StepKernel{std::move(program), std::move(code)});
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  });
+  std::vector<StepKernel> out;
+  for (std::size_t i = 0; i < built.size(); ++i) {
+    if (errors[i]) std::rethrow_exception(errors[i]);
+    out.push_back(std::move(*built[i]));
+  }
+  return out;
+}
+
+}  // namespace stretto

@@ -1,0 +1,24 @@
+// The kernels of a step plan, made on all processors.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_code.h"
+#include "stretto/model/transformer/step_plan.h"
+
+namespace stretto {
+
+struct StepKernel {
+  Proved program;
+  GpuCode code;
+};
+
+// Lowers, proves and compiles the programs of `plan`, which it takes out of it, in their order.
+// Rejected and errors of the compiler as compiler.h and gpu_code.h; the first program's that has
+// one.
+std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan);
+
+}  // namespace stretto

@@ -1,0 +1,55 @@
+// The machine under a BatchModel (batch_model.h): who keeps a model's weights and its cache of
+// pages, and who runs the plans of its steps. cpu_batch.h does so on one rank of a CPU world,
+// model/gpu/gpu_batch.h on all GPUs of a world.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "stretto/model/transformer/step_plan.h"
+
+namespace stretto {
+
+// One plan, bound to weights, cache and activations once, so that a step is a list of launches.
+// Where ranks are threads, all calls but input() are collective.
+class BatchStep {
+ public:
+  BatchStep() = default;
+  virtual ~BatchStep() = default;
+  BatchStep(const BatchStep&) = delete;
+  BatchStep& operator=(const BatchStep&) = delete;
+
+  virtual const StepPlan& plan() const = 0;
+  // Where the host writes an input of the plan (PlanBuffer::input) before run(), laid out as the
+  // plan has it, and not before the logits of the step before were asked for.
+  virtual std::byte* input(const std::string& name) = 0;
+  // So many rows a step of `count` is to have, the last ones being of nobody: a machine may have
+  // made a few numbers of rows ready. Not with PagedCache::decodes_apart.
+  virtual std::int64_t padded(std::int64_t count) const { return count; }
+  virtual void run(const StepRows& rows) = 0;
+  // Logits [count, vocab] of these rows of the last run, at most plan().head_rows; the same bits on
+  // every rank, valid until the next call.
+  virtual const float* logits(std::span<const std::int64_t> rows) = 0;
+
+  template <typename T>
+  T* input_as(const std::string& name) {
+    return reinterpret_cast<T*>(input(name));
+  }
+};
+
+class BatchRunner {
+ public:
+  BatchRunner() = default;
+  virtual ~BatchRunner() = default;
+  BatchRunner(const BatchRunner&) = delete;
+  BatchRunner& operator=(const BatchRunner&) = delete;
+
+  virtual const ModelShape& shape() const = 0;
+  // For at most so many rows of at most so many sequences.
+  virtual std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) = 0;
+};
+
+}  // namespace stretto

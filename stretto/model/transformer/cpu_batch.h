@@ -1,0 +1,35 @@
+// Steps of a batch (batch_runner.h) on one rank of a CPU world: the executor runs each program over
+// this rank's share of the weights and of the cache.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/model/transformer/batch_runner.h"
+#include "stretto/model/transformer/weights.h"
+#include "stretto/runtime/world.h"
+
+namespace stretto {
+
+class CpuBatchRunner : public BatchRunner {
+ public:
+  // `checkpoint` is read here only; `shape.config` and the rank must outlive this.
+  // shape.weight_dtype is taken from the checkpoint.
+  CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint);
+
+  const ModelShape& shape() const override { return shape_; }
+  // Collective, in the same order on all ranks.
+  std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) override;
+
+ private:
+  Rank& rank_;
+  ModelShape shape_;
+  ModelWeights weights_;
+  std::vector<Matrix> caches_;
+  std::map<std::string, std::byte*> buffers_;  // by the plan's names
+};
+
+}  // namespace stretto

@@ -1,0 +1,120 @@
+// Many requests over one cache of pages on GPUs (simulated ones will do, docs/internals): answers
+// are those of CPU ranks, and those of each request alone. If this fails, what a client of a server
+// with GPUs reads depends on who else asks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/engine/generate.h"
+#include "stretto/gpu/gpu_world.h"
+#include "stretto/model/gpu/gpu_batch.h"
+#include "stretto/model/transformer/batch_model.h"
+#include "stretto/model/transformer/weights.h"
+#include "stretto/runtime/cuda/driver.h"
+#include "tests/batch_requests.h"
+
+namespace stretto {
+namespace {
+
+struct GpuCompany {
+  const char* model;
+  int ranks = 1;
+  DType dtype = DType::kF32;
+  bool apart = false;
+};
+
+void PrintTo(const GpuCompany& c, std::ostream* out) {
+  *out << c.model << " tp " << c.ranks << " " << name(c.dtype) << (c.apart ? " apart" : "");
+}
+
+bool has_gpus(int count) {
+  return cuda::num_devices() >= count;
+}
+
+constexpr std::int64_t kMaxRows = 24;
+
+BatchOptions options_for(const GpuCompany& c, std::int64_t pages) {
+  return {.dtype = c.dtype,
+          .max_rows = kMaxRows,
+          .max_tokens = 192,
+          .cache = {.page = kPage,
+                    .num_pages = pages,
+                    .sequences = 6,
+                    .decodes_apart = c.apart},
+          .plan_for = Target::kCuda};
+}
+
+class GpuBatchTest : public testing::TestWithParam<GpuCompany> {};
+
+// Few requests, some with prompts of several pieces, more than the pages hold at a time.
+std::vector<Wish> few_wishes(std::uint64_t seed, int vocab) {
+  Requests requests(seed);
+  std::vector<Wish> wishes;
+  for (int size : {70, 20, 63, 5, 1}) {
+    Wish w{.prompt = {}, .max_tokens = 2 + requests.below(3), .after_step = requests.below(3)};
+    while (std::ssize(w.prompt) < size) w.prompt.push_back(2 + requests.below(vocab - 2));
+    w.every_row = size == 5;
+    wishes.push_back(w);
+  }
+  return wishes;
+}
+
+TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
+  const GpuCompany c = GetParam();
+  if (!has_gpus(c.ranks)) GTEST_SKIP() << "needs " << c.ranks << " GPUs";
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  ModelFiles files(std::string("checkpoints/") + c.model);
+  std::vector<Wish> wishes = few_wishes(seed, static_cast<int>(files.config.vocab_size));
+  constexpr int kBlocks = 4;  // few, so that requests are cut short and begin again
+  BatchOptions options = options_for(c, kBlocks);
+  SchedulerLimits limits{.max_running = 6, .max_rows = kMaxRows, .num_blocks = kBlocks};
+
+  Served on_cpu, on_gpus;
+  World world({.size = c.ranks});
+  world.run([&](Rank& rank) {
+    BatchModel model(rank, files.config, files.checkpoint, options);
+    Served own;
+    serve(model, limits, wishes, own);
+    if (rank.index() == 0) on_cpu = own;
+  });
+  GpuWorld gpus({.size = c.ranks});
+  ModelShape shape = batch_shape(files.config, c.ranks, options);
+  BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, files.checkpoint), kMaxRows);
+  serve(model, limits, wishes, on_gpus);
+  EXPECT_GT(on_gpus.counters.preemptions, 0);
+  for (std::size_t i = 0; i < wishes.size(); ++i) {
+    EXPECT_EQ(on_gpus.answers[i].tokens, on_cpu.answers[i].tokens) << "request " << i;
+    if (c.dtype == DType::kF32) {
+      EXPECT_TRUE(on_gpus.answers[i] == on_cpu.answers[i]) << "request " << i;
+    }
+  }
+  if (c.apart && c.dtype != DType::kF32) return;
+  SchedulerLimits alone{
+      .max_running = 1, .max_rows = 17, .num_blocks = kBlocks, .prefix_caching = false};
+  for (std::size_t i : {0, 3}) {
+    Served one;
+    Wish wish = wishes[i];
+    wish.after_step = 0;
+    serve(model, alone, {wish}, one);
+    EXPECT_TRUE(one.answers[0] == on_gpus.answers[i]) << "request " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, GpuBatchTest,
+    testing::Values(GpuCompany{"debian-llama-draft-1m", 1, DType::kF32},
+                    GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16},
+                    GpuCompany{"debian-llama-draft-1m", 1, DType::kF32, true},
+                    GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16}),
+    [](const auto& info) {
+      std::string text = testing::PrintToString(info.param);
+      std::replace_if(text.begin(), text.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+      return text;
+    });
+
+}  // namespace
+}  // namespace stretto
