@@ -149,9 +149,7 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   ServingOptions& serving = options->serving;
-  command
-      ->add_option("--max-num-seqs", serving.max_num_seqs,
-                   "most requests that run at once")
+  command->add_option("--max-num-seqs", serving.max_num_seqs, "most requests that run at once")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command
@@ -160,9 +158,10 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   command
-      ->add_option("--kv-memory", options->kv_memory,
-                   "bytes of the cache on all ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB and a "
-                   "quarter of the memory that is available, on GPUs what weights and steps leave")
+      ->add_option(
+          "--kv-memory", options->kv_memory,
+          "bytes of the cache on all ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB and a "
+          "quarter of the memory that is available, on GPUs what weights and steps leave")
       ->capture_default_str();
   command->add_flag("--no-prefix-caching{false}", serving.prefix_caching,
                     "compute prompts that begin like others again");

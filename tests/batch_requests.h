@@ -30,6 +30,7 @@ struct Wish {
 struct Answer {
   std::vector<int> tokens;
   std::vector<std::size_t> logits;
+  std::vector<float> best;                     // the token's own
   std::map<std::int64_t, std::size_t> prompt;  // by position
 
   bool operator==(const Answer&) const = default;
@@ -48,7 +49,7 @@ struct Served {
 
 // Every rank runs a scheduler of its own: the same calls, the same decisions.
 inline void serve(BatchModel& model, const SchedulerLimits& limits, const std::vector<Wish>& wishes,
-           Served& run) {
+                  Served& run) {
   Scheduler scheduler(limits);
   run.answers.assign(wishes.size(), {});
   std::map<RequestId, std::size_t> wish_of;
@@ -88,6 +89,7 @@ inline void serve(BatchModel& model, const SchedulerLimits& limits, const std::v
       chosen[p.id] = static_cast<int>(best);
       answer.tokens.push_back(static_cast<int>(best));
       answer.logits.push_back(digest_of(logits));
+      answer.best.push_back(logits[static_cast<std::size_t>(best)]);
       if (std::ssize(answer.tokens) == wish.cancelled_at) scheduler.cancel(p.id);
     });
     scheduler.complete(chosen);

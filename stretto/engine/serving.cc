@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-constexpr int kPage = 64;                   // tokens of a page of the cache
+constexpr int kPage = 64;  // tokens of a page of the cache
 constexpr std::chrono::milliseconds kLook{50};
 
 }  // namespace

@@ -1,6 +1,6 @@
-// A model that answers requests as they come, many at once (batch_loop.h), until it is told to stop:
-// the queue, the thread that runs the model, cancellation in every state. Comes after generate.h's
-// Engine; server/ puts clients in front of it.
+// A model that answers requests as they come, many at once (batch_loop.h), until it is told to
+// stop: the queue, the thread that runs the model, cancellation in every state. Comes after
+// generate.h's Engine; server/ puts clients in front of it.
 #pragma once
 
 #include <condition_variable>

@@ -10,8 +10,7 @@ namespace stretto {
 namespace {
 
 // Numbers of rows whose steps are captured: a step of one more has a few rows of nobody.
-constexpr std::int64_t kCaptured[] = {1,  2,  4,  8,   16,  24,  32,  48,
-                                      64, 96, 128, 160, 192, 224, 256};
+constexpr std::int64_t kCaptured[] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
 
 constexpr std::size_t kInputAlignment = 256;
 
@@ -82,7 +81,8 @@ void GpuBatchStep::allocate() {
   world_.meet();
 }
 
-std::byte* GpuBatchStep::host(const std::string& name) const {
+std::byte* GpuBatchStep::input(const std::string& name) {
+  if (busy_) finish();
   return static_cast<std::byte*>(host_inputs_->host()) + input_at_.at(name);
 }
 
@@ -174,7 +174,6 @@ void GpuBatchStep::enqueue_step(const StepRows& rows) {
 
 void GpuBatchStep::run(const StepRows& rows) {
   STRETTO_CHECK(rows.count >= 1 && rows.count <= plan_.bound, "a step outside its bucket");
-  if (busy_) finish();
   if (graphs_.contains(rows.count)) {
     rows_ = rows;
   } else {

@@ -26,7 +26,7 @@ class GpuBatchStep : public BatchStep {
   ~GpuBatchStep() override;
 
   const StepPlan& plan() const override { return plan_; }
-  std::byte* input(const std::string& name) override { return host(name); }
+  std::byte* input(const std::string& name) override;
   std::int64_t padded(std::int64_t count) const override;
   void run(const StepRows& rows) override;
   // Fault where a wait of the step gave up.
@@ -38,7 +38,6 @@ class GpuBatchStep : public BatchStep {
 
  private:
   void allocate();
-  std::byte* host(const std::string& name) const;
   GpuLaunchArgs bind(const PlanLaunch& launch);
   void set_rows(const StepRows& rows);
   void enqueue_inputs(int rank, const cuda::Stream& stream) const;
@@ -71,7 +70,7 @@ class GpuBatchStep : public BatchStep {
   std::vector<std::vector<Behind>> behind_;  // by launch
   GpuLaunchArgs head_args_;
   std::size_t head_tensor_ = 0;
-  StepRows rows_;                                             // of the last run
+  StepRows rows_;                                                // of the last run
   std::map<std::int64_t, std::vector<cuda::GraphExec>> graphs_;  // by rows; by local rank
   bool busy_ = false;  // enqueued work may still read host_inputs_
 };

@@ -54,7 +54,8 @@ std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows) {
     for (const PlanBuffer& buffer : plan.buffers) bytes += buffer.bytes();
     for (const Program& p : plan.programs) {
       for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-        if (p.tensors[t].kind == TensorKind::kBuffer) bytes += storage_bytes(p, static_cast<int>(t));
+        if (p.tensors[t].kind == TensorKind::kBuffer)
+          bytes += storage_bytes(p, static_cast<int>(t));
       }
     }
   }

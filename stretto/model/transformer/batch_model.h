@@ -29,8 +29,8 @@ struct BatchOptions {
   int expert_groups = 1;  // transformer.h
 };
 
-// UserError as model_shape() of transformer.h. Of GPUs there is a page more than the options say, the
-// last one, for rows of nobody (BatchStep::padded).
+// UserError as model_shape() of transformer.h. Of GPUs there is a page more than the options say,
+// the last one, for rows of nobody (BatchStep::padded).
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options);
 
 // Bytes of a rank that the steps of such a model take beside weights and cache.
@@ -77,8 +77,8 @@ class BatchModel {
 
   std::unique_ptr<BatchRunner> runner_;
   RopeTable rope_;
-  std::vector<Bucket> buckets_;       // ascending, so that few rows do not walk over tiles of many
-  const Bucket* bucket_ = nullptr;    // of the step
+  std::vector<Bucket> buckets_;     // ascending, so that few rows do not walk over tiles of many
+  const Bucket* bucket_ = nullptr;  // of the step
   std::vector<std::int64_t> first_row_;  // of the step, by piece
 };
 

@@ -24,7 +24,7 @@ class BatchStep {
 
   virtual const StepPlan& plan() const = 0;
   // Where the host writes an input of the plan (PlanBuffer::input) before run(), laid out as the
-  // plan has it, and not before the logits of the step before were asked for.
+  // plan has it; no longer once it runs.
   virtual std::byte* input(const std::string& name) = 0;
   // So many rows a step of `count` is to have, the last ones being of nobody: a machine may have
   // made a few numbers of rows ready. Not with PagedCache::decodes_apart.

@@ -21,9 +21,11 @@ Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLim
   return c;
 }
 
+// Tiles do not depend on the rows of a step, as threads add up a row in an order that depends on
+// how many a tile has.
 AttentionConfig gpu_rope_config(const AttentionDesc& d) {
   constexpr std::int64_t kElements = 4096;  // of a head's rows, two halves of 8 a thread
-  AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.head_dim, 1, d.m)};
+  AttentionConfig c{.tile_rows = std::max<std::int64_t>(kElements / d.head_dim, 1)};
   c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows));
   return c;
 }
@@ -56,7 +58,11 @@ Program step_program(const AgGemmDesc& d, Target target) {
 }
 
 Program step_program(const NormDesc& d, Target target) {
-  return rms_norm(d, config_for(d, target));
+  NormDesc many = d;
+  many.m = std::max<std::int64_t>(d.m, 4096);  // as gpu_rope_config
+  NormConfig c = config_for(d, target);
+  if (target == Target::kCuda) c.tile_rows = config_for(many, target).tile_rows;
+  return rms_norm(d, c);
 }
 
 Program step_program(const CollectiveDesc& d, Target target) {
