@@ -27,6 +27,8 @@ class ChatModel {
 
   // The prompt. ApiError 400 with the template's line.
   ChatPrompt render(const ChatRequest& request, const Tokenizer& tokenizer) const;
+  // "" where there is a template, else why there is none.
+  const std::string& missing() const { return templates_.missing(); }
   ToolFormat tool_format() const { return tool_format_; }
   bool has_reasoning() const { return has_reasoning_; }
   // One line for the log at the start.

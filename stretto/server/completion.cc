@@ -177,6 +177,22 @@ void Completion::cancel() {
   for (const auto& served : open) context_.engine.cancel(served);
 }
 
+std::vector<Completion::Progress> Completion::progress() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Progress> out;
+  for (const auto& choice : choices_) {
+    if (!choice->served) continue;
+    const auto prompt = static_cast<std::int64_t>(prompts_[choice->prompt].size());
+    out.push_back({.has_started = choice->has_started,
+                   .prompt_tokens = prompt,
+                   .tokens = choice->num_tokens,
+                   .max_tokens =
+                       std::min(request_.max_tokens, context_.engine.max_model_len() - prompt),
+                   .seconds = seconds_between(arrived_, Clock::now())});
+  }
+  return out;
+}
+
 void Completion::start_choice(Choice& choice) {
   std::lock_guard lock(mutex_);
   choice.started = Clock::now();

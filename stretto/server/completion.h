@@ -48,6 +48,13 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void start();
   // From any thread: all choices end, what there is is sent.
   void cancel();
+  // Of each choice that has not ended. From any thread.
+  struct Progress {
+    bool has_started = false;
+    std::int64_t prompt_tokens = 0, tokens = 0, max_tokens = 0;
+    double seconds = 0;  // since the request came
+  };
+  std::vector<Progress> progress() const;
 
  protected:
   using Clock = std::chrono::steady_clock;
@@ -117,7 +124,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Clock::time_point arrived_;
   const char* prompt_field_ = "prompt";  // what a prompt that is too long is blamed on
   std::once_flag head_sent_;
-  std::mutex mutex_;  // of what follows, once the engine has the choices
+  mutable std::mutex mutex_;  // of what follows, once the engine has the choices
   std::vector<std::vector<int>> prompts_;
   std::vector<std::string> prompt_texts_;
   std::vector<std::unique_ptr<Choice>> choices_;

@@ -101,6 +101,11 @@ void Metrics::count_refused() {
   ++refused_;
 }
 
+Metrics::Totals Metrics::totals() const {
+  std::lock_guard lock(mutex_);
+  return {.prompt = prompt_tokens_, .generated = tokens_};
+}
+
 void Metrics::count_response(const std::string& path, int status) {
   std::lock_guard lock(mutex_);
   ++responses_[{path, status}];

@@ -39,6 +39,11 @@ class Metrics {
   void count_end(const std::string& reason, std::int64_t prompt_tokens, std::int64_t tokens,
                  const AnswerTimes& times);
   void count_refused();  // the queue was full
+  // Tokens so far.
+  struct Totals {
+    std::uint64_t prompt = 0, generated = 0;
+  };
+  Totals totals() const;
   // Of an HTTP request.
   void count_response(const std::string& path, int status);
 

@@ -25,7 +25,9 @@
 #include "stretto/server/chat_completion.h"
 #include "stretto/server/completion.h"
 #include "stretto/server/metrics.h"
+#include "stretto/server/page.h"
 #include "stretto/server/responses.h"
+#include "stretto/server/stats.h"
 #include "stretto/server/text_workers.h"
 
 namespace stretto {
@@ -86,6 +88,7 @@ struct Server::State {
     Handle handle;
   };
   static const std::vector<Routed>& routes();
+  static std::vector<Routed> paths();  // those of the API
 
   void take(const std::shared_ptr<HttpExchange>& exchange);
   const Routed& route_of(const HttpRequest& request) const;
@@ -97,6 +100,8 @@ struct Server::State {
   void health(const CallPtr& call);
   void version(const CallPtr& call);
   void load(const CallPtr& call);
+  void stats(const CallPtr& call);
+  void page(const CallPtr& call);
   void show_metrics(const CallPtr& call);
   void models(const CallPtr& call);
   void tokenize(const CallPtr& call);
@@ -148,11 +153,23 @@ Server::State::State(const ModelFiles& its_files, ServingEngine& its_engine,
 }
 
 const std::vector<Server::State::Routed>& Server::State::routes() {
-  static const std::vector<Routed> all = {
+  static const std::vector<Routed> all = [] {
+    std::vector<Routed> out = paths();
+    for (const PageFile& file : page_files()) {
+      out.push_back({{"GET", file.path, true, false}, &State::page});
+    }
+    return out;
+  }();
+  return all;
+}
+
+std::vector<Server::State::Routed> Server::State::paths() {
+  return {
       {{"GET", "/health", true, false}, &State::health},
       {{"GET", "/ping", true, false}, &State::health},
       {{"GET", "/version", true, false}, &State::version},
       {{"GET", "/load", false, false}, &State::load},
+      {{"GET", "/stats", false, false}, &State::stats},
       {{"GET", "/metrics", true, false}, &State::show_metrics},
       {{"GET", "/v1/models", false, false}, &State::models},
       {{"POST", "/v1/completions", false, true}, &State::complete},
@@ -163,7 +180,6 @@ const std::vector<Server::State::Routed>& Server::State::routes() {
       {{"POST", "/detokenize", false, true}, &State::detokenize},
       {{"POST", "/abort_requests", false, false}, &State::abort},
   };
-  return all;
 }
 
 const Server::State::Routed& Server::State::route_of(const HttpRequest& request) const {
@@ -238,11 +254,10 @@ void Server::State::note(const CallPtr& call, const AnswerSummary& summary) {
     return request.path == routed.route.path;
   });
   metrics.count_response(is_known ? request.path : "other", summary.status);
-  static constexpr std::array kUnsaid = {"/health", "/ping", "/metrics", "/load", "/v1/models"};
-  if (!options.access_log ||
-      std::find(kUnsaid.begin(), kUnsaid.end(), request.path) != kUnsaid.end()) {
-    return;
-  }
+  static constexpr std::array kUnsaid = {"/health", "/ping",  "/metrics",
+                                         "/load",   "/stats", "/v1/models"};
+  const bool is_unsaid = std::find(kUnsaid.begin(), kUnsaid.end(), request.path) != kUnsaid.end();
+  if (!options.access_log || is_unsaid || request.path.starts_with("/page/")) return;
   std::chrono::duration<double, std::milli> took = Clock::now() - call->arrived;
   Json line = {{"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
                {"id", call->id},
@@ -272,6 +287,30 @@ void Server::State::version(const CallPtr& call) {
 void Server::State::load(const CallPtr& call) {
   ServingEngine::State state = engine.state();
   answer(call, {.body = to_line({{"server_load", state.running + state.waiting}})});
+}
+
+void Server::State::page(const CallPtr& call) {
+  for (const PageFile& file : page_files()) {
+    if (call->request().path != file.path) continue;
+    return answer(call, {.content_type = file.content_type,
+                         .body = std::string(file.text),
+                         .headers = page_headers()});
+  }
+}
+
+void Server::State::stats(const CallPtr& call) {
+  std::vector<std::shared_ptr<Completion>> open;
+  {
+    std::lock_guard lock(mutex);
+    for (const auto& [id, weak] : running) {
+      if (auto completion = weak.lock()) open.push_back(std::move(completion));
+    }
+  }
+  Json out = stats_json(engine, metrics.totals(), open);
+  out["version"] = options.version;
+  out["model"] = options.model_name;
+  out["chat"] = {{"available", chat.missing().empty()}, {"missing", chat.missing()}};
+  answer(call, {.body = to_line(out), .headers = {{"Cache-Control", "no-store"}}});
 }
 
 void Server::State::show_metrics(const CallPtr& call) {
