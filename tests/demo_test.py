@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STRETTO = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else ROOT / "build" / "bin" / "stretto"
@@ -58,6 +59,9 @@ class Demo(unittest.TestCase):
         server = subprocess.Popen(serve.split(), cwd=self.tree, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             self.assertTrue(self.ask(ask)["choices"][0]["text"])
+            page = re.search(r"its page, for a browser: +(.+)", done.stdout)[1]
+            with urllib.request.urlopen(page) as answer:
+                self.assertIn(b"<title>stretto</title>", answer.read())
         finally:
             server.send_signal(signal.SIGTERM)
             self.assertEqual(server.wait(SECONDS), 0)

@@ -109,6 +109,9 @@ class Server:
         return sum(float(line.rsplit(" ", 1)[1]) for line in data.decode().splitlines()
                    if line.startswith(name) and line[len(name)] in "{ ")
 
+    def stats(self):
+        return json.loads(self.call("GET", "/stats")[2])
+
     def until(self, condition, what):
         end = time.monotonic() + WAIT
         while not condition():

@@ -21,6 +21,7 @@ STRETTO_CHECK_PACKAGES=(
   clang libclang-rt-14-dev  # libFuzzer targets
   curl                      # what docs/guide/serving.md asks a server with
   python3                   # tools/lint
+  chromium chromium-driver  # the server's page is tested in it
   python3-venv python3-dev  # the environment of the Python package's tests, and what extensions are compiled with
 )
 # What ./check --long makes an empty root with.
@@ -35,6 +36,7 @@ STRETTO_PYTHON_PACKAGES=(
   typing_extensions filelock sympy networkx jinja2  # what PyTorch imports, torch.compile too
   transformers                # a Llama to be spread over ranks
   openai                      # the client that the server is tested with
+  selenium                    # drives Chromium
 )
 # Installed alone: what else they ask for is 2 GB of CUDA's libraries, in whose place tools/torch_stubs puts empty ones.
 # The first asks the second for devices when it is imported; their versions belong together.

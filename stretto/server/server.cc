@@ -73,6 +73,27 @@ struct Route {
 struct Server::State {
   State(const ModelFiles& its_files, ServingEngine& its_engine, ServerOptions its_options);
 
+  void take(const std::shared_ptr<HttpExchange>& exchange);
+  void on_signal(int count);
+
+  const ModelFiles& files;
+  const SamplingDefaults defaults;
+  const ChatModel chat;
+  ServingEngine& engine;
+  ServerOptions options;
+  std::int64_t created = static_cast<std::int64_t>(std::time(nullptr));
+  Metrics metrics;
+  AccessLog access_log;
+  AnswerContext context;
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Completion>> running;  // by id
+  std::atomic<bool> draining{false}, ends_now{false};
+  std::thread drainer;
+  // In this order: what is under way ends before what it uses.
+  std::optional<HttpServer> http;
+  std::optional<TextWorkers> workers;
+
+ private:
   // One request on its way.
   struct Call {
     std::shared_ptr<HttpExchange> exchange;
@@ -90,7 +111,6 @@ struct Server::State {
   static const std::vector<Routed>& routes();
   static std::vector<Routed> paths();  // those of the API
 
-  void take(const std::shared_ptr<HttpExchange>& exchange);
   const Routed& route_of(const HttpRequest& request) const;
   void require_key(const HttpRequest& request) const;
   void handle(const CallPtr& call, Handle handle);
@@ -117,25 +137,7 @@ struct Server::State {
 
   Json model_card() const;
   void require_model(const std::string& name) const;
-  void on_signal(int count);
   void watch_drain();
-
-  const ModelFiles& files;
-  const SamplingDefaults defaults;
-  const ChatModel chat;
-  ServingEngine& engine;
-  ServerOptions options;
-  std::int64_t created = static_cast<std::int64_t>(std::time(nullptr));
-  Metrics metrics;
-  AccessLog access_log;
-  AnswerContext context;
-  std::mutex mutex;
-  std::map<std::string, std::weak_ptr<Completion>> running;  // by id
-  std::atomic<bool> draining{false}, ends_now{false};
-  std::thread drainer;
-  // In this order: what is under way ends before what it uses.
-  std::optional<HttpServer> http;
-  std::optional<TextWorkers> workers;
 };
 
 Server::State::State(const ModelFiles& its_files, ServingEngine& its_engine,

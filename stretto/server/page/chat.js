@@ -37,7 +37,8 @@ class Bubble {
         this.parts[index] = element(isCode ? "pre" : "div", isCode ? "code" : "text");
         this.body.append(this.parts[index]);
       }
-      if (this.parts[index].textContent !== piece) this.parts[index].textContent = piece;
+      const shown = index ? piece : piece.trimStart();
+      if (this.parts[index].textContent !== shown) this.parts[index].textContent = shown;
     });
   }
 

@@ -138,6 +138,10 @@ export function startCompletions({ say, showProblem }) {
     if (!popup.hidden && !popup.contains(event.target) && !answer.contains(event.target)) hide();
   });
 
+  const follow = () => shownFor && place(shownFor.node);
+  addEventListener("resize", follow);
+  document.addEventListener("scroll", follow, true);
+
   async function run(from) {
     abort?.abort();
     hide();

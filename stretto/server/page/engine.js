@@ -79,7 +79,8 @@ export function startEngine({ showProblem, onStats }) {
     draw("requests-picture", [running, waiting], 1.1 * Math.max(1, ...running, ...waiting),
          `Requests: ${stats.running} running, ${stats.waiting} waiting`);
 
-    const share = `${(100 * stats.cache.use).toFixed(stats.cache.use < 0.0995 ? 1 : 0)} %`;
+    const use = stats.cache.use;
+    const share = `${(100 * use).toFixed(use > 0 && use < 0.0995 ? 1 : 0)} %`;
     byId("cache").textContent = share;
     draw("cache-picture", [history.map((one) => one.stats.cache.use)], 1, `Part of the cache in use: ${share}`);
     const found = stats.prefix.queries ? Math.round(100 * stats.prefix.hits / stats.prefix.queries) : 0;

@@ -54,11 +54,13 @@ function askKey(wasWrong) {
   dialog.showModal();
   byId("key-text").focus();
   return new Promise((resolve) => {
-    byId("key-form").onsubmit = () => {
-      resolve(byId("key-text").value);
+    let key = "";
+    byId("key-form").onsubmit = () => { key = byId("key-text").value; };
+    dialog.onclose = () => {
+      if (!key) return dialog.showModal();  // nothing works without it
+      resolve(key);
       before?.focus?.();
     };
-    dialog.oncancel = (event) => event.preventDefault();  // nothing works without it
   });
 }
 
