@@ -236,6 +236,20 @@ class TokensTest(ModelCase):
             self.warned(self.model(tokenizer_config={"added_tokens_decoder": decoder}), said, "the latter is taken")
         self.warned(self.model(tokenizer_config={"pad_token": "<pad>"}), "pad_token is '<pad>'", "no such token")
 
+    def test_tokens_of_special_tokens_map(self):
+        model = self.model()
+        path = model / "special_tokens_map.json"
+        for eos, differs in (("</s>", False), ({"content": "</s>", **self.FLAGS}, False), ("<pad>", True)):
+            path.write_text(json.dumps({"eos_token": eos, "additional_special_tokens": ["<x>"]}))
+            if differs:
+                self.warned(model, "special_tokens_map.json: eos_token is '<pad>'", "the first is taken")
+            else:
+                self.silent(model)
+        path.write_text("{")
+        self.refused_model(model, "special_tokens_map.json")
+        path.write_text(json.dumps({"eos_token": 3}))
+        self.refused_model(model, "special_tokens_map.json", "eos_token")
+
     def test_a_token_that_is_listed_twice(self):
         expected = self.ids(MODEL, b"</s>a")
         for entry, fits in (({"special": True}, True), ({"special": False}, False)):

@@ -32,6 +32,7 @@ class ByteLevelDecoder : public DecoderStep {
     for (const std::string& token : tokens) append_token_bytes(bytes, token);
     tokens.assign(1, replace_invalid_utf8(bytes));
   }
+  bool joins() const override { return true; }
 };
 
 class ByteFallback : public DecoderStep {
@@ -71,6 +72,8 @@ class Fuse : public DecoderStep {
     for (const std::string& token : tokens) all += token;
     tokens.assign(1, std::move(all));
   }
+  bool joins() const override { return true; }
+  bool keeps_beginnings() const override { return true; }
 };
 
 class ReplaceDecoder : public DecoderStep {
@@ -106,6 +109,7 @@ class StripDecoder : public DecoderStep {
       token = std::string(rest);
     }
   }
+  bool keeps_beginnings() const override { return true; }
 
  private:
   std::string content_;
@@ -190,6 +194,11 @@ Decoder::Decoder(const std::optional<JsonNode>& field) : joins_by_space_(!field)
   if (field) parse(*field);
   is_byte_level_ =
       steps_.size() == 1 && dynamic_cast<const ByteLevelDecoder*>(steps_.front().get());
+  bool joined = false;
+  for (const auto& step : steps_) {
+    rewrites_joined_ = rewrites_joined_ || (joined && !step->keeps_beginnings());
+    joined = joined || step->joins();
+  }
 }
 
 void Decoder::parse(const JsonNode& field) {

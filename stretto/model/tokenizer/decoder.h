@@ -14,6 +14,10 @@ class DecoderStep {
  public:
   virtual ~DecoderStep() = default;
   virtual void apply(std::vector<std::string>& tokens) const = 0;
+  // Makes one token of all.
+  virtual bool joins() const { return false; }
+  // Of a token that grows at its end, the text before stays what it is.
+  virtual bool keeps_beginnings() const { return false; }
 };
 
 class Decoder {
@@ -26,6 +30,10 @@ class Decoder {
   // there is to do.
   bool is_byte_level() const { return is_byte_level_; }
 
+  // A step acts on the joined text, as ByteLevel behind Fuse does: what another token adds may
+  // change any of what is there.
+  bool rewrites_joined() const { return rewrites_joined_; }
+
   std::string apply(std::vector<std::string> tokens) const;
 
  private:
@@ -33,6 +41,7 @@ class Decoder {
 
   bool joins_by_space_ = false;
   bool is_byte_level_ = false;
+  bool rewrites_joined_ = false;
   std::vector<std::unique_ptr<const DecoderStep>> steps_;
 };
 

@@ -35,6 +35,7 @@ std::string StreamDecoder::push_chain(int id) {
   const auto token = tokenizer_.impl_->visible_token(id, skip_special_tokens_);
   if (!token) return {};
   ids_.push_back(id);
+  if (tokenizer_.impl_->decoder.rewrites_joined()) return {};
   if (tokenization::fallback_byte(*token)) return {};
   const std::string text = tokenizer_.decode(ids_, skip_special_tokens_);
   if (!text.starts_with(emitted_) || text.ends_with(tokenization::kReplacement)) return {};

@@ -161,18 +161,22 @@ Tokenizer Tokenizer::load(const std::filesystem::path& dir) {
   check_model_directory(dir);
   const std::filesystem::path file = dir / "tokenizer.json";
   const std::filesystem::path config = dir / "tokenizer_config.json";
+  const std::filesystem::path map = dir / "special_tokens_map.json";
   if (is_absent(file)) {
     throw UserError(fmt::format("{}: is missing{}", file.string(), other_vocabularies(dir)));
   }
   const std::string tokenizer_json = read_downloaded_file(file, kMaxBytes);
   std::optional<std::string> config_json;
   if (!is_absent(config)) config_json = read_downloaded_file(config, kMaxBytes);
-  return parse(tokenizer_json, config_json, dir.string());
+  std::optional<std::string> map_json;
+  if (!is_absent(map)) map_json = read_downloaded_file(map, kMaxBytes);
+  return parse(tokenizer_json, config_json, dir.string(), map_json);
 }
 
 Tokenizer Tokenizer::parse(std::string_view tokenizer_json,
                            const std::optional<std::string>& config_json,
-                           const std::string& where) {
+                           const std::string& where,
+                           const std::optional<std::string>& map_json) {
   const std::string path = json_path(where, "tokenizer.json");
   const Json file = parse_json(tokenizer_json, path);
   Json config;
@@ -182,7 +186,14 @@ Tokenizer Tokenizer::parse(std::string_view tokenizer_json,
     config = parse_python_json(*config_json, config_path);
     config_field.emplace(config, config_path + ": ");
   }
-  return Tokenizer(std::make_shared<const Impl>(JsonNode(file, path + ": "), config_field));
+  auto impl = std::make_shared<Impl>(JsonNode(file, path + ": "), config_field);
+  if (map_json && config_field) {
+    const std::string map_path = json_path(where, "special_tokens_map.json");
+    const Json map = parse_python_json(*map_json, map_path);
+    Warnings differing = tokenization::compare_names(*config_field, JsonNode(map, map_path + ": "));
+    impl->warnings.insert(impl->warnings.end(), differing.begin(), differing.end());
+  }
+  return Tokenizer(std::move(impl));
 }
 
 std::vector<int> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {

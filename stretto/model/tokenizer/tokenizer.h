@@ -39,9 +39,11 @@ class Tokenizer {
   // text.
   static Tokenizer load(const std::filesystem::path& dir);
 
-  // The same from memory; `where` stands for the directory in errors.
+  // The same from memory; `where` stands for the directory in errors. `map_json`, of
+  // special_tokens_map.json, is compared with the config and not used otherwise.
   static Tokenizer parse(std::string_view tokenizer_json,
-                         const std::optional<std::string>& config_json, const std::string& where);
+                         const std::optional<std::string>& config_json, const std::string& where,
+                         const std::optional<std::string>& map_json = std::nullopt);
 
   // Invalid UTF-8 counts as U+FFFD, one per maximal invalid subpart. UserError for more than 1 GiB.
   std::vector<int> encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -77,8 +79,8 @@ class Tokenizer {
 };
 
 // Decodes ids as they are generated and holds back what later ids may still change: an unfinished
-// code point, or with byte fallback an unfinished run of bytes. All returned strings together equal
-// decode() of all ids.
+// code point, with byte fallback an unfinished run of bytes, and all of the text where the decoder
+// rewrites what it has joined. All returned strings together equal decode() of all ids.
 class StreamDecoder {
  public:
   explicit StreamDecoder(Tokenizer tokenizer, bool skip_special_tokens = true)

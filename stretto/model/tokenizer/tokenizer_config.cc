@@ -12,6 +12,8 @@
 namespace stretto::tokenization {
 namespace {
 
+constexpr const char* kNamedTokens[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+
 // A path ends with ": " while it names the file only.
 std::string name_of_file(std::string path) {
   if (path.ends_with(": ")) path.resize(path.size() - 2);
@@ -24,7 +26,7 @@ class Comparison {
       : config_(config), loaded_(loaded), file_(name_of_file(loaded.file)) {}
 
   Warnings run() {
-    for (const char* name : {"bos_token", "eos_token", "pad_token", "unk_token"}) has_token(name);
+    for (const char* name : kNamedTokens) has_token(name);
     const auto text = std::find(loaded_.around.begin(), loaded_.around.end(), kText);
     puts_token("bos_token", "add_bos_token", {loaded_.around.begin(), text});
     puts_token("eos_token", "add_eos_token", {text, loaded_.around.end()});
@@ -116,6 +118,20 @@ std::optional<std::string> configured_token(const JsonNode& config, const char* 
 
 Warnings compare_with_config(const JsonNode& config, const LoadedTokenizer& loaded) {
   return Comparison(config, loaded).run();
+}
+
+Warnings compare_names(const JsonNode& config, const JsonNode& map) {
+  Warnings warnings;
+  for (const char* name : kNamedTokens) {
+    auto source = [&](const JsonNode& file) {
+      std::optional<std::string> token = configured_token(file, name);
+      if (token) token = "'" + printable(*token) + "'";
+      return Source<std::string>{file.path() + name, std::move(token)};
+    };
+    const Source<std::string> taken = source(config);
+    if (taken.value) settle<std::string>({taken, source(map)}, warnings);
+  }
+  return warnings;
 }
 
 }  // namespace stretto::tokenization

@@ -30,4 +30,8 @@ struct LoadedTokenizer {
 // Where tokenizer_config.json tells something else than tokenizer.json, which counts.
 Warnings compare_with_config(const JsonNode& config, const LoadedTokenizer& loaded);
 
+// Where special_tokens_map.json, which is read for this alone, names another token than
+// tokenizer_config.json.
+Warnings compare_names(const JsonNode& config, const JsonNode& map);
+
 }  // namespace stretto::tokenization

@@ -1,6 +1,10 @@
 // The parts below Tokenizer where the reference's results are known by heart or follow from a
 // standard.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
+
+#include <random>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
@@ -134,6 +138,47 @@ TEST(MergeTable, FindsWhatWasInserted) {
     ASSERT_NE(table.find(i, i * 7 % 31), nullptr);
     EXPECT_EQ(table.find(i, i * 7 % 31)->merged, i + 1);
     EXPECT_EQ(table.find(i, 31), nullptr);
+  }
+}
+
+// Whatever steps a decoder has, in any order.
+TEST(TokenizerParts, StreamedTextsAreTheWhole) {
+  const char* const steps[] = {
+      R"({"type": "Fuse"})",
+      R"({"type": "ByteLevel"})",
+      R"({"type": "ByteFallback"})",
+      R"({"type": "Replace", "pattern": {"String": "ab"}, "content": "x"})",
+      R"({"type": "Strip", "content": " ", "start": 1, "stop": 1})",
+      R"({"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"})",
+      R"({"type": "WordPiece", "prefix": "##", "cleanup": true})",
+      R"({"type": "BPEDecoder", "suffix": "b"})"};
+  Json json = Json::parse(R"({
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "_": 2, " ": 3, "<0xC3>": 4, "<0xA9>": 5,
+                                       "\u00c3": 6, "\u00a9": 7, "\u20ac": 8, "##a": 9, ".": 10,
+                                       "'": 11, "n": 12, "t": 13},
+              "merges": []}
+  })");
+  constexpr int kTokens = 14;
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  auto below = [&](std::size_t n) { return random() % n; };
+  for (int round = 0; round < 1500; ++round) {
+    Json chain = Json::array();
+    for (std::size_t i = 1 + below(4); i > 0; --i)
+      chain.push_back(Json::parse(steps[below(std::size(steps))]));
+    json["decoder"] = {{"type", "Sequence"}, {"decoders", chain}};
+    const Tokenizer tokenizer = Tokenizer::parse(json.dump(), std::nullopt, "DIR");
+    for (int text = 0; text < 8; ++text) {
+      std::vector<int> ids(below(7));
+      for (int& id : ids) id = static_cast<int>(below(kTokens));
+      StreamDecoder stream(tokenizer);
+      std::string streamed;
+      for (int id : ids) streamed += stream.push(id);
+      streamed += stream.finish();
+      ASSERT_EQ(streamed, tokenizer.decode(ids))
+          << chain.dump() << fmt::format(" of {}", fmt::join(ids, " "));
+    }
   }
 }
 
