@@ -427,11 +427,18 @@ class Group:
         **options: Any,
     ) -> None:
         """Launches `program` of _core for the Desc with these fields; the others as in launch()."""
-        make = getattr(_core, program)
-        key = program, *desc.values()
-        self.launch(
-            kind, key, lambda on_gpu: make(on_gpu, **desc), names, arrays, extents, **options
-        )
+        key, said = (program, *desc.values()), options.get("said", "")
+
+        def make(on_gpu: bool) -> Any:
+            try:
+                return getattr(_core, program)(on_gpu, **desc)
+            except UserError as error:  # as its caller knows the call
+                called, refused = said.partition("(")[0], str(error)
+                if not called or not refused.startswith(f"{program}: "):
+                    raise
+                raise UserError(called + refused[len(program) :]) from None
+
+        self.launch(kind, key, make, names, arrays, extents, **options)
 
     def _make_executable(
         self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool, said: str

@@ -96,6 +96,21 @@ def test_arguments_that_are_wrong_on_one_rank(rng, name, form):
             check_words(other, name, wrong)
 
 
+@pytest.mark.parametrize("travel", [False, True])
+def test_a_program_of_another_name(travel):
+    """What the program refuses is told of the call, on the rank that has made it and on the other."""
+    x = np.ones((4, 2, 8), np.float32)
+
+    def body():
+        window = -1 if stretto.rank() == 1 else 2
+        text = called("ring_attention", dict(query=x, key=x, value=x, window=window, queries_travel=travel))
+        np.testing.assert_array_equal(stretto.all_reduce(X), 2 * X)
+        return text
+
+    for text in testing.run(2, body, timeout=60):
+        check_words(text, "ring_attention", ["window"])
+
+
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_ranks_that_disagree(rng, name):
     """Each with arguments that are right by themselves."""

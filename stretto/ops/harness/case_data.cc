@@ -24,6 +24,8 @@ class Allowed {
   Allowed(const OpCase& c, std::size_t rank, std::size_t t)
       : tolerance_(c.tolerance), scale_(c.scale), want_(c.expected[rank][t]) {
     const Tensor& tensor = c.program.tensors[t];
+    if (auto found = c.scales.find(tensor.name); found != c.scales.end())
+      scales_ = &found->second[rank];
     if (!is_float(tensor.dtype) || names(c.exact, tensor.name)) tolerance_ = 0;
     if (tensor.kind == TensorKind::kState) {
       find_rows_that_stay(c.inputs[rank][t], bound_shape(c.program, static_cast<int>(t)));
@@ -33,7 +35,8 @@ class Allowed {
   double difference(std::size_t element) const {
     if (!stays_.empty() && stays_[element / row_]) return 0;
     if (std::isinf(want_[element])) return 0;
-    return tolerance_ * (std::fabs(want_[element]) + scale_);
+    return tolerance_ *
+           (std::fabs(want_[element]) + (scales_ != nullptr ? (*scales_)[element] : scale_));
   }
 
  private:
@@ -48,6 +51,7 @@ class Allowed {
   }
 
   double tolerance_, scale_;
+  const Values* scales_ = nullptr;
   const Values& want_;
   std::size_t row_ = 1;
   std::vector<bool> stays_;  // by row; empty: none is known to

@@ -62,6 +62,9 @@ struct OpCase {
   // summed.
   double tolerance = 0;  // 0: bitwise
   double scale = 1;
+  // Where rows are of very different magnitudes, in place of `scale`: by the tensor's name,
+  // [rank][element].
+  std::map<std::string, std::vector<Values>> scales = {};
   double flops = 0;       // of one launch, all ranks; 0 where not meaningful
   double comm_bytes = 0;  // that one rank receives from others in one launch
 };

@@ -62,7 +62,6 @@ OpCase make_case(const OpShape& s, std::uint64_t seed) {
       6.0 * static_cast<double>(chosen.size()) * hidden * ffn * d.world_size / d.expert_groups;
   mc.c.comm_bytes = 2.0 * static_cast<double>((ranks - 1) * share * k * size_bytes(d.dtype));
   expect_sent(d, mc, chosen);
-  Values sums(ranks * share * k, 0.0);
   for (std::size_t r = 0; r < ranks; ++r) {
     Values& experts = mc.in(r, "experts");
     std::fill(experts.begin(), experts.end(), 0.0);
@@ -71,6 +70,7 @@ OpCase make_case(const OpShape& s, std::uint64_t seed) {
     for (std::size_t i = first; i < end; ++i) experts[i - first] = chosen[i];
   }
   BothLayers layers(mc);
+  std::vector<Values>& scales = mc.c.scales["products"];
   for (std::size_t r = 0; r < ranks; ++r) {
     auto rank = static_cast<int>(r);
     // Of tiles without rows nothing is stored.
@@ -78,19 +78,20 @@ OpCase make_case(const OpShape& s, std::uint64_t seed) {
     const TileTables tables = tile_tables(tiles, rank, mc.m, chosen, cfg.order);
     Values& products = mc.out(r, "products");
     std::fill_n(products.begin(), at(tables.used * tiles.tile_rows) * k, kNone);
+    scales.emplace_back(products.size(), 0.0);
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       std::int64_t own = chosen[pair] - d.split().first(rank);
       if (own < 0 || chosen[pair] >= d.split().end(rank)) continue;
       std::size_t token = pair / top_k;
       double weight = mc.in(token / share, "weights")[pair - token / share * share * top_k];
       Values result = layers.of({.rank = r, .token = token, .share = share, .expert = at(own)});
-      add_weighted(result, weight, &sums[token * k]);
-      std::ranges::copy(result,
-                        products.begin() + static_cast<std::ptrdiff_t>(at(tables.slots[pair]) * k));
+      layers.add(result, weight, token);
+      auto row = static_cast<std::ptrdiff_t>(at(tables.slots[pair]) * k);
+      std::ranges::copy(result, products.begin() + row);
+      std::fill_n(scales[r].begin() + row, k, BothLayers::scale(result));
     }
   }
-  mc.c.scale = layers.scale(d.split().ranks_per_group());
-  expect_sums(mc, sums, share * k, d.residual);
+  layers.expect(share, d.residual);
   return std::move(mc.c);
 }
 

@@ -275,7 +275,7 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
   expect_gathered(mc, share * k);
-  Values weights = mc.in(0, "weights"), sums(ranks * share * k, 0.0);
+  Values weights = mc.in(0, "weights");
   BothLayers layers(mc);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
@@ -285,13 +285,11 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
     mc.in(r, "slots") = as_values(tables.slots, mc.in(r, "slots").size());
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       std::size_t token = pair / at(kTopK);
-      Values result =
-          layers.of({.rank = r, .token = token, .share = share, .expert = at(chosen[pair])});
-      add_weighted(result, weights[pair], &sums[token * k]);
+      layers.add(layers.of({.rank = r, .token = token, .share = share, .expert = at(chosen[pair])}),
+                 weights[pair], token);
     }
   }
-  mc.c.scale = layers.scale(d.world_size);
-  expect_sums(mc, sums, share * k, d.residual);
+  layers.expect(share, d.residual);
   return std::move(mc.c);
 }
 
@@ -319,7 +317,7 @@ void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residu
   }
 }
 
-Values BothLayers::of(const RowOfLayer& row) {
+Values BothLayers::of(const RowOfLayer& row) const {
   const Values &gate = mc_.in(row.rank, "b_gate"), &up = mc_.in(row.rank, "b_up"),
                &down = mc_.in(row.rank, "b");
   auto shape = bound_shape(mc_.c.program, mc_.c.program.find_tensor("b_gate"));  // [experts, n, k]
@@ -334,19 +332,48 @@ Values BothLayers::of(const RowOfLayer& row) {
   }
   for (std::size_t col = 0; col < k; ++col) {
     result[col] = product(between.data(), down.data() + (row.expert * k + col) * n, shape[1]);
-    squares_ += result[col] * result[col];
   }
-  count_ += k;
   return result;
 }
 
-// Each rank's result is rounded by itself.
-double BothLayers::scale(int ranks) const {
-  return count_ == 0 ? 0 : 2 * std::sqrt(squares_ / static_cast<double>(count_) * ranks);
+double BothLayers::scale(const Values& result) {
+  double squares = 0;
+  for (double v : result) squares += v * v;
+  return 2 * std::sqrt(squares / static_cast<double>(result.size()));
 }
 
-void add_weighted(const Values& x, double weight, double* sum) {
-  for (std::size_t i = 0; i < x.size(); ++i) sum[i] += weight * x[i];
+void BothLayers::add(const Values& result, double weight, std::size_t token) {
+  if (sums_.size() <= token) {
+    sums_.resize(token + 1);
+    squares_.resize(token + 1, 0.0);
+  }
+  Values& sum = sums_[token];
+  sum.resize(result.size(), 0.0);
+  for (std::size_t i = 0; i < result.size(); ++i) sum[i] += weight * result[i];
+  squares_[token] += std::pow(weight * scale(result), 2);
+}
+
+void BothLayers::expect(std::size_t share, bool residual) {
+  const std::size_t ranks = mc_.c.inputs.size(), tokens = ranks * share;
+  sums_.resize(tokens);
+  squares_.resize(tokens, 0.0);
+  const auto shape = bound_shape(mc_.c.program, mc_.c.program.find_tensor("b_gate"));
+  const std::size_t k = at(shape[2]);
+  Values all;
+  for (Values& sum : sums_) {
+    sum.resize(k, 0.0);
+    all.insert(all.end(), sum.begin(), sum.end());
+  }
+  expect_sums(mc_, all, share * k, residual);
+  std::vector<Values>& scales = mc_.c.scales["out"];
+  scales.resize(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    scales[r].assign(mc_.out(r, "out").size(), 0.0);
+    for (std::size_t i = 0; i < share * k; ++i) {
+      // Each rank's result is rounded by itself.
+      scales[r][i] = std::sqrt(squares_[r * share + i / k]);
+    }
+  }
 }
 
 AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
