@@ -10,8 +10,8 @@ namespace stretto::step {
 // - names are told once and indices are in range, and sections cover all nodes in order;
 // - every program verifies, is at tile level, and is for a group's ranks or for all of them;
 // - every node binds each tensor of its program but buffers once, to a buffer of its dtype with as
-//   many elements from that row on, symmetric where the program's is; gives as many extents as the
-//   program has, within their bounds; and binds nothing that it writes twice;
+//   many elements or with more rows of the same size, symmetric where the program's is; gives as
+//   many extents as the program has, within their bounds; and binds nothing that it writes twice;
 // - constants and inputs are not written;
 // - what a node reads of outputs and locals an earlier node of this step writes.
 void check(const Plan& plan);

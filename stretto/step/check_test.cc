@@ -23,6 +23,14 @@ std::string refusal(const Plan& plan) {
 
 TEST(StepCheck, TakesAChain) { EXPECT_EQ(refusal(chain(5)), ""); }
 
+TEST(StepCheck, TakesTheFirstRowsOfABuffer) {
+  Plan plan = chain(5);
+  plan.buffers[0].shape[0] = Size::of(20);
+  EXPECT_EQ(refusal(plan), "");
+  plan.buffers[0].shape[0] = Size::of(5);
+  EXPECT_NE(refusal(plan).find("384 elements are bound to 320"), std::string::npos);
+}
+
 struct Mistake {
   std::string says;
   std::function<void(Plan&)> make;

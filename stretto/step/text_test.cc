@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <random>
 
 #include "stretto/base/errors.h"
@@ -32,6 +34,17 @@ TEST(StepText, RoundTrips) {
   ASSERT_EQ(again.nodes.size(), plan.nodes.size());
   EXPECT_EQ(again.nodes[2].bindings[1].buffer, plan.nodes[2].bindings[1].buffer);
   EXPECT_EQ(again.buffers[3].shape, plan.buffers[3].shape);
+}
+
+// What fuzzing begins with is a plan.
+TEST(StepText, ReadsTheSample) {
+  std::ifstream file("stretto/step/testdata/step_text_fuzz/gathered.txt");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  Plan plan = parse(text, "gathered.txt");
+  check(plan);
+  EXPECT_EQ(plan.nodes.size(), 1u);
+  EXPECT_EQ(eval(plan.buffers[3].shape[0], {6, 1}), 4) << "ceil((12 - 1 - 3) / 4) * 2";
+  EXPECT_EQ(print(parse(print(plan), "again")), print(plan));
 }
 
 // Names may be anything, sizes are any sums.

@@ -25,7 +25,7 @@ class GpuBatchStep : public BatchStep {
                std::int64_t bound, const GpuModelOptions& options);
   ~GpuBatchStep() override;
 
-  const StepPlan& plan() const override { return plan_; }
+  std::int64_t head_rows() const override { return plan_.head_rows; }
   std::byte* input(const std::string& name) override;
   std::int64_t padded(std::int64_t count) const override;
   void run(const StepRows& rows) override;

@@ -5,38 +5,16 @@
 #include <string>
 
 #include "stretto/base/errors.h"
+#include "stretto/model/transformer/batch_plan.h"
 #include "stretto/model/transformer/transformer.h"
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
-namespace {
-
-struct Bounds {
-  std::int64_t rows = 0, sequences = 0;
-};
-
-// Of the steps that are made, ascending.
-std::vector<Bounds> batch_bounds(const ModelShape& s, std::int64_t max_rows) {
-  std::vector<std::int64_t> all = {1, 16};
-  if (s.target == Target::kCuda) all = {1, 16, 64, 256};
-  std::erase_if(all, [&](std::int64_t rows) { return rows >= max_rows; });
-  all.push_back(max_rows);
-  std::vector<Bounds> bounds;
-  for (std::int64_t rows : all) {
-    bounds.push_back({rows, std::min(s.paged.sequences, rows)});
-    // Rows of nobody are one more.
-    if (s.target == Target::kCuda && !s.paged.decodes_apart) ++bounds.back().sequences;
-  }
-  return bounds;
-}
-
-}  // namespace
-
 BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_rows)
     : runner_(std::move(runner)) {
   const ModelShape& s = shape();
   rope_ = make_rope_table(s.config->rope, s.config->head_dim, s.max_tokens);
-  for (const Bounds& b : batch_bounds(s, max_rows)) {
+  for (const BatchBounds& b : batch_bounds(s, max_rows)) {
     buckets_.push_back({.rows = b.rows, .sequences = b.sequences, .step = nullptr});
   }
   // The largest first: what takes the most memory fails before the rest is made.
@@ -47,7 +25,7 @@ BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_row
 
 std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows) {
   std::size_t bytes = 0;
-  for (const Bounds& b : batch_bounds(shape, max_rows)) {
+  for (const BatchBounds& b : batch_bounds(shape, max_rows)) {
     ModelShape of_step = shape;
     of_step.paged.sequences = b.sequences;
     StepPlan plan = plan_step(of_step, b.rows);
@@ -176,7 +154,7 @@ void BatchModel::visit_wanted(std::span<const BatchPiece> pieces, const Visit& v
     for (std::int64_t row = size - pieces[i].wanted; row < size; ++row) {
       wanted.emplace_back(i, row);
       rows.push_back(first_row_[i] + row);
-      if (static_cast<std::int64_t>(rows.size()) == bucket_->step->plan().head_rows) flush();
+      if (static_cast<std::int64_t>(rows.size()) == bucket_->step->head_rows()) flush();
     }
   }
   flush();

@@ -27,6 +27,7 @@ struct BatchOptions {
   // Whose configs the steps use; CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
   int expert_groups = 1;  // transformer.h
+  bool poison = false;    // on CPU ranks, for tests: step/cpu_step.h
 };
 
 // UserError as model_shape() of transformer.h. Of GPUs there is a page more than the options say,

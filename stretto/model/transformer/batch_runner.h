@@ -22,7 +22,7 @@ class BatchStep {
   BatchStep(const BatchStep&) = delete;
   BatchStep& operator=(const BatchStep&) = delete;
 
-  virtual const StepPlan& plan() const = 0;
+  virtual std::int64_t head_rows() const = 0;  // that logits() takes at most
   // Where the host writes an input of the plan (PlanBuffer::input) before run(), laid out as the
   // plan has it; no longer once it runs.
   virtual std::byte* input(const std::string& name) = 0;
@@ -30,7 +30,7 @@ class BatchStep {
   // made a few numbers of rows ready. Not with PagedCache::decodes_apart.
   virtual std::int64_t padded(std::int64_t count) const { return count; }
   virtual void run(const StepRows& rows) = 0;
-  // Logits [count, vocab] of these rows of the last run, at most plan().head_rows; the same bits on
+  // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
   // every rank, valid until the next call.
   virtual const float* logits(std::span<const std::int64_t> rows) = 0;
 

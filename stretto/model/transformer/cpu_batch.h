@@ -11,6 +11,7 @@
 #include "stretto/model/transformer/batch_runner.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/world.h"
+#include "stretto/step/cpu_step.h"
 
 namespace stretto {
 
@@ -18,7 +19,8 @@ class CpuBatchRunner : public BatchRunner {
  public:
   // `checkpoint` is read here only; `shape.config` and the rank must outlive this.
   // shape.weight_dtype is taken from the checkpoint.
-  CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint);
+  CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint,
+                 const step::CpuStepOptions& options = {});
 
   const ModelShape& shape() const override { return shape_; }
   // Collective, in the same order on all ranks.
@@ -26,6 +28,7 @@ class CpuBatchRunner : public BatchRunner {
 
  private:
   Rank& rank_;
+  step::CpuStepOptions options_;
   ModelShape shape_;
   ModelWeights weights_;
   std::vector<Matrix> caches_;

@@ -2,6 +2,7 @@
 
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"
+#include "stretto/ops/moe/even_routing.h"
 
 namespace stretto {
 
@@ -92,6 +93,8 @@ void MoePlan::prepare_sums() {
   up_ = add_program(step_program(up, s_.target));
   down_ = add_program(step_program(down, s_.target));
   combine_ = add_program(step_program(combine, s_.target));
+  plan_.usual_tables = {
+      {up_, even_routing(up)}, {down_, even_routing(down)}, {combine_, even_routing(combine)}};
 }
 
 void MoePlan::prepare_exchange() {
@@ -130,6 +133,9 @@ void MoePlan::prepare_exchange() {
   up_ = add_program(step_program(up, s_.target));
   down_ = add_program(step_program(down, s_.target));
   combine_ = add_program(return_program(ep_, s_.target));
+  for (std::size_t program : {send_, place_, up_, down_, combine_}) {
+    plan_.usual_tables[program] = even_routing(ep_);
+  }
   returns_to_parts_ = plan_.programs[combine_].find_tensor("parts") >= 0;
   if (returns_to_parts_) local("parts", s_.dtype, received, c_.hidden_size, true);
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@
 #include "stretto/ir/program.h"
 #include "stretto/model/checkpoint/config.h"
 #include "stretto/ops/harness/target.h"
+#include "stretto/predict/launch_tables.h"
 
 namespace stretto {
 
@@ -145,6 +147,9 @@ struct StepPlan {
   PlanLaunch head;
   std::string head_input;  // bound to the head's tensor "x"
   std::int64_t head_rows = 0;
+  // What the tables of a program hold in a usual launch, for predictions; of others nothing is
+  // known.
+  std::map<std::size_t, predict::LaunchTables> usual_tables;
   // Of a step of one row on GPUs: the greedy choice, launched by itself after the head.
   std::optional<PlanLaunch> choose;
 

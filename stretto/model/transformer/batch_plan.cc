@@ -1,0 +1,198 @@
+#include "stretto/model/transformer/batch_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+using step::BufferKind;
+using step::Size;
+
+enum ExtentIndex : int { kRows, kDecodes, kWanted };
+
+Size all_rows() { return Size::of_extent(kRows); }
+Size own_rows(std::int64_t ranks) { return {.terms = {{kRows}}, .divisor = ranks}; }
+Size prompt_rows() { return {.terms = {{kRows, 1}, {kDecodes, -1}}}; }
+
+std::vector<Size> sizes_of(const PlanLaunch& launch, const ModelShape& shape) {
+  switch (launch.rows) {
+    case Rows::kAll:
+      return {all_rows()};
+    case Rows::kOwn:
+      return {own_rows(shape.world_size)};
+    case Rows::kAllAsNew:
+      return {all_rows(), Size::of(0)};
+    case Rows::kDecodes:
+      return {Size::of_extent(kDecodes)};
+    case Rows::kPrompts:
+      return {prompt_rows()};
+    case Rows::kFixed: {
+      std::vector<Size> out;
+      for (std::int64_t n : launch.fixed) out.push_back(Size::of(n));
+      return out;
+    }
+    default:
+      throw InternalError("rows that steps over pages do not have");
+  }
+}
+
+class Converter {
+ public:
+  Converter(const ModelShape& shape, StepPlan plan) : s_(shape), from_(std::move(plan)) {}
+
+  step::Plan run() {
+    STRETTO_CHECK(s_.paged.is_used() && s_.data_groups == 1, "a step without pages");
+    to_.name = fmt::format("{} rows", from_.bound);
+    to_.group_size = s_.world_size;
+    to_.num_ranks = s_.all_ranks();
+    to_.extents = {{"rows", from_.bound},
+                   {"decodes", std::min(s_.paged.sequences, from_.bound)},
+                   {"wanted", from_.head_rows}};
+    to_.programs = std::move(from_.programs);
+    add_buffers();
+    for (const PlanLaunch& l : from_.launches) add_node(l, sizes_of(l, s_));
+    to_.sections = {{kBodySection, 0, to_.nodes.size()}};
+    add_node(from_.head, {Size::of_extent(kWanted)});
+    to_.sections.push_back({kHeadSection, to_.nodes.size() - 1, to_.nodes.size()});
+    for (std::size_t i = 0; i < to_.buffers.size(); ++i) shape_by_tensors(static_cast<int>(i));
+    return std::move(to_);
+  }
+
+ private:
+  void add_buffers() {
+    std::set<std::string> own;
+    for (const PlanBuffer& b : from_.buffers) {
+      own.insert(b.name);
+      BufferKind kind = BufferKind::kLocal;
+      if (b.input || b.name == StepPlan::kWanted) kind = BufferKind::kInput;
+      if (b.name == StepPlan::kLogits || b.name == from_.head_input) kind = BufferKind::kOutput;
+      add(b, kind);
+    }
+    for (const PlanBuffer& b : model_buffers(s_)) {
+      if (!own.contains(b.name)) add(b, BufferKind::kConstant);
+    }
+    std::vector<PlanLaunch> launches = from_.launches;
+    launches.push_back(from_.head);
+    for (const PlanLaunch& l : launches) {
+      const Program& program = to_.programs[l.program];
+      for (const Binding& b : l.bindings) {
+        auto t = static_cast<std::size_t>(program.find_tensor(b.tensor));
+        step::Buffer& buffer = to_.buffers[index_.at(b.buffer)];
+        bool updated = program.tensors[t].kind == TensorKind::kState;
+        if (updated && buffer.kind == BufferKind::kConstant) buffer.kind = BufferKind::kState;
+      }
+    }
+  }
+
+  void add(const PlanBuffer& b, BufferKind kind) {
+    index_[b.name] = to_.buffers.size();
+    to_.buffers.push_back({.name = b.name,
+                           .dtype = b.dtype,
+                           .kind = kind,
+                           .shape = {Size::of(b.rows), Size::of(b.cols)},
+                           .symmetric = b.symmetric,
+                           .across_groups = b.across_groups});
+  }
+
+  // "layers.3.rms_norm.2": of the layer whose weights or cache it is bound to, else of the one
+  // before it.
+  std::string name_of(const PlanLaunch& l) {
+    for (const Binding& b : l.bindings) {
+      if (!b.buffer.starts_with("layers.")) continue;
+      layer_ = b.buffer.substr(0, b.buffer.find('.', sizeof("layers.") - 1) + 1);
+    }
+    bool outer = l.program == from_.head.program || to_.nodes.empty();
+    std::string name = (outer ? "" : layer_) + to_.programs[l.program].name;
+    int count = ++named_[name];
+    return count == 1 ? name : fmt::format("{}.{}", name, count);
+  }
+
+  void add_node(const PlanLaunch& l, std::vector<Size> extents) {
+    step::Node node{.name = name_of(l),
+                    .program = static_cast<int>(l.program),
+                    .bindings = {},
+                    .extents = std::move(extents)};
+    for (const Binding& b : l.bindings) {
+      node.bindings.push_back({.tensor = b.tensor,
+                               .buffer = static_cast<int>(index_.at(b.buffer)),
+                               .from = b.behind_decodes ? Size::of_extent(kDecodes) : Size{}});
+    }
+    to_.nodes.push_back(std::move(node));
+  }
+
+  // As the first program that is bound to all of it sees it, in the step's extents.
+  void shape_by_tensors(int buffer) {
+    step::Buffer& b = to_.buffers[static_cast<std::size_t>(buffer)];
+    if (b.kind == BufferKind::kConstant || b.kind == BufferKind::kState) return;
+    for (const step::Node& node : to_.nodes) {
+      for (const step::Binding& bound : node.bindings) {
+        if (bound.buffer != buffer || bound.from != Size{}) continue;
+        step::Buffer seen = b;
+        seen.shape = shape_at(node, to_.program_of(node).find_tensor(bound.tensor));
+        if (step::num_elements(to_, seen) != step::num_elements(to_, b)) continue;
+        b.shape = std::move(seen.shape);
+        return;
+      }
+    }
+  }
+
+  std::vector<Size> shape_at(const step::Node& node, int tensor) const {
+    const Program& program = to_.program_of(node);
+    std::vector<std::int64_t> bounds = bound_shape(program, tensor);
+    std::map<std::int64_t, Size> extents;  // by variable
+    std::size_t next = 0;
+    for (std::size_t v = 0; v < program.vars.size(); ++v) {
+      bool given =
+          program.vars[v].kind == VarKind::kExtent || program.vars[v].kind == VarKind::kScalar;
+      if (given) extents[static_cast<std::int64_t>(v)] = node.extents[next++];
+    }
+    std::vector<Size> out;
+    const auto& dims = program.tensors[static_cast<std::size_t>(tensor)].shape;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      bool is_extent = dims[d].has_value() && dims[d].node().op == ExprOp::kVar;
+      out.push_back(is_extent ? extents.at(dims[d].node().value) : Size::of(bounds[d]));
+    }
+    return out;
+  }
+
+  const ModelShape& s_;
+  StepPlan from_;
+  step::Plan to_;
+  std::map<std::string, std::size_t> index_;  // of buffers
+  std::string layer_;
+  std::map<std::string, int> named_;
+};
+
+}  // namespace
+
+std::vector<BatchBounds> batch_bounds(const ModelShape& s, std::int64_t max_rows) {
+  std::vector<std::int64_t> all = {1, 16};
+  if (s.target == Target::kCuda) all = {1, 16, 64, 256};
+  std::erase_if(all, [&](std::int64_t rows) { return rows >= max_rows; });
+  all.push_back(max_rows);
+  std::vector<BatchBounds> bounds;
+  for (std::int64_t rows : all) {
+    bounds.push_back({rows, std::min(s.paged.sequences, rows)});
+    // Rows of nobody are one more.
+    if (s.target == Target::kCuda && !s.paged.decodes_apart) ++bounds.back().sequences;
+  }
+  return bounds;
+}
+
+step::Plan batch_plan(const ModelShape& shape, StepPlan plan) {
+  return Converter(shape, std::move(plan)).run();
+}
+
+std::vector<std::int64_t> batch_extents(const StepRows& rows, std::int64_t wanted) {
+  return {rows.count, rows.decodes, wanted};
+}
+
+}  // namespace stretto

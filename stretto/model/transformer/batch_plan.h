@@ -1,0 +1,32 @@
+// A step over a cache of pages (paged_plan.h) as a step plan, which what runs and reads it takes:
+// sections "body", from tokens to the last normalised rows, and "head", from the rows that are
+// asked for to their logits, once for each so many of them.
+//
+// Before: step_plan.h. After: cpu_batch.h on CPU ranks; the command predicts and prints it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stretto/model/transformer/step_plan.h"
+#include "stretto/step/plan.h"
+
+namespace stretto {
+
+// Of a step.
+struct BatchBounds {
+  std::int64_t rows = 0, sequences = 0;
+};
+// Of the steps that a model is made with, ascending: one runs in the smallest that holds it.
+std::vector<BatchBounds> batch_bounds(const ModelShape& shape, std::int64_t max_rows);
+
+inline constexpr const char* kBodySection = "body";
+inline constexpr const char* kHeadSection = "head";
+
+// `plan` is plan_step(shape, ...) with pages. Its constants and states are model_buffers(shape).
+step::Plan batch_plan(const ModelShape& shape, StepPlan plan);
+
+// Values of its extents, of a step and of a launch of the head with `wanted` rows.
+std::vector<std::int64_t> batch_extents(const StepRows& rows, std::int64_t wanted);
+
+}  // namespace stretto
