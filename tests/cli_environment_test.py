@@ -247,7 +247,7 @@ class CompilerTest(CliCase):
         old.chmod(0o755)
         for compiler, what in (("/no/such", "not found"), (str(FILE), "ermission denied"), ("true", "makes no file"),
                                ("false", "status 1"), (old, "error: "), ("c++ -no-such", "-no-such"),
-                               ("c++ -nostdinc++", "No such file")):
+                               ("c++ -nostdinc++", "No such file"), ("c++ 'open", "nterminated quoted string")):
             with self.subTest(compiler):
                 self.refused(*PROVE, env={"CXX": str(compiler), "STRETTO_CACHE_DIR": str(self.tmp / "cache")},
                              says=[FILE.name, f"'{compiler}'", what, "CXX"])

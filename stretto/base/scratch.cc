@@ -35,7 +35,9 @@ constexpr const char* kKeeper =
     "rm -rf -- \"$1\"; kill -KILL 0";
 
 // sh -c `script`, in the process group `group` (0: its own), with `input` as its input or none.
-pid_t start_shell(const char* script, const std::string& argument, pid_t group, int input) {
+// Where it has none, its errors, the shell's own included, go to `messages` if that is named.
+pid_t start_shell(const char* script, const std::string& argument, pid_t group, int input,
+                  const fs::path& messages = {}) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   if (input >= 0) {
@@ -45,6 +47,10 @@ pid_t start_shell(const char* script, const std::string& argument, pid_t group, 
     posix_spawn_file_actions_addclosefrom_np(&files, 3);
   } else {
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    if (!messages.empty()) {
+      posix_spawn_file_actions_addopen(&files, 2, messages.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                       0600);
+    }
   }
   posix_spawnattr_t how;
   posix_spawnattr_init(&how);
@@ -130,8 +136,8 @@ void Scratch::require_room() const {
                               printable(path_.parent_path().string(), 300)));
 }
 
-int Scratch::run(const std::string& command) const {
-  pid_t child = start_shell(("umask 077; " + command).c_str(), "", keeper_, -1);
+int Scratch::run(const std::string& command, const std::filesystem::path& messages) const {
+  pid_t child = start_shell(("umask 077; " + command).c_str(), "", keeper_, -1, messages);
   constexpr std::chrono::milliseconds kLook{2};
   try {
     for (int status = 0;; std::this_thread::sleep_for(kLook)) {

@@ -24,8 +24,9 @@ class Scratch {
   void require_room() const;
 
   // Runs a shell command without input, in the keeper's process group; its status as of wait().
-  // What it makes is for this user alone. Ends early by what Interrupts throws.
-  int run(const std::string& command) const;
+  // What it makes is for this user alone. Errors, the shell's own included, go to the file
+  // `messages` if that is named. Ends early by what Interrupts throws.
+  int run(const std::string& command, const std::filesystem::path& messages = {}) const;
 
  private:
   void end_keeper();

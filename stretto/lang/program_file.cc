@@ -73,9 +73,9 @@ Ran run_compiler(const Scratch& scratch, const Source& source, const std::string
   fs::path named = file.string().starts_with('-') ? "." / file : file;
   // A file is C++ whatever its suffix and the compiler's own rules say.
   std::string command =
-      fmt::format("{} -I{} {} -x c++ {} -o {} 2> {}", compiler(), quote(include_dir), arguments,
-                  quote(named), quote(output), quote(messages));
-  int status = scratch.run(command);
+      fmt::format("{} -I{} {} -x c++ {} -o {}", compiler(), quote(include_dir), arguments,
+                  quote(named), quote(output));
+  int status = scratch.run(command, messages);
   std::error_code error;
   return {status, fs::exists(messages, error) ? read_file(messages, kMaxProgramBytes) : ""};
 }

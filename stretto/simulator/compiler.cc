@@ -61,10 +61,10 @@ nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
   std::ofstream(source) << text.text;
   std::string command = fmt::format(
       "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden {} "
-      "'-I{}' -o '{}' '{}' '{}' > '{}' 2>&1",
+      "'-I{}' -o '{}' '{}' '{}' >&2",
       env_compiler(), flags, STRETTO_SIMULATOR_INCLUDE, object.string(),
-      source.string(), own_library(), log.string());
-  if (folder.run(command) != 0) {
+      source.string(), own_library());
+  if (folder.run(command, log) != 0) {
     program.log = contents(log);
     return NVRTC_ERROR_COMPILATION;
   }
