@@ -63,27 +63,75 @@ std::vector<SizeBox> all_sizes(const SizeAxes& axes, const std::vector<std::int6
   return boxes;
 }
 
-SizePoint middle(const SizeBox& box) {
+// Not in the middle: bounds are mostly powers of two, and so are tiles, so something ends there.
+SizePoint within(const SizeBox& box) {
   SizePoint point;
-  for (std::size_t i = 0; i < point.size(); ++i) point[i] = box.lo[i] + (box.hi[i] - box.lo[i]) / 2;
+  for (std::size_t i = 0; i < point.size(); ++i) {
+    point[i] = box.lo[i] + 2 * (box.hi[i] - box.lo[i]) / 5;
+  }
   return point;
 }
 
-// What is left of a box beside one within it.
-void leave(SizeBox box, const SizeBox& taken, int count, std::vector<SizeBox>& to) {
-  for (std::size_t i = 0; i < at(count); ++i) {
-    if (box.lo[i] < taken.lo[i]) {
-      to.push_back(box);
-      to.back().hi[i] = taken.lo[i] - 1;
-    }
-    if (box.hi[i] > taken.hi[i]) {
-      to.push_back(box);
-      to.back().lo[i] = taken.hi[i] + 1;
-    }
-    box.lo[i] = taken.lo[i];
-    box.hi[i] = taken.hi[i];
+// Boxes of sizes that are still to be cut, the largest first, so that soon most of them are.
+class SizesLeft {
+ public:
+  SizesLeft(std::vector<SizeBox> boxes, int count) : boxes_(std::move(boxes)), count_(count) {
+    for (const SizeBox& box : boxes_) all_ += volume(box);
   }
-}
+
+  bool empty() const { return boxes_.empty(); }
+  // At first the one with the bounds, the last.
+  SizeBox pop() {
+    auto smaller = [&](const SizeBox& a, const SizeBox& b) { return volume(a) < volume(b); };
+    if (num_taken_ > 0) {
+      std::swap(*std::max_element(boxes_.begin(), boxes_.end(), smaller), boxes_.back());
+    }
+    SizeBox box = boxes_.back();
+    boxes_.pop_back();
+    return box;
+  }
+
+  // What is left of a box beside one within it.
+  void take(SizeBox box, const SizeBox& taken) {
+    ++num_taken_;
+    taken_ += volume(taken);
+    for (std::size_t i = 0; i < at(count_); ++i) {
+      if (box.lo[i] < taken.lo[i]) {
+        boxes_.push_back(box);
+        boxes_.back().hi[i] = taken.lo[i] - 1;
+      }
+      if (box.hi[i] > taken.hi[i]) {
+        boxes_.push_back(box);
+        boxes_.back().lo[i] = taken.hi[i] + 1;
+      }
+      box.lo[i] = taken.lo[i];
+      box.hi[i] = taken.hi[i];
+    }
+  }
+
+  // Whether there will be more pieces than `most`: each box is at least one, and as many as are
+  // taken hold so large a part of all sizes. The first piece, at the bounds, is mostly a small one.
+  bool hopeless(std::size_t most) const {
+    if (num_taken_ + boxes_.size() > most) return true;
+    double pieces = static_cast<double>(num_taken_) * all_ / taken_;
+    double sure = num_taken_ < 2 ? 0 : num_taken_ < 8 ? 4 : 1.5;
+    return sure > 0 && pieces > sure * static_cast<double>(most);
+  }
+
+ private:
+  double volume(const SizeBox& box) const {
+    double v = 1;
+    for (std::size_t i = 0; i < at(count_); ++i) {
+      v *= static_cast<double>(box.hi[i] - box.lo[i] + 1);
+    }
+    return v;
+  }
+
+  std::vector<SizeBox> boxes_;
+  int count_;
+  double all_ = 0, taken_ = 0;
+  std::size_t num_taken_ = 0;
+};
 
 std::unique_ptr<SizePartition> partition(const Program& program, std::size_t most, bool masks_open,
                                          const OnPiece& taken) {
@@ -91,12 +139,11 @@ std::unique_ptr<SizePartition> partition(const Program& program, std::size_t mos
                             [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
   auto out = std::make_unique<SizePartition>(SizePartition{.axes = axes_of(program), .pieces = {}});
   if (tables || out->axes.count == 0 || out->axes.count > kMaxSizeAxes) return nullptr;
-  std::vector<SizeBox> left = all_sizes(out->axes, extent_bounds(program));
+  SizesLeft left(all_sizes(out->axes, extent_bounds(program)), out->axes.count);
   while (!left.empty()) {
-    if (out->pieces.size() >= most) return nullptr;
-    SizeBox box = left.back();
-    left.pop_back();
-    SizePoint sample = out->pieces.empty() ? box.hi : middle(box);
+    if (left.hopeless(most)) return nullptr;
+    SizeBox box = left.pop();
+    SizePoint sample = out->pieces.empty() ? box.hi : within(box);
     SizeRegion region(out->axes, box, sample);
     if (masks_open) region.leave_masks_open();
     InstanceGraph graph;
@@ -106,7 +153,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, std::size_t mos
       return nullptr;
     }
     out->pieces.push_back({.box = region.box(), .sample = sample});
-    leave(box, region.box(), out->axes.count, left);
+    left.take(box, region.box());
     if (!taken(*out, std::move(graph))) return nullptr;
   }
   return out;

@@ -8,6 +8,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/instance_graph.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto {
@@ -116,6 +117,40 @@ TEST(SizePartition, SeveralSizesTogether) {
     });
     return p.finish();
   });
+}
+
+// Each tile waits for what was notified: as many pieces as tiles.
+Program a_wait_in_each_tile(int bound, int rows) {
+  ProgramBuilder p("waits", 1);
+  Index m = p.extent("m", bound);
+  auto out = p.output("out", DType::kF32, {m, 4});
+  auto sent = p.signal("sent", 1);
+  p.on_start([&] { p.notify(sent[0], 0); });
+  p.role("fill", Resource::sms(1), p.range(ceil_div(m, rows)), [&](const Tile& t) {
+    p.wait(sent[0], 1);
+    p.store(out.tile({t.index * rows, 0}, rows, 4), p.zeros(DType::kF32, rows, 4));
+  });
+  return p.finish();
+}
+
+// Pieces beyond the limit cost seconds in vain where launches are large.
+TEST(SizePartition, GivesUpEarlyWhereThereAreTooManyPieces) {
+  constexpr std::size_t kMost = 100;
+  auto num_pieces = [&](int rows, bool& complete) {
+    Program program = run_pipeline(a_wait_in_each_tile(6'000, rows));
+    std::size_t pieces = 0;
+    auto count = [&](const SizePartition& so_far, const InstanceGraph&) {
+      pieces = so_far.pieces.size();
+      return true;
+    };
+    complete = partition_with_masks(program, kMost, count) != nullptr;
+    return pieces;
+  };
+  bool complete = false;
+  EXPECT_LE(num_pieces(100, complete), 70u);
+  EXPECT_TRUE(complete);
+  EXPECT_LE(num_pieces(10, complete), 10u);
+  EXPECT_FALSE(complete);
 }
 
 }  // namespace
