@@ -447,6 +447,14 @@ bool HappensBefore::start_before(int rank, int launch, const Place& y, Path path
   return component(c, covered_clock(c, y, path, choice), rank) > stream_base_[at(rank)][at(launch)];
 }
 
+std::int32_t HappensBefore::knowledge_at_end(int rank, int launch, Past past) const {
+  return clocks(past).at->end[at(rank)][at(launch)];
+}
+
+bool HappensBefore::start_reaches(int rank, int launch, Past past, std::int32_t knowledge) const {
+  return component(clocks(past), knowledge, rank) > stream_base_[at(rank)][at(launch)];
+}
+
 bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past) const {
   if (past == Past::kBulkLoad) {
     std::optional<Place> got = landed(x);

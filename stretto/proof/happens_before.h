@@ -67,6 +67,10 @@ class HappensBefore {
   bool start_before(int rank, int launch, const Place& y, Path path,
                     int choice = TableChoices::kAlways) const;
   bool before_end(const Place& x, int rank, int launch, Past past) const;
+  // What is known at a rank's end of a launch, and whether it reaches a rank's launch start: the
+  // order of whole launches (launch_promises.h). Not of kBulkLoad.
+  std::int32_t knowledge_at_end(int rank, int launch, Past past) const;
+  bool start_reaches(int rank, int launch, Past past, std::int32_t knowledge) const;
   // Accesses within an agent with nothing but its fences between them.
   bool fenced(const Place& x, const Place& y, Past past, Path path,
               int choice = TableChoices::kAlways) const;

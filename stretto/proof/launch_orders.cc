@@ -176,6 +176,11 @@ std::vector<LaunchOrder> all_orders(const Program& program, int num_kinds, int m
 
 }  // namespace
 
+bool notified_by_one(const std::vector<LaunchKind>& kinds) {
+  std::vector<bool> waiting = waits_for_several(kinds);
+  return std::find(waiting.begin(), waiting.end(), true) == waiting.end();
+}
+
 int most_slots(const Program& program) {
   std::set<int> counts = slot_counts(program);
   return counts.empty() ? 1 : std::max(1, *counts.rbegin());

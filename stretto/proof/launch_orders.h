@@ -14,7 +14,8 @@
 // that is put between them takes nothing away: every notify that was necessary still is, since what
 // a launch adds is what the thresholds behind it are higher by. All sequences of `slots` + 1
 // launches, the last of which is the next to share a slot with the first, therefore cover all
-// others.
+// others. None of them is laid out where what each kind promises by itself suffices
+// (launch_promises.h).
 //
 // Several kinds and a signal from several ranks: one of them may stand in for another by running
 // ahead through launches of other sizes, so what follows matters. It does not matter for ever where
@@ -43,6 +44,9 @@ struct LaunchOrder {
   int reach = 1;           // the first is compared with up to so many later ones
   int named = 1;           // launches that a report names
 };
+
+// Whether each signal that is waited for gets its notifies from one rank.
+bool notified_by_one(const std::vector<LaunchKind>& kinds);
 
 // The most slots of a buffer that other ranks touch, at least 1.
 int most_slots(const Program& program);

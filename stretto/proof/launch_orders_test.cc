@@ -2,10 +2,15 @@
 // itself, and wrong in a sequence that a proof of sizes in turn does not see.
 #include "stretto/proof/launch_orders.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <random>
 #include <string>
 
+#include "stretto/base/test_seed.h"
+#include "stretto/ir/printer.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/proof/prove.h"
 
@@ -161,9 +166,93 @@ TEST(LaunchOrders, ThreeKindsAreLookedAtTogetherWhereSignalsHaveOneSender) {
     p.notify(sent[p.rank()], peer);
   });
   receive(p, m == 0, sent, peer, {in, inbox, out});
-  ProofResult r = prove(p.finish());
+  Program program = p.finish();
+  ProofResult r = prove(program, {.promises = false});
   EXPECT_TRUE(r.proved()) << r.report;
   EXPECT_EQ(r.stats.cases, 3 + 27 - 3) << "each size, and three launches of three kinds";
+  r = prove(program);
+  EXPECT_TRUE(r.proved()) << r.report;
+  EXPECT_EQ(r.stats.cases, 3) << "each size";
+}
+
+// Each rank puts a row into the others' slots, by conditions of the size drawn by lot: whether it
+// waits for them to begin, for its own reader or for theirs, whether it puts, and who reads.
+class RandomLaunches {
+ public:
+  explicit RandomLaunches(std::uint64_t seed) : random_(seed) {}
+
+  Program program() {
+    int world = below(2) + 2, sizes = below(2) + 3;
+    ProgramBuilder p("launches", world);
+    Index m = p.extent("m", sizes - 1);
+    auto in = p.input("in", DType::kF32, {1, 8});
+    auto inbox = p.buffer("inbox", DType::kF32, {world, 8},
+                          {.space = Space::kSymmetric, .num_slots = below(3) + 1});
+    auto out = p.output("out", DType::kF32, {world, 8});
+    auto ready = p.signal("ready"), sent = p.signal("sent"), read = p.signal("read");
+    auto often = [&] { return at_sizes(m, sizes, 70); };
+    Index waits = often(), puts = often(), reads = often(), asks = often(), quick = often();
+    auto others = [&](const std::function<void(const Index&)>& each) {
+      p.loop(world - 1, [&](const Index& i) { each((p.rank() + i + 1) % world); });
+    };
+    p.on_start([&] { others([&](const Index& to) { p.notify(ready[p.rank()], to); }); });
+    p.role("send", Resource::sms(1), p.range(1), [&](const Tile&) {
+      others([&](const Index& to) {
+        p.when(waits, [&] { p.wait(ready, to); });
+        p.when(puts, [&] {
+          p.store(inbox.on(to).tile({p.rank(), 0}, 1, 8), p.load(in.tile({0, 0}, 1, 8)));
+        });
+        p.notify(sent[p.rank()], to);
+        p.when(asks, [&] { p.wait(read, to); });
+      });
+    });
+    p.role("recv", Resource::sms(1), p.range(world), [&](const Tile& t) {
+      Index other = t.index != p.rank();
+      p.when(other && reads && puts, [&] { p.wait(sent, t.index); });
+      p.when(other && quick, [&] { p.notify(read[p.rank()], t.index); });
+      auto copy = [&](const TensorRef& from, const Index& row) {
+        p.store(out.tile({t.index, 0}, 1, 8), p.load(from.tile({row, 0}, 1, 8)));
+      };
+      p.when(
+          other && reads && puts, [&] { copy(inbox, t.index); }, [&] { copy(in, 0); });
+      p.when(other && quick == 0, [&] { p.notify(read[p.rank()], t.index); });
+    });
+    return p.finish();
+  }
+
+ private:
+  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
+  Index at_sizes(const Index& m, int sizes, int percent) {
+    Index some = below(100) < percent ? 1 : 0;
+    for (int i = 0; i < sizes; ++i) {
+      if (below(4) == 0) some = select(m == i, 1 - some, some);
+    }
+    return some;
+  }
+
+  std::mt19937_64 random_;
+};
+
+// What is concluded from promises is what every sequence of launches shows that is laid out.
+TEST(LaunchOrders, PromisesHoldInEverySequence) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  std::mt19937_64 random(seed);
+  int by_promises = 0, right = 0, wrong = 0;
+  for (int i = 0; i < 150; ++i) {
+    std::uint64_t lot = random();
+    Program program = RandomLaunches(lot).program();
+    SCOPED_TRACE(fmt::format("program {}\n{}", lot, print(program)));
+    ProofResult laid_out = prove(program, {.promises = false, .max_findings = 1});
+    ProofResult promised = prove(program, {.max_findings = 1});
+    EXPECT_NE(laid_out.verdict, Verdict::kNotComplete) << laid_out.report;
+    EXPECT_EQ(promised.verdict, laid_out.verdict) << laid_out.report;
+    ++(laid_out.proved() ? right : wrong);
+    by_promises += promised.stats.cases < laid_out.stats.cases ? 1 : 0;
+  }
+  fmt::print("{} right, {} of them by promises, {} wrong\n", right, by_promises, wrong);
+  EXPECT_GE(wrong, 15);
+  EXPECT_GE(by_promises, 10);
 }
 
 // A buffer of so many slots that other ranks write, and one of a single slot.

@@ -7,6 +7,7 @@
 
 #include "stretto/base/threads.h"
 #include "stretto/proof/happens_before.h"
+#include "stretto/proof/launch_promises.h"
 #include "stretto/proof/timeline.h"
 
 namespace stretto {
@@ -41,7 +42,10 @@ class Orders {
         options_(options),
         num_threads_(num_threads),
         kinds_(kinds_of(cases)),
-        alone_(kinds_.size()) {
+        alone_(kinds_.size()),
+        by_promises_(options.promises && kinds_.size() > 1 &&
+                     program_.world_size <= kMostRanksInSet && notified_by_one(kinds_)),
+        promises_(kinds_.size()) {
     std::vector<bool> tensors = buffers_met(cases);
     side_by_side(kinds_.size(), num_threads, [&](std::size_t k) {
       if (kinds_[k].cases.size() > 1 || kinds_[k].cases[0].graph->has_spans)
@@ -57,6 +61,7 @@ class Orders {
     SizesVerdict out{.orders = prove(steady)};
     const OrderVerdict& last = out.orders.back();
     if (!last.findings.empty() || last.error != nullptr) return out;
+    if (by_promises_ && all_end_alone() && slots_are_free(program_, promises_)) return out;
     MixedOrders mixed = mixed_orders(program_, kinds_, affordable);
     out.every_order = mixed.all;
     std::vector<OrderVerdict> more = prove(mixed.orders);
@@ -65,6 +70,13 @@ class Orders {
   }
 
  private:
+  // Then they end in any sequence: each finds what those before it have added and no more.
+  bool all_end_alone() const {
+    return std::all_of(kinds_.begin(), kinds_.end(), [](const LaunchKind& kind) {
+      return execute(Timeline{{kind.cases[0].graph}}).finished;
+    });
+  }
+
   std::vector<OrderVerdict> prove(const std::vector<LaunchOrder>& orders) {
     std::vector<OrderVerdict> verdicts(orders.size());
     if (orders.empty()) return verdicts;
@@ -125,7 +137,9 @@ class Orders {
     verdict.stats.components = before.num_components();
     verdict.stats.launches = timeline.num_launches();
     verdict.stats.rounds = before.num_rounds();
-    if (steady) alone_[first] = std::move(needs);
+    if (!steady) return;
+    alone_[first] = std::move(needs);
+    if (by_promises_) promises_[first] = promises_of(kinds_[first].touched(), before);
   }
 
   // What is found of launch 0 with the first of these sizes of which anything is. Sizes that
@@ -166,6 +180,8 @@ class Orders {
   std::size_t num_threads_;
   std::vector<LaunchKind> kinds_;
   std::vector<Needs> alone_;  // per kind: of a launch among others of its kind
+  bool by_promises_;          // no sequence of kinds needs laying out where these suffice
+  std::vector<LaunchPromises> promises_;  // per kind
 };
 
 }  // namespace

@@ -33,6 +33,8 @@ struct ProofOptions {
   // at least 16, and so many that their launches' events add up to this; twice as many orders of
   // launches that synchronise differently come on top (launch_orders.h).
   std::size_t max_events = 1'000'000;
+  // Sequences of launches are laid out only where promises do not do (launch_promises.h).
+  bool promises = true;
   bool bounds_only = false;  // launches have every extent at its bound: the only case
   int max_findings = 4;
   // Run-time sizes, side by side; the verdict does not depend on it. 0: one per core up to 16, and
