@@ -136,8 +136,8 @@ class AnswersTest(ServeCase):
         for param, body in {
                 "messages": {"messages": []}, "stream_options": {"stream_options": {}},
                 "top_logprobs": {"top_logprobs": 2}, "tools": {"tools": []}, "tool_choice": {"tool_choice": "auto"},
-                "response_format": {"response_format": {"type": "json_object"}}, "n": {"n": 0},
-                "structured_outputs": {"structured_outputs": {"regex": "a"}}, "guided_json": {"guided_json": {}},
+                "response_format": {"response_format": {"type": "json_schema"}}, "n": {"n": 0},
+                "structured_outputs": {"structured_outputs": {"regex": "a)"}}, "guided_json": {"guided_json": "{"},
                 "continue_final_message": {"continue_final_message": True, "add_generation_prompt": True},
                 "logprobs": {"logprobs": 3}, "modalities": {"modalities": ["audio"]}, "functions": {"functions": []},
                 "temperature": {"temperature": -1}, "stop": {"stop": ["a"] * 5}, "min_tokens": {"min_tokens": 99},
@@ -251,7 +251,7 @@ class OfficialClientTest(ServeCase):
 
     def test_errors(self):
         for error, body in ((openai.BadRequestError, {"top_logprobs": 2}), (openai.NotFoundError, {"model": "x"}),
-                            (openai.BadRequestError, {"tools": [TOOL], "tool_choice": "required"})):
+                            (openai.BadRequestError, {"tools": [TOOL], "tool_choice": "sometimes"})):
             with self.assertRaises(error) as caught:
                 self.client.chat.completions.create(**{"model": self.model, "messages": USER, **body})
             self.assertIn(caught.exception.param, body)
@@ -288,7 +288,7 @@ class OfficialClientTest(ServeCase):
         text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
         self.assertEqual(text, events[-1].response.output_text)
         for param, body in {"previous_response_id": {"previous_response_id": "x"}, "background": {"background": True},
-                            "text": {"text": {"format": {"type": "json_object"}}}, "input": {"input": []}}.items():
+                            "text": {"text": {"format": 3}}, "input": {"input": []}}.items():
             self.refusal(self.server, {"input": "x", **body}, param, path="/v1/responses")
 
 

@@ -224,8 +224,8 @@ class RefusalsTest(ServeCase):
                 ("logit_bias", [1]), ("logit_bias", {"99999999": 1}), ("echo", 1), ("stream", "yes"),
                 ("stream_options", {"include_usage": True}), ("truncate_prompt_tokens", 0),
                 ("truncate_prompt_tokens", 1000), ("min_tokens", 17), ("suffix", "x"),
-                ("response_format", {"type": "json_object"}), ("guided_json", {}), ("guided_regex", "a"),
-                ("structured_outputs", {"json": {}}), ("bad_words", ["x"]), ("grammar", "x")]
+                ("response_format", {"type": "xml"}), ("guided_json", 3), ("guided_regex", "("),
+                ("structured_outputs", {}), ("bad_words", ["x"]), ("grammar", "x")]
         for field, value in bad:
             with self.subTest(field=field, value=str(value)[:40]):
                 self.refusal(self.server, {"prompt": "x", field: value}, param=field)

@@ -66,6 +66,9 @@ void BatchLoop::take(std::size_t part, std::int64_t row, std::span<const float> 
   try {
     if (tells_prompt(live)) tell_prompt(live, p.first + row, logits);
     if (p.last && row + 1 == p.count) choose(p.id, live, logits);
+  } catch (const ConstraintError& e) {
+    live.end = ServedRequest::End::kRefused;
+    live.failure = e.what();
   } catch (const UserError& e) {  // of logits
     live.end = ServedRequest::End::kFailed;
     live.failure = e.what();
@@ -87,6 +90,14 @@ void BatchLoop::choose(RequestId id, Live& live, std::span<const float> logits) 
   std::span<const int> history = scheduler_.tokens(id);
   std::size_t generated = history.size() - request.prompt.size();
   logits_.assign(logits.begin(), logits.end());
+  if (request.constraint) {
+    const auto allowed = request.constraint->after(history.last(generated));
+    if (allowed.is_complete) {
+      live.end = ServedRequest::End::kComplete;
+      return;
+    }
+    keep_allowed(logits_, allowed.bits);
+  }
   int token = live.sampler.sample(logits_, history, generated);
   chosen_[id] = token;
   TokenLogprob told{.token = token};

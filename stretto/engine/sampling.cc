@@ -52,6 +52,17 @@ void SamplingParams::validate() const {
 
 Sampler::Sampler(const SamplingParams& params) : params_(params) { params_.validate(); }
 
+void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> bits) {
+  STRETTO_CHECK(bits.size() == (logits.size() + 31) / 32, "a mask of another vocabulary");
+  for (std::size_t i = 0; i < logits.size(); i += 32) {
+    const std::uint32_t word = bits[i / 32];
+    const std::size_t count = std::min<std::size_t>(32, logits.size() - i);
+    for (std::size_t j = 0; j < count; ++j) {
+      if ((word >> j & 1) == 0) logits[i + j] = kDropped;
+    }
+  }
+}
+
 int argmax(std::span<const float> logits) {
   STRETTO_CHECK(!logits.empty(), "no logits to choose from");
   std::size_t best = 0;

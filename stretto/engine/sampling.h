@@ -63,6 +63,9 @@ class Sampler {
   std::vector<int> ids_;       // scratch of keep_top_p
 };
 
+// Drops tokens whose bit is 0: token t has bit t % 32 of word t / 32.
+void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> bits);
+
 // Index of the largest value, the lowest one among equals. Errors as Sampler::sample.
 int argmax(std::span<const float> logits);
 

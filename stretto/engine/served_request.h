@@ -5,12 +5,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "stretto/engine/sampling.h"
+#include "stretto/engine/token_constraint.h"
 
 namespace stretto {
 
@@ -32,6 +34,7 @@ struct ServedRequest {
   std::vector<int> prompt;
   std::int64_t max_tokens = 16;
   SamplingParams sampling;
+  std::shared_ptr<TokenConstraint> constraint;  // null: any token may come
   // How many alternatives each logprob has; -1: no logprobs.
   int num_logprobs = -1, num_prompt_logprobs = -1;
 
@@ -44,7 +47,9 @@ struct ServedRequest {
   enum class End : std::uint8_t {
     kEnough,     // on_token said so
     kLength,     // max_tokens
+    kComplete,   // the constraint lets nothing follow, and the model has no token that ends
     kCancelled,  // cancel()
+    kRefused,    // the constraint cannot be kept: `what` says why
     kFailed,     // the model could not go on: `what` says why
     kDied,       // the engine cannot: `what` says why
   };

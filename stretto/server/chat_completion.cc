@@ -42,6 +42,7 @@ ChatModel::ChatModel(const std::filesystem::path& directory, const ChatOptions& 
   for (const auto& [name, source] : templates_.sources()) {
     if (tool_format_ == ToolFormat::kNone) tool_format_ = tool_format_of_template(source);
     has_reasoning_ |= source.find("<think>") != source.npos;
+    names_arguments_ |= source.find("[ARGS]") != source.npos;
   }
   if (!options.tool_parser.empty()) {
     auto format = options.tool_parser == "none" ? std::optional(ToolFormat::kNone)
@@ -96,6 +97,25 @@ ChatPrompt ChatModel::render(const ChatRequest& request, const Tokenizer& tokeni
   }
 }
 
+std::optional<OutputFormat> ChatModel::format(const ChatRequest& request,
+                                              bool begins_in_reasoning) const {
+  std::optional<OutputFormat> out = request.completion.format;
+  if (request.must_call) {
+    out = OutputFormat{.field = "tools", .asked = {.kind = grammar::Asked::Kind::kCalls}};
+  }
+  if (!out) return out;
+  using Thinking = grammar::Asked::Thinking;
+  if (has_reasoning_) {
+    out->asked.thinking = begins_in_reasoning ? Thinking::kOpen : Thinking::kMay;
+  }
+  if (request.tools.empty()) return out;
+  grammar::AskedCalls& calls = out->asked.calls;
+  calls = form_of_calls(tool_format_, names_arguments_);
+  calls.tools = request.tools;
+  calls.only_one = !request.parallel_tool_calls;
+  return out;
+}
+
 // Cuts off what the template puts behind the final message.
 ChatPrompt ChatModel::continued(ChatPrompt prompt, const ChatRequest& request,
                                 const Tokenizer& tokenizer) {
@@ -139,6 +159,7 @@ CompletionRequest as_completion(const AnswerContext& context, const ChatModel& m
   // Tags that are special tokens are read, not skipped.
   if (request.has_tools) out.skip_special_tokens = false;
   out.prompts.emplace_back(std::move(prompt.ids));
+  out.format = model.format(request, begins_in_reasoning);
   return out;
 }
 

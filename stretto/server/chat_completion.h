@@ -31,6 +31,8 @@ class ChatModel {
   const std::string& missing() const { return templates_.missing(); }
   ToolFormat tool_format() const { return tool_format_; }
   bool has_reasoning() const { return has_reasoning_; }
+  // What the answer has to look like; nothing where any text will do.
+  std::optional<OutputFormat> format(const ChatRequest& request, bool begins_in_reasoning) const;
   // One line for the log at the start.
   std::string describe() const;
 
@@ -41,6 +43,7 @@ class ChatModel {
   ChatTemplates templates_;
   ToolFormat tool_format_ = ToolFormat::kNone;
   bool has_reasoning_ = false;
+  bool names_arguments_ = false;  // [ARGS] of Mistral's later models
 };
 
 // An id for a call: Mistral's templates take nine letters and nothing else.

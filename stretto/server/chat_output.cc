@@ -166,6 +166,38 @@ std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text, Too
   return out;
 }
 
+grammar::AskedCalls form_of_calls(ToolFormat format, bool names_arguments) {
+  grammar::AskedCalls out{
+      .before_name = "{\"name\": \"", .after_name = "\", \"arguments\": ", .after_arguments = "}"};
+  switch (format) {
+    case ToolFormat::kNone:
+      break;
+    case ToolFormat::kHermes:
+      out.before_name = std::string(kToolCall) + "\n" + out.before_name;
+      out.after_arguments += "\n" + std::string(kToolCallEnd);
+      out.between = "\n";
+      out.tags = {std::string(kToolCall), std::string(kToolCallEnd)};
+      break;
+    case ToolFormat::kLlama3:
+      out.after_name = "\", \"parameters\": ";
+      out.between = "; ";
+      break;
+    case ToolFormat::kMistral:
+      out.tags = {std::string(kToolCalls), std::string(kArguments)};
+      if (names_arguments) {
+        out.before_name = kToolCalls;
+        out.after_name = kArguments;
+        out.after_arguments.clear();
+        out.quotes_names = false;
+      } else {
+        out.begin = std::string(kToolCalls) + "[";
+        out.between = ", ";
+        out.end = "]";
+      }
+  }
+  return out;
+}
+
 ChatOutput::ChatOutput(const Options& options)
     : options_(options),
       state_(!options.has_reasoning        ? State::kContent

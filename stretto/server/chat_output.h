@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/server/grammar/front.h"
+
 namespace stretto {
 
 enum class ToolFormat : std::uint8_t {
@@ -20,6 +22,9 @@ enum class ToolFormat : std::uint8_t {
 std::optional<ToolFormat> tool_format_named(const std::string& name);
 // By the tags that a chat template writes.
 ToolFormat tool_format_of_template(const std::string& source);
+
+// The same form, for an answer that has to have calls. `names_arguments`: Mistral's second one.
+grammar::AskedCalls form_of_calls(ToolFormat format, bool names_arguments);
 
 struct ToolCall {
   std::string name;

@@ -7,7 +7,7 @@
 
 #include "stretto/base/printable.h"
 #include "stretto/server/jinja/error.h"
-#include "stretto/server/request_reader.h"
+#include "stretto/server/output_format.h"
 
 namespace stretto {
 namespace {
@@ -18,24 +18,9 @@ constexpr std::size_t kMostMessages = 16384, kMostTools = 128;
 
 // What constrains the output, or asks for another answer: ignoring it would answer something else.
 constexpr std::array kRefused = {
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_decoding_backend",
-    "grammar",
-    "json_schema",
-    "bad_words",
-    "use_beam_search",
-    "logits_processors",
-    "thinking_token_budget",
-    "functions",
-    "function_call",
-    "audio",
-    "web_search_options",
-    "echo",
+    "guided_whitespace_pattern", "bad_words", "use_beam_search", "logits_processors",
+    "thinking_token_budget",     "functions", "function_call",   "audio",
+    "web_search_options",        "echo",
 };
 
 // Roles that templates put between the marks of special tokens: not the user's words.
@@ -46,7 +31,10 @@ class ChatReader : public RequestReader {
  public:
   ChatReader(const Json& json, std::string_view body, int vocab_size,
              const CompletionLimits& limits)
-      : RequestReader(json, vocab_size, limits), root_(jinja::from_json(body)) {}
+      : RequestReader(json, vocab_size, limits),
+        json_(json),
+        body_(body),
+        root_(jinja::from_json(body)) {}
 
   ChatRequest read(const SamplingDefaults& defaults) {
     refuse(kRefused);
@@ -61,6 +49,7 @@ class ChatReader : public RequestReader {
     completion.add_special_tokens = boolean("add_special_tokens", false);
     read_logprobs(completion);
     read_modalities();
+    completion.format = read_output_format(*this, json_, body_);
     read_tools(out);
     read_template(out);
     read_messages(out);
@@ -119,14 +108,43 @@ class ChatReader : public RequestReader {
       }
     }
     if (choice != nullptr && *choice == "none") return;  // the model is not told of them
-    if (choice != nullptr && *choice != "auto") {
-      const bool is_named = choice->is_object() || *choice == "required";
-      fail("tool_choice",
-           is_named ? "a call that has to be made is not supported here; 'auto' and 'none' are"
-                    : "need 'auto' or 'none', got " + quote_json(*choice));
-    }
     out.has_tools = true;
     out.variables.emplace_back("tools", *field("tools"));
+    const std::string named = choice == nullptr ? "" : named_tool(*choice);
+    out.must_call = !named.empty() || (choice != nullptr && *choice == "required");
+    if (!out.must_call && !out.completion.format) return;
+    if (out.must_call && out.completion.format) {
+      fail("tool_choice",
+           "a call that has to be made does not go with " + out.completion.format->field);
+    }
+    const grammar::OrderedJson all = in_order(json_, body_);
+    for (const grammar::OrderedJson& tool : all.at("tools")) {
+      const grammar::OrderedJson& function = tool.at("function");
+      const auto name = function.at("name").get<std::string>();
+      if (!named.empty() && name != named) continue;
+      const bool has = function.contains("parameters") && !function.at("parameters").is_null();
+      out.tools.push_back({name, has ? function.at("parameters") : grammar::any_object()});
+    }
+    if (out.tools.empty()) {
+      fail("tool_choice", "there is no tool '" + printable(named, 80) + "'");
+    }
+  }
+
+  // "" for any, or none.
+  std::string named_tool(const Json& choice) const {
+    if (choice == "auto" || choice == "required") return "";
+    const Json* name = nullptr;
+    if (choice.is_object() && choice.value("type", Json()) == "function") {
+      const Json& holder = choice.contains("function") ? choice["function"] : choice;
+      if (holder.is_object() && holder.contains("name")) name = &holder["name"];
+    }
+    if (name == nullptr || !name->is_string() || name->get<std::string>().empty()) {
+      fail("tool_choice",
+           "need 'auto', 'none', 'required' or {\"type\": \"function\", \"function\": "
+           "{\"name\": ...}}, got " +
+               quote_json(choice));
+    }
+    return name->get<std::string>();
   }
 
   void read_template(ChatRequest& out) {
@@ -270,6 +288,8 @@ class ChatReader : public RequestReader {
     return jinja::from_json(text);
   }
 
+  const Json& json_;
+  std::string_view body_;
   Value root_;
 };
 

@@ -18,6 +18,8 @@ struct ChatRequest {
   ChatVariables variables;  // messages, tools, add_generation_prompt, ... for the template
   bool has_tools = false;   // that may be called
   bool parallel_tool_calls = true;
+  std::vector<grammar::AskedCalls::Tool> tools;  // with has_tools
+  bool must_call = false;                        // one of them
   bool include_reasoning = true;
   bool continue_final_message = false;
   std::string last_text;      // of the final message, where it is continued

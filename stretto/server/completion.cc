@@ -87,6 +87,7 @@ void Completion::start() {
                                room, count + request_.max_tokens, count, request_.max_tokens),
                    prompt_field_);
   }
+  if (request_.format) grammar_ = context_.grammars.of(*request_.format);
   for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
     for (int number = 0; number < request_.n; ++number) make_choice(prompt, number);
   }
@@ -153,6 +154,7 @@ std::shared_ptr<ServedRequest> Completion::served_for(Choice& choice, int number
   served->sampling = request_.sampling;
   served->sampling.choice = static_cast<std::uint32_t>(number);
   served->sampling.ends = ends();
+  if (grammar_) served->constraint = std::make_shared<grammar::GrammarConstraint>(grammar_, ends());
   served->num_logprobs = request_.logprobs.value_or(-1);
   served->num_prompt_logprobs = std::max(request_.echo ? request_.logprobs.value_or(-1) : -1,
                                          request_.prompt_logprobs.value_or(-1));
@@ -275,12 +277,16 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
     choice.finish_reason = "abort";
     choice.delta.text += choice.stream->finish();
   }
+  if (end == End::kComplete) {
+    choice.finish_reason = "stop";
+    choice.delta.text += choice.stream->finish();
+  }
   if (choice.finish_reason.is_null()) choice.finish_reason = "length";
-  const bool has_failed = end == End::kFailed || end == End::kDied;
+  const bool has_failed = end == End::kFailed || end == End::kDied || end == End::kRefused;
   count_end(choice, has_failed ? "error" : choice.finish_reason.get<std::string>());
   --num_open_;
   if (has_failed) {
-    fail(end == End::kDied ? 503 : 500, what);
+    fail(end == End::kDied ? 503 : end == End::kRefused ? 400 : 500, what);
   } else if (request_.stream && !failed_) {
     send_chunk(choice);
   }

@@ -17,6 +17,7 @@
 #include "stretto/server/completion_request.h"
 #include "stretto/server/http.h"
 #include "stretto/server/metrics.h"
+#include "stretto/server/output_grammars.h"
 
 namespace stretto {
 
@@ -25,6 +26,7 @@ struct AnswerContext {
   const ModelFiles& files;
   ServingEngine& engine;
   Metrics& metrics;
+  OutputGrammars& grammars;
   std::string model_name;
 };
 
@@ -118,6 +120,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   const AnswerContext& context_;
   std::string id_;
   CompletionRequest request_;
+  std::shared_ptr<const grammar::Grammar> grammar_;  // null: any text
   std::shared_ptr<HttpExchange> exchange_;
   OnDone on_done_;
   std::int64_t created_;

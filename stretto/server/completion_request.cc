@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "stretto/server/request_reader.h"
+#include "stretto/server/output_format.h"
 
 namespace stretto {
 namespace {
@@ -12,15 +12,7 @@ namespace {
 // What constrains the output, or asks for another answer: ignoring it would answer something else.
 constexpr std::array kRefused = {
     "suffix",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_decoding_backend",
-    "grammar",
-    "json_schema",
+    "guided_whitespace_pattern",
     "bad_words",
     "use_beam_search",
     "prompt_embeds",
@@ -30,7 +22,9 @@ constexpr std::array kRefused = {
 
 class CompletionReader : public RequestReader {
  public:
-  using RequestReader::RequestReader;
+  CompletionReader(const Json& json, std::string_view body, int vocab_size,
+                   const CompletionLimits& limits)
+      : RequestReader(json, vocab_size, limits), json_(json), body_(body) {}
 
   CompletionRequest read(const SamplingDefaults& defaults) {
     refuse(kRefused);
@@ -49,6 +43,7 @@ class CompletionReader : public RequestReader {
     read_sampling(out, defaults);
     read_stops(out);
     read_output(out);
+    out.format = read_output_format(*this, json_, body_);
     out.echo = boolean("echo", false);
     out.add_special_tokens = boolean("add_special_tokens", true);
     const Json* logprobs = fields().find("logprobs");
@@ -103,6 +98,9 @@ class CompletionReader : public RequestReader {
     }
     return out;
   }
+
+  const Json& json_;
+  std::string_view body_;
 };
 
 }  // namespace
@@ -110,7 +108,7 @@ class CompletionReader : public RequestReader {
 CompletionRequest parse_completion_request(std::string_view body, const SamplingDefaults& defaults,
                                            int vocab_size, const CompletionLimits& limits) {
   const Json json = request_object(body);
-  return CompletionReader(json, vocab_size, limits).read(defaults);
+  return CompletionReader(json, body, vocab_size, limits).read(defaults);
 }
 
 }  // namespace stretto

@@ -9,8 +9,15 @@
 #include <vector>
 
 #include "stretto/engine/sampling.h"
+#include "stretto/server/grammar/front.h"
 
 namespace stretto {
+
+// What the answer has to look like.
+struct OutputFormat {
+  std::string field;  // that asked for it
+  grammar::Asked asked;
+};
 
 struct CompletionRequest {
   using Prompt = std::variant<std::string, std::vector<int>>;  // text, or token ids
@@ -35,6 +42,7 @@ struct CompletionRequest {
   bool stream = false;
   bool include_usage = false, continuous_usage_stats = false;
   bool return_token_ids = false, return_tokens_as_token_ids = false;
+  std::optional<OutputFormat> format;
   std::optional<std::int64_t> truncate_prompt_tokens;  // keep the last ones; -1: as many as fit
 };
 

@@ -7,6 +7,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json_fields.h"
 #include "stretto/server/api_error.h"
+#include "stretto/server/output_format.h"
 #include "stretto/server/request_reader.h"
 
 namespace stretto {
@@ -14,21 +15,8 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-// Keys in order cost the square of their number.
-constexpr std::size_t kMostKeys = 1024;
-
 [[noreturn]] void wrong(const std::string& field, const std::string& what) {
   throw ApiError(400, field + ": " + what, field);
-}
-
-void check_keys(const Json& json) {
-  if (json.is_object() && json.size() > kMostKeys) {
-    throw ApiError(
-        400, fmt::format("request: an object has {} keys, at most {}", json.size(), kMostKeys));
-  }
-  if (json.is_structured()) {
-    for (const Json& one : json) check_keys(one);
-  }
 }
 
 std::string text_of(const Ordered& item, const char* field, const std::string& absent) {
@@ -109,11 +97,14 @@ void refuse(const Json& request) {
   }
   Json text = request.value("text", Json());
   if (!text.is_null() && !text.is_object()) wrong("text", "need an object");
-  if (text.is_object() && text.contains("format") && text["format"] != Json({{"type", "text"}})) {
-    wrong("text",
-          "a format other than text is not supported here, and ignoring it would change what is "
-          "answered");
-  }
+}
+
+// text.format as chat's response_format.
+Ordered response_format_of(const Ordered& format) {
+  if (!format.is_object()) wrong("text", "format: need an object");
+  auto type = format.find("type");
+  if (type == format.end() || *type != "json_schema") return format;
+  return {{"type", "json_schema"}, {"json_schema", format}};
 }
 
 // FunctionTool of the API has all of these.
@@ -133,9 +124,8 @@ Json told_tools(const Json& tools) {
 ResponsesRequest parse_responses_request(std::string_view body, const SamplingDefaults& defaults,
                                          int vocab_size) {
   const Json json = request_object(body);
-  check_keys(json);
+  const Ordered request = in_order(json, body);
   refuse(json);
-  const Ordered request = Ordered::parse(body.begin(), body.end());
   Ordered chat = {{"messages", messages_of(request)}};
   static constexpr std::pair<const char*, const char*> kSame[] = {
       {"model", "model"},
@@ -163,6 +153,12 @@ ResponsesRequest parse_responses_request(std::string_view body, const SamplingDe
       at != request.end() && at->is_object() && at->contains("effort")) {
     chat["reasoning_effort"] = (*at)["effort"];
   }
+  Json text_format = {{"type", "text"}};
+  if (auto text = request.find("text");
+      text != request.end() && text->is_object() && text->contains("format")) {
+    text_format = (*text)["format"];
+    chat["response_format"] = response_format_of((*text)["format"]);
+  }
   ResponsesRequest out{.chat = parse_chat_request(chat.dump(), defaults, vocab_size),
                        .asked = Json::object()};
   const SamplingParams& sampling = out.chat.completion.sampling;
@@ -174,7 +170,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const SamplingDe
                {"tools", has_tools ? told_tools(json["tools"]) : Json::array()},
                {"temperature", sampling.temperature},
                {"top_p", sampling.top_p},
-               {"text", {{"format", {{"type", "text"}}}}},
+               {"text", {{"format", std::move(text_format)}}},
                {"truncation", "disabled"},
                {"reasoning", json.value("reasoning", Json())},
                {"store", false}};

@@ -84,6 +84,7 @@ struct Server::State {
   std::int64_t created = static_cast<std::int64_t>(std::time(nullptr));
   Metrics metrics;
   AccessLog access_log;
+  OutputGrammars grammars;
   AnswerContext context;
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Completion>> running;  // by id
@@ -148,7 +149,8 @@ Server::State::State(const ModelFiles& its_files, ServingEngine& its_engine,
       engine(its_engine),
       options(std::move(its_options)),
       metrics(options.model_name),
-      context{files, engine, metrics, options.model_name} {
+      grammars(files.tokenizer, static_cast<int>(files.config.vocab_size)),
+      context{files, engine, metrics, grammars, options.model_name} {
   for (const std::string& key : options.api_keys) {
     if (key.empty()) throw UserError("an API key is empty");
   }

@@ -192,6 +192,7 @@ std::optional<char> fallback_byte(std::string_view token) {
 
 Decoder::Decoder(const std::optional<JsonNode>& field) : joins_by_space_(!field) {
   if (field) parse(*field);
+  concatenates_ &= !joins_by_space_;
   is_byte_level_ =
       steps_.size() == 1 && dynamic_cast<const ByteLevelDecoder*>(steps_.front().get());
   bool joined = false;
@@ -217,8 +218,10 @@ void Decoder::parse(const JsonNode& field) {
     steps_.push_back(std::make_unique<MetaspaceDecoder>(field));
   } else if (type == "WordPiece") {
     steps_.push_back(std::make_unique<WordPieceDecoder>(field));
+    concatenates_ = false;
   } else if (type == "BPEDecoder") {
     steps_.push_back(std::make_unique<BpeDecoder>(field));
+    concatenates_ = false;
   } else if (type == "Strip") {
     steps_.push_back(std::make_unique<StripDecoder>(field));
   } else {

@@ -33,6 +33,8 @@ class Decoder {
   // A step acts on the joined text, as ByteLevel behind Fuse does: what another token adds may
   // change any of what is there.
   bool rewrites_joined() const { return rewrites_joined_; }
+  // The same but for a space at the beginning, and with bytes for tokens such as "<0x0A>".
+  bool concatenates() const { return concatenates_ && !rewrites_joined_; }
 
   std::string apply(std::vector<std::string> tokens) const;
 
@@ -40,6 +42,7 @@ class Decoder {
   void parse(const JsonNode& field);
 
   bool joins_by_space_ = false;
+  bool concatenates_ = true;
   bool is_byte_level_ = false;
   bool rewrites_joined_ = false;
   std::vector<std::unique_ptr<const DecoderStep>> steps_;

@@ -57,6 +57,13 @@ class Tokenizer {
       int id) const;  // as the vocabulary spells it, not as it decodes
   bool is_special(int id) const;
 
+  // What each id adds to a text that has begun, by id: bytes, which may be a part of a character.
+  // Empty for ids that no token has. UserError where tokens have none of their own, because what
+  // they add depends on their neighbours (WordPiece).
+  std::vector<std::string> token_bytes() const;
+  // A space at the beginning of a text is left out when it is decoded.
+  bool strips_first_space() const;
+
   // What tokenizer_config.json tells otherwise than tokenizer.json, which counts.
   const Warnings& warnings() const;
 

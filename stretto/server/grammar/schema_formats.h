@@ -1,0 +1,12 @@
+// The values of a JSON schema's `format` that constrain strings, as regular expressions.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+namespace stretto::grammar {
+
+// Nothing where it is not known.
+std::optional<std::string_view> regex_of_format(std::string_view format);
+
+}  // namespace stretto::grammar

@@ -1,0 +1,120 @@
+// Grammars for tests/grammar_test.py. Usage: grammar_lines MODEL_DIRECTORY VOCABULARY_SIZE. Reads
+// lines of JSON and writes one for each:
+//   {"schema" | "regex" | "gbnf" | "choice": ..., "compact": bool}  makes a grammar: {} or
+//   {"error"}
+//   {"bytes": [...]}     whether they are a text of it: {"begins", "ends"}
+//   {"tokens": [...]}    after these tokens of the last one: {"allowed": [...]} or {"error"}
+//   {"walk": seed, "most": n}  a random answer, drawn from the masks alone: {"tokens", "ended"}
+#include <cstdio>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/server/grammar/constraint.h"
+#include "stretto/server/grammar/front.h"
+#include "stretto/server/grammar/tokenizer_vocabulary.h"
+
+namespace {
+
+namespace grammar = stretto::grammar;
+
+class Lines {
+ public:
+  Lines(const std::string& directory, int size)
+      : tokenizer_(stretto::Tokenizer::load(directory)),
+        vocabulary_(grammar::vocabulary_of(tokenizer_, size)),
+        end_(tokenizer_.eos_id().value_or(0)) {}
+
+  stretto::Json answer(const std::string& line) {
+    const stretto::Json request = stretto::parse_json(line, "line");
+    if (request.contains("tokens")) return after(request["tokens"].get<std::vector<int>>());
+    if (request.contains("bytes")) return match(request["bytes"].get<std::vector<int>>());
+    if (request.contains("walk")) return walk(request["walk"], request["most"]);
+    const auto ordered = grammar::OrderedJson::parse(line);
+    grammar::Asked asked{.is_compact = request.value("compact", false)};
+    if (request.contains("schema")) {
+      asked.kind = grammar::Asked::Kind::kSchema;
+      asked.schema = ordered["schema"];
+    } else if (request.contains("choice")) {
+      asked.kind = grammar::Asked::Kind::kChoice;
+      asked.choices = request["choice"].get<std::vector<std::string>>();
+    } else {
+      const bool is_regex = request.contains("regex");
+      asked.kind = is_regex ? grammar::Asked::Kind::kRegex : grammar::Asked::Kind::kGbnf;
+      asked.text = request[is_regex ? "regex" : "gbnf"].get<std::string>();
+    }
+    grammar::Budget budget;
+    made_ = std::make_shared<const grammar::Grammar>(grammar::rules_of(asked, *vocabulary_, budget),
+                                                     *vocabulary_, budget);
+    return stretto::Json::object();
+  }
+
+ private:
+  std::vector<int> allowed(std::span<const int> tokens, grammar::GrammarConstraint& constraint) {
+    std::vector<int> out;
+    const auto bits = constraint.after(tokens).bits;
+    for (std::size_t t = 0; t < bits.size() * 32; ++t) {
+      if ((bits[t / 32] >> (t % 32) & 1) != 0) out.push_back(static_cast<int>(t));
+    }
+    return out;
+  }
+
+  stretto::Json match(const std::vector<int>& bytes) const {
+    const auto machine = made_->machine();
+    int state = machine->start();
+    for (int byte : bytes) {
+      if (state != grammar::Machine::kDead) {
+        state = machine->step(state, static_cast<std::uint8_t>(byte));
+      }
+    }
+    const bool begins = state != grammar::Machine::kDead;
+    return {{"begins", begins}, {"ends", begins && machine->may_end(state)}};
+  }
+
+  stretto::Json after(const std::vector<int>& tokens) {
+    grammar::GrammarConstraint constraint(made_, {end_});
+    return {{"allowed", allowed(tokens, constraint)}};
+  }
+
+  stretto::Json walk(std::uint64_t seed, std::size_t most) {
+    std::mt19937_64 random(seed);
+    grammar::GrammarConstraint constraint(made_, {end_});
+    std::vector<int> tokens;
+    while (tokens.size() < most) {
+      const std::vector<int> next = allowed(tokens, constraint);
+      const int token = next[random() % next.size()];
+      const bool may_end = std::find(next.begin(), next.end(), end_) != next.end();
+      if (token == end_ || (may_end && random() % 2 == 0)) return told(tokens, true);
+      tokens.push_back(token);
+    }
+    return told(tokens, false);
+  }
+
+  stretto::Json told(const std::vector<int>& tokens, bool ended) const {
+    return {{"tokens", tokens}, {"text", tokenizer_.decode(tokens, false)}, {"ended", ended}};
+  }
+
+  stretto::Tokenizer tokenizer_;
+  std::shared_ptr<const grammar::Vocabulary> vocabulary_;
+  int end_;
+  std::shared_ptr<const grammar::Grammar> made_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  Lines lines(argv[1], std::stoi(argv[2]));
+  for (std::string line; std::getline(std::cin, line);) {
+    stretto::Json answer;
+    try {
+      answer = lines.answer(line);
+    } catch (const stretto::UserError& e) {
+      answer = {{"error", e.what()}};
+    }
+    std::puts(stretto::to_line(answer).c_str());
+    std::fflush(stdout);
+  }
+}
