@@ -10,6 +10,7 @@
 
 #include "apps/chosen_program.h"
 #include "apps/commands.h"
+#include "apps/predict_model.h"
 #include "apps/predicted_trace.h"
 #include "apps/program_source.h"
 #include "apps/shape_options.h"
@@ -27,6 +28,7 @@ struct PredictCommand {
   std::string source, machine = "h200x4", dtype = "bfloat16", target = "cuda", output;
   std::vector<std::string> extents;
   OpShape shape;
+  PredictModelOptions model;
   bool eager = false, json = false, default_config = false;
   const CLI::App* command = nullptr;
 };
@@ -141,6 +143,12 @@ nlohmann::json to_json(const predict::Prediction& p, const predict::Machine& mac
 }
 
 void run_predict(const PredictCommand& options) {
+  if (!options.model.model.empty()) {
+    bool given = options.command->get_option("--dtype")->count() > 0;
+    return predict_model(options.model, given ? options.dtype : "auto",
+                         predict::find_machine(options.machine), options.json);
+  }
+  if (options.source.empty()) throw UserError("predict: need a program, or a model by --model");
   if (!options.output.empty()) check_writable(options.output);
   predict::Machine machine = predict::find_machine(options.machine);
   Predicted predicted = schedule_of(options, machine);
@@ -170,9 +178,10 @@ void run_predict(const PredictCommand& options) {
 
 void add_predict_command(CLI::App& app) {
   auto options = std::make_shared<PredictCommand>();
-  CLI::App* command =
-      app.add_subcommand("predict", "Time and timeline of a program on GPUs, without a GPU");
-  command->add_option("program", options->source, "operator, C++ file or IR file")->required();
+  CLI::App* command = app.add_subcommand(
+      "predict",
+      "Time and timeline of a program, or time of a model's step, on GPUs, without a GPU");
+  command->add_option("program", options->source, "operator, C++ file or IR file");
   command->add_option("--machine", options->machine, "built-in machine or JSON file")
       ->envname("STRETTO_MACHINE")
       ->capture_default_str();
@@ -194,6 +203,7 @@ void add_predict_command(CLI::App& app) {
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->add_option("-o,--output", options->output,
                       "write the timeline, which opens in Perfetto");
+  add_predict_model_options(command, options->model);
   options->command = command;
   command->callback([options] { run_predict(*options); });
 }

@@ -2,6 +2,7 @@
 PATH_OF_STRETTO [unittest arguments], from the root of the repository."""
 
 import json
+import shutil
 
 import cli_case
 from cli_case import ROOT, DATA, run, CliCase
@@ -104,6 +105,41 @@ class PredictTest(CliCase):
         self.assertEqual([r["name"] for r in got["roles"]], ["push", "gemm"])
         for part in ("ag_gemm_push", "m=8192", "bf16", "P=4", "gemm on", "gather=push"):
             self.assertIn(part, got["config"])
+
+    KEYS_OF_MODELS = ["time_ms", "tokens_per_second", "memory_bytes", "bound_by", "machine", "memory", "programs"]
+
+    def test_step_of_a_model(self):
+        """A config.json is enough; a step of more rows takes longer, and ranks share the memory."""
+        shutil.copy(ROOT / "checkpoints/debian-qwen3moe-18m/config.json", self.tmp)
+
+        def ask(*options):
+            return self.json_of("predict", "--model", self.tmp, "--machine", "h200x4", *options,
+                                keys=self.KEYS_OF_MODELS)
+        few, many, two = ask("--batch", 2, "--context", 200), ask("--batch", 64, "--context", 200), ask(
+            "--batch", 64, "--context", 200, "--tp", 2)
+        self.assertGreater(many["time_ms"], few["time_ms"])
+        self.assertAlmostEqual(many["tokens_per_second"], 64 / many["time_ms"] * 1e3, delta=1)
+        self.assertEqual(many["memory_bytes"], sum(many["memory"].values()))
+        self.assertLess(two["memory"]["cache"], many["memory"]["cache"])
+        self.assertIn(many["bound_by"], ("compute", "memory", "links", "launch"))
+        self.assertAlmostEqual(sum(p["time_ms"] for p in few["programs"]), few["time_ms"], places=6)
+        prompt = ask("--batch", 2, "--context", 200, "--prompt", 100)
+        self.assertGreater(prompt["time_ms"], few["time_ms"])
+        plan = self.tmp / "plan.txt"
+        text = self.good("predict", "--model", self.tmp, "--plan", plan).stdout.decode()
+        self.assertIn("bound by", text)
+        self.assertIn('section "body"', plan.read_text())
+
+    def test_step_of_a_model_refused(self):
+        model = ROOT / "checkpoints/debian-llama-8m"
+        self.refused("predict", "--model", model, "--context", 10**6, says=["1000000 tokens", "positions"])
+        self.refused("predict", "--model", model, "--batch", 0, says="--batch")
+        self.refused("predict", "--model", model, "--tp", 8, says=["8 GPUs", "h200x4"])
+        self.refused("predict", "--model", model, "--ep", 2, says="experts")
+        self.refused("predict", "--model", self.tmp / "none", says="none")
+        self.refused("predict", "gemm", "--model", model, says="--model", lines=None)
+        self.refused("predict", "gemm", "--batch", 2, says="--model", lines=None)
+        self.refused("predict", says=["program", "--model"], lines=None)
 
     def test_the_chosen_config_is_at_least_as_fast_as_the_default(self):
         sizes = ("--ranks", 2, "--m", 512, "--n", 4096, "--machine", "h200x2")

@@ -1,0 +1,167 @@
+#include "stretto/model/transformer/batch_prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/errors.h"
+#include "stretto/model/transformer/batch_model.h"
+#include "stretto/model/transformer/batch_plan.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kPage = 64;
+constexpr std::int64_t kMostRows = 8192;
+
+// The sequences of a step, those that go on first.
+struct Sequences {
+  std::vector<std::int64_t> rows, tokens;
+};
+
+void check(const ModelConfig& config, const BatchQuestion& q) {
+  if (q.batch < 0 || q.prompt < 0 || q.batch + q.prompt < 1) {
+    throw UserError("a step has at least one row: --batch or --prompt");
+  }
+  if (q.batch + q.prompt > kMostRows) {
+    throw UserError(
+        fmt::format("{} sequences and {} tokens of a prompt are {} rows, a step has {} "
+                    "at most",
+                    q.batch, q.prompt, q.batch + q.prompt, kMostRows));
+  }
+  if (q.context < 1) throw UserError("--context: need at least 1 token");
+  std::int64_t longest = std::max(q.context, q.prompt);
+  if (longest > config.max_positions) {
+    throw UserError(fmt::format("{}: {} tokens are asked for, the model has {} positions",
+                                config.where, longest, config.max_positions));
+  }
+}
+
+Sequences sequences_of(const BatchQuestion& q) {
+  Sequences s;
+  s.rows.assign(static_cast<std::size_t>(q.batch), 1);
+  s.tokens.assign(static_cast<std::size_t>(q.batch), q.context);
+  if (q.prompt > 0) {
+    s.rows.push_back(q.prompt);
+    s.tokens.push_back(std::max(q.context, q.prompt));
+  }
+  return s;
+}
+
+ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
+                    const BatchQuestion& q, const Sequences& sequences) {
+  std::int64_t pages = 0;
+  for (std::int64_t tokens : sequences.tokens) pages += ceil_div(tokens, kPage);
+  BatchOptions options{.dtype = q.dtype,
+                       .cache = {.page = kPage,
+                                 .num_pages = pages,
+                                 .sequences = std::ssize(sequences.rows),
+                                 .decodes_apart = false},
+                       .plan_for = Target::kCuda,
+                       .expert_groups = q.expert_groups};
+  ModelShape shape = batch_shape(config, q.ranks, options);
+  shape.weight_dtype = q.dtype;
+  shape.machine = &machine;
+  return shape;
+}
+
+// What the tables hold that the host gives a step: sequences one after the other, each in pages of
+// its own. By program and name; all ranks are given the same.
+class HostTables {
+ public:
+  HostTables(const Sequences& sequences, const ModelShape& shape)
+      : sequences_(sequences), width_(ceil_div(shape.max_tokens, kPage)) {
+    std::int64_t page = 0;
+    for (std::size_t s = 0; s < sequences.rows.size(); ++s) {
+      std::int64_t count = ceil_div(sequences.tokens[s], kPage);
+      std::vector<std::int32_t> own(static_cast<std::size_t>(width_), 0);
+      for (std::int64_t i = 0; i < count; ++i) {
+        own[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(page + i);
+      }
+      for (std::int64_t row = 0; row < sequences.rows[s]; ++row) {
+        std::int64_t position = sequences.tokens[s] - sequences.rows[s] + row;
+        slots_.push_back(static_cast<std::int32_t>(page * kPage + position));
+      }
+      page += count;
+      pages_.insert(pages_.end(), own.begin(), own.end());
+    }
+  }
+
+  predict::LaunchTables of(const Program& program) const {
+    predict::TableValues values;
+    auto entries = [&](const char* table) {
+      int t = program.find_tensor(table);
+      return static_cast<std::size_t>(num_elements(bound_shape(program, t)));
+    };
+    if (program.name == "paged_write") values["slots"] = slots_;
+    if (program.name == "paged_attention") {
+      std::vector<std::int32_t>&starts = values["starts"], &tokens = values["tokens"];
+      starts.assign(entries("starts"), 0);
+      tokens.assign(entries("tokens"), 0);
+      std::int64_t row = 0;
+      for (std::size_t s = 0; s < starts.size(); ++s) {
+        starts[s] = static_cast<std::int32_t>(row);
+        if (s < sequences_.rows.size()) row += sequences_.rows[s];
+        if (s < tokens.size() && s < sequences_.tokens.size()) {
+          tokens[s] = static_cast<std::int32_t>(sequences_.tokens[s]);
+        }
+      }
+      values["pages"] = pages_;
+      values["pages"].resize(entries("pages"), 0);
+    }
+    if (values.empty()) return {};
+    auto ranks = static_cast<std::size_t>(program.world_size);
+    return [values, ranks](const std::vector<std::int64_t>&) {
+      return std::vector<predict::TableValues>(ranks, values);
+    };
+  }
+
+ private:
+  const Sequences& sequences_;
+  std::int64_t width_;
+  std::vector<std::int32_t> slots_, pages_;
+};
+
+std::int64_t rounded_up(std::int64_t rows) {
+  std::int64_t bound = 256;
+  while (bound < rows) bound *= 2;
+  return bound;
+}
+
+}  // namespace
+
+BatchPrediction predict_batch(const ModelConfig& config, const predict::Machine& machine,
+                              const BatchQuestion& q) {
+  check(config, q);
+  const Sequences sequences = sequences_of(q);
+  const ModelShape shape = shape_of(config, machine, q, sequences);
+  const std::int64_t rows = q.batch + q.prompt;
+  std::vector<BatchBounds> bounds = batch_bounds(shape, rounded_up(rows));
+  auto bucket = std::find_if(bounds.begin(), bounds.end(),
+                             [&](const BatchBounds& b) { return b.rows >= rows; });
+  ModelShape of_step = shape;
+  of_step.paged.sequences = bucket->sequences;
+  StepPlan plan = plan_step(of_step, bucket->rows);
+  auto usual = std::move(plan.usual_tables);
+  BatchPrediction out;
+  out.plan = batch_plan(of_step, std::move(plan));
+  HostTables host(sequences, of_step);
+  out.step = step::predict(out.plan, machine,
+                           {.values = batch_extents({.count = rows}, std::ssize(sequences.rows)),
+                            .tables = [&](std::size_t program) -> predict::LaunchTables {
+                              auto found = usual.find(program);
+                              return found != usual.end() ? found->second
+                                                          : host.of(out.plan.programs[program]);
+                            }});
+  out.bytes = step::bytes_of(out.plan);
+  out.time_ms = out.step.time_ms;
+  out.tokens_per_second = static_cast<double>(rows) / (out.time_ms / 1e3);
+  out.memory_bytes = out.bytes.total();
+  out.bound_by = step::name(out.step.bound);
+  return out;
+}
+
+}  // namespace stretto

@@ -1,0 +1,75 @@
+// Predicted steps of models. If these fail, a planner buys the wrong machine.
+#include "stretto/model/transformer/batch_prediction.h"
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/errors.h"
+#include "stretto/step/check.h"
+#include "stretto/step/text.h"
+
+namespace stretto {
+namespace {
+
+constexpr const char* kDense = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+  "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 2,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1})";
+constexpr const char* kExperts = R"({"architectures": ["MixtralForCausalLM"],
+  "model_type": "mixtral", "hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 2,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 4096,
+  "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 8192,
+  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false,
+  "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1})";
+
+class BatchPredictionTest : public testing::TestWithParam<const char*> {
+ protected:
+  ModelConfig config_ = parse_config(GetParam(), "config");
+  predict::Machine machine_ = predict::find_machine("h200x4");
+  BatchPrediction ask(const BatchQuestion& q) const { return predict_batch(config_, machine_, q); }
+};
+
+TEST_P(BatchPredictionTest, MoreWorkTakesMoreTimeAndMemory) {
+  BatchPrediction one = ask({.batch = 1, .context = 512});
+  BatchPrediction many = ask({.batch = 64, .context = 512});
+  BatchPrediction longer = ask({.batch = 64, .context = 8000});
+  BatchPrediction prompt = ask({.batch = 64, .context = 512, .prompt = 128});
+  EXPECT_GT(one.time_ms, 0);
+  EXPECT_GT(longer.time_ms, many.time_ms);
+  EXPECT_GT(prompt.time_ms, many.time_ms);
+  EXPECT_GT(many.tokens_per_second, 8 * one.tokens_per_second);
+  EXPECT_GT(many.memory_bytes, one.memory_bytes);
+  EXPECT_GT(longer.memory_bytes, many.memory_bytes);
+  // 125 pages each of 64 tokens of a layer's 4 heads, and one of rows of nobody.
+  std::size_t page = 64 * static_cast<std::size_t>(4 * config_.head_dim) * 2 * 2 * 2;
+  EXPECT_EQ(longer.bytes.state, (64 * 125 + 1) * page);
+}
+
+TEST_P(BatchPredictionTest, RanksShareWeightsAndCache) {
+  BatchPrediction one = ask({.batch = 16}), two = ask({.batch = 16, .ranks = 2});
+  EXPECT_LT(two.bytes.constants, one.bytes.constants * 6 / 10);
+  EXPECT_EQ(two.bytes.state, one.bytes.state / 2);
+}
+
+// What is predicted is a plan like any other.
+TEST_P(BatchPredictionTest, ThePlanIsText) {
+  BatchPrediction p = ask({.batch = 3, .ranks = 2});
+  std::string text = step::print(p.plan);
+  step::Plan again = step::parse(text, "plan");
+  step::check(again);
+  EXPECT_EQ(step::print(again), text);
+  EXPECT_NE(text.find("node \"layers.1.paged_attention\" runs"), std::string::npos);
+}
+
+TEST_P(BatchPredictionTest, RefusesWhatMakesNoSense) {
+  EXPECT_THROW(ask({.batch = 0}), UserError);
+  EXPECT_THROW(ask({.context = 8193}), UserError);
+  EXPECT_THROW(ask({.batch = 8000, .prompt = 1000}), UserError);
+  EXPECT_THROW(ask({.ranks = 8}), UserError) << "the machine has four GPUs";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, BatchPredictionTest, testing::Values(kDense, kExperts),
+                         [](const auto& info) { return info.index == 0 ? "dense" : "experts"; });
+
+}  // namespace
+}  // namespace stretto
