@@ -86,9 +86,7 @@ class GoldenSteps {
   GoldenSteps(Json prompts, int group, int num_groups)
       : prompts_(std::move(prompts)), group_(group), num_groups_(num_groups) {}
 
-  void add(std::int64_t step_idx, std::span<const float> logits) {
-    if (step_idx == 0) ++served_;
-    auto prompt = static_cast<std::size_t>(group_ + (served_ - 1) * num_groups_);
+  void add(std::size_t prompt, std::int64_t step_idx, std::span<const float> logits) {
     const Json& steps = prompts_.at(prompt).at("steps");
     if (step_idx >= static_cast<std::int64_t>(steps.size())) return;
     double error = step_error(steps[static_cast<std::size_t>(step_idx)], logits);
@@ -108,7 +106,7 @@ class GoldenSteps {
 
  private:
   Json prompts_;
-  int group_, num_groups_, served_ = 0;
+  int group_, num_groups_;
   double worst_ = 0;
   std::size_t compared_ = 0;
 };
@@ -202,10 +200,11 @@ TEST_P(GoldenTest, GreedyTextAndLogProbabilitiesAreThoseOfTheReference) {
                         .ulysses = ulysses});
   auto results =
       engine.generate(golden_requests(files, prompts), {},
-                      [&, ranks = tp](int rank, std::int64_t step, std::span<const float> row) {
+                      [&, ranks = tp](int rank, std::size_t prompt, std::int64_t step,
+                                      std::span<const float> row) {
                         digest.add(rank, row);
                         if (rank % ranks == 0) {
-                          steps[static_cast<std::size_t>(rank / ranks)].add(step, row);
+                          steps[static_cast<std::size_t>(rank / ranks)].add(prompt, step, row);
                         }
                       });
   digest.expect_equal();
@@ -359,7 +358,7 @@ LongRun run_long(const ModelFiles& files, const std::vector<int>& prompt, const 
                         .expert_groups = layout.expert_groups,
                         .ulysses = layout.ulysses});
   GenerateRequest request{.prompt = prompt, .max_tokens = 6, .ignore_eos = true};
-  auto on_logits = [&](int rank, std::int64_t step, std::span<const float> logits) {
+  auto on_logits = [&](int rank, std::size_t, std::int64_t step, std::span<const float> logits) {
     if (rank == 0 && step == 0) run.first_logits.assign(logits.begin(), logits.end());
   };
   run.tokens = engine.generate({request}, {}, on_logits).at(0).token_ids;

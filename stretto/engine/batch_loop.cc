@@ -89,6 +89,7 @@ void BatchLoop::choose(RequestId id, Live& live, std::span<const float> logits) 
   const ServedRequest& request = *live.request;
   std::span<const int> history = scheduler_.tokens(id);
   std::size_t generated = history.size() - request.prompt.size();
+  if (request.on_logits) request.on_logits(logits);
   logits_.assign(logits.begin(), logits.end());
   if (request.constraint) {
     const auto allowed = request.constraint->after(history.last(generated));

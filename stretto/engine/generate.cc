@@ -3,17 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <tuple>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
+#include "stretto/engine/answer.h"
 #include "stretto/engine/gpu_memory.h"
 #include "stretto/engine/host_memory.h"
-#include "stretto/engine/text_stream.h"
 #include "stretto/engine/token_loop.h"
-#include "stretto/model/checkpoint/dummy_checkpoint.h"
 #include "stretto/model/gpu/gpu_batch.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/weights.h"
@@ -21,74 +18,37 @@
 namespace stretto {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::int64_t kLeastCapacity = 1024;  // tokens
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// One request on one rank, from the prompt to the token that ends it.
+// One request on one rank, alone, from the prompt to the token that ends it.
 class Session final : public TokenVisitor {
  public:
   using OnStep = std::function<void(std::int64_t, std::span<const float>)>;
 
-  Session(Transformer& model, const ModelFiles& files, const GenerateRequest& request)
-      : model_(model),
-        request_(request),
-        text_(files.tokenizer,
-              {.stop = request.stop,
-               .ends = request.ignore_eos ? std::vector<int>() : files.generation.eos_token_ids,
-               .max_tokens = request.max_tokens}) {}
+  Session(Transformer& model, const ModelFiles& files, const GenerateRequest& request,
+          const OnText& on_text)
+      : model_(model), request_(request), answer_(files, request, on_text) {}
 
-  GenerateResult run(const OnText& on_text, const OnStep& on_logits) {
-    on_text_ = on_text;
+  GenerateResult run(const OnStep& on_logits) {
     on_logits_ = on_logits;
-    begin_ = Clock::now();
+    answer_.begin();
     run_tokens(model_, request_.prompt, request_.sampling, {.max_tokens = request_.max_tokens},
                *this);
-    result_.decode_seconds = seconds_since(begin_);
-    return std::move(result_);
+    return answer_.finish();
   }
 
   bool needs_logits() const override { return static_cast<bool>(on_logits_); }
-  void on_prompt_done() override {
-    result_.prefill_seconds = seconds_since(begin_);
-    begin_ = Clock::now();
-  }
+  void on_prompt_done() override { answer_.prompt_done(); }
   bool on_token(int token, std::span<const float> logits) override {
-    if (on_logits_) on_logits_(static_cast<std::int64_t>(result_.token_ids.size()), logits);
-    result_.token_ids.push_back(token);
-    std::string piece = text_.push(token);
-    if (on_text_ && !piece.empty()) on_text_(piece);
-    result_.text += piece;
-    result_.finish_reason = reason(text_.end());
-    return text_.end() == TextStream::End::kNone;
+    if (on_logits_) on_logits_(answer_.num_tokens(), logits);
+    return answer_.push(token);
   }
 
  private:
-  static const char* reason(TextStream::End end) {
-    switch (end) {
-      case TextStream::End::kToken:
-        return "eos";
-      case TextStream::End::kStop:
-        return "stop";
-      case TextStream::End::kLength:
-        return "length";
-      case TextStream::End::kNone:
-        break;
-    }
-    return "";
-  }
-
   Transformer& model_;
   const GenerateRequest& request_;
-  TextStream text_;
-  OnText on_text_;
+  Answer answer_;
   OnStep on_logits_;
-  Clock::time_point begin_;
-  GenerateResult result_;
 };
 
 // Room for `longest` tokens. A model may promise far more positions than memory holds; powers of
@@ -152,35 +112,6 @@ GenerateResult result_of(const Json& json) {
           .decode_seconds = json.at("decode_seconds").get<double>()};
 }
 
-// The tokenizer's own names of the tokens that begin and end a text; those of the model's files
-// count.
-void compare_special_tokens(ModelFiles& files) {
-  const auto& [ids, tokenizer] = std::tie(files.generation, files.tokenizer);
-  const std::string model = (files.directory / "generation_config.json, config.json").string();
-  const std::string names = (files.directory / "tokenizer_config.json").string();
-  settle<int>({{model + ": bos_token_id", ids.bos_token_id},
-               {names + ": the id of bos_token", tokenizer.bos_id()}},
-              files.warnings);
-  if (ids.eos_token_ids.empty() || !tokenizer.eos_id()) return;
-  settle<std::vector<int>>({{model + ": eos_token_id", ids.eos_token_ids},
-                            {names + ": the id of eos_token", std::vector{*tokenizer.eos_id()}}},
-                           files.warnings, [](const auto& taken, const auto& other) {
-                             return std::find(taken.begin(), taken.end(), other.front()) !=
-                                    taken.end();
-                           });
-}
-
-// Tokens added to a tokenizer whose model did not grow with it. Texts without them are none the
-// worse; check_tokens refuses the others.
-void compare_vocabularies(ModelFiles& files) {
-  if (files.tokenizer.id_limit() <= files.config.vocab_size) return;
-  files.warnings.push_back(
-      fmt::format("{}: vocab_size is {}, but {} has ids up to {}; texts with tokens beyond the "
-                  "vocabulary are refused",
-                  files.config.where, files.config.vocab_size,
-                  (files.directory / "tokenizer.json").string(), files.tokenizer.id_limit() - 1));
-}
-
 void check_tokens(std::span<const int> ids, const ModelFiles& files) {
   for (int id : ids) {
     if (id >= 0 && id < files.config.vocab_size) continue;
@@ -191,35 +122,6 @@ void check_tokens(std::span<const int> ids, const ModelFiles& files) {
 }
 
 }  // namespace
-
-ModelFiles::ModelFiles(const std::filesystem::path& path, LoadFormat format)
-    : directory(path),
-      config(read_config(directory)),
-      generation(read_generation_config(directory, config)),
-      tokenizer(Tokenizer::load(directory)),
-      checkpoint(format == LoadFormat::kDummy ? dummy_checkpoint(config) : Checkpoint(directory)) {
-  config.settle_with(checkpoint);
-  compare_special_tokens(*this);
-  compare_vocabularies(*this);
-  for (const Warnings& told :
-       {config.warnings, generation.warnings, tokenizer.warnings(), checkpoint.warnings()}) {
-    warnings.insert(warnings.end(), told.begin(), told.end());
-  }
-}
-
-DType activation_dtype(const std::string& text, const ModelConfig& config) {
-  DType dtype = text == "auto" ? config.dtype.value_or(DType::kF32) : parse_dtype(text);
-  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
-    throw UserError(
-        fmt::format("dtype {}: a model runs in float32, bfloat16 or float16", name(dtype)));
-  }
-  return dtype;
-}
-
-double GenerateResult::tokens_per_second() const {
-  double steps = static_cast<double>(token_ids.size());
-  return decode_seconds > 0 ? steps / decode_seconds : 0;
-}
 
 Engine::Engine(const ModelFiles& files, const EngineOptions& options)
     : files_(files), options_(options), world_(options.world) {
@@ -288,12 +190,6 @@ void Engine::with_model(std::int64_t capacity, const UseModel& use) {
   });
 }
 
-void Engine::run_model(std::int64_t capacity, const RunModel& body) {
-  if (options_.data_groups > 1) throw UserError("data groups have requests of their own");
-  with_model(capacity,
-             [&](const Seat& seat, Transformer& model) { body(seat.rank, seat.host, model); });
-}
-
 void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
   if (options_.data_groups > 1) throw UserError("data groups have requests of their own");
   ModelShape shape = batch_shape(files_.config, options_.world_size, options);
@@ -319,14 +215,15 @@ CacheSize Engine::size_cache(const BatchOptions& options, std::size_t bytes) con
 }
 
 GenerateResult Engine::serve(const Seat& seat, Transformer& model, const GenerateRequest& request,
-                             const OnText& on_text, const OnLogits& on_logits) const {
+                             std::size_t index, const OnText& on_text,
+                             const OnLogits& on_logits) const {
   Session::OnStep logits_seen;
   if (on_logits) {
     logits_seen = [&](std::int64_t step, std::span<const float> logits) {
-      on_logits(seat.rank, step, logits);
+      on_logits(seat.rank, index, step, logits);
     };
   }
-  return Session(model, files_, request).run(seat.rank == 0 ? on_text : OnText(), logits_seen);
+  return Session(model, files_, request, seat.rank == 0 ? on_text : OnText()).run(logits_seen);
 }
 
 std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>& requests,
@@ -342,12 +239,13 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
     longest = std::max(longest, prompt + r.max_tokens - 1);
   }
   std::int64_t capacity = cache_capacity(longest, context);
+  if (takes_many()) return generate_together(checked, capacity, on_text, on_logits);
   auto groups = static_cast<std::size_t>(options_.data_groups);
   std::vector<GenerateResult> results;
   with_model(capacity, [&](const Seat& seat, Transformer& model) {
     std::vector<GenerateResult> own;
     for (auto i = static_cast<std::size_t>(seat.group); i < checked.size(); i += groups) {
-      own.push_back(serve(seat, model, checked[i], on_text, on_logits));
+      own.push_back(serve(seat, model, checked[i], i, on_text, on_logits));
     }
     while (model.step_with_others()) continue;
     if (groups == 1) {
@@ -378,6 +276,7 @@ Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
   }
   Score score;
   std::int64_t capacity = cache_capacity(longest, files_.config.max_positions);
+  if (takes_many()) return score_together(documents, capacity, progress);
   auto groups = static_cast<std::size_t>(options_.data_groups);
   with_model(capacity, [&](const Seat& seat, Transformer& model) {
     double nll = 0;

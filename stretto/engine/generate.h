@@ -1,21 +1,19 @@
-// Text from a model on a world of ranks: prompt in, tokens out one by one. On CPU ranks every rank
-// runs the same loop and draws the same tokens from the same logits, and rank 0 reports; on GPUs
-// one host thread does so for all ranks of its process.
+// Text from a model on a world of ranks: prompts in, tokens out one by one. On CPU ranks requests
+// run together (run_requests.h): every rank runs the same loop and draws the same tokens from the
+// same logits, and rank 0 reports. On GPUs, with data groups and with sequence-parallel attention
+// they run one after the other (token_loop.h); on GPUs one host thread does so for all ranks of its
+// process.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "stretto/engine/answer.h"
 #include "stretto/engine/host_memory.h"
-#include "stretto/engine/sampling.h"
+#include "stretto/engine/model_files.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/model/checkpoint/generation_config.h"
-#include "stretto/model/tokenizer/tokenizer.h"
 #include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/transformer.h"
 #include "stretto/runtime/recorder.h"
@@ -23,51 +21,10 @@
 
 namespace stretto {
 
-// A model directory, opened and checked; weights stay mapped until ranks have copied their shares.
-enum class LoadFormat : std::uint8_t {
-  kSafetensors,
-  kDummy,  // random weights for config.json, to measure with
-};
-
-struct ModelFiles {
-  explicit ModelFiles(const std::filesystem::path& directory,
-                      LoadFormat format = LoadFormat::kSafetensors);
-
-  std::filesystem::path directory;
-  ModelConfig config;
-  GenerationConfig generation;
-  Tokenizer tokenizer;
-  Checkpoint checkpoint;
-  // Of what the directory's files tell twice, and differently: both tellings, and which is taken.
-  Warnings warnings;
-};
-
-// "auto" is what the checkpoint was trained in; UserError for a dtype that activations cannot have.
-DType activation_dtype(const std::string& text, const ModelConfig& config);
-
-struct GenerateRequest {
-  std::vector<int> prompt;
-  std::int64_t max_tokens = 128;
-  SamplingParams sampling;
-  std::vector<std::string> stop;
-  bool ignore_eos = false;
-};
-
-struct GenerateResult {
-  std::vector<int> token_ids;  // the EOS that ended it included
-  std::string text;            // cut before a stop string
-  std::string finish_reason;   // "eos", "stop", "length"
-  double prefill_seconds = 0;
-  double decode_seconds = 0;
-
-  double tokens_per_second() const;  // of decode
-};
-
-// Called on rank 0 with each piece of text that is certain, of the requests that it serves.
-using OnText = std::function<void(const std::string&)>;
-// Called on every rank with the logits of each step before sampling changes them, for tests; on
-// GPUs for the first rank of each process.
-using OnLogits = std::function<void(int rank, std::int64_t step, std::span<const float> logits)>;
+// Called on every rank with the logits of each token of each request before sampling changes them,
+// for tests; on GPUs for the first rank of each process.
+using OnLogits = std::function<void(int rank, std::size_t request, std::int64_t token,
+                                    std::span<const float> logits)>;
 
 struct EngineOptions {
   int world_size = 1;
@@ -89,10 +46,10 @@ class Engine {
   // process; DeviceError where there are too few GPUs.
   Engine(const ModelFiles& files, const EngineOptions& options);
 
-  // Serves the requests one after the other on one set of ranks, or dealt out over D data groups:
-  // group g has the requests g, g + D and so on. UserError for an empty or too long prompt; all
-  // requests are checked before the first one runs. Results in the order of the requests, empty
-  // where this process does not report.
+  // Serves the requests on one set of ranks, or dealt out over D data groups: group g has the
+  // requests g, g + D and so on. Pieces of text of different requests come in any order. UserError
+  // for an empty or too long prompt; all requests are checked before the first one runs. Results in
+  // the order of the requests, empty where this process does not report.
   std::vector<GenerateResult> generate(const std::vector<GenerateRequest>& requests,
                                        const OnText& on_text = {}, const OnLogits& on_logits = {});
 
@@ -104,12 +61,6 @@ class Engine {
   // are dealt out as requests are.
   Score score(const std::vector<std::vector<int>>& documents,
               const std::function<void(std::size_t done)>& progress = {});
-
-  // Runs `body` on every rank with a model of its own whose cache holds `capacity` tokens, or once
-  // with one that drives all GPUs, as rank 0 and without a host. UserError where the model does not
-  // fit the memory, or with several data groups.
-  using RunModel = std::function<void(int rank, Rank* host, Transformer& model)>;
-  void run_model(std::int64_t capacity, const RunModel& body);
 
   // Runs `body` on every CPU rank with a model for many sequences at once, or once with one that
   // drives all GPUs, and then without a rank. UserError where it does not fit the memory.
@@ -140,7 +91,16 @@ class Engine {
   // the cache. UserError where the model does not fit the memory.
   void with_model(std::int64_t capacity, const UseModel& use);
   GenerateResult serve(const Seat& seat, Transformer& model, const GenerateRequest& request,
-                       const OnText& on_text, const OnLogits& on_logits) const;
+                       std::size_t index, const OnText& on_text, const OnLogits& on_logits) const;
+  // Whether requests run together, in steps of many.
+  bool takes_many() const;
+  // What generate() and score() then do; `requests` have been checked, `capacity` holds any of
+  // them.
+  std::vector<GenerateResult> generate_together(const std::vector<GenerateRequest>& requests,
+                                                std::int64_t capacity, const OnText& on_text,
+                                                const OnLogits& on_logits);
+  Score score_together(const std::vector<std::vector<int>>& documents, std::int64_t capacity,
+                       const std::function<void(std::size_t done)>& progress);
 
   const ModelFiles& files_;
   EngineOptions options_;

@@ -42,6 +42,8 @@ struct ServedRequest {
   std::function<void()> on_start;
   // Of the prompt's tokens from the second on, in order, all before the first token.
   std::function<void(const TokenLogprob&)> on_prompt;
+  // What the next token is chosen from, as the model computed it; may be empty.
+  std::function<void(std::span<const float> logits)> on_logits;
   // False: that was the last one that anybody wants. Without logprobs only `token` is set.
   std::function<bool(const TokenLogprob&)> on_token;
   enum class End : std::uint8_t {

@@ -10,11 +10,11 @@
 #include "stretto/base/log.h"
 #include "stretto/base/threads.h"
 #include "stretto/engine/batch_loop.h"
+#include "stretto/engine/run_requests.h"
 
 namespace stretto {
 namespace {
 
-constexpr int kPage = 64;  // tokens of a page of the cache
 constexpr std::chrono::milliseconds kLook{50};
 
 }  // namespace
@@ -71,34 +71,34 @@ void ServingEngine::size_cache(const EngineOptions& options) {
   batch_ = {.dtype = options.dtype,
             .max_rows = options_.max_num_batched_tokens,
             .max_tokens = max_model_len_,
-            .cache = {.page = kPage, .sequences = options_.max_num_seqs},
+            .cache = {.page = kPageTokens, .sequences = options_.max_num_seqs},
             .plan_for = options.device,
             .expert_groups = options.expert_groups};
   // On GPUs a row's bits are the same beside any others only where one program makes all of them.
   batch_.cache.decodes_apart = options.device == Target::kCpu;
   CacheSize size = engine_.size_cache(batch_, options_.kv_bytes);
-  if (size.num_pages * kPage < max_model_len_ && options_.max_model_len > 0) {
+  if (size.num_pages * kPageTokens < max_model_len_ && options_.max_model_len > 0) {
     throw UserError(
         fmt::format("--kv-memory: {} bytes hold {} tokens, less than --max-model-len {}",
-                    size.allowed, size.num_pages * kPage, max_model_len_));
+                    size.allowed, size.num_pages * kPageTokens, max_model_len_));
   }
   if (size.num_pages < 1) {
     throw UserError(fmt::format("--kv-memory: {} bytes hold no page of {} tokens, which has {}",
-                                size.allowed, kPage, size.page_bytes));
+                                size.allowed, kPageTokens, size.page_bytes));
   }
-  max_model_len_ = std::min(max_model_len_, size.num_pages * kPage);
+  max_model_len_ = std::min(max_model_len_, size.num_pages * kPageTokens);
   batch_.max_tokens = max_model_len_;
   batch_.cache.num_pages = size.num_pages;
   memory_ = size;
   limits_ = {.max_running = options_.max_num_seqs,
              .max_rows = options_.max_num_batched_tokens,
              .num_blocks = static_cast<int>(size.num_pages),
-             .block_tokens = kPage,
+             .block_tokens = kPageTokens,
              .prefix_caching = options_.prefix_caching};
   Scheduler{limits_};  // says what does not fit together
 }
 
-std::int64_t ServingEngine::cache_tokens() const { return batch_.cache.num_pages * kPage; }
+std::int64_t ServingEngine::cache_tokens() const { return batch_.cache.num_pages * kPageTokens; }
 
 std::size_t ServingEngine::cache_bytes() const {
   return static_cast<std::size_t>(memory_.num_pages) * memory_.page_bytes;

@@ -1,0 +1,130 @@
+// generate() and score() where requests run together (generate.h).
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "stretto/base/errors.h"
+#include "stretto/engine/answer.h"
+#include "stretto/engine/generate.h"
+#include "stretto/engine/run_requests.h"
+
+namespace stretto {
+namespace {
+
+using Request = std::shared_ptr<ServedRequest>;
+
+// What a request failed of; the first one's counts, on every rank the same.
+struct Failure {
+  std::string what;
+  void take(ServedRequest::End end, const std::string& why) {
+    if (end == ServedRequest::End::kFailed && what.empty()) what = why;
+  }
+  void raise() const {
+    if (!what.empty()) throw UserError(what);
+  }
+};
+
+Request asked(const GenerateRequest& r, Answer& answer, Failure& failure) {
+  auto out = std::make_shared<ServedRequest>();
+  out->prompt = r.prompt;
+  out->max_tokens = r.max_tokens;
+  out->sampling = r.sampling;
+  out->on_start = [&answer] { answer.begin(); };
+  out->on_token = [&answer](const TokenLogprob& told) {
+    if (answer.num_tokens() == 0) answer.prompt_done();
+    return answer.push(told.token);
+  };
+  out->on_end = [&failure](ServedRequest::End end, const std::string& why) {
+    failure.take(end, why);
+  };
+  return out;
+}
+
+}  // namespace
+
+bool Engine::takes_many() const {
+  return options_.device == Target::kCpu && options_.data_groups == 1 && !options_.ulysses;
+}
+
+std::vector<GenerateResult> Engine::generate_together(const std::vector<GenerateRequest>& requests,
+                                                      std::int64_t capacity, const OnText& on_text,
+                                                      const OnLogits& on_logits) {
+  if (requests.empty()) return {};
+  std::vector<std::int64_t> lengths;
+  for (const GenerateRequest& r : requests) {
+    lengths.push_back(std::ssize(r.prompt) + r.max_tokens);
+  }
+  RunPlan plan = plan_run(files_.config, options_.world_size,
+                          {.dtype = options_.dtype, .expert_groups = options_.expert_groups},
+                          lengths, capacity);
+  std::vector<GenerateResult> results;
+  run_batches(plan.model, [&](Rank* rank, BatchModel& model) {
+    std::vector<std::unique_ptr<Answer>> answers;
+    std::vector<Request> asked_for;
+    Failure failure;
+    bool reports = rank->index() == 0;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      answers.push_back(
+          std::make_unique<Answer>(files_, requests[i], reports ? on_text : OnText()));
+      asked_for.push_back(asked(requests[i], *answers.back(), failure));
+      if (!on_logits) continue;
+      Answer* answer = answers.back().get();
+      asked_for.back()->on_logits = [&on_logits, answer, rank, i](std::span<const float> logits) {
+        on_logits(rank->index(), i, answer->num_tokens(), logits);
+      };
+    }
+    run_requests(model, plan.limits, asked_for);
+    failure.raise();
+    if (!reports) return;
+    for (auto& answer : answers) results.push_back(answer->finish());
+  });
+  return results;
+}
+
+Engine::Score Engine::score_together(const std::vector<std::vector<int>>& documents,
+                                     std::int64_t capacity,
+                                     const std::function<void(std::size_t)>& progress) {
+  std::vector<std::int64_t> lengths;
+  for (const auto& d : documents) {
+    if (d.size() >= 2) lengths.push_back(std::ssize(d));
+  }
+  Score score;
+  if (lengths.empty()) return score;
+  RunPlan plan = plan_run(files_.config, options_.world_size,
+                          {.dtype = options_.dtype, .expert_groups = options_.expert_groups},
+                          lengths, capacity);
+  run_batches(plan.model, [&](Rank* rank, BatchModel& model) {
+    std::vector<std::vector<double>> told(documents.size());  // logprobs
+    std::vector<Request> asked_for;
+    Failure failure;
+    std::size_t done = documents.size() - lengths.size();
+    bool reports = rank->index() == 0;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      if (documents[i].size() < 2) continue;
+      auto request = std::make_shared<ServedRequest>();
+      // The last token predicts none that counts.
+      request->prompt = documents[i];
+      request->max_tokens = 1;
+      request->num_prompt_logprobs = 0;
+      request->on_prompt = [&own = told[i]](const TokenLogprob& t) { own.push_back(t.logprob); };
+      request->on_token = [](const TokenLogprob&) { return false; };
+      request->on_end = [&, reports](ServedRequest::End end, const std::string& why) {
+        failure.take(end, why);
+        if (reports && progress) progress(++done);
+      };
+      asked_for.push_back(std::move(request));
+    }
+    run_requests(model, plan.limits, asked_for);
+    failure.raise();
+    if (!reports) return;
+    double nll = 0;  // in the order of the documents
+    for (const auto& of_document : told) {
+      for (double logprob : of_document) nll -= logprob;
+      score.tokens += std::ssize(of_document);
+    }
+    score.nll_per_token = score.tokens > 0 ? nll / static_cast<double>(score.tokens) : 0;
+  });
+  return score;
+}
+
+}  // namespace stretto
