@@ -292,5 +292,93 @@ class OfficialClientTest(ServeCase):
             self.refusal(self.server, {"input": "x", **body}, param, path="/v1/responses")
 
 
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": {
+    "type": "object", "required": ["city", "days"], "additionalProperties": False, "properties": {
+        "city": {"enum": ["Zürich", "Oslo", "</tool_call>"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "why": {"type": "string", "maxLength": 12}}}}}
+
+
+@unittest.skipIf(openai is None, "the package openai is not there")
+class ToolsTest(ServeCase):
+    """From a question to a call, and with the tool's answer to words, in the form of each family."""
+
+    def family(self, name):
+        server = self.enterContext(Server("--dtype", "float32", "--chat-template", TEMPLATES / f"{name}.jinja",
+                                          "--reasoning-parser", "none"))
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0,
+                               _strict_response_validation=True)
+        return server, client, {"model": client.models.list().data[0].id, "tools": [WEATHER], "max_tokens": 300}
+
+    def check(self, call):
+        self.assertEqual(call.function.name, "get_weather")
+        arguments = json.loads(call.function.arguments)
+        self.assertIn(arguments["city"], WEATHER["function"]["parameters"]["properties"]["city"]["enum"])
+        self.assertIn(arguments["days"], range(1, 10))
+        return arguments
+
+    def test_a_call_and_its_answer(self):
+        for name, answered in {"qwen3": "<tool_response>\nIt rains.\n</tool_response>",
+                               "llama3": "ipython<|end_header_id|>\n\n",
+                               "mistral": '[TOOL_RESULTS]{"content": It '}.items():
+            with self.subTest(name):
+                server, client, body = self.family(name)
+                for seed in range(4):
+                    messages = [{"role": "user", "content": "Weather in Oslo?"}]
+                    first = client.chat.completions.create(messages=messages, tool_choice="required", seed=seed,
+                                                           parallel_tool_calls=False, **body).choices[0]
+                    self.assertEqual((first.finish_reason, len(first.message.tool_calls)), ("tool_calls", 1))
+                    self.check(first.message.tool_calls[0])
+                    messages += [first.message.model_dump(exclude_none=True),
+                                 {"role": "tool", "tool_call_id": first.message.tool_calls[0].id,
+                                  "content": "It rains."}]
+                    prompt = server.post(CHAT + "/render", {"messages": messages, "tools": [WEATHER]})[1]["prompt"]
+                    self.assertIn(answered, prompt)
+                    self.assertIn("get_weather", prompt.split("Oslo?")[1])
+                    second = client.chat.completions.create(messages=messages, tool_choice="none", seed=seed,
+                                                            extra_body={"min_tokens": 8}, **body)
+                    self.assertTrue(second.choices[0].message.content)
+
+    def test_a_call_streamed(self):
+        for name in ("qwen3", "llama3", "mistral"):
+            with self.subTest(name):
+                _, client, body = self.family(name)
+                body |= {"messages": [{"role": "user", "content": "Weather?"}], "parallel_tool_calls": False, "seed": 3,
+                         "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
+                whole = client.chat.completions.create(**body).choices[0].message
+                chunks = list(client.chat.completions.create(stream=True, **body))
+                deltas = [c.choices[0].delta for c in chunks if c.choices]
+                pieces = [d.tool_calls[0] for d in deltas if d.tool_calls]
+                self.assertEqual("".join(d.content or "" for d in deltas), whole.content or "")
+                self.assertEqual({p.index for p in pieces}, {0})
+                self.assertEqual([p.function.name for p in pieces], ["get_weather"] + [None] * (len(pieces) - 1))
+                self.assertEqual([bool(p.id) for p in pieces], [True] + [False] * (len(pieces) - 1))
+                arguments = [p.function.arguments for p in pieces]
+                self.assertEqual("".join(arguments), whole.tool_calls[0].function.arguments)
+                self.assertGreater(len(arguments), 5)  # as they were written
+                self.assertEqual(chunks[-1].choices[0].finish_reason, "tool_calls")
+                with client.chat.completions.stream(**body) as stream:
+                    self.check(stream.get_final_completion().choices[0].message.tool_calls[0])
+
+    def test_responses(self):
+        _, client, body = self.family("qwen3")
+        tool = {"type": "function", "strict": True, **WEATHER["function"]}
+        body = {"model": body["model"], "tools": [tool], "tool_choice": "required", "max_output_tokens": 300,
+                "parallel_tool_calls": False}
+        events = list(client.responses.create(input="Weather?", stream=True, **body))
+        kinds = [e.type for e in events]
+        self.assertEqual(kinds[-4:], ["response.function_call_arguments.delta",
+                                      "response.function_call_arguments.done", "response.output_item.done",
+                                      "response.completed"])
+        deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+        call = next(item for item in events[-1].response.output if item.type == "function_call")
+        self.assertEqual("".join(deltas), call.arguments)
+        self.assertGreater(len(deltas), 5)
+        answer = client.responses.create(input=[
+            {"role": "user", "content": "Weather?"}, *events[-1].response.output,
+            {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}],
+            **(body | {"tool_choice": "none"}))
+        self.assertIn(answer.output[0].type, ("message", "reasoning"))
+
+
 if __name__ == "__main__":
     cli_case.main(__doc__)

@@ -235,10 +235,10 @@ ChatDelta ChatCompletion::take_delta(Choice& choice) {
     out.add(answer.output.push(std::exchange(choice.delta.text, {})));
     out.add(answer.output.finish());
   }
-  if (!parallel_tool_calls_) {  // the first call counts
-    const std::size_t room = answer.num_calls > 0 ? 0 : 1;
-    if (out.calls.size() > room) out.calls.resize(room);
-  }
+  std::erase_if(out.calls, [&](const ToolCall& call) {
+    answer.num_seen += call.goes_on ? 0 : 1;
+    return !parallel_tool_calls_ && answer.num_seen > 1;  // the first one counts
+  });
   if (!include_reasoning_) out.reasoning.clear();
   return out;
 }
@@ -247,6 +247,11 @@ Json ChatCompletion::calls_json(Answer& answer, const std::vector<ToolCall>& cal
                                 bool is_chunk) const {
   Json out = Json::array();
   for (const ToolCall& call : calls) {
+    if (call.goes_on) {
+      out.push_back(
+          {{"index", answer.num_calls - 1}, {"function", {{"arguments", call.arguments}}}});
+      continue;
+    }
     Json one = {{"id", drawn_call_id(tool_format_)},
                 {"type", "function"},
                 {"function", {{"name", call.name}, {"arguments", call.arguments}}}};

@@ -60,7 +60,7 @@ class ChatCompletion : public Completion {
     ChatOutput output;
     Json logprobs = Json::array();
     ChatDelta news;  // not told yet
-    int num_calls = 0;
+    int num_calls = 0, num_seen = 0;  // told, and those that are not
     std::int64_t num_reasoning = 0;  // tokens
     bool has_begun = false;
   };

@@ -1,5 +1,5 @@
 // What a chat model writes, taken apart while it comes: reasoning between tags, content, calls of
-// tools in the form that the model's family writes. Text that may yet become a tag is held back.
+// tools (tool_call_reader.h). Text that may yet become a tag is held back.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,10 @@
 #include <vector>
 
 #include "stretto/server/grammar/front.h"
+#include "stretto/server/tool_call_reader.h"
 
 namespace stretto {
 
-enum class ToolFormat : std::uint8_t {
-  kNone,
-  kHermes,   // <tool_call>{"name": ..., "arguments": {...}}</tool_call>; Qwen's, too
-  kLlama3,   // the whole answer is {"name": ..., "parameters": {...}}, or several with ; between
-  kMistral,  // [TOOL_CALLS][{"name": ..., "arguments": {...}}], or [TOOL_CALLS]name[ARGS]{...}
-};
 // "hermes", "llama3" or "mistral"; nothing for other names.
 std::optional<ToolFormat> tool_format_named(const std::string& name);
 // By the tags that a chat template writes.
@@ -25,11 +20,6 @@ ToolFormat tool_format_of_template(const std::string& source);
 
 // The same form, for an answer that has to have calls. `names_arguments`: Mistral's second one.
 grammar::AskedCalls form_of_calls(ToolFormat format, bool names_arguments);
-
-struct ToolCall {
-  std::string name;
-  std::string arguments;  // JSON
-};
 
 // In the order reasoning, content, calls.
 struct ChatDelta {
@@ -39,7 +29,13 @@ struct ChatDelta {
   void add(const ChatDelta& more) {
     reasoning += more.reasoning;
     content += more.content;
-    calls.insert(calls.end(), more.calls.begin(), more.calls.end());
+    for (const ToolCall& call : more.calls) {
+      if (call.goes_on && !calls.empty()) {
+        calls.back().arguments += call.arguments;
+      } else {
+        calls.push_back(call);
+      }
+    }
   }
   bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
 };
@@ -53,7 +49,7 @@ class ChatOutput {
   };
   explicit ChatOutput(const Options& options);
 
-  // What is now certain. Text of a call that turns out to be none is content.
+  // What is now certain. Text after a tag that turns out to be no call is content.
   ChatDelta push(std::string_view text);
   ChatDelta finish();
   bool in_reasoning() const { return state_ == State::kReasoning; }
@@ -71,10 +67,7 @@ class ChatOutput {
   State state_;
   bool has_content_ = false, has_calls_ = false;
   std::string held_;
+  ToolCallReader reader_;
 };
-
-// Calls in the text of a Hermes, Llama 3 or Mistral call without its tags; nothing where it is
-// none.
-std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text, ToolFormat format);
 
 }  // namespace stretto

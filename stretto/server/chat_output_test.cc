@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
+#include "stretto/base/json.h"
 #include "stretto/base/test_seed.h"
 
 namespace stretto {
@@ -105,6 +107,72 @@ const std::vector<Case>& cases() {
   return all;
 }
 
+// Forms that models are not asked for, and write.
+const std::vector<Case>& odd_cases() {
+  static const std::vector<Case> all = {
+      {"hermes, other fields and orders",
+       kHermes,
+       "<tool_call>{\"id\": [\"}\"], \"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call>\n"
+       "<tool_call>{\"n\": -1e+5, \"name\": \"\\u0067\", \"parameters\": {\"b\": {}}, \"id\": "
+       "\"7\"}</tool_call> So.",
+       "",
+       " So.",
+       {{"f", "{\"a\": 1}"}, {"g", "{\"b\": {}}"}}},
+      {"hermes, arguments as text",
+       kHermes,
+       "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
+       "",
+       "",
+       {{"f", "{\"a\": 1}"}}},
+      {"hermes, tags in arguments",
+       kHermes,
+       "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": \"</tool_call>\\\"<tool_call>\"}}"
+       "</tool_call>",
+       "",
+       "",
+       {{"f", "{\"x\": \"</tool_call>\\\"<tool_call>\"}"}}},
+      {"hermes without braces",
+       kHermes,
+       "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": [1</tool_call> So.",
+       "",
+       " So.",
+       {{"f", "{\"x\": [1"}}},
+      {"hermes, two in one",
+       kHermes,
+       "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"g\", \"arguments\": {}}\n"
+       "</tool_call>",
+       "",
+       "",
+       {{"f", "{}"}, {"g", "{}"}}},
+      {"hermes, a tag in a tag",
+       kHermes,
+       "<tool_call><tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+       "",
+       "<tool_call>",
+       {{"f", "{}"}}},
+      {"hermes, a text that does not end",
+       kHermes,
+       "<tool_call>{\"name</tool_call> \"a\" <tool_call>{\"name\": \"f\"}</tool_call>",
+       "",
+       "<tool_call>{\"name</tool_call> \"a\"",
+       {{"f", "{}"}}},
+      {"llama, words after a call",
+       kLlama,
+       "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": null}} So.",
+       "",
+       " So.",
+       {{"f", "{\"a\": null}"}}},
+      {"llama, python", kLlama, "<|python_tag|>print(1)", "", "<|python_tag|>print(1)", {}},
+      {"mistral, ids",
+       kMistral,
+       "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}, \"id\": \"abcdefghi\"}] So.",
+       "",
+       " So.",
+       {{"f", "{}"}}},
+  };
+  return all;
+}
+
 void expect(const Case& wanted, const ChatDelta& got) {
   EXPECT_EQ(got.reasoning, wanted.reasoning);
   EXPECT_EQ(got.content, wanted.content);
@@ -117,7 +185,9 @@ TEST(ChatOutput, IsTheSameHoweverItComes) {
   const auto seed = test_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
-  for (const Case& one : cases()) {
+  std::vector<Case> all = cases();
+  all.insert(all.end(), odd_cases().begin(), odd_cases().end());
+  for (const Case& one : all) {
     SCOPED_TRACE(one.name);
     for (int run = 0; run < 40; ++run) {
       ChatOutput output(one.options);
@@ -143,6 +213,100 @@ TEST(ChatOutput, HoldsBackNoMoreThanATag) {
   EXPECT_EQ(thinking.push("<thi").content, "");
   EXPECT_EQ(thinking.push("nk>Hm").reasoning, "Hm");
   EXPECT_TRUE(thinking.in_reasoning());
+}
+
+TEST(ChatOutput, ArgumentsComeWhileTheyAreWritten) {
+  const std::string arguments = R"({"city": "Z\"ürich", "days": [1, 2, {"x": "}"}]})";
+  const std::string fields = R"({"name": "f", "arguments": )" + arguments + "}";
+  const std::vector<std::pair<ToolFormat, std::string>> all = {
+      {ToolFormat::kHermes, "<tool_call>\n" + fields + "\n</tool_call>"},
+      {ToolFormat::kLlama3, fields},
+      {ToolFormat::kMistral, "[TOOL_CALLS][" + fields + "]"},
+      {ToolFormat::kMistral, "[TOOL_CALLS]f[ARGS]" + arguments}};
+  for (const auto& [format, text] : all) {
+    SCOPED_TRACE(text);
+    ChatOutput output({.tools = format});
+    const std::size_t begin = text.find(arguments);
+    std::string got;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const ChatDelta delta = output.push(text.substr(i, 1));
+      EXPECT_EQ(delta.content, "");
+      const bool is_in = i >= begin && i < begin + arguments.size();
+      ASSERT_EQ(delta.calls.size(), is_in ? 1U : 0U) << i;
+      if (!is_in) continue;
+      EXPECT_EQ(delta.calls[0].goes_on, i > begin);
+      EXPECT_EQ(delta.calls[0].name, i > begin ? "" : "f");
+      got += delta.calls[0].arguments;
+    }
+    EXPECT_EQ(got, arguments);
+    EXPECT_TRUE(output.finish().empty());
+  }
+}
+
+TEST(ChatOutput, TakesCallsByLotApart) {
+  const auto seed = test_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  static const std::vector<std::string> kTexts = {
+      "a", "}",  "{", "]", ",",  "\"", "\\", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", ";",
+      "ü", "\n", ":", " ", "[ARGS]"};
+  auto text = [&] {
+    std::string out;
+    for (std::size_t i = random() % 6; i > 0; --i) out += kTexts[random() % kTexts.size()];
+    return out;
+  };
+  std::function<Json(int)> value = [&](int depth) -> Json {
+    switch (random() % (depth > 0 ? 6 : 4)) {
+      case 0:
+        return text();
+      case 1:
+        return static_cast<int>(random() % 1000) - 500;
+      case 2:
+        return random() % 2 == 0;
+      case 3:
+        return nullptr;
+      case 4:
+        return Json::array({value(depth - 1), value(depth - 1)});
+      default:
+        return {{"k" + text(), value(depth - 1)}, {"arguments", value(depth - 1)}};
+    }
+  };
+  for (int run = 0; run < 2000; ++run) {
+    const bool is_spaced = random() % 2 == 0;
+    std::vector<std::pair<std::string, std::string>> want;
+    std::vector<std::string> objects, named;
+    for (std::size_t i = 1 + random() % 3; i > 0; --i) {
+      Json arguments = {{"x", value(3)}};
+      Json call = {{"name", "f" + std::to_string(i)}};
+      const std::string written = arguments.dump(is_spaced ? 2 : -1);
+      want.emplace_back(call["name"], written);
+      objects.push_back("{\"name\": " + call["name"].dump() + ", \"arguments\":" + written + "}");
+      named.push_back("[TOOL_CALLS]" + want.back().first + (i % 2 == 0 ? "[ARGS]" : "") + written);
+    }
+    auto joined = [](const std::vector<std::string>& all, const std::string& before,
+                     const std::string& between, const std::string& after) {
+      std::string out;
+      for (const std::string& one : all) out += (out.empty() ? before : between) + one;
+      return out + after;
+    };
+    const std::vector<std::pair<ToolFormat, std::string>> forms = {
+        {ToolFormat::kHermes,
+         joined(objects, "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")},
+        {ToolFormat::kLlama3, joined(objects, "", "; ", "")},
+        {ToolFormat::kMistral, joined(objects, "[TOOL_CALLS][", ", ", "]")},
+        {ToolFormat::kMistral, joined(named, "", "", "")}};
+    for (const auto& [format, form] : forms) {
+      ChatOutput output({.tools = format});
+      ChatDelta whole;
+      for (std::size_t at = 0; at < form.size();) {
+        const std::size_t size = 1 + random() % 9;
+        whole.add(output.push(std::string_view(form).substr(at, size)));
+        at += size;
+      }
+      whole.add(output.finish());
+      expect({.name = "", .options = {}, .text = form, .calls = want}, whole);
+    }
+  }
 }
 
 TEST(ChatOutput, LosesNothingOfWhatIsNoCall) {

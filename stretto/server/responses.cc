@@ -248,6 +248,10 @@ Json ResponsesCompletion::part(const std::string& text) const {
 }
 
 Json ResponsesCompletion::item_json(const char* status) const {
+  if (open_ == Open::kCall) {
+    return {{"type", "function_call"}, {"id", item_id_},          {"call_id", call_id_},
+            {"name", call_name_},      {"arguments", item_text_}, {"status", status}};
+  }
   Json content = Json::array();
   if (std::string_view(status) != "in_progress") content.push_back(part(item_text_));
   if (open_ == Open::kReasoning) {
@@ -279,9 +283,15 @@ void ResponsesCompletion::open_item(Open sort) {
                                        {"part", part("")}});
 }
 
-void ResponsesCompletion::close_item(bool is_complete) {
-  if (open_ == Open::kNone) return;
-  Json place = {{"output_index", num_items_}, {"item_id", item_id_}, {"content_index", 0}};
+// What ends the deltas of the open item.
+void ResponsesCompletion::end_text() {
+  Json place = {{"output_index", num_items_}, {"item_id", item_id_}};
+  if (open_ == Open::kCall) {
+    place["name"] = call_name_;
+    place["arguments"] = item_text_;
+    return emit("response.function_call_arguments.done", place);
+  }
+  place["content_index"] = 0;
   Json done = place;
   done["text"] = item_text_;
   if (open_ == Open::kMessage) done["logprobs"] = Json::array();
@@ -289,6 +299,11 @@ void ResponsesCompletion::close_item(bool is_complete) {
        done);
   place["part"] = part(item_text_);
   emit("response.content_part.done", place);
+}
+
+void ResponsesCompletion::close_item(bool is_complete) {
+  if (open_ == Open::kNone) return;
+  end_text();
   Json item = item_json(is_complete ? "completed" : "incomplete");
   emit("response.output_item.done", {{"output_index", num_items_}, {"item", item}});
   output_.push_back(std::move(item));
@@ -308,24 +323,19 @@ void ResponsesCompletion::add_text(Open sort, const std::string& text) {
 }
 
 void ResponsesCompletion::add_call(const ToolCall& call) {
-  close_item(true);
-  const std::string id = fmt::format("fc_{}_{}", id_.substr(5), num_items_);
-  Json item = {
-      {"type", "function_call"}, {"id", id},        {"call_id", drawn_call_id(tool_format_)},
-      {"name", call.name},       {"arguments", ""}, {"status", "in_progress"}};
-  emit("response.output_item.added", {{"output_index", num_items_}, {"item", item}});
-  Json place = {{"output_index", num_items_}, {"item_id", id}};
-  Json delta = place, done = place;
-  delta["delta"] = call.arguments;
-  emit("response.function_call_arguments.delta", delta);
-  done["arguments"] = call.arguments;
-  done["name"] = call.name;
-  emit("response.function_call_arguments.done", done);
-  item["arguments"] = call.arguments;
-  item["status"] = "completed";
-  emit("response.output_item.done", {{"output_index", num_items_}, {"item", item}});
-  output_.push_back(std::move(item));
-  ++num_items_;
+  if (!call.goes_on) {
+    close_item(true);
+    open_ = Open::kCall;
+    item_id_ = fmt::format("fc_{}_{}", id_.substr(5), num_items_);
+    item_text_.clear();
+    call_id_ = drawn_call_id(tool_format_);
+    call_name_ = call.name;
+    emit("response.output_item.added",
+         {{"output_index", num_items_}, {"item", item_json("in_progress")}});
+  }
+  item_text_ += call.arguments;
+  emit("response.function_call_arguments.delta",
+       {{"output_index", num_items_}, {"item_id", item_id_}, {"delta", call.arguments}});
 }
 
 void ResponsesCompletion::send_chunk(Choice& choice) {
@@ -333,10 +343,7 @@ void ResponsesCompletion::send_chunk(Choice& choice) {
   ChatDelta delta = take_delta(choice);
   add_text(Open::kReasoning, delta.reasoning);
   add_text(Open::kMessage, delta.content);
-  for (const ToolCall& call : delta.calls) {
-    add_call(call);
-    ++answer_of(choice).num_calls;
-  }
+  for (const ToolCall& call : delta.calls) add_call(call);
   choice.delta = {};
   if (choice.finish_reason.is_null()) return;
   const bool is_complete = choice.finish_reason == "stop";

@@ -35,11 +35,12 @@ class ResponsesCompletion : public ChatCompletion {
   void send_event(const Json& json) override;
 
  private:
-  enum class Open : std::uint8_t { kNone, kReasoning, kMessage };
+  enum class Open : std::uint8_t { kNone, kReasoning, kMessage, kCall };
 
   void begin();
   void emit(const char* type, Json event);
   void open_item(Open sort);
+  void end_text();
   void close_item(bool is_complete);
   void add_text(Open sort, const std::string& text);
   void add_call(const ToolCall& call);
@@ -50,7 +51,7 @@ class ResponsesCompletion : public ChatCompletion {
   Json asked_;
   Json output_ = Json::array();  // items that are complete
   Open open_ = Open::kNone;
-  std::string item_id_, item_text_;
+  std::string item_id_, item_text_, call_id_, call_name_;
   int sequence_number_ = 0, num_items_ = 0;
   bool has_begun_ = false;
 };
