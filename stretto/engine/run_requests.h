@@ -22,12 +22,17 @@ struct RunPlan {
   SchedulerLimits limits;
 };
 
-// For requests of up to so many tokens each, those that are chosen included, in a world of so many
-// ranks. Sizes are powers of two, which keeps the number of different programs small, each of which
-// is proved once. Of many requests some wait where the cache would take more memory than
-// host_memory.h gives it; the longest one always fits.
+// Tokens of a request: of its prompt, and with those that may be chosen.
+struct RunLength {
+  std::int64_t prompt = 1, all = 1;
+};
+
+// For such requests, none longer than `capacity`, in a world of so many ranks. Sizes are a few or
+// powers of two, which keeps the number of different programs small, each of which is proved once.
+// Of many requests some wait where the cache would take more memory than host_memory.h gives it;
+// the longest one always fits.
 RunPlan plan_run(const ModelConfig& config, int num_ranks, const BatchOptions& options,
-                 const std::vector<std::int64_t>& lengths, std::int64_t capacity);
+                 const std::vector<RunLength>& lengths, std::int64_t capacity);
 
 // Collective. Every request ends (ServedRequest::on_end) before it returns.
 void run_requests(BatchModel& model, const SchedulerLimits& limits,

@@ -50,9 +50,9 @@ std::vector<GenerateResult> Engine::generate_together(const std::vector<Generate
                                                       std::int64_t capacity, const OnText& on_text,
                                                       const OnLogits& on_logits) {
   if (requests.empty()) return {};
-  std::vector<std::int64_t> lengths;
+  std::vector<RunLength> lengths;
   for (const GenerateRequest& r : requests) {
-    lengths.push_back(std::ssize(r.prompt) + r.max_tokens);
+    lengths.push_back({std::ssize(r.prompt), std::ssize(r.prompt) + r.max_tokens});
   }
   RunPlan plan = plan_run(files_.config, options_.world_size,
                           {.dtype = options_.dtype, .expert_groups = options_.expert_groups},
@@ -84,9 +84,9 @@ std::vector<GenerateResult> Engine::generate_together(const std::vector<Generate
 Engine::Score Engine::score_together(const std::vector<std::vector<int>>& documents,
                                      std::int64_t capacity,
                                      const std::function<void(std::size_t)>& progress) {
-  std::vector<std::int64_t> lengths;
+  std::vector<RunLength> lengths;
   for (const auto& d : documents) {
-    if (d.size() >= 2) lengths.push_back(std::ssize(d));
+    if (d.size() >= 2) lengths.push_back({std::ssize(d), std::ssize(d)});
   }
   Score score;
   if (lengths.empty()) return score;

@@ -112,8 +112,18 @@ class HostTables {
       values["pages"] = pages_;
       values["pages"].resize(entries("pages"), 0);
     }
-    if (values.empty()) return {};
     auto ranks = static_cast<std::size_t>(program.world_size);
+    if (program.name == "paged_decode") {
+      std::vector<std::int32_t> tokens(sequences_.tokens.begin(), sequences_.tokens.end());
+      return [tokens, pages = pages_, width = width_, ranks](const auto& extents) {
+        auto rows = static_cast<std::ptrdiff_t>(extents.front());
+        predict::TableValues own;
+        own["tokens"].assign(tokens.begin(), tokens.begin() + rows);
+        own["pages"].assign(pages.begin(), pages.begin() + rows * width);
+        return std::vector<predict::TableValues>(ranks, own);
+      };
+    }
+    if (values.empty()) return {};
     return [values, ranks](const std::vector<std::int64_t>&) {
       return std::vector<predict::TableValues>(ranks, values);
     };
