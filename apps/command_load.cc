@@ -11,10 +11,12 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "apps/commands.h"
 #include "apps/load_client.h"
+#include "apps/load_trace.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
@@ -25,9 +27,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct LoadOptions {
-  std::string url;
+  std::string url, trace;
   std::int64_t requests = 0, input_tokens = 0, output_tokens = 0;
-  double rate = 0;
+  double rate = 0, burstiness = 1, speed = 1;
   int concurrency = 0;
   std::uint64_t seed = 0;
   double slo_ttft_ms = 0, slo_tpot_ms = 0;
@@ -37,17 +39,41 @@ struct LoadOptions {
 // Token ids that vocabularies have and that name no special token.
 constexpr int kFirstToken = 32, kNumTokens = 200;
 
-std::vector<LoadRequest> requests_of(const LoadOptions& options, const std::string& model) {
-  std::mt19937_64 random(options.seed);
-  std::vector<LoadRequest> out;
-  for (std::int64_t i = 0; i < options.requests; ++i) {
-    LoadRequest r{.model = model, .prompt = {}, .max_tokens = options.output_tokens};
-    for (std::int64_t t = 0; t < options.input_tokens; ++t) {
-      r.prompt.push_back(kFirstToken + static_cast<int>(random() % kNumTokens));
-    }
-    out.push_back(std::move(r));
+LoadRequest request_of(const std::string& model, std::int64_t input, std::int64_t output,
+                       std::mt19937_64& random) {
+  LoadRequest r{.model = model, .prompt = {}, .max_tokens = output};
+  for (std::int64_t t = 0; t < input; ++t) {
+    r.prompt.push_back(kFirstToken + static_cast<int>(random() % kNumTokens));
   }
-  return out;
+  return r;
+}
+
+// What is sent, and when; without times, in a closed loop.
+struct Load {
+  std::vector<LoadRequest> requests;
+  std::vector<double> times;  // seconds
+};
+
+Load load_of(const LoadOptions& options, const std::string& model) {
+  std::mt19937_64 random(options.seed);
+  Load load;
+  if (!options.trace.empty()) {
+    for (const Arrival& a : read_trace(options.trace, options.requests)) {
+      load.requests.push_back(request_of(model, a.input_tokens, a.output_tokens, random));
+      load.times.push_back(a.at_s / options.speed);
+    }
+  } else {
+    for (std::int64_t i = 0; i < options.requests; ++i) {
+      load.requests.push_back(
+          request_of(model, options.input_tokens, options.output_tokens, random));
+    }
+    if (options.rate > 0) {
+      load.times =
+          gamma_arrivals(options.requests, options.rate, options.burstiness, options.seed + 1);
+    }
+  }
+  if (options.concurrency > 0) load.times.clear();
+  return load;
 }
 
 // So many at once, the next one when one has ended.
@@ -67,19 +93,15 @@ std::vector<LoadAnswer> closed_loop(const ServerAddress& server,
   return answers;
 }
 
-// Arrivals as a Poisson process, whatever the server does.
-std::vector<LoadAnswer> open_loop(const ServerAddress& server,
-                                  const std::vector<LoadRequest>& requests, double rate,
-                                  std::uint64_t seed) {
-  std::vector<LoadAnswer> answers(requests.size());
-  std::mt19937_64 random(seed + 1);
-  std::exponential_distribution<double> gap(rate);
+// Each at its time, whatever the server does.
+std::vector<LoadAnswer> open_loop(const ServerAddress& server, const Load& load) {
+  std::vector<LoadAnswer> answers(load.requests.size());
   std::vector<std::jthread> clients;
-  auto at = Clock::now();
-  for (std::size_t r = 0; r < requests.size(); ++r) {
-    std::this_thread::sleep_until(at);
-    clients.emplace_back([&, r] { answers[r] = ask(server, requests[r]); });
-    at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap(random)));
+  auto begin = Clock::now();
+  for (std::size_t r = 0; r < load.requests.size(); ++r) {
+    std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(
+                                              std::chrono::duration<double>(load.times[r])));
+    clients.emplace_back([&, r] { answers[r] = ask(server, load.requests[r]); });
   }
   clients.clear();
   return answers;
@@ -145,11 +167,12 @@ Report report_of(const LoadOptions& options, const std::vector<LoadAnswer>& answ
 }
 
 void print(const LoadOptions& options, const Report& r) {
+  std::int64_t requests = r.failed + std::ssize(r.e2e);
   auto completed = static_cast<std::int64_t>(r.e2e.size());
   double per_second = static_cast<double>(r.tokens) / r.seconds;
   double goodput = static_cast<double>(r.good) / r.seconds;
   if (options.json) {
-    fmt::print("{}\n", to_line({{"requests", options.requests},
+    fmt::print("{}\n", to_line({{"requests", requests},
                                 {"completed", completed},
                                 {"failed", r.failed},
                                 {"output_tokens_per_second", per_second},
@@ -159,8 +182,8 @@ void print(const LoadOptions& options, const Report& r) {
                                 {"e2e_ms", quantiles(r.e2e)}}));
     return;
   }
-  fmt::print("{} requests, {} completed, {} failed in {:.1f} s\n", options.requests, completed,
-             r.failed, r.seconds);
+  fmt::print("{} requests, {} completed, {} failed in {:.1f} s\n", requests, completed, r.failed,
+             r.seconds);
   fmt::print("{:.1f} output tokens a second, {:.2f} good requests a second\n", per_second, goodput);
   fmt::print("{:<6}{:>10}{:>10}{:>10}  from the least to the largest\n", "ms", "p50", "p90", "p99");
   auto row = [](const char* name, const std::vector<double>& v) {
@@ -172,16 +195,29 @@ void print(const LoadOptions& options, const Report& r) {
   row("e2e", r.e2e);
 }
 
-void load(const LoadOptions& options) {
-  if ((options.rate > 0) == (options.concurrency > 0)) {
-    throw UserError("need either --rate or --concurrency");
+void check(const LoadOptions& options) {
+  if (options.rate > 0 && options.concurrency > 0) {
+    throw UserError("need either --rate or --concurrency, not both");
   }
+  if (!options.trace.empty()) return;
+  if (options.rate == 0 && options.concurrency == 0) {
+    throw UserError("need either --rate or --concurrency, or --trace");
+  }
+  for (auto [value, flag] : {std::pair{options.requests, "--requests"},
+                             {options.input_tokens, "--input-tokens"},
+                             {options.output_tokens, "--output-tokens"}}) {
+    if (value == 0) throw UserError(fmt::format("{} is missing: there is no --trace", flag));
+  }
+}
+
+void load(const LoadOptions& options) {
+  check(options);
   ServerAddress server = server_address(options.url);
-  std::vector<LoadRequest> requests = requests_of(options, first_model(server));
+  Load load = load_of(options, first_model(server));
   auto begin = Clock::now();
-  std::vector<LoadAnswer> answers = options.rate > 0
-                                        ? open_loop(server, requests, options.rate, options.seed)
-                                        : closed_loop(server, requests, options.concurrency);
+  std::vector<LoadAnswer> answers = load.times.empty()
+                                        ? closed_loop(server, load.requests, options.concurrency)
+                                        : open_loop(server, load);
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   Report report = report_of(options, answers, seconds);
   print(options, report);
@@ -195,20 +231,35 @@ void add_load_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "load", "Send completion requests to an OpenAI server and tell how long they took");
   command->add_option("--url", options->url, "http://HOST:PORT of the server")->required();
-  command->add_option("--requests", options->requests, "how many")
-      ->required()
+  CLI::Option* trace = command->add_option(
+      "--trace", options->trace,
+      "CSV with the columns Timestamp, Request tokens and Response tokens, as BurstGPT's: requests "
+      "of these lengths at these times, or with --concurrency one after the other");
+  command->add_option("--speed", options->speed, "the trace's time runs so many times as fast")
+      ->check(CLI::PositiveNumber)
+      ->needs(trace)
+      ->capture_default_str();
+  command->add_option("--requests", options->requests, "how many; of a trace the first ones")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
-  command->add_option("--rate", options->rate, "so many a second, at random times (Poisson)")
-      ->check(CLI::PositiveNumber);
+  CLI::Option* rate =
+      command->add_option("--rate", options->rate, "so many a second, at random times (Poisson)")
+          ->check(CLI::PositiveNumber)
+          ->excludes(trace);
+  command
+      ->add_option("--burstiness", options->burstiness,
+                   "shape of the Gamma distribution of the gaps: below 1 requests come in bursts")
+      ->check(CLI::PositiveNumber)
+      ->needs(rate)
+      ->capture_default_str();
   command
       ->add_option("--concurrency", options->concurrency,
                    "so many at once, the next one when one has ended")
       ->check(CLI::Range(1, 4096));
   command->add_option("--input-tokens", options->input_tokens, "of each prompt, drawn at random")
-      ->required()
+      ->excludes(trace)
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
   command->add_option("--output-tokens", options->output_tokens, "of each answer")
-      ->required()
+      ->excludes(trace)
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
   command
       ->add_option("--slo-ttft-ms", options->slo_ttft_ms,
