@@ -1,9 +1,10 @@
 # cmake -DFOLDER=stretto/server/page -DOUT=page_files.cc -P page_files.cmake: a source file that holds the files of a
-# folder, index.html as "/", the others as "/page/NAME".
+# folder, index.html as "/", openapi.json as "/openapi.json", the others as "/page/NAME".
 set(type_html "text/html; charset=utf-8")
 set(type_css "text/css; charset=utf-8")
 set(type_js "text/javascript; charset=utf-8")
 set(type_svg "image/svg+xml")
+set(type_json "application/json")
 file(GLOB names RELATIVE ${FOLDER} ${FOLDER}/*)
 list(SORT names)
 set(number 0)
@@ -18,6 +19,8 @@ foreach(name ${names})
   set(path "/page/${name}")
   if(name STREQUAL "index.html")
     set(path "/")
+  elseif(name STREQUAL "openapi.json")
+    set(path "/openapi.json")
   endif()
   string(APPEND arrays "constexpr unsigned char kBytes${number}[] = {\n${bytes}};\n")
   string(APPEND files "    {\"${path}\", \"${type_${ending}}\", text(kBytes${number})},\n")

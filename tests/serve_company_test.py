@@ -5,6 +5,7 @@ import json
 import os
 import random
 import threading
+import time
 
 import cli_case
 from cli_case import ROOT, run
@@ -56,9 +57,48 @@ class CompanyTest(ServeCase):
                 (["--kv-memory", "1KiB"], "hold no page"),
                 (["--kv-memory", "1MiB", "--max-model-len", 512], "less than --max-model-len 512"),
                 (["--kv-memory", "12 elephants"], "--kv-memory: 12 elephants: need a number of bytes"),
-                (["--sequence-parallel"], "--sequence-parallel: a server on CPU ranks")):
+                (["--sequence-parallel"], "--sequence-parallel: a server keeps whole rows")):
             with self.assertRaisesRegex(AssertionError, words):
                 Server(*args, model=str(ROOT / "checkpoints/debian-llama-8m"))
+
+    def test_salts_keep_prefixes_apart(self):
+        prompt = "gcc-doc: documentation for the GNU compilers " * 12
+        with Server() as server:
+            hits = [0]
+            for salt, found in ((None, False), (None, True), ("a", False), ("a", True), ("b", False)):
+                body = dict(prompt=prompt, max_tokens=2, temperature=0, **({"cache_salt": salt} if salt else {}))
+                self.assertEqual(server.post("/v1/completions", body)[0], 200)
+                hits.append(server.metric("vllm:prefix_cache_hits_total"))
+                self.assertEqual(hits[-1] > hits[-2], found, salt)
+
+    def test_a_request_may_have_a_time_limit(self):
+        """What runs, what waits, and what was late before it came; the others do not notice."""
+        with Server("--max-num-seqs", 1, "--max-num-batched-tokens", 64) as server:
+            long = dict(prompt=PROMPT, max_tokens=400, temperature=0, ignore_eos=True)
+            answers = {}
+
+            def ask(name, **more):
+                answers[name] = server.post("/v1/completions", dict(long, **more))
+            clients = [threading.Thread(target=ask, args=("first",))]
+            clients[0].start()
+            server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+            for name, limit in (("waits", 0.01), ("none", 0)):
+                clients.append(threading.Thread(target=ask, args=(name,), kwargs={"timeout_s": limit}))
+                clients[-1].start()
+            for client in clients:
+                client.join()
+            ask("runs", timeout_s=0.02, max_tokens=450)
+            self.assertEqual(answers["first"][0], 200)
+            self.assertEqual(answers["first"][1]["usage"]["completion_tokens"], 400)
+            for name in ("waits", "none", "runs"):
+                status, answer = answers[name]
+                self.assertEqual((status, "time limit" in answer["error"]["message"]), (408, True), answer)
+            server.until(lambda: server.metric("vllm:num_requests_running") == 0, "idle")
+            self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
+            for field, bad in (("timeout_s", -1), ("timeout_s", "1"), ("priority", 1.5), ("priority", 1 << 40),
+                               ("cache_salt", ""), ("cache_salt", 3), ("cache_salt", "s" * 2000)):
+                self.refusal(server, {"prompt": "a", field: bad}, param=field)
+            self.assertEqual(server.post("/v1/completions", {"prompt": "a", "priority": -3})[0], 200)
 
     def test_load_tells_how_long_requests_took(self):
         args = ["--requests", 12, "--input-tokens", 20, "--output-tokens", 8, "--json"]
@@ -80,12 +120,44 @@ class CompanyTest(ServeCase):
             self.assertEqual(too_long.returncode, 1)
             self.assertIn("maximum context length", too_long.stderr.decode())
             self.assertEqual(json.loads(too_long.stdout)["failed"], 2)
+            before = server.metric("vllm:generation_tokens_total")
+            bursts = json.loads(run("load", "--url", url, *args, "--rate", 200, "--burstiness", 0.2).stdout)
+            self.assertEqual(bursts["completed"], 12)
+            self.assertEqual(server.metric("vllm:generation_tokens_total"), before + 12 * 8)
         gone = run("load", "--url", url, *args, "--concurrency", 1)
         self.assertEqual((gone.returncode, gone.stdout), (2, b""))
         for bad in ("localhost:8000", "http://:80", "http://h:8x", "https://h"):
             told = run("load", "--url", bad, *args, "--concurrency", 1).stderr.decode()
             self.assertIn("need http://HOST:PORT", told)
         self.assertIn("either --rate or --concurrency", run("load", "--url", url, *args).stderr.decode())
+
+    # The first lines of BurstGPT's files, whose rows with 0 response tokens are failures.
+    TRACE = ("Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\r\n"
+             "5.5,a,1,ChatGPT,30,5,35,Conversation log\r\n5,b,1,GPT-4,12,0,12,API log\r\n"
+             "6.25,,2,ChatGPT,7,3,10,API log\r\n")
+
+    def test_load_replays_a_trace(self):
+        trace = self.tmp / "burst.csv"
+        trace.write_bytes(self.TRACE.encode())
+        with Server() as server:
+            url = f"http://127.0.0.1:{server.port}"
+            begin = time.monotonic()
+            got = json.loads(run("load", "--url", url, "--trace", trace, "--json").stdout)
+            self.assertGreater(time.monotonic() - begin, 1.25)
+            self.assertEqual((got["requests"], got["completed"]), (3, 3))
+            self.assertEqual(server.metric("vllm:generation_tokens_total"), 5 + 1 + 3)
+            self.assertEqual(server.metric("vllm:prompt_tokens_total"), 30 + 12 + 7)
+            run("load", "--url", url, "--trace", trace, "--requests", 1, "--concurrency", 1)
+            self.assertEqual(server.metric("vllm:prompt_tokens_total"), 30 + 12 + 7 + 12)  # the earliest
+            for line, told in (("x,a,1,M,1,1,2,l", ":5: Timestamp: need a number"),
+                               ("1,a,1,M,-1,1,2,l", ":5: Request tokens: need a number"),
+                               ("1,a,1,M,1,1e3,2,l", ":5: Response tokens: need a number"),
+                               ("1,2", ":5: has 2 columns, the first line 8")):
+                trace.write_text(self.TRACE + line)
+                self.assertIn(f"{trace}{told}", run("load", "--url", url, "--trace", trace).stderr.decode())
+            trace.write_text("Timestamp,Tokens\n1,2\n")
+            self.assertIn(f"{trace}:1: has no column 'Request tokens'",
+                          run("load", "--url", url, "--trace", trace).stderr.decode())
 
 
 if __name__ == "__main__":

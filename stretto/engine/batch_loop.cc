@@ -6,6 +6,11 @@
 #include "stretto/base/errors.h"
 
 namespace stretto {
+namespace {
+
+constexpr const char* kLate = "the time limit of the request has passed";
+
+}  // namespace
 
 std::vector<BatchPiece> BatchOrder::pieces() const {
   std::vector<BatchPiece> out;
@@ -19,8 +24,11 @@ BatchLoop::BatchLoop(const SchedulerLimits& limits) : limits_(limits), scheduler
 
 void BatchLoop::add(const Request& request) {
   if (request->cancelled) return request->on_end(ServedRequest::End::kCancelled, "");
+  if (request->is_late()) return request->on_end(ServedRequest::End::kLate, kLate);
   RequestId id = scheduler_.add({.tokens = request->prompt,
                                  .max_tokens = request->max_tokens,
+                                 .priority = request->priority,
+                                 .salt = request->salt,
                                  .every_row = request->num_prompt_logprobs >= 0});
   live_.emplace(id, Live{.request = request, .sampler = Sampler(request->sampling)});
 }
@@ -33,8 +41,11 @@ bool BatchLoop::tells_prompt(const Live& live) const {
 BatchOrder BatchLoop::decide() {
   for (auto at = live_.begin(); at != live_.end();) {
     auto here = at++;
-    if (!here->second.request->cancelled) continue;
-    here->second.end = ServedRequest::End::kCancelled;
+    const ServedRequest& request = *here->second.request;
+    if (!request.cancelled && !request.is_late()) continue;
+    here->second.end =
+        request.cancelled ? ServedRequest::End::kCancelled : ServedRequest::End::kLate;
+    if (!request.cancelled) here->second.failure = kLate;
     scheduler_.cancel(here->first);
     finish(here);
   }

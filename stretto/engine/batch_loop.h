@@ -36,11 +36,12 @@ class BatchLoop {
 
   // Requests that may be added before others end.
   std::size_t room() const { return static_cast<std::size_t>(limits_.max_running) - live_.size(); }
-  // Checked already: it fits (Scheduler::add). Where it was cancelled it ends here.
+  // Checked already: it fits (Scheduler::add). Where it was cancelled or is late it ends here.
   void add(const Request& request);
   bool is_idle() const { return live_.empty(); }
 
-  // The next step, after those who were cancelled have ended; no parts: nothing is to do.
+  // The next step, after those who were cancelled or are late have ended; no parts: nothing is to
+  // do.
   BatchOrder decide();
   // A row of it, as BatchModel::Visit.
   void take(std::size_t part, std::int64_t row, std::span<const float> logits);

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,6 +37,9 @@ struct ServedRequest {
   std::int64_t max_tokens = 16;
   SamplingParams sampling;
   std::shared_ptr<TokenConstraint> constraint;  // null: any token may come
+  int priority = 0;                             // higher ones come in first
+  std::string salt;  // only requests with the same one share pages of the cache
+  std::optional<std::chrono::steady_clock::time_point> deadline;
   // How many alternatives each logprob has; -1: no logprobs.
   int num_logprobs = -1, num_prompt_logprobs = -1;
 
@@ -52,6 +57,7 @@ struct ServedRequest {
     kComplete,   // the constraint lets nothing follow, and the model has no token that ends
     kCancelled,  // cancel()
     kRefused,    // the constraint cannot be kept: `what` says why
+    kLate,       // the deadline passed: `what` says so
     kFailed,     // the model could not go on: `what` says why
     kDied,       // the engine cannot: `what` says why
   };
@@ -59,6 +65,8 @@ struct ServedRequest {
   std::function<void(End, const std::string& what)> on_end;
 
   std::atomic<bool> cancelled{false};
+
+  bool is_late() const { return deadline && std::chrono::steady_clock::now() >= *deadline; }
 };
 
 }  // namespace stretto

@@ -138,6 +138,11 @@ void ServingEngine::check(ServedRequest& request) const {
     }
   }
   request.max_tokens = std::min(request.max_tokens, max_model_len_ - prompt);
+  if (options_.request_seconds <= 0) return;
+  auto latest = std::chrono::steady_clock::now() +
+                std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                    std::chrono::duration<double>(options_.request_seconds));
+  request.deadline = std::min(request.deadline.value_or(latest), latest);
 }
 
 void ServingEngine::submit(const std::vector<Request>& requests) {
@@ -232,7 +237,11 @@ bool ServingEngine::take(BatchLoop& loop, std::vector<Request>& came) {
   if (loop.is_idle() && queue_.empty()) return false;
   if (stopping_) loop.cancel_all();
   came.clear();
-  while (came.size() < loop.room() && !queue_.empty()) {
+  for (auto at = queue_.begin(); at != queue_.end();) {  // whose turn will not come in time
+    at = (*at)->is_late() ? (came.push_back(std::move(*at)), queue_.erase(at)) : at + 1;
+  }
+  std::size_t late = came.size();
+  while (came.size() - late < loop.room() && !queue_.empty()) {
     came.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }

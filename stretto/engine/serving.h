@@ -29,6 +29,7 @@ class EngineBusy : public Error {
 struct ServingOptions {
   std::int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's
   std::size_t max_queue = 2048;
+  double request_seconds = 0;        // that one may take, waiting included; 0: any time
   int max_num_seqs = 64;             // requests that run at once
   int max_num_batched_tokens = 256;  // rows of a step
   std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what Engine::size_cache says

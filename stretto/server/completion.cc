@@ -31,6 +31,20 @@ std::uint64_t drawn_seed() {
   return device();  // 32 bits, which every reader of JSON keeps
 }
 
+// Of a request that failed.
+int status_of(ServedRequest::End end) {
+  switch (end) {
+    case ServedRequest::End::kDied:
+      return 503;
+    case ServedRequest::End::kRefused:
+      return 400;
+    case ServedRequest::End::kLate:
+      return 408;
+    default:
+      return 500;
+  }
+}
+
 }  // namespace
 
 Completion::Completion(const AnswerContext& context, std::string id, CompletionRequest request,
@@ -155,6 +169,12 @@ std::shared_ptr<ServedRequest> Completion::served_for(Choice& choice, int number
   served->sampling.choice = static_cast<std::uint32_t>(number);
   served->sampling.ends = ends();
   if (grammar_) served->constraint = std::make_shared<grammar::GrammarConstraint>(grammar_, ends());
+  served->priority = -request_.priority;
+  served->salt = request_.cache_salt;
+  if (request_.timeout_s) {
+    served->deadline = arrived_ + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(*request_.timeout_s));
+  }
   served->num_logprobs = request_.logprobs.value_or(-1);
   served->num_prompt_logprobs = std::max(request_.echo ? request_.logprobs.value_or(-1) : -1,
                                          request_.prompt_logprobs.value_or(-1));
@@ -185,12 +205,12 @@ std::vector<Completion::Progress> Completion::progress() const {
   for (const auto& choice : choices_) {
     if (!choice->served) continue;
     const auto prompt = static_cast<std::int64_t>(prompts_[choice->prompt].size());
-    out.push_back({.has_started = choice->has_started,
-                   .prompt_tokens = prompt,
-                   .tokens = choice->num_tokens,
-                   .max_tokens =
-                       std::min(request_.max_tokens, context_.engine.max_model_len() - prompt),
-                   .seconds = seconds_between(arrived_, Clock::now())});
+    out.push_back(
+        {.has_started = choice->has_started,
+         .prompt_tokens = prompt,
+         .tokens = choice->num_tokens,
+         .max_tokens = std::min(request_.max_tokens, context_.engine.max_model_len() - prompt),
+         .seconds = seconds_between(arrived_, Clock::now())});
   }
   return out;
 }
@@ -282,11 +302,12 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
     choice.delta.text += choice.stream->finish();
   }
   if (choice.finish_reason.is_null()) choice.finish_reason = "length";
-  const bool has_failed = end == End::kFailed || end == End::kDied || end == End::kRefused;
+  const bool has_failed =
+      end == End::kFailed || end == End::kDied || end == End::kRefused || end == End::kLate;
   count_end(choice, has_failed ? "error" : choice.finish_reason.get<std::string>());
   --num_open_;
   if (has_failed) {
-    fail(end == End::kDied ? 503 : end == End::kRefused ? 400 : 500, what);
+    fail(status_of(end), what);
   } else if (request_.stream && !failed_) {
     send_chunk(choice);
   }

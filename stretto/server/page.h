@@ -10,7 +10,7 @@
 namespace stretto {
 
 struct PageFile {
-  const char* path;  // "/", "/page/main.js"
+  const char* path;  // "/", "/openapi.json", "/page/main.js"
   const char* content_type;
   std::string_view text;
 };

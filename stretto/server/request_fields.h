@@ -43,6 +43,9 @@ struct CompletionRequest {
   bool include_usage = false, continuous_usage_stats = false;
   bool return_token_ids = false, return_tokens_as_token_ids = false;
   std::optional<OutputFormat> format;
+  int priority = 0;        // lower ones come in first, as in vLLM
+  std::string cache_salt;  // only requests with the same one find each other's prefixes
+  std::optional<double> timeout_s;
   std::optional<std::int64_t> truncate_prompt_tokens;  // keep the last ones; -1: as many as fit
 };
 
@@ -51,6 +54,7 @@ struct CompletionLimits {
   int max_n = 128;
   int max_logprobs = 20;
   std::size_t max_stops = 4, max_stop_bytes = 1024;
+  std::size_t max_salt_bytes = 1024;
 };
 
 }  // namespace stretto

@@ -161,6 +161,19 @@ class RequestReader {
     return static_cast<int>(*count);
   }
 
+  void read_scheduling(CompletionRequest& out) const {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    constexpr double kMostSeconds = 1e6;
+    out.priority = static_cast<int>(integer("priority", 0, -kMost, kMost));
+    out.cache_salt = text("cache_salt", "");
+    if (fields_.has("cache_salt") && out.cache_salt.empty()) fail("cache_salt", "is empty");
+    if (out.cache_salt.size() > limits_.max_salt_bytes) {
+      fail("cache_salt",
+           fmt::format("{} bytes, at most {}", out.cache_salt.size(), limits_.max_salt_bytes));
+    }
+    if (fields_.has("timeout_s")) out.timeout_s = number("timeout_s", 0, 0, kMostSeconds);
+  }
+
   // What chat and completions have alike.
   void read_output(CompletionRequest& out) const {
     out.skip_special_tokens = boolean("skip_special_tokens", true);
@@ -176,6 +189,7 @@ class RequestReader {
       out.truncate_prompt_tokens = integer("truncate_prompt_tokens", 0, -1, kMostTokens);
       if (out.truncate_prompt_tokens == 0) fail("truncate_prompt_tokens", "need -1, 1 or more");
     }
+    read_scheduling(out);
     const Json* options = fields_.find("stream_options");
     if (options == nullptr) return;
     if (!out.stream) fail("stream_options", "needs stream");

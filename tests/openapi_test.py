@@ -1,0 +1,111 @@
+"""The description that `stretto serve` gives of itself at /openapi.json, and requests drawn from it, right and wrong
+ones. Usage: openapi_test.py PATH_OF_STRETTO [unittest arguments], from the root of the repository."""
+
+import json
+import os
+import random
+import re
+
+import cli_case
+from cli_case import ROOT
+from serve_case import Server, ServeCase
+
+SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+FILE = ROOT / "stretto/server/page/openapi.json"
+
+
+class Draws:
+    """Values that a schema allows, and others."""
+
+    def __init__(self, document, seed):
+        self.schemas = document["components"]["schemas"]
+        self.random = random.Random(seed)
+
+    def anything(self):
+        return self.random.choice([None, True, -1, 10**30, 1.5, "", "x" * 50, [], [[]], {}, {"a": [None]}, "\u0000",
+                                   "</s>", -0.0, 1e308])
+
+    def value(self, schema):
+        draw = self.random
+        if "$ref" in schema:
+            return self.value(self.schemas[schema["$ref"].rsplit("/", 1)[1]])
+        if "oneOf" in schema:
+            return self.value(draw.choice(schema["oneOf"]))
+        if "const" in schema:
+            return schema["const"]
+        if "enum" in schema:
+            return draw.choice(schema["enum"])
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        kind = draw.choice(kinds)
+        least, most = schema.get("minimum", -5), schema.get("maximum", 5)
+        if kind == "null":
+            return None
+        if kind == "boolean":
+            return draw.random() < 0.5
+        if kind == "integer":
+            return draw.choice([least, min(most, least + draw.randrange(5))])
+        if kind == "number":
+            return draw.uniform(least, min(most, least + 3))
+        if kind == "string":
+            return "ab " * max(1, schema.get("minLength", 1))
+        if kind == "array":
+            return [self.value(schema["items"]) for _ in range(draw.randint(schema.get("minItems", 0), 3))]
+        if "additionalProperties" in schema:
+            return {str(draw.randrange(100)): self.value(schema["additionalProperties"]) for _ in range(2)}
+        return self.object(schema)
+
+    def object(self, schema):
+        out = {}
+        for name, of in schema.get("properties", {}).items():
+            if name in schema.get("required", []) or self.random.random() < 0.15:
+                out[name] = self.value(of)
+        return out
+
+
+class OpenApiTest(ServeCase):
+    document = json.loads(FILE.read_text())
+
+    def test_tells_every_path_and_no_other(self):
+        routes = set(re.findall(r'\{"(GET|POST)", "([^"]+)", (?:true|false), (?:true|false)\}',
+                                (ROOT / "stretto/server/server.cc").read_text()))
+        self.assertGreater(len(routes), 10)
+        told = {(method.upper(), path) for path, of in self.document["paths"].items() for method in of}
+        self.assertEqual(told - {("GET", "/openapi.json")}, routes)
+        with Server() as server:
+            status, headers, data = server.call("GET", "/openapi.json")
+            self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
+            self.assertEqual(data, FILE.read_bytes())
+
+    def test_requests_drawn_from_it(self):
+        """Answers have the statuses that it tells, whatever the body; a field of another kind is no 5xx."""
+        draws = Draws(self.document, SEED)
+        posts = [(path, of["post"]) for path, of in self.document["paths"].items() if "post" in of]
+        seen = set()
+        with Server() as server:
+            for i in range(300):
+                path, of = posts[i % len(posts)]
+                body = draws.value(of["requestBody"]["content"]["application/json"]["schema"])
+                body.pop("model", None)
+                for limit in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+                    if limit in body or path.startswith("/v1"):
+                        body[limit] = 2
+                if body.get("n") is not None:
+                    body["n"] = body["best_of"] = 2
+                if i % 3 == 2:
+                    body[draws.random.choice([*body, "prompt", "messages", "tokens"])] = draws.anything()
+                status, headers, data = server.call("POST", path, body)
+                said = f"seed {SEED}, {i}: {path} {json.dumps(body)[:400]}: {status} {data[:300]}"
+                self.assertIn(str(status), of["responses"], said)
+                self.assertLess(status, 500, said)
+                kind = headers["Content-Type"].split(";")[0]
+                self.assertIn(kind, of["responses"][str(status)]["content"], said)
+                if kind == "application/json":
+                    self.assertIsInstance(json.loads(data), dict, said)
+                seen.add((path, status))
+            self.assertEqual(server.call("GET", "/health")[0], 200)
+        for path, _ in posts:
+            self.assertTrue(any(status == 200 for of, status in seen if of == path), (SEED, path))
+
+
+if __name__ == "__main__":
+    cli_case.main(__doc__)
