@@ -283,8 +283,12 @@ class Expander {
     if (shape.synchronises) {
       bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped &&
                    state_.stays_in_parts(o, shape.moving);
-      std::int64_t left_out =
-          folds ? pipe_loops_.left_out(shape.pipe, state_.tile, trips, shape.slots) : 0;
+      std::int64_t left_out = folds ? pipe_loops_.left_out({.pipe = shape.pipe,
+                                                            .tile = state_.tile,
+                                                            .passed = syncs_.passed(shape.pipe),
+                                                            .trips = trips,
+                                                            .slots = shape.slots})
+                                    : 0;
       return walk_around(o, begin, end, left_out);
     }
     state_.recorder.begin_fold(shape.ordered);
@@ -379,15 +383,23 @@ class Expander {
   void walk_around(const Op& o, std::int64_t begin, std::int64_t end, std::int64_t left_out) {
     if (left_out == 0) return walk(o, begin, end);
     std::int64_t counted = end - 1 - left_out;
-    for (const Expr& condition : loops_.of(o).conditions) {
-      if (holds(o, condition, counted) != holds(o, condition, end - 1)) throw UnevenPipeLoops{};
-    }
+    const LoopShape& shape = loops_.of(o);
+    all_do_as_last(o, shape.conditions, counted, end);
     walk(o, begin, counted);
+    if (syncs_.hold_slots(shape.chosen)) all_do_as_last(o, shape.choices, counted, end);
     looking_ = true;
     counted_ = look(o, counted, end);
     looking_ = false;
     walk(o, end - 1, end);
     counted_.reset();
+  }
+
+  // What holds of the first and the last of these iterations holds of those in between.
+  void all_do_as_last(const Op& o, const std::vector<Expr>& conditions, std::int64_t first,
+                      std::int64_t end) {
+    for (const Expr& condition : conditions) {
+      if (holds(o, condition, first) != holds(o, condition, end - 1)) throw UnevenPipeLoops{};
+    }
   }
 
   bool holds(const Op& o, const Expr& condition, std::int64_t iteration) {

@@ -169,6 +169,7 @@ void SyncExpander::begin_put(const Op& op) {
   note_choice(use.put_choices);
   use.some |= state_.choice() != TableChoices::kAlways;
   ++use.puts;
+  use.put_by = state_.recorder.agent().agent;
   if (int ring = ring_of_[at(op.symbol)]; ring >= 0) return free_shared(op, ring);
   std::int64_t released = use.puts - role_->pipes[at(op.symbol)].num_slots;
   if (released <= 0) return;
@@ -212,6 +213,12 @@ SyncExpander::Turn& SyncExpander::turn_of_get(int pipe, int ring) {
                                role_->name));
   }
   return turns[use.turn];
+}
+
+std::int64_t SyncExpander::passed(int pipe) const {
+  const PipeUse& use = pipes_[at(pipe)];
+  bool puts = use.puts == 0 || use.put_by == state_.recorder.agent().agent;
+  return puts ? use.puts : use.gets;
 }
 
 void SyncExpander::end_put(const Op& op) { add(op, SyncKind::kNotify, full(op.symbol), 1); }
@@ -276,6 +283,11 @@ void SyncExpander::read_slot(const Op& op, int reg) {
 void SyncExpander::use_registers(const Op& op) {
   for (int reg : op.operands) read_slot(op, reg);
   if (op.result >= 0) slot_of_register_.erase(op.result);
+}
+
+bool SyncExpander::hold_slots(const std::set<int>& registers) const {
+  return std::any_of(registers.begin(), registers.end(),
+                     [&](int reg) { return slot_of_register_.count(reg) != 0; });
 }
 
 void SyncExpander::async_dot(const Op& op) {

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,8 @@ class SyncExpander {
 
   void signal(const Op& op);
   // A kPipePut begins before its read and ends after it; a kPipeFill reads no memory.
+  // Slots of a pipe that the agent has put, or got.
+  std::int64_t passed(int pipe) const;
   void pipe_get(const Op& op);
   void pipe_release(const Op& op);
   void begin_put(const Op& op);
@@ -36,6 +39,7 @@ class SyncExpander {
   // A register that holds a slot may not be read once the slot is released.
   void use_registers(const Op& op);
   bool holds_slots() const { return !slot_of_register_.empty(); }
+  bool hold_slots(const std::set<int>& registers) const;
   void async_dot(const Op& op);
   void await(const Op& op);
   void barrier(const Op& op);
@@ -43,6 +47,7 @@ class SyncExpander {
  private:
   struct PipeUse {
     std::int64_t puts = 0, gets = 0, releases = 0;
+    int put_by = -1;  // agent
     // Where tables decide whether slots are passed: the choice of every event, in order, or its
     // unit.
     std::vector<int> put_choices, get_choices, release_choices;

@@ -104,6 +104,26 @@ int first_pipe(const Block& body) {
   return first;
 }
 
+void registers_of(const Op& op, std::set<int>& registers) {
+  registers.insert(op.operands.begin(), op.operands.end());
+  if (op.result >= 0) registers.insert(op.result);
+  for (const Block& body : op.bodies) {
+    for (const Op& inner : body) registers_of(inner, registers);
+  }
+}
+
+// Whether the condition decides about registers alone, none of which gets a slot in the body.
+bool is_free_choice(const Op& when, const Block& body, std::set<int>& registers) {
+  if (!is_register_choice(when)) return false;
+  std::set<int> own;
+  registers_of(when, own);
+  bool slots = std::any_of(body.begin(), body.end(), [&](const Op& op) {
+    return op.code == OpCode::kPipeGet && own.count(op.result) != 0;
+  });
+  if (!slots) registers.insert(own.begin(), own.end());
+  return !slots;
+}
+
 bool is_piped(const Op& loop, LoopShape& shape) {
   if (!only_passes_slots(loop.bodies[0])) return false;
   Op plain = loop;
@@ -112,11 +132,15 @@ bool is_piped(const Op& loop, LoopShape& shape) {
   std::set<int> own;  // values of the body, which conditions may not depend on
   for (const Op& op : loop.bodies[0]) {
     if (op.code == OpCode::kLet) own.insert(op.var);
-    if (op.code == OpCode::kWhen) shape.conditions.push_back(op.exprs[0]);
+    if (op.code != OpCode::kWhen) continue;
+    bool free = is_free_choice(op, loop.bodies[0], shape.chosen);
+    (free ? shape.choices : shape.conditions).push_back(op.exprs[0]);
   }
-  return std::all_of(shape.conditions.begin(), shape.conditions.end(), [&](const Expr& c) {
+  auto told_by_ends = [&](const Expr& c) {
     return is_comparison(c, loop.var) && !uses_any(c, own);
-  });
+  };
+  return std::all_of(shape.conditions.begin(), shape.conditions.end(), told_by_ends) &&
+         std::all_of(shape.choices.begin(), shape.choices.end(), told_by_ends);
 }
 
 }  // namespace

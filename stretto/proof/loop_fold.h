@@ -18,7 +18,11 @@ struct LoopShape {
   bool ordered = false;       // reads and writes the same tensor: boxes must keep their turn
   bool piped = false;         // affine, reads, passes slots of pipes, and nothing else
   bool writes = false;
-  std::vector<Expr> conditions;  // piped: on which it passes slots, comparisons
+  // piped: on which it passes slots, or uses registers that hold some; comparisons
+  std::vector<Expr> conditions;
+  // piped: on which it uses registers, and which
+  std::vector<Expr> choices;
+  std::set<int> chosen;
   std::set<int> moving;          // affine or piped: its variable, and what is computed from it
   int pipe = -1;                 // piped: the first of those whose slots it passes
   std::int64_t slots = 1;        // piped: of a pipe, that an iteration puts or gets

@@ -29,28 +29,43 @@ struct UnevenPipeLoops {};
 class PipeLoops {
  public:
   void start_worker(const Role& role);
-  void start_agent() { next_.clear(); }
+  void start_agent();
 
-  // How many iterations the agent leaves out of its next loop over slots of `pipe`, of those that
-  // the loop passes the first, which it enters in `tile` for `trips` iterations of so many `slots`
-  // each (stagger_products.h): as many slots as the first agent to come there has left out, if one
-  // has. UnevenPipeLoops where that was another tile's, or more than this loop has, or where no
-  // iteration ends.
-  std::int64_t left_out(int pipe, std::int64_t tile, std::int64_t trips, std::int64_t slots = 1);
+  struct Loop {
+    int pipe = -1;            // of those that it passes the first
+    std::int64_t tile = -1;   // in which the agent enters it
+    std::int64_t passed = 0;  // slots of the pipe that it has walked over before
+    std::int64_t trips = 0;
+    std::int64_t slots = 1;  // of an iteration (stagger_products.h)
+  };
+  // How many iterations the agent leaves out: as many slots as the first agent to come to the pipe
+  // has left out of a loop over the same ones, if it has. UnevenPipeLoops where that was another
+  // tile's, or more than this loop has, or where no iteration ends.
+  std::int64_t left_out(const Loop& loop);
   bool any_left_out() const { return any_left_out_; }
   // So many slots of a loop, at least, show what the others do.
   std::int64_t walked() const { return walked_; }
   std::int64_t step() const { return step_; }
 
  private:
+  // Where the first agent has left out some: slots [begin, end) of all that it would have passed.
   struct Entered {
-    std::int64_t tile, left_out;  // slots
+    std::int64_t tile, begin, end, left_out;
+  };
+  struct OfPipe {
+    int first_agent = -1;
+    std::vector<Entered> entered;
+  };
+  struct OfAgent {
+    std::size_t next = 0;
+    std::int64_t left_out = 0;  // slots, so far
   };
 
-  std::int64_t walked_ = 0;       // slots at least
-  std::int64_t step_ = 1;         // the most slots that an iteration of any agent passes
-  std::map<int, std::vector<Entered>> entered_;  // of the worker, by pipe, in every agent's order
-  std::map<int, std::size_t> next_;              // of the agent
+  std::int64_t walked_ = 0;  // slots at least
+  std::int64_t step_ = 1;    // the most slots that an iteration of any agent passes
+  int agent_ = 0;
+  std::map<int, OfPipe> of_pipe_;    // of the worker
+  std::map<int, OfAgent> of_agent_;  // by pipe
   bool any_left_out_ = false;
 };
 
