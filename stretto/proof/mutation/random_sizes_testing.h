@@ -1,7 +1,8 @@
 // Small random programs that compute with their run-time sizes: where roles part rows, how many
 // tiles there are, what is waited for and how far ranks push goes by sums, products, quotients,
-// remainders, min, max and conditions of one to three extents and the rank. Each is right at every
-// size, or has a slip that shows at some sizes, drawn by the same lot: its twin.
+// remainders, min, max and conditions of one to three extents, the rank and entries of tables. Each
+// is right at every size and for every table, or has a slip that shows at some, drawn by the same
+// lot: its twin.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,10 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 3)) {
+    switch (between(0, 4)) {
+      case 4:
+        by_tables(p, world);
+        break;
       case 0:
         shared_rows(p);
         break;
@@ -149,6 +153,40 @@ class RandomSizes {
       p.loop(parts, [&](const Index& i) { p.when(i < waited, [&] { p.wait(sent[i], 1); }); });
       p.store(out.tile({0, 0}, parts, 4), p.load(box.tile({0, 0}, parts, 4).until_row(used)));
     });
+  }
+
+  // Tiles read the part that an entry names, after a wait for it; others, by sizes, read none. A
+  // slip waits for another part, for none, or for none of those of the last entry.
+  void by_tables(ProgramBuilder& p, int world) {
+    int parts = between(2, 3), entries = between(1, 3), slip = between(0, 2);
+    Index used = up_to(entries), where = condition();
+    auto part_of = p.table("part_of", {entries}, {ContractKind::kRange, 0, parts});
+    auto in = p.input("in", DType::kF32, {parts, 4});
+    auto box = p.buffer("box", DType::kF32, {parts, 4}, {.space = Space::kSymmetric});
+    auto out = p.output("out", DType::kF32, {entries, 4});
+    auto ready = p.signal("ready", 1), sent = p.signal("sent", parts);
+    Index next = (p.rank() + 1) % world, before = (p.rank() + world - 1) % world;
+    p.on_start([&] { p.notify(ready[0], before); });
+    p.role("send", Resource::sms(1), p.range(parts), [&](const Tile& t) {
+      p.wait(ready[0], 1);
+      p.store(box.on(next).tile({t.index, 0}, 1, 4), p.load(in.tile({t.index, 0}, 1, 4)));
+      p.notify(sent[t.index], next);
+    });
+    p.role("read", Resource::sms(1), p.range(entries), [&](const Tile& t) {
+      Index part = p.read(part_of, {t.index});
+      auto copy = [&](const TensorRef& from, const Index& row) {
+        p.store(out.tile({t.index, 0}, 1, 4), p.load(from.tile({row, 0}, 1, 4)));
+      };
+      auto routed = [&] {
+        Index wrong = slip == 0 ? (part + 1) % parts : part;
+        auto wait = [&] { p.wait(sent[slips_ ? select(where, wrong, part) : part], 1); };
+        Index waits = slip == 1 ? !where : !(where && t.index == entries - 1);
+        slips_&& slip > 0 ? p.when(waits, wait) : wait();
+        copy(box, part);
+      };
+      p.when(t.index < used, routed, [&] { copy(in, 0); });
+    });
+    p.on_end([&] { p.loop(parts, [&](const Index& i) { p.wait(sent[i], 1); }); });
   }
 
   // Every rank pushes its share of rows to all, which wait for all of them; whether a rank's leave
