@@ -8,11 +8,7 @@ from timing_options import parser_of
 from torch_results import facts, save
 from torch_turns import ON_GPU, contest, first_line
 
-from stretto import _group
-
 THEIRS = ("pytorch", "grouped_mm", "scaled_grouped_mm", "flash", "cudnn")  # names begin so; the others are ours
-
-WAIVER = "programs of the sizes that are timed take up to minutes to prove, while a GPU would wait"
 
 
 def parser_of_contest(doc: str, samples: int) -> argparse.ArgumentParser:
@@ -23,15 +19,6 @@ def parser_of_contest(doc: str, samples: int) -> argparse.ArgumentParser:
 
 def is_ours(name: str) -> bool:
     return not name.startswith(THEIRS)
-
-
-def leave_proofs_out() -> None:
-    """See WAIVER."""
-    def compiled(key, make, at_bounds):
-        if key not in _group._compiled:
-            _group._compiled[key] = make().compile(waive_proof=WAIVER)
-        return _group._compiled[key]
-    _group._compile = compiled
 
 
 class RowWriter:

@@ -12,7 +12,7 @@ bench/gpu/pytorch_suite experts.
 from functools import partial
 
 import torch
-from contests import RowWriter, leave_proofs_out, parser_of_contest
+from contests import RowWriter, parser_of_contest
 from results import median
 from torch_turns import DEVICE, ON_GPU, num_sets, relative_error
 
@@ -209,7 +209,6 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(1)
     stretto.init()
-    leave_proofs_out()
     writer = RowWriter(options, {"parts": PARTS})
     cases = [*grouped_cases(), *routed_cases()] if ON_GPU else small_cases()
     for text, said, make in cases:

@@ -12,7 +12,7 @@ row. Run by bench/gpu/pytorch_suite sequences.
 from functools import cached_property, partial
 
 import torch
-from contests import RowWriter, leave_proofs_out, parser_of_contest
+from contests import RowWriter, parser_of_contest
 from results import median
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -167,7 +167,6 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(1)
     stretto.init()
-    leave_proofs_out()
     writer = RowWriter(options, {"head_dim": HEAD_DIM, "copy_bytes_per_s": copy_rate(options.samples)})
     for field, text, said, make in cases():
         writer.add(field, text, said, make, MOST_ERROR, WARMUP_S, show)

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-import stretto
 from stretto import testing
 
 torch = pytest.importorskip("torch")
@@ -139,19 +138,6 @@ def test_errors_of_cases(scripts):
     assert len(errors) == 11
     for right, wrong in errors:
         assert right < 0.02 < wrong, errors
-
-
-def test_proofs_are_left_out_of_contests_alone(scripts, root, monkeypatch):
-    contests = scripts("contests")
-    text = str(stretto.load(root / "examples" / "03_ring_pass.cc").program(2))
-    broken = [line for line in text.splitlines() if "wait" not in line or "arrived" not in line]
-    program = stretto.Program.parse("\n".join(broken) + "\n")._core
-    with pytest.raises(stretto.Rejected):
-        program.compile()
-    monkeypatch.setattr(contests._group, "_compiled", {})
-    monkeypatch.setattr(contests._group, "_compile", contests._group._compile)
-    contests.leave_proofs_out()
-    assert contests._group._compile("broken", lambda: program, False).program.world_size == 2
 
 
 def test_a_case_that_fails_ends_no_other(scripts, tmp_path):
