@@ -10,7 +10,8 @@
 namespace stretto {
 
 // `label`, `kind` and `site` as in Survivor; in them `*` stands for any text and `@(a|b)` for one
-// of several. Operators are named one by one: a new one starts unexplained.
+// of several. Operators and their ranks are named one by one: a new one starts unexplained. A
+// reason holds at these ranks and at the bounds of the shapes that mutation_test.cc takes.
 struct Explanation {
   const char* label;
   const char* kind;

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/controlled.h"
@@ -180,6 +181,13 @@ Program drained() {
     p.store(c.tile({t.row, t.col}, 8, 128), p.load(got.tile({t.row, t.col}, 8, 128)));
   });
   return run_pipeline(p.finish());
+}
+
+// On more ranks the same mutant may do harm.
+TEST(Explanations, NameTheirRanks) {
+  for (const Explanation& e : explanations()) {
+    EXPECT_EQ(std::string_view(e.label).find("P=*"), std::string_view::npos) << e.label;
+  }
 }
 
 TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
