@@ -27,13 +27,13 @@ struct Wish {
 
 // Of every choice the token and a digest of all logits that it was made from; of the prompt, where
 // all rows are asked for, digests.
-struct Answer {
+struct Reply {
   std::vector<int> tokens;
   std::vector<std::size_t> logits;
   std::vector<float> best;                     // the token's own
   std::map<std::int64_t, std::size_t> prompt;  // by position
 
-  bool operator==(const Answer&) const = default;
+  bool operator==(const Reply&) const = default;
 };
 
 inline std::size_t digest_of(std::span<const float> logits) {
@@ -42,7 +42,7 @@ inline std::size_t digest_of(std::span<const float> logits) {
 }
 
 struct Served {
-  std::vector<Answer> answers;
+  std::vector<Reply> answers;
   Scheduler::Counters counters;
   std::size_t most_running = 0;
 };
@@ -79,7 +79,7 @@ inline void serve(BatchModel& model, const SchedulerLimits& limits, const std::v
     std::map<RequestId, int> chosen;
     model.step(rows, [&](std::size_t i, std::int64_t row, std::span<const float> logits) {
       const Piece& p = pieces[i];
-      Answer& answer = run.answers[wish_of.at(p.id)];
+      Reply& answer = run.answers[wish_of.at(p.id)];
       const Wish& wish = wishes[wish_of.at(p.id)];
       if (wish.every_row && p.first + row + 1 < std::ssize(wish.prompt)) {
         answer.prompt[p.first + row] = digest_of(logits);

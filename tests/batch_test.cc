@@ -35,7 +35,7 @@ TEST_P(BatchTest, AnswersAreThoseOfRequestsAlone) {
   constexpr int kBlocks = 14;  // few, so that requests are cut short and begin again
   World world({.size = GetParam().ranks});
   std::vector<Served> together(static_cast<std::size_t>(world.size()));
-  std::vector<Answer> alone;
+  std::vector<Reply> alone;
   world.run([&](Rank& rank) {
     BatchModel model(rank, files.config, files.checkpoint,
                      {.max_rows = 64,

@@ -24,11 +24,10 @@ struct GpuCompany {
   const char* model;
   int ranks = 1;
   DType dtype = DType::kF32;
-  bool apart = false;
 };
 
 void PrintTo(const GpuCompany& c, std::ostream* out) {
-  *out << c.model << " tp " << c.ranks << " " << name(c.dtype) << (c.apart ? " apart" : "");
+  *out << c.model << " tp " << c.ranks << " " << name(c.dtype);
 }
 
 bool has_gpus(int count) { return cuda::num_devices() >= count; }
@@ -39,7 +38,10 @@ BatchOptions options_for(const GpuCompany& c, std::int64_t pages) {
   return {.dtype = c.dtype,
           .max_rows = kMaxRows,
           .max_tokens = 192,
-          .cache = {.page = kPage, .num_pages = pages, .sequences = 6, .decodes_apart = c.apart},
+          .cache = {.page = kPage,
+                    .num_pages = pages,
+                    .sequences = 6,
+                    .attention = PagedCache::Attention::kPrompts},
           .plan_for = Target::kCuda};
 }
 
@@ -93,7 +95,6 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
       EXPECT_NEAR(on_gpus.answers[i].best[k], on_cpu.answers[i].best[k], margin) << "request " << i;
     }
   }
-  if (c.apart) return;
   SchedulerLimits alone{
       .max_running = 1, .max_rows = 17, .num_blocks = num_blocks, .prefix_caching = false};
   for (std::size_t i : {0, 1}) {
@@ -108,7 +109,6 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
 INSTANTIATE_TEST_SUITE_P(Models, GpuBatchTest,
                          testing::Values(GpuCompany{"debian-llama-draft-1m", 1, DType::kF32},
                                          GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16},
-                                         GpuCompany{"debian-llama-draft-1m", 1, DType::kF32, true},
                                          GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16}),
                          [](const auto& info) {
                            std::string text = testing::PrintToString(info.param);

@@ -75,7 +75,7 @@ void ServingEngine::size_cache(const EngineOptions& options) {
             .plan_for = options.device,
             .expert_groups = options.expert_groups};
   // On GPUs a row's bits are the same beside any others only where one program makes all of them.
-  batch_.cache.decodes_apart = options.device == Target::kCpu;
+  if (options.device == Target::kCuda) batch_.cache.attention = PagedCache::Attention::kPrompts;
   CacheSize size = engine_.size_cache(batch_, options_.kv_bytes);
   if (size.num_pages * kPageTokens < max_model_len_ && options_.max_model_len > 0) {
     throw UserError(

@@ -13,11 +13,12 @@
 namespace stretto::bench {
 namespace {
 
-CompiledKernel compile_one(const LabelledProgram& labelled, bool proof) {
+CompiledKernel compile_one(const LabelledProgram& labelled, bool proof,
+                           const ProveOptions& options) {
   CompiledKernel out{.label = labelled.label};
   try {
     Lowered lowered = lower(labelled.program);
-    if (proof) prove(lowered);
+    if (proof) prove(lowered, options);
     GeneratedKernel kernel = generate_kernel(lowered.program(), labelled.options);
     // As GpuInstance does, so that it finds the result.
     cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, lowered.program().name + ".cu");
@@ -51,13 +52,13 @@ std::string CompiledKernel::to_string() const {
   return out;
 }
 
-std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
-                                          bool proof) {
+std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs, bool proof,
+                                          const ProveOptions& options) {
   std::vector<CompiledKernel> out(programs.size());
   std::atomic<std::size_t> next{0};
   auto work = [&] {
     for (std::size_t i = next++; i < programs.size(); i = next++) {
-      out[i] = compile_one(programs[i], proof);
+      out[i] = compile_one(programs[i], proof, options);
     }
   };
   std::vector<std::jthread> threads;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/codegen/kernel.h"
+#include "stretto/compiler.h"
 #include "stretto/ir/program.h"
 #include "stretto/predict/launch_tables.h"
 #include "stretto/runtime/cuda/nvrtc.h"
@@ -33,6 +34,6 @@ struct CompiledKernel {
 // In the order of `programs`. Nothing is thrown for one that does not compile or, with `proof`, is
 // not proved.
 std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
-                                          bool proof = false);
+                                          bool proof = false, const ProveOptions& options = {});
 
 }  // namespace stretto::bench

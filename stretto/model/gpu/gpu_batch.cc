@@ -9,9 +9,6 @@
 namespace stretto {
 namespace {
 
-// Numbers of rows whose steps are captured: a step of one more has a few rows of nobody.
-constexpr std::int64_t kCaptured[] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256};
-
 constexpr std::size_t kInputAlignment = 256;
 
 }  // namespace
@@ -22,22 +19,27 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
     : world_(world),
       shape_(shape),
       model_buffers_(model_buffers),
-      // Rows of nobody are a sequence of their own kind.
-      graphs_wanted_(options.graphs && !shape.paged.decodes_apart),
       early_starts_(options.early_starts),
       plan_(plan_step(shape, bound)) {
+  STRETTO_CHECK(shape_.paged.attention != PagedCache::Attention::kByKind,
+                "rows of a kind are some of a step's");
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
-  for (StepKernel& k : build_step_kernels(shape_, plan_)) {
+  for (StepKernel& k : build_step_kernels(shape_, plan_, {.bounds_only = true})) {
     instances_.push_back(std::make_unique<GpuInstance>(world_, k.program, std::move(k.code)));
   }
   allocate();
-  for (const PlanLaunch& l : plan_.launches) args_.push_back(bind(l));
-  runs_.assign(args_.size(), true);
+  bool decodes = shape_.paged.attention == PagedCache::Attention::kDecodes;
+  StepRows rows{.count = bound, .most = bound, .decodes = decodes ? bound : 0};
+  for (const PlanLaunch& l : plan_.launches) {
+    args_.push_back(bind(l));
+    args_.back().extents = launch_extents(l, rows, shape_);
+  }
   head_args_ = bind(plan_.head);
+  head_args_.extents = {plan_.head_rows};
   const Program& head = instances_[plan_.head.program]->program();
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
-  if (graphs_wanted_) capture();
+  if (options.graphs) capture();
 }
 
 // Memory and code may go only once nothing runs that uses them.
@@ -86,52 +88,23 @@ std::byte* GpuBatchStep::input(const std::string& name) {
   return static_cast<std::byte*>(host_inputs_->host()) + input_at_.at(name);
 }
 
-GpuLaunchArgs GpuBatchStep::bind(const PlanLaunch& launch) {
+GpuLaunchArgs GpuBatchStep::bind(const PlanLaunch& launch) const {
   const Program& program = instances_[launch.program]->program();
   GpuLaunchArgs args;
   args.tensors.resize(program.tensors.size());
-  std::vector<Behind> behind;
   for (const Binding& b : launch.bindings) {
     int t = program.find_tensor(b.tensor);
     STRETTO_CHECK(t >= 0, program.name + " has no tensor " + b.tensor);
     auto own = buffers_.find(b.buffer);
     args.tensors[static_cast<std::size_t>(t)] =
         own != buffers_.end() ? own->second : model_buffers_.at(b.buffer);
-    if (b.behind_decodes) behind.push_back({static_cast<std::size_t>(t), b.buffer});
   }
-  behind_.push_back(std::move(behind));
   return args;
-}
-
-std::int64_t GpuBatchStep::padded(std::int64_t count) const {
-  auto next = graphs_.lower_bound(count);
-  return next != graphs_.end() ? next->first : count;
-}
-
-void GpuBatchStep::set_rows(const StepRows& rows) {
-  rows_ = rows;
-  for (std::size_t i = 0; i < args_.size(); ++i) {
-    args_[i].extents = launch_extents(plan_.launches[i], rows, shape_);
-    runs_[i] = args_[i].extents.front() > 0;
-    for (const Behind& b : behind_[i]) {
-      std::vector<CUdeviceptr> at = buffers_.at(b.buffer);
-      for (CUdeviceptr& a : at) {
-        a += static_cast<CUdeviceptr>(rows.decodes) * row_bytes_.at(b.buffer);
-      }
-      args_[i].tensors[b.tensor] = std::move(at);
-    }
-  }
 }
 
 void GpuBatchStep::enqueue_inputs(int rank, const cuda::Stream& stream) const {
   stream.upload(inputs_.on[static_cast<std::size_t>(rank)].address(), host_inputs_->host(),
                 host_inputs_->bytes());
-}
-
-void GpuBatchStep::enqueue_launches(int rank, const cuda::Stream& stream) {
-  for (std::size_t i = 0; i < args_.size(); ++i) {
-    if (runs_[i]) instances_[plan_.launches[i].program]->launch(args_[i], rank, stream);
-  }
 }
 
 // Not the first launch, which follows a copy instead of a kernel.
@@ -140,50 +113,42 @@ void GpuBatchStep::set_early_starts(bool early) {
 }
 
 void GpuBatchStep::capture() {
-  std::map<std::int64_t, std::vector<cuda::GraphExec>> graphs;
+  std::vector<cuda::GraphExec> graphs;
   set_early_starts(early_starts_);
-  for (std::int64_t count : kCaptured) {
-    if (count > plan_.bound) break;
-    set_rows({.count = count, .most = count});
-    for (int r : world_.local_ranks()) {
-      const cuda::Stream& stream = world_.stream(r);
-      graphs[count].push_back(cuda::capture(stream, [&] {
-        enqueue_inputs(r, stream);
-        enqueue_launches(r, stream);
-      }));
-    }
+  for (int r : world_.local_ranks()) {
+    const cuda::Stream& stream = world_.stream(r);
+    graphs.push_back(cuda::capture(stream, [&] {
+      enqueue_inputs(r, stream);
+      for (std::size_t i = 0; i < args_.size(); ++i) {
+        instances_[plan_.launches[i].program]->launch(args_[i], r, stream);
+      }
+    }));
   }
   set_early_starts(false);
   graphs_ = std::move(graphs);
 }
 
-void GpuBatchStep::enqueue_step(const StepRows& rows) {
-  auto graph = graphs_.find(rows.count);
-  if (graph != graphs_.end()) {
+void GpuBatchStep::enqueue_step() {
+  if (!graphs_.empty()) {
     for (int r : world_.local_ranks()) {
-      graph->second[world_.local_index(r)].launch(world_.stream(r));
+      graphs_[world_.local_index(r)].launch(world_.stream(r));
     }
     return;
   }
   for (int r : world_.local_ranks()) enqueue_inputs(r, world_.stream(r));
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    if (runs_[i]) instances_[plan_.launches[i].program]->launch(args_[i]);
+    instances_[plan_.launches[i].program]->launch(args_[i]);
   }
 }
 
 void GpuBatchStep::run(const StepRows& rows) {
-  STRETTO_CHECK(rows.count >= 1 && rows.count <= plan_.bound, "a step outside its bucket");
-  if (graphs_.contains(rows.count)) {
-    rows_ = rows;
-  } else {
-    set_rows(rows);
-  }
+  STRETTO_CHECK(rows.count == plan_.bound, "a step that was not filled up");
   busy_ = true;
-  enqueue_step(rows);
+  enqueue_step();
 }
 
-// The rows of `rows` into the head's input, unless they follow each other where they are.
+// The rows of `rows` into the head's input, unless they are the first.
 void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
   const std::size_t bytes = row_bytes_.at(plan_.head_input);
   auto follows = [&](std::size_t i) { return i > 0 && rows[i] == rows[i - 1] + 1; };
@@ -193,9 +158,7 @@ void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
     return i;
   };
   std::vector<CUdeviceptr> input = buffers_.at(plan_.head_input);
-  if (run_end(0) == rows.size()) {
-    for (CUdeviceptr& a : input) a += static_cast<CUdeviceptr>(rows[0]) * bytes;
-  } else {
+  if (rows[0] != 0 || run_end(0) != rows.size()) {
     for (int r : world_.local_ranks()) {
       auto at = static_cast<std::size_t>(r);
       CUdeviceptr wanted = buffers_.at(StepPlan::kWanted)[at];
@@ -208,7 +171,6 @@ void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
     input = buffers_.at(StepPlan::kWanted);
   }
   head_args_.tensors[head_tensor_] = std::move(input);
-  head_args_.extents = {static_cast<std::int64_t>(rows.size())};
   instances_[plan_.head.program]->launch(head_args_);
 }
 
@@ -225,13 +187,11 @@ const float* GpuBatchStep::logits(std::span<const std::int64_t> rows) {
   return static_cast<const float*>(host_logits_->host());
 }
 
-void GpuBatchStep::replay(int times, std::int64_t wanted) {
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(wanted));
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int64_t>(i);
+void GpuBatchStep::replay(int times) {
   busy_ = true;
   for (int i = 0; i < times; ++i) {
-    enqueue_step(rows_);
-    enqueue_head(rows);
+    enqueue_step();
+    enqueue_head(std::vector<std::int64_t>{0});
   }
   finish();
 }
@@ -242,10 +202,16 @@ void GpuBatchStep::finish() {
   busy_ = false;
 }
 
+GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> model,
+                               PagedCache::Attention attention, const GpuModelOptions& options)
+    : world_(world), model_(std::move(model)), shape_(model_->shape()), options_(options) {
+  shape_.paged.attention = attention;
+}
+
 std::unique_ptr<BatchStep> GpuBatchRunner::make_step(std::int64_t bound, std::int64_t sequences) {
-  ModelShape shape = model_.shape();
+  ModelShape shape = shape_;
   shape.paged.sequences = sequences;
-  return std::make_unique<GpuBatchStep>(world_, shape, model_.buffers(), bound, options_);
+  return std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bound, options_);
 }
 
 }  // namespace stretto

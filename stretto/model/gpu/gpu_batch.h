@@ -2,8 +2,8 @@
 // program, activations on every rank, inputs by one copy from page-locked memory, launches on the
 // local ranks' streams. The host waits once for each part of the logits that it asks for.
 //
-// Steps of a few numbers of rows run as captured graphs, one per rank: a step is filled up to the
-// next such number (BatchStep::padded). All that changes between replays are the inputs.
+// A plan's launches are always the same, each with all rows that it is made for, and run as one
+// captured graph per rank: all that changes between steps are the inputs.
 #pragma once
 
 #include <cstddef>
@@ -27,36 +27,28 @@ class GpuBatchStep : public BatchStep {
 
   std::int64_t head_rows() const override { return plan_.head_rows; }
   std::byte* input(const std::string& name) override;
-  std::int64_t padded(std::int64_t count) const override;
   void run(const StepRows& rows) override;
   // Fault where a wait of the step gave up.
   const float* logits(std::span<const std::int64_t> rows) override;
 
-  // For measuring: enqueues the launches of the last run `times` times, head of its first `wanted`
-  // rows included, with nothing of the host between them, and waits.
-  void replay(int times, std::int64_t wanted);
+  // For measuring: enqueues the last run `times` times, with the head of its first rows, and
+  // waits.
+  void replay(int times);
 
  private:
   void allocate();
-  GpuLaunchArgs bind(const PlanLaunch& launch);
-  void set_rows(const StepRows& rows);
+  GpuLaunchArgs bind(const PlanLaunch& launch) const;
   void enqueue_inputs(int rank, const cuda::Stream& stream) const;
-  void enqueue_launches(int rank, const cuda::Stream& stream);
+  void enqueue_step();
   void enqueue_head(std::span<const std::int64_t> rows);
-  void enqueue_step(const StepRows& rows);
   void capture();
   void set_early_starts(bool early);
   void finish();  // waits for all ranks
 
-  struct Behind {  // Binding::behind_decodes
-    std::size_t tensor;
-    std::string buffer;
-  };
-
   GpuWorld& world_;
   const ModelShape shape_;
   const GpuBuffers& model_buffers_;
-  const bool graphs_wanted_, early_starts_;
+  const bool early_starts_;
   StepPlan plan_;
   std::vector<std::unique_ptr<GpuInstance>> instances_;  // by program
   std::vector<SymmetricGpuMemory> memory_;
@@ -65,32 +57,32 @@ class GpuBatchStep : public BatchStep {
   SymmetricGpuMemory inputs_;                     // one after the other
   std::map<std::string, std::size_t> input_at_;   // offset in them
   std::unique_ptr<cuda::HostMappedMemory> host_inputs_, host_logits_;
-  std::vector<GpuLaunchArgs> args_;          // by launch
-  std::vector<bool> runs_;                   // by launch: has rows in this step
-  std::vector<std::vector<Behind>> behind_;  // by launch
+  std::vector<GpuLaunchArgs> args_;  // by launch
   GpuLaunchArgs head_args_;
   std::size_t head_tensor_ = 0;
-  StepRows rows_;                                                // of the last run
-  std::map<std::int64_t, std::vector<cuda::GraphExec>> graphs_;  // by rows; by local rank
-  bool busy_ = false;  // enqueued work may still read host_inputs_
+  std::vector<cuda::GraphExec> graphs_;  // by local rank; empty where none are wanted
+  bool busy_ = false;                    // enqueued work may still read host_inputs_
 };
 
-// The GPUs of a world as a BatchModel's machine. The world and `shape.config` must outlive it.
+// The GPUs of a world as a BatchModel's machine, which must outlive it.
 class GpuBatchRunner : public BatchRunner {
  public:
-  // As GpuModel; shape.paged is used.
-  GpuBatchRunner(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint,
-                 const GpuModelOptions& options = {})
-      : world_(world), options_(options), model_(world, shape, checkpoint, options) {}
+  // `model` has a cache of pages; several runners may use it one after the other.
+  GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> model,
+                 PagedCache::Attention attention, const GpuModelOptions& options = {});
+  // As GpuModel; shape.paged is used, and its attention is not by kind.
+  GpuBatchRunner(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint)
+      : GpuBatchRunner(world, std::make_shared<const GpuModel>(world, shape, checkpoint),
+                       shape.paged.attention) {}
 
-  const ModelShape& shape() const override { return model_.shape(); }
-  std::size_t weight_bytes() const { return model_.weight_bytes(); }
+  const ModelShape& shape() const override { return shape_; }
   std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) override;
 
  private:
   GpuWorld& world_;
+  std::shared_ptr<const GpuModel> model_;
+  ModelShape shape_;
   GpuModelOptions options_;
-  GpuModel model_;
 };
 
 }  // namespace stretto

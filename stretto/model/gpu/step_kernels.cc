@@ -7,13 +7,14 @@
 
 namespace stretto {
 
-std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan) {
+std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan,
+                                           const ProveOptions& options) {
   std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
   std::vector<std::optional<StepKernel>> built(plan.programs.size());
   std::vector<std::exception_ptr> errors(plan.programs.size());
   side_by_side(plan.programs.size(), num_processors(), [&](std::size_t i) {
     try {
-      Proved program = prove(lower(std::move(plan.programs[i])));
+      Proved program = prove(lower(std::move(plan.programs[i])), options);
       GpuCode code = build_gpu_code(program.lowered(), {.constants = constants[i]});
       built[i].emplace(StepKernel{std::move(program), std::move(code)});
     } catch (...) {

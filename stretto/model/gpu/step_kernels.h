@@ -19,6 +19,7 @@ struct StepKernel {
 // Lowers, proves and compiles the programs of `plan`, which it takes out of it, in their order.
 // Rejected and errors of the compiler as compiler.h and gpu_code.h; the first program's that has
 // one.
-std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan);
+std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan,
+                                           const ProveOptions& options = {});
 
 }  // namespace stretto

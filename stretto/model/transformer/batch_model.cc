@@ -54,43 +54,59 @@ void BatchModel::step(std::span<const BatchPiece> pieces, const Visit& visit) {
 
 // Writes a step's inputs: rows of decodes first.
 StepRows BatchModel::place(std::span<const BatchPiece> pieces) {
-  BatchStep& step = *bucket_->step;
-  const bool apart = shape().paged.decodes_apart;
+  using Attention = PagedCache::Attention;
+  const Attention attention = shape().paged.attention;
   first_row_.assign(pieces.size(), 0);
   StepRows rows;
-  std::int64_t num_decodes = 0, num_prompts = 0;
-  auto* starts = step.input_as<std::int32_t>(StepPlan::kPromptStarts);
-  for (bool decodes : {true, false}) {
+  Sequences sequences;
+  for (bool single : {true, false}) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const BatchPiece& piece = pieces[i];
-      if ((piece.tokens.size() == 1) != decodes) continue;
-      std::int64_t& count = decodes && apart ? num_decodes : num_prompts;
-      auto size = static_cast<std::int64_t>(piece.tokens.size());
-      STRETTO_CHECK(size > 0 && rows.count + size <= bucket_->rows && piece.first >= 0 &&
-                        piece.first + size <= shape().max_tokens && count < bucket_->sequences &&
-                        piece.wanted <= size,
-                    "a step outside its bounds");
-      if (!decodes || !apart) starts[count] = static_cast<std::int32_t>(rows.count - rows.decodes);
+      if ((pieces[i].tokens.size() == 1) != single) continue;
+      STRETTO_CHECK(single || attention != Attention::kDecodes, "a prompt in a step of decoding");
       first_row_[i] = rows.count;
-      place_rows(piece, rows.count);
-      place_pages(piece, count, decodes && apart);
-      ++count;
-      rows.count += size;
+      place_piece(pieces[i], single && attention != Attention::kPrompts, rows, sequences);
     }
-    if (decodes && apart) rows.decodes = rows.count;
   }
-  if (std::int64_t more = step.padded(rows.count) - rows.count; more > 0) {
-    starts[num_prompts] = static_cast<std::int32_t>(rows.count - rows.decodes);
-    place_padding(rows.count, more, num_prompts++);
-    rows.count += more;
-  }
-  for (std::int64_t s = num_prompts; s <= bucket_->sequences; ++s) {
-    starts[s] = static_cast<std::int32_t>(rows.count - rows.decodes);
-  }
-  auto* tokens = step.input_as<std::int32_t>(StepPlan::kPromptTokens);
-  std::fill(tokens + num_prompts, tokens + bucket_->sequences, 0);
+  if (shape().fills_steps()) fill_up(rows, sequences);
   rows.most = rows.count;
+  if (attention == Attention::kDecodes) return rows;
+  BatchStep& step = *bucket_->step;
+  auto* starts = step.input_as<std::int32_t>(StepPlan::kPromptStarts);
+  auto* tokens = step.input_as<std::int32_t>(StepPlan::kPromptTokens);
+  std::fill(starts + sequences.prompts, starts + bucket_->sequences + 1,
+            static_cast<std::int32_t>(rows.count - rows.decodes));
+  std::fill(tokens + sequences.prompts, tokens + bucket_->sequences, 0);
   return rows;
+}
+
+void BatchModel::place_piece(const BatchPiece& piece, bool apart, StepRows& rows,
+                             Sequences& sequences) {
+  std::int64_t& count = apart ? sequences.decodes : sequences.prompts;
+  auto size = static_cast<std::int64_t>(piece.tokens.size());
+  STRETTO_CHECK(size > 0 && rows.count + size <= bucket_->rows && piece.first >= 0 &&
+                    piece.first + size <= shape().max_tokens && count < bucket_->sequences &&
+                    piece.wanted <= size,
+                "a step outside its bounds");
+  if (!apart) {
+    bucket_->step->input_as<std::int32_t>(StepPlan::kPromptStarts)[count] =
+        static_cast<std::int32_t>(rows.count - rows.decodes);
+  }
+  place_rows(piece, rows.count);
+  place_pages(piece, count++, apart);
+  rows.count += size;
+  if (apart) rows.decodes = rows.count;
+}
+
+// Rows of nobody, as if they began a sequence, or each its own, all pages of which are the last.
+void BatchModel::fill_up(StepRows& rows, Sequences& sequences) {
+  const bool apart = shape().paged.attention == PagedCache::Attention::kDecodes;
+  while (rows.count < bucket_->rows) {
+    auto size = static_cast<std::size_t>(
+        apart ? 1 : std::min(bucket_->rows - rows.count, shape().max_tokens));
+    const std::vector<int> tokens(size, 0);
+    const std::vector<int> pages(size, static_cast<int>(shape().paged.num_pages) - 1);
+    place_piece({.tokens = tokens, .pages = pages}, apart, rows, sequences);
+  }
 }
 
 void BatchModel::place_rows(const BatchPiece& piece, std::int64_t row) {
@@ -123,16 +139,6 @@ void BatchModel::place_pages(const BatchPiece& piece, std::int64_t sequence, boo
   step.input_as<std::int32_t>(decodes ? StepPlan::kDecodeTokens
                                       : StepPlan::kPromptTokens)[sequence] =
       static_cast<std::int32_t>(seen);
-}
-
-// Rows of nobody, as if they began a sequence in the last page.
-void BatchModel::place_padding(std::int64_t row, std::int64_t count, std::int64_t sequence) {
-  STRETTO_CHECK(count <= shape().paged.page, "more rows of nobody than their page holds");
-  const std::vector<int> tokens(static_cast<std::size_t>(count), 0);
-  const int page = static_cast<int>(shape().paged.num_pages) - 1;
-  BatchPiece piece{.tokens = tokens, .pages = {&page, 1}};
-  place_rows(piece, row);
-  place_pages(piece, sequence, false);
 }
 
 void BatchModel::visit_wanted(std::span<const BatchPiece> pieces, const Visit& visit) {

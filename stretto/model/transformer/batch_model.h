@@ -30,8 +30,9 @@ struct BatchOptions {
   bool poison = false;    // on CPU ranks, for tests: step/cpu_step.h
 };
 
-// UserError as model_shape() of transformer.h. Of GPUs there is a page more than the options say,
-// the last one, for rows of nobody (BatchStep::padded).
+// UserError as model_shape() of transformer.h. On GPUs a step is filled up with rows of nobody to
+// those that its plan is made for, so that its launches are proved and captured for no others; such
+// rows have a page of their own, one more than the options say, the last.
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options);
 
 // Bytes of a rank that the steps of such a model take beside weights and cache.
@@ -63,12 +64,18 @@ class BatchModel {
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
 
   const ModelShape& shape() const { return runner_->shape(); }
+  BatchStep& last_step() { return *bucket_->step; }  // that step() took, for measuring
 
  private:
   StepRows place(std::span<const BatchPiece> pieces);
   void place_rows(const BatchPiece& piece, std::int64_t row);
   void place_pages(const BatchPiece& piece, std::int64_t sequence, bool decodes);
-  void place_padding(std::int64_t row, std::int64_t count, std::int64_t sequence);
+  // The rows' sequences so far, of those that decode apart and of the others.
+  struct Sequences {
+    std::int64_t decodes = 0, prompts = 0;
+  };
+  void place_piece(const BatchPiece& piece, bool apart, StepRows& rows, Sequences& sequences);
+  void fill_up(StepRows& rows, Sequences& sequences);
   void visit_wanted(std::span<const BatchPiece> pieces, const Visit& visit);
 
   struct Bucket {

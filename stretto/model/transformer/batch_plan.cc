@@ -175,14 +175,17 @@ class Converter {
 
 std::vector<BatchBounds> batch_bounds(const ModelShape& s, std::int64_t max_rows) {
   std::vector<std::int64_t> all = {1, 16};
-  if (s.target == Target::kCuda) all = {1, 16, 64, 256};
+  if (s.fills_steps()) {
+    for (all = {1}; all.back() < max_rows;) all.push_back(2 * all.back());
+  }
   std::erase_if(all, [&](std::int64_t rows) { return rows >= max_rows; });
   all.push_back(max_rows);
   std::vector<BatchBounds> bounds;
   for (std::int64_t rows : all) {
-    bounds.push_back({rows, std::min(s.paged.sequences, rows)});
-    // Rows of nobody are one more.
-    if (s.target == Target::kCuda && !s.paged.decodes_apart) ++bounds.back().sequences;
+    // Rows of nobody are one sequence more, or decode each for itself.
+    bool decodes = s.paged.attention == PagedCache::Attention::kDecodes;
+    std::int64_t most = s.paged.sequences + (s.fills_steps() ? 1 : 0);
+    bounds.push_back({rows, decodes ? rows : std::min(most, rows)});
   }
   return bounds;
 }

@@ -59,7 +59,7 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
                        .cache = {.page = kPage,
                                  .num_pages = pages,
                                  .sequences = std::ssize(sequences.rows),
-                                 .decodes_apart = false},
+                                 .attention = PagedCache::Attention::kPrompts},
                        .plan_for = Target::kCuda,
                        .expert_groups = q.expert_groups};
   ModelShape shape = batch_shape(config, q.ranks, options);

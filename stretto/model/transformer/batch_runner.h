@@ -26,9 +26,7 @@ class BatchStep {
   // Where the host writes an input of the plan (PlanBuffer::input) before run(), laid out as the
   // plan has it; no longer once it runs.
   virtual std::byte* input(const std::string& name) = 0;
-  // So many rows a step of `count` is to have, the last ones being of nobody: a machine may have
-  // made a few numbers of rows ready. Not with PagedCache::decodes_apart.
-  virtual std::int64_t padded(std::int64_t count) const { return count; }
+  // Of a plan for GPUs all extents are at their bounds.
   virtual void run(const StepRows& rows) = 0;
   // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
   // every rank, valid until the next call.

@@ -43,11 +43,13 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
   rope_ = add_program(rope_program(rope, s_.target));
   write_ = add_program(paged_write(write));
   for (const LayerConfig& layer : c.layers) {
-    if (prompts_.contains(layer.window)) continue;
     prompts.window = decodes.window = layer.window;
-    prompts_[layer.window] = add_program(paged_attention_program(prompts, s_.target));
-    if (!cache.decodes_apart) continue;
-    decodes_[layer.window] = add_program(paged_decode_program(decodes, s_.target));
+    if (has_prompts() && !prompts_.contains(layer.window)) {
+      prompts_[layer.window] = add_program(paged_attention_program(prompts, s_.target));
+    }
+    if (has_decodes() && !decodes_.contains(layer.window)) {
+      decodes_[layer.window] = add_program(paged_decode_program(decodes, s_.target));
+    }
   }
   std::int64_t q_cols = split.heads_per_rank * rope.head_dim;
   local("q", s_.dtype, plan_.bound, q_cols);
@@ -60,13 +62,21 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
   }
   std::int64_t pages = prompts.pages_per_sequence();
   input(StepPlan::kSlots, DType::kI32, plan_.bound, 1);
-  if (cache.decodes_apart) {
+  if (has_decodes()) {
     input(StepPlan::kDecodePages, DType::kI32, cache.sequences, pages);
     input(StepPlan::kDecodeTokens, DType::kI32, cache.sequences, 1);
   }
+  if (!has_prompts()) return;
   input(StepPlan::kPromptStarts, DType::kI32, cache.sequences + 1, 1);
   input(StepPlan::kPromptPages, DType::kI32, cache.sequences, pages);
   input(StepPlan::kPromptTokens, DType::kI32, cache.sequences, 1);
+}
+
+bool PagedPlan::has_prompts() const {
+  return s_.paged.attention != PagedCache::Attention::kDecodes;
+}
+bool PagedPlan::has_decodes() const {
+  return s_.paged.attention != PagedCache::Attention::kPrompts;
 }
 
 std::size_t PagedPlan::add_program(Program program) {
@@ -94,7 +104,7 @@ void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
   launch(rope_, Rows::kAllAsNew, std::move(rope));
   launch(write_, Rows::kAll,
          {{"slots", StepPlan::kSlots}, {"k_rows", "k_rows"}, {"v_rows", "v_rows"}, k, v});
-  if (s_.paged.decodes_apart) {
+  if (has_decodes()) {
     launch(decodes_.at(window), Rows::kDecodes,
            {{"q", "q"},
             {"pages", StepPlan::kDecodePages},
@@ -103,6 +113,7 @@ void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
             v,
             {"out", "attended"}});
   }
+  if (!has_prompts()) return;
   launch(prompts_.at(window), Rows::kPrompts,
          {{"starts", StepPlan::kPromptStarts},
           {"q", "q", true},

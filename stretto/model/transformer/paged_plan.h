@@ -21,6 +21,8 @@ class PagedPlan {
   void add(std::int64_t layer, std::vector<Binding> rope) const;
 
  private:
+  bool has_prompts() const;
+  bool has_decodes() const;
   std::size_t add_program(Program program);
   void input(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);
   void local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);

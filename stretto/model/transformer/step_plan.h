@@ -41,9 +41,13 @@ struct PagedCache {
   std::int64_t page = 0;       // tokens
   std::int64_t num_pages = 0;  // of each layer
   std::int64_t sequences = 0;  // most of a step
-  // Rows that are their sequence's only ones go through paged_decode, the others through
-  // paged_attention; or all through the latter. CPU ranks compute the same either way.
-  bool decodes_apart = true;
+  // What rows go through. CPU ranks compute the same either way.
+  enum class Attention : std::uint8_t {
+    kByKind,   // paged_decode where they are their sequence's only ones, else paged_attention
+    kPrompts,  // paged_attention
+    kDecodes,  // paged_decode: steps have no other rows
+  };
+  Attention attention = Attention::kByKind;
 
   bool is_used() const { return page > 0; }
 };
@@ -71,6 +75,8 @@ struct ModelShape {
   RowSlots slots = {};
 
   int all_ranks() const { return world_size * data_groups; }
+  // Steps with pages on GPUs have all rows that they are made for, some of nobody (batch_model.h).
+  bool fills_steps() const { return paged.is_used() && target == Target::kCuda; }
   bool has_whole_attention() const { return ulysses && world_size > 1; }
   // Whether tokens of different data groups meet at the experts.
   bool shares_experts() const { return data_groups > 1 && expert_groups > 1; }

@@ -1,0 +1,373 @@
+// Steps of many requests over a cache of pages with random weights on one GPU or several: whether
+// answers are those of each request alone, and how near steps of decoding come to the time that
+// reading weights and cache takes.
+//   gpu_batch run     [--model NAME|DIR] [--tp N] [--rows 1,8,32] [--context N]
+//   gpu_batch compile [...]     every proof and kernel of it; needs no GPU
+#include "stretto/model/gpu/gpu_batch.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "bench/gpu/batch/batch_check.h"
+#include "bench/gpu/decode/decode_models.h"
+#include "bench/gpu/decode/decode_samples.h"
+#include "bench/gpu/harness/command_line.h"
+#include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/harness/copy_rate.h"
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/model/checkpoint/dummy_checkpoint.h"
+#include "stretto/model/transformer/batch_model.h"
+#include "stretto/model/transformer/batch_plan.h"
+#include "stretto/ops/gemm/gemm.h"
+
+namespace stretto::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kPage = 64;
+
+struct Settings {
+  std::string model = "llama-3-8b", dtype = "bf16", only, out, commit, driver;
+  std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256};
+  std::int64_t context = 1024, max_rows = 512;
+  std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
+  int ranks = 1, layers = 0, requests = 64;
+  std::uint64_t seed = 1;
+  double seconds = 330;  // nothing further is begun after this
+  bool check = true, apart = true, proof = true;
+
+  std::int64_t sequences() const { return *std::max_element(rows.begin(), rows.end()); }
+  std::int64_t max_tokens() const { return ceil_div(context + kPage, kPage) * kPage; }
+  std::int64_t pages() const { return sequences() * (max_tokens() / kPage); }
+};
+
+// Printed at once, so that a run that is cut short has said what it found.
+template <typename... Args>
+void say(fmt::format_string<Args...> text, Args&&... args) {
+  fmt::print(text, std::forward<Args>(args)...);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+ModelConfig config_of(const Settings& s) {
+  ModelConfig c = s.model == "llama-3-8b"    ? parse_config(kLlama8b, s.model)
+                  : s.model == "llama-3-70b" ? parse_config(kLlama70b, s.model)
+                                             : read_config(s.model);
+  if (s.layers > 0) c.layers.resize(std::min(c.layers.size(), static_cast<std::size_t>(s.layers)));
+  return c;
+}
+
+using Attention = PagedCache::Attention;
+
+ModelShape shape_of(const Settings& s, const ModelConfig& config, Attention attention) {
+  DType dtype = parse_dtype(s.dtype);
+  ModelShape shape = batch_shape(config, s.ranks,
+                                 {.dtype = dtype,
+                                  .max_rows = s.max_rows,
+                                  .max_tokens = s.max_tokens(),
+                                  .cache = {.page = kPage,
+                                            .num_pages = s.pages(),
+                                            .sequences = s.sequences(),
+                                            .attention = attention},
+                                  .plan_for = Target::kCuda});
+  // As weights.h: weight_dtype() finds it for dummy weights.
+  shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
+  return shape;
+}
+
+// All but what is in the cache; false where a kernel or proof failed.
+bool compile_all(const Settings& s, const ModelConfig& config) {
+  std::vector<LabelledProgram> programs;
+  for (Attention attention : {Attention::kPrompts, Attention::kDecodes}) {
+    const bool apart = attention == Attention::kDecodes;
+    if (apart && !s.apart) continue;
+    const std::int64_t most = apart ? s.sequences() : s.max_rows;
+    ModelShape shape = shape_of(s, config, attention);
+    for (const auto& [rows, sequences] : batch_bounds(shape, most)) {
+      shape.paged.sequences = sequences;
+      StepPlan plan = plan_step(shape, rows);
+      std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
+      for (std::size_t i = 0; i < plan.programs.size(); ++i) {
+        Program& p = plan.programs[i];
+        if (p.name.find(s.only) == std::string::npos) continue;
+        programs.push_back({fmt::format("{}rows={} {}", apart ? "decode " : "", rows, p.name),
+                            std::move(p),
+                            {.constants = constants[i]}});
+      }
+    }
+  }
+  Clock::time_point begin = Clock::now();
+  int failed = 0, dirty = 0;
+  for (const CompiledKernel& k : compile_ahead(programs, s.proof, {.bounds_only = true})) {
+    if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());
+    failed += !k.error.empty();
+    dirty += k.error.empty() && !k.is_clean();
+  }
+  say("compile: {} kernels in {:.1f} s, {} failed, {} dirty", programs.size(), seconds_since(begin),
+      failed, dirty);
+  return failed == 0;
+}
+
+// Multiplications and additions a second of a large product, the best of a few.
+double product_rate(GpuWorld& world, std::int64_t size) {
+  GemmDesc d{.m = size, .n = size, .k = size};
+  d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
+  Lowered lowered = lower(gemm(d, default_config(d, Target::kCuda)));
+
+  GpuInstance instance(world, prove(lowered, for_launches_of(lowered, {size})));
+  const Program& p = instance.program();
+  const auto bytes = static_cast<std::size_t>(size * size * 2);
+  std::vector<SymmetricGpuMemory> memory;
+  GpuLaunchArgs args{.tensors = {}, .extents = {size}};
+  args.tensors.resize(p.tensors.size());
+  for (const char* name : {"a", "b", "c"}) {
+    memory.push_back(world.allocate(bytes));
+    // Small values of all bit patterns would be as slow; 0x3c3c is some 0.011.
+    world.stream(0).fill_bytes(memory.back().addresses()[0], 0x3c, bytes);
+    args.tensors[static_cast<std::size_t>(p.find_tensor(name))] = memory.back().addresses();
+  }
+  cuda::Event begin(world.device(0), cuda::Event::Timing::kOn);
+  cuda::Event end(world.device(0), cuda::Event::Timing::kOn);
+  double best = 0;
+  for (int i = 0; i < 12; ++i) {
+    world.stream(0).record(begin);
+    instance.launch(args);
+    world.stream(0).record(end);
+    instance.wait();
+    double operations = 2.0 * static_cast<double>(size) * static_cast<double>(size * size);
+    best = std::max(best, 1e3 * operations / cuda::elapsed_ms(begin, end));
+  }
+  return best;
+}
+
+// What a step of `rows` sequences of `context` tokens reads, on a rank, and multiplies.
+struct Work {
+  double bytes = 0, operations = 0;
+};
+Work work_of(const Settings& s, const ModelShape& shape, std::int64_t rows) {
+  Work w;
+  for (const PlanBuffer& b : model_buffers(shape)) {
+    bool cache = b.name.ends_with("_cache");
+    if (cache) {
+      double tokens = static_cast<double>(rows * s.context);
+      double of_token = static_cast<double>(b.bytes()) /
+                        static_cast<double>(shape.paged.num_pages * shape.paged.page);
+      w.bytes += tokens * of_token;
+      // Of each key and value, one multiplication and addition for every query head.
+      double group = static_cast<double>(shape.config->num_heads) / shape.config->num_kv_heads;
+      w.operations += 2 * group * tokens * of_token / static_cast<double>(size_bytes(b.dtype));
+      continue;
+    }
+    if (b.name == "embedding" && !shape.config->tie_word_embeddings) continue;
+    w.bytes += static_cast<double>(b.bytes());
+    w.operations += 2.0 * static_cast<double>(rows * b.rows * b.cols);
+  }
+  return w;
+}
+
+// Sequences of the context's tokens, the last of them in this step.
+std::vector<BatchPiece> decode_rows(const Settings& s, std::int64_t rows,
+                                    const std::vector<int>& tokens, const std::vector<int>& pages) {
+  const auto width = static_cast<std::size_t>(s.max_tokens() / kPage);
+  std::vector<BatchPiece> pieces;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    auto at = static_cast<std::size_t>(i);
+    pieces.push_back({.tokens = std::span(tokens).subspan(at, 1),
+                      .first = s.context - 1,
+                      .pages = std::span(pages).subspan(at * width, width),
+                      .wanted = 1});
+  }
+  return pieces;
+}
+
+Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double copied,
+               double multiplied) {
+  std::vector<int> tokens(static_cast<std::size_t>(rows));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int>(i % 97);
+  std::vector<int> pages(static_cast<std::size_t>(s.pages()));
+  for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int>(i);
+  std::vector<BatchPiece> pieces = decode_rows(s, rows, tokens, pages);
+  long best = 0;
+  auto look = [&](std::size_t, std::int64_t, std::span<const float> logits) {
+    best += std::max_element(logits.begin(), logits.end()) - logits.begin();
+  };
+  std::vector<double> host_ms, ms;
+  for (int i = 0; i < 4; ++i) {
+    Clock::time_point begin = Clock::now();
+    model.step(pieces, look);
+    if (i > 0) host_ms.push_back(seconds_since(begin) * 1e3);
+  }
+  auto& step = static_cast<GpuBatchStep&>(model.last_step());
+  step.replay(2);
+  for (int i = 0; i < 8; ++i) {
+    constexpr int kTimes = 4;
+    Clock::time_point begin = Clock::now();
+    step.replay(kTimes);
+    ms.push_back(seconds_since(begin) * 1e3 / kTimes);
+  }
+  Work w = work_of(s, model.shape(), rows);
+  double bound_ms = 1e3 * std::max(w.bytes / copied, w.operations / multiplied);
+  say("  {:4} rows: {:8.3f} ms, bound {:7.3f} ms ({:.2f} GB, {:.2f} TFLOP), {:.3f} of it; {:8.3f} "
+      "ms with the host choosing",
+      rows, median(ms), bound_ms, w.bytes / 1e9, w.operations / 1e12, bound_ms / median(ms),
+      median(host_ms));
+  Json out = {{"rows", rows},
+              {"bytes", w.bytes},
+              {"bound_ms", bound_ms},
+              {"operations", w.operations},
+              {"of_bound", bound_ms / median(ms)}};
+  keep_samples(out, "", ms);
+  keep_samples(out, "host", host_ms);
+  return out;
+}
+
+int run_all(const Settings& s) {
+  Clock::time_point begin = Clock::now();
+  ModelConfig config = config_of(s);
+  if (cuda::num_devices() < s.ranks) throw DeviceError("too few GPUs");
+  GpuWorld world({.size = s.ranks});
+  double copied = copy_bandwidth(world);
+  double multiplied = s.ranks == 1 ? product_rate(world, s.product) : 1e18;
+  say("{} {} tp {} context {}: random weights, {}", s.model, s.dtype, s.ranks, s.context,
+      world.device(0).properties().to_string());
+  say("  memory: {:.2f} TB/s by a copy; products: {:.0f} TFLOP/s", copied / 1e12,
+      multiplied / 1e12);
+  auto now = std::chrono::system_clock::now();
+  Json out = {
+      {"model", s.model},
+      {"dtype", s.dtype},
+      {"context", s.context},
+      {"tp", s.ranks},
+      {"commit", s.commit},
+      {"command", command_line()},
+      {"driver", s.driver},
+      {"seed", s.seed},
+      {"layers", config.layers.size()},
+      {"copy_bytes_per_s", copied},
+      {"operations_per_s", multiplied},
+      {"machine", world.device(0).properties().to_string()},
+      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};
+  auto keep = [&] {
+    if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  };
+  keep();
+  compile_all(s, config);
+  say("compiled after {:.1f} s", seconds_since(begin));
+  Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
+  auto weights =
+      std::make_shared<GpuModel>(world, shape_of(s, config, Attention::kPrompts), checkpoint);
+  say("{:.2f} GB of weights on each rank after {:.1f} s",
+      static_cast<double>(weights->weight_bytes()) / 1e9, seconds_since(begin));
+  int failed = 0;
+  for (Attention attention : {Attention::kPrompts, Attention::kDecodes}) {
+    const bool apart = attention == Attention::kDecodes;
+    if (apart && !s.apart) continue;
+    Json run = {{"attention", apart ? "paged_decode" : "paged_attention"}};
+    auto keep_run = [&] {
+      out["runs"][apart ? 1 : 0] = run;
+      keep();
+    };
+    try {
+      Clock::time_point making = Clock::now();
+      BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, attention),
+                       apart ? s.sequences() : s.max_rows);
+      run["ready_s"] = seconds_since(making);
+      say("{}: ready in {:.1f} s, after {:.1f} s",
+          apart ? "steps of decoding through paged_decode" : "all rows through paged_attention",
+          seconds_since(making), seconds_since(begin));
+      for (std::int64_t rows : s.rows) {
+        if (seconds_since(begin) > s.seconds) {
+          say("  {} rows: left out, no time left", rows);
+          continue;
+        }
+        run["steps"].push_back(time_rows(s, model, rows, copied, multiplied));
+        keep_run();
+      }
+      double left = s.seconds - seconds_since(begin);
+      if (apart || !s.check || left < 0) continue;
+      Company c = compare_company(model, {.requests = s.requests,
+                                          .seed = s.seed,
+                                          .max_rows = s.max_rows,
+                                          .num_pages = s.pages(),
+                                          .seconds = left / 2});
+      say("  {}", c.to_string());
+      run["company"] = c.to_json();
+      if (c.other_bits > 0 || c.alone == 0) ++failed;
+    } catch (const Error& e) {
+      say("  FAILED: {}", e.what());
+      run["error"] = e.what();
+      ++failed;
+    }
+    keep_run();
+  }
+  say("batch: {} failed, {:.1f} s", failed, seconds_since(begin));
+  return failed == 0 ? 0 : 1;
+}
+
+void add_options(CLI::App* command, Settings& s) {
+  command->add_option("--model", s.model, "llama-3-8b, llama-3-70b or a directory with config.json")
+      ->capture_default_str();
+  command->add_option("--tp", s.ranks, "GPUs")->check(CLI::Range(1, 8));
+  command->add_option("--dtype", s.dtype)->capture_default_str();
+  command->add_option("--layers", s.layers, "only so many layers; 0: all");
+  command->add_option("--rows", s.rows, "sequences of the steps that are timed")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--context", s.context, "tokens of each of them")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--max-rows", s.max_rows, "of the largest step")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_flag("!--no-apart", s.apart, "leave out steps with paged_decode");
+}
+
+int main_of(int argc, char** argv) {
+  CLI::App app("Steps of many requests with random weights on GPUs", "gpu_batch");
+  app.require_subcommand(1);
+  Settings s;
+  CLI::App* compile = app.add_subcommand("compile", "every proof and kernel of it");
+  add_options(compile, s);
+  compile->add_option("--only", s.only, "programs with this in their names");
+  compile->add_flag("!--no-proof", s.proof, "kernels alone");
+  CLI::App* run = app.add_subcommand("run", "compare answers and measure steps");
+  add_options(run, s);
+  run->add_option("--product", s.product, "size of the product that is timed")
+      ->check(CLI::Range(64, 1 << 15));
+  run->add_option("--requests", s.requests, "whose answers are compared")
+      ->check(CLI::Range(1, 4096));
+  run->add_option("--seed", s.seed, "of weights and requests");
+  run->add_option("--seconds", s.seconds, "nothing further is begun after this");
+  run->add_flag("!--no-check", s.check, "compare no answers");
+  run->add_option("-o", s.out, "JSON file");
+  run->add_option("--commit", s.commit);
+  run->add_option("--driver", s.driver);
+  CLI11_PARSE(app, argc, argv);
+  if (compile->parsed()) return compile_all(s, config_of(s)) ? 0 : 1;
+  return run_all(s);
+}
+
+}  // namespace
+}  // namespace stretto::bench
+
+int main(int argc, char** argv) try {
+  return stretto::bench::main_of(argc, argv);
+} catch (const stretto::DeviceError& e) {
+  fmt::print(stderr, "gpu_batch: {}\n", e.what());
+  return 4;
+} catch (const std::exception& e) {
+  fmt::print(stderr, "gpu_batch: {}\n", e.what());
+  return 2;
+}
