@@ -15,10 +15,12 @@ namespace {
 
 constexpr std::string_view kTemplate = R"({{ bos_token }}{% for tool in tools or [] %}
 {{ tool | tojson(indent=2) }}{{ tool.function.parameters.properties | items | list }}{% endfor %}
-{% for m in messages %}<|{{ m.role | upper }}|>{{ m.content if m.content is string else m.content | tojson }}
+{% for m in messages %}<|{{ m.role | upper }}|>
+{{ m.content if m.content is string else m.content | tojson }}
 {% for call in m.tool_calls or [] %}{{ call.id[:9] ~ call.function.name }}
 {% for name, value in call.function.arguments | items %}{{ name ~ '=' ~ value }}{% endfor %}
-{% endfor %}{{ m.reasoning_content | trim }}{% endfor %}{{ documents | tojson }}{{ enable_thinking }}
+{% endfor %}{{ m.reasoning_content | trim }}{% endfor %}
+{{ documents | tojson }}{{ enable_thinking }}
 {% if add_generation_prompt %}<|assistant|>{% endif %})";
 
 void parse(std::string_view body) {
