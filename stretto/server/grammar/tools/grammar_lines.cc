@@ -1,13 +1,18 @@
-// Grammars for tests/grammar_test.py. Usage: grammar_lines MODEL_DIRECTORY VOCABULARY_SIZE. Reads
-// lines of JSON and writes one for each:
-//   {"schema" | "regex" | "gbnf" | "choice": ..., "compact": bool}  makes a grammar: {} or
-//   {"error"}
+// Grammars for tests/grammar_test.py and bench/grammar_masks. Usage: grammar_lines MODEL_DIRECTORY
+// VOCABULARY_SIZE; of a vocabulary larger than the model's, the further tokens are pairs of its own
+// by lot. Reads lines of JSON and writes one for each:
+//   {"schema" | "regex" | "gbnf" | "choice": ..., "compact": bool}  makes a grammar: {"ms"}
 //   {"bytes": [...]}     whether they are a text of it: {"begins", "ends"}
-//   {"tokens": [...]}    after these tokens of the last one: {"allowed": [...]} or {"error"}
-//   {"walk": seed, "most": n}  a random answer, drawn from the masks alone: {"tokens", "ended"}
+//   {"tokens": [...]}    after these tokens of the last one: {"allowed": [...]}
+//   {"walk": seed, "most": n}  a random answer, drawn from the masks alone: {"tokens", "text",
+//                        "ended", "us"}, the last the time of each mask
+// or {"error"}.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <random>
+#include <set>
 #include <string>
 
 #include "stretto/base/errors.h"
@@ -18,13 +23,27 @@
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
 namespace grammar = stretto::grammar;
+
+std::shared_ptr<const grammar::Vocabulary> enlarged(const stretto::Tokenizer& tokenizer, int size) {
+  std::vector<std::string> tokens = tokenizer.token_bytes();
+  const auto own = tokens.size();
+  std::set<std::string> known(tokens.begin(), tokens.end());
+  std::mt19937_64 random(1);
+  while (tokens.size() < static_cast<std::size_t>(size)) {
+    std::string pair = tokens[random() % own] + tokens[random() % own];
+    if (known.insert(pair).second) tokens.push_back(std::move(pair));
+  }
+  return std::make_shared<const grammar::Vocabulary>(std::move(tokens), size);
+}
 
 class Lines {
  public:
   Lines(const std::string& directory, int size)
       : tokenizer_(stretto::Tokenizer::load(directory)),
-        vocabulary_(grammar::vocabulary_of(tokenizer_, size)),
+        vocabulary_(size > tokenizer_.id_limit() ? enlarged(tokenizer_, size)
+                                                 : grammar::vocabulary_of(tokenizer_, size)),
         end_(tokenizer_.eos_id().value_or(0)) {}
 
   stretto::Json answer(const std::string& line) {
@@ -45,10 +64,12 @@ class Lines {
       asked.kind = is_regex ? grammar::Asked::Kind::kRegex : grammar::Asked::Kind::kGbnf;
       asked.text = request[is_regex ? "regex" : "gbnf"].get<std::string>();
     }
+    const Clock::time_point begin = Clock::now();
     grammar::Budget budget;
     made_ = std::make_shared<const grammar::Grammar>(grammar::rules_of(asked, *vocabulary_, budget),
                                                      *vocabulary_, budget);
-    return stretto::Json::object();
+    const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
+    return {{"ms", took.count()}};
   }
 
  private:
@@ -82,18 +103,23 @@ class Lines {
     std::mt19937_64 random(seed);
     grammar::GrammarConstraint constraint(made_, {end_});
     std::vector<int> tokens;
+    stretto::Json us = stretto::Json::array();
+    auto told = [&](bool ended) -> stretto::Json {
+      std::string text;
+      for (int token : tokens) text += vocabulary_->token(token);
+      return {{"tokens", tokens}, {"text", text}, {"ended", ended}, {"us", us}};
+    };
     while (tokens.size() < most) {
+      const Clock::time_point begin = Clock::now();
+      constraint.after(tokens);
+      us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
       const std::vector<int> next = allowed(tokens, constraint);
       const int token = next[random() % next.size()];
       const bool may_end = std::find(next.begin(), next.end(), end_) != next.end();
-      if (token == end_ || (may_end && random() % 2 == 0)) return told(tokens, true);
+      if (token == end_ || (may_end && random() % 2 == 0)) return told(true);
       tokens.push_back(token);
     }
-    return told(tokens, false);
-  }
-
-  stretto::Json told(const std::vector<int>& tokens, bool ended) const {
-    return {{"tokens", tokens}, {"text", tokenizer_.decode(tokens, false)}, {"ended", ended}};
+    return told(false);
   }
 
   stretto::Tokenizer tokenizer_;
