@@ -216,7 +216,7 @@ class ToolsTest(ServeCase):
                 if parser == "hermes":  # with others the calls are none where the last one is cut
                     several = self.many_calls(server)
                     self.assertGreater(len(several), 1)
-                    for call in several:
+                    for call in several[:-1]:  # of which the last one is cut
                         self.check(call)
                 self.refusal(server, {"messages": USER, "tools": TOOLS, "tool_choice": {
                     "type": "function", "function": {"name": "x"}}}, "tool_choice", path=CHAT)
