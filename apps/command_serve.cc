@@ -106,13 +106,17 @@ void serve(ServeOptions& options) {
       options.model.device);
   engine->wait_until_ready();
   constexpr double kMiB = 1 << 20;
-  if (const CacheSize& m = engine->memory(); m.weight_bytes > 0) {
+  const CacheSize& m = engine->memory();
+  auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
+  if (options.model.target() == Target::kCuda) {
     say("stretto: on each GPU weights {:.1f} MiB, steps {:.1f} MiB, kept free {:.1f} MiB\n",
-        static_cast<double>(m.weight_bytes) / kMiB, static_cast<double>(m.work_bytes) / kMiB,
-        static_cast<double>(m.kept_bytes) / kMiB);
+        mib(m.weight_bytes), mib(m.work_bytes), mib(m.kept_bytes));
+  } else {
+    say("stretto: on each rank weights {:.1f} MiB, steps {:.1f} MiB ({:.1f} without sharing)\n",
+        mib(m.weight_bytes), mib(m.work_bytes), mib(m.unshared_bytes));
   }
   say("stretto: cache {:.1f} MiB, {} tokens, {} requests at full length\n",
-      static_cast<double>(engine->cache_bytes()) / kMiB, engine->cache_tokens(),
+      mib(engine->cache_bytes()), engine->cache_tokens(),
       engine->cache_tokens() / engine->max_model_len());
   say("stretto: ready, context {} tokens\n", engine->max_model_len());
   say("stretto: {}\n", server.describe_chat());
@@ -169,6 +173,11 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--max-queue", options->serving.max_queue,
                    "requests that may wait; beyond, clients are told to come again")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--request-timeout", serving.request_seconds,
+                   "seconds that a request may take, waiting included; 0: any time")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--chat-template", server.chat.template_file,
                       "a chat template (Jinja) in place of the model's");

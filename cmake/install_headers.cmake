@@ -1,6 +1,6 @@
 # Copies the public headers and whatever they include to STRETTO_INCLUDE_DIR; run by the installation.
 # Public is what a program needs that writes tile programs, proves, predicts, compiles or launches them, or that runs the
-# shipped operators and the engine.
+# shipped operators, step plans and the engine.
 cmake_policy(VERSION 3.25)
 set(pending
     stretto/compiler.h
@@ -16,6 +16,10 @@ set(pending
     stretto/proof/proof_cache.h
     stretto/proof/prove.h
     stretto/predict/prediction.h
+    stretto/step/check.h
+    stretto/step/cpu_step.h
+    stretto/step/predict.h
+    stretto/step/text.h
     stretto/runtime/recorder.h
     stretto/runtime/world.h
     stretto/executor/executor.h

@@ -99,6 +99,9 @@ class CompanyTest(ServeCase):
                                ("cache_salt", ""), ("cache_salt", 3), ("cache_salt", "s" * 2000)):
                 self.refusal(server, {"prompt": "a", field: bad}, param=field)
             self.assertEqual(server.post("/v1/completions", {"prompt": "a", "priority": -3})[0], 200)
+        with Server("--request-timeout", 0.02) as server:
+            self.assertEqual(server.post("/v1/completions", dict(long, timeout_s=100))[0], 408)
+            self.assertRegex(server.said(), r"on each rank weights [\d.]+ MiB, steps [\d.]+ MiB \([\d.]+ without")
 
     def test_load_tells_how_long_requests_took(self):
         args = ["--requests", 12, "--input-tokens", 20, "--output-tokens", 8, "--json"]

@@ -13,6 +13,7 @@
 #include "stretto/engine/token_loop.h"
 #include "stretto/model/gpu/gpu_batch.h"
 #include "stretto/model/gpu/gpu_model.h"
+#include "stretto/model/transformer/batch_plan.h"
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
@@ -210,8 +211,16 @@ void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
 CacheSize Engine::size_cache(const BatchOptions& options, std::size_t bytes) const {
   ModelShape shape = batch_shape(files_.config, options_.world_size, options);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
-  return gpus_ ? size_of_gpu_cache(*gpus_, shape, options.max_rows, bytes)
-               : size_of_cache(shape, bytes);
+  if (gpus_) return size_of_gpu_cache(*gpus_, shape, options.max_rows, bytes);
+  CacheSize size = size_of_cache(shape, bytes);
+  shape.paged.num_pages = std::max<std::int64_t>(size.num_pages, 1);
+  for (const PlanBuffer& b : model_buffers(shape)) size.weight_bytes += b.bytes();
+  size.weight_bytes -= static_cast<std::size_t>(shape.paged.num_pages) * size.page_bytes /
+                       static_cast<std::size_t>(shape.world_size);
+  BatchMemory work = batch_memory(shape, options.max_rows);
+  size.work_bytes = work.bytes;
+  size.unshared_bytes = work.unshared;
+  return size;
 }
 
 GenerateResult Engine::serve(const Seat& seat, Transformer& model, const GenerateRequest& request,

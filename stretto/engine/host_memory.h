@@ -21,8 +21,9 @@ struct CacheSize {
   std::int64_t num_pages = 0;
   std::size_t page_bytes = 0;  // on all ranks and layers
   std::size_t allowed = 0;     // bytes
-  // Of a GPU: what else its memory is for.
-  std::size_t weight_bytes = 0, work_bytes = 0, kept_bytes = 0;
+  // Of a rank: what else its memory is for, and what steps would take if their buffers did not
+  // share it.
+  std::size_t weight_bytes = 0, work_bytes = 0, kept_bytes = 0, unshared_bytes = 0;
 };
 // On CPU ranks in so many bytes; 0: the smaller of 4 GiB and a quarter of what is available.
 CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes);

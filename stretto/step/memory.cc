@@ -1,7 +1,5 @@
 #include "stretto/step/memory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
@@ -115,11 +113,6 @@ Memory assign(const Plan& plan, Sharing sharing) {
     memory.arena_bytes = std::max(memory.arena_bytes, place.offset + place.bytes);
   }
   return memory;
-}
-
-std::string summary(const Memory& m) {
-  return fmt::format("{} bytes: {} shared by locals of {}, {} symmetric, {} of inputs", m.total(),
-                     m.arena_bytes, m.unshared_bytes, m.symmetric_bytes, m.input_bytes);
 }
 
 }  // namespace stretto::step

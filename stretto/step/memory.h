@@ -43,7 +43,4 @@ enum class Sharing : std::uint8_t { kByLife, kNone };
 // A buffer has one place in all its lives, so that launches are prepared once.
 Memory assign(const Plan& plan, Sharing sharing = Sharing::kByLife);
 
-// One line: peak, and what it would be without sharing.
-std::string summary(const Memory& memory);
-
 }  // namespace stretto::step

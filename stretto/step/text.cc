@@ -49,11 +49,9 @@ std::string print_buffer(const Plan& plan, const Buffer& b) {
                      b.across_groups ? " across" : "");
 }
 
-std::string print_node(const Plan& plan, const Node& n, Programs programs) {
-  std::string runs = std::to_string(n.program);
-  if (programs == Programs::kName) runs = quoted(plan.program_of(n).name);
-  std::string out =
-      fmt::format("    node {} runs {} ({}) {{\n", quoted(n.name), runs, joined(plan, n.extents));
+std::string print_node(const Plan& plan, const Node& n) {
+  std::string out = fmt::format("    node {} runs {} ({}) {{\n", quoted(n.name), n.program,
+                                joined(plan, n.extents));
   for (const Binding& b : n.bindings) {
     out += fmt::format("      {} = {}", quoted(b.tensor),
                        quoted(plan.buffers[static_cast<std::size_t>(b.buffer)].name));
@@ -265,7 +263,7 @@ std::string print_size(const Plan& plan, const Size& size) {
   return out;
 }
 
-std::string print(const Plan& plan, Programs programs) {
+std::string print(const Plan& plan) {
   std::string out = fmt::format("step {} group {} ranks {} {{\n", quoted(plan.name),
                                 plan.group_size, plan.num_ranks);
   for (const Extent& e : plan.extents) {
@@ -274,12 +272,10 @@ std::string print(const Plan& plan, Programs programs) {
   for (const Buffer& b : plan.buffers) out += print_buffer(plan, b);
   for (const Section& s : plan.sections) {
     out += fmt::format("  section {} {{\n", quoted(s.name));
-    for (std::size_t i = s.begin; i < s.end; ++i) out += print_node(plan, plan.nodes[i], programs);
+    for (std::size_t i = s.begin; i < s.end; ++i) out += print_node(plan, plan.nodes[i]);
     out += "  }\n";
   }
-  if (programs == Programs::kPrint) {
-    for (const Program& p : plan.programs) out += stretto::print(p) + "\n";
-  }
+  for (const Program& p : plan.programs) out += stretto::print(p) + "\n";
   return out + "}\n";
 }
 

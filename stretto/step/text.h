@@ -1,4 +1,5 @@
-// The text form of a step plan: what `stretto explain --model` shows and parse() reads back.
+// The text form of a step plan: what `stretto predict --model DIR --plan FILE` writes and
+// parse() reads back.
 //
 //   step "batch" group 2 ranks 2 {
 //     extent "rows" bound 256
@@ -27,10 +28,7 @@
 
 namespace stretto::step {
 
-// Without programs: their names beside the nodes, for people. Such a text is not parsed.
-enum class Programs : std::uint8_t { kPrint, kName };
-
-std::string print(const Plan& plan, Programs programs = Programs::kPrint);
+std::string print(const Plan& plan);
 std::string print_size(const Plan& plan, const Size& size);
 
 // UserError "where:line:column: what was expected, got ...".

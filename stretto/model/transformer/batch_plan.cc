@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/step/memory.h"
 
 namespace stretto {
 namespace {
@@ -192,6 +193,18 @@ std::vector<BatchBounds> batch_bounds(const ModelShape& s, std::int64_t max_rows
 
 step::Plan batch_plan(const ModelShape& shape, StepPlan plan) {
   return Converter(shape, std::move(plan)).run();
+}
+
+BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows) {
+  BatchMemory out;
+  for (const BatchBounds& b : batch_bounds(shape, max_rows)) {
+    ModelShape of_step = shape;
+    of_step.paged.sequences = b.sequences;
+    step::Memory memory = step::assign(batch_plan(of_step, plan_step(of_step, b.rows)));
+    out.bytes += memory.total();
+    out.unshared += memory.total() - memory.arena_bytes + memory.unshared_bytes;
+  }
+  return out;
 }
 
 std::vector<std::int64_t> batch_extents(const StepRows& rows, std::int64_t wanted) {

@@ -5,6 +5,7 @@
 // Before: step_plan.h. After: cpu_batch.h on CPU ranks; the command predicts and prints it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -25,6 +26,12 @@ inline constexpr const char* kHeadSection = "head";
 
 // `plan` is plan_step(shape, ...) with pages. Its constants and states are model_buffers(shape).
 step::Plan batch_plan(const ModelShape& shape, StepPlan plan);
+
+// Bytes of a rank that all those steps take on CPU ranks, and would take if none shared memory.
+struct BatchMemory {
+  std::size_t bytes = 0, unshared = 0;
+};
+BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows);
 
 // Values of its extents, of a step and of a launch of the head with `wanted` rows.
 std::vector<std::int64_t> batch_extents(const StepRows& rows, std::int64_t wanted);
