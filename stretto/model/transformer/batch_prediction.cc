@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -17,9 +18,16 @@ namespace {
 constexpr std::int64_t kPage = 64;
 constexpr std::int64_t kMostRows = 8192;
 
-// The sequences of a step, those that go on first.
+// The sequences of a step, those that go on first, and last that of nobody with which a step on
+// GPUs is filled up.
 struct Sequences {
   std::vector<std::int64_t> rows, tokens;
+  bool is_filled = false;
+
+  std::int64_t num_rows() const {
+    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  }
+  bool is_nobody(std::size_t s) const { return is_filled && s + 1 == rows.size(); }
 };
 
 void check(const ModelConfig& config, const BatchQuestion& q) {
@@ -68,8 +76,17 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
   return shape;
 }
 
+Sequences filled(Sequences s, std::int64_t bound, const ModelShape& shape) {
+  std::int64_t more = std::min(bound - s.num_rows(), shape.max_tokens);
+  if (!shape.fills_steps() || more <= 0) return s;
+  s.rows.push_back(more);
+  s.tokens.push_back(more);
+  s.is_filled = true;
+  return s;
+}
+
 // What the tables hold that the host gives a step: sequences one after the other, each in pages of
-// its own. By program and name; all ranks are given the same.
+// its own, nobody's in the last one. By program and name; all ranks are given the same.
 class HostTables {
  public:
   HostTables(const Sequences& sequences, const ModelShape& shape)
@@ -77,13 +94,17 @@ class HostTables {
     std::int64_t page = 0;
     for (std::size_t s = 0; s < sequences.rows.size(); ++s) {
       std::int64_t count = ceil_div(sequences.tokens[s], kPage);
+      auto page_of = [&](std::int64_t i) {
+        return sequences.is_nobody(s) ? shape.paged.num_pages - 1 : page + i;
+      };
       std::vector<std::int32_t> own(static_cast<std::size_t>(width_), 0);
       for (std::int64_t i = 0; i < count; ++i) {
-        own[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(page + i);
+        own[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(page_of(i));
       }
       for (std::int64_t row = 0; row < sequences.rows[s]; ++row) {
         std::int64_t position = sequences.tokens[s] - sequences.rows[s] + row;
-        slots_.push_back(static_cast<std::int32_t>(page * kPage + position));
+        slots_.push_back(
+            static_cast<std::int32_t>(page_of(position / kPage) * kPage + position % kPage));
       }
       page += count;
       pages_.insert(pages_.end(), own.begin(), own.end());
@@ -158,14 +179,15 @@ BatchPrediction predict_batch(const ModelConfig& config, const predict::Machine&
   auto usual = std::move(plan.usual_tables);
   BatchPrediction out;
   out.plan = batch_plan(of_step, std::move(plan));
-  HostTables host(sequences, of_step);
-  out.step = step::predict(out.plan, machine,
-                           {.values = batch_extents({.count = rows}, std::ssize(sequences.rows)),
-                            .tables = [&](std::size_t program) -> predict::LaunchTables {
-                              auto found = usual.find(program);
-                              return found != usual.end() ? found->second
-                                                          : host.of(out.plan.programs[program]);
-                            }});
+  const Sequences all = filled(sequences, bucket->rows, of_step);
+  HostTables host(all, of_step);
+  out.step = step::predict(
+      out.plan, machine,
+      {.values = batch_extents({.count = all.num_rows()}, std::ssize(sequences.rows)),
+       .tables = [&](std::size_t program) -> predict::LaunchTables {
+         auto found = usual.find(program);
+         return found != usual.end() ? found->second : host.of(out.plan.programs[program]);
+       }});
   out.bytes = step::bytes_of(out.plan);
   out.time_ms = out.step.time_ms;
   out.tokens_per_second = static_cast<double>(rows) / (out.time_ms / 1e3);

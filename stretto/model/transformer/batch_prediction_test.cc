@@ -45,6 +45,14 @@ TEST_P(BatchPredictionTest, MoreWorkTakesMoreTimeAndMemory) {
   EXPECT_EQ(longer.bytes.state, (64 * 125 + 1) * page);
 }
 
+// A GPU runs steps of a few numbers of rows.
+TEST_P(BatchPredictionTest, StepsAreFilledUp) {
+  BatchPrediction some = ask({.batch = 65}), filled = ask({.batch = 100});
+  EXPECT_GT(some.time_ms, 1.1 * ask({.batch = 64}).time_ms);
+  EXPECT_LT(some.time_ms, 1.2 * filled.time_ms);
+  EXPECT_LT(some.tokens_per_second, filled.tokens_per_second);
+}
+
 TEST_P(BatchPredictionTest, RanksShareWeightsAndCache) {
   BatchPrediction one = ask({.batch = 16}), two = ask({.batch = 16, .ranks = 2});
   EXPECT_LT(two.bytes.constants, one.bytes.constants * 6 / 10);
