@@ -17,7 +17,13 @@ CollectiveDesc collective(Fields& fields) {
 
 CollectiveDesc reduction(Fields& fields) {
   CollectiveDesc d = collective(fields);
-  fields.take({{"average", d.average}});
+  fields.take({{"reduction",
+                d.reduction,
+                {{name(Reduction::kSum), Reduction::kSum},
+                 {name(Reduction::kAverage), Reduction::kAverage},
+                 {name(Reduction::kMin), Reduction::kMin},
+                 {name(Reduction::kMax), Reduction::kMax},
+                 {name(Reduction::kProduct), Reduction::kProduct}}}});
   return d;
 }
 

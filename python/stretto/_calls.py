@@ -219,6 +219,24 @@ def axis(op: str, name: str, dim: int, num_dims: int) -> int:
     return dim % num_dims
 
 
+REDUCTIONS = ("sum", "avg", "min", "max", "product")
+
+
+def reduction(op: str, reduce_op: str) -> str:
+    """One of those of all_reduce and reduce_scatter."""
+    if reduce_op not in REDUCTIONS:
+        raise UserError(f"{op}: reduce_op '{reduce_op}': one of {', '.join(REDUCTIONS)}")
+    return reduce_op
+
+
+def reduced_dtype(op: str, kind, x: Any, reduce_op: str) -> None:
+    """UserError for element types that have no such reduction."""
+    if kind.dtype(x) != "int32":
+        computed_dtype(op, kind, {"x": x})
+    elif reduce_op == "avg":
+        raise UserError(f"{op}: an average of int32 need not be one; sum, min, max, product")
+
+
 def is_average(op: str, reduce_op: str) -> bool:
     """Whether the reduction divides sums by the number of ranks."""
     if reduce_op not in ("sum", "avg"):

@@ -247,6 +247,16 @@ def _keep_options(ctx, inputs):
     ctx.options = inputs[1:]
 
 
+def _keep_reduction(ctx, inputs):
+    reduce_op = inputs[-2]
+    if reduce_op not in ("sum", "avg"):
+        raise UserError(
+            f"reduce_op '{reduce_op}' has no gradient, and x requires it; call it under torch.no_grad(), "
+            "or on x.detach()"
+        )
+    _keep_options(ctx, inputs)
+
+
 def _keep_factors(ctx, inputs):
     ctx.save_for_backward(inputs[0], inputs[1])
     ctx.options = inputs[2:]
@@ -384,8 +394,8 @@ def _copy_to_ranks_backward(ctx, grad):
 
 for _op, _body, _keep, _backward in (
     (all_gather, _all_gather, _keep_options, _all_gather_backward),
-    (reduce_scatter, _reduce_scatter, _keep_options, _reduce_scatter_backward),
-    (all_reduce, _all_reduce, _keep_options, _all_reduce_backward),
+    (reduce_scatter, _reduce_scatter, _keep_reduction, _reduce_scatter_backward),
+    (all_reduce, _all_reduce, _keep_reduction, _all_reduce_backward),
     (broadcast, _broadcast, _keep_options, _broadcast_backward),
     (sum_to_root, _sum_to_root, _keep_options, _sum_to_root_backward),
     (copy_to_ranks, _copy_to_ranks, _keep_options, _copy_to_ranks_backward),

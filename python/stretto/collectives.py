@@ -13,17 +13,18 @@ from . import _route
 from ._adopt import adopt
 from ._arrays import ALIGNMENT, ArrayT, NumpyKind, kind_of, may_overlap
 from ._calls import (
+    REDUCTIONS,
     as_rows,
     axis,
     bound_of,
     columns_as,
-    computed_dtype,
     described,
     finish,
-    is_average,
     make_result,
     moved_as,
     padded,
+    reduced_dtype,
+    reduction,
     result_along,
     unless_same,
     whole,
@@ -96,21 +97,20 @@ def reduce_scatter(
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
-    """The sum (or average: "avg") over the ranks, of which each rank gets its part along `dim`:
-    [.., P * d, ..] -> [.., d, ..]. Summed in float32 in rank order, divided, and rounded once.
-    `out` may be this rank's part of `x`."""
-    average = is_average("reduce_scatter", reduce_op)
+    """The sum over the ranks (or "avg", "min", "max", "product": as all_reduce has them), of which each
+    rank gets its part along `dim`: [.., P * d, ..] -> [.., d, ..]. `out` may be this rank's part of
+    `x`."""
+    reduction("reduce_scatter", reduce_op)
     dim = whole("reduce_scatter", "dim", dim)
     if out is None and _route.wants(x):
         return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
-    op = _reduce_scatter_avg if average else _reduce_scatter
-    return group_of(group).call(op, dim, out, x)
+    return group_of(group).call(_REDUCE_SCATTER[reduce_op], dim, out, x)
 
 
-def _reduce_scatter(group, x, dim, out, average=False):
+def _reduce_scatter(group, x, dim, out, reduce_op="sum"):
     op, x_name, dim_name = group.caller or ("reduce_scatter", "x", "dim")
     kind, x = adopt(op, x_name, x)
-    computed_dtype(op, kind, {x_name: x})
+    reduced_dtype(op, kind, x, reduce_op)
     if x.ndim == 0:
         raise UserError(f"{op}: {x_name} needs at least one dimension")
     dim = axis(op, dim_name, dim, x.ndim)
@@ -124,26 +124,38 @@ def _reduce_scatter(group, x, dim, out, average=False):
     made = result_along(op, kind, out, shape, dim, x, read)
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
     target = rows.target(kind, made.target, 1)
-    options = f"{dim_name}={dim}", "reduce_op=avg" if average else ""
+    options = f"{dim_name}={dim}", _named(reduce_op)
     said, op = described(op, kind, {x_name: x}, *options), "reduce_scatter"
-    _launch(op, group, kind, rows, group.size, rows.array, target, said, average=average)
+    _launch(op, group, kind, rows, group.size, rows.array, target, said, reduction=reduce_op)
     rows.finish(kind, made.target, target, 1)
     return made.finish()
 
 
-_reduce_scatter_avg = functools.partial(_reduce_scatter, average=True)
+def _named(reduce_op: str) -> str:
+    return "" if reduce_op == "sum" else f"reduce_op={reduce_op}"
+
+
+def _by_reduction(body):
+    """For Group.call, by `reduce_op`; the same objects each time."""
+    others = {word: functools.partial(body, reduce_op=word) for word in REDUCTIONS[1:]}
+    return {REDUCTIONS[0]: body, **others}
+
+
+_REDUCE_SCATTER = _by_reduction(_reduce_scatter)
 
 
 @counted
 def all_reduce(
     x: ArrayT, *, reduce_op: str = "sum", group: GroupLike = None, out: Optional[ArrayT] = None
 ) -> ArrayT:
-    """The sum (or average: "avg") over the ranks, on every rank, the same bits on all; summed in
-    float32 in rank order, divided, and rounded. `out` may be `x`."""
-    op = _all_reduce_avg if is_average("all_reduce", reduce_op) else _all_reduce
+    """The sum over the ranks (or "avg", "min", "max", "product"), on every rank, the same bits on all.
+    Of floats, sums and products are taken in float32 in rank order and rounded once; averages are
+    divided before; "min" and "max" leave NaN out where there is anything else. Of int32, too, but
+    for "avg": exact, sums and products wrap. `out` may be `x`."""
+    reduction("all_reduce", reduce_op)
     if out is None and _route.wants(x):
         return _route.layer.all_reduce(x, reduce_op, name_of(group))
-    return group_of(group).call(op, 0, out, x)
+    return group_of(group).call(_ALL_REDUCE[reduce_op], 0, out, x)
 
 
 def _launch_whole(group, kind, rows, x, written, launch) -> None:
@@ -159,23 +171,23 @@ def _launch_whole(group, kind, rows, x, written, launch) -> None:
     rows.finish(kind, written, landed, 1)
 
 
-def _all_reduce(group, x, _, out, average=False):
+def _all_reduce(group, x, _, out, reduce_op="sum"):
     op = "all_reduce"
     kind, x = adopt(op, "x", x)
-    computed_dtype(op, kind, {"x": x})
+    reduced_dtype(op, kind, x, reduce_op)
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
     rows = as_rows(kind, dense)
 
     def launch(source, target):
-        said = described(op, kind, {"x": x}, "reduce_op=avg" if average else "")
-        _launch(op, group, kind, rows, 1, source, target, said, average=average)
+        said = described(op, kind, {"x": x}, _named(reduce_op))
+        _launch(op, group, kind, rows, 1, source, target, said, reduction=reduce_op)
 
     _launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
 
 
-_all_reduce_avg = functools.partial(_all_reduce, average=True)
+_ALL_REDUCE = _by_reduction(_all_reduce)
 
 
 @counted
@@ -226,10 +238,10 @@ def all_to_all(
     the result is the blocks that came, by rank. Any element type.
 
     `input_split_sizes`: rows of each block, P numbers that add up to m; default: equal blocks.
-    `output_split_sizes`: the rows that come from each rank; checked where given. Uneven blocks cost
-    one small all-gather of the sizes more, over which the hosts wait for each other; no graph
-    captures it. A gradient exchanges them
-    again.
+    `output_split_sizes`: the rows that come from each rank; checked where given. Over lists the hosts
+    wait for each other: where every rank's have one size everywhere, they compare that alone; uneven
+    blocks cost one small all-gather of the sizes more, and no graph captures it. A gradient exchanges
+    them again.
     """
     expected = _sizes("output_split_sizes", output_split_sizes)
     sent = _sizes("input_split_sizes", input_split_sizes)
@@ -240,6 +252,8 @@ def all_to_all(
         return group.call(_all_to_all, 0, out, x)
     kind, x = adopt("all_to_all", "x", x)
     sent = checked_blocks(group, x, sent)
+    if _all_even(group, sent, expected, rows_of(kind, x)):
+        return group.call(_all_to_all, 0, out, x)
     blocks = exchange_sizes(group, sent, rows_of(kind, x))
     if expected is not None and expected != blocks.received:
         raise UserError(
@@ -248,6 +262,17 @@ def all_to_all(
         )
     counts = group.constant(kind, blocks.received, x)
     return _exchange(group, kind, x, counts, blocks, out)
+
+
+def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) -> bool:
+    """Whether every rank sends, and where it says so expects, one and the same number of rows from
+    and to all. The same on all ranks. Collective."""
+    even = set(sent) == set(expected or sent) == {sent[0]} and len(expected or sent) == len(sent)
+    word = 2 * sent[0] if even else 2 * group.rank + 1  # odd ones differ
+    if group.size == 1:
+        return even
+    with group.used():
+        return group.session.same(group.rank, f"all_to_all({rows}, with sizes)", word)
 
 
 def _sizes(name: str, rows: Optional[Sequence[int]]) -> Optional[List[int]]:

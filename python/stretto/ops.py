@@ -6,7 +6,7 @@ Arrays are NumPy or CuPy arrays, PyTorch tensors on the CPU or on GPUs, or anyth
 DLPack; results are of the kind of the first argument, on its device. Strided arrays are copied.
 Arrays without rows are taken, where those of all ranks have none.
 Element types: float32, bfloat16, float16; on CPUs float64, which is added up in float64, but for
-attention; in products float8_e4m3fn with scales; all_gather, all_to_all and broadcast move any.
+attention; in reductions int32; in products float8_e4m3fn with scales; all_gather, all_to_all and broadcast move any.
 Arrays from `stretto.symm_mem.empty` are used where they are, the same part of the same one on every
 rank; other arrays are copied to where peers can read them.
 

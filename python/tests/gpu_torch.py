@@ -8,6 +8,7 @@ Every rank runs all tests in the same order. Skipped without CUDA. Attention and
 gpu_torch_layers.py.
 """
 
+import functools
 import json
 import os
 import tempfile
@@ -55,6 +56,24 @@ class Collectives(GpuTest):
         self.same(x, want)
         x = randn(8, 64)
         self.same(stretto.all_reduce(x, reduce_op="avg"), total(x) / SIZE)
+
+    def test_reductions(self):
+        functions = {"min": torch.minimum, "max": torch.maximum, "product": torch.mul}
+        for dtype in (*DTYPES, torch.int32):
+            for shape in ((64 * SIZE, 256), (3 * SIZE, 5), (1024 * SIZE, 512)):
+                x = (randn(*shape, dtype=torch.float32) * 2).round().to(dtype)
+                for name, function in functions.items():
+                    want = functools.reduce(function, from_all(x))
+                    self.assertTrue(torch.equal(stretto.all_reduce(x, reduce_op=name), want), (dtype, name))
+                    part = stretto.reduce_scatter(x, reduce_op=name)
+                    self.assertTrue(torch.equal(part, want.chunk(SIZE)[RANK]), (dtype, shape, name))
+        x = (randn(300, 7, dtype=torch.float32) * 2**20).to(torch.int32)
+        self.assertTrue(torch.equal(stretto.all_reduce(x), sum(from_all(x))))
+
+    def test_even_sizes_as_lists(self):
+        x = randn(4 * SIZE, 96)
+        for _ in range(3):
+            self.assertTrue(torch.equal(stretto.all_to_all(x, [4] * SIZE, [4] * SIZE), stretto.all_to_all(x)))
 
     def test_reduce_scatter(self):
         for dtype in DTYPES:

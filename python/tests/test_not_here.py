@@ -115,10 +115,10 @@ CHECKS = {
         *("send_object_list", "recv_object_list"),
     ),
     "all_reduce_coalesced": absent("all_reduce_coalesced", "all_gather_coalesced"),
-    "ReduceOp.MAX": refused(
-        "reduce_op '(max|min|product|band)': one of sum, avg",
-        *(lambda op=op: stretto.all_reduce(X, reduce_op=op) for op in ("max", "min", "product", "band")),
-        lambda: stretto.reduce_scatter(X, reduce_op="max"),
+    "ReduceOp.BAND": refused(
+        "reduce_op '(band|bor|bxor|premul_sum)': one of sum, avg",
+        *(lambda op=op: stretto.all_reduce(X, reduce_op=op) for op in ("band", "bor", "premul_sum")),
+        lambda: stretto.reduce_scatter(X, reduce_op="bxor"),
     ),
     "async_op=True": keyword("async_op", stretto.all_reduce, stretto.all_gather, stretto.barrier),
     "monitored_barrier": absent("monitored_barrier"),

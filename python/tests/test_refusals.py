@@ -39,12 +39,12 @@ CALLS = {
     ),
     "no array": (lambda bad: stretto.all_gather([1.0] if bad else X), "list: need a NumPy array"),
     "reduction": (
-        lambda bad: stretto.all_reduce(X, reduce_op="max" if bad else "sum"),
-        "all_reduce: reduce_op 'max'",
+        lambda bad: stretto.all_reduce(X, reduce_op="bor" if bad else "sum"),
+        "all_reduce: reduce_op 'bor'",
     ),
     "option": (
-        lambda bad: stretto.reduce_scatter(X12, reduce_op="max" if bad else "avg"),
-        "reduce_scatter: reduce_op 'max'",
+        lambda bad: stretto.reduce_scatter(X12, reduce_op="bor" if bad else "avg"),
+        "reduce_scatter: reduce_op 'bor'",
     ),
     "number": (
         lambda bad: stretto.all_gather(X, dim=2**70 if bad else 0),

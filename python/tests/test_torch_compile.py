@@ -214,7 +214,7 @@ def test_calls_that_no_graph_holds_run_beside_it():
     torch.testing.assert_close(torch.compile(exchange, backend="aot_eager")(x), want)
     for wrong, said in (
         (lambda: stretto.all_to_all(x, None, [1, 1]), "[1, 1] of 3 rows"),
-        (lambda: stretto.all_reduce(x, reduce_op="max"), "one of sum, avg"),
+        (lambda: stretto.all_reduce(x, reduce_op="bor"), "one of sum, avg"),
     ):
         for _ in range(2):
             try:

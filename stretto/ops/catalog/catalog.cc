@@ -37,6 +37,8 @@ const std::vector<OperatorInfo>& catalog() {
       all_reduce_info(AllReduceKind::kTwoShot),
       all_reduce_info(AllReduceKind::kPacket),
       all_reduce_info(AllReduceKind::kRing),
+      reduce_scatter_info(Reduction::kProduct),
+      all_reduce_info(AllReduceKind::kTwoShot, Reduction::kMax),
       all_to_all_info(),
       broadcast_info(),
       gemm_info(),

@@ -252,7 +252,7 @@ CollectiveDesc scattered_sums(const GemmRsDesc& d) {
           .m = d.m,
           .n = d.n,
           .world_size = d.world_size,
-          .average = d.average};
+          .reduction = d.average ? Reduction::kAverage : Reduction::kSum};
 }
 
 void add_sequence(OpCandidates& out, const GemmRsDesc& d) {

@@ -14,11 +14,12 @@ namespace {
 constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kLineColumns = 256;  // 16-bit packets of so many go in lines on GPUs
 
-CollectiveDesc desc_of(const OpShape& shape) {
+CollectiveDesc desc_of(const OpShape& shape, Reduction reduction = Reduction::kSum) {
   return {.dtype = shape.dtype,
           .m = shape.m > 0 ? shape.m : 64,
           .n = shape.n > 0 ? shape.n : 96,
-          .world_size = shape.world_size};
+          .world_size = shape.world_size,
+          .reduction = reduction};
 }
 
 bool is_large(const CollectiveDesc& d) { return d.m * d.n >= 100'000; }
@@ -108,12 +109,27 @@ struct CaseBuilder {
     return static_cast<std::size_t>(row * d.n + col);
   }
 
-  // Sum over ranks of in[row, col], as the definition has it: exact order, fp32 partial sums are
-  // within tolerance.
-  double sum(std::int64_t row, std::int64_t col) {
-    double total = 0;
-    for (int r = 0; r < d.world_size; ++r) total += input(r)[at(row, col)];
-    return total;
+  // Over ranks of in[row, col], as the definition has it: exact order, fp32 partial sums are within
+  // tolerance.
+  double reduced(std::int64_t row, std::int64_t col) {
+    double total = input(0)[at(row, col)];
+    for (int r = 1; r < d.world_size; ++r) {
+      double part = input(r)[at(row, col)];
+      switch (d.reduction) {
+        case Reduction::kMin:
+          total = std::min(total, part);
+          break;
+        case Reduction::kMax:
+          total = std::max(total, part);
+          break;
+        case Reduction::kProduct:
+          total *= part;
+          break;
+        default:
+          total += part;
+      }
+    }
+    return d.reduction == Reduction::kAverage ? total / d.world_size : total;
   }
 };
 
@@ -143,8 +159,8 @@ OpCase all_gather_case(const OpShape& shape, std::uint64_t seed) {
   return std::move(b.c);
 }
 
-OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
-  CollectiveDesc d = desc_of(shape);
+OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed, Reduction reduction) {
+  CollectiveDesc d = desc_of(shape, reduction);
   CollectiveConfig config = one_hop_config_of(d, shape.target);
   CaseBuilder b(d, config, reduce_scatter(d, config), shape, seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
@@ -153,22 +169,24 @@ OpCase reduce_scatter_case(const OpShape& shape, std::uint64_t seed) {
     for (std::int64_t row = 0; row < out_rows; ++row) {
       for (std::int64_t col = 0; col < d.n; ++col) {
         std::int64_t global = r * b.rows + row;
-        b.expected(r)[b.at(row, col)] = global < b.m ? b.sum(global, col) : 0;
+        b.expected(r)[b.at(row, col)] = global < b.m ? b.reduced(global, col) : 0;
       }
     }
   }
   return std::move(b.c);
 }
 
-OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind kind) {
-  CollectiveDesc d = desc_of(shape);
+OpCase all_reduce_case(const OpShape& shape, std::uint64_t seed, AllReduceKind kind,
+                       Reduction reduction) {
+  CollectiveDesc d = desc_of(shape, reduction);
   CollectiveConfig config = config_of(d, shape.target, kind);
   CaseBuilder b(d, config, all_reduce(d, config), shape, seed);
   b.c.tolerance = sum_tolerance(d.dtype, d.world_size);
   if (kind == AllReduceKind::kRing) b.c.tolerance *= d.world_size;  // it rounds at each hop
   for (int r = 0; r < d.world_size; ++r) {
     for (std::int64_t row = 0; row < b.m; ++row) {
-      for (std::int64_t col = 0; col < d.n; ++col) b.expected(r)[b.at(row, col)] = b.sum(row, col);
+      for (std::int64_t col = 0; col < d.n; ++col)
+        b.expected(r)[b.at(row, col)] = b.reduced(row, col);
     }
   }
   return std::move(b.c);
@@ -223,29 +241,38 @@ OperatorInfo all_gather_info() {
           .large = large()};
 }
 
-OperatorInfo reduce_scatter_info() {
-  return {.name = "reduce_scatter",
-          .summary = "every rank gets its rows of the sum over ranks of [m, n]",
+OperatorInfo reduce_scatter_info(Reduction reduction) {
+  bool sums = reduction == Reduction::kSum;
+  return {.name = sums ? "reduce_scatter" : "reduce_scatter_product",
+          .summary = sums ? "every rank gets its rows of the sum over ranks of [m, n]"
+                          : "every rank gets its rows of the product over ranks of [m, n]",
           .program =
-              [](const OpShape& s) {
-                return reduce_scatter(desc_of(s), one_hop_config_of(desc_of(s), s.target));
+              [reduction](const OpShape& s) {
+                return reduce_scatter(desc_of(s, reduction),
+                                      one_hop_config_of(desc_of(s), s.target));
               },
-          .make_case = reduce_scatter_case,
+          .make_case = [reduction](
+                           const OpShape& s,
+                           std::uint64_t seed) { return reduce_scatter_case(s, seed, reduction); },
           .shapes = shapes,
           .large = large()};
 }
 
-OperatorInfo all_reduce_info(AllReduceKind kind) {
+OperatorInfo all_reduce_info(AllReduceKind kind, Reduction reduction) {
   constexpr const char* kNames[] = {"all_reduce_one_shot", "all_reduce_two_shot",
                                     "all_reduce_packet", "all_reduce_ring"};
-  return {.name = kNames[static_cast<std::size_t>(kind)],
-          .summary = "every rank gets the sum over ranks of [m, n]",
+  bool sums = reduction == Reduction::kSum;
+  return {.name = sums ? kNames[static_cast<std::size_t>(kind)] : "all_reduce_two_shot_max",
+          .summary = sums ? "every rank gets the sum over ranks of [m, n]"
+                          : "every rank gets the greatest of each element of [m, n]",
           .program =
-              [kind](const OpShape& s) {
-                return all_reduce(desc_of(s), config_of(desc_of(s), s.target, kind));
+              [kind, reduction](const OpShape& s) {
+                return all_reduce(desc_of(s, reduction), config_of(desc_of(s), s.target, kind));
               },
-          .make_case = [kind](const OpShape& s,
-                              std::uint64_t seed) { return all_reduce_case(s, seed, kind); },
+          .make_case =
+              [kind, reduction](const OpShape& s, std::uint64_t seed) {
+                return all_reduce_case(s, seed, kind, reduction);
+              },
           .shapes = shapes,
           .large = large()};
 }

@@ -82,7 +82,7 @@ Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
       Slice mine = in.tile({runs.first(p.rank()) + local, t.col}, rows, cfg.tile_cols)
                        .until_row(runs.first(p.rank()) + min(runs.run_rows, t.row + cfg.tile_rows));
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
-      Value sum = sum_over_ranks(p, {d.dtype, rows, cfg.tile_cols}, part);
+      Value sum = reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part);
       p.store(out.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows),
               rounded(d, sum));
     });
@@ -130,7 +130,7 @@ Program all_reduce_one_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
       auto part = [&](const Index& r) {
         return p.load(inbox.tile({r, row, t.col}, rows, cfg.tile_cols).until_row(end));
       };
-      Value sum = sum_over_ranks(p, {d.dtype, rows, cfg.tile_cols}, part);
+      Value sum = reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part);
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), rounded(d, sum));
     });
   });
@@ -163,7 +163,8 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
       Index end = min(runs.end(p.rank()), runs.first(p.rank()) + t.row + cfg.tile_rows);
       Slice mine = in.tile({row, t.col}, rows, cfg.tile_cols).until_row(end);
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
-      Value sum = rounded(d, sum_over_ranks(p, {d.dtype, rows, cfg.tile_cols}, part));
+      Value sum =
+          rounded(d, reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part));
       p.store(sums.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows), sum);
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), sum);
     });
@@ -206,12 +207,27 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
       p.store_packet(inbox.on(peer).tile({p.rank(), t.row, t.col}, rows, cols).until_row(end),
                      mine);
     });
-    Value sum = sum_with_own(p, mine, [&](const Index& r) {
+    Value sum = reduce_with_own(p, d.reduction, mine, [&](const Index& r) {
       return p.load_packet(inbox.tile({r, t.row, t.col}, rows, cols).until_row(end));
     });
     p.store(out.tile({t.row, t.col}, rows, cols), rounded(d, sum));
   });
   return finish(p, cfg);
+}
+
+// Of the ring's step s what the own part is reduced with: what has arrived, at first what changes
+// nothing. `part` is zero.
+struct RingParts {
+  Slice arrived, own;
+};
+void begin_with(ProgramBuilder& p, Reduction reduction, const Index& s, Value& part,
+                const RingParts& from) {
+  p.when(s > 0, [&] { part = p.load(from.arrived); });
+  if (reduction == Reduction::kSum || reduction == Reduction::kAverage) return;
+  p.when(s == 0, [&] {
+    part = reduction == Reduction::kProduct ? p.full(part.dtype(), part.rows(), part.cols(), 1)
+                                            : p.load(from.own);
+  });
 }
 
 // Chunk c starts at rank c + 1 and travels c + 2, ..., c, each rank adding its part; then the sums
@@ -230,10 +246,10 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   SignalRef ready = p.signal("ready");  // the next rank's hop buffer is free again
   SignalRef arrived = p.signal("arrived", steps);
   Index next = (p.rank() + 1) % world, previous = (p.rank() + world - 1) % world;
-  DType wide = sum_dtype(d.dtype);
+  DType wide = reduced_in(d.dtype);
   auto wide_part = [&](const Value& loaded) {
     Value part = cast(loaded, wide);
-    return d.average ? part * (1.0 / static_cast<double>(world)) : part;
+    return d.reduction == Reduction::kAverage ? part * (1.0 / static_cast<double>(world)) : part;
   };
 
   p.on_start([&] { p.notify(ready, previous); });
@@ -252,10 +268,10 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
           return hop.tile({step, local, 0}, rows, d.n).until_row(chunk_rows);
         };
         Value part = p.zeros(d.dtype, rows, d.n);
-        p.when(s > 0, [&] { part = p.load(at_step(s)); });
+        begin_with(p, d.reduction, s, part, {at_step(s), own(in)});
         p.when(s < world, [&] {
           // Rounded at each hop, so that an average is one of parts.
-          Value sum = cast(part, wide) + wide_part(p.load(own(in)));
+          Value sum = reduced(d.reduction, cast(part, wide), wide_part(p.load(own(in))));
           part = cast(sum, d.dtype);
         });
         p.when(s >= world - 1, [&] { p.store(own(out), part); });
@@ -361,7 +377,7 @@ const char* name(AllReduceKind kind) {
 
 std::string to_string(const CollectiveDesc& d) {
   return fmt::format("[{}, {}] {} P={}{}", d.m, d.n, short_name(d.dtype), d.world_size,
-                     d.average ? " average" : "");
+                     d.reduction == Reduction::kSum ? "" : fmt::format(" {}", name(d.reduction)));
 }
 
 std::string to_string(const CollectiveConfig& c) {

@@ -2,8 +2,9 @@
 // whose rows are split over the ranks in runs of ceil(m / P), the last ones shorter or empty. m is
 // a run-time extent up to desc.m.
 //
-// Reductions add in rank order in fp32 and round once, so one-shot, two-shot and packet all-reduce
-// give the same bits on every rank, launch and timing; the ring is the exception and says so.
+// Reductions add and multiply in rank order in fp32 and round once, so one-shot, two-shot and
+// packet all-reduce give the same bits on every rank, launch and timing; the ring is the exception
+// and says so. Whole numbers stay whole numbers: sums and products of them wrap.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/harness/rank_sum.h"
 #include "stretto/ops/harness/target.h"
 
 namespace stretto {
@@ -21,7 +23,7 @@ struct CollectiveDesc {
   std::int64_t m = 1;  // bound of the run-time extent `m`, rows over all ranks
   std::int64_t n = 1;  // columns
   int world_size = 1;
-  bool average = false;  // of reductions: sums are divided by world_size before they are rounded
+  Reduction reduction = Reduction::kSum;  // of floats alone where it divides
 };
 
 enum class AllReduceKind : std::uint8_t {
@@ -94,8 +96,10 @@ Program all_to_all(const CollectiveDesc& desc, const CollectiveConfig& config);
 Program broadcast(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
 
 OperatorInfo all_gather_info();
-OperatorInfo reduce_scatter_info();
-OperatorInfo all_reduce_info(AllReduceKind kind);
+// Of sums, or products.
+OperatorInfo reduce_scatter_info(Reduction reduction = Reduction::kSum);
+// Of sums, or maxima.
+OperatorInfo all_reduce_info(AllReduceKind kind, Reduction reduction = Reduction::kSum);
 OperatorInfo all_to_all_info();
 OperatorInfo broadcast_info();
 

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -213,7 +215,11 @@ TEST(Collectives, AveragesOfLargeNumbers) {
     EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "") << what << " of " << world;
   };
   for (int world : {1, 2, 3, 9}) {
-    CollectiveDesc d{.dtype = DType::kF16, .m = 13, .n = 21, .world_size = world, .average = true};
+    CollectiveDesc d{.dtype = DType::kF16,
+                     .m = 13,
+                     .n = 21,
+                     .world_size = world,
+                     .reduction = Reduction::kAverage};
     CollectiveConfig cfg{.tile_rows = 3, .tile_cols = 16};
     for (CollectiveConfig way : every_way(cfg)) {
       average("reduce_scatter", reduce_scatter(d, way), ceil_div(13, world));
@@ -225,6 +231,107 @@ TEST(Collectives, AveragesOfLargeNumbers) {
       average(name(kind), all_reduce(d, {.tile_rows = 3, .tile_cols = 16, .all_reduce = kind}), 13);
     }
   }
+}
+
+// A case of `program` over [13, 21], whose inputs and results are given by rank and element.
+using ElementOf = std::function<double(int rank, std::size_t element)>;
+OpCase case_of(Program program, std::int64_t out_rows, const ElementOf& in_of,
+               const ElementOf& out_of) {
+  OpCase c;
+  c.program = std::move(program);
+  int world = c.program.world_size;
+  c.inputs = no_values(c.program);
+  c.expected = no_values(c.program);
+  c.extents = {13};
+  auto in = static_cast<std::size_t>(c.program.find_tensor("in"));
+  auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
+  for (int r = 0; r < world; ++r) {
+    auto count = static_cast<std::size_t>(out_rows * 21);
+    std::size_t first = out_rows < 13 ? static_cast<std::size_t>(r) * count : 0;
+    auto rank = static_cast<std::size_t>(r);
+    for (std::size_t i = 0; i < 13 * 21; ++i) c.inputs[rank][in].push_back(in_of(r, i));
+    for (std::size_t i = 0; i < count; ++i) {
+      c.expected[rank][out].push_back(first + i < 13 * 21 ? out_of(r, first + i) : 0);
+    }
+  }
+  return c;
+}
+
+double reference(Reduction reduction, double a, double b) {
+  switch (reduction) {
+    case Reduction::kMin:
+      return std::min(a, b);
+    case Reduction::kMax:
+      return std::max(a, b);
+    case Reduction::kProduct:
+      return a * b;
+    default:
+      return a + b;
+  }
+}
+
+// Small whole numbers of either sign, exact in every type and order; by every route.
+TEST(Collectives, EveryReductionOfEveryType) {
+  std::uint64_t seed = test_seed() % 100'000;
+  SCOPED_TRACE(seed);
+  auto check = [&](const char* what, Reduction reduction, Program program, std::int64_t out_rows) {
+    auto world = static_cast<std::size_t>(program.world_size);
+    std::vector<Values> in(world);
+    for (std::size_t r = 0; r < world; ++r) {
+      in[r] = random_values(13 * 21, DType::kF32, seed * 1009 + r);
+      for (double& v : in[r]) v = std::round(v * 2) + (world < 9 ? 0 : 3 * (v > 0.99));
+    }
+    OpCase c = case_of(
+        std::move(program), out_rows,
+        [&](int rank, std::size_t i) { return in[static_cast<std::size_t>(rank)][i]; },
+        [&](int, std::size_t i) {
+          double total = in[0][i];
+          for (std::size_t r = 1; r < world; ++r) total = reference(reduction, total, in[r][i]);
+          return total;
+        });
+    EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "")
+        << what << " " << name(reduction) << " of " << world;
+  };
+  for (Reduction reduction :
+       {Reduction::kSum, Reduction::kMin, Reduction::kMax, Reduction::kProduct}) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kI64}) {
+      for (int world : {1, 2, 3, 9}) {
+        SCOPED_TRACE(name(dtype));
+        CollectiveDesc d{
+            .dtype = dtype, .m = 13, .n = 21, .world_size = world, .reduction = reduction};
+        for (CollectiveConfig way : every_way({.tile_rows = 3, .tile_cols = 16})) {
+          if (way.packets && dtype == DType::kI64) continue;
+          check("reduce_scatter", reduction, reduce_scatter(d, way), ceil_div(13, world));
+          way.num_receivers = 0;
+          check("two-shot", reduction, all_reduce(d, way), 13);
+        }
+        for (AllReduceKind kind :
+             {AllReduceKind::kOneShot, AllReduceKind::kPacket, AllReduceKind::kRing}) {
+          if (kind == AllReduceKind::kPacket && dtype == DType::kI64) continue;
+          CollectiveConfig way{.tile_rows = 3, .tile_cols = 16, .all_reduce = kind};
+          check(name(kind), reduction, all_reduce(d, way), 13);
+        }
+      }
+    }
+  }
+}
+
+// Sums and products of whole numbers wrap, and are exact where floats are not.
+TEST(Collectives, WholeNumbersStayWhole) {
+  CollectiveDesc d{.dtype = DType::kI32, .m = 13, .n = 21, .world_size = 3};
+  OpCase c = case_of(
+      all_reduce(d, {.tile_rows = 3, .tile_cols = 16}), 13,
+      [](int rank, std::size_t i) {
+        return rank == 0 ? 16777217 + static_cast<double>(i) : static_cast<double>(rank);
+      },
+      [](int, std::size_t i) { return 16777220 + static_cast<double>(i); });
+  EXPECT_EQ(run_case(c, {.launches = 1, .waiver = {}}), "");
+}
+
+TEST(Collectives, AnAverageOfWholeNumbersIsRefused) {
+  CollectiveDesc d{
+      .dtype = DType::kI32, .m = 4, .n = 4, .world_size = 2, .reduction = Reduction::kAverage};
+  expect_user_error([&] { all_reduce(d, {}); }, {"all_reduce", "average of int32"});
 }
 
 // Data that only move: every way, of whole and of short last runs, rings that turn several times.

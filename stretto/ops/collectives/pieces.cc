@@ -38,6 +38,10 @@ void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c)
   positive(d.m, "m");
   positive(d.n, "n");
   positive(d.world_size, "world_size");
+  if (d.reduction == Reduction::kAverage && !is_float(d.dtype)) {
+    throw UserError(fmt::format("{}: an average of {} need not be one; sum, min, max or product",
+                                form.name, stretto::name(d.dtype)));
+  }
   positive(c.tile_rows, "tile_rows");
   positive(c.tile_cols, "tile_cols");
   positive(c.num_workers, "num_workers");
@@ -78,7 +82,7 @@ void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
 }
 
 Value rounded(const CollectiveDesc& d, const Value& sum) {
-  bool divides = d.average && d.world_size > 1;
+  bool divides = d.reduction == Reduction::kAverage && d.world_size > 1;
   return cast(divides ? sum * (1.0 / d.world_size) : sum, d.dtype);
 }
 

@@ -112,7 +112,8 @@ class Exchange {
   }
   // What came of others and `mine`.
   Value sum(const Piece& at, const Value& mine) const {
-    return rounded(d_, sum_with_own(p_, mine, [&](const Index& r) { return received(r, at); }));
+    return rounded(d_, reduce_with_own(p_, d_.reduction, mine,
+                                       [&](const Index& r) { return received(r, at); }));
   }
   // Of x [rows, n].
   Slice cut(const TensorRef& x, const Piece& at) const {

@@ -1,8 +1,10 @@
-// Sums over ranks: in fp32 (of f64 in f64) and in rank order, so that they are the same bits on
-// every rank. In worlds that a node holds all parts are loaded before the first addition. And
-// values of or for each rank that move alike.
+// Reductions over ranks: sums, in fp32 (of f64 in f64, of whole numbers in those) and in rank
+// order, so that they are the same bits on every rank; products likewise, least and greatest. In
+// worlds that a node holds all parts are loaded before the first step. And values of or for each
+// rank that move alike.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "stretto/lang/program_builder.h"
@@ -12,12 +14,26 @@ namespace stretto {
 // Of worlds up to this one value per rank fits into registers.
 constexpr int kRanksTogether = 8;
 
+// kAverage: the sum, which its caller divides. kMin, kMax: NaN is left out where there is anything
+// else, as minimum and maximum do.
+enum class Reduction : std::uint8_t { kSum, kAverage, kMin, kMax, kProduct };
+const char* name(
+    Reduction reduction);  // "sum", "avg", "min", "max", "product", as PyTorch has them
+// Of two parts, both of reduced_in().
+Value reduced(Reduction reduction, const Value& a, const Value& b);
+// In what parts of this type are reduced.
+DType reduced_in(DType dtype);
+
 using PartOfRank = std::function<Value(const Index& source)>;
 
 // What part(r) gives, of `type`, of every rank, this one among them.
+Value reduce_over_ranks(ProgramBuilder& p, Reduction reduction, const ValueType& type,
+                        const PartOfRank& part);
 Value sum_over_ranks(ProgramBuilder& p, const ValueType& type, const PartOfRank& part);
 // The same where this rank has its own part already: part(r) is called for others only. Not
 // `together`: one part after the other, as large tiles fill the registers.
+Value reduce_with_own(ProgramBuilder& p, Reduction reduction, const Value& mine,
+                      const PartOfRank& part, bool together = true);
 Value sum_with_own(ProgramBuilder& p, const Value& mine, const PartOfRank& part,
                    bool together = true);
 
