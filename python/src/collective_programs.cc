@@ -39,13 +39,26 @@ NormDesc norm(Fields& fields) {
   return d;
 }
 
-Program broadcast_program(bool gpu, nb::kwargs given) {
-  Fields fields("broadcast", std::move(given));
+// Of collectives of one rank with the others.
+void bind_rooted(nb::module_& m, const char* name, CollectiveDesc (*desc)(Fields&),
+                 Program (*program)(const CollectiveDesc&, const CollectiveConfig&, int root)) {
+  m.def(name, [=](bool gpu, nb::kwargs given) {
+    Fields fields(name, std::move(given));
+    CollectiveDesc d = desc(fields);
+    int root = 0;
+    fields.take({{"root", root}});
+    fields.finish();
+    return program(d, default_fetching_config(d, target(gpu)), root);
+  });
+}
+
+Program send_program(bool gpu, nb::kwargs given) {
+  Fields fields("send", std::move(given));
   CollectiveDesc d = collective(fields);
-  int root = 0;
-  fields.take({{"root", root}});
+  int sender = 0, receiver = 0;
+  fields.take({{"sender", sender}, {"receiver", receiver}});
   fields.finish();
-  return broadcast(d, default_fetching_config(d, target(gpu)), root);
+  return send_to(d, default_fetching_config(d, target(gpu)), sender, receiver);
 }
 
 }  // namespace
@@ -55,7 +68,11 @@ void bind_collectives(nb::module_& m) {
   bind_operator(m, "reduce_scatter", reduction, reduce_scatter, default_config);
   bind_operator(m, "all_reduce", reduction, all_reduce, default_all_reduce_config);
   bind_operator(m, "all_to_all", collective, all_to_all, default_config);
-  m.def("broadcast", broadcast_program);
+  bind_rooted(m, "broadcast", collective, broadcast);
+  bind_rooted(m, "reduce", reduction, reduce_to);
+  bind_rooted(m, "gather", collective, gather_to);
+  bind_rooted(m, "scatter", collective, scatter_from);
+  m.def("send", send_program);
   bind_operator(m, "all_reduce_add_rms_norm", norm, all_reduce_add_rms_norm,
                 default_all_reduce_config);
 }

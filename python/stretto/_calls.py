@@ -229,6 +229,17 @@ def reduction(op: str, reduce_op: str) -> str:
     return reduce_op
 
 
+def named_reduction(reduce_op: str) -> str:
+    """For described()."""
+    return "" if reduce_op == "sum" else f"reduce_op={reduce_op}"
+
+
+def by_reduction(body):
+    """For Group.call, by `reduce_op`; the same objects each time."""
+    others = {word: functools.partial(body, reduce_op=word) for word in REDUCTIONS[1:]}
+    return {REDUCTIONS[0]: body, **others}
+
+
 def reduced_dtype(op: str, kind, x: Any, reduce_op: str) -> None:
     """UserError for element types that have no such reduction."""
     if kind.dtype(x) != "int32":

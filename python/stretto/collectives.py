@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from typing import List, NamedTuple, Optional, Sequence
@@ -13,15 +12,16 @@ from . import _route
 from ._adopt import adopt
 from ._arrays import ALIGNMENT, ArrayT, NumpyKind, kind_of, may_overlap
 from ._calls import (
-    REDUCTIONS,
     as_rows,
     axis,
     bound_of,
+    by_reduction,
     columns_as,
     described,
     finish,
     make_result,
     moved_as,
+    named_reduction,
     padded,
     reduced_dtype,
     reduction,
@@ -61,7 +61,7 @@ def _all_gather(group, x, dim, out):
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), moved=True)
     target = rows.target(kind, made.target, group.size)
     said = described(op, kind, {x_name: x}, f"{dim_name}={dim}")
-    _launch("all_gather", group, kind, rows, group.size, rows.array, target, said)
+    launch_rows("all_gather", group, kind, rows, group.size, rows.array, target, said)
     rows.finish(kind, made.target, target, group.size)
     return made.finish()
 
@@ -76,7 +76,7 @@ def _is_part(group, kind, whole, part) -> bool:
     return dense and kind.address(part) == kind.address(whole) + begin
 
 
-def _launch(op, group, kind, rows, runs, source, target, said, **fields) -> None:
+def launch_rows(op, group, kind, rows, runs, source, target, said, **fields) -> None:
     """A collective over the `runs` runs that its longer array has. `said`: the call in words; `fields`:
     those of its Desc that others lack."""
     m = rows.rows * runs
@@ -124,24 +124,14 @@ def _reduce_scatter(group, x, dim, out, reduce_op="sum"):
     made = result_along(op, kind, out, shape, dim, x, read)
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
     target = rows.target(kind, made.target, 1)
-    options = f"{dim_name}={dim}", _named(reduce_op)
+    options = f"{dim_name}={dim}", named_reduction(reduce_op)
     said, op = described(op, kind, {x_name: x}, *options), "reduce_scatter"
-    _launch(op, group, kind, rows, group.size, rows.array, target, said, reduction=reduce_op)
+    launch_rows(op, group, kind, rows, group.size, rows.array, target, said, reduction=reduce_op)
     rows.finish(kind, made.target, target, 1)
     return made.finish()
 
 
-def _named(reduce_op: str) -> str:
-    return "" if reduce_op == "sum" else f"reduce_op={reduce_op}"
-
-
-def _by_reduction(body):
-    """For Group.call, by `reduce_op`; the same objects each time."""
-    others = {word: functools.partial(body, reduce_op=word) for word in REDUCTIONS[1:]}
-    return {REDUCTIONS[0]: body, **others}
-
-
-_REDUCE_SCATTER = _by_reduction(_reduce_scatter)
+_REDUCE_SCATTER = by_reduction(_reduce_scatter)
 
 
 @counted
@@ -158,7 +148,7 @@ def all_reduce(
     return group_of(group).call(_ALL_REDUCE[reduce_op], 0, out, x)
 
 
-def _launch_whole(group, kind, rows, x, written, launch) -> None:
+def launch_whole(group, kind, rows, x, written, launch) -> None:
     """launch(source, target) of a collective whose result has x's shape: the target is `written`,
     unless peers read `x` there."""
     address = kind.address(x)
@@ -180,14 +170,14 @@ def _all_reduce(group, x, _, out, reduce_op="sum"):
     rows = as_rows(kind, dense)
 
     def launch(source, target):
-        said = described(op, kind, {"x": x}, _named(reduce_op))
-        _launch(op, group, kind, rows, 1, source, target, said, reduction=reduce_op)
+        said = described(op, kind, {"x": x}, named_reduction(reduce_op))
+        launch_rows(op, group, kind, rows, 1, source, target, said, reduction=reduce_op)
 
-    _launch_whole(group, kind, rows, dense, written, launch)
+    launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
 
 
-_ALL_REDUCE = _by_reduction(_all_reduce)
+_ALL_REDUCE = by_reduction(_all_reduce)
 
 
 @counted
@@ -221,7 +211,7 @@ def _broadcast(group, x, root, out):
         arrays = source, target
         group.launch_operator(kind, op, desc, ("in", "out"), arrays, (rows.rows,), said=said)
 
-    _launch_whole(group, kind, rows, dense, written, launch)
+    launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
 
 
@@ -261,7 +251,7 @@ def all_to_all(
             f"{blocks.received}"
         )
     counts = group.constant(kind, blocks.received, x)
-    return _exchange(group, kind, x, counts, blocks, out)
+    return exchange(group, kind, x, counts, blocks, out)
 
 
 def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) -> bool:
@@ -271,8 +261,10 @@ def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) 
     word = 2 * sent[0] if even else 2 * group.rank + 1  # odd ones differ
     if group.size == 1:
         return even
+    said = f"all_to_all({rows}, with sizes)"
     with group.used():
-        return group.session.same(group.rank, f"all_to_all({rows}, with sizes)", word)
+        group.session.agree(group.rank, said)  # same() does not tell another call from another word
+        return group.session.same(group.rank, said, word)
 
 
 def _sizes(name: str, rows: Optional[Sequence[int]]) -> Optional[List[int]]:
@@ -303,7 +295,7 @@ def checked_blocks(group, x, sent: Optional[List[int]]) -> List[int]:
     return sent
 
 
-class _Blocks(NamedTuple):
+class Blocks(NamedTuple):
     """Rows of the blocks that this rank sends and receives, of the largest of all ranks', and whether
     all of them are of one size. Programs are chosen by the last two, which all ranks share."""
 
@@ -313,7 +305,7 @@ class _Blocks(NamedTuple):
     even: bool
 
 
-def exchange_sizes(group, sent: List[int], rows: str) -> _Blocks:
+def exchange_sizes(group, sent: List[int], rows: str) -> Blocks:
     """The blocks of an all_to_all in which this rank sends so many rows to each, of such `rows`.
     Collective; the hosts wait for each other."""
     own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
@@ -322,7 +314,7 @@ def exchange_sizes(group, sent: List[int], rows: str) -> _Blocks:
     arrays, sizes = (own, table), (group.size,)  # [from, to]
     group.launch_operator(NumpyKind, "all_gather", desc, ("in", "out"), arrays, sizes, said=said)
     received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
-    return _Blocks(sent, received, most, most == table.min())
+    return Blocks(sent, received, most, most == table.min())
 
 
 def _all_to_all(group, x, _, out):
@@ -331,10 +323,10 @@ def _all_to_all(group, x, _, out):
     key = "all_to_all", kind, blocks[0]
     counts = group.keep(kind, key, lambda: kind.ints(blocks, x))
     group.stays(kind, counts)
-    return _exchange(group, kind, x, counts, _Blocks(blocks, blocks, blocks[0], True), out)
+    return exchange(group, kind, x, counts, Blocks(blocks, blocks, blocks[0], True), out)
 
 
-def _exchange(group, kind, x, counts, blocks_of, out):
+def exchange(group, kind, x, counts, blocks_of, out):
     """`counts`: blocks_of.received as an array."""
     size, (sent, received, most, even) = group.size, blocks_of
     width = math.prod(x.shape[1:])

@@ -6,7 +6,8 @@ Arrays are NumPy or CuPy arrays, PyTorch tensors on the CPU or on GPUs, or anyth
 DLPack; results are of the kind of the first argument, on its device. Strided arrays are copied.
 Arrays without rows are taken, where those of all ranks have none.
 Element types: float32, bfloat16, float16; on CPUs float64, which is added up in float64, but for
-attention; in reductions int32; in products float8_e4m3fn with scales; all_gather, all_to_all and broadcast move any.
+attention; in reductions int32; in products float8_e4m3fn with scales; what only moves arrays
+(all_gather, all_to_all, broadcast, gather, scatter, messages) moves any.
 Arrays from `stretto.symm_mem.empty` are used where they are, the same part of the same one on every
 rank; other arrays are copied to where peers can read them.
 
@@ -42,6 +43,7 @@ from .expert_layers import (
 from .expert_parallel import ep_combine, ep_dispatch, ep_moe_layer
 from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .moe import grouped_matmul, moe_combine, moe_route
+from .rooted import batch_send_recv, gather, recv, reduce, scatter, send
 from .transformer import all_reduce_add_rms_norm, scaled_dot_product_attention
 from .ulysses import all_to_all_matmul, matmul_all_to_all
 
@@ -53,11 +55,13 @@ __all__ = [
     "all_reduce_add_rms_norm",
     "all_to_all",
     "all_to_all_matmul",
+    "batch_send_recv",
     "broadcast",
     "ep_combine",
     "ep_dispatch",
     "ep_moe_layer",
     "flash_decode",
+    "gather",
     "grouped_matmul",
     "grouped_matmul_all_reduce",
     "grouped_matmul_reduce_scatter",
@@ -70,8 +74,12 @@ __all__ = [
     "packed_attention",
     "paged_attention",
     "paged_decode",
+    "recv",
+    "reduce",
     "reduce_scatter",
     "ring_attention",
     "scaled_dot_product_attention",
+    "scatter",
+    "send",
     "sequence_attention",
 ]

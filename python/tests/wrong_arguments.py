@@ -24,12 +24,18 @@ PROGRAMS = [
     r"\bep_(send|place|return)|_one_shot|\bk_cache|\bexpert_tables|\bstarts\b|\btile_|all_gather_and",
 ]
 
+# Operators whose names are words of the language.
+WORDS = {"gather", "reduce", "scatter", "send"}
+
 COLLECTIVES = [
     "all_gather",
     "reduce_scatter",
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
     "all_gather_matmul",
     "matmul_reduce_scatter",
     "matmul_all_reduce",
@@ -80,6 +86,9 @@ def arguments_of(name, size, rows, draw):
         "all_reduce": lambda: {"x": x(rows, 4), "reduce_op": "sum"},
         "all_to_all": lambda: {"x": x(rows, 4)},
         "broadcast": lambda: {"x": x(rows, 4), "root": 0},
+        "reduce": lambda: {"x": x(rows, 4), "root": 0, "reduce_op": "max"},
+        "gather": lambda: {"x": x(rows, 4), "root": 0},
+        "scatter": lambda: {"x": x(rows, 4), "root": 0},
         "all_gather_matmul": lambda: {"a_shard": x(rows, 6), "b": x(6, 4), "gather_dim": 0},
         "matmul_reduce_scatter": lambda: {"a": x(rows, 6), "b": x(6, 4), "scatter_dim": 0},
         "matmul_all_reduce": lambda: {"a": x(rows, 6), "b": x(6, 4)},

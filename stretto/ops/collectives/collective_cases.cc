@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "stretto/ops/collectives/collectives.h"
@@ -96,6 +97,10 @@ struct CaseBuilder {
       auto count =
           static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(in))));
       input(r) = random_values(count, d.dtype, seed * 1009 + static_cast<std::uint64_t>(r));
+      // Products of many ranks stay of one magnitude.
+      if (d.reduction == Reduction::kProduct) {
+        for (double& v : input(r)) v = std::copysign(1 + std::round(std::fabs(v) * 4) / 8, v);
+      }
       auto outputs =
           static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(out))));
       expected(r).assign(outputs, kUnchecked);
@@ -227,6 +232,89 @@ OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
   return std::move(b.c);
 }
 
+// Of collectives of one rank with the others: here of one in the middle.
+int middle_rank(const OpShape& shape) { return (shape.world_size - 1) / 2; }
+
+using RootedProgram = Program (*)(const CollectiveDesc&, const CollectiveConfig&, int root);
+Program with_middle_root(RootedProgram program, const OpShape& shape) {
+  CollectiveDesc d = desc_of(shape);
+  return program(d, fetching_config_of(d, shape.target), middle_rank(shape));
+}
+
+// What only the root gets; the others' memory is as it was.
+using ElementOf = std::function<double(CaseBuilder&, std::int64_t row, std::int64_t col)>;
+OpCase at_root_case(RootedProgram program, const OpShape& shape, std::uint64_t seed,
+                    const ElementOf& element) {
+  CollectiveDesc d = desc_of(shape);
+  CaseBuilder b(d, fetching_config_of(d, shape.target), with_middle_root(program, shape), shape,
+                seed);
+  for (int r = 0; r < d.world_size; ++r) {
+    Values before = random_values(static_cast<std::size_t>(d.m * d.n), d.dtype,
+                                  seed * 2003 + static_cast<std::uint64_t>(r));
+    b.c.inputs[static_cast<std::size_t>(r)][b.out] = before;
+    b.expected(r) = before;
+  }
+  for (std::int64_t row = 0; row < b.m; ++row) {
+    for (std::int64_t col = 0; col < d.n; ++col) {
+      b.expected(middle_rank(shape))[b.at(row, col)] = element(b, row, col);
+    }
+  }
+  return std::move(b.c);
+}
+
+OpCase reduce_case(const OpShape& shape, std::uint64_t seed) {
+  OpCase c = at_root_case(
+      reduce_to, shape, seed,
+      [](CaseBuilder& b, std::int64_t row, std::int64_t col) { return b.reduced(row, col); });
+  c.tolerance = sum_tolerance(shape.dtype, shape.world_size);
+  return c;
+}
+
+OpCase gather_case(const OpShape& shape, std::uint64_t seed) {
+  return at_root_case(gather_to, shape, seed,
+                      [](CaseBuilder& b, std::int64_t row, std::int64_t col) {
+                        return b.input(static_cast<int>(row / b.rows))[b.at(row % b.rows, col)];
+                      });
+}
+
+Program send_from_last(const CollectiveDesc& d, const CollectiveConfig& config, int root) {
+  return send_to(d, config, d.world_size - 1, root);
+}
+
+OpCase send_case(const OpShape& shape, std::uint64_t seed) {
+  return at_root_case(send_from_last, shape, seed,
+                      [](CaseBuilder& b, std::int64_t row, std::int64_t col) {
+                        return b.input(b.d.world_size - 1)[b.at(row, col)];
+                      });
+}
+
+OpCase scatter_case(const OpShape& shape, std::uint64_t seed) {
+  CollectiveDesc d = desc_of(shape);
+  CaseBuilder b(d, fetching_config_of(d, shape.target), with_middle_root(scatter_from, shape),
+                shape, seed);
+  std::int64_t out_rows = ceil_div(b.m, static_cast<std::int64_t>(d.world_size));
+  for (int r = 0; r < d.world_size; ++r) {
+    for (std::int64_t row = 0; row < out_rows; ++row) {
+      for (std::int64_t col = 0; col < d.n; ++col) {
+        std::int64_t global = r * b.rows + row;
+        b.expected(r)[b.at(row, col)] =
+            global < b.m ? b.input(middle_rank(shape))[b.at(global, col)] : 0;
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
+OperatorInfo rooted_info(const char* name, const char* summary, RootedProgram program,
+                         OpCase (*make_case)(const OpShape&, std::uint64_t)) {
+  return {.name = name,
+          .summary = summary,
+          .program = [program](const OpShape& s) { return with_middle_root(program, s); },
+          .make_case = make_case,
+          .shapes = shapes,
+          .large = large()};
+}
+
 }  // namespace
 
 OperatorInfo all_gather_info() {
@@ -300,6 +388,23 @@ OperatorInfo broadcast_info() {
           .make_case = broadcast_case,
           .shapes = shapes,
           .large = large()};
+}
+
+OperatorInfo reduce_info() {
+  return rooted_info("reduce", "a rank gets the sum over ranks of [m, n]", reduce_to, reduce_case);
+}
+
+OperatorInfo gather_info() {
+  return rooted_info("gather", "a rank gets all rows of [m, n]", gather_to, gather_case);
+}
+
+OperatorInfo send_info() {
+  return rooted_info("send", "a rank gets [m, n] of the last", send_from_last, send_case);
+}
+
+OperatorInfo scatter_info() {
+  return rooted_info("scatter", "every rank gets its rows of one rank's [m, n]", scatter_from,
+                     scatter_case);
 }
 
 }  // namespace stretto

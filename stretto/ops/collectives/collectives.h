@@ -94,6 +94,16 @@ Program all_reduce(const CollectiveDesc& desc, const CollectiveConfig& config);
 Program all_to_all(const CollectiveDesc& desc, const CollectiveConfig& config);
 // in [m, n] symmetric, of the root -> out [m, n] on every rank.
 Program broadcast(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
+// in [m, n] symmetric -> out [m, n] of the root, as all_reduce has it. On other ranks nothing is
+// written, and `out` may be any address.
+Program reduce_to(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
+// in [ceil(m/P), n] symmetric -> out [m, n] of the root; elsewhere as in reduce_to.
+Program gather_to(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
+// in [m, n] symmetric, of `source` -> out [m, n] of `target`; elsewhere as in reduce_to.
+Program send_to(const CollectiveDesc& desc, const CollectiveConfig& config, int source, int target);
+// in [m, n] symmetric, of the root -> out [ceil(m/P), n]: this rank's rows; those past the end are
+// zero.
+Program scatter_from(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
 
 OperatorInfo all_gather_info();
 // Of sums, or products.
@@ -102,5 +112,9 @@ OperatorInfo reduce_scatter_info(Reduction reduction = Reduction::kSum);
 OperatorInfo all_reduce_info(AllReduceKind kind, Reduction reduction = Reduction::kSum);
 OperatorInfo all_to_all_info();
 OperatorInfo broadcast_info();
+OperatorInfo reduce_info();
+OperatorInfo gather_info();
+OperatorInfo scatter_info();
+OperatorInfo send_info();
 
 }  // namespace stretto

@@ -1,0 +1,138 @@
+"""One rank, under torchrun: reductions by least, greatest and product, sums of int32, and even exchanges whose sizes
+are given as lists, each against NCCL through torch.distributed, eager, in turn on every rank, compared before they are
+timed. Rank 0 prints a line for each with medians over samples: microseconds of the GPU, of the slowest rank, and of the
+host while the GPU keeps up; with -o it writes every sample as JSON.
+
+    torchrun --standalone --nproc-per-node 2 bench/gpu/reductions_rank.py
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+import stretto
+from torch_turns import ON_GPU, event, synchronize
+
+THERE = {
+    "sum": dist.ReduceOp.SUM,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+}
+WARMUP, HOST_CALLS = (20, 20) if ON_GPU else (1, 2)
+
+
+def all_reduce_calls(x, word):
+    """{contestant: call that gives its result}; the reference first."""
+    theirs, ours = x.clone(), torch.empty_like(x)
+
+    def reference():
+        theirs.copy_(x)
+        dist.all_reduce(theirs, THERE[word])
+        return theirs
+
+    return {"nccl": reference, "stretto": lambda: stretto.all_reduce(x, reduce_op=word, out=ours)}
+
+
+def all_to_all_calls(x, size):
+    theirs, ours = torch.empty_like(x), torch.empty_like(x)
+    sizes = [x.shape[0] // size] * size
+
+    def reference():
+        dist.all_to_all_single(theirs, x, sizes, sizes)
+        return theirs
+
+    return {
+        "nccl": reference,
+        "stretto": lambda: stretto.all_to_all(x, sizes, sizes, out=ours),
+        "stretto, no lists": lambda: stretto.all_to_all(x, out=ours),
+    }
+
+
+def cases(device, size):
+    """(name, calls)."""
+    for rows in (16, 1024, 4096):
+        for dtype in (torch.bfloat16, torch.float32, torch.int32):
+            x = torch.randint(-2, 3, (rows, 4096), device=device).to(dtype)
+            for word in THERE if dtype == torch.int32 else list(THERE)[1:]:
+                yield f"all_reduce {word} {rows} x 4096 {str(dtype)[6:]}", all_reduce_calls(x, word)
+        x = torch.randn(rows, 4096, device=device).to(torch.bfloat16)
+        yield f"all_to_all of even lists {rows} x 4096 bfloat16", all_to_all_calls(x, size)
+
+
+def slowest(values):
+    x = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(x, dist.ReduceOp.MAX, group=slowest.group)
+    return x.tolist()
+
+
+def run(calls, samples):
+    """{contestant: {"gpu_us": samples, "host_us": samples}}, once all have given the same."""
+    results = [call().clone() for call in calls.values()]
+    if not all(torch.equal(result, results[0]) for result in results):
+        raise SystemExit("reductions_rank: results differ")
+    for _ in range(WARMUP):
+        for call in calls.values():
+            call()
+    marks = {name: [(event(), event()) for _ in range(samples)] for name in calls}
+    for sample in range(samples):
+        for name, call in calls.items():
+            begin, end = marks[name][sample]
+            begin.record()
+            call()
+            end.record()
+    synchronize()
+    row = {}
+    for name, call in calls.items():
+        gpu = slowest([1e3 * begin.elapsed_time(end) for begin, end in marks[name]])
+        host = []
+        for _ in range(5):
+            dist.barrier(group=slowest.group)
+            begin = time.perf_counter()
+            for _ in range(HOST_CALLS):
+                call()
+            host.append(1e6 * (time.perf_counter() - begin) / HOST_CALLS)
+            synchronize()
+        row[name] = {"gpu_us": gpu, "host_us": slowest(host)}
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=40)
+    parser.add_argument("--only", default="", help="cases whose names have this in them")
+    parser.add_argument("-o", "--output")
+    arguments = parser.parse_args()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", rank) if ON_GPU else torch.device("cpu")
+    if ON_GPU:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if ON_GPU else "gloo")
+    slowest.group = dist.new_group(backend="gloo")
+    stretto.init(dist.group.WORLD)
+    torch.manual_seed(rank)
+    rows = {}
+    for name, calls in cases(device, size):
+        if arguments.only not in name:
+            continue
+        rows[name] = run(calls, arguments.samples)
+        if rank == 0:
+            told = [
+                f"{who} {statistics.median(t['gpu_us']):.1f} ({statistics.median(t['host_us']):.1f})"
+                for who, t in rows[name].items()
+            ]
+            print(f"{name}: us of the GPU (of the host): {', '.join(told)}", flush=True)
+    if rank == 0 and arguments.output:
+        with open(arguments.output, "w", encoding="utf-8") as file:
+            json.dump({"ranks": size, "samples": arguments.samples, "rows": rows}, file)
+    stretto.finalize()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Collectives of one rank with the others; see ops.py for what all operators have in common."""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Sequence, Tuple
+
+from ._adopt import adopt
+from ._arrays import ArrayT
+from ._calls import (
+    as_rows,
+    by_reduction,
+    described,
+    finish,
+    make_result,
+    named_reduction,
+    reduced_dtype,
+    reduction,
+    result_along,
+    whole,
+)
+from ._world import GroupLike, counted, group_of
+from .collectives import Blocks, exchange, exchange_sizes, launch_rows, launch_whole
+from .errors import UserError
+
+
+def _checked(group, op, x, root, out):
+    """(kind, x)."""
+    kind, x = adopt(op, "x", x)
+    if not 0 <= root < group.size:
+        raise UserError(f"{op}: root {root} of {group.size} ranks")
+    if x.ndim == 0 and op != "reduce":
+        raise UserError(f"{op}: x needs at least one dimension")
+    if out is not None and group.rank != root and op != "scatter":
+        raise UserError(f"{op}: out is given on rank {group.rank}, and the result is rank {root}'s")
+    return kind, x
+
+
+@counted
+def reduce(
+    x: ArrayT,
+    root: int = 0,
+    *,
+    reduce_op: str = "sum",
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
+) -> Optional[ArrayT]:
+    """What all_reduce gives, on rank `root` of the group alone; None on the others, which pass no
+    `out`. `out` may be `x`."""
+    body = _REDUCE[reduction("reduce", reduce_op)]
+    return group_of(group).call(body, whole("reduce", "root", root), out, x)
+
+
+def _reduce(group, x, root, out, reduce_op="sum"):
+    op = "reduce"
+    kind, x = _checked(group, op, x, root, out)
+    reduced_dtype(op, kind, x, reduce_op)
+    dense = kind.dense(x)
+    rows = as_rows(kind, dense)
+    said = described(op, kind, {"x": x}, f"root={root}", named_reduction(reduce_op))
+
+    def launch(source, target):
+        fields = {"reduction": reduce_op, "root": root}
+        launch_rows(op, group, kind, rows, 1, source, target, said, **fields)
+
+    if group.rank != root:
+        launch(rows.array, rows.array)  # which is not written
+        return None
+    result, written = make_result(op, kind, out, x.shape, x, (x,))
+    launch_whole(group, kind, rows, dense, written, launch)
+    return finish(kind, result, written)
+
+
+_REDUCE = by_reduction(_reduce)
+
+
+@counted
+def gather(
+    x: ArrayT, root: int = 0, *, group: GroupLike = None, out: Optional[ArrayT] = None
+) -> Optional[ArrayT]:
+    """The ranks' arrays one after the other, [d, ..] -> [P * d, ..], of any element type, on rank
+    `root` of the group alone; None on the others, which pass no `out`."""
+    return group_of(group).call(_gather, whole("gather", "root", root), out, x)
+
+
+def _gather(group, x, root, out):
+    op = "gather"
+    kind, x = _checked(group, op, x, root, out)
+    rows = as_rows(kind, kind.dense(x), moved=True)
+    said = described(op, kind, {"x": x}, f"root={root}")
+
+    def launch(target):
+        launch_rows(op, group, kind, rows, group.size, rows.array, target, said, root=root)
+
+    if group.rank != root:
+        launch(rows.array)  # which is not written
+        return None
+    shape = (group.size * x.shape[0], *x.shape[1:])
+    made = result_along(op, kind, out, shape, 0, x, (x,))
+    target = rows.target(kind, made.target, group.size)
+    launch(target)
+    rows.finish(kind, made.target, target, group.size)
+    return made.finish()
+
+
+@counted
+def scatter(
+    x: ArrayT, root: int = 0, *, group: GroupLike = None, out: Optional[ArrayT] = None
+) -> ArrayT:
+    """Of rank `root`'s array this rank's part, by rank: [P * d, ..] -> [d, ..], of any element type.
+    On other ranks `x` gives shape and element type only."""
+    return group_of(group).call(_scatter, whole("scatter", "root", root), out, x)
+
+
+def _scatter(group, x, root, out):
+    op = "scatter"
+    kind, x = _checked(group, op, x, root, out)
+    if x.shape[0] % group.size:
+        raise UserError(f"{op}: {x.shape[0]} rows cannot be split over {group.size} ranks")
+    shape = (x.shape[0] // group.size, *x.shape[1:])
+    made = result_along(op, kind, out, shape, 0, x, (x,))
+    rows = as_rows(kind, kind.dense(x), group.size, moved=True)
+    target = rows.target(kind, made.target, 1)
+    said = described(op, kind, {"x": x}, f"root={root}")
+    launch_rows(op, group, kind, rows, group.size, rows.array, target, said, root=root)
+    rows.finish(kind, made.target, target, 1)
+    return made.finish()
+
+
+@counted
+def send(x: ArrayT, *, group: GroupLike = None) -> None:
+    """Sends `x`, of any element type, to the other rank of a group of two, which calls recv()."""
+    group_of(group).call(_send, 0, None, x)
+
+
+@counted
+def recv(out: ArrayT, *, group: GroupLike = None) -> ArrayT:
+    """What the other rank of a group of two has passed to send(), of the shape and element type of
+    `out`, which is written and returned."""
+    return group_of(group).call(_recv, 0, out, out)
+
+
+def _send(group, x, _, __):
+    _carry("send", "x", group, x, group.rank, None)
+
+
+def _recv(group, like, _, out):
+    return _carry("recv", "out", group, like, 1 - group.rank, out)
+
+
+def _carry(op, name, group, x, source, out):
+    """From rank `source` of two to the other."""
+    if group.size != 2:
+        raise UserError(f"{op}: a group of {group.size} ranks; need two: new_group([a, b])")
+    kind, x = adopt(op, name, x)
+    rows = as_rows(kind, kind.dense(x), moved=True)
+    said = f"send or recv({kind.dtype(x)} {list(x.shape)}, from rank {source})"
+
+    def launch(target):
+        fields = {"sender": source, "receiver": 1 - source}
+        launch_rows("send", group, kind, rows, 1, rows.array, target, said, **fields)
+
+    if out is None:
+        launch(rows.array)  # which is not written
+        return None
+    result, written = make_result(op, kind, out, x.shape, x)
+    target = rows.target(kind, written, 1)
+    launch(target)
+    rows.finish(kind, written, target, 1)
+    return finish(kind, result, written)
+
+
+Message = Tuple[ArrayT, int]  # and the rank that it goes to or comes from
+_UNIT = 64  # elements that a message is a whole number of on its way
+
+
+@counted
+def batch_send_recv(
+    sends: Sequence[Message], receives: Sequence[Message], *, group: GroupLike = None
+) -> None:
+    """Messages between any ranks of the group, all at once: each (x, rank) of `sends` goes to that
+    rank, each (out, rank) of `receives` is written with what that rank sends here. What goes from one
+    rank to another is one row of elements, in the order of the lists and cut as `receives` has it.
+    All ranks of the group make the call; one that sends and receives nothing sends itself an empty
+    array. All arrays have one element type, any. The hosts wait for each other. UserError where a
+    rank expects more or fewer elements than are sent to it."""
+    op = "batch_send_recv"
+    group = group_of(group)
+    sent = [_message(op, "sends", group, m) for m in sends]
+    wanted = [_message(op, "receives", group, m) for m in receives]
+    if not sent and not wanted:
+        raise UserError(f"{op}: no messages; a rank that has none sends itself an empty one")
+    (kind, first, _), *_ = [*sent, *wanted]
+    for other, x, _ in [*sent, *wanted]:
+        if other is not kind or kind.dtype(x) != kind.dtype(first):
+            raise UserError(
+                f"{op}: a {other.name} of {other.dtype(x)} beside a {kind.name} of {kind.dtype(first)}"
+            )
+    blocks = exchange_sizes(group, _per_rank(group, sent), f"messages of {kind.dtype(first)}")
+    expected = _per_rank(group, wanted)
+    if expected != blocks.received:
+        raise UserError(
+            f"{op}: rank {group.rank} expects {expected} elements of the ranks, they send "
+            f"{blocks.received}"
+        )
+    blocks = Blocks(*(list(map(_units, n)) for n in blocks[:2]), _units(blocks.most), False)
+    packed = kind.zeros((sum(blocks.sent), _UNIT), first)
+    for message, there in zip(*_places(packed, sent, blocks.sent)):
+        kind.assign(there, message)
+    counts = group.constant(kind, blocks.received, first)
+    arrived = exchange(group, kind, packed, counts, blocks, None)
+    for message, there in zip(*_places(arrived, wanted, blocks.received)):
+        kind.assign(message, there)
+
+
+def _message(op, name, group, message):
+    """(kind, array, rank)."""
+    try:
+        x, rank = message
+    except (TypeError, ValueError):
+        raise UserError(f"{op}: {name} has {message!r}, need pairs (array, rank)") from None
+    rank = whole(op, "rank", rank)
+    if not 0 <= rank < group.size:
+        raise UserError(f"{op}: {name} names rank {rank} of {group.size} ranks")
+    kind, x = adopt(op, name, x)
+    if name == "receives" and not kind.writable(x):
+        raise UserError(f"{op}: {name} has a read-only {kind.name}")
+    return kind, x, rank
+
+
+def _per_rank(group, messages):
+    """Elements by rank."""
+    elements = [0] * group.size
+    for _, x, rank in messages:
+        elements[rank] += math.prod(x.shape)
+    return elements
+
+
+def _units(elements: int) -> int:
+    return -(-elements // _UNIT)
+
+
+def _places(packed, messages, units):
+    """(the messages' arrays, theirs in `packed`, as they are shaped), where every rank has so many
+    rows."""
+    flat = packed.reshape((math.prod(packed.shape),))
+    begins = [_UNIT * sum(units[:rank]) for rank in range(len(units))]
+    arrays, places = [], []
+    for _, x, rank in messages:
+        end = begins[rank] + math.prod(x.shape)
+        arrays.append(x)
+        places.append(flat[begins[rank] : end].reshape(x.shape))
+        begins[rank] = end
+    return arrays, places
