@@ -25,8 +25,7 @@ constexpr const char* kReadByThreads =
 constexpr const char* kPutAfterwards = "what it gets was put after the same waits of the producer";
 constexpr const char* kTablesFirst =
     "the worker has made or waited for tables before, for which every rank has told what its "
-    "tokens "
-    "are";
+    "tokens are";
 constexpr const char* kReadsTables =
     "what moves ahead of it is another wait, or reads tables, which have a wait of their own";
 constexpr const char* kRowsAnyway =
@@ -60,9 +59,9 @@ const std::vector<Explanation>& explanations() {
       {"ring_all_reduce P=@(2|3)*", "notify before the access", "reduce: notify 'freed'", kOfSums},
       {"@(gemm_ar|gemm_ar_fp8*|gemm_ar_shared) P=@(2|3)*", "duplicate notify",
        "gemm@(|.consumer): notify 'arrived'", kOneArrival},
-      {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
-       "all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
-       "add_rms_norm) P=@(2|3)*",
+      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+       "all_reduce_two_shot_max|all_reduce_ring|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_"
+       "gathered|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=@(2|3)*",
        "duplicate notify", "on_start: notify 'ready'", kOneArrival},
       {"all_reduce_add_rms_norm P=@(2|3)*", "duplicate notify", "reduce_norm: notify 'done'",
        kOneArrival},
@@ -70,9 +69,9 @@ const std::vector<Explanation>& explanations() {
       {"@(embedding|moe_combine) P=3", "duplicate notify", "sum: notify 'done'", kOneArrival},
       {"@(gemm_ar|gemm_ar_fp8*|gemm_ar_shared) P=@(2|3)*", "notify too much",
        "gemm@(|.consumer): notify 'arrived'", kOneArrival},
-      {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_reduce_ring|all_to_"
-       "all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push|gemm_rs_copy|all_reduce_"
-       "add_rms_norm) P=@(2|3)*",
+      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+       "all_reduce_two_shot_max|all_reduce_ring|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_"
+       "gathered|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=@(2|3)*",
        "notify too much", "on_start: notify 'ready'", kOneArrival},
       {"all_reduce_add_rms_norm P=@(2|3)*", "notify too much", "reduce_norm: notify 'done'",
        kOneArrival},
@@ -110,34 +109,40 @@ const std::vector<Explanation>& explanations() {
       {"ep_return P=2", "access on wrong rank", "combine: store 'parts'",
        "whoever stores there reads what it had before instead: a matter of values"},
       {"moe_combine P=@(2|3)*", "notify wrong rank", "combine: notify 'combined'", kEveryRank},
-      {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all|broadcast|"
-       "ag_gemm|ag_gemm_fp8*|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=@(2|3)*",
+      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+       "all_reduce_two_shot_max|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_push|gemm_rs_"
+       "copy|all_reduce_add_rms_norm) P=@(2|3)*",
        "notify wrong rank", "on_start: notify 'ready'", kEveryRank},
-      {"@(reduce_scatter|all_reduce_one_shot|all_reduce_two_shot) P=@(2|3)*", "notify wrong rank",
-       "reduce: notify 'done'", kEveryRank},
+      {"@(reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|all_reduce_"
+       "two_shot_max) P=@(2|3)*",
+       "notify wrong rank", "reduce: notify 'done'", kEveryRank},
       {"all_reduce_add_rms_norm P=@(2|3)*", "notify wrong rank", "reduce_norm: notify 'done'",
        kEveryRank},
       {"@(embedding|moe_combine) P=@(2|3)*", "notify wrong rank", "sum: notify 'done'", kEveryRank},
-      {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all|broadcast|"
-       "ag_gemm|ag_gemm_fp8*|all_reduce_add_rms_norm|embedding|lm_head|moe_combine) P=@(2|3)*",
+      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+       "all_reduce_two_shot_max|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|all_reduce_add_rms_norm|"
+       "embedding|lm_head|moe_combine) P=@(2|3)*",
        "wait for wrong channel", "on_end: wait 'done'", kEveryChannel},
       {"gemm_ar_@(two_shot|shared) P=@(2|3)*", "wait for wrong channel", "on_end: wait 'gathered'",
        kEveryChannel},
-      {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all) P=@(2|3)*",
+      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+       "all_reduce_two_shot_max|all_to_all) P=@(2|3)*",
        "wait in wrong rotation", "on_end: wait 'done'", kEveryChannel},
-      {"@(all_gather|all_reduce_two_shot|ag_gemm|ag_gemm_fp8*|lm_head) P=@(2|3)*",
+      {"@(all_gather|all_reduce_two_shot|all_reduce_two_shot_max|ag_gemm|ag_gemm_fp8*|lm_head) "
+       "P=@(2|3)*",
        "notify wrong channel", "gather: notify 'done'", kSwappedSources},
       {"@(all_to_all|broadcast) P=@(2|3)*", "notify wrong channel", "pull: notify 'done'",
        kSwappedSources},
-      {"@(reduce_scatter|all_reduce_one_shot) P=@(2|3)*", "notify wrong channel",
-       "reduce: notify 'done'", kSwappedSources},
+      {"@(reduce_scatter|reduce_scatter_product|all_reduce_one_shot) P=@(2|3)*",
+       "notify wrong channel", "reduce: notify 'done'", kSwappedSources},
       {"gemm_ar_two_shot P=@(2|3)*", "notify wrong channel", "reduce: notify 'gathered'",
        kSwappedSources},
       {"all_reduce_add_rms_norm P=@(2|3)*", "notify wrong channel", "reduce_norm: notify 'done'",
        kSwappedSources},
       {"@(embedding|moe_combine) P=@(2|3)*", "notify wrong channel", "sum: notify 'done'",
        kSwappedSources},
-      {"@(all_gather|reduce_scatter|all_reduce_one_shot|all_reduce_two_shot|all_to_all) P=@(2|3)*",
+      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+       "all_reduce_two_shot_max|all_to_all) P=@(2|3)*",
        "skip first iteration", "on_end: loop 'done'", kOwnRank},
       {"broadcast P=@(2|3)*", "skip last iteration", "on_end: loop 'done'", kOwnRank},
       {"all_reduce_ring P=@(2|3)*", "drop wait", "ring: wait 'ready'", kRingReady},
@@ -149,6 +154,31 @@ const std::vector<Explanation>& explanations() {
        "a row that goes nowhere has a place before the cache's first, where stores write nothing"},
       {"paged_write P=@(2|3)*", "condition never holds", "write: when",
        "nothing is written, which its cases find; rows do not synchronise"},
+      {"@(scatter|send) P=@(2|3)*", "condition always holds", "on_start: when 'ready'",
+       "the others' notifies are waited for by nobody"},
+      {"@(reduce|gather|scatter|send) P=@(2|3)*", "@(duplicate notify|notify too much)",
+       "on_start: notify 'ready'", kOneArrival},
+      {"send P=2", "access on wrong rank", "receive: copy 'in'",
+       "the wrong rank is the receiver, which may read its own input: a matter of values"},
+      {"scatter P=@(2|3)*", "wait for wrong channel", "on_end: wait 'done'", kEveryChannel},
+      {"scatter P=@(2|3)*", "notify wrong rank", "on_start: notify 'ready'", kEveryRank},
+      {"scatter P=@(2|3)*", "notify wrong channel", "scatter: notify 'done'", kSwappedSources},
+      {"scatter P=2", "skip first iteration", "on_end: loop 'done'", kOwnRank},
+      {"reduce P=@(2|3)*", "@(wait for wrong channel|wait in wrong rotation)",
+       "reduce: wait 'ready'", kEveryChannel},
+      {"reduce P=@(2|3)*", "skip first iteration", "reduce: loop 'ready'", kOwnRank},
+      {"all_reduce_two_shot_max P=@(2|3)*", "wait after the access", "reduce: wait 'ready'",
+       "what moves ahead of it reads the own input"},
+      {"reduce P=2", "wait after the access", "reduce: wait 'ready'",
+       "what moves ahead of it reads the own input"},
+      {"reduce P=@(2|3)*", "notify wrong rank", "reduce: notify 'done'", kEveryRank},
+      {"reduce P=@(2|3)*", "notify wrong channel", "on_start: notify 'ready'", kSwappedSources},
+      {"reduce P=@(2|3)*", "notify before the access", "reduce: notify 'done'",
+       "what it moves ahead of stores the sum, after all that was read"},
+      {"reduce P=@(2|3)*", "access on wrong rank", "reduce: load 'in'*",
+       "every rank's input has been waited for: a matter of values"},
+      {"gather P=2", "notify wrong rank", "gather: notify 'done'",
+       "each worker copies own rows after the last of the other rank, and tells that rank then"},
       {"broadcast P=@(2|3)*", "condition always holds", "on_start: when 'ready'",
        "the others' notifies are waited for by nobody"},
       {"gemm_ar_two_shot P=@(2|3)*", "fewer slots", "buffer 'slots'",
@@ -164,17 +194,21 @@ const std::vector<Explanation>& explanations() {
        "the loop stores at every rank before it notifies any: only the order changes"},
       {"gemm_ar_shared P=@(2|3) gpu", "packet to wrong slot", "gemm.consumer: store_packet 'parts'",
        "every rank's part is received at once: senders swap places, a matter of values"},
-      {"@(reduce_scatter|all_reduce_two_shot) P=@(2|3)*", "notify wrong channel",
-       "on_start: notify 'ready'", kSwappedSources},
-      {"@(reduce_scatter|all_reduce_two_shot) P=@(2|3)*",
+      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+       "P=@(2|3)*",
+       "notify wrong channel", "on_start: notify 'ready'", kSwappedSources},
+      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+       "P=@(2|3)*",
        "@(wait for wrong channel|wait in wrong rotation)", "reduce: wait 'ready'", kEveryChannel},
-      {"@(reduce_scatter|all_reduce_two_shot) P=@(2|3)*", "skip first iteration",
-       "reduce: loop 'ready'", kOwnRank},
-      {"@(reduce_scatter|all_reduce_two_shot) P=@(2|3)*", "access on wrong rank",
-       "reduce: load 'in'*",
+      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+       "P=@(2|3)*",
+       "skip first iteration", "reduce: loop 'ready'", kOwnRank},
+      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+       "P=@(2|3)*",
+       "access on wrong rank", "reduce: load 'in'*",
        "every rank is ready and hears when all parts are read: a matter of values"},
-      {"all_reduce_two_shot P=@(2|3)*", "@(duplicate notify|notify too much)",
-       "reduce: notify 'reduced'", kOneArrival},
+      {"@(all_reduce_two_shot|all_reduce_two_shot_max) P=@(2|3)*",
+       "@(duplicate notify|notify too much)", "reduce: notify 'reduced'", kOneArrival},
       {"all_reduce_one_shot P=@(2|3)*", "@(duplicate notify|notify too much)",
        "reduce: notify 'arrived'", kOneArrival},
       {"all_reduce_one_shot P=@(2|3)*", "notify wrong rank", "reduce: notify 'arrived'",
