@@ -15,7 +15,6 @@ from .errors import UserError
 _WITH_GRADIENT = {
     **dict.fromkeys(
         (
-            "all_gather",
             "all_reduce",
             "all_reduce_add_rms_norm",
             "all_to_all",
@@ -24,6 +23,7 @@ _WITH_GRADIENT = {
         ),
         " with out=",
     ),
+    "all_gather": " with out= or sizes",
     **dict.fromkeys(
         ("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"),
         " with out= or scales",

@@ -28,6 +28,7 @@ from ._calls import (
     result_along,
     unless_same,
     whole,
+    with_options,
 )
 from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
@@ -35,11 +36,21 @@ from .errors import UserError
 
 @counted
 def all_gather(
-    x: ArrayT, *, dim: int = 0, group: GroupLike = None, out: Optional[ArrayT] = None
+    x: ArrayT,
+    *,
+    dim: int = 0,
+    sizes: Optional[Sequence[int]] = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
 ) -> ArrayT:
     """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
-    element type. `x` may be this rank's part of `out`."""
+    element type. `x` may be this rank's part of `out`. `sizes`: how long each rank's is along `dim`,
+    where they differ, the same list on every rank; all travel as long as the longest, nobody
+    exchanges sizes, and there is no gradient."""
     dim = whole("all_gather", "dim", dim)
+    if sizes is not None:
+        body = with_options(_all_gather_sizes, tuple(_sizes("all_gather", "sizes", sizes)))
+        return group_of(group).call(body, dim, out, x)
     if out is None and _route.wants(x):
         return _route.layer.all_gather(x, dim, name_of(group))
     return group_of(group).call(_all_gather, dim, out, x)
@@ -63,6 +74,38 @@ def _all_gather(group, x, dim, out):
     said = described(op, kind, {x_name: x}, f"{dim_name}={dim}")
     launch_rows("all_gather", group, kind, rows, group.size, rows.array, target, said)
     rows.finish(kind, made.target, target, group.size)
+    return made.finish()
+
+
+def _all_gather_sizes(sizes, group, x, dim, out):
+    op = "all_gather"
+    kind, x = adopt(op, "x", x)
+    if x.ndim == 0:
+        raise UserError(f"{op}: x needs at least one dimension")
+    dim = axis(op, "dim", dim, x.ndim)
+    if len(sizes) != group.size or min(sizes) < 0 or sizes[group.rank] != x.shape[dim]:
+        raise UserError(
+            f"{op}: sizes {list(sizes)} of {group.size} ranks, and rank {group.rank} has "
+            f"{x.shape[dim]} along dim {dim}"
+        )
+    size, most = group.size, max(sizes)
+    moved = kind.move(x, dim, 0)
+    rest = tuple(moved.shape[1:])
+    shape = (*x.shape[:dim], sum(sizes), *x.shape[dim + 1 :])
+    made = result_along(op, kind, out, shape, dim, x, (x,))
+    mine, every = kind.zeros((most, *rest), x), kind.empty((size * most, *rest), x)
+    kind.assign(mine[: sizes[group.rank]], moved)
+    rows = as_rows(kind, mine, moved=True)
+    target = rows.target(kind, every, size)
+    what = f"x {kind.dtype(x)} {[*x.shape[:dim], 'size', *x.shape[dim + 1 :]]}"
+    said = described(op, kind, {}, what, f"dim={dim}", f"sizes={list(sizes)}")
+    launch_rows(op, group, kind, rows, size, rows.array, target, said)
+    rows.finish(kind, every, target, size)
+    begin = 0
+    for rank, length in enumerate(sizes):
+        first = rank * most
+        kind.assign(made.target[begin : begin + length], every[first : first + length])
+        begin += length
     return made.finish()
 
 
@@ -233,8 +276,8 @@ def all_to_all(
     blocks cost one small all-gather of the sizes more, and no graph captures it. A gradient exchanges
     them again.
     """
-    expected = _sizes("output_split_sizes", output_split_sizes)
-    sent = _sizes("input_split_sizes", input_split_sizes)
+    expected = _sizes("all_to_all", "output_split_sizes", output_split_sizes)
+    sent = _sizes("all_to_all", "input_split_sizes", input_split_sizes)
     if out is None and _route.wants(x):
         return _route.layer.all_to_all(x, expected, sent, name_of(group))
     group = group_of(group)
@@ -267,13 +310,13 @@ def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) 
         return group.session.same(group.rank, said, word)
 
 
-def _sizes(name: str, rows: Optional[Sequence[int]]) -> Optional[List[int]]:
+def _sizes(op: str, name: str, rows: Optional[Sequence[int]]) -> Optional[List[int]]:
     if rows is None:
         return None
     try:
         return [operator.index(n) for n in rows]
     except TypeError:
-        raise UserError(f"all_to_all: {name} is {rows!r}, need whole numbers") from None
+        raise UserError(f"{op}: {name} is {rows!r}, need whole numbers") from None
 
 
 def rows_of(kind, x) -> str:
