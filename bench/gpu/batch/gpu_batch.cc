@@ -40,7 +40,7 @@ struct Settings {
   std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256};
   std::int64_t context = 1024, max_rows = 512;
   std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
-  int ranks = 1, layers = 0, requests = 64;
+  int ranks = 1, layers = 0, requests = 64, samples = 8;
   std::uint64_t seed = 1;
   double seconds = 330;  // nothing further is begun after this
   bool check = true, apart = true, proof = true;
@@ -212,7 +212,7 @@ Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double c
   }
   auto& step = static_cast<GpuBatchStep&>(model.last_step());
   step.replay(2);
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < s.samples; ++i) {
     constexpr int kTimes = 4;
     Clock::time_point begin = Clock::now();
     step.replay(kTimes);
@@ -344,6 +344,7 @@ int main_of(int argc, char** argv) {
   compile->add_flag("!--no-proof", s.proof, "kernels alone");
   CLI::App* run = app.add_subcommand("run", "compare answers and measure steps");
   add_options(run, s);
+  run->add_option("--samples", s.samples, "times of a step")->check(CLI::Range(1, 1000));
   run->add_option("--product", s.product, "size of the product that is timed")
       ->check(CLI::Range(64, 1 << 15));
   run->add_option("--requests", s.requests, "whose answers are compared")
