@@ -115,7 +115,8 @@ void link_packets(InstanceGraph& graph) {
       }
     }
   }
-  for (auto& [key, group] : groups) {
+  for (auto& [key, its] : groups) {
+    Group& group = its;  // clang 14 does not capture `its`
     std::vector<std::vector<Box>> pieces(group.loads.size());
     for_each_overlap(group.loads, group.stores, [&](std::size_t load, std::size_t store) {
       group.found[load].stores.push_back(group.store_places[store]);

@@ -19,7 +19,8 @@ namespace stretto::grammar {
 namespace {
 
 constexpr int kMostDepth = 64;
-constexpr int kMostLength = 4000;        // of maxLength and minLength, in characters
+constexpr int kMostLength = 4000;  // of maxLength and minLength, in characters
+constexpr int kShortLength = 100;
 constexpr int kMostItems = 10'000;       // of minItems and maxItems
 constexpr std::size_t kMostKeys = 2000;  // of one object
 
@@ -257,7 +258,9 @@ class Compiler {
     }
     const bool is_free = all.empty();
     if (min > 0 || max || is_free) {
-      ExprPtr one = is_free ? json_any_character() : json_characters(complement({}));
+      // Every way to escape a character makes a long string's automaton twice as large.
+      const bool is_short = std::max(min, max.value_or(0)) <= kShortLength;
+      ExprPtr one = is_free && is_short ? json_any_character() : json_characters(complement({}));
       all.push_back(repeat(std::move(one), min, max.value_or(-1)));
     }
     ExprPtr content = all[0];

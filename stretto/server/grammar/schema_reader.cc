@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -63,7 +64,7 @@ std::string type_of(const OrderedJson& value) {
 bool is_of_type(const OrderedJson& value, const std::string& type) {
   if (type != "integer") return type_of(value) == type;
   if (value.is_number_integer()) return true;
-  return value.is_number_float() && value.get<double>() == std::int64_t(value.get<double>());
+  return value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>();
 }
 
 bool are_apart(const std::set<std::string>& a, const std::set<std::string>& b) {
@@ -331,8 +332,7 @@ std::optional<int> SchemaReader::count(const SchemaPlace& at, const char* keywor
   if (!at.schema->contains(keyword)) return std::nullopt;
   const OrderedJson& value = (*at.schema)[keyword];
   const bool is_count =
-      value.is_number_unsigned() ||
-      (value.is_number_float() && value.get<double>() >= 0 && is_of_type(value, "integer"));
+      value.is_number() && value.get<double>() >= 0 && is_of_type(value, "integer");
   if (!is_count) at.fail(fmt::format("{}: need a whole number from 0", keyword));
   if (value.get<double>() > most) {
     at.fail(fmt::format("{}: at most {} is supported", keyword, most));

@@ -1,5 +1,7 @@
 #include "stretto/server/grammar/vocabulary.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 namespace stretto::grammar {
@@ -8,6 +10,32 @@ namespace {
 std::vector<std::string> cut(std::vector<std::string> tokens, int size) {
   tokens.resize(static_cast<std::size_t>(size));  // the logits of others stand for nothing
   return tokens;
+}
+
+// Whether no text of up to so many bytes tells two states apart.
+bool are_alike(const Dfa& dfa, int first, int second, int most_bytes) {
+  constexpr std::size_t kMostPairs = 4000;
+  std::vector<std::pair<int, int>> level = {{first, second}}, next;
+  std::set<std::pair<int, int>> seen;
+  for (int depth = 0; depth < most_bytes && !level.empty(); ++depth) {
+    for (const auto& [a, b] : level) {
+      for (int c = 0; c < dfa.num_classes; ++c) {
+        const int to_a = dfa.next[static_cast<std::size_t>(a * dfa.num_classes + c)];
+        const int to_b = dfa.next[static_cast<std::size_t>(b * dfa.num_classes + c)];
+        if (to_a == to_b) continue;
+        if (to_a < 0 || to_b < 0) return false;
+        if (dfa.accepts[static_cast<std::size_t>(to_a)] !=
+            dfa.accepts[static_cast<std::size_t>(to_b)]) {
+          return false;
+        }
+        if (seen.insert({to_a, to_b}).second) next.emplace_back(to_a, to_b);
+      }
+    }
+    if (seen.size() > kMostPairs) return false;
+    level.swap(next);
+    next.clear();
+  }
+  return true;
 }
 
 }  // namespace
@@ -70,6 +98,10 @@ std::shared_ptr<const FittingTokens> Vocabulary::fitting(const std::shared_ptr<T
   std::lock_guard lock(mutex_);
   const auto at = static_cast<std::size_t>(state);
   if (terminal->fitting_[at]) return terminal->fitting_[at];
+  if (auto known = alike(*terminal, state)) {
+    held_.emplace_back(terminal, state);
+    return terminal->fitting_[at] = known;
+  }
   auto found = look(terminal->dfa(), state);
   if (held_bytes_ + found->bytes() > options_.most_bytes) {
     for (const auto& [holder, its_state] : held_) {
@@ -81,7 +113,20 @@ std::shared_ptr<const FittingTokens> Vocabulary::fitting(const std::shared_ptr<T
   held_bytes_ += found->bytes();
   held_.emplace_back(terminal, state);
   terminal->fitting_[at] = found;
+  terminal->looked_.push_back(state);
   return found;
+}
+
+// In a string with a limit all states far from it are.
+std::shared_ptr<const FittingTokens> Vocabulary::alike(const Terminal& terminal, int state) const {
+  constexpr std::size_t kMostTries = 4;
+  const std::vector<int>& looked = terminal.looked_;
+  for (std::size_t i = 0; i < std::min(kMostTries, looked.size()); ++i) {
+    const int other = looked[looked.size() - 1 - i];
+    const auto& known = terminal.fitting_[static_cast<std::size_t>(other)];
+    if (known && are_alike(terminal.dfa(), state, other, trie_.most_depth())) return known;
+  }
+  return nullptr;
 }
 
 std::shared_ptr<const FittingTokens> Vocabulary::look(const Dfa& dfa, int state) const {

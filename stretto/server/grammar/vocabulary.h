@@ -45,6 +45,7 @@ class Terminal {
   friend class Vocabulary;
   Dfa dfa_;
   std::vector<std::shared_ptr<const FittingTokens>> fitting_;  // by state; null: not looked for
+  std::vector<int> looked_;                                    // states that were
 };
 
 struct VocabularyOptions {
@@ -73,6 +74,8 @@ class Vocabulary {
 
  private:
   std::shared_ptr<const FittingTokens> look(const Dfa& dfa, int state) const;
+  // Those of a state that no token tells from this one; null where none is known.
+  std::shared_ptr<const FittingTokens> alike(const Terminal& terminal, int state) const;
 
   std::vector<std::string> tokens_;
   int size_;
