@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -39,11 +40,14 @@ class Nfa {
     return static_cast<int>(states_.size()) - 1;
   }
   void add_free(int from, int to) { states_[static_cast<std::size_t>(from)].free.push_back(to); }
-  int add_step(int from, const ByteSet& set) {
+  void add_edge(int from, const ByteSet& set, int to) {
     auto [at, is_new] = set_of_.try_emplace(set.to_string(), static_cast<int>(sets_.size()));
     if (is_new) sets_.push_back(set);
-    const int to = add();
     states_[static_cast<std::size_t>(from)].edges.emplace_back(at->second, to);
+  }
+  int add_step(int from, const ByteSet& set) {
+    const int to = add();
+    add_edge(from, set, to);
     return to;
   }
 
@@ -83,12 +87,17 @@ class Nfa {
   }
 
   int add_repeat(const Expr& expr, int from) {
+    // What comes many times is made small first.
+    constexpr int kMany = 16;
     const Expr& part = *expr.parts.front();
-    for (int i = 0; i < expr.min; ++i) from = add_expr(part, from);
+    std::optional<Dfa> small;
+    if (std::max(expr.min, expr.max) > kMany) small = make_dfa(part, most_states_, budget_);
+    auto add_part = [&](int at) { return small ? add_dfa(*small, at) : add_expr(part, at); };
+    for (int i = 0; i < expr.min; ++i) from = add_part(from);
     if (expr.max < 0) {
       const int begin = add(), end = add();
       add_free(from, begin);
-      add_free(add_expr(part, begin), begin);
+      add_free(add_part(begin), begin);
       add_free(begin, end);
       return end;
     }
@@ -97,7 +106,7 @@ class Nfa {
     for (int i = expr.min; i < expr.max; ++i) {
       const int begin = add();
       add_free(from, begin);
-      from = add_expr(part, begin);
+      from = add_part(begin);
       add_free(from, end);
     }
     return end;
@@ -119,8 +128,7 @@ class Nfa {
         if (next >= 0) to[next].set(byte);
       }
       for (const auto& [next, set] : to) {
-        add_free(add_step(of[static_cast<std::size_t>(s)], set),
-                 of[static_cast<std::size_t>(next)]);
+        add_edge(of[static_cast<std::size_t>(s)], set, of[static_cast<std::size_t>(next)]);
       }
     }
     return end;

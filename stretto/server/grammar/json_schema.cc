@@ -19,7 +19,7 @@ namespace stretto::grammar {
 namespace {
 
 constexpr int kMostDepth = 64;
-constexpr int kMostLength = 4000;  // of maxLength and minLength, in characters
+constexpr int kMostLength = 2000;  // of maxLength and minLength, in characters
 constexpr int kShortLength = 100;
 constexpr int kMostItems = 10'000;       // of minItems and maxItems
 constexpr std::size_t kMostKeys = 2000;  // of one object
