@@ -1,25 +1,14 @@
-// POST /v1/responses: a chat request in another form, without state between requests. What is asked
-// becomes a chat request; what is answered becomes items, whole or as events. After
-// chat_completion.h.
+// The answer to POST /v1/responses: items, whole or as events. After chat_completion.h and
+// responses_request.h.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "stretto/server/chat_completion.h"
+#include "stretto/server/responses_request.h"
 
 namespace stretto {
-
-struct ResponsesRequest {
-  ChatRequest chat;
-  Json asked;  // fields that the answer repeats
-};
-
-// ApiError 400 naming the field.
-ResponsesRequest parse_responses_request(std::string_view body, const SamplingDefaults& defaults,
-                                         int vocab_size);
 
 class ResponsesCompletion : public ChatCompletion {
  public:

@@ -1,6 +1,6 @@
-// Bodies of chat and completion requests, as anybody may send them: read, rendered through a
-// template that touches every field, and read once more as if a model had written them. An error
-// that becomes a 400 is fine; anything else is a finding.
+// Bodies of chat, completion and responses requests, as anybody may send them: read, rendered
+// through a template that touches every field, and read once more as if a model had written them.
+// An error that becomes a 400 is fine; anything else is a finding.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -10,6 +10,7 @@
 #include "stretto/server/chat_output.h"
 #include "stretto/server/chat_request.h"
 #include "stretto/server/completion_request.h"
+#include "stretto/server/responses_request.h"
 
 namespace {
 
@@ -23,23 +24,28 @@ constexpr std::string_view kTemplate = R"({{ bos_token }}{% for tool in tools or
 {{ documents | tojson }}{{ enable_thinking }}
 {% if add_generation_prompt %}<|assistant|>{% endif %})";
 
+// A refusal is the client's fault, and a short one.
+template <typename Read>
+void expect_refusal_or(const Read& read) {
+  try {
+    read();
+  } catch (const stretto::ApiError& e) {
+    if (e.status() >= 500 || e.body().size() > 8192) __builtin_trap();
+  } catch (const stretto::UserError&) {
+  }
+}
+
 void parse(std::string_view body) {
   const stretto::SamplingDefaults defaults;
   constexpr int kVocabulary = 4096;
-  try {
-    stretto::parse_completion_request(body, defaults, kVocabulary);
-  } catch (const stretto::ApiError& e) {
-    if (e.status() >= 500 || e.body().size() > 8192) __builtin_trap();
-  } catch (const stretto::UserError&) {
-  }
-  try {
-    const auto chat = stretto::parse_chat_request(body, defaults, kVocabulary);
-    static const auto parsed = stretto::jinja::Template::parse(kTemplate, "fuzz");
+  static const auto parsed = stretto::jinja::Template::parse(kTemplate, "fuzz");
+  auto render = [](const stretto::ChatRequest& chat) {
     parsed.render(chat.variables, {.max_steps = 200'000, .max_text = 2'000'000});
-  } catch (const stretto::ApiError& e) {
-    if (e.status() >= 500 || e.body().size() > 8192) __builtin_trap();
-  } catch (const stretto::UserError&) {
-  }
+  };
+  expect_refusal_or([&] { stretto::parse_completion_request(body, defaults, kVocabulary); });
+  expect_refusal_or([&] { render(stretto::parse_chat_request(body, defaults, kVocabulary)); });
+  expect_refusal_or(
+      [&] { render(stretto::parse_responses_request(body, defaults, kVocabulary).chat); });
 }
 
 // The same text in pieces is the same answer, and without calls nothing of it is lost.

@@ -1,0 +1,21 @@
+// POST /v1/responses as it was asked: a chat request in another form, without state between
+// requests. docs/guide/serving.md lists the fields.
+#pragma once
+
+#include <string_view>
+
+#include "stretto/base/json.h"
+#include "stretto/server/chat_request.h"
+
+namespace stretto {
+
+struct ResponsesRequest {
+  ChatRequest chat;
+  Json asked;  // fields that the answer repeats
+};
+
+// ApiError 400 naming the field.
+ResponsesRequest parse_responses_request(std::string_view body, const SamplingDefaults& defaults,
+                                         int vocab_size);
+
+}  // namespace stretto
