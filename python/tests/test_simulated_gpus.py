@@ -147,9 +147,43 @@ assert sum(e.bytes for e in kept._made) <= 16 << 20
 assert 1 < len(kept._made) < 8
 """
 
+# Of sizes that need no copies, which NumPy would make at once, before the launch has ended.
+COLLECTIVES = """
+def same(got, want):
+    synchronize()
+    assert (got == want).all(), (got, want)
+
+functions = {"max": np.maximum, "product": np.multiply}
+for dtype in (np.float32, np.int32):
+    for shape in ((8, 128),):
+        every = [np.random.default_rng(7 + rank).integers(-2, 3, shape).astype(dtype) for rank in range(2)]
+        x = every[r]
+        alive.append(x)
+        for name, function in functions.items():
+            want = function(*every)
+            same(stretto.all_reduce(x, reduce_op=name), want)
+            same(stretto.reduce_scatter(x, reduce_op=name), np.split(want, 2)[r])
+        for root in range(2):
+            for got, want in (
+                (stretto.reduce(x, root, reduce_op="max"), np.maximum(*every)),
+                (stretto.gather(x, root), np.concatenate(every)),
+            ):
+                synchronize()
+                assert got is None if r != root else (got == want).all(), (dtype, shape, root)
+            same(stretto.scatter(x, root), np.split(every[root], 2)[r])
+            got = np.zeros_like(x)
+            alive.append(got)
+            if r == root:
+                stretto.send(x)
+            else:
+                same(stretto.recv(got), every[root])
+        rows = shape[0] // 2
+        same(stretto.all_to_all(x, [rows] * 2, [rows] * 2), np.concatenate([np.split(e, 2)[r] for e in every]))
+"""
+
 
 @pytest.mark.parametrize(
-    "code", [ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM]
+    "code", [COLLECTIVES, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM]
 )
 def test_on_simulated_gpus(code, root, tmp_path):
     build = os.environ.get("STRETTO_BUILD") or root / "build"
