@@ -20,6 +20,10 @@ struct DecidingTables {
   // nothing else (trips.h), and by role the pipes. They are not among what decides, above.
   std::set<const Op*> counted_loops;
   std::vector<std::set<int>> counted_pipes;
+  // Of pipes whose slots are not in the graph.
+  bool leaves_out(std::size_t role, int pipe) const {
+    return !counted_loops.empty() && counted_pipes[role].count(pipe) > 0;
+  }
 };
 DecidingTables deciding_tables(const Program& program);
 

@@ -15,11 +15,11 @@
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/pipe_loops.h"
 #include "stretto/proof/pipe_slice.h"
+#include "stretto/proof/size_conditions.h"
 #include "stretto/proof/size_spans.h"
 #include "stretto/proof/trips.h"
 
 namespace stretto {
-
 namespace {
 
 // Of the entries that one operation goes by.
@@ -41,6 +41,7 @@ class Expander {
         accesses_(state_),
         syncs_(state_, trips.has_value()),
         conditions_(state_),
+        sizes_(state_),
         trips_(state_.scope, trips) {}
 
   InstanceGraph run() {
@@ -74,6 +75,7 @@ class Expander {
     state_.scope = EvalScope(program_, initial_vars(program_, state_.rank, state_.graph.extents),
                              witness_, state_.region);
     syncs_.start_agent();
+    sizes_.start_agent();
     pipe_loops_.start_agent();
     trips_.start_agent();
   }
@@ -112,7 +114,7 @@ class Expander {
       state_.there = tiles.there(t);
       block(role.agents[agent].body);
     }
-    state_.there.reset();
+    state_.there.clear();
   }
 
   void block(const Block& ops) {
@@ -231,6 +233,7 @@ class Expander {
 
   void when(const Op& o) {
     const Expr& condition = o.exprs[0];
+    if (sizes_.walk(o, [&](const Block& body) { block(body); })) return;
     ValueRange known = state_.scope.range(condition);
     if (known.exact()) {
       if (trips_.wanted() && loops_.of(o).synchronises) trips_.meet(o);
@@ -292,9 +295,12 @@ class Expander {
       return walk_around(o, begin, end, left_out);
     }
     state_.recorder.begin_fold(shape.ordered);
-    bool alike = !shape.chooses || !syncs_.holds_slots();
-    bool linear = shape.affine && alike && !state_.has_cells;
-    linear ? walk_affine(o, begin, end) : walk(o, begin, end);
+    if (shape.affine && !state_.has_cells && (!shape.chooses || !syncs_.holds_slots())) {
+      Look all = look(o, begin, end);
+      state_.recorder.add_affine(all.first, all.second, all.trips);
+    } else {
+      walk(o, begin, end);
+    }
     state_.recorder.end_fold();
   }
 
@@ -343,17 +349,11 @@ class Expander {
     --state_.may_depth;
   }
 
-  // Of pipes whose slots are not in the graph.
-  bool is_left_out(const Op& o) const {
-    if (trips_.wanted() || state_.deciding.counted_loops.empty()) return false;
-    auto role = static_cast<std::size_t>(state_.recorder.agent().role);
-    return state_.deciding.counted_pipes[role].count(o.symbol) > 0;
-  }
-
   void pass_slot(const Op& o) {
     bool puts = o.code == OpCode::kPipePut;
     if (looking_) return puts ? read(o) : void();
-    if (is_left_out(o)) {
+    auto role = static_cast<std::size_t>(state_.recorder.agent().role);
+    if (!trips_.wanted() && state_.deciding.leaves_out(role, o.symbol)) {
       if (puts && !reads_own_inputs({o}, program_)) throw DependsOnTable{"how often a pipe moves"};
       return puts ? read(o) : void();
     }
@@ -407,11 +407,6 @@ class Expander {
     return state_.scope.value(condition, "condition") != 0;
   }
 
-  void walk_affine(const Op& o, std::int64_t begin, std::int64_t end) {
-    Look all = look(o, begin, end);
-    state_.recorder.add_affine(all.first, all.second, all.trips);
-  }
-
   // The accesses of iterations [begin, end): two of them tell how every box moves.
   struct Look {
     std::vector<LooseAccess> first, second;
@@ -456,6 +451,7 @@ class Expander {
   AccessExpander accesses_;
   SyncExpander syncs_;
   Conditions conditions_;
+  SizeConditions sizes_;
   Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
@@ -466,30 +462,30 @@ class Expander {
   std::optional<Look> counted_;  // to the iteration being walked
 };
 
+InstanceGraph walked(const Program& program, const std::vector<std::int64_t>& extents,
+                     const TableWitness* witness, PipeLoopMode mode,
+                     std::optional<std::int64_t> trips, SizeRegion* region = nullptr) {
+  try {
+    return Expander(program, extents, witness, mode, trips, region).run();
+  } catch (const UnevenPipeLoops&) {
+    return Expander(program, extents, witness, PipeLoopMode::kWalk, trips, region).run();
+  }
+}
+
 }  // namespace
 
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
                      const TableWitness* witness, PipeLoopMode pipe_loops,
                      std::optional<std::int64_t> trips) {
-  InstanceGraph graph;
-  try {
-    graph = Expander(program, extents, witness, pipe_loops, trips).run();
-  } catch (const UnevenPipeLoops&) {
-    graph = Expander(program, extents, witness, PipeLoopMode::kWalk, trips).run();
-  }
+  InstanceGraph graph = walked(program, extents, witness, pipe_loops, trips);
   link_packets(graph);
   link_landings(graph);
   return graph;
 }
 
 InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
-  std::vector<std::int64_t> extents = extents_at(axes, region.sample());
-  InstanceGraph graph;
-  try {
-    graph = Expander(program, extents, nullptr, PipeLoopMode::kFold, {}, &region).run();
-  } catch (const UnevenPipeLoops&) {
-    graph = Expander(program, extents, nullptr, PipeLoopMode::kWalk, {}, &region).run();
-  }
+  InstanceGraph graph = walked(program, extents_at(axes, region.sample()), nullptr,
+                               PipeLoopMode::kFold, {}, &region);
   if (!region.masks_open()) link_packets(graph);
   link_landings(graph);
   if (region.masks_open()) {

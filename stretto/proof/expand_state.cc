@@ -76,7 +76,7 @@ void ExpandState::note_shape(const Tensor& tensor, std::vector<std::int64_t>& sh
     }
   }
   if (graph.masks == nullptr) return;
-  std::optional<Mask> whole = graph.masks->mask(sides, *region);
+  std::optional<Mask> whole = graph.masks->mask(sides, {}, *region);
   graph.whole_tensors.push_back(whole ? graph.masks->number(*whole) : -1);
 }
 
@@ -103,6 +103,12 @@ bool ExpandState::stays_in_parts(const Op& loop, const std::set<int>& moving) co
   });
 }
 
+WherePositive key_of(const std::vector<SizeForm>& forms) {
+  WherePositive key;
+  for (const SizeForm& f : forms) key.emplace_back(f.value, f.slope);
+  return key;
+}
+
 OpenTiles::OpenTiles(const Role& role, ExpandState& state) {
   bool open = state.region != nullptr && state.region->masks_open() &&
               std::none_of(role.agents.begin(), role.agents.end(),
@@ -121,11 +127,11 @@ OpenTiles::OpenTiles(const Role& role, ExpandState& state) {
 }
 
 // t < dividend / by where by * (t + 1) <= dividend.
-std::optional<SizeForm> OpenTiles::there(std::int64_t tile) const {
-  if (region_ == nullptr) return std::nullopt;
+std::vector<SizeForm> OpenTiles::there(std::int64_t tile) const {
+  if (region_ == nullptr) return {};
   SizeForm out = dividend_;
   out.value -= by_ * (tile + 1) - 1;
-  return region_->least(out) < 1 ? std::optional(out) : std::nullopt;
+  return region_->least(out) < 1 ? std::vector{out} : std::vector<SizeForm>{};
 }
 
 }  // namespace stretto

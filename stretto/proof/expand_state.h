@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/ir/walk_budget.h"
@@ -19,6 +20,10 @@ namespace stretto {
 
 // That the part at a partition's entry has rows from the offset on.
 TableFact inhabited_from(const TablePoint& part);
+
+// Of forms that are positive somewhere: a key.
+using WherePositive = std::vector<std::pair<std::int64_t, SizePoint>>;
+WherePositive key_of(const std::vector<SizeForm>& forms);
 
 struct ExpandState {
   const Program& program;
@@ -39,7 +44,8 @@ struct ExpandState {
 
   SizeRegion* region;                              // or none
   std::vector<std::vector<SizeForm>> shape_forms;  // per tensor, where there is a region
-  std::optional<SizeForm> there;  // positive where the tile is, at sizes that may leave it out
+  // Positive where the program is now, at sizes that may leave it out (size_conditions.h).
+  std::vector<SizeForm> there;
 
   ExpandState(const Program& program, const std::vector<std::int64_t>& extents,
               const TableWitness* witness, SizeRegion* sizes);
@@ -84,8 +90,8 @@ class OpenTiles {
 
   // At any size of the region.
   std::int64_t most() const { return most_; }
-  // Positive where the tile is there; absent where it always is.
-  std::optional<SizeForm> there(std::int64_t tile) const;
+  // Positive where the tile is there; none where it always is.
+  std::vector<SizeForm> there(std::int64_t tile) const;
 
  private:
   const SizeRegion* region_ = nullptr;  // none: all of them are there

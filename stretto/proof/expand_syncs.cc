@@ -149,6 +149,9 @@ SyncExpander::PipeUse& SyncExpander::pipe_use(const Op& op) {
 
 void SyncExpander::note_choice(std::vector<int>& choices) {
   if (state_.deciding.any) choices.push_back(by_units_ ? unit() : state_.choice());
+  if (state_.region == nullptr || !state_.region->masks_open()) return;
+  auto number = static_cast<int>(cases_.size());
+  choices.push_back(cases_.try_emplace(key_of(state_.there), number).first->second);
 }
 
 int SyncExpander::unit() {

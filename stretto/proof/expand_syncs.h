@@ -95,6 +95,7 @@ class SyncExpander {
 
   std::map<std::pair<std::int64_t, int>, int> units_;  // by tile and choice, as first met
   bool in_order_ = true;                               // no agent goes back to an earlier unit
+  std::map<WherePositive, int> cases_;                 // of sizes
 
   int unit_ = -1;  // the agent's last
   // The agent: asynchronous dots read the slots of their operands until awaited.

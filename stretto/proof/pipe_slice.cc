@@ -25,6 +25,7 @@ constexpr char kTold = 1, kLearnt = 2;
 struct Passing {
   int notifier = -1, waiter = -1;
   bool sliced = true;
+  bool by_size = false;  // moved at some sizes only
   std::vector<int> notifies;         // positions
   std::vector<int> waits;            // positions, ascending
   std::vector<std::int64_t> asks;    // by wait: which notify, from 1 on, ascending
@@ -78,10 +79,16 @@ class Slicer {
   }
   bool is_sliced(const Sync& s) const { return on_pipe(s) && passings_[at(s.counter)].sliced; }
 
+  bool is_left_out(const Sync& s) const {
+    return on_pipe(s) && passings_[at(s.counter)].by_size;
+  }
+
   void note(int agent, int pos, const Sync& s) {
     Passing& p = passings_[at(s.counter)];
     int& owner = s.kind == SyncKind::kNotify ? p.notifier : p.waiter;
-    p.sliced &= (owner < 0 || owner == agent) && s.choice == TableChoices::kAlways;
+    bool always = s.choice == TableChoices::kAlways;
+    p.sliced &= (owner < 0 || owner == agent) && always;
+    p.by_size |= !always && graph_.masks != nullptr;
     owner = agent;
     if (s.kind == SyncKind::kNotify) {
       p.sliced &= s.amount == 1;
@@ -99,7 +106,7 @@ class Slicer {
       const auto& syncs = graph_.agents[at(a)].syncs;
       for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
         const Sync& s = syncs[at(pos)];
-        if (is_sliced(s) || s.kind == SyncKind::kFence) continue;
+        if (is_sliced(s) || is_left_out(s) || s.kind == SyncKind::kFence) continue;
         bool told = s.kind == SyncKind::kNotify || s.kind == SyncKind::kPacketStore;
         events_.push_back({a, pos, -1, told});
         follow();
@@ -195,6 +202,7 @@ class Slicer {
 
   // How many notifies stay, up to each.
   void count(Passing& p, std::int64_t& quota) const {
+    if (p.by_size) quota = 0;
     if (!p.sliced || p.notifier < 0) return;
     p.counts.assign(p.notifies.size(), 0);
     for (std::size_t w = 0; w < p.waits.size(); ++w) {
@@ -219,6 +227,7 @@ class Slicer {
     std::map<int, std::size_t> next_notify, next_wait;  // by counter
     for (const Sync& s : agent.syncs) {
       moved.push_back(static_cast<int>(out.syncs.size()));
+      if (is_left_out(s)) continue;
       if (!is_sliced(s)) {
         out.syncs.push_back(s);
         continue;

@@ -6,6 +6,9 @@
 // only those stay that carry what was learnt, the first after it, or what will be told, the last
 // before it, along every way from agent to agent of the worker.
 //
+// Pipes whose slots are passed at some sizes only (size_conditions.h) are left out altogether: what
+// a put tells goes by the sizes.
+//
 // What is left out are edges, none is added, so whatever is ordered here is ordered in the whole
 // graph, too: a program that is right by the slice is right. One that is not may need an edge that
 // was left out: then the whole graph has to be looked at. Progress is the whole graph's matter.

@@ -1,6 +1,7 @@
 #include "stretto/proof/size_masks.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "stretto/proof/overlap.h"
 
@@ -12,6 +13,8 @@ SizeForm minus(const SizeForm& a, const SizeForm& b) {
   for (std::size_t i = 0; i < out.slope.size(); ++i) out.slope[i] = a.slope[i] - b.slope[i];
   return out;
 }
+
+SizeForm plus(const SizeForm& a, const SizeForm& b) { return minus(a, minus({}, b)); }
 
 bool at_most_in(const SizeRegion& region, const SizeForm& a, const SizeForm& b) {
   if (a.slope == b.slope) return a.value <= b.value;
@@ -70,20 +73,8 @@ int SizeMasks::caps(std::vector<SizeForm> ends, const SizeForm& from, const Size
   return it->second;
 }
 
-void SizeMasks::leave_out(const SizeForm& there, std::int64_t most, std::vector<Side>& sides,
-                          const SizeRegion& region) {
-  for (const Side& side : sides) {
-    if (side.from.value < 0) continue;
-    for (const SizeForm& end : side.ends) {
-      if (at_most_in(region, minus(end, side.from), there)) return;  // nothing is left anyway
-    }
-  }
-  SizeForm end{.value = most * there.value};
-  for (std::size_t i = 0; i < end.slope.size(); ++i) end.slope[i] = most * there.slope[i];
-  sides[0].ends.push_back(end);
-}
-
-std::optional<Mask> SizeMasks::mask(const std::vector<Side>& sides, const SizeRegion& region) {
+std::optional<Mask> SizeMasks::mask(const std::vector<Side>& sides,
+                                    const std::vector<SizeForm>& there, const SizeRegion& region) {
   Mask out;
   for (std::size_t d = 0; d < kMaxDims; ++d) {
     SizeForm from;
@@ -102,6 +93,18 @@ std::optional<Mask> SizeMasks::mask(const std::vector<Side>& sides, const SizeRe
     out.lo[d] = form(from);
     out.hi[d] = caps(std::move(ends), from, region);
   }
+  for (const SizeForm& t : there) {
+    if (region.most(t) < 1) return std::nullopt;
+    bool anyway = std::any_of(sides.begin(), sides.end(), [&](const Side& side) {
+      return side.from.value >= 0 &&
+             std::any_of(side.ends.begin(), side.ends.end(), [&](const SizeForm& end) {
+               return at_most_in(region, minus(end, side.from), t);
+             });
+    });
+    if (!anyway && region.least(t) < 1) out.there.push_back(form(t));
+  }
+  std::sort(out.there.begin(), out.there.end());
+  out.there.erase(std::unique(out.there.begin(), out.there.end()), out.there.end());
   return out;
 }
 
@@ -112,8 +115,7 @@ int SizeMasks::number(const Mask& mask) {
 }
 
 bool SizeMasks::constant(const Mask& m, std::size_t d) const {
-  return lo(m, d).is_constant() && hi(m, d).size() == 1 &&
-         forms_[at(hi(m, d)[0])].is_constant();
+  return lo(m, d).is_constant() && hi(m, d).size() == 1 && forms_[at(hi(m, d)[0])].is_constant();
 }
 
 std::int64_t SizeMasks::constant_end(const Mask& m, std::size_t d) const {
@@ -122,6 +124,7 @@ std::int64_t SizeMasks::constant_end(const Mask& m, std::size_t d) const {
 
 std::optional<std::pair<Box, Box>> SizeMasks::beside(const Mask& a, const Mask& b) const {
   std::pair<Box, Box> out;
+  if (a.there != b.there) return std::nullopt;
   int differing = 0;
   for (std::size_t d = 0; d < kMaxDims; ++d) {
     out.first.hi[d] = out.second.hi[d] = 1;
@@ -172,6 +175,9 @@ Box SizeMasks::at_size(int number, const SizePoint& point) const {
     box.hi[d] = value_at(forms_[at(hi(m, d)[0])], point);
     for (int f : hi(m, d)) box.hi[d] = std::min(box.hi[d], value_at(forms_[at(f)], point));
   }
+  for (int t : m.there) {
+    if (value_at(forms_[at(t)], point) < 1) return {};
+  }
   return box;
 }
 
@@ -181,8 +187,7 @@ bool SizeMasks::at_most(const SizeForm& a, const SizeForm& b) const {
 
 // The end is at most the form.
 bool SizeMasks::ends_by(const Caps& ends, const SizeForm& form) const {
-  return std::any_of(ends.begin(), ends.end(),
-                     [&](int f) { return at_most(forms_[at(f)], form); });
+  return std::any_of(ends.begin(), ends.end(), [&](int f) { return at_most(forms_[at(f)], form); });
 }
 
 // Whatever is left of `inner`.
@@ -194,7 +199,24 @@ bool SizeMasks::within(const Mask& inner, const Mask& outer, std::size_t d) cons
          });
 }
 
+// Where anything is left of `inner`, the form is positive.
+bool SizeMasks::there_with(const Mask& inner, int there) const {
+  if (std::binary_search(inner.there.begin(), inner.there.end(), there)) return true;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    bool so = std::any_of(hi(inner, d).begin(), hi(inner, d).end(), [&](int end) {
+      return at_most(minus(forms_[at(end)], lo(inner, d)), forms_[at(there)]);
+    });
+    if (so) return true;
+  }
+  return false;
+}
+
 bool SizeMasks::apart(const Mask& x, const Mask& y) const {
+  for (int t : x.there) {
+    for (int u : y.there) {  // not both are positive
+      if (at_most(forms_[at(t)], minus({.value = 1}, forms_[at(u)]))) return true;
+    }
+  }
   for (std::size_t d = 0; d < kMaxDims; ++d) {
     if (ends_by(hi(x, d), lo(y, d)) || ends_by(hi(y, d), lo(x, d))) return true;
   }
@@ -272,6 +294,7 @@ bool SizeMasks::covers(int box, const std::vector<int>& by) const {
   for (int w : by) {
     bool all = true;
     for (std::size_t d = 0; d < kMaxDims && all; ++d) all = within(whole, masks_[at(w)], d);
+    for (int t : masks_[at(w)].there) all = all && there_with(whole, t);
     if (all) return true;
   }
   for (std::size_t d = 0; d < kMaxDims; ++d) {
@@ -286,28 +309,45 @@ bool SizeMasks::covers(int box, const std::vector<int>& by) const {
 // Boxes that are alike in a dimension, and together span the others, lie along it. Take an element
 // of `box` that none of them holds. One of them begins at or before it, so ends at or before it, by
 // one of its ends; where each end is reached by a later one's beginning, that one begins at or
-// before the element, too. So on to one whose ends all lie at or behind the end of `box`: no.
+// before the element, too. So on to one whose ends all lie at or behind the end of `box`: no. Of
+// one that is there where a form is positive no more is counted on than so many elements.
 bool SizeMasks::covers_along(std::size_t d, const Mask& box, const std::vector<int>& by) const {
-  std::map<std::pair<int, int>, std::vector<int>> alike;
-  for (int w : by) alike[{masks_[at(w)].lo[d], masks_[at(w)].hi[d]}].push_back(w);
-  std::vector<Mask> row;
-  for (const auto& [ends, numbers] : alike) {
-    if (covers_across(d, box, numbers)) row.push_back(masks_[at(numbers[0])]);
+  struct Link {
+    SizeForm lo;
+    std::vector<SizeForm> ends;
+  };
+  std::map<std::tuple<int, int, std::vector<int>>, std::vector<int>> alike;
+  for (int w : by) {
+    const Mask& m = masks_[at(w)];
+    std::vector<int> there;
+    for (int t : m.there) {
+      if (!there_with(box, t)) there.push_back(t);
+    }
+    alike[{m.lo[d], m.hi[d], std::move(there)}].push_back(w);
+  }
+  std::vector<Link> row;
+  for (const auto& [like, numbers] : alike) {
+    if (!covers_across(d, box, numbers)) continue;
+    const Mask& m = masks_[at(numbers[0])];
+    Link& link = row.emplace_back(Link{lo(m, d), {}});
+    for (int end : hi(m, d)) link.ends.push_back(forms_[at(end)]);
+    for (int t : std::get<2>(like)) link.ends.push_back(plus(link.lo, forms_[at(t)]));
   }
   const SizePoint& largest = region_.box().hi;
-  auto begins = [&](const Mask& m) { return value_at(lo(m, d), largest); };
-  std::sort(row.begin(), row.end(),
-            [&](const Mask& x, const Mask& y) { return begins(x) < begins(y); });
+  std::sort(row.begin(), row.end(), [&](const Link& x, const Link& y) {
+    return value_at(x.lo, largest) < value_at(y.lo, largest);
+  });
   std::vector<std::size_t> open;
   std::vector<bool> seen(row.size(), false);
   auto begins_by = [&](std::size_t i, const SizeForm& form) {
-    return i < row.size() && at_most(lo(row[i], d), form);
+    return i < row.size() && at_most(row[i].lo, form);
   };
-  std::map<int, std::size_t> last;  // by end: the last that begins by there, one more; 0: none
-  auto after = [&](std::size_t i, int end) {
-    if (begins_by(i + 1, forms_[at(end)])) return i + 1;
-    auto [it, is_new] = last.try_emplace(end, row.size());
-    while (is_new && it->second > 0 && !begins_by(it->second - 1, forms_[at(end)])) --it->second;
+  // By end: the last that begins by there, one more; 0: none.
+  std::map<std::pair<std::int64_t, SizePoint>, std::size_t> last;
+  auto after = [&](std::size_t i, const SizeForm& end) {
+    if (begins_by(i + 1, end)) return i + 1;
+    auto [it, is_new] = last.try_emplace({end.value, end.slope}, row.size());
+    while (is_new && it->second > 0 && !begins_by(it->second - 1, end)) --it->second;
     return it->second == 0 ? std::size_t{0} : it->second - 1;
   };
   auto reach = [&](std::size_t i) {
@@ -321,11 +361,10 @@ bool SizeMasks::covers_along(std::size_t d, const Mask& box, const std::vector<i
   while (!open.empty()) {
     std::size_t i = open.back();
     open.pop_back();
-    for (int end : hi(row[i], d)) {
+    for (const SizeForm& end : row[i].ends) {
       const Caps& of_box = hi(box, d);
-      bool ends = std::any_of(of_box.begin(), of_box.end(), [&](int g) {
-        return at_most(forms_[at(g)], forms_[at(end)]);
-      });
+      bool ends = std::any_of(of_box.begin(), of_box.end(),
+                              [&](int g) { return at_most(forms_[at(g)], end); });
       if (ends) continue;
       std::size_t next = after(i, end);
       if (next <= i) return false;

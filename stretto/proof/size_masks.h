@@ -20,9 +20,11 @@
 namespace stretto {
 
 // Numbers of forms, and of sets of forms the least of which is the end. Equal boxes at every size
-// have equal numbers; the reverse need not be so.
+// have equal numbers; the reverse need not be so. `there`: numbers of forms, ascending, all of
+// which are positive where there is anything at all.
 struct Mask {
   std::array<int, kMaxDims> lo{}, hi{};
+  std::vector<int> there;
   friend auto operator<=>(const Mask&, const Mask&) = default;
 };
 
@@ -36,11 +38,9 @@ class SizeMasks {
     SizeForm from;
     std::vector<SizeForm> ends;
   };
-  // Leaves nothing of the box where `there` is not positive. Its first dimension has at most so
-  // many elements.
-  static void leave_out(const SizeForm& there, std::int64_t most, std::vector<Side>& sides,
-                        const SizeRegion& region);
-  std::optional<Mask> mask(const std::vector<Side>& sides, const SizeRegion& region);
+  // Nothing is left of it where some of `there` is not positive.
+  std::optional<Mask> mask(const std::vector<Side>& sides, const std::vector<SizeForm>& there,
+                           const SizeRegion& region);
   // Of both, where they differ in one dimension and that is the same at all sizes: the two there,
   // with [0, 1) in every other dimension.
   std::optional<std::pair<Box, Box>> beside(const Mask& a, const Mask& b) const;
@@ -75,6 +75,7 @@ class SizeMasks {
   bool at_most(const SizeForm& a, const SizeForm& b) const;
   bool ends_by(const Caps& ends, const SizeForm& form) const;
   bool within(const Mask& inner, const Mask& outer, std::size_t d) const;
+  bool there_with(const Mask& inner, int there) const;
   bool apart(const Mask& x, const Mask& y) const;
   bool apart(const Group& x, const Group& y) const;
   std::vector<Group> groups(const std::vector<int>& numbers) const;

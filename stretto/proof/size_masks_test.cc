@@ -52,6 +52,16 @@ class Lot {
     return {.from = from, .ends = ends};
   }
 
+  // Mostly none; what is positive from some size on, or up to one.
+  std::vector<SizeForm> there() {
+    if (to(2) > 0) return {};
+    SizeForm form;
+    std::size_t axis = static_cast<std::size_t>(to(1));
+    form.slope[axis] = to(1) == 0 ? 1 : -1;
+    form.value = form.slope[axis] * (kMost - to(kMost));
+    return {form};
+  }
+
  private:
   std::mt19937_64 random_;
 };
@@ -83,12 +93,18 @@ TEST(SizeMasks, WhatIsSaidOfAllSizesIsSoAtEach) {
         m.slope[0] = 2;
         sides[0] = {.from = {.value = t * tile}, .ends = {{.value = (t + 1) * tile}, m}};
       }
-      if (auto mask = masks.mask(sides, region)) numbers.push_back(masks.number(*mask));
+      std::vector<SizeForm> there = lot.there();
+      if (in_order && round % 2 == 0) {  // where its first row is
+        there = {sides[0].ends[1]};
+        there[0].value -= t * tile;
+        sides[0].ends.pop_back();
+      }
+      if (auto mask = masks.mask(sides, there, region)) numbers.push_back(masks.number(*mask));
     }
     SizeForm whole{.value = 2 * kMost};
     whole.slope[0] = 2;
     std::vector<SizeMasks::Side> all = {{.from = {}, .ends = {whole, {.value = 6 * tile}}}, column};
-    auto mask = masks.mask(all, region);
+    auto mask = masks.mask(all, round % 3 == 0 ? lot.there() : std::vector<SizeForm>{}, region);
     if (!mask || numbers.empty()) continue;
     int box = masks.number(*mask);
 

@@ -1,5 +1,6 @@
 #include "stretto/proof/trace_recorder.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "stretto/base/errors.h"
@@ -113,6 +114,10 @@ void TraceRecorder::note_reach(const LooseAccess& access) {
   Lie lie = lie_of(*graph_.program, *region, access.box,
                    graph_.shapes[static_cast<std::size_t>(a.tensor)]);
   if (lie == Lie::kNowhere) return;
+  // At other sizes than the sample.
+  auto left_out = [](const SizeForm& there) { return there.value < 1; };
+  bool there = access.forms == nullptr || std::ranges::none_of(access.forms->there, left_out);
+  if (!there) lie = Lie::kBeside;
   reach.meets = lie == Lie::kMeets;
   bool is_first = reach.tensor < 0;
   bool far = lie >= Lie::kFar;
@@ -152,7 +157,7 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     bool traced = first[i].forms != nullptr;
     if (traced) keep_steps(first[i], second[i]);
     if (auto folded = fold_affine(first[i].box, second[i].box, trips, is_write)) {
-      note_reach({a, first[i].which, *folded});
+      note_reach({a, first[i].which, *folded, first[i].forms});
       if (masks_ != nullptr) {
         a.tiled = tiled && side_by_side(first[i].box, second[i].box, *a.op->region);
         place_open(a, first[i].which, *folded, *first[i].forms);
@@ -171,7 +176,7 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     LooseBox box = first[i].box;
     for (std::int64_t k = 0; k < trips; ++k) {
       budget_.step(a.op->loc);
-      note_reach({a, first[i].which, box});
+      note_reach({a, first[i].which, box, first[i].forms});
       if (masks_ != nullptr) {
         place_open(a, first[i].which, box, *first[i].forms);
       } else {
@@ -219,11 +224,7 @@ void TraceRecorder::place_open(Access a, int which, const LooseBox& box, const L
     sides[d] = {.from = from, .ends = forms.ends[d]};
     sides[d].ends.push_back(end);
   }
-  if (forms.there) {
-    std::int64_t most = bound_shape(*graph_.program, a.tensor)[0];
-    SizeMasks::leave_out(*forms.there, most, sides, *region_);
-  }
-  std::optional<Mask> mask = masks_->mask(sides, *region_);
+  std::optional<Mask> mask = masks_->mask(sides, forms.there, *region_);
   if (!mask) return;
   if (fold_depth_ == 0 || ordered_) return append(a, masks_->number(*mask));
   for (Pending& p : pending_) {

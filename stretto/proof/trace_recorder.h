@@ -22,7 +22,7 @@ struct LooseForms {
   std::array<SizeForm, kMaxDims> origin;
   // Of limits, where masks are left open.
   std::array<std::vector<SizeForm>, kMaxDims> ends;
-  std::optional<SizeForm> there;  // positive where the access is made
+  std::vector<SizeForm> there;  // all positive where the access is made
 };
 
 // An access before clipping. `which` tells the accesses of one operation apart. `forms`: where a

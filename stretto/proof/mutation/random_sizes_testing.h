@@ -26,12 +26,15 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 4)) {
+    switch (between(0, 5)) {
       case 4:
         by_tables(p, world);
         break;
       case 0:
         shared_rows(p);
+        break;
+      case 5:
+        tiles_by_size(p, world);
         break;
       case 1:
         counted_tiles(p);
@@ -214,6 +217,51 @@ class RandomSizes {
       p.loop(world, [&](const Index& i) { p.wait(sent[i], 1); });
       p.store(from(out, 0), p.load(from(full, 0).until_row(all)));
     });
+  }
+
+  // Rows that all ranks have pushed are multiplied through the slots of pipes, in those of a fixed
+  // number of tiles that have any, and whoever pushed them is told. A slip shows in which tiles are
+  // waited for, multiplied or stored.
+  void tiles_by_size(ProgramBuilder& p, int world) {
+    constexpr int kTile = 16, kStep = 8;
+    int tiles = between(1, 3), steps = between(1, 3);
+    rows_ = tiles * kTile;
+    Index all = extent_rows();
+    int which = between(0, 3);
+    auto in = p.input("in", DType::kF32, {rows_, steps * kStep});
+    auto b = p.input("b", DType::kF32, {kTile, steps * kStep});
+    auto full = p.buffer("full", DType::kF32, {world, rows_, steps * kStep},
+                         {.space = Space::kSymmetric, .num_slots = between(1, 2)});
+    auto out = p.output("out", DType::kF32, {all, world * kTile});
+    auto ready = p.signal("ready"), done = p.signal("done");
+    auto sent = p.signal("sent", world * tiles);
+    Index slipped = or_slip(all, chance(50) ? -1 : -kTile);
+    p.on_start([&] { p.notify_all(ready); });
+    p.role("push", Resource::copy_engine(), p.range(world * tiles), [&](const Tile& t) {
+      Index peer = p.let("peer", (p.rank() + t.index / tiles) % world);
+      Index row = p.let("row", t.index % tiles * kTile);
+      p.wait(ready, peer);
+      p.copy(full.on(peer).tile({p.rank(), row, 0}, kTile, steps * kStep),
+             in.tile({row, 0}, kTile, steps * kStep).until_row(which == 0 ? slipped : all));
+      p.notify(sent[p.rank() * tiles + t.index % tiles], peer);
+    });
+    Resource workers = Resource::sms(between(1, 2)).pipelined(between(2, 3));
+    p.role("multiply", workers, p.range(world * tiles), [&](const Tile& t) {
+      Index peer = p.let("peer", t.index / tiles), row = p.let("row", t.index % tiles * kTile);
+      auto wait = [&] { p.wait(sent[t.index], 1); };
+      p.when(row < (which == 1 ? slipped : all), [&] {
+        which == 2 ? p.when(row < slipped, wait) : wait();
+        Value acc = p.zeros(DType::kF32, kTile, kTile);
+        p.loop(steps, [&](const Index& i) {
+          auto from = full.tile({peer, row, i * kStep}, kTile, kStep).until_row(all);
+          acc = dot(acc, p.load(from), p.load(b.tile({0, i * kStep}, kTile, kStep)).T());
+        });
+        auto to = out.tile({row, peer * kTile}, kTile, kTile);
+        p.store(which == 3 ? to.until_row(slipped) : to, acc);
+      });
+      p.notify(done[p.rank()], peer);
+    });
+    p.on_end([&] { p.loop(world, [&](const Index& i) { p.wait(done[i], tiles); }); });
   }
 
   std::mt19937_64 random_;

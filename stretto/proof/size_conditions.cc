@@ -1,0 +1,145 @@
+#include "stretto/proof/size_conditions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "stretto/ir/op_info.h"
+#include "stretto/proof/loop_fold.h"
+
+namespace stretto {
+namespace {
+
+// Others count on these.
+bool has_to_happen(const Block& block) {
+  return std::any_of(block.begin(), block.end(), [](const Op& op) {
+    bool own = op_info(op.code).synchronises && op.code != OpCode::kWait &&
+               op.code != OpCode::kFence && !passes_slot(op);
+    return own || std::any_of(op.bodies.begin(), op.bodies.end(), has_to_happen);
+  });
+}
+
+void variables_set(const Block& block, std::set<int>& vars) {
+  for (const Op& op : block) {
+    if (op.code == OpCode::kLet) vars.insert(op.var);
+    for (const Block& body : op.bodies) variables_set(body, vars);
+  }
+}
+
+bool uses_any(const Op& op, const std::set<int>& vars) {
+  auto used = [&](const Expr& e) { return e.has_value() && stretto::uses_any(e, vars); };
+  if (std::any_of(op.exprs.begin(), op.exprs.end(), used)) return true;
+  for (const auto& region : {op.region, op.region2}) {
+    if (!region) continue;
+    if (used(region->rank) || used(region->row_end) || used(region->col_end) ||
+        std::any_of(region->origin.begin(), region->origin.end(), used)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool used_beside(const Block& block, const Op& when, const std::set<int>& vars) {
+  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+    if (&op == &when) return false;
+    return uses_any(op, vars) ||
+           std::any_of(op.bodies.begin(), op.bodies.end(),
+                       [&](const Block& body) { return used_beside(body, when, vars); });
+  });
+}
+
+}  // namespace
+
+// What is set under a condition keeps its value beyond it, unless nobody asks. Slots of a ring that
+// pipes share follow each other as they were put.
+bool SizeConditions::may_be_open(const Op& when) {
+  auto [it, is_new] = may_be_open_.try_emplace(&when, false);
+  if (!is_new) return it->second;
+  const AgentTrace& agent = state_.recorder.agent();
+  if (agent.phase != Phase::kRoles) return false;
+  const Role& role = state_.program.roles[static_cast<std::size_t>(agent.role)];
+  std::vector<int> rings = rings_of(role);
+  bool shares = std::any_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
+  std::set<int> vars;
+  for (const Block& body : when.bodies) variables_set(body, vars);
+  const Block& whole = role.agents[static_cast<std::size_t>(agent.agent)].body;
+  it->second = !shares && std::none_of(when.bodies.begin(), when.bodies.end(), has_to_happen) &&
+               (vars.empty() || !used_beside(whole, when, vars));
+  return it->second;
+}
+
+std::optional<SizeConditions::Truth> SizeConditions::truth(const Expr& condition) {
+  const ExprNode& n = condition.node();
+  switch (n.op) {
+    case ExprOp::kNot: {
+      std::optional<Truth> of = truth(n.args[0]);
+      return of ? negated(*of) : std::nullopt;
+    }
+    case ExprOp::kAnd:
+    case ExprOp::kOr: {
+      bool settles = n.op == ExprOp::kOr;
+      std::optional<Truth> a = truth(n.args[0]), b = truth(n.args[1]);
+      if (!a || !b) return std::nullopt;
+      if (a->known) return *a->known == settles ? a : b;
+      if (b->known) return *b->known == settles ? b : a;
+      if (settles) return std::nullopt;
+      a->forms.insert(a->forms.end(), b->forms.begin(), b->forms.end());
+      return a;
+    }
+    case ExprOp::kLt:
+      return less(n.args[0], n.args[1], 0);
+    case ExprOp::kLe:
+      return less(n.args[0], n.args[1], 1);
+    default: {
+      SizeForm value = state_.scope.form(condition);
+      if (!value.is_constant()) return std::nullopt;
+      return Truth{.known = value.value != 0, .forms = {}};
+    }
+  }
+}
+
+std::optional<SizeConditions::Truth> SizeConditions::negated(const Truth& of) const {
+  if (of.known) return Truth{.known = !*of.known, .forms = {}};
+  if (of.forms.size() != 1) return std::nullopt;
+  SizeForm form{.value = 1 - of.forms[0].value};
+  for (std::size_t i = 0; i < form.slope.size(); ++i) form.slope[i] = -of.forms[0].slope[i];
+  return Truth{.known = {}, .forms = {form}};
+}
+
+// a < b + more, where b may be the least of several.
+std::optional<SizeConditions::Truth> SizeConditions::less(const Expr& a, const Expr& b,
+                                                          std::int64_t more) {
+  SizeForm from = state_.scope.form(a);
+  Truth out{.known = true, .forms = {}};
+  for (const SizeForm& end : state_.scope.least_of(b)) {
+    SizeForm there = state_.region->apply(ExprOp::kSub, end, from);
+    there.value += more;
+    if (there.is_constant() && there.value > 0) continue;
+    if (there.is_constant()) return Truth{.known = false, .forms = {}};
+    out.known.reset();
+    out.forms.push_back(there);
+  }
+  return out;
+}
+
+void SizeConditions::enter(const std::vector<SizeForm>& there) {
+  auto& all = state_.there;
+  all.insert(all.end(), there.begin(), there.end());
+  // Nobody asks for the same fact in another agent.
+  auto number = static_cast<int>(facts_.size());
+  int fact = facts_.try_emplace(key_of(there), number).first->second;
+  std::string text =
+      fmt::format("sizes, condition {} of agent {}", fact, state_.graph.agents.size());
+  entered_.push_back(state_.graph.choices->fact(
+      {.kind = FactKind::kCondition, .entry = {}, .condition = std::move(text)}));
+  state_.enter({&entered_.back(), 1});
+}
+
+void SizeConditions::leave(const std::vector<SizeForm>& there) {
+  state_.there.resize(state_.there.size() - there.size());
+  state_.leave({&entered_.back(), 1});
+  entered_.pop_back();
+}
+
+}  // namespace stretto

@@ -1,0 +1,73 @@
+// Conditions by size around what an agent does, where masks are left open (size_masks.h): gemm_rs
+// multiplies a tile if some row of it is there. They need not narrow the region either.
+//
+// What is under such a condition is walked as if it were always so, and says when it happens: the
+// forms of the sizes that are positive then (ExpandState::there). Boxes get them as masks. Waits
+// and fences are of a choice (table_choices.h), so the order holds without them, and only what is
+// under the same condition may rely on them. Slots of pipes are passed or left out by all agents of
+// a worker alike (SyncExpander::finish_worker), or the pieces are not used; that launches end is
+// shown with all of them, and nobody else may rely on a pipe that is moved at some sizes only
+// (pipe_slice.h).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "stretto/proof/expand_state.h"
+
+namespace stretto {
+
+class SizeConditions {
+ public:
+  explicit SizeConditions(ExpandState& state) : state_(state) {}
+
+  void start_agent() { facts_.clear(); }
+
+  // Calls walk(body) for the body of a condition that sizes do not decide, or for each of its
+  // bodies at the sizes at which it happens. False where the condition has to be decided: it is
+  // made in another way, or what is under it has to be there at all sizes alike.
+  template <typename Walk>
+  bool walk(const Op& when, const Walk& walk) {
+    if (state_.region == nullptr || !state_.region->masks_open()) return false;
+    std::optional<Truth> holds = truth(when.exprs[0]);
+    if (!holds) return false;
+    if (holds->known) {
+      walk(when.bodies[*holds->known ? 0 : 1]);
+      return true;
+    }
+    std::optional<Truth> not_so = negated(*holds);
+    if (!may_be_open(when) || (!not_so && !when.bodies[1].empty())) return false;
+    under(holds->forms, [&] { walk(when.bodies[0]); });
+    if (!when.bodies[1].empty()) under(not_so->forms, [&] { walk(when.bodies[1]); });
+    return true;
+  }
+
+ private:
+  // What happens where these are positive.
+  template <typename Walk>
+  void under(const std::vector<SizeForm>& there, const Walk& walk) {
+    enter(there);
+    walk();
+    leave(there);
+  }
+  void enter(const std::vector<SizeForm>& there);
+  void leave(const std::vector<SizeForm>& there);
+  // A truth, or the forms that are all positive where it is so.
+  struct Truth {
+    std::optional<bool> known;
+    std::vector<SizeForm> forms;
+  };
+  std::optional<Truth> truth(const Expr& condition);
+  std::optional<Truth> negated(const Truth& of) const;
+  std::optional<Truth> less(const Expr& a, const Expr& b, std::int64_t more);
+  bool may_be_open(const Op& when);
+
+  ExpandState& state_;
+  std::unordered_map<const Op*, bool> may_be_open_;
+  std::map<WherePositive, int> facts_;  // of the agent, by where they are so
+  std::vector<int> entered_;
+};
+
+}  // namespace stretto
