@@ -137,13 +137,13 @@ std::vector<ProgramSource> sources_of(const ProveCommand& options) {
 
 void run_prove(const ProveCommand& options) {
   auto begin = std::chrono::steady_clock::now();
+  RankRange ranks = parse_ranks(options.ranks);
   if (options.large) {
     if (!options.all || options.mutants || is_one_shape(options)) {
       throw UserError("prove: --large goes with --all and without --mutants, sizes and --target");
     }
-    return prove_large({.limit_s = options.limit_s, .json = options.json});
+    return prove_large({.limit_s = options.limit_s, .json = options.json, .ranks = ranks});
   }
-  RankRange ranks = parse_ranks(options.ranks);
   if (is_one_shape(options) && (options.source.empty() || options.mutants)) {
     throw UserError(
         "prove: --m, --n, --k, --size and --target are for one program, without --mutants");
@@ -205,8 +205,10 @@ void add_prove_command(CLI::App& app) {
       app.add_subcommand("prove", "Prove programs free of races and deadlocks, for every schedule");
   command->add_option("program", options->source, "operator, C++ file or IR file");
   command->add_flag("--all", options->all, "every shipped operator");
-  command->add_flag("--large", options->large,
-                    "with --all: at shapes of models, as GPUs run them, on 1, 2, 4 and 8 ranks");
+  command->add_flag(
+      "--large", options->large,
+      "with --all: at shapes of models, as GPUs run them, on those of 1, 2, 4 and 8 ranks "
+      "that are in --ranks");
   command->add_option("--limit-s", options->limit_s, "with --large: CPU time per program")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -223,7 +225,8 @@ void add_prove_command(CLI::App& app) {
   command->add_option("--target", options->target, "whose default config to take")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->add_flag("--json", options->json,
+                    "one JSON object on stdout; with --large a line for each program");
   options->command = command;
   command->callback([options] { run_prove(*options); });
 }

@@ -49,18 +49,26 @@ std::vector<OpShape> large_shapes(const OperatorInfo& op, int world_size) {
   return shapes;
 }
 
+json not_complete(const std::string& why) {
+  json missing = {{"what", "a limit of the proof"}, {"where", ""}, {"expression", why}};
+  return {{"verdict", name(Verdict::kNotComplete)}, {"missing", json::array({missing})}};
+}
+
 json proof_of(const OperatorInfo& op, const OpShape& shape) {
   try {
     ProofResult result = prove(lower(op.program(shape)).program());
-    std::vector<std::string> missing;
-    for (const Missing& m : result.missing) missing.push_back(describe(m));
-    if (result.rejected()) missing.push_back(result.report);
-    return {{"verdict", name(result.verdict)},
-            {"missing", missing},
-            {"cases", result.stats.cases},
-            {"events", result.stats.events}};
+    json out = {{"verdict", name(result.verdict)},
+                {"missing", json::array()},
+                {"cases", result.stats.cases},
+                {"events", result.stats.events}};
+    for (const Missing& m : result.missing) {
+      out["missing"].push_back(
+          {{"what", m.what}, {"where", m.where}, {"expression", m.expression}});
+    }
+    if (result.rejected()) out["report"] = result.report;
+    return out;
   } catch (const std::exception& e) {
-    return {{"verdict", name(Verdict::kNotComplete)}, {"missing", {e.what()}}};
+    return not_complete(e.what());
   }
 }
 
@@ -112,7 +120,7 @@ json measured(const OperatorInfo& op, const OpShape& shape, int limit_s) {
     std::string why = WIFSIGNALED(status) && used.ru_utime.tv_sec + used.ru_stime.tv_sec >= limit_s
                           ? fmt::format("{} s of CPU time, the limit", limit_s)
                           : fmt::format("its process ended with status {}", status);
-    result = {{"verdict", name(Verdict::kNotComplete)}, {"missing", {why}}};
+    result = not_complete(why);
   }
   auto seconds = [](const timeval& t) {
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
@@ -123,49 +131,71 @@ json measured(const OperatorInfo& op, const OpShape& shape, int limit_s) {
   return result;
 }
 
-void print_row(const json& r) {
-  fmt::print("| {} | {} | {} | {} | {:.2f} | {} |\n", r["label"].get<std::string>(),
-             r["verdict"].get<std::string>(), r.value("cases", 0), r.value("events", 0),
-             r["cpu_seconds"].get<double>(), r["peak_mb"].get<long>());
+// At once: the whole run takes minutes.
+void print_row(const json& r, bool as_json) {
+  std::string label = r["label"];
+  if (as_json) {
+    fmt::print("{}\n", to_line(r));
+  } else {
+    fmt::print("| {} | {} | {} | {} | {:.2f} | {} |\n", label, r["verdict"].get<std::string>(),
+               r.value("cases", 0), r.value("events", 0), r["cpu_seconds"].get<double>(),
+               r["peak_mb"].get<long>());
+  }
   std::fflush(stdout);
+  for (const json& m : r["missing"]) {
+    say("{}: not shown: {}\n", label,
+        describe(Missing{.what = m["what"], .where = m["where"], .expression = m["expression"]}));
+  }
+  if (r.contains("report")) say("{}\n", r["report"].get<std::string>());
+}
+
+std::vector<int> world_sizes(const RankRange& ranks) {
+  if (ranks.first == ranks.last) return {ranks.first};
+  std::vector<int> sizes;
+  for (int p : {1, 2, 4, 8}) {
+    if (p >= ranks.first && p <= ranks.last) sizes.push_back(p);
+  }
+  if (!sizes.empty()) return sizes;
+  throw UserError(
+      fmt::format("--ranks {}..{}: --large looks at 1, 2, 4 and 8 ranks, or at one number",
+                  ranks.first, ranks.last));
 }
 
 }  // namespace
 
 void prove_large(const LargeOptions& options) {
-  json results = json::array();
   std::vector<double> times;
   int rejected = 0, not_complete = 0;
+  std::vector<int> sizes = world_sizes(options.ranks);
   if (!options.json) {
     fmt::print("| program | verdict | cases | events | CPU s | peak MB |\n");
     fmt::print("|---|---|---|---|---|---|\n");
   }
   for (const OperatorInfo& op : catalog()) {
-    for (int world_size : {1, 2, 4, 8}) {
+    for (int world_size : sizes) {
       for (const OpShape& shape : large_shapes(op, world_size)) {
         json r = measured(op, shape, options.limit_s);
         rejected += r["verdict"] == name(Verdict::kRejected) ? 1 : 0;
         not_complete += r["verdict"] == name(Verdict::kNotComplete) ? 1 : 0;
         times.push_back(r["cpu_seconds"]);
-        if (!options.json) print_row(r);
-        std::string label = r["label"];
-        for (const json& why : r["missing"]) say("{}: {}\n", label, why.get<std::string>());
-        results.push_back(std::move(r));
+        print_row(r, options.json);
       }
     }
   }
   std::sort(times.begin(), times.end());
   double median = (times[(times.size() - 1) / 2] + times[times.size() / 2]) / 2;
   if (options.json) {
-    json out = {
-        {"programs", results.size()},   {"not_complete", not_complete},     {"rejected", rejected},
-        {"median_cpu_seconds", median}, {"most_cpu_seconds", times.back()}, {"results", results}};
+    json out = {{"programs", times.size()},
+                {"not_complete", not_complete},
+                {"rejected", rejected},
+                {"median_cpu_seconds", median},
+                {"most_cpu_seconds", times.back()}};
     fmt::print("{}\n", to_line(out));
   } else {
     fmt::print("{} programs: {} not complete, {} rejected; CPU s: median {:.2f}, most {:.2f}\n",
-               results.size(), not_complete, rejected, median, times.back());
+               times.size(), not_complete, rejected, median, times.back());
   }
-  if (rejected > 0) throw Rejected(fmt::format("{} of {} programs", rejected, results.size()));
+  if (rejected > 0) throw Rejected(fmt::format("{} of {} programs", rejected, times.size()));
   if (not_complete > 0) throw CommandFailed{kExitNotComplete};
 }
 

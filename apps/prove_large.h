@@ -2,15 +2,18 @@
 // process of its own, so that time and memory are that program's.
 #pragma once
 
+#include "apps/program_source.h"
+
 namespace stretto {
 
 struct LargeOptions {
   int limit_s = 60;  // of CPU time per program, after which it counts as not complete
   bool json = false;
+  RankRange ranks{1, 8};  // of 1, 2, 4 and 8, or one number of ranks
 };
 
-// A table on stdout, or one JSON object. Throws Rejected, or CommandFailed with the exit code of
-// what is not complete.
+// On stdout, as each is known: a table's row, or a line with a JSON object, then the totals. Throws
+// Rejected, or CommandFailed with the exit code of what is not complete.
 void prove_large(const LargeOptions& options);
 
 }  // namespace stretto
