@@ -357,6 +357,7 @@ class OtherCommandsTest(CliCase):
     def test_options_that_would_be_ignored(self):
         self.refused("prove", "gemm", "--all", says=["gemm", "--all"])
         self.refused("prove", "--large", says=["--large", "--all"])
+        self.refused("prove", "--all", "--large", "--ranks", "5..7", says=["--ranks", "1, 2, 4 and 8"])
         self.refused("compile", "gemm", "--all", says=["gemm", "--all"])
         for option in (["--measure"], ["--graph"], ["--no-vendor"], ["--machine", "nosuch"]):
             self.refused("bench", "gemm", "--ranks", 1, *option, says=[option[0], "cuda"])
