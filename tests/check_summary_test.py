@@ -28,7 +28,7 @@ GTEST = """[==========] Running 4 tests from 2 test suites.
 ../x_test.cc:9: Skipped
 {reason}
 Google Test trace:
-../x_test.cc:7: STRETTO_SEED=7
+../x_test.cc:7: STRETTO_TEST_SEED=7
 
 [  SKIPPED ] All/Gpu.C/two, where GetParam() = 2 (0 ms)
 [ RUN      ] Gpu.D

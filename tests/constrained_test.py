@@ -23,7 +23,7 @@ try:
 except ImportError:
     openai = None
 
-SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 CHAT = "/v1/chat/completions"
 TEMPLATES = ROOT / "tests/data/templates"
 USER = [{"role": "user", "content": "libopenmpi-dev:"}]

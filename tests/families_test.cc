@@ -117,7 +117,7 @@ void compare_with_reference(const ReferenceModel& reference, const std::vector<i
 void compare_with_reference(const ReferenceConfig& config) {
   constexpr double kClear = 1e-4;  // in fp32 and fp64 the same experts are chosen
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(config.model_type + ", STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE(config.model_type + ", STRETTO_TEST_SEED=" + std::to_string(seed));
   for (int draw = 0; draw < 20; ++draw, ++seed) {
     ReferenceModel reference(config, seed);
     std::mt19937_64 random(seed);

@@ -1,5 +1,5 @@
 """Constrained output against llguidance, jsonschema and re. Usage: grammar_test.py PATH_OF_GRAMMAR_LINES
-[--schemas N] [--regexes N] [unittest arguments], from the root of the repository. STRETTO_SEED repeats a run."""
+[--schemas N] [--regexes N] [unittest arguments], from the root of the repository. STRETTO_TEST_SEED repeats a run."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ if len(sys.argv) > 1:
     python_environment.needs("llguidance", sys.argv[1])
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 COUNTS = {"--schemas": 500, "--regexes": 200}
 # A model's directory, the size of its vocabulary, the token that ends a text.
 DEBIAN = (ROOT / "checkpoints/debian-llama-8m", 4096, 1)
@@ -76,7 +76,7 @@ class GrammarCase(unittest.TestCase):
 
     def setUp(self):
         self.random = random.Random(f"{SEED} {self.id()}")
-        self.enterContext(self.subTest(STRETTO_SEED=SEED))
+        self.enterContext(self.subTest(STRETTO_TEST_SEED=SEED))
 
 
 class SchemaTest(GrammarCase):

@@ -1,6 +1,6 @@
 """Chat templates against Python's jinja2, byte for byte.
 Usage: jinja_test.py PATH_OF_JINJA_LINES [--conversations N] [--templates N] [unittest arguments], from the root of the
-repository. STRETTO_SEED repeats a run."""
+repository. STRETTO_TEST_SEED repeats a run."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import python_environment
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "tests/data/templates"
-SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 # STRETTO_SOAK: as ./check --long.
 COUNTS = {"--conversations": 100000 if os.environ.get("STRETTO_SOAK") else 3000, "--templates": 6000}
 

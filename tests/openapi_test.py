@@ -10,7 +10,7 @@ import cli_case
 from cli_case import ROOT
 from serve_case import Server, ServeCase
 
-SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 FILE = ROOT / "stretto/server/page/openapi.json"
 
 TALK = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}

@@ -11,7 +11,7 @@ import cli_case
 from cli_case import ROOT, run
 from serve_case import Server, ServeCase
 
-SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 PROMPT = "libopenmpi-dev:"
 
 

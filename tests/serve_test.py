@@ -13,7 +13,7 @@ from cli_case import MODEL, ROOT, run
 from serve_case import Server, ServeCase
 
 GOLDEN = ROOT / "checkpoints/debian-llama-8m"
-SEED = int(os.environ.get("STRETTO_SEED") or random.randrange(1 << 32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 PROMPT = "libopenmpi-dev:"
 
 

@@ -84,6 +84,25 @@ def decode_launches_table(results: Results, ranks: int) -> str:
                   "read as fast as a copy, us", "exchange us", "the rest us"], lines) + sources(found)
 
 
+def batch_table(results: Results, _ranks: int) -> str:
+    """Of steps of many sequences: the newest run of each way of attention, a row for each number of rows."""
+    found = {}
+    for run in results.runs:
+        for row in run.data.get("runs", []) if run.kind == "batch" else []:
+            if row.get("steps"):
+                found[row["attention"]] = (row, run)
+    take(results, found)
+    lines = {}
+    for attention in sorted(found):
+        for step in found[attention][0]["steps"]:
+            ms = interval(step["samples_ms"])
+            line = lines.setdefault(step["rows"], [step["rows"], f"{step['bound_ms']:.2f}"])
+            line += [shown(ms), f"{step['bound_ms'] / ms.median:.2f}", f"{step['host_ms']:.1f}"]
+    columns = [text for name in sorted(found)
+               for text in (f"`{name}`, ms", "of the bound", "with the host choosing, ms")]
+    return table(["rows", "bound, ms", *columns], [lines[rows] for rows in sorted(lines)]) + sources(found)
+
+
 def decode_runs(results: Results) -> dict:
     """{GPUs: the newest row of Llama-3-8B in bf16}"""
     found = {}

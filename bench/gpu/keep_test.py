@@ -12,7 +12,7 @@ import unittest
 
 from tables_test import HERE, MadeResults, overlap_row
 
-SEED = int(os.environ.get("STRETTO_SEED") or random.SystemRandom().getrandbits(32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.SystemRandom().getrandbits(32))
 MACHINE = "GPU 0: NVIDIA H100 80GB HBM3 (0000:00:06), sm_90, 132 SMs, 79.2 GiB"
 
 
@@ -34,7 +34,7 @@ class Keep(MadeResults):
         return [json.loads(line) for line in (self.folder / name).read_text(encoding="utf-8").splitlines()]
 
     def test_tables_of_drawn_runs_stay(self):
-        print(f"STRETTO_SEED={SEED}", file=sys.stderr)
+        print(f"STRETTO_TEST_SEED={SEED}", file=sys.stderr)
         draw = random.Random(SEED)
         for number in range(1, 5):
             rows = [overlap_row(m, [draw.uniform(0.1, 9) for _ in range(12)], [draw.uniform(0.1, 9) for _ in range(12)])

@@ -17,13 +17,13 @@ import lot_tables  # noqa: E402
 import verdicts  # noqa: E402
 from results import Interval, Results, interval, interval_rank, mark, median, quantile, sources  # noqa: E402
 
-SEED = int(os.environ.get("STRETTO_SEED") or random.SystemRandom().getrandbits(32))
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.SystemRandom().getrandbits(32))
 
 
 class Statistics(unittest.TestCase):
     def setUp(self):
         self.random = random.Random(SEED)
-        print(f"STRETTO_SEED={SEED}", file=sys.stderr)
+        print(f"STRETTO_TEST_SEED={SEED}", file=sys.stderr)
 
     def drawn(self, most: int = 70) -> list:
         return [self.random.choice((self.random.random(), float(self.random.randrange(5))))

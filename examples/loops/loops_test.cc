@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/harness/run_case.h"
@@ -20,20 +21,15 @@ namespace {
 constexpr int kWorkers = 3;  // so that each has several tiles
 constexpr int kSms = 132;
 
-std::uint64_t fresh_seed() {
-  const char* text = std::getenv("STRETTO_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-}
-
 class LoopsTest : public testing::TestWithParam<Loop> {};
 
 TEST_P(LoopsTest, IsProvedAndRunsRightOnRaggedRows) {
   const Loop& loop = GetParam();
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   for (std::int64_t rows : {loop.small.m - 5, std::int64_t{1}}) {
     OpCase c = loop.make_case(loop.program(loop.small, kWorkers), loop.small, rows, seed);
     EXPECT_EQ(run_case(c, {.seed = seed, .waiver = {}}), "")
-        << rows << " rows\nSTRETTO_SEED=" << seed;
+        << rows << " rows\nSTRETTO_TEST_SEED=" << seed;
   }
 }
 

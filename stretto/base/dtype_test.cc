@@ -137,7 +137,7 @@ TEST_P(SmallFloat, RoundsToNearestEvenAroundEveryTie) {
 
 TEST_P(SmallFloat, RandomBitPatternsAgreeWithTheReference) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   const Format& format = GetParam();
   Reference reference(format);

@@ -28,7 +28,8 @@ TEST(Median, IsTheMiddleOneOrTheMeanOfTheMiddleTwo) {
 TEST(Median, HasAsManySamplesAboveAsBelowAndTurnsRoundWithThem) {
   std::mt19937_64 bits(test_seed());
   for (int trial = 0; trial < 500; ++trial) {
-    SCOPED_TRACE("STRETTO_SEED=" + std::to_string(test_seed()) + " trial " + std::to_string(trial));
+    SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(test_seed()) + " trial " +
+                 std::to_string(trial));
     std::vector<double> samples(1 + bits() % 60), turned;
     for (double& s : samples) s = static_cast<double>(bits() % 20);
     for (double s : samples) turned.push_back(-s);
@@ -66,7 +67,7 @@ TEST(MedianInterval, HoldsTheMedianOfTheDistributionNineteenTimesInTwentyAndMore
   std::mt19937_64 bits(seed);
   constexpr int kTrials = 4000;
   for (std::size_t count : {6U, 7U, 9U, 15U, 20U, 40U, 60U, 200U}) {
-    SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed) + " samples " + std::to_string(count));
+    SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed) + " samples " + std::to_string(count));
     int held = 0, narrower = 0;
     const std::size_t next = interval_rank(count);  // one rank further in
     for (int trial = 0; trial < kTrials; ++trial) {

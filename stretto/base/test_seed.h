@@ -1,5 +1,5 @@
-// The seed of a test's random inputs: fresh in every run, or STRETTO_SEED where a failure is to be
-// repeated. A test prints it with SCOPED_TRACE.
+// The seed of a test's random inputs: STRETTO_TEST_SEED, which ./check sets by the commit, so that
+// a run can be repeated; else fresh in every run. A test prints it with SCOPED_TRACE.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace stretto {
 
 inline std::uint64_t test_seed() {
-  if (const char* text = std::getenv("STRETTO_SEED")) return std::strtoull(text, nullptr, 10);
+  if (const char* text = std::getenv("STRETTO_TEST_SEED")) return std::strtoull(text, nullptr, 10);
   return std::random_device{}();
 }
 

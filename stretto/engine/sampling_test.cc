@@ -117,7 +117,7 @@ TEST(Philox, UniformIsFlatOverCountersAndOverSeeds) {
 
 TEST(Sampler, TransformsAgreeWithTheirDefinitions) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   auto pick = [&](const std::vector<double>& options) {
     return options[random() % options.size()];
@@ -294,7 +294,7 @@ TEST(SamplingParams, BoundsAreNamed) {
 
 TEST(LogSoftmax, AgreesWithLongDoubleAndSumsToOne) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   for (double spread : {0.01, 1.0, 50.0, 1e30}) {
     Logits logits = random_logits(random, 777, spread);

@@ -73,7 +73,7 @@ TEST(StopMatcher, EverySplitIntoThreeGivesTheSame) {
 
 TEST(StopMatcher, RandomTextsAgreeWithTheDefinition) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   auto word = [&](std::size_t longest) {
     std::string text;

@@ -53,7 +53,7 @@ const SchedulePolicy kPolicies[] = {SchedulePolicy::kRandom, SchedulePolicy::kRo
 
 TEST(Controlled, ACorrectProgramPassesAndComputesUnderEverySchedule) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   for (int i = 0; i < 120; ++i) {
     ControlledOptions options{.launches = 3};
     options.policy = kPolicies[i % 4];
@@ -84,7 +84,7 @@ TEST(Controlled, ProtocolOnlyNeedsNoStorageForData) {
 
 TEST(Controlled, PlantedRacesAreFoundWithBothAccesses) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   for (Flaw flaw : {Flaw::kNoReady, Flaw::kNoHere, Flaw::kLowThreshold}) {
     for (SchedulePolicy policy : kPolicies) {
       bool found = false;

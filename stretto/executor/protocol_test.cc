@@ -79,7 +79,7 @@ TEST(Protocol, EightRanksOnFewCores) { run_shift(8, 100); }
 
 TEST(Protocol, DelaysAtAnyPointChangeNothing) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::atomic<std::uint64_t> draws{seed};
   run_shift(3, 40, [&](Instance& instance) {
     instance.set_sync_hook([&](const Instance::SyncPoint&) {

@@ -45,7 +45,7 @@ Expr random_expr(std::mt19937_64& random, int depth) {
 
 TEST(ExprCode, EvaluatesLikeTheExpression) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   SumTable tables;
   for (int i = 0; i < 3000; ++i) {

@@ -26,7 +26,7 @@ class ValueOps : public testing::Test {
     for (double& x : v) x = static_cast<float>(uniform(lo, hi));
     return v;
   }
-  std::string trace() const { return "STRETTO_SEED=" + std::to_string(seed_); }
+  std::string trace() const { return "STRETTO_TEST_SEED=" + std::to_string(seed_); }
 
   std::uint64_t seed_ = test_seed();
   std::mt19937_64 random_{seed_};

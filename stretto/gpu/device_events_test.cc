@@ -50,7 +50,7 @@ Program add_rows() {
 // A clock that drifts by a ten-thousandth is off by a tile within a second.
 TEST(HostTime, FollowsADriftingClockBetweenTwoReadings) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   for (int i = 0; i < 1000; ++i) {
     double rate = 1 + (static_cast<double>(random() % 2001) - 1000) * 1e-7;

@@ -145,7 +145,7 @@ TEST(GpuAdmissionPrograms, AreProved) { EXPECT_NO_THROW(prove(lower(meet("meet",
 
 TEST_F(GpuAdmission, TwoThatFitRunOnTwoStreams) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   Meeting a(*world_, "a", 64), b(*world_, "b", kSms - 64);
   interleave(a, b, seed);
   a.expect_sums(launches(), "a");
@@ -154,7 +154,7 @@ TEST_F(GpuAdmission, TwoThatFitRunOnTwoStreams) {
 
 TEST_F(GpuAdmission, TwoTooLargeTogetherComeOneAfterTheOther) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   Meeting a(*world_, "a", 100), b(*world_, "b", 80);
   interleave(a, b, seed);
   a.expect_sums(launches(), "a");

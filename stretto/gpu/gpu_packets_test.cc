@@ -39,7 +39,7 @@ Program divide(std::int64_t cols) {
 TEST(GpuPackets, ColumnsReachEveryThreadOfARow) {
   if (!cuda::has_driver() || cuda::num_devices() < 1) GTEST_SKIP() << "needs a GPU";
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<float> numbers(1, 2);
   GpuWorld world({.size = 1});
@@ -87,7 +87,7 @@ Program copy(std::int64_t rows, std::int64_t cols, int threads) {
 TEST(GpuPackets, RowsOfEveryNumberOfLinesArrive) {
   if (!cuda::has_driver() || cuda::num_devices() < 1) GTEST_SKIP() << "needs a GPU";
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   GpuWorld world({.size = 1});
   int in_lines = 0;

@@ -123,7 +123,7 @@ class GpuStores : public ::testing::Test {
 
   std::uint64_t seed_ = test_seed();
   std::mt19937_64 random_{seed_};
-  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_SEED=" + std::to_string(seed_)};
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_TEST_SEED=" + std::to_string(seed_)};
 };
 
 TEST_F(GpuStores, StaggeredWarpgroupsGiveTheSameBits) {

@@ -271,7 +271,7 @@ std::pair<int, int> stalls(std::mt19937_64& random, int rounds, bool admitted) {
 
 TEST(SmLedgerRanks, NeverStall) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   auto [stalled, most] = stalls(random, 200, true);
   EXPECT_EQ(stalled, 0);

@@ -85,7 +85,7 @@ Twin random_twin(std::mt19937_64& rng, int depth) {
 // A wrong index expression reads another rank's rows.
 TEST(Expr, AgreesWithPlainArithmetic) {
   std::uint64_t seed = sample::test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 rng(seed);
   for (int i = 0; i < 2000; ++i) {
     Twin twin = random_twin(rng, 4);

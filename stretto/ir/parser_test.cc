@@ -17,7 +17,7 @@ namespace {
 // Every program must survive a dump and a reload, or `stretto prove FILE` would prove another one.
 TEST(Parser, RandomProgramsRoundTrip) {
   std::uint64_t seed = sample::test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   for (std::uint64_t i = 0; i < 300; ++i) {
     Program p = sample::RandomProgram(seed + i).make();
     std::string text = print(p);
@@ -131,7 +131,7 @@ TEST(Parser, FillsMissingLocsFromTheText) {
 // Damaged text must end in a UserError, never in a crash or another program that prints otherwise.
 TEST(Parser, DamagedTextIsRefusedOrStable) {
   std::uint64_t seed = sample::test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 rng(seed);
   for (const Program& p : {sample::tile_program(), sample::schedule_program()}) {
     const std::string original = print(p);

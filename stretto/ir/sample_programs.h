@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/test_seed.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ir/program.h"
 
@@ -466,10 +467,6 @@ class RandomProgram {
   std::vector<int> visible_, defined_;
 };
 
-// STRETTO_SEED, or a fresh one.
-inline std::uint64_t test_seed() {
-  const char* fixed = std::getenv("STRETTO_SEED");
-  return fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
-}
+using stretto::test_seed;
 
 }  // namespace stretto::sample

@@ -38,7 +38,7 @@ class Compute : public testing::Test {
   }
   std::uint64_t seed_ = test_seed();
   std::mt19937_64 random_{seed_};
-  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_SEED=" + std::to_string(seed_)};
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_TEST_SEED=" + std::to_string(seed_)};
 };
 
 void expect_near(const Doubles& got, const Doubles& want, double tolerance, const char* what) {

@@ -104,7 +104,7 @@ TEST(DrainStores, TheDrainStoresWhatTheConsumerFilledAndNotifies) {
 
 TEST(DrainStores, TheSameBitsAsWithout) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   auto numbers = [&](std::int64_t n) {
     Doubles v(static_cast<std::size_t>(n));

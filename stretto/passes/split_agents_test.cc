@@ -85,7 +85,7 @@ class SplitAgents : public testing::Test {
 
   std::uint64_t seed_ = test_seed();
   std::mt19937_64 random_{seed_};
-  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_SEED=" + std::to_string(seed_)};
+  testing::ScopedTrace trace_{__FILE__, __LINE__, "STRETTO_TEST_SEED=" + std::to_string(seed_)};
 };
 
 Doubles gemm_reference(const Doubles& a, const Doubles& b, std::int64_t k) {

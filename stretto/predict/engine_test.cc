@@ -389,7 +389,7 @@ TEST(Engine, TheSameAgainAndAgain) {
 
 TEST(Engine, FasterPartsNeverMakeItSlower) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> log_rate(8, 12), log_time(-7, -5), more(1, 4);
   const Program programs[] = {read(send()), push(1), push(3), product(1), product(5)};

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "stretto/base/test_seed.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/loop_fold.h"
@@ -13,11 +14,6 @@
 
 namespace stretto {
 namespace {
-
-std::uint64_t fresh_seed() {
-  const char* fixed = std::getenv("STRETTO_SEED");
-  return fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
-}
 
 using Point = std::array<std::int64_t, 2>;
 std::set<Point> points(const Box& box) {
@@ -49,7 +45,7 @@ class Dice {
 };
 
 TEST(Geometry, UncoveredIsExactlyTheRest) {
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   Dice dice(seed);
   for (int i = 0; i < 300; ++i) {
@@ -68,7 +64,7 @@ TEST(Geometry, UncoveredIsExactlyTheRest) {
 }
 
 TEST(Geometry, OverlapsAreFoundOnceEach) {
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   Dice dice(seed);
   for (int i = 0; i < 100; ++i) {
@@ -93,7 +89,7 @@ TEST(Geometry, OverlapsAreFoundOnceEach) {
 
 // A loop of loads and stores at random strides against the same accesses spelled out.
 TEST(Geometry, LoopsFoldIntoExactlyTheirElements) {
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   Dice dice(seed);
   for (int i = 0; i < 200; ++i) {

@@ -1,6 +1,7 @@
 // Happens-before against all interleavings: random programs of notifies and waits on two ranks are
 // explored state by state. An order that the proof claims and some interleaving breaks would be a
 // race accepted.
+#include "stretto/base/test_seed.h"
 #include "stretto/proof/happens_before.h"
 
 #include <gtest/gtest.h>
@@ -14,11 +15,6 @@
 
 namespace stretto {
 namespace {
-
-std::uint64_t fresh_seed() {
-  const char* fixed = std::getenv("STRETTO_SEED");
-  return fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
-}
 
 constexpr int kRanks = 2, kRoles = 2, kCounters = 2, kLaunches = 4;
 
@@ -142,7 +138,7 @@ Program one_agent_per_role() {
 }
 
 TEST(HappensBefore, HoldsInEveryInterleaving) {
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   Program program = one_agent_per_role();
@@ -227,7 +223,7 @@ std::vector<const InstanceGraph*> in_turn(const InstanceGraph& x, const Instance
 // derived for the launches of every later period too. Otherwise programs are accepted that go wrong
 // after many launches.
 TEST(HappensBefore, HoldsForEveryLaterPeriod) {
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   Program program = one_agent_per_role();
@@ -273,7 +269,7 @@ TEST(HappensBefore, HoldsForEveryLaterPeriod) {
 // Launches go on where the window ends: what is derived there, of its last launches too, has to be
 // derived where more of them are seen. Otherwise a rank that runs ahead is not allowed for.
 TEST(HappensBefore, TheEndOfTheWindowTellsNothing) {
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   Program program = one_agent_per_role();
@@ -331,7 +327,7 @@ void for_each_ordered(const HappensBefore& order, const Timeline& timeline, int 
 // What launch_orders.h rests on: launches put before others, of any size, take no order from them;
 // and where each signal has one sender, neither do launches put between or behind two of them.
 TEST(HappensBefore, OtherLaunchesTakeNoOrderAway) {
-  std::uint64_t seed = fresh_seed();
+  std::uint64_t seed = test_seed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   auto roll = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };

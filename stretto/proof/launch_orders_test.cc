@@ -236,7 +236,7 @@ class RandomLaunches {
 // What is concluded from promises is what every sequence of launches shows that is laid out.
 TEST(LaunchOrders, PromisesHoldInEverySequence) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   int by_promises = 0, right = 0, wrong = 0;
   for (int i = 0; i < 150; ++i) {

@@ -277,7 +277,7 @@ TEST(Reach, AnEntryThatIsNotThereIsRefused) {
 // The rule, tile by tile and iteration by iteration, beside what the proof finds of folded loops.
 TEST(Reach, AgreesWithEveryTileOfRandomPrograms) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   auto pick = [&](int lo, int hi) { return std::uniform_int_distribution<>(lo, hi)(random); };
   constexpr int kWorld = 2, kTiles = 3;

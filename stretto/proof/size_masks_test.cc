@@ -76,7 +76,7 @@ void each_size(const Visit& visit) {
 
 TEST(SizeMasks, WhatIsSaidOfAllSizesIsSoAtEach) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   Lot lot(seed);
   SizeRegion region = all_sizes();
   int covered = 0, left_out = 0;

@@ -441,7 +441,7 @@ TEST(TableChoices, VerdictsAgreeWithEveryTableOfRandomPrograms) {
   constexpr int kPrograms = 150;
   int proved = 0, rejected = 0, sampled = 0;
   for (int i = 0; i < kPrograms; ++i) {
-    SCOPED_TRACE(fmt::format("program {}, STRETTO_SEED={}", i, seed));
+    SCOPED_TRACE(fmt::format("program {}, STRETTO_TEST_SEED={}", i, seed));
     Program program = RandomRouting(seed + static_cast<std::uint64_t>(i)).program();
     ProofResult r = prove(program);
     bool right = holds_for_all(program);

@@ -145,7 +145,7 @@ void work(Rank& rank) {
 // was, nor leave anything behind. What the others say is not that a deadline has passed.
 TEST(ProcessWorld, AKilledRankIsAFaultOnAllOthersAndNothingIsLeftBehind) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   int shm_before = num_shared();
   int fds_before = num_entries("/proc/self/fd");

@@ -128,7 +128,7 @@ std::multiset<Arrow> expected_arrows(const std::vector<NotifyMark>& marks,
 // An arrow that starts at the wrong rank sends the reader after the wrong cause.
 TEST_F(RecorderTest, ArrowsGoFromTheLatestMatchingNotifyToTheWait) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   Recorder recorder(3);
   std::vector<NotifyMark> marks;
@@ -165,7 +165,7 @@ TEST_F(RecorderTest, ArrowsGoFromTheLatestMatchingNotifyToTheWait) {
 // Viewers draw nonsense when the slices of a lane do not nest, and lose those out of order.
 TEST_F(RecorderTest, SlicesOfALaneAreOrderedNestedAndNamed) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   Recorder recorder(3);
   std::vector<NotifyMark> marks;

@@ -225,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, SilentRankZero,
 // Whoever has said who it is is missed at once, at whatever instruction it ends.
 TEST(UnmadeWorldAtRandom, ADeathAtAnyTimeIsHeardAtOnceUnlessNobodyKnewTheRank) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   int rounds = std::getenv("STRETTO_SOAK") != nullptr ? 500 : 20;
   for (int round = 0; round < rounds; ++round) {

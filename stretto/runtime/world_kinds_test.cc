@@ -69,7 +69,7 @@ std::string exchange(Rank& rank, std::uint64_t seed) {
 // Without this no operator gets right data from a peer at some world size.
 TEST_P(WorldKinds, EveryRankReachesEveryRanksMemoryAndSignals) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   for (int size : {1, 2, 3, 4, 5, 6, 7, 8, 64}) {
     if (size == 64 && GetParam() == WorldKind::kProcesses) continue;
     auto reports = on_every_rank(GetParam(), size, kNever, [&](Rank& rank) {
@@ -126,7 +126,7 @@ TEST_P(WorldKinds, DisagreementGivesTheSameErrorOnEveryRankAndTheWorldGoesOn) {
        {"names rank 9"}},
   };
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   for (const Mismatch& m : mismatches) {
     int odd = static_cast<int>(random() % 4);
@@ -149,7 +149,7 @@ TEST_P(WorldKinds, DisagreementGivesTheSameErrorOnEveryRankAndTheWorldGoesOn) {
 // its next one.
 TEST_P(WorldKinds, RefusedCallsCountAndEndTheOthersWaitsAtOnce) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   constexpr int kSize = 4, kCalls = 300;
   auto reports = on_every_rank(GetParam(), kSize, kNever, [&](Rank& rank) {
     std::mt19937_64 random(seed);
@@ -289,7 +289,7 @@ TEST_P(WorldKinds, ATokenRunsRoundARingOfEightRanksWithAndWithoutHints) {
 // Pipelines of tensor-parallel groups: each group by itself, all at once.
 TEST_P(WorldKinds, SubWorldsOfAnyRanksWorkAtTheSameTimeAndShareNothing) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   auto reports = on_every_rank(GetParam(), 5, kNever, [&](Rank& rank) -> std::string {
     std::vector<int> group = rank.index() % 2 == 0 ? std::vector{4, 0, 2} : std::vector{1, 3};
     std::shared_ptr<Rank> sub = rank.split(group);

@@ -61,7 +61,7 @@ TEST(StepMemory, ASectionFindsTheSameWhenItRunsAgain) {
 // interpreter over places, one number each, must find what the same over buffers finds.
 TEST(StepMemory, SharedPlacesComputeTheSame) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   auto below = [&](std::size_t n) { return static_cast<int>(random() % n); };
   std::size_t saved = 0;

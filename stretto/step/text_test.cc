@@ -50,7 +50,7 @@ TEST(StepText, ReadsTheSample) {
 // Names may be anything, sizes are any sums.
 TEST(StepText, RoundTripsAnySizesAndNames) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   auto below = [&](int n) { return std::uniform_int_distribution<int>(0, n - 1)(random); };
   for (int draw = 0; draw < 200; ++draw) {

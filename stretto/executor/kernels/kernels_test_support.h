@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "stretto/base/dtype.h"
+#include "stretto/base/test_seed.h"
 #include "stretto/executor/kernels/tile_ref.h"
 
 namespace stretto::kernels::testing {
@@ -22,15 +23,14 @@ inline constexpr DType kAllDTypes[] = {DType::kF32,    DType::kF16, DType::kBF16
                                        DType::kF8E4M3, DType::kF64, DType::kI32,
                                        DType::kI64,    DType::kU8,  DType::kBool};
 
-// Each test case draws its own inputs; STRETTO_SEED repeats them.
+// Each test case draws its own inputs; STRETTO_TEST_SEED repeats them.
 class Random {
  public:
   Random() {
-    const char* fixed = std::getenv("STRETTO_SEED");
-    seed_ = fixed != nullptr ? static_cast<unsigned>(std::atoll(fixed)) : std::random_device{}();
+    seed_ = static_cast<unsigned>(test_seed());
     engine_.seed(seed_);
     trace_ = std::make_unique<::testing::ScopedTrace>(__FILE__, __LINE__,
-                                                      "STRETTO_SEED=" + std::to_string(seed_));
+                                                      "STRETTO_TEST_SEED=" + std::to_string(seed_));
   }
   double uniform(double low, double high) {
     return std::uniform_real_distribution<double>(low, high)(engine_);

@@ -31,7 +31,7 @@ void refuse_claims(const std::vector<ClaimedTensor>& claims, std::size_t data_by
 
 TEST(Safetensors, ReadsBackWhatWasWritten) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   struct Kind {
     const char* stored;
@@ -190,7 +190,7 @@ TEST(Safetensors, DTypesThatAreNotReadAreBounded) {
 
 TEST(Safetensors, RandomDamageNeverEscapes) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   std::string whole =
       safetensors_bytes({{"a", "F32", {2}, "12345678"}, {"b", "F16", {3}, "123456"}});

@@ -148,7 +148,7 @@ std::string random_text(std::mt19937_64& random, std::size_t length) {
 
 TEST(Tokenizer, DecodingGivesTheTextBack) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   const Tokenizer gpt2 = Tokenizer::load(kData / "gpt2");
   const Tokenizer llama3 = Tokenizer::load(kData / "llama3");
@@ -175,7 +175,7 @@ TEST(Tokenizer, StreamsWholeCodePointsOnly) {
 
 TEST(Tokenizer, SharedBetweenThreads) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   const Tokenizer tokenizer = Tokenizer::load(kData / "qwen2");
   std::mt19937_64 random(seed);
   std::vector<std::string> texts;

@@ -8,21 +8,16 @@
 #include <string>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/test_seed.h"
 #include "stretto/ops/harness/run_case.h"
 
 namespace stretto {
-
-// A new one each time, or STRETTO_SEED.
-inline std::uint64_t test_seed() {
-  const char* text = std::getenv("STRETTO_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
-}
 
 // Proves the program; three launches with delays at random synchronisation points.
 inline void expect_runs(const OpCase& c, std::uint64_t seed) {
   RunOptions options{
       .launches = 3, .seed = seed, .delay_probability = 0.02, .max_delay_us = 100, .waiver = {}};
-  EXPECT_EQ(run_case(c, options), "") << c.config << "\nSTRETTO_SEED=" << seed;
+  EXPECT_EQ(run_case(c, options), "") << c.config << "\nSTRETTO_TEST_SEED=" << seed;
 }
 
 // `make` must throw a UserError whose message contains `what`.

@@ -196,7 +196,7 @@ std::vector<std::vector<std::byte>> output_bits(const OpCase& c) {
 
 TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     GemmArDesc d{.world_size = 3,
                  .m = 21,
@@ -227,7 +227,7 @@ TEST(GemmArBits, AreTheSameOnAllRanksAndForBothAlgorithms) {
 // Sums in the epilogue come in two parts of the columns there.
 TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   GemmArDesc d{.world_size = 3, .m = 21, .n = 300, .k = 51, .residual = true};
   d.out_dtype = DType::kBF16;
   auto bits = [&](const Variant& v) {
@@ -252,7 +252,7 @@ TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
 // Tiles of the two algorithms differ in height, and where rows are cut into tiles.
 TEST(GemmArBits, DoNotDependOnTheHeightOfTiles) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(testing::Message() << "STRETTO_SEED=" << seed);
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     // oneDNN's bf16 kernels promise nothing of the kind.
     if (dtype == DType::kBF16 && kernels::has_native_bf16()) continue;

@@ -60,7 +60,7 @@ std::string difference(const Program& program, int delays = 0) {
   GpuRunOptions options{.back_to_back = 3, .seed = seed, .kernel = {}};
   options.kernel.delays = KernelDelays{.seed = seed + static_cast<std::uint64_t>(delays)};
   std::string found = run_gpu_case(world, c, options);
-  return found.empty() ? "" : fmt::format("{}\nSTRETTO_SEED={}", found, seed);
+  return found.empty() ? "" : fmt::format("{}\nSTRETTO_TEST_SEED={}", found, seed);
 }
 
 Program from_file(const std::string& name) {

@@ -167,7 +167,7 @@ TEST_P(BrokenTables, EndTheLaunchOnBothRanksWithTheTableAndItsEntry) {
   if (!cuda::has_driver() || cuda::num_devices() < kRanks) GTEST_SKIP() << "needs two GPUs";
   const Operator op = operators()[GetParam()];
   const std::uint64_t seed = test_seed() % 100'000;
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   const OpCase right = case_of(op.info, seed);
   GpuWorld world({.size = kRanks, .timeout = kTimeout});
   Launches launches(world, right, [&] { world.clear_fault(); });
@@ -186,8 +186,8 @@ TEST(BrokenTablesOfProcesses, OneRank) {
   const auto at = meeting_point_of_environment();
   if (!at) GTEST_SKIP() << "started by the next test";
   ::alarm(240);                                      // whatever hangs
-  const std::uint64_t seed = test_seed() % 100'000;  // of STRETTO_SEED: that of all ranks
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  const std::uint64_t seed = test_seed() % 100'000;  // of STRETTO_TEST_SEED: that of all ranks
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   World host(ProcessWorldOptions{.meeting = *at, .timeout = std::chrono::seconds{60}});
   GpuWorld world(host.local_rank(), {.timeout = kTimeout});
   for (const Operator& op : operators()) {
@@ -205,7 +205,7 @@ TEST(BrokenTablesOfProcesses, OneRank) {
 
 TEST(BrokenTablesOfProcesses, EndTheLaunchOfBothAndTheWorldRecovers) {
   if (!cuda::has_driver() || cuda::num_devices() < kRanks) GTEST_SKIP() << "needs two GPUs";
-  ASSERT_EQ(::setenv("STRETTO_SEED", std::to_string(test_seed()).c_str(), 1), 0);
+  ASSERT_EQ(::setenv("STRETTO_TEST_SEED", std::to_string(test_seed()).c_str(), 1), 0);
   const std::string own = std::filesystem::read_symlink("/proc/self/exe").string();
   LaunchOptions two{.num_processes = kRanks,
                     .command = {own, "--gtest_filter=BrokenTablesOfProcesses.OneRank"}};

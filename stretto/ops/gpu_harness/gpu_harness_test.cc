@@ -188,14 +188,14 @@ TEST(GpuCases, LaunchesThatStartEarlySeeWhatTheOneBeforeWrites) {
   for (std::string found; found.empty() && ++runs <= kMostRuns; ++options.seed) {
     found = run_gpu_cases(world, cases, options).found;
   }
-  EXPECT_LE(runs, kMostRuns) << "STRETTO_SEED=" << seed;
+  EXPECT_LE(runs, kMostRuns) << "STRETTO_TEST_SEED=" << seed;
 }
 
 // Every dtype, ragged, and longer than what is copied at a time; weights and outputs are left
 // alone.
 TEST(LateInputs, TheLaunchBeforeWritesAllButConstants) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   ProgramBuilder p("sample", 2);
   Index m = p.extent("m", 137);
   const std::pair<const char*, DType> given[] = {{"x", DType::kF32},

@@ -57,7 +57,7 @@ TEST(InTurn, GemmIsRight) {
     for (std::int64_t m : {s.m, std::int64_t{1}, s.m - 130}) {
       OpCase c = gemm_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
-          << c.config << "\nSTRETTO_SEED=" << seed;
+          << c.config << "\nSTRETTO_TEST_SEED=" << seed;
     }
   }
 }
@@ -74,12 +74,12 @@ TEST(InTurn, ClustersAndBiasesAreRight) {
                     .num_consumers = 2,
                     .cluster_size = 2};
   OpCase pairs = gemm_case(d, config, d.m, seed);
-  EXPECT_EQ(run_gpu_case(world, pairs, {.seed = seed}), "") << "STRETTO_SEED=" << seed;
+  EXPECT_EQ(run_gpu_case(world, pairs, {.seed = seed}), "") << "STRETTO_TEST_SEED=" << seed;
   d.bias = true;
   config.tile = kTile;
   config.cluster_size = 1;
   OpCase bias = gemm_case(d, config, d.m, seed);
-  EXPECT_EQ(run_gpu_case(world, bias, {.seed = seed}), "") << "STRETTO_SEED=" << seed;
+  EXPECT_EQ(run_gpu_case(world, bias, {.seed = seed}), "") << "STRETTO_TEST_SEED=" << seed;
 }
 
 TEST(InTurn, BytesWithScalesOfRowsAreRight) {
@@ -98,7 +98,7 @@ TEST(InTurn, BytesWithScalesOfRowsAreRight) {
     for (std::int64_t m : {500, 130, 1}) {
       OpCase c = gemm_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
-          << c.config << "\nSTRETTO_SEED=" << seed;
+          << c.config << "\nSTRETTO_TEST_SEED=" << seed;
     }
   }
 }
@@ -118,7 +118,8 @@ TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
   config = fitted(d, config);
   for (std::int64_t m : {1000, 997, 300, 1, 0}) {
     OpCase c = ag_gemm_case(d, config, m, seed);
-    EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "") << c.config << "\nSTRETTO_SEED=" << seed;
+    EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
+        << c.config << "\nSTRETTO_TEST_SEED=" << seed;
   }
 }
 

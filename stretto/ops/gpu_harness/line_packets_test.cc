@@ -29,7 +29,7 @@ TEST(LinePackets, SharesOfTilesOfSomeRows) {
     GpuWorld world({.size = ranks});
     for (std::int64_t m : {0, 1, 50, 77, 128}) {
       EXPECT_EQ(run_gpu_case(world, gemm_ar_case(d, config, m, seed)), "")
-          << ranks << " ranks, m=" << m << ", STRETTO_SEED=" << seed;
+          << ranks << " ranks, m=" << m << ", STRETTO_TEST_SEED=" << seed;
     }
   }
 }

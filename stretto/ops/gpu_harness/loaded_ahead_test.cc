@@ -30,7 +30,7 @@ TEST(LoadedAhead, GemmRsIsRightWithAnyNumberOfRows) {
     for (std::int64_t m : {kRows, kRows - 3, std::int64_t{1}, std::int64_t{0}}) {
       OpCase c = gemm_rs_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
-          << c.config << "\nSTRETTO_SEED=" << seed;
+          << c.config << "\nSTRETTO_TEST_SEED=" << seed;
     }
   }
 }
@@ -53,7 +53,7 @@ TEST(LoadedAhead, GemmArIsRightWithAnyNumberOfRows) {
     for (std::int64_t m : {kRows, kRows - 3, std::int64_t{1}, std::int64_t{0}}) {
       OpCase c = gemm_ar_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
-          << c.config << "\nSTRETTO_SEED=" << seed;
+          << c.config << "\nSTRETTO_TEST_SEED=" << seed;
     }
   }
 }

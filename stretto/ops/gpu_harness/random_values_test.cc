@@ -283,7 +283,7 @@ TEST(RandomValues, AreTheReferencesOnCpuRanks) {
   for (int i = 0; i < num_programs(); ++i) {
     OpCase c = RandomValues(seed + static_cast<std::uint64_t>(i)).make();
     EXPECT_EQ(run_case(c, {}), "")
-        << c.config << "\nSTRETTO_SEED=" << seed + static_cast<std::uint64_t>(i);
+        << c.config << "\nSTRETTO_TEST_SEED=" << seed + static_cast<std::uint64_t>(i);
   }
 }
 
@@ -294,7 +294,7 @@ TEST(RandomValues, AreTheReferencesOnGpus) {
   int ran = 0;
   for (int i = 0; i < num_programs(); ++i) {
     OpCase c = RandomValues(seed + static_cast<std::uint64_t>(i)).make();
-    SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed + static_cast<std::uint64_t>(i)));
+    SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed + static_cast<std::uint64_t>(i)));
     try {
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "") << c.config;
       ++ran;

@@ -144,7 +144,7 @@ TEST(RingTurnsTest, GiveWhatCpuRanksGive) {
   for (int i = 0; i < num_programs(); ++i) {
     OpCase c = RingTurns(seed + static_cast<std::uint64_t>(i)).make();
     EXPECT_EQ(run_case(c, {}), "")
-        << c.config << "\nSTRETTO_SEED=" << seed + static_cast<std::uint64_t>(i);
+        << c.config << "\nSTRETTO_TEST_SEED=" << seed + static_cast<std::uint64_t>(i);
   }
 }
 
@@ -155,7 +155,7 @@ TEST(RingTurnsTest, AreRightOnGpus) {
   int in_turn = 0;
   for (int i = 0; i < num_programs(); ++i) {
     OpCase c = RingTurns(seed + static_cast<std::uint64_t>(i)).make();
-    SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed + static_cast<std::uint64_t>(i)));
+    SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed + static_cast<std::uint64_t>(i)));
     std::string kernel = generate_kernel(prove(lower(c.program)).program()).source;
     in_turn += kernel.find("mbarrier_arrive_warp_release_cta(&full") != std::string::npos ? 1 : 0;
     ASSERT_EQ(run_gpu_case(world, c, {.seed = seed}), "") << c.config;

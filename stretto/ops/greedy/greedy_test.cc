@@ -61,7 +61,7 @@ void expect_runs(const OpCase& c, const std::string& what) {
 
 TEST(GreedyToken, IsTheFirstOfTheLargest) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 bits(seed);
   for (std::int64_t vocab : {1, 7, 256, 2048, 2049, 6000}) {
     for (Target target : {Target::kCpu, Target::kCuda}) {
@@ -80,7 +80,7 @@ TEST(GreedyToken, IsTheFirstOfTheLargest) {
 
 TEST(GreedyToken, NamesNoTokenOfWhatIsNoDistribution) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 bits(seed);
   GreedyDesc d{.vocab = 5000, .max_tokens = 4};
   GreedyConfig config = default_config(d, Target::kCuda);

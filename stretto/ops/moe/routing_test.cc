@@ -53,7 +53,7 @@ TEST(Routing, EachComesOnceAmongConsecutiveSeedsAndWithSizesOfEveryRemainder) {
 
 TEST(Routing, RowsOfExpertsAreThoseThatItsNameSays) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   const RoutedTokens of{.tokens = 40, .top_k = 2, .split = {7, 4, 4}, .tile_rows = 8};
   auto rows = [&](Routing routing) { return rows_of(of, chosen_experts(of, routing, seed)); };
   auto count = [](const Rows& all, std::int64_t n) {
@@ -73,7 +73,7 @@ TEST(Routing, RowsOfExpertsAreThoseThatItsNameSays) {
 // Two experts on each of three ranks, one on the last.
 TEST(Routing, TokensGoToTheRankThatItsNameSays) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   RoutedTokens of{.tokens = 40, .top_k = 2, .split = {7, 4, 4}, .tile_rows = 3, .exchanged = true};
   auto rank_of = [&](std::int32_t expert) { return expert / 2; };
   std::vector<std::int32_t> one = chosen_experts(of, Routing::kOneRank, seed);
@@ -100,7 +100,7 @@ TEST(Routing, TokensGoToTheRankThatItsNameSays) {
 
 TEST(Routing, DifferentExpertsAreDifferent) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   const RoutedTokens of{.tokens = 12, .top_k = 3, .split = {4, 2, 2}};
   for (std::uint64_t i = 0; i < kNumRoutings; ++i) {
     std::vector<std::int32_t> chosen = different_experts(of, static_cast<Routing>(i), seed);

@@ -102,7 +102,7 @@ Program stream(const StreamChoices& c) {
 
 TEST(AccessRuns, StreamsAreJudgedAsPairByPair) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   auto pick = [&](int lo, int hi) { return std::uniform_int_distribution<>(lo, hi)(random); };
   auto rarely = [&](int most) { return pick(0, 3) == 0 ? pick(0, most) : 0; };
@@ -134,7 +134,7 @@ TEST(AccessRuns, StreamsAreJudgedAsPairByPair) {
 
 TEST(AccessRuns, RandomProgramsAreJudgedAsPairByPair) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   Comparison c;
   for (std::uint64_t i = 0; i < 300; ++i) {
     c.compare(sample::RandomProtocol(seed + i).exchange());
@@ -146,7 +146,7 @@ TEST(AccessRuns, RandomProgramsAreJudgedAsPairByPair) {
 
 TEST(AccessRuns, MutantsOfEveryOperatorAreJudgedAsPairByPair) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   sample::RandomProtocol random(seed);
   Comparison c;
   for (const OperatorInfo& op : catalog()) {

@@ -58,7 +58,7 @@ std::string dynamic_race(const Program& program, std::int64_t bound, int tries) 
 class LastWait : public testing::TestWithParam<std::int64_t> {};
 
 TEST_P(LastWait, IsNeededWhereAllIsSent) {
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(test_seed()));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(test_seed()));
   Program program = without_last_wait(GetParam(), 0);
   ProofResult result = prove(program);
   EXPECT_TRUE(result.rejected()) << result.report;
@@ -67,7 +67,7 @@ TEST_P(LastWait, IsNeededWhereAllIsSent) {
 }
 
 TEST_P(LastWait, IsNotNeededWhereOnlyWhatIsSeenIsSent) {
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(test_seed()));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(test_seed()));
   Program program = without_last_wait(GetParam(), GetParam() / 4 + 1);
   ProofResult result = prove(program);
   EXPECT_FALSE(result.rejected()) << result.report;

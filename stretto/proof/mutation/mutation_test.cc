@@ -191,7 +191,7 @@ TEST(Explanations, NameTheirRanks) {
 }
 
 TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed_));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed_));
   for (const OperatorInfo& op : catalog()) {
     for (int world_size : {2, 3}) {
       check(fmt::format("{} P={}", op.name, world_size), small_program(op, world_size));

@@ -105,7 +105,7 @@ void expect_same(const InstanceGraph& piece, const SizePoint& point, const Insta
 
 TEST(RandomSizes, WithMasksLeftOpenAPieceDoesWhatEachOfItsSizesDoes) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   int partitions = 0, sizes = 0, open = 0;
   for (int i = 0; i < num_programs(); ++i) {

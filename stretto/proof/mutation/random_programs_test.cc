@@ -95,7 +95,7 @@ void report(const char* what, const Tally& t) {
 
 TEST(RandomPrograms, ExchangesAgreeWithEveryInterleaving) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   Comparison comparison(seed);
   for (std::uint64_t i = 0; i < 200; ++i) {
     comparison.compare(sample::RandomProtocol(seed + i).exchange());
@@ -108,7 +108,7 @@ TEST(RandomPrograms, ExchangesAgreeWithEveryInterleaving) {
 
 TEST(RandomPrograms, SoupAgreesWithEveryInterleaving) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   Comparison comparison(seed);
   for (std::uint64_t i = 0; i < 400; ++i) {
     comparison.compare(sample::RandomProtocol(seed + i).soup());
@@ -121,7 +121,7 @@ TEST(RandomPrograms, SoupAgreesWithEveryInterleaving) {
 
 TEST(RandomPrograms, MutantsOfExchangesAgreeWithEveryInterleaving) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   Comparison comparison(seed);
   for (std::uint64_t i = 0; i < 20; ++i) {
     sample::RandomProtocol random(seed + i);

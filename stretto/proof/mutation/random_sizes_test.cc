@@ -122,7 +122,7 @@ void run_by_lot(const Program& program, const ProofResult& proof, bool in_turn,
 
 TEST(RandomSizes, NothingThatFailsAtSomeSizeIsProved) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   Found found;
   for (int i = 0; i < num_programs(); ++i) {
@@ -163,7 +163,7 @@ TEST(RandomSizes, NothingThatFailsAtSomeSizeIsProved) {
 // The pieces are all sizes, each once, and a launch of any size of a piece does as its sample's.
 TEST(RandomSizes, PiecesAreAllSizesAndDoAsTheirSamples) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   int partitions = 0;
   for (int i = 0; i < num_programs(); ++i) {
@@ -222,7 +222,7 @@ TEST(RandomSizes, PiecesAreAllSizesAndDoAsTheirSamples) {
 // one say the same.
 TEST(RandomSizes, MutantsOfOperatorsAreJudgedAsBySize) {
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE(fmt::format("STRETTO_SEED={}", seed));
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   constexpr const char* kOperators[] = {"gemm_rs", "all_gather", "ag_gemm", "all_reduce_two_shot",
                                         "all_to_all"};

@@ -87,7 +87,7 @@ TEST(CublasLtGemm, EveryAlgorithmGivesTheProduct) {
     GTEST_SKIP() << search.error;
   constexpr std::size_t m = 72, n = 136, k = 200;
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 bits(seed);
   auto random = [&](std::size_t count) {
     std::vector<float> values(count);

@@ -68,7 +68,7 @@ TEST(NcclRanks, CollectivesGiveWhatTheirNamesSay) {
   if (NcclSearch search = search_nccl(); !search.error.empty()) GTEST_SKIP() << search.error;
   constexpr std::size_t kRanks = 2, kCount = 1000;
   std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 bits(seed);
   std::vector<Device> devices;
   std::vector<Stream> streams;

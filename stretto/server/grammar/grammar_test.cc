@@ -97,7 +97,7 @@ TEST(Grammar, NobodySpellsASpecialToken) {
 TEST(Grammar, LongStringsWithALimitAreThoseOfTheAutomaton) {
   // Masks of states far from the limit are shared; each has to be what a walk by bytes says.
   std::mt19937_64 random(test_seed());
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(test_seed()));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(test_seed()));
   std::vector<std::string> more;
   for (int i = 0; i < 40; ++i) {
     std::string token(1 + random() % 30, 'a');

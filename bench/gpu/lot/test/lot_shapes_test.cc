@@ -73,7 +73,7 @@ TEST(LotShapesTest, EveryWeightThatWasMeasuredForRulesIsListed) {
 
 TEST(LotShapesTest, ShapesAreNewAndOfEveryKind) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   for (int ranks : {2, 3, 4}) {
     std::map<OverlapKind, int> kinds;
     std::set<std::string> models, texts;
@@ -110,7 +110,7 @@ TEST(LotShapesTest, ShapesAreNewAndOfEveryKind) {
 
 TEST(LotShapesTest, ASeedDrawsTheSameShapesAgain) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("STRETTO_SEED=" + std::to_string(seed));
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   auto texts = [](std::uint64_t of, int count) {
     std::vector<std::string> out;
     for (const OverlapShape& s : drawn_shapes(4, of, count)) out.push_back(s.to_string());
