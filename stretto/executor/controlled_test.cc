@@ -150,6 +150,26 @@ TEST(Controlled, AnInputReadByAPeerMustOutliveTheLaunch) {
   EXPECT_TRUE(found);
 }
 
+// As the definition has it, and the proof.
+TEST(Controlled, ACopyReadsNoMoreThanItsDestinationHasRoomFor) {
+  for (std::int64_t room : {2, 3}) {
+    ProgramBuilder p("cut_copy", 1);
+    auto x = p.state("x", DType::kF32, {4, 8});
+    auto y = p.output("y", DType::kF32, {room, 8});
+    p.role("copy", Resource::sms(1), p.range(1),
+           [&](const Tile&) { p.copy(y.tile({0, 0}, 4, 8), x.tile({0, 0}, 4, 8)); });
+    p.role("write", Resource::sms(1), p.range(1),
+           [&](const Tile&) { p.store(x.tile({2, 0}, 2, 8), p.zeros(DType::kF32, 2, 8)); });
+    auto shared = at_schedule_level(p.finish());
+    bool raced = false;
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      ControlledOptions options{.launches = 1, .seed = seed};
+      raced = raced || run_controlled(shared, count_quotas(*shared, {}), options).race;
+    }
+    EXPECT_EQ(raced, room == 3);
+  }
+}
+
 TEST(Controlled, TheCallerMayChooseEveryStep) {
   std::vector<int> order;
   ControlledOptions options{.launches = 1};

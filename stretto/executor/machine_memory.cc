@@ -50,6 +50,20 @@ struct Factor {
 
 Factor flipped(const Factor& f) { return {stretto::transposed(f.tile), f.c0, f.c1, f.r0, f.r1}; }
 
+// Of the source what the destination has room for.
+ClippedTile common_part(ClippedTile from, const ClippedTile& to) {
+  auto cut = [&](std::int64_t& low, std::int64_t& high, int dim, std::int64_t to_low,
+                 std::int64_t to_high) {
+    std::int64_t begin = std::max(low, to_low), end = std::max(begin, std::min(high, to_high));
+    if (dim >= 0) from.origin[dim] += begin - low;
+    low = begin;
+    high = end;
+  };
+  cut(from.r0, from.r1, from.row_dim, to.r0, to.r1);
+  cut(from.c0, from.c1, from.col_dim, to.c0, to.c1);
+  return from;
+}
+
 }  // namespace
 
 void RankMachine::execute_memory(AgentState& a, const Inst& inst) {
@@ -162,7 +176,7 @@ void RankMachine::reduce_store(AgentState& a, const Inst& inst) {
 
 void RankMachine::copy(AgentState& a, const Inst& inst) {
   ClippedTile from = clip(a, inst, inst.region), to = clip(a, inst, inst.region2);
-  observe(a, inst, AccessKind::kRead, from);
+  observe(a, inst, AccessKind::kRead, common_part(from, to));
   observe(a, inst, AccessKind::kWrite, to);
   if (!compute || to.empty()) return;
   std::int64_t begin_ns = recorder != nullptr ? Recorder::now_ns() : 0;
