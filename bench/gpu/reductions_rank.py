@@ -7,9 +7,11 @@ host while the GPU keeps up; with -o it writes every sample as JSON.
 """
 
 import argparse
+import datetime
 import json
 import os
 import statistics
+import sys
 import time
 
 import torch
@@ -129,7 +131,17 @@ def main():
             print(f"{name}: us of the GPU (of the host): {', '.join(told)}", flush=True)
     if rank == 0 and arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:
-            json.dump({"ranks": size, "samples": arguments.samples, "rows": rows}, file)
+            json.dump(
+                {
+                    "machine": torch.cuda.get_device_name() if ON_GPU else "CPU",
+                    "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                    "commit": os.environ.get("STRETTO_COMMIT"),
+                    "command": " ".join(sys.argv),
+                    "torch": torch.__version__,
+                    "reductions": [{"case": name, **row} for name, row in rows.items()],
+                },
+                file,
+            )
     stretto.finalize()
     dist.destroy_process_group()
 

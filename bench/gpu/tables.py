@@ -45,7 +45,7 @@ MAKERS = {
     "decode": decode_table, "batch": batch_table,
     "decode-launches": decode_launches_table,
     "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,
-    "mlp": use.mlp_table,
+    "mlp": use.mlp_table, "reductions": use.reductions_table,
     "startup": use.startup_table, "watchdog": use.watchdog_table, "points": use.points_table}
 
 

@@ -104,6 +104,17 @@ def calls_table(results: Results, _ranks: int) -> str:
     return table(["call, host us", *(f"{n} GPUs" for n in rows)], lines) + sources(rows)
 
 
+def reductions_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["reductions"], "reductions", lambda r: r["case"], ranks)
+    lines = []
+    for case, (row, _) in rows.items():
+        ours, nccl = row["stretto"], row["nccl"]
+        lines.append([case, f"{median(ours['gpu_us']):.1f}", f"{median(nccl['gpu_us']):.1f}",
+                      times(ratio(nccl["gpu_us"], ours["gpu_us"])), f"{median(ours['host_us']):.1f}",
+                      f"{median(nccl['host_us']):.1f}"])
+    return table(["call", "ours, us", "NCCL", "NCCL / ours", "host: ours, us", "NCCL"], lines) + sources(rows)
+
+
 def mlp_table(results: Results, _ranks: int) -> str:
     rows = newest_per_ranks(results, "mlp")
     lines = []
