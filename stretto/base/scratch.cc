@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -48,8 +49,7 @@ pid_t start_shell(const char* script, const std::string& argument, pid_t group, 
   } else {
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     if (!messages.empty()) {
-      posix_spawn_file_actions_addopen(&files, 2, messages.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                       0600);
+      posix_spawn_file_actions_addopen(&files, 2, messages.c_str(), O_WRONLY | O_TRUNC, 0);
     }
   }
   posix_spawnattr_t how;
@@ -137,6 +137,10 @@ void Scratch::require_room() const {
 }
 
 int Scratch::run(const std::string& command, const std::filesystem::path& messages) const {
+  if (!messages.empty()) {
+    std::ofstream(messages).flush();
+    ::chmod(messages.c_str(), 0600);  // whatever the umask takes
+  }
   pid_t child = start_shell(("umask 077; " + command).c_str(), "", keeper_, -1, messages);
   constexpr std::chrono::milliseconds kLook{2};
   try {
