@@ -48,8 +48,9 @@ void Packets::find_sources() {
     for (const auto& [box, of_box] : by_box) boxes.push_back(box);
     return boxes;
   };
-  for (auto& [place, loads] : sources_) {
-    const auto& stores = stored_[place];
+  for (auto& of_place : sources_) {
+    auto& loads = of_place.second;  // a plain name, which clang 14 can capture
+    const auto& stores = stored_[of_place.first];
     const std::vector<Box> loaded = boxes_of(loads), stored = boxes_of(stores);
     for_each_overlap(loaded, stored, [&](std::size_t load, std::size_t store) {
       Sources& sources = loads.at(loaded[load]);
