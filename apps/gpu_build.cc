@@ -35,7 +35,9 @@ GpuBuild build_for_gpu(Program program, const std::string& arch) {
   GeneratedKernel kernel = generate_for_gpu(std::move(program));
   cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, name, {.arch = arch});
   GpuBuild build{.seconds = image.compile_seconds};
-  for (const cuda::KernelReport& report : cuda::kernel_reports(image.log)) {
+  std::vector<cuda::KernelReport> reports = cuda::kernel_reports(image.log);
+  if (reports.empty()) build.complaint += "NVRTC reports neither registers nor spills";
+  for (const cuda::KernelReport& report : reports) {
     build.spills += report.spill_store_bytes + report.spill_load_bytes;
     build.warnings += static_cast<int>(report.warnings.size());
     build.complaint += complaint_about(report, kernel.launch);

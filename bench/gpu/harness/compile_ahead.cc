@@ -33,7 +33,7 @@ CompiledKernel compile_one(const LabelledProgram& labelled, bool proof,
 }  // namespace
 
 bool CompiledKernel::is_clean() const {
-  return error.empty() && std::all_of(reports.begin(), reports.end(), [](const auto& r) {
+  return error.empty() && !reports.empty() && std::all_of(reports.begin(), reports.end(), [](const auto& r) {
            return r.spill_store_bytes == 0 && r.spill_load_bytes == 0 && r.stack_bytes == 0 &&
                   r.warnings.empty();
          });

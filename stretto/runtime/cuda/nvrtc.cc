@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
@@ -72,9 +73,16 @@ class NvrtcProgram {
   nvrtcResult result_ = NVRTC_SUCCESS;
 };
 
+// NVRTC's own cache, which 12.9 and later have where there is a driver, forgets what the assembler
+// said: spills would pass unseen.
+bool has_own_cache(const NvrtcInfo& info) {
+  return std::pair(info.major, info.minor) >= std::pair(12, 9);
+}
+
 std::vector<std::string> flags_of(const CompileOptions& options, const std::string& arch) {
   std::vector<std::string> flags = {"-std=c++20", "--gpu-architecture=" + arch, "-default-device",
                                     kLineInfo, "--ptxas-options=-v"};
+  if (has_own_cache(nvrtc_info())) flags.emplace_back("--no-cache");
   flags.insert(flags.end(), options.extra_flags.begin(), options.extra_flags.end());
   return flags;
 }

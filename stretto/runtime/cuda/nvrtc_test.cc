@@ -222,6 +222,14 @@ TEST_F(NvrtcTest, ATruncatedEntryIsCompiledAgain) {
   EXPECT_TRUE(compile_cuda(kTwoKernels, "two.cu").from_cache) << "and kept";
 }
 
+// Also of what NVRTC has compiled before.
+TEST_F(NvrtcTest, EveryCompilationIsReported) {
+  for (int round = 0; round < 3; ++round) {
+    KernelImage image = compile_cuda(kTwoKernels, "two.cu", {.use_cache = false});
+    EXPECT_EQ(kernel_reports(image.log).size(), 2u) << "round " << round << ": " << image.log;
+  }
+}
+
 TEST_F(NvrtcTest, ThreadsCompileAtOnce) {
   std::vector<std::string> failures(4);
   {
