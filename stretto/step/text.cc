@@ -21,7 +21,7 @@ constexpr std::size_t kMaxTerms = 64;
 constexpr std::array kKinds = {BufferKind::kConstant, BufferKind::kState, BufferKind::kInput,
                                BufferKind::kOutput, BufferKind::kLocal};
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
     auto byte = static_cast<unsigned char>(c);
@@ -44,17 +44,17 @@ std::string joined(const Plan& plan, const std::vector<Size>& sizes) {
 }
 
 std::string print_buffer(const Plan& plan, const Buffer& b) {
-  return fmt::format("  {} {} : {}[{}]{}{}\n", name(b.kind), quoted(b.name), name(b.dtype),
+  return fmt::format("  {} {} : {}[{}]{}{}\n", name(b.kind), in_quotes(b.name), name(b.dtype),
                      joined(plan, b.shape), b.symmetric ? " symmetric" : "",
                      b.across_groups ? " across" : "");
 }
 
 std::string print_node(const Plan& plan, const Node& n) {
-  std::string out = fmt::format("    node {} runs {} ({}) {{\n", quoted(n.name), n.program,
+  std::string out = fmt::format("    node {} runs {} ({}) {{\n", in_quotes(n.name), n.program,
                                 joined(plan, n.extents));
   for (const Binding& b : n.bindings) {
-    out += fmt::format("      {} = {}", quoted(b.tensor),
-                       quoted(plan.buffers[static_cast<std::size_t>(b.buffer)].name));
+    out += fmt::format("      {} = {}", in_quotes(b.tensor),
+                       in_quotes(plan.buffers[static_cast<std::size_t>(b.buffer)].name));
     if (b.from != Size{}) out += " from " + print_size(plan, b.from);
     out += '\n';
   }
@@ -223,7 +223,7 @@ class Reader {
   std::string new_name(const char* what, const Names& known) {
     Token at = in_.peek();
     std::string text = in_.string(what);
-    if (known.contains(text)) in_.fail(at, fmt::format("{} is taken", quoted(text)));
+    if (known.contains(text)) in_.fail(at, fmt::format("{} is taken", in_quotes(text)));
     if (known.size() >= kMaxEntries) in_.fail(at, "expected fewer names");
     return text;
   }
@@ -255,7 +255,7 @@ std::string print_size(const Plan& plan, const Size& size) {
                                   : fmt::format("{} * {}", most, name));
   };
   for (const Size::Term& t : size.terms) {
-    add(t.coefficient, quoted(plan.extents[static_cast<std::size_t>(t.extent)].name));
+    add(t.coefficient, in_quotes(plan.extents[static_cast<std::size_t>(t.extent)].name));
   }
   if (size.constant != 0 || out.empty()) add(size.constant, "");
   if (size.divisor != 1) out += fmt::format(" over {}", size.divisor);
@@ -264,14 +264,14 @@ std::string print_size(const Plan& plan, const Size& size) {
 }
 
 std::string print(const Plan& plan) {
-  std::string out = fmt::format("step {} group {} ranks {} {{\n", quoted(plan.name),
+  std::string out = fmt::format("step {} group {} ranks {} {{\n", in_quotes(plan.name),
                                 plan.group_size, plan.num_ranks);
   for (const Extent& e : plan.extents) {
-    out += fmt::format("  extent {} bound {}\n", quoted(e.name), e.bound);
+    out += fmt::format("  extent {} bound {}\n", in_quotes(e.name), e.bound);
   }
   for (const Buffer& b : plan.buffers) out += print_buffer(plan, b);
   for (const Section& s : plan.sections) {
-    out += fmt::format("  section {} {{\n", quoted(s.name));
+    out += fmt::format("  section {} {{\n", in_quotes(s.name));
     for (std::size_t i = s.begin; i < s.end; ++i) out += print_node(plan, plan.nodes[i]);
     out += "  }\n";
   }
