@@ -1,6 +1,7 @@
 """Schemas and regular expressions by lot, and what else says which texts they allow: llguidance for masks, jsonschema
 and re for texts."""
 
+import fractions
 import json
 
 import jsonschema
@@ -28,15 +29,22 @@ def bounds(random, is_integer):
     return out
 
 
-def schema(random, depth=0, refs=(), in_value=False):
-    """One that allows some value. `in_value`: it says what an object or a list has."""
+# What llguidance does not have, or has in another way.
+OURS = ["unique", "names", "not", "notText", "if", "dependent", "overlap", "exclusive", "counted", "forbidden", "cents"]
+
+
+def schema(random, depth=0, refs=(), in_value=False, more=()):
+    """One that allows some value. `in_value`: it says what an object or a list has. `more`: kinds beside those that
+    llguidance has, too."""
     kinds = ["string", "integer", "number", "boolean", "null", "enum", "const", "length", "bounds", "pattern"]
+    kinds += ["multiple", "bothBounds", *more]
     if depth < 4:
+        kinds += ["named", "members"]
         kinds += ["object", "object", "array", "tuple", "anyOf", "types", "map", "any"]
     if refs and in_value:
         kinds += ["ref"]
     kind = random.choice(kinds)
-    inner = lambda: schema(random, depth + 1, refs, kind != "anyOf")
+    inner = lambda: schema(random, depth + 1, refs, kind != "anyOf", more)
     if kind in ("string", "integer", "number", "boolean", "null"):
         return {"type": kind}
     if kind == "enum":
@@ -69,26 +77,117 @@ def schema(random, depth=0, refs=(), in_value=False):
         return {"type": random.sample(["string", "integer", "boolean", "null"], 2)}
     if kind == "map":
         return {"type": "object", "additionalProperties": inner()}
+    if kind == "multiple":
+        return {"type": "integer", "multipleOf": random.choice([1, 2, 3, 7, 10, 25, 60]),
+                **random.choice([{}, {"minimum": 5}, {"maximum": 1000, "minimum": -1000}])}
+    if kind == "bothBounds":
+        return {"allOf": [{"type": "integer", "minimum": random.randrange(5)}, {"maximum": random.randrange(5, 99)},
+                          {"minimum": random.randrange(5)}]}
+    if kind == "named":
+        first, second = random.sample(["^[a-m]{1,4}$", "^[n-z]", "^_", "^[0-9]+$", "^\\$ref$"], 2)
+        return {"type": "object", "patternProperties": {first: inner(), second: {"type": "null"}},
+                "additionalProperties": random.choice([False, {"type": "boolean"}]),
+                **random.choice([{}, {"properties": {"A": inner(), "-b": {"type": "integer"}}, "required": ["A"]}])}
+    if kind == "members":
+        names = random.sample(WORDS, 3)
+        return {"type": "object", "properties": {n: {"type": "integer"} for n in names}, "additionalProperties": False,
+                "anyOf": [{"required": names[:1]}, {"required": names[1:2]}]}
+    if kind in OURS:
+        return ours(random, kind, inner)
     if kind == "any":
         return random.choice([{}, True])
     return {"$ref": "#/$defs/" + random.choice(refs)}
 
 
-def document(random):
+def ours(random, kind, inner):
+    a, b, c = random.sample(WORDS, 3)
+    two = {"type": "object", "properties": {a: inner(), b: {"type": "integer"}}, "additionalProperties": False}
+    if kind == "unique":
+        return {"type": "array", "uniqueItems": True, "minItems": random.randrange(3), "items": random.choice(
+            [{"enum": [1, "1", 1.0, None, {"k": 2}, [1]]}, {"enum": WORDS[:6]}, {"type": "boolean"}])}
+    if kind == "names":
+        return {"type": "object", "propertyNames": random.choice(
+            [{"pattern": "^[a-z]"}, {"maxLength": 3}, {"enum": WORDS}, {"not": {"const": a}},
+             {"anyOf": [{"pattern": "x"}, {"const": b}]}]), "additionalProperties": inner(),
+                **random.choice([{}, {"properties": {c: inner()}}])}
+    if kind == "not":
+        return random.choice([
+            {"not": {"type": ["string", "object", "array"]}},
+            {"type": ["integer", "null"], "not": {"enum": [0, 7, None]}},
+            {"enum": [a, b, 1, None], "not": {"const": a}}, {"type": "boolean", "not": {"const": True}},
+            {"not": {"anyOf": [{"type": "string"}, {"type": ["array", "object"]}]}}])
+    if kind == "notText":
+        return {"type": "string", "maxLength": 8, "not": random.choice(
+            [{"enum": [a, b, 3]}, {"pattern": "^[a-zA-Z]"}, {"type": "string", "minLength": 3}, {"const": ""}])}
+    if kind == "if":
+        condition = random.choice([{"properties": {a: {"const": "x"}}}, {"required": [b]},
+                                   {"properties": {a: {"enum": ["x", "z"]}}, "required": [a]}])
+        return {"type": "object", "properties": {a: {"enum": ["x", "y", "z"]}, b: inner(), c: {"type": "null"}},
+                "if": condition, "then": random.choice([{"required": [c]}, {"properties": {c: False}}]),
+                **random.choice([{}, {"else": {"required": [b]}}, {"required": [a]}])}
+    if kind == "dependent":
+        return {**two, "dependentRequired": {a: [b]}}
+    if kind == "overlap":
+        return {"type": "object", "patternProperties": {"^[a-z]": {"type": "integer"}, "[0-9a]$": {"minimum": 3}},
+                "properties": {a: {"type": "integer"}, "x1": {"maximum": 50}}, "required": ["x1"]}
+    if kind == "exclusive":
+        return {**two, "oneOf": [{"required": [a]}, {"required": [b]}]}
+    if kind == "counted":
+        return random.choice([
+            {**two, "minProperties": 1}, {**two, "maxProperties": 1},
+            {"type": "object", "additionalProperties": inner(), "minProperties": 1, "maxProperties": 2},
+            {"type": "object", "properties": {a: inner(), b: inner()}, "minProperties": 3, "maxProperties": 4,
+             "additionalProperties": {"type": "null"}}])
+    if kind == "forbidden":
+        return {**two, "not": random.choice([{"required": [a, b]}, {"required": [b]}])}
+    return {"type": "number", "multipleOf": random.choice([0.01, 0.5, 0.25, 0.001, 12.5, 3]),
+            **random.choice([{}, {"minimum": 0, "exclusiveMaximum": 100}])}  # "cents"
+
+
+class Written(float):
+    """A number that knows its digits."""
+
+    def __new__(cls, text):
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
+
+
+def is_multiple(_, divisor, value, __):
+    """Of numbers as they are written: jsonschema takes 0.07 for no multiple of 0.01."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if fractions.Fraction(getattr(value, "text", str(value))) % fractions.Fraction(str(divisor)):
+            yield jsonschema.ValidationError(f"{value} is no multiple of {divisor}")
+
+
+def document(random, more=()):
     """A schema with definitions, which may lead back to themselves where something else may stand."""
     names = random.sample(["one", "two", "a/b", "t~"], random.randrange(3))
     refs = [n.replace("~", "~0").replace("/", "~1") for n in names]
-    out = schema(random, 0, refs)
+    out = schema(random, 0, refs, more=more)
     if isinstance(out, dict) and names:
-        out["$defs"] = {n: {"anyOf": [{"type": "null"}, schema(random, 1, refs)]} for n in names}
+        out["$defs"] = {n: {"anyOf": [{"type": "null"}, schema(random, 1, refs, more=more)]} for n in names}
     return out
+
+
+VALIDATOR = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"multipleOf": is_multiple})
 
 
 def check(schema, text):
     """Raises where the text is not valid."""
-    value = json.loads(text)
-    jsonschema.Draft202012Validator(schema).validate(value)
+    value = json.loads(text, parse_float=Written)
+    VALIDATOR(schema).validate(value)
     return value
+
+
+def is_valid(schema, text):
+    try:
+        check(schema, text)
+    except ValueError:  # no JSON
+        return False
+    except jsonschema.ValidationError:
+        return False
+    return True
 
 
 class Reference:

@@ -85,7 +85,7 @@ class SchemaTest(GrammarCase):
         ended = 0
         with Lines(*DEBIAN) as lines:
             for _ in range(COUNTS["--schemas"]):
-                schema = grammar_reference.document(self.random)
+                schema = grammar_reference.document(self.random, grammar_reference.OURS)
                 lines.make(schema=schema, compact=self.random.random() < 0.3)
                 for _ in range(3):
                     walk = lines.ask(walk=self.random.randrange(1 << 60), most=150)
@@ -103,11 +103,12 @@ class SchemaTest(GrammarCase):
                 for _ in range(COUNTS["--schemas"] // len(TOKENIZERS)):
                     schema = grammar_reference.document(self.random)
                     lines.make(schema=schema, compact=True)
-                    self.compare(lines, reference, reference.schema(schema), json.dumps(schema, ensure_ascii=False))
+                    matcher = reference.schema(schema)
+                    self.compare(lines, reference, matcher, json.dumps(schema, ensure_ascii=False), schema)
 
-    def compare(self, lines, reference, matcher, grammar):
+    def compare(self, lines, reference, matcher, grammar, schema=None):
         """Along one random answer. Where one token is forced llguidance names only that; it is asked about the others
-        one by one."""
+        one by one. It takes 3.1 for no end of a number below 3.18: what is valid may end."""
         tokens = []
         for _ in range(30):
             text = reference.bytes(tokens)
@@ -116,6 +117,8 @@ class SchemaTest(GrammarCase):
             is_nought = re.search(rb"-0[0-9.]*$", text)
             unlike = lambda t: is_nought or t in reference.added or UNLIKE.search(text[-8:] + reference.bytes([t]))
             more = {t for t in ours - theirs if matcher.validate_tokens([t]) != 1}
+            if reference.end in more and schema is not None and grammar_reference.is_valid(schema, text):
+                more.remove(reference.end)
             with self.subTest(grammar=grammar, text=text):
                 self.assertEqual([reference.bytes([t]) for t in more if not unlike(t)], [], "allowed by us alone")
                 self.assertEqual([reference.bytes([t]) for t in theirs - ours if not unlike(t)], [], "by them alone")

@@ -80,6 +80,8 @@ class Nfa {
       case Expr::Kind::kBoth:
       case Expr::Kind::kButNot:
         return add_dfa(make_dfa(expr, most_states_, budget_), from);
+      case Expr::Kind::kMultiple:
+        return add_multiple(expr.min, expr.max, from);
       case Expr::Kind::kRule:
         break;
     }
@@ -108,6 +110,37 @@ class Nfa {
       add_free(from, begin);
       from = add_part(begin);
       add_free(from, end);
+    }
+    return end;
+  }
+
+  // A state for each remainder: of the digits before the point, right behind it, and of those with
+  // as many places as count. Behind those only zeros may come.
+  int add_multiple(int divisor, int places, int from) {
+    std::vector<std::vector<int>> at(static_cast<std::size_t>(places) + 3);
+    for (auto& level : at) {
+      for (int r = 0; r < divisor; ++r) level.push_back(add());
+    }
+    const int end = add();
+    add_free(from, at[0][0]);
+    auto digit = [](int d) { return ByteSet().set(static_cast<std::size_t>('0' + d)); };
+    auto after = [&](std::int64_t r, int d) {
+      return static_cast<std::size_t>((r * 10 + d) % divisor);
+    };
+    for (std::size_t level = 0; level < at.size(); ++level) {
+      const int there = level < 2 ? 0 : static_cast<int>(level) - 1;  // digits behind the point
+      for (int r = 0; r < divisor; ++r) {
+        const int state = at[level][static_cast<std::size_t>(r)];
+        std::int64_t value = r;
+        for (int i = there; i < places; ++i) value = value * 10 % divisor;
+        if (level != 1 && value == 0) add_free(state, end);
+        if (level == 0) add_edge(state, ByteSet().set('.'), at[1][static_cast<std::size_t>(r)]);
+        const bool counts = level == 0 || there < places;
+        for (int d = 0; d < (counts ? 10 : 1); ++d) {
+          const std::size_t to = counts ? after(r, d) : static_cast<std::size_t>(r);
+          add_edge(state, digit(d), at[level == 0 ? 0 : std::min(level + 1, at.size() - 1)][to]);
+        }
+      }
     }
     return end;
   }

@@ -23,7 +23,7 @@ void spell(const Expr& expr, std::string& out) {
     out += ';';
     return;
   }
-  if (expr.kind == Expr::Kind::kRepeat) {
+  if (expr.kind == Expr::Kind::kRepeat || expr.kind == Expr::Kind::kMultiple) {
     out += std::to_string(expr.min) + ',' + std::to_string(expr.max) + ';';
   }
   if (expr.kind == Expr::Kind::kRule) out += std::to_string(expr.rule) + ';';
@@ -95,6 +95,10 @@ ExprPtr both(ExprPtr a, ExprPtr b) {
 
 ExprPtr but_not(ExprPtr a, ExprPtr b) {
   return make({.kind = Expr::Kind::kButNot, .parts = {std::move(a), std::move(b)}});
+}
+
+ExprPtr multiple(int divisor, int places) {
+  return make({.kind = Expr::Kind::kMultiple, .min = divisor, .max = places});
 }
 
 ExprPtr terminal(ExprPtr part) {

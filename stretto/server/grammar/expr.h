@@ -26,6 +26,7 @@ struct Expr {
     kRepeat,    // the part, min to max times; max -1: without end
     kBoth,      // what both parts match; without rules, as the next two
     kButNot,    // what the first matches and the second does not
+    kMultiple,  // digits, perhaps with a point, that are `min` * 10^-`max` times a whole number
     kTerminal,  // the part, as one automaton
     kRule,      // another rule's text
   };
@@ -45,6 +46,7 @@ ExprPtr choice(std::vector<ExprPtr> parts);
 ExprPtr repeat(ExprPtr part, int min, int max);
 ExprPtr both(ExprPtr a, ExprPtr b);
 ExprPtr but_not(ExprPtr a, ExprPtr b);
+ExprPtr multiple(int divisor, int places);
 ExprPtr terminal(ExprPtr part);
 ExprPtr rule(int index);
 

@@ -3,31 +3,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "stretto/base/json_fields.h"
-#include "stretto/base/printable.h"
 #include "stretto/server/grammar/json_text.h"
-#include "stretto/server/grammar/regex.h"
-#include "stretto/server/grammar/schema_formats.h"
+#include "stretto/server/grammar/object_rules.h"
 #include "stretto/server/grammar/schema_reader.h"
+#include "stretto/server/grammar/schema_texts.h"
 
 namespace stretto::grammar {
 namespace {
 
 constexpr int kMostDepth = 64;
-constexpr int kMostLength = 2000;  // of maxLength and minLength, in characters
-constexpr int kShortLength = 100;
 constexpr int kMostItems = 10'000;       // of minItems and maxItems
 constexpr std::size_t kMostKeys = 2000;  // of one object
+constexpr int kMostCounted = 1000;       // of minProperties and maxProperties
+constexpr std::size_t kMostUnique = 8;   // different items of a list in which each comes once
+
+const OrderedJson& nothing() {
+  static const OrderedJson value = false;
+  return value;
+}
 
 class Compiler {
  public:
   Compiler(Rules& rules, const OrderedJson& root, const SchemaOptions& options, Budget& budget)
-      : rules_(rules), reader_(root), budget_(budget), space_(json_space(options.is_compact)) {}
+      : rules_(rules),
+        reader_(root, budget),
+        texts_(reader_, budget),
+        budget_(budget),
+        space_(json_space(options.is_compact)) {}
 
   ExprPtr whole() {
     ExprPtr out = of(reader_.root(), 0);
@@ -44,23 +53,23 @@ class Compiler {
   // Properties that a branch has to have so that no other branch fits (oneOf).
   using Names = std::set<std::string>;
 
-  ExprPtr of(const SchemaPlace& at, int depth, const Names& forced = {}) {
+  ExprPtr of(const SchemaPlace& given, int depth, const Names& forced = {}) {
     budget_.spend();
-    if (depth > kMostDepth) at.fail("nests too deeply");
+    if (depth > kMostDepth) given.fail("nests too deeply");
+    if (given.schema->is_boolean()) return given.schema->get<bool>() ? any_value() : choice({});
+    if (!given.schema->is_object()) given.fail("need an object, true or false");
+    SchemaReader::check_keywords(given);
+    const SchemaPlace at = reader_.written_out(given);
     const OrderedJson& schema = *at.schema;
-    if (schema.is_boolean()) return schema.get<bool>() ? any_value() : choice({});
-    if (!schema.is_object()) at.fail("need an object, true or false");
-    SchemaReader::check_keywords(at);
-    if (schema.contains("$ref")) {
-      at.refuse_beside("$ref", {});
-      return reference(reader_.resolved(at, "$ref"), forced);
-    }
     if (schema.contains("allOf")) return of(reader_.joined(at), depth + 1, forced);
-    for (const char* name : {"anyOf", "oneOf"}) {
-      if (!schema.contains(name)) continue;
-      at.refuse_beside(name, {});
-      return any_of(at, name, depth);
+    if (schema.contains("$ref")) {
+      if (at.has_only("$ref")) return reference(reader_.resolved(at, "$ref"), forced);
+      return of(reader_.joined(at), depth + 1, forced);
     }
+    for (const char* name : {"anyOf", "oneOf"}) {
+      if (schema.contains(name)) return any_of(at, name, depth, forced);
+    }
+    if (schema.contains("not")) return but(at, depth, forced);
     if (schema.contains("const") || schema.contains("enum")) return values(at);
     const std::vector<std::string> types = SchemaReader::types(at);
     if (types.empty()) return any_value();
@@ -81,18 +90,112 @@ class Compiler {
     return rule(at->second);
   }
 
-  ExprPtr any_of(const SchemaPlace& at, const char* name, int depth) {
-    const std::vector<SchemaPlace> branches = reader_.branches(at, name);
-    Names forced;
-    if (std::string_view(name) == "oneOf") forced = reader_.told_apart_by(at, branches);
+  // What stands beside the branches holds in each.
+  ExprPtr any_of(const SchemaPlace& at, const char* name, int depth, const Names& forced) {
+    const std::vector<SchemaPlace> given = reader_.branches(at, name);
+    std::vector<SchemaPlace> branches = given;
+    if (!at.has_only(name)) {
+      const SchemaPlace rest = reader_.without(at, name);
+      for (SchemaPlace& branch : branches) branch = reader_.both(rest, branch);
+    }
+    Names all = forced;
+    if (std::string_view(name) == "oneOf") {
+      SchemaReader::Apart apart = reader_.told_apart_by(branches);
+      if (apart.alike) {
+        const auto [i, j] = *apart.alike;
+        auto exclusive = reader_.exclusive(given, branches);
+        if (!exclusive) {
+          at.fail(
+              fmt::format("oneOf: the branches {} and {} may both fit a value, which is not "
+                          "supported; use anyOf, or a property with a const in each",
+                          i, j));
+        }
+        branches = std::move(*exclusive);
+      }
+      all.merge(apart.by);
+    }
     std::vector<ExprPtr> out;
-    for (const SchemaPlace& branch : branches) out.push_back(of(branch, depth + 1, forced));
+    for (const SchemaPlace& branch : branches) out.push_back(of(branch, depth + 1, all));
     return choice(std::move(out));
   }
 
-  ExprPtr values(const SchemaPlace& at) {
+  // `not` with values, or with what strings are.
+  ExprPtr but(const SchemaPlace& at, int depth, const Names& forced) {
+    const SchemaPlace taken = reader_.followed(at.in("not")), rest = reader_.without(at, "not");
+    const bool is_of_values = taken.schema->contains("const") || taken.schema->contains("enum");
+    const std::vector<std::string> taken_types = SchemaReader::types(taken);
+    if (!is_of_values && taken_types != std::vector<std::string>{"string"}) {
+      taken.fail("'not' is supported of values, types, strings, and names of properties");
+    }
+    std::vector<const OrderedJson*> values;
+    if (is_of_values) values = SchemaReader::values(taken);
+    if (rest.schema->contains("const") || rest.schema->contains("enum")) {
+      if (!is_of_values) at.fail("'enum' beside such a 'not' is not supported");
+      std::vector<const OrderedJson*> left = SchemaReader::values(rest);
+      std::erase_if(left, [&](const OrderedJson* value) {
+        return std::any_of(values.begin(), values.end(),
+                           [&](const OrderedJson* other) { return *value == *other; });
+      });
+      return of_values(left);
+    }
+    std::vector<std::string> types = SchemaReader::types(rest);
+    if (types.empty()) types = {"object", "array", "string", "number", "boolean", "null"};
+    // Strings without a type beside them leave out everything else, too.
+    if (!is_of_values && !taken.schema->contains("type")) {
+      std::erase_if(types, [](const std::string& type) { return type != "string"; });
+    }
+    std::vector<ExprPtr> out;
+    for (const std::string& type : types) {
+      if (type == "string") {
+        ExprPtr all = texts_.content(rest, false);
+        ExprPtr none = is_of_values ? texts_of(values) : texts_.content(taken, false);
+        out.push_back(json_string(but_not(std::move(all), std::move(none))));
+        continue;
+      }
+      const bool is_free = std::none_of(values.begin(), values.end(), [&](const auto* value) {
+        return (type == "object" && value->is_object()) || (type == "array" && value->is_array()) ||
+               ((type == "number" || type == "integer") && value->is_number());
+      });
+      if (is_free && type != "boolean" && type != "null") {
+        out.push_back(of_type(type, rest, depth, forced));
+        continue;
+      }
+      if (type == "integer") {
+        out.push_back(terminal(but_not(of_type(type, rest, depth, forced), integers(values))));
+        continue;
+      }
+      if (type != "boolean" && type != "null") {
+        taken.fail(fmt::format("'not' with a value of type {} is not supported", type));
+      }
+      static const OrderedJson kAll[] = {true, false, nullptr};
+      std::vector<const OrderedJson*> left;
+      for (const OrderedJson& one : kAll) {
+        const bool is_taken = std::any_of(values.begin(), values.end(),
+                                          [&](const auto* value) { return *value == one; });
+        if (one.is_boolean() == (type == "boolean") && !is_taken) left.push_back(&one);
+      }
+      out.push_back(of_values(left));
+    }
+    return choice(std::move(out));
+  }
+
+  static ExprPtr integers(const std::vector<const OrderedJson*>& values) {
+    std::vector<ExprPtr> out;
+    for (const OrderedJson* value : values) {
+      if (!value->is_number()) continue;
+      const Decimal number = Decimal::of(Json(*value));
+      if (!number.is_whole()) continue;
+      out.push_back(text((number.is_negative ? "-" : "") + number.whole));
+      if (number.whole == "0") out.push_back(text("-0"));
+    }
+    return choice(std::move(out));
+  }
+
+  ExprPtr values(const SchemaPlace& at) { return of_values(SchemaReader::values(at)); }
+
+  ExprPtr of_values(const std::vector<const OrderedJson*>& values) {
     std::vector<ExprPtr> plain, structured;
-    for (const OrderedJson* value : SchemaReader::values(at)) {
+    for (const OrderedJson* value : values) {
       budget_.spend();
       if (value->is_structured()) {
         structured.push_back(written(*value));
@@ -139,7 +242,7 @@ class Compiler {
       any_value_ = rules_.add(nullptr);
       const int object = rules_.add(nullptr), array = rules_.add(nullptr);
       const ExprPtr value = rule(any_value_), comma = sequence({mark(","), space_});
-      const ExprPtr member = sequence({key_but(Names()), mark(":"), space_, value});
+      const ExprPtr member = sequence({any_key(), mark(":"), space_, value});
       rules_.bodies[static_cast<std::size_t>(object)] = list("{", member, comma, "}");
       rules_.bodies[static_cast<std::size_t>(array)] = list("[", value, comma, "]");
       rules_.bodies[static_cast<std::size_t>(any_value_)] =
@@ -155,64 +258,91 @@ class Compiler {
                      mark(end)});
   }
 
-  // Keys, of which none is one of the names. They have one spelling each, so that names are found.
-  ExprPtr key_but(const Names& names) {
-    if (names.empty()) return json_string(repeat(json_any_character(), 0, -1));
-    ExprPtr all =
-        sequence({text("\""), repeat(json_characters(complement({})), 0, -1), text("\"")});
+  // Any key, as it may be written.
+  ExprPtr any_key() { return json_string(repeat(json_any_character(), 0, -1)); }
+
+  // What members of an object may be, beside those that are listed: a key's text, a value.
+  struct Further {
+    ExprPtr key, value;
+  };
+
+  // Finds what the listed ones are, too, by their names.
+  std::vector<Further> further(const SchemaPlace& at, SchemaReader::Object& its, int depth) {
+    const bool is_plain = its.patterns.empty() && !its.names;
+    std::optional<ExprPtr> names;
+    if (its.names) names = texts_.names(*its.names);
+    std::vector<ExprPtr> patterns;
+    for (const auto& one : its.patterns) {
+      patterns.push_back(texts_.pattern(one.pattern, {nullptr, at.path + "/patternProperties"}));
+    }
     std::vector<ExprPtr> taken;
-    for (const std::string& name : names) taken.push_back(text(json_quoted(name)));
-    return terminal(but_not(std::move(all), choice(std::move(taken))));
+    for (const std::string& name : its.forbidden) taken.push_back(text(unquoted(name)));
+    for (auto& member : its.members) {
+      taken.push_back(text(unquoted(member.name)));
+      if (its.forbidden.contains(member.name) || (names && !texts_.fits(*names, member.name))) {
+        member.place = {&nothing(), at.path};
+        continue;
+      }
+      for (std::size_t i = 0; i < patterns.size(); ++i) {
+        if (!texts_.fits(patterns[i], member.name)) continue;
+        const SchemaPlace& also = its.patterns[i].place;
+        member.place = member.place.schema == nullptr ? also : reader_.both(member.place, also);
+      }
+      if (member.place.schema != nullptr) continue;
+      member.place = its.additional.value_or(SchemaPlace{&nothing(), at.path});
+    }
+    const bool is_free = is_plain && taken.empty();
+    const ExprPtr any = repeat(json_characters(complement({})), 0, -1);
+    std::vector<Further> out;
+    auto add = [&](ExprPtr content, const SchemaPlace& place) {
+      if (!taken.empty()) content = but_not(std::move(content), choice(taken));
+      if (names) content = both(std::move(content), *names);
+      out.push_back({is_free ? any_key() : json_string(std::move(content)), of(place, depth + 1)});
+    };
+    for (std::size_t i = 0; i < patterns.size(); ++i) {
+      // A name of several patterns would have to be of all their schemas: it does not come.
+      std::vector<ExprPtr> others;
+      for (std::size_t j = 0; j < patterns.size(); ++j) {
+        if (j != i && *its.patterns[i].place.schema != *its.patterns[j].place.schema) {
+          others.push_back(patterns[j]);
+        }
+      }
+      add(others.empty() ? patterns[i] : but_not(patterns[i], choice(std::move(others))),
+          its.patterns[i].place);
+    }
+    if (its.additional) {
+      add(patterns.empty() ? any : but_not(any, choice(patterns)), *its.additional);
+    }
+    return out;
   }
 
-  // "{", then members: the rules from(i) have one of those from i on, after(i) go on behind one.
+  // "{", then members in order, then further ones; a rule for each place and count in between.
   ExprPtr object(const SchemaPlace& at, int depth, const Names& forced) {
-    const SchemaReader::Object its = reader_.object(at, forced);
+    SchemaReader::Object its = reader_.object(at, forced, kMostCounted);
     if (its.members.size() > kMostKeys) at.fail("has too many properties");
-    std::optional<ExprPtr> more;  // a member that is not listed
-    if (its.additional) {
-      Names names;
-      for (const auto& member : its.members) names.insert(member.name);
-      more = sequence({key_but(names), mark(":"), space_, of(*its.additional, depth + 1)});
+    ObjectRules made(rules_, budget_, space_, its.min, its.max);
+    for (const Further& one : further(at, its, depth)) {
+      made.add_further(sequence({one.key, mark(":"), space_, one.value}));
     }
-    const auto count = its.members.size();
-    std::size_t last_required = 0;  // one behind it
-    for (std::size_t i = 0; i < count; ++i) {
-      if (its.members[i].is_required) last_required = i + 1;
-    }
-    const ExprPtr close = sequence({space_, mark("}")});
-    const ExprPtr comma = sequence({mark(","), space_});
-    auto with_close = [&](std::size_t i, ExprPtr other) {
-      return i >= last_required ? choice({std::move(other), close}) : other;
-    };
-    ExprPtr from, after;  // of i + 1
-    if (more) {
-      const int index = rules_.add(nullptr);
-      rules_.bodies[static_cast<std::size_t>(index)] =
-          choice({sequence({comma, *more, rule(index)}), close});
-      after = rule(index);
-      from = sequence({*more, after});
-    } else {
-      after = close;
-      from = choice({});
-    }
-    for (std::size_t i = count; i-- > 0;) {
+    for (const auto& member : its.members) {
       budget_.spend();
-      const auto& member = its.members[i];
-      ExprPtr one = sequence(
-          {mark(json_quoted(member.name) + ":"), space_, of(member.place, depth + 1), after});
-      const bool ends = i + 1 == count && !more;
-      from = rule(rules_.add(member.is_required ? std::move(one)
-                             : ends             ? std::move(one)
-                                                : choice({std::move(one), from})));
-      after = rule(rules_.add(with_close(i, sequence({comma, from}))));
+      made.add_member(
+          sequence({mark(json_quoted(member.name) + ":"), space_, of(member.place, depth + 1)}),
+          member.is_required);
     }
-    return sequence(
-        {mark("{"), space_, last_required > 0 ? from : choice({std::move(from), mark("}")})});
+    if (its.min > made.most_names() && made.has_further()) {
+      at.fail(
+          fmt::format("minProperties: more than {} is not supported here, since further "
+                      "properties may have the same name",
+                      made.most_names()));
+    }
+    return made.whole();
   }
 
   ExprPtr array(const SchemaPlace& at, int depth) {
     const SchemaReader::Array its = reader_.array(at, kMostItems);
+    if (its.max >= 0 && its.max < its.min) return choice({});
+    if (its.is_unique && (its.max < 0 || its.max > 1)) return unique_items(at, its);
     const ExprPtr close = sequence({space_, mark("]")}), comma = sequence({mark(","), space_});
     const int num_first = static_cast<int>(its.first.size());
     std::optional<ExprPtr> item;
@@ -246,49 +376,54 @@ class Compiler {
     return sequence({mark("["), space_, std::move(after), close});
   }
 
-  ExprPtr string(const SchemaPlace& at) {
-    const OrderedJson& schema = *at.schema;
-    const int min = SchemaReader::count(at, "minLength", kMostLength).value_or(0);
-    const std::optional<int> max = SchemaReader::count(at, "maxLength", kMostLength);
-    if (max && *max < min) at.fail("maxLength is below minLength");
-    std::vector<ExprPtr> all;
-    for (const char* name : {"pattern", "format"}) {
-      if (!schema.contains(name)) continue;
-      all.push_back(expression(at, name));
+  // Each of a few values once, in any order: a rule for each set of those that are left.
+  ExprPtr unique_items(const SchemaPlace& at, const SchemaReader::Array& its) {
+    std::vector<const OrderedJson*> values;
+    const SchemaPlace of = its.items ? reader_.followed(*its.items) : at;
+    static const OrderedJson kBooleans[] = {true, false};
+    if (its.items && of.schema->is_object()) {
+      SchemaReader::check_keywords(of);
+      if (of.schema->contains("const") || of.schema->contains("enum")) {
+        for (const OrderedJson* value : SchemaReader::values(of)) {
+          const bool is_there = std::any_of(values.begin(), values.end(),
+                                            [&](const auto* other) { return *other == *value; });
+          if (!is_there) values.push_back(value);
+        }
+      } else if (of.schema->contains("type") && (*of.schema)["type"] == "boolean") {
+        values = {&kBooleans[0], &kBooleans[1]};
+      }
     }
-    const bool is_free = all.empty();
-    if (min > 0 || max || is_free) {
-      // Every way to escape a character makes a long string's automaton twice as large.
-      const bool is_short = std::max(min, max.value_or(0)) <= kShortLength;
-      ExprPtr one = is_free && is_short ? json_any_character() : json_characters(complement({}));
-      all.push_back(repeat(std::move(one), min, max.value_or(-1)));
+    if (values.empty() || values.size() > kMostUnique || !its.first.empty()) {
+      at.fail(fmt::format("uniqueItems is supported where items are of an enum of up to {} values",
+                          kMostUnique));
     }
-    ExprPtr content = all[0];
-    for (std::size_t i = 1; i < all.size(); ++i) content = both(content, all[i]);
-    return json_string(std::move(content));
+    const std::size_t count = values.size();
+    std::vector<ExprPtr> items;
+    for (const OrderedJson* value : values) items.push_back(written(*value));
+    const ExprPtr close = sequence({space_, mark("]")}), comma = sequence({mark(","), space_});
+    std::vector<int> after;  // by the set of those that were
+    for (std::size_t set = 0; set < std::size_t{1} << count; ++set) after.push_back(rules_.add({}));
+    for (std::size_t set = 0; set < after.size(); ++set) {
+      budget_.spend(static_cast<std::int64_t>(count));
+      const int there = std::popcount(set);
+      std::vector<ExprPtr> out;
+      if (there >= its.min) out.push_back(there == 0 ? mark("]") : close);
+      for (std::size_t i = 0; i < count && (its.max < 0 || there < its.max); ++i) {
+        if ((set >> i & 1) != 0) continue;
+        std::vector<ExprPtr> parts = {items[i], rule(after[set | std::size_t{1} << i])};
+        if (there > 0) parts.insert(parts.begin(), comma);
+        out.push_back(sequence(std::move(parts)));
+      }
+      rules_.bodies[static_cast<std::size_t>(after[set])] = choice(std::move(out));
+    }
+    return sequence({mark("["), space_, rule(after[0])});
   }
 
-  ExprPtr expression(const SchemaPlace& at, const char* name) {
-    const OrderedJson& value = (*at.schema)[name];
-    if (!value.is_string()) at.fail(fmt::format("{}: need a text", name));
-    const auto text = value.get<std::string>();
-    RegexOptions options{.matches_whole = false, .written = json_characters};
-    std::string_view regex = text;
-    if (std::string_view(name) == "format") {
-      auto known = regex_of_format(text);
-      if (!known) at.fail("format '" + printable(text, 40) + "' is not supported");
-      regex = *known;
-      options.matches_whole = true;
-    }
-    try {
-      return parse_regex(regex, options, budget_);
-    } catch (const GrammarError& e) {
-      at.fail(fmt::format("{}: {}", name, e.what()));
-    }
-  }
+  ExprPtr string(const SchemaPlace& at) { return json_string(texts_.content(at, true)); }
 
   Rules& rules_;
   SchemaReader reader_;
+  SchemaTexts texts_;
   Budget& budget_;
   ExprPtr space_;
   std::map<std::string, int> rule_of_;

@@ -183,8 +183,31 @@ Decimal Decimal::of(const Json& number) {
   return out;
 }
 
+void check_multiple(const Decimal& divisor) {
+  constexpr std::size_t kMostDigits = 6;
+  constexpr int kMostStates = 20'000;
+  const std::size_t places = divisor.fraction.size();
+  if (divisor.whole.size() + places > kMostDigits ||
+      std::stoi(divisor.whole + divisor.fraction) * static_cast<int>(places + 3) > kMostStates) {
+    throw GrammarError("a divisor of so many digits is not supported");
+  }
+}
+
+namespace {
+
+ExprPtr multiples(ExprPtr numbers, const NumberBounds& bounds) {
+  if (!bounds.multiple) return terminal(std::move(numbers));
+  const Decimal& divisor = *bounds.multiple;
+  return terminal(
+      both(std::move(numbers),
+           sequence({optional(text("-")), multiple(std::stoi(divisor.whole + divisor.fraction),
+                                                   static_cast<int>(divisor.fraction.size()))})));
+}
+
+}  // namespace
+
 ExprPtr json_integer(const NumberBounds& bounds) {
-  if (!bounds.any()) return terminal(sequence({optional(text("-")), whole()}));
+  if (!bounds.any()) return multiples(sequence({optional(text("-")), whole()}), bounds);
   // Without sign, and with: both from their own least to their own most.
   std::optional<ExprPtr> least, most, negative_least, negative_most;
   bool has_positive = true, has_negative = true;
@@ -224,7 +247,7 @@ ExprPtr json_integer(const NumberBounds& bounds) {
     out.push_back(
         sequence({text("-"), both(within(negative_least, negative_most), whole_at_least("1"))}));
   }
-  return terminal(choice(std::move(out)));
+  return multiples(choice(std::move(out)), bounds);
 }
 
 ExprPtr json_number(const NumberBounds& bounds) {
@@ -233,7 +256,7 @@ ExprPtr json_number(const NumberBounds& bounds) {
   if (!bounds.any()) {
     const ExprPtr exponent =
         sequence({bytes(bytes_of("eE")), optional(bytes(bytes_of("+-"))), repeat(digits(), 1, 2)});
-    return terminal(sequence({optional(text("-")), plain, optional(exponent)}));
+    return multiples(sequence({optional(text("-")), plain, optional(exponent)}), bounds);
   }
   std::vector<ExprPtr> positive = {plain}, negative = {plain};
   if (bounds.min) {
@@ -261,7 +284,7 @@ ExprPtr json_number(const NumberBounds& bounds) {
     for (std::size_t i = 1; i < parts.size(); ++i) out = both(out, parts[i]);
     return out;
   };
-  return terminal(choice({all(positive), sequence({text("-"), all(negative)})}));
+  return multiples(choice({all(positive), sequence({text("-"), all(negative)})}), bounds);
 }
 
 }  // namespace stretto::grammar

@@ -36,9 +36,13 @@ struct Decimal {
 struct NumberBounds {
   std::optional<Decimal> min, max;
   bool excludes_min = false, excludes_max = false;
+  std::optional<Decimal> multiple;  // of which they are multiples
 
   bool any() const { return min || max; }
 };
+
+// GrammarError where an automaton would need too many states.
+void check_multiple(const Decimal& divisor);
 
 // As terminals; with bounds, numbers have no exponent.
 ExprPtr json_integer(const NumberBounds& bounds);

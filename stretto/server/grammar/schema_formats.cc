@@ -1,5 +1,7 @@
 #include "stretto/server/grammar/schema_formats.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 namespace stretto::grammar {
@@ -30,12 +32,25 @@ constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
     {"ipv4", STRETTO_BYTE "(?:\\." STRETTO_BYTE "){3}"},
     {"ipv6", "(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}"},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+    {"json-pointer", "(?:/(?:[^~/]|~[01])*)*"},
+    {"relative-json-pointer", "(?:0|[1-9][0-9]{0,9})(?:#|(?:/(?:[^~/]|~[01])*)*)"},
+    {"uri-reference",
+     "(?:[a-zA-Z][a-zA-Z0-9+.-]{0,20}://[a-zA-Z0-9.-]{1,100}(?::[0-9]{1,4})?)?"
+     "(?:/[a-zA-Z0-9._~!$&'()*+,;=:@-]{0,100}){0,10}(?:\\?[a-zA-Z0-9._~=&-]{0,200})?"
+     "(?:#[a-zA-Z0-9._~=&-]{0,100})?"},
+    {"byte", "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
     {"uri",
      "[a-zA-Z][a-zA-Z0-9+.-]{0,20}://[a-zA-Z0-9.-]{1,100}(?::[0-9]{1,4})?"
      "(?:/[a-zA-Z0-9._~!$&'()*+,;=:@-]{0,100}){0,10}(?:\\?[a-zA-Z0-9._~=&-]{0,200})?"},
 };
 
 }  // namespace
+
+bool is_any_format(std::string_view format) {
+  static constexpr std::array<std::string_view, 8> kAny = {
+      "password", "binary", "path", "file-path", "directory-path", "textarea", "markdown", "html"};
+  return std::find(kAny.begin(), kAny.end(), format) != kAny.end();
+}
 
 std::optional<std::string_view> regex_of_format(std::string_view format) {
   for (const auto& [name, regex] : kFormats) {

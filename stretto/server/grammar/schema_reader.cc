@@ -13,15 +13,42 @@
 namespace stretto::grammar {
 namespace {
 
-constexpr int kMostHops = 20;  // references that lead to references
-constexpr std::size_t kMostBranches = 200;
-
-constexpr std::array kHonoured = {
-    "type",    "enum",     "const",    "properties",  "required",         "additionalProperties",
-    "items",   "minItems", "maxItems", "prefixItems", "minLength",        "maxLength",
-    "pattern", "format",   "minimum",  "maximum",     "exclusiveMinimum", "exclusiveMaximum",
-    "anyOf",   "oneOf",    "allOf",    "$ref"};
-// They say nothing of what is valid.
+constexpr std::array kHonoured = {"type",
+                                  "enum",
+                                  "const",
+                                  "properties",
+                                  "required",
+                                  "additionalProperties",
+                                  "items",
+                                  "minItems",
+                                  "maxItems",
+                                  "prefixItems",
+                                  "minLength",
+                                  "maxLength",
+                                  "pattern",
+                                  "format",
+                                  "minimum",
+                                  "maximum",
+                                  "exclusiveMinimum",
+                                  "exclusiveMaximum",
+                                  "anyOf",
+                                  "oneOf",
+                                  "allOf",
+                                  "$ref",
+                                  "not",
+                                  "if",
+                                  "then",
+                                  "else",
+                                  "patternProperties",
+                                  "propertyNames",
+                                  "minProperties",
+                                  "maxProperties",
+                                  "dependentRequired",
+                                  "additionalItems",
+                                  "uniqueItems",
+                                  "multipleOf",
+                                  kAlso,
+                                  kForbidden};
 constexpr std::array kNotes = {"title",           "description",      "default",  "example",
                                "examples",        "$schema",          "$id",      "id",
                                "$comment",        "deprecated",       "readOnly", "writeOnly",
@@ -32,8 +59,6 @@ template <typename List>
 bool has(const List& list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
-
-bool is_note(std::string_view keyword) { return has(kNotes, keyword) || keyword.starts_with("x-"); }
 
 const OrderedJson& anything() {
   static const OrderedJson value = true;
@@ -73,9 +98,18 @@ bool are_apart(const std::set<std::string>& a, const std::set<std::string>& b) {
 
 }  // namespace
 
+bool is_note(std::string_view keyword) { return has(kNotes, keyword) || keyword.starts_with("x-"); }
+
 void SchemaPlace::fail(const std::string& what) const {
   throw GrammarError(fmt::format(
       "{}: {}", path.empty() ? "the schema" : "schema at " + printable(path, 200), what));
+}
+
+bool SchemaPlace::has_only(std::string_view keyword) const {
+  const auto items = schema->items();
+  return std::all_of(items.begin(), items.end(), [&](const auto& item) {
+    return item.key() == keyword || is_note(item.key());
+  });
 }
 
 void SchemaPlace::refuse_beside(const char* keyword, std::initializer_list<const char*> but) const {
@@ -96,7 +130,6 @@ SchemaPlace SchemaPlace::in(const char* keyword, const std::string& key) const {
 void SchemaReader::check_keywords(const SchemaPlace& at) {
   for (const auto& [key, value] : at.schema->items()) {
     if (has(kHonoured, key) || is_note(key)) continue;
-    if (key == "uniqueItems" && value == false) continue;
     at.fail(fmt::format("the keyword '{}' is not supported", printable(key, 60)));
   }
 }
@@ -130,55 +163,6 @@ SchemaPlace SchemaReader::followed(SchemaPlace at) const {
     at = resolved(at, "$ref");
   }
   at.fail("references lead in a circle");
-}
-
-void SchemaReader::join(const SchemaPlace& part, OrderedJson& out, int depth) const {
-  if (depth > kMostHops) part.fail("allOf nests too deeply");
-  if (part.schema->is_boolean() && part.schema->get<bool>()) return;
-  if (!part.schema->is_object()) part.fail("need an object");
-  check_keywords(part);
-  for (const auto& [key, value] : part.schema->items()) {
-    if (is_note(key)) continue;
-    if (key == "$ref") {
-      join(resolved(part, "$ref"), out, depth + 1);
-    } else if (key == "allOf") {
-      for (const SchemaPlace& inner : branches(part, "allOf")) join(inner, out, depth + 1);
-    } else if (key == "properties" && value.is_object()) {
-      OrderedJson& its = out["properties"];
-      for (const auto& [name, schema] : value.items()) {
-        if (its.contains(name) && its[name] != schema) {
-          part.fail("allOf: two parts have the property '" + printable(name, 60) + "'");
-        }
-        its[name] = schema;
-      }
-    } else if (key == "required" && value.is_array()) {
-      OrderedJson& its = out["required"];
-      for (const OrderedJson& name : value) its.push_back(name);
-    } else if (!out.contains(key)) {
-      out[key] = value;
-    } else if (out[key] != value) {
-      part.fail(fmt::format("allOf: two parts have '{}'", key));
-    }
-  }
-}
-
-SchemaPlace SchemaReader::joined(const SchemaPlace& at) {
-  OrderedJson out = OrderedJson::object();
-  join(at, out, 0);
-  int with_properties = 0;
-  bool closes = false;
-  auto look = [&](const SchemaPlace& part) {
-    if (!part.schema->is_object()) return;
-    with_properties += part.schema->contains("properties");
-    closes |= part.schema->contains("additionalProperties");
-  };
-  look(at);
-  for (const SchemaPlace& part : branches(at, "allOf")) look(followed(part));
-  if (closes && with_properties > 1) {
-    at.fail("'additionalProperties' in a part of 'allOf' is not supported");
-  }
-  made_.push_back(std::make_unique<OrderedJson>(std::move(out)));
-  return {made_.back().get(), at.path + "/allOf"};
 }
 
 std::vector<SchemaPlace> SchemaReader::branches(const SchemaPlace& at, const char* keyword) const {
@@ -229,8 +213,7 @@ std::optional<std::set<std::string>> SchemaReader::finite_values(const SchemaPla
   return out;
 }
 
-std::set<std::string> SchemaReader::told_apart_by(const SchemaPlace& at,
-                                                  const std::vector<SchemaPlace>& given) const {
+SchemaReader::Apart SchemaReader::told_apart_by(const std::vector<SchemaPlace>& given) const {
   struct Branch {
     SchemaPlace place;
     std::optional<std::set<std::string>> kinds, values;
@@ -239,7 +222,7 @@ std::set<std::string> SchemaReader::told_apart_by(const SchemaPlace& at,
   for (const SchemaPlace& branch : given) {
     all.push_back({followed(branch), kinds(branch, 0), finite_values(branch)});
   }
-  std::set<std::string> out;
+  Apart out;
   auto apart_by_property = [&](const Branch& a, const Branch& b) {
     const std::set<std::string> object = {"object"};
     if (a.kinds != object || b.kinds != object) return false;
@@ -251,7 +234,7 @@ std::set<std::string> SchemaReader::told_apart_by(const SchemaPlace& at,
       auto in_a = finite_values(a.place.in("properties", name));
       auto in_b = finite_values(b.place.in("properties", name));
       if (in_a && in_b && are_apart(*in_a, *in_b)) {
-        out.insert(name);
+        out.by.insert(name);
         return true;
       }
     }
@@ -263,10 +246,7 @@ std::set<std::string> SchemaReader::told_apart_by(const SchemaPlace& at,
       if (a.kinds && b.kinds && are_apart(*a.kinds, *b.kinds)) continue;
       if (a.values && b.values && are_apart(*a.values, *b.values)) continue;
       if (apart_by_property(a, b)) continue;
-      at.fail(
-          fmt::format("oneOf: the branches {} and {} may both fit a value, which is not "
-                      "supported; use anyOf, or a property with a const in each",
-                      i, j));
+      return {.alike = {{i, j}}};
     }
   }
   return out;
@@ -292,11 +272,29 @@ std::vector<std::string> SchemaReader::types(const SchemaPlace& at) {
     return out;
   }
   static constexpr std::pair<const char*, const char*> kOwners[] = {
-      {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
-      {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
-      {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
-      {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
-      {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
+      {"properties", "object"},
+      {"required", "object"},
+      {"additionalProperties", "object"},
+      {"items", "array"},
+      {"prefixItems", "array"},
+      {"minItems", "array"},
+      {"maxItems", "array"},
+      {"minLength", "string"},
+      {"maxLength", "string"},
+      {"pattern", "string"},
+      {"format", "string"},
+      {"minimum", "number"},
+      {"maximum", "number"},
+      {"exclusiveMinimum", "number"},
+      {"exclusiveMaximum", "number"},
+      {"multipleOf", "number"},
+      {"patternProperties", "object"},
+      {"propertyNames", "object"},
+      {"minProperties", "object"},
+      {"maxProperties", "object"},
+      {kForbidden, "object"},
+      {"uniqueItems", "array"},
+      {kAlso, "string"}};
   for (const auto& [keyword, type] : kOwners) {
     if (schema.contains(keyword) && !has(out, type)) out.emplace_back(type);
   }
@@ -305,8 +303,9 @@ std::vector<std::string> SchemaReader::types(const SchemaPlace& at) {
 
 std::vector<const OrderedJson*> SchemaReader::values(const SchemaPlace& at) {
   const OrderedJson& schema = *at.schema;
-  at.refuse_beside("enum", {"const", "type"});
   std::vector<const OrderedJson*> out;
+  if (schema.contains("enum") && schema["enum"].empty()) return out;
+  at.refuse_beside("enum", {"const", "type", "not"});
   if (schema.contains("const")) {
     out.push_back(&schema["const"]);
   } else {
@@ -324,7 +323,6 @@ std::vector<const OrderedJson*> SchemaReader::values(const SchemaPlace& at) {
                           [&](const std::string& type) { return is_of_type(*value, type); });
     });
   }
-  if (out.empty()) at.fail("no value is left of const or enum");
   return out;
 }
 
@@ -362,13 +360,26 @@ NumberBounds SchemaReader::bounds(const SchemaPlace& at) {
   read("exclusiveMinimum", true, true);
   read("maximum", false, false);
   read("exclusiveMaximum", true, false);
+  if (schema.contains("multipleOf")) {
+    const OrderedJson& value = schema["multipleOf"];
+    if (!value.is_number() || value <= 0) at.fail("multipleOf: need a number above 0");
+    try {
+      out.multiple = Decimal::of(Json(value));
+      check_multiple(*out.multiple);
+    } catch (const GrammarError& e) {
+      at.fail(fmt::format("multipleOf: {}", e.what()));
+    }
+  }
   return out;
 }
 
 SchemaReader::Object SchemaReader::object(const SchemaPlace& at,
-                                          const std::set<std::string>& forced) const {
+                                          const std::set<std::string>& forced, int most) const {
   const OrderedJson& schema = *at.schema;
   Object out;
+  if (schema.contains(kForbidden)) {
+    for (const OrderedJson& name : schema[kForbidden]) out.forbidden.insert(name);
+  }
   std::set<std::string> required;
   std::vector<std::string> in_order;
   if (schema.contains("required")) {
@@ -381,26 +392,36 @@ SchemaReader::Object SchemaReader::object(const SchemaPlace& at,
   if (schema.contains("properties")) {
     if (!schema["properties"].is_object()) at.fail("properties: need an object");
     for (const auto& [name, its] : schema["properties"].items()) {
+      if (its == false) {
+        out.forbidden.insert(name);
+        continue;
+      }
       out.members.push_back({.name = name,
                              .place = at.in("properties", name),
                              .is_required = required.contains(name) || forced.contains(name)});
       required.erase(name);
     }
   }
-  const bool is_listed = !out.members.empty();
+  if (schema.contains("patternProperties")) {
+    if (!schema["patternProperties"].is_object()) at.fail("patternProperties: need an object");
+    for (const auto& [pattern, its] : schema["patternProperties"].items()) {
+      out.patterns.push_back({pattern, at.in("patternProperties", pattern)});
+    }
+  }
+  if (schema.contains("propertyNames")) out.names = at.in("propertyNames");
+  out.min = count(at, "minProperties", most).value_or(0);
+  out.max = count(at, "maxProperties", most).value_or(-1);
+  const bool is_listed = !out.members.empty() || !out.patterns.empty();
   if (schema.contains("additionalProperties")) {
     out.additional = at.in("additionalProperties");
     if (*out.additional->schema == false) out.additional.reset();
   } else if (!is_listed) {
     out.additional = SchemaPlace{&anything(), at.path};
   }
-  const bool is_closed = schema.contains("additionalProperties") && !out.additional;
   for (const std::string& name : in_order) {
     if (!required.contains(name)) continue;
-    if (is_closed) at.fail("required: '" + printable(name, 60) + "' may not be there");
-    out.members.push_back({.name = name,
-                           .place = out.additional.value_or(SchemaPlace{&anything(), at.path}),
-                           .is_required = true});
+    // What it is, the patterns say, or additionalProperties.
+    out.members.push_back({.name = name, .place = {}, .is_required = true});
   }
   return out;
 }
@@ -410,14 +431,13 @@ SchemaReader::Array SchemaReader::array(const SchemaPlace& at, int most) const {
   Array out;
   if (schema.contains("prefixItems")) out.first = branches(at, "prefixItems");
   if (schema.contains("items")) {
-    if (schema["items"].is_array()) at.fail("items: a list is not supported; use prefixItems");
     if (schema["items"] != false) out.items = at.in("items");
   } else {
     out.items = SchemaPlace{&anything(), at.path};
   }
   out.min = count(at, "minItems", most).value_or(0);
   out.max = count(at, "maxItems", most).value_or(-1);
-  if (out.max >= 0 && out.max < out.min) at.fail("maxItems is below minItems");
+  out.is_unique = schema.contains("uniqueItems") && schema["uniqueItems"] == true;
   return out;
 }
 

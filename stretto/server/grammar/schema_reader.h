@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "stretto/server/grammar/budget.h"
@@ -21,27 +23,60 @@ struct SchemaPlace {
   std::string path;
 
   [[noreturn]] void fail(const std::string& what) const;
+  // Of those that constrain.
+  bool has_only(std::string_view keyword) const;
   // Keywords that constrain, beside one that has the word.
   void refuse_beside(const char* keyword, std::initializer_list<const char*> but) const;
   SchemaPlace in(const char* keyword) const;
   SchemaPlace in(const char* keyword, const std::string& key) const;
 };
 
+// Keys that no schema of a request has, since they are no UTF-8, and that join() makes: further
+// schemas of a string, and names of properties that may not be there.
+inline constexpr const char* kAlso =
+    "\xFF"
+    "also";
+inline constexpr const char* kForbidden =
+    "\xFF"
+    "forbidden";
+
+inline constexpr int kMostHops = 20;  // references that lead to references
+inline constexpr std::size_t kMostBranches = 200;
+
+// Whether a keyword says nothing of what is valid.
+bool is_note(std::string_view keyword);
+
 class SchemaReader {
  public:
-  explicit SchemaReader(const OrderedJson& root) : root_(root) {}
+  SchemaReader(const OrderedJson& root, Budget& budget) : root_(root), budget_(budget) {}
 
   SchemaPlace root() const { return {&root_, ""}; }
   static void check_keywords(const SchemaPlace& at);
 
   // What a reference points at.
   SchemaPlace resolved(const SchemaPlace& at, const char* keyword) const;
-  // What the parts of allOf, and what stands beside it, say together.
+  SchemaPlace followed(SchemaPlace at) const;
+
+  // schema_join.cc. What the parts of allOf, and what stands beside it, say together.
   SchemaPlace joined(const SchemaPlace& at);
+  SchemaPlace both(const SchemaPlace& a, const SchemaPlace& b);
+  SchemaPlace without(const SchemaPlace& at, const char* keyword);
+  // Keywords that are short for others (if, dependentRequired, not, lists as items) as those.
+  SchemaPlace written_out(const SchemaPlace& at);
+  // Each of `whole`, which has what stands beside the branches, where none of the other branches
+  // fits; nothing where no schema says so.
+  std::optional<std::vector<SchemaPlace>> exclusive(const std::vector<SchemaPlace>& branches,
+                                                    std::vector<SchemaPlace> whole);
+  // Fits no value that the schema fits; nothing where no schema says so.
+  std::optional<OrderedJson> negated(const SchemaPlace& at) const;
+
   std::vector<SchemaPlace> branches(const SchemaPlace& at, const char* keyword) const;
   // The properties by which at most one branch fits a value; none where their types do that.
-  std::set<std::string> told_apart_by(const SchemaPlace& at,
-                                      const std::vector<SchemaPlace>& branches) const;
+  struct Apart {
+    std::set<std::string> by = {};
+    std::optional<std::pair<std::size_t, std::size_t>> alike = {};  // branches that both may fit
+  };
+  Apart told_apart_by(const std::vector<SchemaPlace>& branches) const;
 
   static std::vector<std::string> types(const SchemaPlace& at);
   // Of const or enum, those that the types leave.
@@ -54,27 +89,38 @@ class SchemaReader {
     SchemaPlace place;
     bool is_required = false;
   };
+  struct Pattern {
+    std::string pattern;
+    SchemaPlace place;
+  };
   struct Object {
     std::vector<Member> members;
-    std::optional<SchemaPlace> additional;
+    std::vector<Pattern> patterns;          // of the names of further ones
+    std::set<std::string> forbidden;        // names
+    std::optional<SchemaPlace> additional;  // all others
+    std::optional<SchemaPlace> names;       // what all names are
+    int min = 0, max = -1;
   };
-  Object object(const SchemaPlace& at, const std::set<std::string>& forced) const;
+  Object object(const SchemaPlace& at, const std::set<std::string>& forced, int most) const;
 
   struct Array {
     std::vector<SchemaPlace> first;    // prefixItems
     std::optional<SchemaPlace> items;  // what may follow
     int min = 0, max = -1;
+    bool is_unique = false;
   };
   Array array(const SchemaPlace& at, int most) const;
 
  private:
-  SchemaPlace followed(SchemaPlace at) const;
-  void join(const SchemaPlace& part, OrderedJson& out, int depth) const;
+  void join(const SchemaPlace& part, OrderedJson& out, int depth);
+  void join_key(const SchemaPlace& part, const std::string& key, OrderedJson& out);
+  SchemaPlace made(OrderedJson schema, std::string path);
   std::optional<std::set<std::string>> kinds(const SchemaPlace& at, int depth) const;
   std::optional<std::set<std::string>> finite_values(const SchemaPlace& at) const;
 
   const OrderedJson& root_;
-  std::vector<std::unique_ptr<OrderedJson>> made_;  // of allOf
+  Budget& budget_;
+  std::vector<std::unique_ptr<OrderedJson>> made_;
 };
 
 }  // namespace stretto::grammar
