@@ -25,8 +25,11 @@ Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLim
 // how many a tile has.
 AttentionConfig gpu_rope_config(const AttentionDesc& d) {
   constexpr std::int64_t kElements = 4096;  // of a head's rows, two halves of 8 a thread
-  AttentionConfig c{.tile_rows = std::max<std::int64_t>(kElements / d.head_dim, 1)};
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows));
+  AttentionConfig c{.tile_rows = std::max<std::int64_t>(kElements / d.head_dim, 1),
+                    .head_group = 1};
+  HeadSplit split = split_heads(d);
+  std::int64_t heads = split.heads_per_rank + split.kv_heads_per_rank;
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads);
   return c;
 }
 

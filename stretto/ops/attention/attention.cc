@@ -32,7 +32,7 @@ void check(const char* op, const AttentionDesc& d, const AttentionConfig& c) {
   need.at_least_one({{"num_workers", c.num_workers}, {"cluster_size", c.cluster_size}});
 }
 
-// Of the config rope() has tile_rows and num_workers.
+// Of the config rope() has tile_rows, head_group and num_workers.
 void check_rope_uses(const AttentionDesc& d, AttentionConfig c) {
   auto fields = FieldFit::refusing("rope " + to_string(d));
   const AttentionConfig none;
@@ -40,7 +40,6 @@ void check_rope_uses(const AttentionDesc& d, AttentionConfig c) {
   fields.only("num_stages", c.num_stages, none.num_stages, reason);
   fields.only("query_slots", c.query_slots, none.query_slots, reason);
   fields.only("tickets", c.tickets, none.tickets, "all rows take as long");
-  fields.only("head_group", c.head_group, none.head_group, "a tile has all heads");
   fields.only("cluster_size", c.cluster_size, none.cluster_size, reason);
   fields.only("products", c.products, none.products, reason);
 }
@@ -92,6 +91,8 @@ Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
   HeadSplit split = split_heads(d);
   std::int64_t num_q = split.heads_per_rank, num_kv = split.kv_heads_per_rank,
                half = d.head_dim / 2;
+  FieldCheck{"rope"}(cfg.head_group == 0 || num_kv % cfg.head_group == 0, "head_group",
+                     cfg.head_group, "a divisor of the KV heads of a rank");
   ProgramBuilder p("rope", d.world_size);
   Index m = p.extent("m", d.m);
   Index past = p.scalar("past", d.max_tokens - 1);
@@ -107,8 +108,9 @@ Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
   TensorRef k_cache = p.state("k_cache", d.dtype, {num_kv, d.max_tokens, d.head_dim});
   TensorRef v_cache = p.state("v_cache", d.dtype, {num_kv, d.max_tokens, d.head_dim});
 
-  p.role("rotate", Resource::sms(cfg.num_workers), p.grid(m, 1, cfg.tile_rows, 1),
-         [&](const Tile& t) {
+  std::int64_t group = cfg.head_group > 0 ? cfg.head_group : num_q + num_kv;
+  p.role("rotate", Resource::sms(cfg.num_workers),
+         p.grid(m, num_q + num_kv, cfg.tile_rows, group), [&](const Tile& t) {
            auto box = [&](const TensorRef& tensor, const Index& row, const Index& col,
                           std::int64_t cols) {
              return tensor.tile({row, col}, cfg.tile_rows, cols);
@@ -135,18 +137,27 @@ Program rope(const AttentionDesc& d, const AttentionConfig& cfg) {
              store_half(0, cast(lo * c - hi * s, d.dtype));
              store_half(half, cast(hi * c + lo * s, d.dtype));
            };
-           p.loop(num_q, [&](const Index& h) {
+           auto query = [&](const Index& h) {
              rotate(h * d.head_dim, q_norm, [&](std::int64_t offset, const Value& v) {
                p.store(box(q, t.row, h * d.head_dim + offset, half), v);
              });
-           });
-           p.loop(num_kv, [&](const Index& h) {
+           };
+           auto key = [&](const Index& h) {
              rotate((h + num_q) * d.head_dim, k_norm, [&](std::int64_t offset, const Value& v) {
                p.store(cached(k_cache, h, offset, half), v);
              });
              p.store(cached(v_cache, h, 0, d.head_dim),
                      p.load(box(qkv, t.row, (h + num_q + num_kv) * d.head_dim, d.head_dim)));
-           });
+           };
+           if (cfg.head_group == 0) {
+             p.loop(num_q, query);
+             p.loop(num_kv, key);
+             return;
+           }
+           p.when(
+               t.col < num_q,
+               [&] { p.loop(cfg.head_group, [&](const Index& i) { query(t.col + i); }); },
+               [&] { p.loop(cfg.head_group, [&](const Index& i) { key(t.col - num_q + i); }); });
          });
   return p.finish();
 }

@@ -43,7 +43,9 @@ struct AttentionConfig {
   int query_slots = 2;  // tiles of queries that there is room for
   bool tickets =
       false;           // tiles to whichever worker is free: even loads where rows differ in length
-  int head_group = 0;  // heads whose tiles are worked on together, divides a rank's heads; 0: all
+  // Heads whose tiles are worked on together, divides a rank's query heads; 0: all. Of rope: heads
+  // of queries, or of keys with their values, that a tile has; divides the KV heads, too; 0: all.
+  int head_group = 0;
   // GPUs: a worker is so many blocks, which share its rows and load each key and value once.
   int cluster_size = 1;
   ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)

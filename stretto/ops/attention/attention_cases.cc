@@ -37,15 +37,25 @@ AttentionDesc batch_desc(const OpShape& s) {
 
 AttentionConfig gpu_rope(const AttentionDesc& d) {
   constexpr std::int64_t kElements = 2048;  // of a half head, 8 a thread
-  AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements * 2 / d.head_dim, 1, d.m)};
-  std::int64_t tiles = ceil_div(d.m, c.tile_rows);
-  c.num_workers = gpu_workers(tiles);
+  AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements * 2 / d.head_dim, 1, d.m),
+                    .head_group = 1};
+  HeadSplit split = split_heads(d);
+  std::int64_t heads = split.heads_per_rank + split.kv_heads_per_rank;
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads);
   return c;
 }
 
 AttentionConfig config_of(const AttentionDesc& d) {
   return {.tile_rows = std::min<std::int64_t>(4, d.m),
           .tile_kv = std::min<std::int64_t>(8, d.max_tokens)};
+}
+
+AttentionConfig rope_config(const OpShape& shape, const AttentionDesc& d) {
+  if (shape.target == Target::kCuda) return gpu_rope(d);
+  AttentionConfig c = config_of(d);
+  HeadSplit split = split_heads(d);
+  if (split.heads_per_rank % 2 == 0) c.head_group = split.kv_heads_per_rank % 2 == 0 ? 2 : 1;
+  return c;
 }
 
 std::vector<OpShape> shapes(int world_size) {
@@ -131,8 +141,7 @@ Values rotated(AttentionCase& a, std::size_t r, std::int64_t token, std::int64_t
 
 OpCase rope_case(const OpShape& shape, std::uint64_t seed) {
   AttentionDesc d = desc_of(shape);
-  AttentionCase a(d, rope(d, shape.target == Target::kCuda ? gpu_rope(d) : config_of(d)), shape,
-                  seed);
+  AttentionCase a(d, rope(d, rope_config(shape, d)), shape, seed);
   std::int64_t num_q = a.split.heads_per_rank, num_kv = a.split.kv_heads_per_rank;
   std::int64_t width = (num_q + 2 * num_kv) * d.head_dim;
   a.c.exact = {"v_cache"};
@@ -267,7 +276,7 @@ OperatorInfo rope_info() {
           .program =
               [](const OpShape& s) {
                 AttentionDesc d = desc_of(s);
-                return rope(d, s.target == Target::kCuda ? gpu_rope(d) : config_of(d));
+                return rope(d, rope_config(s, d));
               },
           .make_case = rope_case,
           .shapes = shapes,
