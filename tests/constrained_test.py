@@ -3,9 +3,11 @@ arguments], from the root of the repository."""
 
 import json
 import os
+import pathlib
 import random
 import re
 import sys
+import tempfile
 import unittest
 
 import python_environment
@@ -38,6 +40,23 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": parameter
     "look_up": {"type": "object", "properties": {"word": {"type": "string", "pattern": "^[a-z]{2,6}$"}},
                 "required": ["word"]},
     "wait": None}.items()]
+
+
+def model_with_token(directory, text):
+    """The bundled model, whose last token says this."""
+    source = ROOT / MODEL
+    for file in source.iterdir():
+        (directory / file.name).symlink_to(file)
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    old = next(token for token, id in vocabulary.items() if id == 4095)
+    del vocabulary[old]
+    merges = tokenizer["model"]["merges"]
+    tokenizer["model"]["merges"] = [m for m in merges if "".join(m if isinstance(m, list) else m.split(" ")) != old]
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 4095, "content": text})
+    (directory / "tokenizer.json").unlink()
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return directory
 
 
 def is_record(value):
@@ -229,6 +248,36 @@ class ToolsTest(ServeCase):
                 said = self.refusal(server, {"messages": USER, "tools": wrong, "tool_choice": "required"}, "tools",
                                     path=CHAT)
                 self.assertIn("'contains'", said)
+
+    def test_a_call_that_begins_is_as_a_strict_tool_wants_it(self):
+        """Where the model may choose. A token of the model is the tag, which the requests like."""
+        strict = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS[:2]]
+        for parser, tag in (("hermes", "<tool_call>"), ("mistral", "[TOOL_CALLS]"), ("llama3", "{")):
+            with self.subTest(parser=parser), tempfile.TemporaryDirectory() as directory:
+                model = MODEL if tag == "{" else model_with_token(pathlib.Path(directory), tag)
+                with Server("--tool-call-parser", parser, model=model) as server:
+                    likes = {"logit_bias": {str(self.token(server, tag)): 100}, "parallel_tool_calls": False}
+                    for seed in range(4):
+                        message = self.call(server, tools=strict, seed=seed, **likes)
+                        self.check(message["tool_calls"][0])
+                        body = {"messages": USER, "tools": strict, "temperature": 1, "max_tokens": 200, "seed": seed,
+                                **likes}
+                        deltas = [e["choices"][0]["delta"] for e in server.stream(path=CHAT, **body)]
+                        calls = [d["tool_calls"][0]["function"] for d in deltas if d.get("tool_calls")]
+                        self.assertEqual(calls[0]["name"], message["tool_calls"][0]["function"]["name"])
+                        self.assertEqual("".join(c["arguments"] for c in calls),
+                                         message["tool_calls"][0]["function"]["arguments"])
+                    # Text that is no call is what it would have been.
+                    body = {"messages": USER, "temperature": 0, "max_tokens": 40}
+                    free = server.post(CHAT, body)[1]["choices"][0]["message"]["content"]
+                    both = server.post(CHAT, {**body, "tools": strict})[1]["choices"][0]["message"]["content"]
+                    self.assertEqual(both, free)
+                    wrong = [{"type": "function", "function": {"name": "f", "strict": True,
+                                                               "parameters": {"contains": {}}}}]
+                    said = self.refusal(server, {"messages": USER, "tools": wrong}, "tools", path=CHAT)
+                    self.assertIn("'contains'", said)
+                    wrong[0]["function"]["strict"] = "yes"
+                    self.refusal(server, {"messages": USER, "tools": wrong}, "tools", path=CHAT)
 
     @staticmethod
     def many_calls(server):

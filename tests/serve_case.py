@@ -80,9 +80,9 @@ class Server:
             raise AssertionError(f"{status}: {answer}")
         return answer
 
-    def stream(self, **body):
+    def stream(self, path="/v1/completions", **body):
         """The events of an answer, [DONE] checked and left out."""
-        status, headers, data = self.call("POST", "/v1/completions", {**body, "stream": True})
+        status, headers, data = self.call("POST", path, {**body, "stream": True})
         if status != 200 or not headers["Content-Type"].startswith("text/event-stream"):
             raise AssertionError(f"{status}: {data}")
         events = [event for event in data.decode().split("\n\n") if event]

@@ -103,6 +103,9 @@ std::optional<OutputFormat> ChatModel::format(const ChatRequest& request,
   if (request.must_call) {
     out = OutputFormat{.field = "tools", .asked = {.kind = grammar::Asked::Kind::kCalls}};
   }
+  if (request.has_strict_tools) {
+    out = OutputFormat{.field = "tools", .asked = {.kind = grammar::Asked::Kind::kFree}};
+  }
   if (!out) return out;
   using Thinking = grammar::Asked::Thinking;
   if (has_reasoning_) {

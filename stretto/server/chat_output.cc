@@ -45,6 +45,8 @@ ToolFormat tool_format_of_template(const std::string& source) {
 grammar::AskedCalls form_of_calls(ToolFormat format, bool names_arguments) {
   grammar::AskedCalls out{
       .before_name = "{\"name\": \"", .after_name = "\", \"arguments\": ", .after_arguments = "}"};
+  out.tag = call_tag(format);
+  out.begins_answers = format == ToolFormat::kLlama3;
   switch (format) {
     case ToolFormat::kNone:
       break;

@@ -8,6 +8,7 @@
 
 #include "stretto/base/json.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/server/grammar/constraint.h"
 
 namespace stretto {
 namespace {
@@ -248,8 +249,8 @@ TEST(ChatOutput, TakesCallsByLotApart) {
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   static const std::vector<std::string> kTexts = {
-      "a", "}",  "{", "]", ",",  "\"", "\\", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", ";",
-      "ü", "\n", ":", " ", "[ARGS]"};
+      "a", "}", "{",  "]", ",", "\"",    "\\", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>",
+      ";", "ü", "\n", ":", " ", "[ARGS]"};
   auto text = [&] {
     std::string out;
     for (std::size_t i = random() % 6; i > 0; --i) out += kTexts[random() % kTexts.size()];
@@ -342,6 +343,111 @@ TEST(ChatOutput, LosesNothingOfWhatIsNoCall) {
       if (!whole.calls.empty()) continue;
       EXPECT_EQ(whole.content, text);
     }
+  }
+}
+
+// Free text in which calls are what strict tools want, with the tag as text or as one token.
+class StrictCalls {
+ public:
+  explicit StrictCalls(ToolFormat format, bool names_arguments, bool only_one)
+      : tag_(call_tag(format)), vocabulary_(tokens_of(tag_), kEnd + 1) {
+    grammar::Asked asked{.kind = grammar::Asked::Kind::kFree};
+    asked.calls = form_of_calls(format, names_arguments);
+    asked.calls.only_one = only_one;
+    asked.calls.tools = {
+        {"go",
+         {{"type", "object"}, {"required", {"n"}}, {"properties", {{"n", {{"enum", {1, 2}}}}}}}},
+        {"any", grammar::any_object()}};
+    grammar::Budget budget;
+    made_ = std::make_shared<const grammar::Grammar>(grammar::rules_of(asked, vocabulary_, budget),
+                                                     vocabulary_, budget);
+  }
+
+  // A random answer that likes calls, as text. The tag comes as a text, or as a token.
+  std::string walk(std::mt19937_64& random, bool as_token) const {
+    grammar::GrammarConstraint constraint(made_, {kEnd});
+    std::vector<int> tokens;
+    std::string out;
+    while (tokens.size() < 200) {
+      const auto bits = constraint.after(tokens).bits;
+      std::vector<int> allowed, liked;
+      for (int t = 0; t <= kEnd; ++t) {
+        if ((bits[static_cast<std::size_t>(t) / 32] >> (t % 32) & 1) == 0) continue;
+        if (as_token && t != kTag && t < kEnd && vocabulary_.token(t) == tag_) continue;
+        allowed.push_back(t);
+        if (t >= 256 && t < kEnd && (as_token || t != kTag)) liked.push_back(t);
+      }
+      const auto& from = !liked.empty() && random() % 2 == 0 ? liked : allowed;
+      const int token = from[random() % from.size()];
+      if (token == kEnd) break;
+      tokens.push_back(token);
+      out += token == kTag ? tag_ : std::string(vocabulary_.token(token));
+    }
+    return out;
+  }
+
+ private:
+  static constexpr int kTag = 256, kEnd = 299;
+
+  static std::vector<std::string> tokens_of(const std::string& tag) {
+    std::vector<std::string> out;
+    for (int byte = 0; byte < 255; ++byte) out.emplace_back(1, static_cast<char>(byte));
+    out.emplace_back();
+    out.push_back(grammar::special_text(tag));
+    for (const char* more : {"\n", "{\"name\": \"", "go", "any", "n\":", " {", "}", "\"", "; ",
+                             ";{", "[", "]", "[ARGS]", "</tool_call>", " ", "1", "{\"n\":1}}"}) {
+      out.emplace_back(more);
+    }
+    out.push_back(tag);
+    return out;
+  }
+
+  std::string tag_;
+  grammar::Vocabulary vocabulary_;
+  std::shared_ptr<const grammar::Grammar> made_;
+};
+
+TEST(ChatOutput, StrictToolsAreCalledAsTheySay) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  struct Form {
+    ToolFormat format;
+    bool names_arguments;
+  };
+  for (const auto& [format, names_arguments] :
+       {Form{ToolFormat::kHermes, false}, Form{ToolFormat::kLlama3, false},
+        Form{ToolFormat::kMistral, false}, Form{ToolFormat::kMistral, true}}) {
+    int num_calls = 0, num_plain = 0;
+    for (int kind = 0; kind < 4; ++kind) {
+      const bool only_one = kind < 2, as_token = kind % 2 == 0;
+      const StrictCalls strict(format, names_arguments, only_one);
+      const int calls_before = num_calls;
+      for (int run = 0; run < 200; ++run) {
+        const std::string text = strict.walk(random, as_token);
+        ChatOutput output({.tools = format});
+        ChatDelta whole = output.push(text);
+        whole.add(output.finish());
+        num_plain += whole.calls.empty();
+        for (std::size_t i = 0; i < whole.calls.size(); ++i) {
+          const ToolCall& call = whole.calls[i];
+          ++num_calls;
+          EXPECT_TRUE(call.name == "go" || call.name == "any") << text;
+          Json arguments;
+          try {
+            arguments = parse_json(call.arguments, "arguments");
+          } catch (const UserError&) {  // cut off
+            EXPECT_EQ(i + 1, whole.calls.size()) << text;
+            continue;
+          }
+          if (call.name != "go") continue;
+          EXPECT_TRUE(arguments == Json({{"n", 1}}) || arguments == Json({{"n", 2}})) << text;
+        }
+        EXPECT_TRUE(!only_one || whole.calls.size() <= 1) << text;
+      }
+      EXPECT_GT(num_calls, calls_before + 20) << static_cast<int>(format) << " " << kind;
+    }
+    EXPECT_GT(num_plain, 30) << static_cast<int>(format);
   }
 }
 

@@ -99,6 +99,7 @@ class ChatReader : public RequestReader {
     if (!tools->is_array() || tools->empty()) fail("tools", "need a list of tools");
     if (tools->size() > kMostTools)
       fail("tools", fmt::format("{} tools, at most {}", tools->size(), kMostTools));
+    bool is_any_strict = false;
     for (const Json& tool : *tools) {
       if (!tool.is_object() || tool.value("type", Json()) != "function" ||
           !tool.contains("function") || !tool["function"].is_object() ||
@@ -106,13 +107,15 @@ class ChatReader : public RequestReader {
         fail("tools", "need {\"type\": \"function\", \"function\": {\"name\": ...}}, got " +
                           quote_json(tool));
       }
+      is_any_strict |= is_strict(tool["function"]);
     }
     if (choice != nullptr && *choice == "none") return;  // the model is not told of them
     out.has_tools = true;
     out.variables.emplace_back("tools", *field("tools"));
     const std::string named = choice == nullptr ? "" : named_tool(*choice);
     out.must_call = !named.empty() || (choice != nullptr && *choice == "required");
-    if (!out.must_call && !out.completion.format) return;
+    out.has_strict_tools = is_any_strict && !out.must_call && !out.completion.format;
+    if (!out.must_call && !out.completion.format && !is_any_strict) return;
     if (out.must_call && out.completion.format) {
       fail("tool_choice",
            "a call that has to be made does not go with " + out.completion.format->field);
@@ -122,12 +125,21 @@ class ChatReader : public RequestReader {
       const grammar::OrderedJson& function = tool.at("function");
       const auto name = function.at("name").get<std::string>();
       if (!named.empty() && name != named) continue;
-      const bool has = function.contains("parameters") && !function.at("parameters").is_null();
+      const bool has = function.contains("parameters") && !function.at("parameters").is_null() &&
+                       (!out.has_strict_tools || is_strict(function));
       out.tools.push_back({name, has ? function.at("parameters") : grammar::any_object()});
     }
     if (out.tools.empty()) {
       fail("tool_choice", "there is no tool '" + printable(named, 80) + "'");
     }
+  }
+
+  template <typename AnyJson>
+  bool is_strict(const AnyJson& function) const {
+    const auto at = function.find("strict");
+    if (at == function.end() || at->is_null()) return false;
+    if (!at->is_boolean()) fail("tools", "strict: need true or false");
+    return at->template get<bool>();
   }
 
   // "" for any, or none.

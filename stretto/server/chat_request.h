@@ -20,6 +20,7 @@ struct ChatRequest {
   bool parallel_tool_calls = true;
   std::vector<grammar::AskedCalls::Tool> tools;  // with has_tools
   bool must_call = false;                        // one of them
+  bool has_strict_tools = false;                 // where it calls, calls are as `tools` say
   bool include_reasoning = true;
   bool continue_final_message = false;
   std::string last_text;      // of the final message, where it is continued

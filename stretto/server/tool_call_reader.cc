@@ -20,7 +20,7 @@ enum class Begins : std::uint8_t { kYes, kNo, kPerhaps };
 Begins begins(std::string_view text, std::string_view tag, bool is_end) {
   if (text.starts_with(tag)) return Begins::kYes;
   return !is_end && text.size() < tag.size() && tag.starts_with(text) ? Begins::kPerhaps
-                                                                     : Begins::kNo;
+                                                                      : Begins::kNo;
 }
 
 // A JSON value; null where it is none.
@@ -272,7 +272,7 @@ bool ToolCallReader::step_object(std::string_view held, bool is_end, std::vector
       if (!object_.has_begun()) {
         if (!object_.is_call(call)) break;
         calls.push_back(std::move(call));
-        }
+      }
       told_ = at_;
       state_ = State::kBetween;
       return true;
@@ -287,8 +287,8 @@ bool ToolCallReader::step_object(std::string_view held, bool is_end, std::vector
       ++at_;
       if (object_.has_begun()) told_ = at_;  // fields after the arguments
       // What ends amid a text was none.
-      const bool has_ended = format_ == ToolFormat::kHermes && c == '>' &&
-                             held.substr(0, at_).ends_with(kToolCallEnd);
+      const bool has_ended =
+          format_ == ToolFormat::kHermes && c == '>' && held.substr(0, at_).ends_with(kToolCallEnd);
       if (!has_ended || object_.has_begun()) return true;
       break;
     }

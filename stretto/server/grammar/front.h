@@ -20,24 +20,30 @@ struct AskedCalls {
   std::string before_name, after_name, after_arguments;
   std::string begin, between, end;
   std::vector<std::string> tags;  // in these, which may be special tokens of the model
-  bool quotes_names = true;       // names are written as in JSON
-  std::vector<Tool> tools;        // none: no calls
+  // The tag behind which free text goes on as a call; `begin`, or else `before_name`, may begin
+  // with it.
+  std::string tag;
+  bool begins_answers = false;  // an answer that begins with a brace is a call, too
+  bool quotes_names = true;     // names are written as in JSON
+  std::vector<Tool> tools;      // none: no calls
   bool only_one = false;
 };
 
 struct Asked {
-  enum class Kind : std::uint8_t { kObject, kSchema, kRegex, kChoice, kGbnf, kCalls };
+  enum class Kind : std::uint8_t { kObject, kSchema, kRegex, kChoice, kGbnf, kCalls, kFree };
   enum class Thinking : std::uint8_t {
     kNone,
     kMay,   // <think>...</think> may come first
     kOpen,  // the prompt has begun it
   };
-  Kind kind = Kind::kObject;  // kObject: any JSON object; kCalls: calls alone
-  OrderedJson schema = {};    // of kSchema
-  std::string text = {};      // of kRegex and kGbnf
+  // kObject: any JSON object; kCalls: calls alone; kFree: any text, in which calls are as they
+  // have to be
+  Kind kind = Kind::kObject;
+  OrderedJson schema = {};  // of kSchema
+  std::string text = {};    // of kRegex and kGbnf
   std::vector<std::string> choices = {};
   bool is_compact = false;  // JSON without space
-  AskedCalls calls = {};    // beside kinds other than kCalls: what may come in their place
+  AskedCalls calls = {};    // beside forms of JSON and text: what may come in their place
   Thinking thinking = Thinking::kNone;
 
   // The same for the same, and nothing else.
