@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 #include "stretto/predict/machine.h"
 
 namespace stretto {

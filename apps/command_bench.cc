@@ -19,14 +19,11 @@
 #include "stretto/base/say.h"
 #include "stretto/base/statistics.h"
 #include "stretto/ops/catalog/catalog.h"
-#include "stretto/ops/harness/run_case.h"
-#include "stretto/ops/harness/time_case.h"
+#include "stretto/ops/measure/cpu_time.h"
 #include "stretto/runtime/atomic_file.h"
 
 namespace stretto {
 namespace {
-
-constexpr std::uint64_t kSeed = 1;
 
 struct MeasureOptions {
   std::string source, dtype, output, like;
@@ -49,18 +46,25 @@ void check_given(const MeasureOptions& options, const ProgramSource& source) {
   check_given(*options.command, source, {ranks, ranks});
 }
 
-OpCase make_case(const MeasureOptions& options) {
+// What is measured on CPU ranks, and how it is told.
+struct Measured {
+  Program program;
+  std::string config;
+};
+
+Measured measured(const MeasureOptions& options) {
   ProgramSource source(options.source);
   check_given(options, source);
   OpShape shape = options.shape;
   shape.dtype = dtype_of(options);
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
-  OpCase c = random_case(source.program(shape), kSeed);
+  Measured out{source.program(shape), ""};
+  out.config = out.program.name;
   if (source.op() != nullptr) {
-    c.config =
-        fmt::format("{} {}{}", source.op()->name, to_string(shape), rows_note(shape, c.program));
+    out.config =
+        fmt::format("{} {}{}", source.op()->name, to_string(shape), rows_note(shape, out.program));
   }
-  return c;
+  return out;
 }
 
 nlohmann::json summary_json(std::vector<double> samples) {
@@ -158,17 +162,6 @@ void bench_on_gpus(const MeasureOptions& options) {
   }
 }
 
-// Runs a program on the inputs of the operator whose work it does. False where the operator's
-// reference takes too long; UserError where results differ from it.
-bool check_results(const OperatorInfo& op, const OpShape& shape, const Program& program,
-                   const std::shared_ptr<World>& world) {
-  if (!is_checked(shape)) return false;
-  std::string difference =
-      run_case(case_like(op, shape, program, kSeed), {.seed = kSeed, .waiver = {}, .world = world});
-  if (!difference.empty()) throw UserError(difference);
-  return true;
-}
-
 // What only GPUs do, asked for on CPU ranks.
 void refuse_gpu_options(const MeasureOptions& options) {
   const std::pair<const char*, bool> given[] = {{"--no-vendor", options.no_vendor},
@@ -183,7 +176,7 @@ void refuse_gpu_options(const MeasureOptions& options) {
 void bench(const MeasureOptions& options) {
   if (options.device == "cuda") return bench_on_gpus(options);
   refuse_gpu_options(options);
-  OpCase c = make_case(options);
+  Measured c = measured(options);
   int ranks = c.program.world_size;
   ProgramSource source(options.source);
   const OperatorInfo* reference = reference_of(options, source);
@@ -192,8 +185,9 @@ void bench(const MeasureOptions& options) {
   if (reference != nullptr) check_like(*reference, shape, c.program);
   if (ran_as_processes(options.launcher, ranks, Target::kCpu)) return;
   std::shared_ptr<World> world = make_world(options.launcher, ranks);
-  bool checked = reference != nullptr && check_results(*reference, shape, c.program, world);
-  std::vector<double> samples = time_case(c, {.samples = options.samples, .world = world});
+  bool checked = reference != nullptr && checked_on_cpu(*reference, shape, c.program, world);
+  std::vector<double> samples =
+      time_on_cpu(c.program, {.samples = options.samples, .world = world});
   if (world->local_ranks().front() != 0) return;
   nlohmann::json out = summary_json(std::move(samples));
   out["config"] = c.config;
@@ -212,7 +206,8 @@ void trace(const MeasureOptions& options) {
     ProgramSource source(options.source);
     summary = trace_on_gpus(source, gpu_shape(options, source), tracing);
   } else {
-    summary = trace_on_cpu(make_case(options), tracing);
+    Measured c = measured(options);
+    summary = trace_on_cpu(c.program, c.config, tracing);
   }
   say("{}\n", summary);
 }

@@ -13,8 +13,7 @@
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/choose/unfused.h"
-#include "stretto/ops/gpu_harness/gpu_case.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/measure/gpu_program.h"
 
 namespace stretto {
 namespace {
@@ -137,15 +136,7 @@ class Measurement {
   void compare_with(const OperatorInfo& op, const Program& program) {
     check_like(op, options_.shape, program);
     offered_by(op.name);
-    check_results(op, options_.shape, program);
-  }
-
-  void check_results(const OperatorInfo& op, const OpShape& shape, const Program& program) {
-    if (!is_checked(shape)) return;
-    std::string difference =
-        run_gpu_case(world_, case_like(op, shape, program, kSeed), {.seed = kSeed, .waiver = {}});
-    if (!difference.empty()) throw UserError(difference);
-    result_.checked = true;
+    result_.checked = checked_on_gpus(op, options_.shape, program, world_);
   }
 
   bool is_first() const { return world_.local_ranks().front() == 0; }
@@ -178,7 +169,7 @@ class Measurement {
     // Programs of some configs are for more rows than were asked for: their operator's case does
     // not fit them.
     if (difference_from(*source_.op(), offered.shape, program).empty()) {
-      check_results(*source_.op(), offered.shape, program);
+      result_.checked = checked_on_gpus(*source_.op(), offered.shape, program, world_);
     }
     return program;
   }

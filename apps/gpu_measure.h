@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/program_source.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "stretto/base/env.h"
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/target.h"
 #include "stretto/runtime/world.h"
 
 namespace CLI {

@@ -4,10 +4,21 @@
 #include <fmt/ranges.h>
 
 #include "stretto/base/errors.h"
-#include "stretto/ops/harness/time_case.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/gpu_harness/gpu_case.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {
+
+constexpr std::uint64_t kSeed = 1;
+
+// Whether the reference of a product of this shape takes no longer than about a second.
+bool is_checked(const OpShape& shape) {
+  constexpr double kMostProducts = 1 << 28;
+  auto size = [](std::int64_t s) { return static_cast<double>(s == 0 ? 512 : s); };
+  return size(shape.m) * size(shape.n) * size(shape.k) <= kMostProducts;
+}
 
 bool is_callers(const Tensor& tensor) { return tensor.kind != TensorKind::kBuffer; }
 
@@ -55,6 +66,23 @@ std::string difference_of_tensors(const Program& a, const Program& b) {
   return "";
 }
 
+// `program` with the inputs that the operator's case at `shape` has, and what it expects of them.
+OpCase case_like(const OperatorInfo& op, const OpShape& shape, const Program& program) {
+  OpCase theirs = make_case(op, shape, kSeed), ours = random_case(program, kSeed);
+  for (std::size_t t = 0; t < program.tensors.size(); ++t) {
+    if (!is_callers(program.tensors[t])) continue;
+    auto from = static_cast<std::size_t>(theirs.program.find_tensor(program.tensors[t].name));
+    for (std::size_t r = 0; r < ours.inputs.size(); ++r) {
+      ours.inputs[r][t] = theirs.inputs[r][from];
+      ours.expected[r][t] = theirs.expected[r][from];
+    }
+  }
+  take_extents(theirs, program, ours.extents);
+  ours.tolerance = theirs.tolerance;
+  ours.scale = theirs.scale;
+  return ours;
+}
+
 }  // namespace
 
 std::string difference_from(const OperatorInfo& op, const OpShape& shape, const Program& program) {
@@ -68,22 +96,24 @@ void check_like(const OperatorInfo& op, const OpShape& shape, const Program& pro
   if (!difference.empty()) throw UserError(fmt::format("--like {}: {}", op.name, difference));
 }
 
-OpCase case_like(const OperatorInfo& op, const OpShape& shape, const Program& program,
-                 std::uint64_t seed) {
+bool checked_on_cpu(const OperatorInfo& op, const OpShape& shape, const Program& program,
+                    const std::shared_ptr<World>& world) {
   check_like(op, shape, program);
-  OpCase theirs = op.make_case(shape, seed), ours = random_case(program, seed);
-  for (std::size_t t = 0; t < program.tensors.size(); ++t) {
-    if (!is_callers(program.tensors[t])) continue;
-    auto from = static_cast<std::size_t>(theirs.program.find_tensor(program.tensors[t].name));
-    for (std::size_t r = 0; r < ours.inputs.size(); ++r) {
-      ours.inputs[r][t] = theirs.inputs[r][from];
-      ours.expected[r][t] = theirs.expected[r][from];
-    }
-  }
-  take_extents(theirs, program, ours.extents);
-  ours.tolerance = theirs.tolerance;
-  ours.scale = theirs.scale;
-  return ours;
+  if (!is_checked(shape)) return false;
+  std::string difference =
+      run_case(case_like(op, shape, program), {.seed = kSeed, .waiver = {}, .world = world});
+  if (!difference.empty()) throw UserError(difference);
+  return true;
+}
+
+bool checked_on_gpus(const OperatorInfo& op, const OpShape& shape, const Program& program,
+                     GpuWorld& world) {
+  check_like(op, shape, program);
+  if (!is_checked(shape)) return false;
+  std::string difference =
+      run_gpu_case(world, case_like(op, shape, program), {.seed = kSeed, .waiver = {}});
+  if (!difference.empty()) throw UserError(difference);
+  return true;
 }
 
 }  // namespace stretto

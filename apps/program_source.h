@@ -10,7 +10,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/lang/program_file.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

@@ -10,8 +10,8 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/choose/calibrated_machine.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/harness/time_case.h"
+#include "stretto/ops/measure/cpu_time.h"
+#include "stretto/ops/measure/gpu_program.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto {
@@ -62,15 +62,16 @@ class TraceFile {
 
 }  // namespace
 
-std::string trace_on_cpu(const OpCase& op_case, const TraceOptions& options) {
+std::string trace_on_cpu(const Program& program, const std::string& config,
+                         const TraceOptions& options) {
   TraceFile file(
-      op_case.program, {.extents = op_case.extents},
-      predict::find_machine(options.machine.empty() ? builtin_machine_of(op_case.program.world_size)
+      program, {.extents = extent_bounds(program)},
+      predict::find_machine(options.machine.empty() ? builtin_machine_of(program.world_size)
                                                     : options.machine),
       options);
-  time_case(op_case, {.samples = options.samples,
-                      .recorded = [&](const Recorder& recorder) { file.write(recorder); }});
-  return file.summary(op_case.config);
+  time_on_cpu(program, {.samples = options.samples,
+                        .recorded = [&](const Recorder& recorder) { file.write(recorder); }});
+  return file.summary(config);
 }
 
 std::string trace_on_gpus(const ProgramSource& source, const OpShape& shape,

@@ -18,7 +18,8 @@ struct TraceOptions {
 // One line about the run, for people. Errors of prove(), Fault; UserError where the file cannot
 // be written or the named machine does not fit the program; with no machine named a program without
 // a prediction is written without one, and the line says why.
-std::string trace_on_cpu(const OpCase& op_case, const TraceOptions& options);
+std::string trace_on_cpu(const Program& program, const std::string& config,
+                         const TraceOptions& options);
 // In the config that is predicted to be the fastest. DeviceError without enough GPUs.
 std::string trace_on_gpus(const ProgramSource& source, const OpShape& shape,
                           const TraceOptions& options);

@@ -36,8 +36,9 @@ function(stretto_installed target)
   if(NOT type STREQUAL "INTERFACE_LIBRARY")
     stretto_position_independent(${target})
   endif()
-  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/stretto(/|$)")
-    return()  # of an example
+  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/stretto(/|$)" OR
+     CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/stretto/testing(/|$)")
+    return()  # of an example or of the tests
   endif()
   string(REGEX REPLACE "^stretto_" "" exported ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${exported})

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/testing/harness/op_case.h"
 
 namespace stretto::loops {
 

@@ -10,10 +10,10 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
-#include "stretto/ops/harness/run_case.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 #include "stretto/runtime/cuda/nvrtc.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto::loops {
 namespace {

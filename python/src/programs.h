@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/target.h"
 
 namespace stretto::python {
 

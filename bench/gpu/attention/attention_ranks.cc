@@ -15,8 +15,8 @@
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_program.h"
+#include "stretto/ops/measure/gpu_time.h"
 #include "stretto/ops/ulysses/ulysses.h"
 
 namespace stretto::bench {
@@ -115,7 +115,6 @@ std::vector<Row> rows() {
   }
   return all;
 }
-
 
 Program alone(const Row& row) { return row.alone ? row.alone() : row.program(1); }
 

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "stretto/base/json.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 
 struct AttentionRanksOptions {
   int world_size = 2;
-  std::string only;  // rows whose label contains this
+  std::string only;    // rows whose label contains this
   std::string traces;  // a folder: both that the gathered form is timed as once more, recorded
   int samples = 20;
   std::uint64_t seed = 0;

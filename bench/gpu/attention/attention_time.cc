@@ -10,7 +10,7 @@
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ir/op_info.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 namespace {

@@ -11,9 +11,9 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
-#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/measure/gpu_program.h"
+#include "stretto/ops/measure/gpu_time.h"
+#include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "stretto/base/errors.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 #include "stretto/runtime/cuda/module.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 

@@ -11,7 +11,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/collectives/collectives.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/measure/gpu_program.h"
 #include "stretto/runtime/cuda/module.h"
 
 namespace stretto::bench {

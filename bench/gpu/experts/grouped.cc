@@ -11,8 +11,8 @@
 
 #include "bench/gpu/harness/compile_ahead.h"
 #include "stretto/base/errors.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_program.h"
+#include "stretto/ops/measure/gpu_time.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 
 namespace stretto::bench {

@@ -10,7 +10,7 @@
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
 

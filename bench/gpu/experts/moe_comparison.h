@@ -18,8 +18,8 @@
 #include "bench/gpu/harness/traces.h"
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
-#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/measure/gpu_time.h"
+#include "stretto/ops/measure/ranks_time.h"
 #include "stretto/ops/moe/expert_tables.h"
 
 namespace stretto::bench {
@@ -297,8 +297,8 @@ class Comparison {
     return best;
   }
 
-  bool records_ = false;        // what is loaded
-  SymmetricGpuMemory experts_;  // chosen_
+  bool records_ = false;                                                        // what is loaded
+  SymmetricGpuMemory experts_;                                                  // chosen_
   std::map<std::pair<std::int64_t, std::string>, MadeTables> made_by_program_;  // rows of a tile
 };
 

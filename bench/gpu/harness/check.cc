@@ -13,10 +13,11 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
-#include "stretto/ops/gemm/gemm_case.h"
-#include "stretto/ops/gpu_harness/gpu_case.h"
-#include "stretto/ops/gpu_harness/late_inputs.h"
-#include "stretto/ops/moe/grouped_case.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/cases/gemm_case.h"
+#include "stretto/testing/cases/grouped_case.h"
+#include "stretto/testing/gpu_harness/gpu_case.h"
+#include "stretto/testing/gpu_harness/late_inputs.h"
 
 namespace stretto::bench {
 namespace {

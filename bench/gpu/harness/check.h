@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/gpu/harness/compile_ahead.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/testing/harness/op_case.h"
 
 namespace stretto::bench {
 

@@ -7,7 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/random_fill.h"
+#include "stretto/ops/measure/random_fill.h"
 #include "stretto/runtime/cuda/nccl.h"
 
 namespace stretto::bench {

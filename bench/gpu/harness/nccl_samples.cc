@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 

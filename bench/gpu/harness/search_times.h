@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 

@@ -13,8 +13,8 @@
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
-#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/measure/gpu_time.h"
+#include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
 namespace {

@@ -12,7 +12,7 @@
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/random_fill.h"
+#include "stretto/ops/measure/random_fill.h"
 
 namespace stretto::bench {
 

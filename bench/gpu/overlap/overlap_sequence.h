@@ -9,7 +9,7 @@
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/collectives/collectives.h"
-#include "stretto/ops/gpu_harness/random_fill.h"
+#include "stretto/ops/measure/random_fill.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 #include "stretto/runtime/cuda/nccl.h"
 #include "stretto/runtime/cuda/stream.h"

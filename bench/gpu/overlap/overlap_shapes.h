@@ -11,7 +11,7 @@
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto::bench {
 

@@ -19,8 +19,8 @@
 #include "stretto/base/statistics.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/choose/choose.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_program.h"
+#include "stretto/ops/measure/gpu_time.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto::bench {

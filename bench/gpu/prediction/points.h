@@ -9,7 +9,7 @@
 
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 #include "stretto/predict/machine.h"
 
 namespace stretto::bench {

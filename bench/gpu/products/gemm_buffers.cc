@@ -7,7 +7,7 @@
 #include <cstring>
 #include <random>
 
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "bench/gpu/products/gemm_shapes.h"
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 
@@ -19,7 +19,8 @@ struct GemmOptions {
   std::vector<GemmConfig> configs;
   int samples = 60;
   bool graph = false;  // measured in captured graphs too
-  bool profile = false;  // the first config once between marks for ncu, beside the library's product
+  bool profile =
+      false;  // the first config once between marks for ncu, beside the library's product
   std::uint64_t seed = 0;
 };
 

@@ -14,7 +14,7 @@
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/choose/configs.h"
-#include "stretto/ops/gpu_harness/random_fill.h"
+#include "stretto/ops/measure/random_fill.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 
 namespace stretto::bench {

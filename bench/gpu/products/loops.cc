@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "stretto/base/errors.h"
-#include "stretto/ops/gpu_harness/gpu_case.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_program.h"
+#include "stretto/ops/measure/gpu_time.h"
+#include "stretto/testing/gpu_harness/gpu_case.h"
 
 namespace stretto::bench {
 namespace {

@@ -15,9 +15,9 @@
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/gpu_harness/gpu_case.h"
 #include "stretto/runtime/processes/launch.h"
 #include "stretto/runtime/world.h"
+#include "stretto/testing/gpu_harness/gpu_case.h"
 
 namespace stretto::bench {
 namespace {

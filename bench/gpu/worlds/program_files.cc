@@ -12,8 +12,8 @@
 #include "stretto/base/json.h"
 #include "stretto/ir/parser.h"
 #include "stretto/ir/verifier.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_program.h"
+#include "stretto/ops/measure/gpu_time.h"
 #include "stretto/runtime/processes/launch.h"
 #include "stretto/runtime/world.h"
 

@@ -21,8 +21,8 @@
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
-#include "stretto/ops/gpu_harness/random_fill.h"
+#include "stretto/ops/measure/gpu_time.h"
+#include "stretto/ops/measure/random_fill.h"
 
 namespace stretto::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/ops/collectives/collectives.h"
-#include "stretto/ops/gpu_harness/random_fill.h"
-#include "stretto/ops/gpu_harness/ranks_time.h"
+#include "stretto/ops/measure/random_fill.h"
+#include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
 

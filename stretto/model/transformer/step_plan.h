@@ -15,7 +15,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/model/checkpoint/config.h"
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/target.h"
 #include "stretto/predict/launch_tables.h"
 
 namespace stretto {

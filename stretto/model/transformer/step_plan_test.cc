@@ -6,7 +6,7 @@
 #include <map>
 
 #include "stretto/model/transformer/transformer.h"
-#include "stretto/ops/gpu_harness/late_inputs.h"
+#include "stretto/testing/gpu_harness/late_inputs.h"
 
 namespace stretto {
 namespace {

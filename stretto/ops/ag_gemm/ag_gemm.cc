@@ -7,7 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

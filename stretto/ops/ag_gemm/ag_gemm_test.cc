@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/ops/ag_gemm/ag_gemm_case.h"
-#include "stretto/ops/gemm/case_testing.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/testing/cases/ag_gemm_case.h"
+#include "stretto/testing/cases/case_testing.h"
 
 namespace stretto {
 namespace {

@@ -9,7 +9,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

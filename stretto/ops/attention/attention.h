@@ -12,7 +12,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 
@@ -26,8 +26,8 @@ struct AttentionDesc {
   int num_kv_heads = 1;              // divides num_heads
   std::int64_t head_dim = 2;         // even
   std::int64_t window =
-      0;                   // sliding window: the last `window` tokens, the own one included; 0: all
-  bool causal = true;      // false: every token sees all past + m; not together with a window
+      0;               // sliding window: the last `window` tokens, the own one included; 0: all
+  bool causal = true;  // false: every token sees all past + m; not together with a window
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
   bool lse = false;        // attention also returns the logarithm of each row's sum of weights
   bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)

@@ -12,8 +12,9 @@
 #include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/paged_decode.h"
-#include "stretto/ops/attention/sequence_cases.h"
-#include "stretto/ops/harness/run_case.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/cases/sequence_cases.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {
@@ -33,7 +34,7 @@ class HeadSizes : public testing::TestWithParam<HeadSize> {
     shape.target = target;
     for (std::int64_t rows : {m, m - m / 3}) {
       shape.rows = rows;
-      OpCase c = op.make_case(shape, seed_);
+      OpCase c = make_case(op, shape, seed_);
       EXPECT_EQ(run_case(c, {.launches = 1, .seed = seed_}), "") << c.config;
     }
   }

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 
@@ -26,7 +26,7 @@ struct PackedAttentionDesc {
   bool causal = true;       // false: every token sees all of its sequence; not with a window
   std::int64_t window = 0;  // the last `window` tokens, the own one included; 0: all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
-  bool lse = false;         // also the logarithm of each row's sum of weights
+  bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;
 
   std::int64_t pages_per_sequence() const;  // columns of the table of pages

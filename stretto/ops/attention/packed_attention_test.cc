@@ -13,7 +13,8 @@
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/ops/attention/paged_decode.h"
-#include "stretto/ops/harness/run_case.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {
@@ -24,7 +25,7 @@ Values& tensor_of(std::vector<std::vector<Values>>& all, const OpCase& c, const 
 
 TEST(PackedAttention, SequencesOfNoneAndOneTokenGiveTheirOwnValue) {
   constexpr std::size_t kDim = 4, kHeads = 4, kKvHeads = 2;
-  OpCase c = packed_attention_info().make_case({.m = 4, .n = 5, .k = kDim}, test_seed() / 12 * 12);
+  OpCase c = make_case(packed_attention_info(), {.m = 4, .n = 5, .k = kDim}, test_seed() / 12 * 12);
   tensor_of(c.inputs, c, "starts") = {0, 1, 1, 2, 3, 4};  // the second one is empty
   const Values& v = tensor_of(c.inputs, c, "v");
   Values& out = tensor_of(c.expected, c, "out");
@@ -37,7 +38,7 @@ TEST(PackedAttention, SequencesOfNoneAndOneTokenGiveTheirOwnValue) {
 
 TEST(PackedAttention, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
   auto breaks = [](const OperatorInfo& op, const char* table, std::size_t entry, double value) {
-    OpCase c = op.make_case({.m = 10, .n = 13, .k = 4}, test_seed() / 12 * 12);
+    OpCase c = make_case(op, {.m = 10, .n = 13, .k = 4}, test_seed() / 12 * 12);
     tensor_of(c.inputs, c, table)[entry] = value;
     expect_fault([&] { run_case(c, {.launches = 1}); },
                  {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
@@ -53,7 +54,7 @@ TEST(PackedAttention, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
 // The catalog's cases have room for all rows in one sequence, a user's sizes need not.
 TEST(PackedAttention, NoSequenceHasMoreRowsThanItsPagesHold) {
   for (std::uint64_t seed = test_seed() / 12 * 12, i = 0; i < 6; ++i) {
-    OpCase c = paged_attention_info().make_case({.m = 64, .n = 12, .k = 8}, seed + i);
+    OpCase c = make_case(paged_attention_info(), {.m = 64, .n = 12, .k = 8}, seed + i);
     const Values& starts = tensor_of(c.inputs, c, "starts");
     for (std::size_t s = 1; s < starts.size(); ++s) {
       EXPECT_GE(starts[s], starts[s - 1]);
@@ -65,7 +66,7 @@ TEST(PackedAttention, NoSequenceHasMoreRowsThanItsPagesHold) {
 
 TEST(PagedDecode, SequencesOfOneTokenGiveItsValueAndThoseOfNoneNobodyElses) {
   constexpr std::size_t kDim = 4, kHeads = 6, kKvHeads = 2, kPage = 4, kColumns = 4;
-  OpCase c = paged_decode_info().make_case({.m = 5, .n = 14, .k = kDim}, test_seed() / 12 * 12);
+  OpCase c = make_case(paged_decode_info(), {.m = 5, .n = 14, .k = kDim}, test_seed() / 12 * 12);
   Values &tokens = tensor_of(c.inputs, c, "tokens"), &pages = tensor_of(c.inputs, c, "pages");
   tokens = {1, 0, 1, 0, 1};
   for (const char* name : {"out", "lse"}) {
@@ -84,7 +85,7 @@ TEST(PagedDecode, SequencesOfOneTokenGiveItsValueAndThoseOfNoneNobodyElses) {
 
 TEST(PagedDecode, ATableThatBreaksItsPromiseEndsTheLaunchWithItsName) {
   auto breaks = [](const char* table, std::size_t entry, double value) {
-    OpCase c = paged_decode_info().make_case({.m = 3, .n = 14, .k = 4}, test_seed() / 12 * 12);
+    OpCase c = make_case(paged_decode_info(), {.m = 3, .n = 14, .k = 4}, test_seed() / 12 * 12);
     Values& tokens = tensor_of(c.inputs, c, "tokens");
     std::fill(tokens.begin(), tokens.end(), 14.0);  // all pages are read
     tensor_of(c.inputs, c, table)[entry] = value;
@@ -115,11 +116,12 @@ TEST(PackedAttention, AWindowOfSeveralBlocksIsThatOfTheReference) {
   for (std::int64_t window : {33, 36, 39}) {
     SCOPED_TRACE(window);
     OpShape shape{.m = 3 * window, .n = 128, .k = 16};
-    EXPECT_EQ(run_case(paged_attention_info().make_case(shape, test_seed()), {.launches = 2}), "");
+    EXPECT_EQ(run_case(make_case(paged_attention_info(), shape, test_seed()), {.launches = 2}), "");
     shape.n = 3;
-    EXPECT_EQ(run_case(packed_attention_info().make_case(shape, test_seed()), {.launches = 2}), "");
+    EXPECT_EQ(run_case(make_case(packed_attention_info(), shape, test_seed()), {.launches = 2}),
+              "");
     OpShape step{.m = window / 3 * 5, .n = 128, .k = 16};
-    EXPECT_EQ(run_case(paged_decode_info().make_case(step, test_seed()), {.launches = 2}), "");
+    EXPECT_EQ(run_case(make_case(paged_decode_info(), step, test_seed()), {.launches = 2}), "");
   }
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 
@@ -23,9 +23,9 @@ struct PagedDecodeDesc {
   int num_heads = 1;            // of this rank
   int num_kv_heads = 1;         // of this rank; divides num_heads
   std::int64_t head_dim = 2;
-  std::int64_t window = 0;  // the last `window` tokens, the new one included; 0: all
+  std::int64_t window = 0;           // the last `window` tokens, the new one included; 0: all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
-  bool lse = false;         // also the logarithm of each row's sum of weights
+  bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;
 
   std::int64_t pages_per_sequence() const;  // columns of the table of pages

@@ -4,7 +4,7 @@
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 
@@ -27,10 +27,10 @@ struct SequenceAttentionDesc {
   int num_heads = 1;     // of queries
   int num_kv_heads = 1;  // divides num_heads
   std::int64_t head_dim = 2;
-  bool causal = true;       // false: every token sees all; not with a window
-  std::int64_t window = 0;  // the last `window` tokens, the own one included; 0: all
+  bool causal = true;                // false: every token sees all; not with a window
+  std::int64_t window = 0;           // the last `window` tokens, the own one included; 0: all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
-  bool lse = false;         // also the logarithm of each row's sum of weights
+  bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;
 };
 

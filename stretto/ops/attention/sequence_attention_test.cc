@@ -12,8 +12,8 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/attention/flash_decode.h"
-#include "stretto/ops/attention/sequence_cases.h"
-#include "stretto/ops/harness/run_case.h"
+#include "stretto/testing/cases/sequence_cases.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {

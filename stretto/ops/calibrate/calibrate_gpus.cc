@@ -11,8 +11,8 @@
 #include "stretto/compiler.h"
 #include "stretto/ops/calibrate/micro_programs.h"
 #include "stretto/ops/choose/candidates.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
-#include "stretto/ops/gpu_harness/gpu_time.h"
+#include "stretto/ops/measure/gpu_program.h"
+#include "stretto/ops/measure/gpu_time.h"
 #include "stretto/predict/calibrate.h"
 
 namespace stretto {

@@ -11,7 +11,7 @@
 
 #include "stretto/base/json.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ir/program.h"
 #include "stretto/predict/machine.h"
 
 namespace stretto {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

@@ -10,9 +10,10 @@
 
 #include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"
-#include "stretto/ops/harness/run_case.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {
@@ -76,7 +77,7 @@ TEST(CatalogCases, CompareEveryOutputAndState) {
       for (OpShape shape : op.shapes(world_size)) {
         for (Target target : {Target::kCpu, Target::kCuda}) {
           shape.target = target;
-          OpCase c = op.make_case(shape, test_seed() % 100'000);
+          OpCase c = make_case(op, shape, test_seed() % 100'000);
           EXPECT_TRUE(c.unchecked.empty()) << op.name;
         }
       }

@@ -13,8 +13,9 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/catalog/catalog.h"
-#include "stretto/ops/harness/case_data.h"
-#include "stretto/ops/harness/case_memory.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/harness/case_data.h"
+#include "stretto/testing/harness/case_memory.h"
 
 namespace stretto {
 namespace {
@@ -101,7 +102,7 @@ class Faults : public testing::TestWithParam<std::string> {
  protected:
   OpCase make() const {
     const OperatorInfo& op = *find_operator(GetParam());
-    return op.make_case(op.shapes(kWorld).front(), 0);
+    return make_case(op, op.shapes(kWorld).front(), 0);
   }
 };
 
@@ -178,7 +179,7 @@ TEST_P(Faults, ARankThatDoesNotComeIsNoticedWhereRanksMeet) {
   std::set<bool> tried;  // a shape where ranks meet, and one where they do not
   for (OpShape shape : op.shapes(kWorld)) {
     shape.target = Target::kCuda;
-    OpCase c = op.make_case(shape, 0);
+    OpCase c = make_case(op, shape, 0);
     bool meet = ranks_meet(prove(lower(c.program)).program());
     if (!tried.insert(meet).second) continue;
     std::unique_ptr<Ready> ready = ready_within(c, std::chrono::milliseconds(300));

@@ -7,14 +7,14 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
-#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/ops/gemm/gemm_shapes.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
-#include "stretto/ops/moe/tp_case.h"
-#include "stretto/ops/ulysses/ulysses_case.h"
+#include "stretto/ops/moe/moe_shapes.h"
+#include "stretto/ops/ulysses/ulysses_shapes.h"
 
 namespace stretto {
 namespace {

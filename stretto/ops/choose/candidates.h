@@ -11,9 +11,9 @@
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
-#include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/moe/even_routing.h"
 #include "stretto/ops/moe/moe_layer.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

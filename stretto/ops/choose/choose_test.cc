@@ -18,8 +18,8 @@
 #include "stretto/ops/choose/fastest.h"
 #include "stretto/ops/choose/unfused.h"
 #include "stretto/ops/gemm/gemm.h"
-#include "stretto/ops/gemm/gemm_case.h"
-#include "stretto/ops/moe/tp_case.h"
+#include "stretto/ops/gemm/gemm_shapes.h"
+#include "stretto/ops/moe/moe_shapes.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto {

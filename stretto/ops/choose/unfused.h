@@ -6,7 +6,7 @@
 #include <string>
 
 #include "stretto/ops/choose/candidates.h"
-#include "stretto/ops/gpu_harness/gpu_program.h"
+#include "stretto/ops/measure/gpu_program.h"
 #include "stretto/predict/machine.h"
 
 namespace stretto {

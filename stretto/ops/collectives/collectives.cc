@@ -8,7 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/collectives/pieces.h"
-#include "stretto/ops/harness/rank_sum.h"
+#include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/harness/op_case.h"
-#include "stretto/ops/harness/rank_sum.h"
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/operator.h"
+#include "stretto/ops/operator/rank_sum.h"
+#include "stretto/ops/operator/target.h"
 
 namespace stretto {
 

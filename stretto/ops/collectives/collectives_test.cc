@@ -15,8 +15,9 @@
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
-#include "stretto/ops/harness/case_memory.h"
-#include "stretto/ops/harness/run_case.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/harness/case_memory.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {
@@ -141,7 +142,7 @@ TEST(Collectives, ProgramsOfWholeRowsAreProved) {
 
 TEST(Collectives, ReferenceOfAllReduceIsTheSum) {
   OpCase c =
-      all_reduce_info(AllReduceKind::kOneShot).make_case({.world_size = 2, .m = 2, .n = 3}, 0);
+      make_case(all_reduce_info(AllReduceKind::kOneShot), {.world_size = 2, .m = 2, .n = 3}, 0);
   auto in = static_cast<std::size_t>(c.program.find_tensor("in"));
   auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
   for (std::size_t i = 0; i < 6; ++i) {
@@ -152,7 +153,7 @@ TEST(Collectives, ReferenceOfAllReduceIsTheSum) {
 // Output bits of every rank after one launch on the same inputs.
 std::vector<std::vector<std::byte>> bits_of(AllReduceKind kind, const OpShape& shape,
                                             std::uint64_t seed) {
-  OpCase c = all_reduce_info(kind).make_case(shape, seed);
+  OpCase c = make_case(all_reduce_info(kind), shape, seed);
   Proved compiled = prove(lower(c.program));
   World world({.size = shape.world_size});
   std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(shape.world_size));
@@ -342,12 +343,12 @@ TEST(Collectives, EveryWayMovesTheSame) {
     for (std::int64_t m : {2, 24, 37}) {
       CollectiveDesc d{.dtype = DType::kBF16, .m = m, .n = 21, .world_size = world};
       for (const CollectiveConfig& way : every_way({.tile_rows = 2, .tile_cols = 16})) {
-        OpCase c = all_gather_info().make_case(
-            {.world_size = world, .m = m, .n = 21, .dtype = d.dtype}, seed);
+        OpCase c = make_case(all_gather_info(),
+                             {.world_size = world, .m = m, .n = 21, .dtype = d.dtype}, seed);
         c.program = all_gather(d, way);
         EXPECT_EQ(run_case(c, {.launches = 3, .waiver = {}}), "") << to_string(way);
-        c = all_to_all_info().make_case({.world_size = world, .m = m, .n = 21, .dtype = d.dtype},
-                                        seed);
+        c = make_case(all_to_all_info(), {.world_size = world, .m = m, .n = 21, .dtype = d.dtype},
+                      seed);
         c.program = all_to_all(d, way);
         EXPECT_EQ(run_case(c, {.launches = 3, .waiver = {}}), "") << to_string(way);
       }
@@ -366,7 +367,7 @@ TEST(Collectives, Doubles) {
   }
   for (const OperatorInfo& info : all) {
     for (std::int64_t m : {4, 13, 51, 75}) {
-      OpCase c = info.make_case({.world_size = 3, .m = m, .n = 21, .dtype = DType::kF64}, seed);
+      OpCase c = make_case(info, {.world_size = 3, .m = m, .n = 21, .dtype = DType::kF64}, seed);
       EXPECT_LT(c.tolerance, 1e-14);
       EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "") << c.config << " seed " << seed;
     }

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto::collective {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "stretto/ops/collectives/pieces.h"
-#include "stretto/ops/harness/rank_sum.h"
+#include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto::collective {
 namespace {

@@ -7,7 +7,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

@@ -15,8 +15,8 @@
 #include "stretto/executor/executor.h"
 #include "stretto/executor/kernels/dot.h"
 #include "stretto/ops/gemm/gemm.h"
-#include "stretto/ops/harness/case_memory.h"
-#include "stretto/ops/harness/time_case.h"
+#include "stretto/ops/measure/cpu_time.h"
+#include "stretto/testing/harness/case_memory.h"
 
 namespace stretto {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <cmath>
 
-#include "stretto/ops/gemm/case_testing.h"
-#include "stretto/ops/gemm/gemm_case.h"
 #include "stretto/ops/gemm/row_runs.h"
+#include "stretto/testing/cases/case_testing.h"
+#include "stretto/testing/cases/gemm_case.h"
 
 namespace stretto {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/target.h"
 
 namespace stretto {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "stretto/ops/gemm/case_testing.h"
-#include "stretto/ops/gemm/gemm_case.h"
+#include "stretto/testing/cases/case_testing.h"
+#include "stretto/testing/cases/gemm_case.h"
 
 namespace stretto {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "stretto/ops/gemm/linear.h"
-#include "stretto/ops/harness/rank_sum.h"
+#include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto::few_rows {
 

@@ -8,7 +8,7 @@
 #include "stretto/executor/kernels/dot.h"
 #include "stretto/ops/gemm_ar/few_rows.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

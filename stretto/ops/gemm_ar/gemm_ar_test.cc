@@ -10,10 +10,10 @@
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
 #include "stretto/executor/kernels/dot_native.h"
-#include "stretto/ops/gemm/case_testing.h"
-#include "stretto/ops/gemm_ar/gemm_ar_case.h"
-#include "stretto/ops/harness/case_memory.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/testing/cases/case_testing.h"
+#include "stretto/testing/cases/gemm_ar_case.h"
+#include "stretto/testing/harness/case_memory.h"
 
 namespace stretto {
 namespace {

@@ -7,8 +7,8 @@
 #include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
-#include "stretto/ops/harness/field_fit.h"
-#include "stretto/ops/harness/rank_sum.h"
+#include "stretto/ops/operator/field_fit.h"
+#include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto {
 namespace {
@@ -165,8 +165,8 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   auto columns = [&](std::int64_t bn) {
     return columns_of_sm(blocks * d.world_size, d.n, bn, beside_ringing);
   };
-  bool agent = halves && loop.tile.bm == 128 && masks &&
-               columns(256) * 50 <= columns(loop.tile.bn) * 51;
+  bool agent =
+      halves && loop.tile.bm == 128 && masks && columns(256) * 50 <= columns(loop.tile.bn) * 51;
   bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
   // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
   // one SM, which rings for it, and pays from several waves of tiles on, where what arrived is

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/ops/gemm/case_testing.h"
-#include "stretto/ops/gemm_rs/gemm_rs_case.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/testing/cases/case_testing.h"
+#include "stretto/testing/cases/gemm_rs_case.h"
 
 namespace stretto {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/target.h"
 
 namespace stretto {
 

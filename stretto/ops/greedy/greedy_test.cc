@@ -10,9 +10,9 @@
 
 #include "stretto/base/test_seed.h"
 #include "stretto/gpu/gpu_instance.h"
-#include "stretto/ops/gpu_harness/gpu_case.h"
-#include "stretto/ops/harness/run_case.h"
 #include "stretto/runtime/cuda/driver.h"
+#include "stretto/testing/gpu_harness/gpu_case.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "stretto/ops/gemm/row_runs.h"
-#include "stretto/ops/harness/field_fit.h"
 #include "stretto/ops/moe/fused_layers.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

@@ -15,8 +15,8 @@
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
-#include "stretto/ops/moe/moe_case.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/testing/cases/moe_case.h"
 
 namespace stretto {
 namespace {

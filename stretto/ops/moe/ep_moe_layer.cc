@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
-#include "stretto/ops/harness/field_fit.h"
 #include "stretto/ops/moe/fused_layers.h"
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/table_maker.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

@@ -2,9 +2,9 @@
 // find the tokens that ep_send.h brought, and ep_return.h their results. Every rank by itself.
 #pragma once
 
-#include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/moe/ep_desc.h"
 #include "stretto/ops/moe/placing.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

@@ -9,7 +9,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/gemm/row_runs.h"
-#include "stretto/ops/harness/field_fit.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

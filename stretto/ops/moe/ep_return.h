@@ -3,8 +3,8 @@
 // where it adds up the others', so that those are neither stored nor loaded.
 #pragma once
 
-#include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/moe/ep_desc.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

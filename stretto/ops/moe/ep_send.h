@@ -7,8 +7,8 @@
 // into buffers that launches use in turn, out of which their rank copies.
 #pragma once
 
-#include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/moe/ep_desc.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

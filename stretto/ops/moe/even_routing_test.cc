@@ -8,11 +8,11 @@
 #include <limits>
 
 #include "stretto/compiler.h"
-#include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_send.h"
-#include "stretto/ops/moe/moe_case.h"
 #include "stretto/predict/prediction.h"
+#include "stretto/testing/cases/moe_case.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "stretto/ops/harness/target.h"
 #include "stretto/ops/moe/expert_split.h"
+#include "stretto/ops/operator/target.h"
 
 namespace stretto {
 

@@ -10,7 +10,7 @@
 
 #include "stretto/base/test_seed.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
-#include "stretto/ops/moe/routing_case.h"
+#include "stretto/testing/cases/routing_case.h"
 
 namespace stretto {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
-#include "stretto/ops/harness/op_case.h"
 #include "stretto/ops/moe/expert_split.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
-#include "stretto/ops/harness/field_fit.h"
 #include "stretto/ops/moe/fused_layers.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {

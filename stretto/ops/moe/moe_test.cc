@@ -13,22 +13,23 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"
 #include "stretto/ir/printer.h"
-#include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
 #include "stretto/ops/moe/ep_send.h"
-#include "stretto/ops/moe/expert_tables_case.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
-#include "stretto/ops/moe/route_case.h"
-#include "stretto/ops/moe/routing_case.h"
-#include "stretto/ops/moe/tp_case.h"
+#include "stretto/ops/moe/moe_shapes.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/cases/expert_tables_case.h"
+#include "stretto/testing/cases/route_case.h"
+#include "stretto/testing/cases/routing_case.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {
@@ -41,7 +42,7 @@ Values& tensor_of(std::vector<std::vector<Values>>& all, const OpCase& c, const 
 
 TEST(MoeRoute, TokensWithoutNumbersAreRoutedAllTheSame) {
   constexpr std::int64_t kTokens = 11, kTopK = 3, kExperts = 7;
-  OpCase c = moe_route_info().make_case({.m = kTokens, .n = kExperts, .k = 19}, 0);
+  OpCase c = make_case(moe_route_info(), {.m = kTokens, .n = kExperts, .k = 19}, 0);
   Values& x = tensor_of(c.inputs, c, "x");
   std::fill(x.begin(), x.end(), kNan);
   // All of them to the first experts, each once.
@@ -103,7 +104,7 @@ TEST(MoeRoute, AnyNumberOfTokensHasAGpuConfig) {
 }
 
 TEST(MoeRoute, EqualScoresGoToTheFirstExpertsOfTheFirstGroups) {
-  OpCase c = moe_route_limited_info().make_case({.m = 4, .n = 16, .k = 8}, 0);
+  OpCase c = make_case(moe_route_limited_info(), {.m = 4, .n = 16, .k = 8}, 0);
   for (const char* name : {"x", "bias"}) {
     Values& values = tensor_of(c.inputs, c, name);
     std::fill(values.begin(), values.end(), 0.0);
@@ -158,7 +159,8 @@ TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
   constexpr std::int64_t kTokens = 9;
   for (const Broken& b : {Broken{0, 1, "entry 0"}, Broken{5, 17, "entry 5"},
                           Broken{2, -1, "entry 2"}, Broken{3, 1e6, "entry 3"}}) {
-    OpCase c = grouped_gemm_info().make_case({.m = kTokens, .n = 29, .k = 51}, test_seed() / 3 * 3);
+    OpCase c =
+        make_case(grouped_gemm_info(), {.m = kTokens, .n = 29, .k = 51}, test_seed() / 3 * 3);
     tensor_of(c.inputs, c, "offsets")[b.entry] = b.value;
     expect_fault([&] { run_case(c, {.launches = 1}); }, {"'offsets'", b.says});
   }
@@ -167,7 +169,7 @@ TEST(GroupedGemm, ATableThatIsNoPartitionEndsTheLaunchWithItsName) {
 // Of two ranks, the first one's.
 void breaks(const OperatorInfo& op, const char* table, std::size_t entry, double value) {
   SCOPED_TRACE(fmt::format("{} {}[{}] = {}", op.name, table, entry, value));
-  OpCase c = op.make_case({.world_size = 2, .m = 12, .n = 8, .k = 8}, test_seed() / 3 * 3);
+  OpCase c = make_case(op, {.world_size = 2, .m = 12, .n = 8, .k = 8}, test_seed() / 3 * 3);
   tensor_of(c.inputs, c, table)[entry] = value;
   expect_fault([&] { run_case(c, {.launches = 1}); },
                {fmt::format("'{}'", table), fmt::format("entry {}", entry)});
@@ -309,7 +311,7 @@ TEST(FusedLayers, HaveByNameTheConfigThatCallersGet) {
                            const auto& make) {
     Program wanted = make(desc, default_config(desc, s.target));
     EXPECT_TRUE(equal(op.program(s), wanted)) << op.name << " " << to_string(desc);
-    EXPECT_TRUE(equal(op.make_case(s, 0).program, wanted)) << op.name << " " << to_string(desc);
+    EXPECT_TRUE(equal(make_case(op, s, 0).program, wanted)) << op.name << " " << to_string(desc);
   };
   for (std::int64_t m : {3, 6, 9, 16, 33, 67, 192}) {
     for (Target target : {Target::kCpu, Target::kCuda}) {

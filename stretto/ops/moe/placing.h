@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/target.h"
 
 namespace stretto {
 

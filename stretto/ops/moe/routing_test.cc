@@ -11,7 +11,6 @@
 #include <tuple>
 
 #include "stretto/base/test_seed.h"
-#include "stretto/ops/harness/run_case.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
@@ -23,7 +22,8 @@
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route.h"
-#include "stretto/ops/moe/routing_case.h"
+#include "stretto/testing/cases/routing_case.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {

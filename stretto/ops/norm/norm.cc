@@ -8,8 +8,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
-#include "stretto/ops/harness/field_fit.h"
-#include "stretto/ops/harness/rank_sum.h"
+#include "stretto/ops/operator/field_fit.h"
+#include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/harness/op_case.h"
-#include "stretto/ops/harness/target.h"
+#include "stretto/ops/operator/operator.h"
+#include "stretto/ops/operator/target.h"
 
 namespace stretto {
 

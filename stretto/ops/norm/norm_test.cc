@@ -5,14 +5,15 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
-#include "stretto/ops/harness/run_case.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
 namespace {
 
 // The operator's case with the program of another config; buffers come after what a caller has.
 OpCase case_of(const NormConfig& config, const OpShape& shape, std::uint64_t seed) {
-  OpCase c = all_reduce_add_rms_norm_info().make_case(shape, seed);
+  OpCase c = make_case(all_reduce_add_rms_norm_info(), shape, seed);
   NormDesc desc{.dtype = shape.dtype,
                 .weight_dtype = shape.dtype,
                 .m = shape.m,

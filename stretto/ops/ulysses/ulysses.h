@@ -12,7 +12,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
-#include "stretto/ops/harness/op_case.h"
+#include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 

@@ -2,8 +2,8 @@
 // the residual stream of a layer is lost.
 #include <gtest/gtest.h>
 
-#include "stretto/ops/gemm/case_testing.h"
-#include "stretto/ops/ulysses/ulysses_case.h"
+#include "stretto/testing/cases/case_testing.h"
+#include "stretto/testing/cases/ulysses_case.h"
 
 namespace stretto {
 namespace {

@@ -13,11 +13,11 @@
 #include "stretto/compiler.h"
 #include "stretto/ir/block_ops.h"
 #include "stretto/ir/verifier.h"
-#include "stretto/ops/attention/sequence_cases.h"
 #include "stretto/ops/catalog/catalog.h"
-#include "stretto/ops/gpu_harness/gpu_case.h"
-#include "stretto/ops/harness/run_case.h"
 #include "stretto/runtime/cuda/nvrtc.h"
+#include "stretto/testing/cases/sequence_cases.h"
+#include "stretto/testing/gpu_harness/gpu_case.h"
+#include "stretto/testing/harness/run_case.h"
 
 namespace stretto::bench {
 namespace {

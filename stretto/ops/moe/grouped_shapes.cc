@@ -1,0 +1,131 @@
+#include <algorithm>
+
+#include "stretto/ops/moe/even_routing.h"
+#include "stretto/ops/moe/moe_shapes.h"
+
+namespace stretto {
+namespace {
+
+// Of tests a rank with experts of its own, where half the ranks could have parts of each: by size.
+int groups_of(const OpShape& s) {
+  if (!s.test_config) return 1;
+  if (s.m == 16 || s.m == 6) return s.world_size;
+  return s.m == 9 && s.world_size % 2 == 0 ? s.world_size / 2 : 1;
+}
+
+OperatorInfo grouped_info(const char* name, const char* summary,
+                          GroupedDesc (*desc)(const OpShape&)) {
+  return {
+      .name = name,
+      .summary = summary,
+      .program =
+          [desc](const OpShape& s) { return grouped_gemm(desc(s), grouped_config(desc(s), s)); },
+      .shapes = [](int world_size) -> std::vector<OpShape> {
+        return with_test_configs(
+            {{.world_size = world_size, .m = 9, .n = 29, .k = 51, .dtype = DType::kF32},
+             {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
+             {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3}});
+      },
+      .large = {.m = 4096, .n = 1408, .k = 2048, .dtype = DType::kBF16},
+      .tables = [desc](const OpShape& s) { return even_routing(desc(s)); }};
+}
+
+}  // namespace
+
+GroupedDesc grouped_desc(const OpShape& s) {
+  bool bytes = s.dtype == DType::kF8E4M3;
+  return {.world_size = s.world_size,
+          .m = s.m > 0 ? s.m : 64,
+          .rows_per_token = 2,
+          .num_experts = s.m > 1000 ? 32 : 5,
+          .expert_groups = groups_of(s),
+          .n = s.n > 0 ? s.n : 128,
+          .k = s.k > 0 ? s.k : 128,
+          .a_dtype = s.dtype,
+          .b_dtype = s.dtype,
+          .c_dtype = bytes ? DType::kBF16 : s.dtype,
+          .scaling = bytes ? Scaling::kBlock : Scaling::kNone};
+}
+
+GroupedDesc grouped_swiglu_desc(const OpShape& s) {
+  GroupedDesc d = grouped_desc(s);
+  d.gathered = d.swiglu = true;
+  d.spare_rows = s.test_config && s.m == 9;
+  return d;
+}
+
+GroupedDesc grouped_masked_desc(const OpShape& s) {
+  GroupedDesc d = grouped_desc(s);
+  d.layout = RowLayout::kMasked;
+  d.rows_per_token = 1;
+  return d;
+}
+
+GroupedConfig grouped_config(const GroupedDesc& d, const OpShape& s) {
+  GroupedConfig c = default_config(d, s.target);
+  if (s.test_config && s.target == Target::kCpu) {
+    c.tile.bm = 4, c.row_parts = 2, c.num_compute_sms = 2;
+  }
+  return c;
+}
+
+CombineDesc combine_desc(const OpShape& s) {
+  return {.dtype = s.dtype,
+          .m = s.m > 0 ? s.m : 64,
+          .hidden = s.n > 0 ? s.n : 128,
+          .top_k = 3,
+          .num_experts = 5,
+          .expert_groups = groups_of(s),
+          .sequence_parallel = s.m % 2 == 1,
+          .world_size = s.world_size};
+}
+
+CombineConfig combine_config(const CombineDesc& d, const OpShape& s) {
+  CombineConfig c = default_config(d, s.target);
+  if (s.test_config && s.target == Target::kCpu)
+    c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
+  return c;
+}
+
+OperatorInfo grouped_gemm_info() {
+  return grouped_info("grouped_gemm", "rows [2m, k] times the weights [n, k] of their experts",
+                      grouped_desc);
+}
+
+OperatorInfo grouped_swiglu_info() {
+  return grouped_info("grouped_swiglu",
+                      "rows of m tokens, gathered, times both weights [n, k] of their experts",
+                      grouped_swiglu_desc);
+}
+
+OperatorInfo grouped_gemm_masked_info() {
+  OperatorInfo op =
+      grouped_info("grouped_gemm_masked", "up to m rows of each expert times its weights [n, k]",
+                   grouped_masked_desc);
+  op.shapes = [](int world_size) -> std::vector<OpShape> {
+    return with_test_configs(
+        {{.world_size = world_size, .m = 6, .n = 19, .k = 150, .dtype = DType::kF8E4M3},
+         {.world_size = world_size, .m = 9, .n = 37, .k = 70, .dtype = DType::kF16}});
+  };
+  op.large = {.m = 128, .n = 1408, .k = 2048, .dtype = DType::kBF16};
+  return op;
+}
+
+OperatorInfo moe_combine_info() {
+  return {.name = "moe_combine",
+          .summary = "weighted sum of the 3 results of m tokens of hidden size n, over the ranks",
+          .program =
+              [](const OpShape& s) {
+                return moe_combine(combine_desc(s), combine_config(combine_desc(s), s));
+              },
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            return with_test_configs(
+                {{.world_size = world_size, .m = 6, .n = 50, .dtype = DType::kF32},
+                 {.world_size = world_size, .m = 9, .n = 33, .dtype = DType::kBF16},
+                 {.world_size = world_size, .m = 1, .n = 16, .dtype = DType::kF16}});
+          },
+          .large = {.m = 4096, .n = 2048, .dtype = DType::kBF16},
+          .tables = [](const OpShape& s) { return even_routing(combine_desc(s)); }};
+}
+
+}  // namespace stretto

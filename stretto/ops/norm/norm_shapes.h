@@ -1,0 +1,14 @@
+// What the rows of the catalog make of a shape: m rows of n elements.
+#pragma once
+
+#include "stretto/ops/norm/norm.h"
+#include "stretto/ops/operator/operator.h"
+
+namespace stretto {
+
+NormDesc norm_desc(const OpShape& shape);
+NormDesc with_residual(NormDesc desc);
+NormConfig norm_config(const NormDesc& desc, Target target);
+NormConfig all_reduce_norm_config(const NormDesc& desc, Target target);
+
+}  // namespace stretto

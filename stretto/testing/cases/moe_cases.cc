@@ -1,0 +1,215 @@
+// Plain fp64 references of a mixture of experts: one product per row, one sum per token.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "stretto/ops/moe/combine.h"
+#include "stretto/ops/moe/even_routing.h"
+#include "stretto/ops/moe/moe_shapes.h"
+#include "stretto/testing/cases/cases.h"
+#include "stretto/testing/cases/gemm_case.h"
+#include "stretto/testing/cases/grouped_case.h"
+#include "stretto/testing/cases/routing_case.h"
+
+namespace stretto {
+namespace {
+
+// --- grouped_gemm ---
+
+// The first row of each expert and the end.
+Values offsets_of(const RoutedTokens& of, std::uint64_t seed) {
+  Values offsets(at(of.split.num_experts + 1), 0.0);
+  for (std::int32_t e : chosen_experts(of, seed)) offsets[at(e + 1)] += 1;
+  std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+  return offsets;
+}
+
+// Rows that the experts of a rank have of as many as there is room for.
+Values masked_counts(const RoutedTokens& of, std::int64_t room, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const std::int64_t experts = of.split.num_experts, rows = of.tile_rows;
+  const std::int64_t near_tile[] = {rows, rows - 1, rows + 1};
+  Values counts(at(experts));
+  for (std::int64_t e = 0; e < experts; ++e) {
+    std::int64_t count = std::uniform_int_distribution<std::int64_t>(0, room)(random);
+    switch (routing_of(seed)) {
+      case Routing::kRandom:
+        break;
+      case Routing::kEven:
+        count = room;
+        break;
+      case Routing::kSkewed:
+        count = random() % 2 == 0 ? count : 0;
+        break;
+      case Routing::kOneExpert:
+        count = e == static_cast<std::int64_t>(seed / kNumRoutings) % experts ? room : 0;
+        break;
+      case Routing::kLastExpert:
+        count = e + 1 == experts ? room : 0;
+        break;
+      case Routing::kOneRank:
+      case Routing::kNextRank:
+        count = 0;
+        break;
+      case Routing::kOnePerExpert:
+        count = std::min<std::int64_t>(room, 1);
+        break;
+      case Routing::kTileRows:
+        count = std::min(room, near_tile[e % 3]);
+        break;
+    }
+    counts[at(e)] = static_cast<double>(count);
+  }
+  return counts;
+}
+
+// Input `name` [rows, columns, k] of a rank, times the scale of every 128 of k and `block` columns.
+Values scaled_values(const GroupedDesc& d, MoeCase& mc, std::size_t r, const std::string& name,
+                     std::int64_t columns, std::int64_t block) {
+  Values values = mc.in(r, name);
+  if (d.scaling == Scaling::kNone) return values;
+  const Values& scales = mc.in(r, "scale_" + name);
+  std::int64_t blocks = ceil_div(columns, block), blocks_of_k = ceil_div(d.k, kScaleBlock);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    auto flat = static_cast<std::int64_t>(i);
+    std::int64_t outer = flat / d.k / columns, column = flat / d.k % columns;
+    std::int64_t scale = (outer * blocks + column / block) * blocks_of_k + flat % d.k / kScaleBlock;
+    values[i] *= scales[at(scale)];
+  }
+  return values;
+}
+
+// Adds the products' squares, and how many there are.
+struct Squares {
+  double sum = 0, count = 0;
+};
+void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r, Squares& squares) {
+  bool masked = d.layout == RowLayout::kMasked;
+  const Values& table = mc.in(r, masked ? "counts" : "offsets");
+  ExpertSplit split = split_of(d);
+  auto rank = static_cast<int>(r);
+  Values a = scaled_values(d, mc, r, "a", 1, 1);
+  std::vector<Values> weights;
+  for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
+    weights.push_back(scaled_values(d, mc, r, name, d.n, kScaleBlock));
+  }
+  for (std::int64_t e = split.first(rank); e < split.end(rank); ++e) {
+    std::int64_t own = e - split.first(rank);
+    std::int64_t first = masked ? own * mc.m : static_cast<std::int64_t>(table[at(e)]);
+    auto end = masked ? first + static_cast<std::int64_t>(table[at(own)])
+                      : static_cast<std::int64_t>(table[at(e + 1)]);
+    for (std::int64_t row = first; row < end; ++row) {
+      auto from = d.gathered ? static_cast<std::int64_t>(mc.in(r, "tokens")[at(row)]) : row;
+      for (std::int64_t col = 0; col < d.n; ++col) {
+        auto sum = [&](const Values& b) {
+          const double* x = a.data() + from * d.k;
+          return std::inner_product(x, x + d.k, b.data() + (own * d.n + col) * d.k, 0.0);
+        };
+        double value = sum(weights[0]);
+        if (d.swiglu) value = value / (1 + std::exp(-value)) * sum(weights[1]);
+        mc.out(r, "c")[at(row * d.n + col)] = value;
+        squares.sum += value * value;
+        ++squares.count;
+      }
+    }
+  }
+}
+
+// --- moe_combine ---
+
+OpCase combine_case(const OpShape& s, std::uint64_t seed) {
+  CombineDesc d = combine_desc(s);
+  const CombineConfig cfg = combine_config(d, s);
+  MoeCase mc(moe_combine(d, cfg), d.m, seed, s.rows);
+  mc.c.config = fmt::format("moe_combine {} m={}", to_string(d), mc.m);
+  mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
+  mc.c.scale = static_cast<double>(d.world_size);
+  Values slots(at(mc.m * d.top_k));
+  std::iota(slots.begin(), slots.end(), 0.0);
+  std::shuffle(slots.begin(), slots.end(), std::mt19937_64(seed));
+  slots.resize(at(d.m * d.top_k), 0.0);
+  Values weights = mc.in(0, "weights"), sums(at(mc.m * d.hidden), 0.0);
+  ExpertSplit split = split_of(d);
+  Values offsets = offsets_of(
+      {.tokens = mc.m, .top_k = d.top_k, .split = split, .tile_rows = cfg.tile_rows}, seed);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    mc.in(r, "slots") = slots;
+    mc.in(r, "weights") = weights;
+    if (d.expert_groups > 1) mc.in(r, "offsets") = offsets;
+    double first = offsets[at(split.first(static_cast<int>(r)))];
+    double end = offsets[at(split.end(static_cast<int>(r)))];
+    for (std::int64_t i = 0; i < mc.m * d.top_k * d.hidden; ++i) {
+      std::int64_t pair = i / d.hidden, col = i % d.hidden;
+      if (slots[at(pair)] < first || slots[at(pair)] >= end) continue;
+      sums[at(pair / d.top_k * d.hidden + col)] +=
+          weights[at(pair)] *
+          mc.in(r, "y")[at(static_cast<std::int64_t>(slots[at(pair)]) * d.hidden + col)];
+    }
+  }
+  std::int64_t share = d.sequence_parallel ? ceil_div(mc.m, std::int64_t{d.world_size}) : mc.m;
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::int64_t first = d.sequence_parallel ? static_cast<std::int64_t>(r) * share : 0;
+    const Values& residual = mc.in(r, "residual");
+    for (std::int64_t i = 0; i < share * d.hidden; ++i) {
+      bool exists = first * d.hidden + i < mc.m * d.hidden;
+      mc.out(r, "out")[at(i)] = residual[at(i)] + (exists ? sums[at(first * d.hidden + i)] : 0);
+    }
+  }
+  return std::move(mc.c);
+}
+
+}  // namespace
+
+OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint64_t seed,
+                    std::optional<std::int64_t> rows) {
+  MoeCase mc(grouped_gemm(d, config), d.m, seed, rows);
+  mc.c.config = fmt::format("{} {} m={}", mc.c.program.name, to_string(d), mc.m);
+  mc.c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
+  mc.c.scale = std::sqrt(static_cast<double>(d.k));
+  std::int64_t of_tokens = mc.m * d.rows_per_token;
+  double used = static_cast<double>(of_tokens) * split_of(d).ranks_per_group();
+  if (d.layout == RowLayout::kMasked) used = 0;
+  RoutedTokens routed{
+      .tokens = mc.m, .top_k = d.rows_per_token, .split = split_of(d), .tile_rows = config.tile.bm};
+  routed.split.num_experts += d.spare_rows ? 1 : 0;
+  if (d.layout == RowLayout::kMasked) routed.split = {split_of(d).share()};
+  Squares squares;
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    if (d.layout == RowLayout::kMasked) {
+      Values& counts = mc.in(r, "counts");
+      counts = masked_counts(routed, mc.m, seed + r);
+      used = std::accumulate(counts.begin(), counts.end(), used);
+    } else {
+      mc.in(r, "offsets") = offsets_of(routed, seed + r);
+    }
+    if (d.gathered) {
+      Values& tokens = mc.in(r, "tokens");
+      tokens = random_values(tokens.size(), DType::kF32, seed * 7 + r);
+      for (double& token : tokens) {
+        token = std::floor((token + 1) / 2 * static_cast<double>(mc.m));
+      }
+    }
+    expect_products(d, mc, r, squares);
+  }
+  if (d.swiglu) mc.c.scale = 3 * std::sqrt(squares.sum / std::max(squares.count, 1.0));
+  mc.c.flops = 2 * used * static_cast<double>(d.n * d.k) * (d.swiglu ? 2 : 1);
+  return std::move(mc.c);
+}
+
+std::vector<OperatorCase> moe_cases() {
+  auto grouped = [](GroupedDesc (*desc)(const OpShape&)) {
+    return [desc](const OpShape& s, std::uint64_t seed) {
+      GroupedDesc d = desc(s);
+      return grouped_case(d, grouped_config(d, s), seed, s.rows);
+    };
+  };
+  return {{"grouped_gemm", grouped(grouped_desc)},
+          {"grouped_swiglu", grouped(grouped_swiglu_desc)},
+          {"grouped_gemm_masked", grouped(grouped_masked_desc)},
+          {"moe_combine", combine_case}};
+}
+
+}  // namespace stretto

@@ -1,0 +1,102 @@
+// Plain fp64 reference of a decoding step over a cache of pages.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "stretto/ops/attention/attention_shapes.h"
+#include "stretto/ops/attention/paged_decode.h"
+#include "stretto/testing/cases/cases.h"
+
+namespace stretto {
+namespace {
+
+// Inputs of one rank, and what comes of them.
+class Reference {
+ public:
+  Reference(OpCase& c, std::size_t rank, const PagedDecodeDesc& d, std::uint64_t seed)
+      : c_(c), r_(rank), d_(d), random_(seed * 977 + rank) {
+    for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
+      const Tensor& tensor = c.program.tensors[t];
+      auto count = at(num_elements(bound_shape(c.program, static_cast<int>(t))));
+      if (tensor.kind == TensorKind::kOutput) {
+        c.expected[r_][t].assign(count, std::numeric_limits<double>::quiet_NaN());
+      }
+      if (tensor.kind == TensorKind::kInput) {
+        c.inputs[r_][t] = random_values(count, tensor.dtype, seed * 131 + 7 * t + 1000 * rank);
+      }
+    }
+    for (double& page : in("pages")) page = static_cast<double>(below(d.num_pages));
+    // None, one, all, or any number; some of the first, so that every launch has a result.
+    for (double& tokens : in("tokens")) {
+      std::int64_t kind = below(5);
+      tokens = static_cast<double>(kind < 2    ? kind
+                                   : kind == 2 ? d.max_tokens
+                                               : below(d.max_tokens));
+    }
+    if (in("tokens")[0] == 0) in("tokens")[0] = 1;
+  }
+
+  void run(std::int64_t m) {
+    for (std::int64_t s = 0; s < m; ++s) {
+      for (std::int64_t head = 0; head < d_.num_heads; ++head) attend(s, head);
+    }
+  }
+
+ private:
+  static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+  Values& in(const char* name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
+  Values& out(const char* name) { return c_.expected[r_][at(c_.program.find_tensor(name))]; }
+  std::int64_t below(std::int64_t end) {
+    return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(end));
+  }
+
+  void attend(std::int64_t s, std::int64_t head) {
+    std::int64_t kv = head / (d_.num_heads / d_.num_kv_heads);
+    std::size_t query = at((s * d_.num_heads + head) * d_.head_dim), dim = at(d_.head_dim);
+    auto tokens = static_cast<std::int64_t>(in("tokens")[at(s)]);
+    if (tokens == 0) return;  // not numbers, and not compared
+    Values sum(dim);
+    double total = 0;
+    std::int64_t begin = d_.window > 0 ? std::max<std::int64_t>(tokens - d_.window, 0) : 0;
+    for (std::int64_t t = begin; t < tokens; ++t) {
+      auto page =
+          static_cast<std::int64_t>(in("pages")[at(s * d_.pages_per_sequence() + t / d_.page)]);
+      std::size_t from = at(((page * d_.num_kv_heads + kv) * d_.page + t % d_.page) * d_.head_dim);
+      double score = 0;
+      for (std::size_t i = 0; i < dim; ++i) score += in("q")[query + i] * in("k_pages")[from + i];
+      double weight = std::exp(score / std::sqrt(static_cast<double>(d_.head_dim)));
+      total += weight;
+      for (std::size_t i = 0; i < dim; ++i) sum[i] += weight * in("v_pages")[from + i];
+    }
+    for (std::size_t i = 0; i < dim; ++i) out("out")[query + i] = sum[i] / total;
+    if (d_.lse) out("lse")[at(s * d_.num_heads + head)] = std::log(total);
+  }
+
+  OpCase& c_;
+  std::size_t r_;
+  const PagedDecodeDesc& d_;
+  std::mt19937_64 random_;
+};
+
+OpCase paged_decode_case(const OpShape& s, std::uint64_t seed) {
+  PagedDecodeDesc d = paged_decode_desc(s);
+  OpCase c;
+  c.program = paged_decode_program(s);
+  std::int64_t m = s.rows.value_or(seed % 4 == 3 ? d.m / 2 : d.m);
+  c.extents = {m};
+  c.config = fmt::format("paged_decode {} m={}", to_string(d), m);
+  c.inputs = no_values(c.program);
+  c.expected = no_values(c.program);
+  c.tolerance = sum_tolerance(d.dtype, d.max_tokens) * 4;
+  for (std::size_t r = 0; r < c.inputs.size(); ++r) Reference(c, r, d, seed).run(m);
+  return c;
+}
+
+}  // namespace
+
+std::vector<OperatorCase> paged_decode_cases() { return {{"paged_decode", paged_decode_case}}; }
+
+}  // namespace stretto
