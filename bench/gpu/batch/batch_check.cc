@@ -3,23 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <random>
 #include <string_view>
 #include <vector>
 
+#include "bench/gpu/harness/progress.h"
 #include "stretto/engine/scheduler.h"
 
 namespace stretto::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 struct Wish {
   std::vector<int> prompt;

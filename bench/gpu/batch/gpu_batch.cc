@@ -11,7 +11,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <memory>
 
@@ -21,6 +20,7 @@
 #include "bench/gpu/harness/command_line.h"
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/copy_rate.h"
+#include "bench/gpu/harness/progress.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
@@ -30,8 +30,6 @@
 
 namespace stretto::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kPage = 64;
 
@@ -49,26 +47,6 @@ struct Settings {
   std::int64_t max_tokens() const { return ceil_div(context + kPage, kPage) * kPage; }
   std::int64_t pages() const { return sequences() * (max_tokens() / kPage); }
 };
-
-// Printed at once, so that a run that is cut short has said what it found.
-template <typename... Args>
-void say(fmt::format_string<Args...> text, Args&&... args) {
-  fmt::print(text, std::forward<Args>(args)...);
-  fmt::print("\n");
-  std::fflush(stdout);
-}
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-ModelConfig config_of(const Settings& s) {
-  ModelConfig c = s.model == "llama-3-8b"    ? parse_config(kLlama8b, s.model)
-                  : s.model == "llama-3-70b" ? parse_config(kLlama70b, s.model)
-                                             : read_config(s.model);
-  if (s.layers > 0) c.layers.resize(std::min(c.layers.size(), static_cast<std::size_t>(s.layers)));
-  return c;
-}
 
 using Attention = PagedCache::Attention;
 
@@ -236,7 +214,7 @@ Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double c
 
 int run_all(const Settings& s) {
   Clock::time_point begin = Clock::now();
-  ModelConfig config = config_of(s);
+  ModelConfig config = model_config(s.model, s.layers);
   if (cuda::num_devices() < s.ranks) throw DeviceError("too few GPUs");
   GpuWorld world({.size = s.ranks});
   double copied = copy_bandwidth(world);
@@ -356,7 +334,7 @@ int main_of(int argc, char** argv) {
   run->add_option("--commit", s.commit);
   run->add_option("--driver", s.driver);
   CLI11_PARSE(app, argc, argv);
-  if (compile->parsed()) return compile_all(s, config_of(s)) ? 0 : 1;
+  if (compile->parsed()) return compile_all(s, model_config(s.model, s.layers)) ? 0 : 1;
   return run_all(s);
 }
 

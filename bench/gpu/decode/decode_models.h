@@ -1,8 +1,10 @@
-// What gpu_decode is told by name: shapes of models, as config.json has them, and slots.
+// What gpu_decode and gpu_batch are told by name: shapes of models, as config.json has them, and
+// slots.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -25,6 +27,15 @@ inline constexpr const char* kLlama70b =
   "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
   "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 128000,
   "eos_token_id": 128001})";
+
+// Of a name or of a folder with a config.json; its first `layers`, or all: 0.
+inline ModelConfig model_config(const std::string& name, int layers) {
+  ModelConfig c = name == "llama-3-8b"    ? parse_config(kLlama8b, name)
+                  : name == "llama-3-70b" ? parse_config(kLlama70b, name)
+                                          : read_config(name);
+  if (layers > 0) c.layers.resize(std::min(c.layers.size(), static_cast<std::size_t>(layers)));
+  return c;
+}
 
 // "0:104:256".
 inline RowSlots parse_slots(const std::string& text) {

@@ -8,7 +8,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <random>
 #include <tuple>
@@ -18,6 +17,7 @@
 #include "bench/gpu/harness/command_line.h"
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/copy_rate.h"
+#include "bench/gpu/harness/progress.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
@@ -27,8 +27,6 @@
 
 namespace stretto::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Settings {
   std::string model = "llama-3-8b", dtype = "bf16", out, commit, driver;
@@ -44,26 +42,6 @@ struct Settings {
   bool whole_experts = false, ulysses = false;
   int data_groups = 1;  // of as many GPUs as `ranks` says each; compiled alone
 };
-
-// Printed at once, so that a run that is cut short has said what it found.
-template <typename... Args>
-void say(fmt::format_string<Args...> text, Args&&... args) {
-  fmt::print(text, std::forward<Args>(args)...);
-  fmt::print("\n");
-  std::fflush(stdout);
-}
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-ModelConfig config_of(const Settings& s) {
-  ModelConfig c = s.model == "llama-3-8b"    ? parse_config(kLlama8b, s.model)
-                  : s.model == "llama-3-70b" ? parse_config(kLlama70b, s.model)
-                                             : read_config(s.model);
-  if (s.layers > 0) c.layers.resize(std::min(c.layers.size(), static_cast<std::size_t>(s.layers)));
-  return c;
-}
 
 // `machine`, where products of long steps are chosen for one, must outlive the shape.
 ModelShape shape_of(const Settings& s, const ModelConfig& config, int ranks,
@@ -100,7 +78,7 @@ std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& sh
 }
 
 int run_compile(const Settings& s) {
-  ModelConfig config = config_of(s);
+  ModelConfig config = model_config(s.model, s.layers);
   int failed = 0, dirty = 0, total = 0;
   for (int ranks : s.ranks) {
     predict::Machine machine = calibrated_machine(ranks);
@@ -399,7 +377,7 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
 
 int run_decode(const Settings& s) {
   Clock::time_point begin = Clock::now();
-  ModelConfig config = config_of(s);
+  ModelConfig config = model_config(s.model, s.layers);
   int devices = cuda::num_devices();
   if (devices == 0) throw DeviceError("no GPU");
   say("{} {}: random weights, {} GPUs", s.model, s.dtype, devices);

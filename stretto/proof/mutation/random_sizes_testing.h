@@ -136,13 +136,14 @@ class RandomSizes {
     });
   }
 
-  // A role reads as many parts as it has waited for; the next rank gets them.
-  void thresholds(ProgramBuilder& p, int world) {
-    int parts = between(1, 4);
-    Index used = up_to(parts);
+  // Parts of `in` that the rank before puts into `box`, and says of each that it is there.
+  struct SentParts {
+    TensorRef in, box;
+    SignalRef sent;  // by part
+  };
+  SentParts sent_parts(ProgramBuilder& p, int world, int parts) {
     auto in = p.input("in", DType::kF32, {parts, 4});
     auto box = p.buffer("box", DType::kF32, {parts, 4}, {.space = Space::kSymmetric});
-    auto out = p.output("out", DType::kF32, {parts, 4});
     auto ready = p.signal("ready", 1), sent = p.signal("sent", parts);
     Index next = (p.rank() + 1) % world, before = (p.rank() + world - 1) % world;
     p.on_start([&] { p.notify(ready[0], before); });
@@ -151,10 +152,21 @@ class RandomSizes {
       p.store(box.on(next).tile({t.index, 0}, 1, 4), p.load(in.tile({t.index, 0}, 1, 4)));
       p.notify(sent[t.index], next);
     });
+    return {in, box, sent};
+  }
+
+  // A role reads as many parts as it has waited for; the next rank gets them.
+  void thresholds(ProgramBuilder& p, int world) {
+    int parts = between(1, 4);
+    Index used = up_to(parts);
+    const SentParts parts_in = sent_parts(p, world, parts);
+    auto out = p.output("out", DType::kF32, {parts, 4});
     Index waited = or_slip(used, -1);
     p.role("read", Resource::sms(1), p.range(1), [&](const Tile&) {
-      p.loop(parts, [&](const Index& i) { p.when(i < waited, [&] { p.wait(sent[i], 1); }); });
-      p.store(out.tile({0, 0}, parts, 4), p.load(box.tile({0, 0}, parts, 4).until_row(used)));
+      p.loop(parts,
+             [&](const Index& i) { p.when(i < waited, [&] { p.wait(parts_in.sent[i], 1); }); });
+      p.store(out.tile({0, 0}, parts, 4),
+              p.load(parts_in.box.tile({0, 0}, parts, 4).until_row(used)));
     });
   }
 
@@ -164,17 +176,8 @@ class RandomSizes {
     int parts = between(2, 3), entries = between(1, 3), slip = between(0, 2);
     Index used = up_to(entries), where = condition();
     auto part_of = p.table("part_of", {entries}, {ContractKind::kRange, 0, parts});
-    auto in = p.input("in", DType::kF32, {parts, 4});
-    auto box = p.buffer("box", DType::kF32, {parts, 4}, {.space = Space::kSymmetric});
+    const SentParts parts_in = sent_parts(p, world, parts);
     auto out = p.output("out", DType::kF32, {entries, 4});
-    auto ready = p.signal("ready", 1), sent = p.signal("sent", parts);
-    Index next = (p.rank() + 1) % world, before = (p.rank() + world - 1) % world;
-    p.on_start([&] { p.notify(ready[0], before); });
-    p.role("send", Resource::sms(1), p.range(parts), [&](const Tile& t) {
-      p.wait(ready[0], 1);
-      p.store(box.on(next).tile({t.index, 0}, 1, 4), p.load(in.tile({t.index, 0}, 1, 4)));
-      p.notify(sent[t.index], next);
-    });
     p.role("read", Resource::sms(1), p.range(entries), [&](const Tile& t) {
       Index part = p.read(part_of, {t.index});
       auto copy = [&](const TensorRef& from, const Index& row) {
@@ -182,14 +185,14 @@ class RandomSizes {
       };
       auto routed = [&] {
         Index wrong = slip == 0 ? (part + 1) % parts : part;
-        auto wait = [&] { p.wait(sent[slips_ ? select(where, wrong, part) : part], 1); };
+        auto wait = [&] { p.wait(parts_in.sent[slips_ ? select(where, wrong, part) : part], 1); };
         Index waits = slip == 1 ? !where : !(where && t.index == entries - 1);
         slips_&& slip > 0 ? p.when(waits, wait) : wait();
-        copy(box, part);
+        copy(parts_in.box, part);
       };
-      p.when(t.index < used, routed, [&] { copy(in, 0); });
+      p.when(t.index < used, routed, [&] { copy(parts_in.in, 0); });
     });
-    p.on_end([&] { p.loop(parts, [&](const Index& i) { p.wait(sent[i], 1); }); });
+    p.on_end([&] { p.loop(parts, [&](const Index& i) { p.wait(parts_in.sent[i], 1); }); });
   }
 
   // Every rank pushes its share of rows to all, which wait for all of them; whether a rank's leave
