@@ -1,10 +1,19 @@
 """The description that `stretto serve` gives of itself at /openapi.json, and requests drawn from it, right and wrong
 ones. Usage: openapi_test.py PATH_OF_STRETTO [unittest arguments], from the root of the repository."""
 
+import importlib.util
 import json
 import os
 import random
 import re
+import subprocess
+import sys
+import unittest
+
+import python_environment
+
+if len(sys.argv) > 1:
+    python_environment.needs("schemathesis", sys.argv[1])
 
 import cli_case
 from cli_case import ROOT
@@ -117,6 +126,29 @@ class OpenApiTest(ServeCase):
             self.assertEqual(server.call("GET", "/health")[0], 200)
         for path, _ in posts:
             self.assertTrue(any(status == 200 for of, status in seen if of == path), (SEED, path))
+
+
+@unittest.skipIf(importlib.util.find_spec("schemathesis") is None, "the package schemathesis is missing")
+class SchemathesisTest(ServeCase):
+    def test_no_input_is_a_server_error(self):
+        """What another program makes of the description: values by lot, right and wrong ones. Answers are what it
+        says. STRETTO_SOAK: more of them, and values at every edge, for minutes."""
+        phases, examples = ("coverage,fuzzing", 100) if os.environ.get("STRETTO_SOAK") else ("fuzzing", 20)
+        checks = ["not_a_server_error", "status_code_conformance", "content_type_conformance",
+                  "response_schema_conformance"]
+        with Server("--max-model-len", 64) as server:
+            command = [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{server.port}/openapi.json",
+                       "--checks", ",".join(checks), "--phases", phases, "--max-examples", str(examples),
+                       "--workers", "2", "--request-timeout", "300", "--seed", str(SEED), "--no-color",
+                       "--generation-database", "none", "--warnings", "off"]
+            done = subprocess.run(command, cwd=self.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=3600)
+            said = done.stdout.decode(errors="replace")
+            self.assertEqual(done.returncode, 0, said[-6000:])
+            tested = re.search(r"([0-9]+) generated, ([0-9]+) passed", said)
+            self.assertTrue(tested, said[-2000:])
+            print(f"seed {SEED}: {tested.group(0)}")
+            self.assertGreater(int(tested.group(1)), 40)
+            self.assertEqual(server.call("GET", "/health")[0], 200)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ STRETTO_PYTHON_PACKAGES=(
   openai                      # the client that the server is tested with
   selenium                    # drives Chromium
   llguidance jsonschema       # what constrained output is compared with
+  schemathesis                # makes requests of the server's description
 )
 # Installed alone: what else they ask for is 2 GB of CUDA's libraries, in whose place tools/torch_stubs puts empty ones.
 # The first asks the second for devices when it is imported; their versions belong together.
