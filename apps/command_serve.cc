@@ -179,6 +179,8 @@ void add_serve_command(CLI::App& app) {
                    "seconds that a request may take, waiting included; 0: any time")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  command->add_flag("--restart-on-fault", serving.restart_on_fault,
+                    "start all ranks again where one faults; requests that run get 503");
   command->add_option("--chat-template", server.chat.template_file,
                       "a chat template (Jinja) in place of the model's");
   command->add_option("--tool-call-parser", server.chat.tool_parser,

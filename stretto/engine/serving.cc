@@ -16,6 +16,7 @@ namespace stretto {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{50};
+constexpr int kMostFaultsInRow = 3;
 
 }  // namespace
 
@@ -57,7 +58,8 @@ ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& optio
       max_model_len_(serving.max_model_len > 0
                          ? std::min(serving.max_model_len, files.config.max_positions)
                          : files.config.max_positions),
-      engine_(files, options),
+      engine_options_(options),
+      engine_(std::make_unique<Engine>(files, options)),
       orders_(std::make_unique<Orders>(options.world_size)) {
   if (max_model_len_ < 2) throw UserError("--max-model-len: need room for 2 tokens at least");
   size_cache(options);
@@ -76,7 +78,7 @@ void ServingEngine::size_cache(const EngineOptions& options) {
             .expert_groups = options.expert_groups};
   // On GPUs a row's bits are the same beside any others only where one program makes all of them.
   if (options.device == Target::kCuda) batch_.cache.attention = PagedCache::Attention::kPrompts;
-  CacheSize size = engine_.size_cache(batch_, options_.kv_bytes);
+  CacheSize size = engine_->size_cache(batch_, options_.kv_bytes);
   if (size.num_pages * kPageTokens < max_model_len_ && options_.max_model_len > 0) {
     throw UserError(
         fmt::format("--kv-memory: {} bytes hold {} tokens, less than --max-model-len {}",
@@ -186,15 +188,46 @@ ServingEngine::State ServingEngine::state() const {
 }
 
 void ServingEngine::run() {
+  for (;;) {
+    std::string why;
+    try {
+      return engine_->run_batches(batch_, [&](Rank* rank, BatchModel& model) {
+        rank == nullptr || rank->index() == 0 ? lead(model) : follow(*rank, model);
+      });
+    } catch (const std::exception& e) {
+      std::lock_guard lock(mutex_);
+      if (!ready_) failure_ = std::current_exception();
+      why = e.what();
+    }
+    if (!restart_for(why)) return die(why);
+  }
+}
+
+// Whether there are ranks again, which have nothing of the old ones.
+bool ServingEngine::restart_for(const std::string& why) {
+  std::vector<Request> left;
+  {
+    std::lock_guard lock(mutex_);
+    const bool begins_again = options_.restart_on_fault && ready_ && !stopping_;
+    if (!begins_again || ++faults_in_row_ >= kMostFaultsInRow) return false;
+    left.swap(running_);
+    noted_.waiting = 0;
+    noted_.cache_use = 0;
+    noted_.restarts_for = why;
+    ++noted_.restarts;
+  }
+  log_warning("the engine starts again after a fault: " + why);
+  for (const Request& request : left) {
+    if (request->on_end) request->on_end(ServedRequest::End::kDied, why);
+  }
   try {
-    engine_.run_batches(batch_, [&](Rank* rank, BatchModel& model) {
-      rank == nullptr || rank->index() == 0 ? lead(model) : follow(*rank, model);
-    });
+    engine_.reset();  // before the memory is asked for again
+    engine_ = std::make_unique<Engine>(files_, engine_options_);
+    orders_ = std::make_unique<Orders>(engine_options_.world_size);
+    return true;
   } catch (const std::exception& e) {
-    std::unique_lock lock(mutex_);
-    if (!ready_) failure_ = std::current_exception();
-    lock.unlock();
-    die(e.what());
+    log_warning(fmt::format("the engine does not start again: {}", e.what()));
+    return false;
   }
 }
 
@@ -216,6 +249,7 @@ void ServingEngine::die(const std::string& why) {
 void ServingEngine::become_ready() {
   std::lock_guard lock(mutex_);
   ready_ = true;
+  noted_.restarts_for.clear();
   changed_.notify_all();
 }
 
@@ -264,6 +298,7 @@ void ServingEngine::lead(BatchModel& model) {
                  loop.take(part, row, logits);
                });
     loop.complete();
+    faults_in_row_ = 0;
     note(loop);  // who sees nothing running has heard the end of everything
   }
   orders_->tell(nullptr);

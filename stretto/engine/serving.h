@@ -34,6 +34,8 @@ struct ServingOptions {
   int max_num_batched_tokens = 256;  // rows of a step
   std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what Engine::size_cache says
   bool prefix_caching = true;
+  // Where a rank faults all are started again: requests that run end as kDied, the others wait.
+  bool restart_on_fault = false;
 };
 
 class ServingEngine {
@@ -65,6 +67,8 @@ class ServingEngine {
     std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens, as Scheduler::Counters
     double cache_use = 0;                              // of 1
     std::string died_of;                               // empty while it lives
+    std::int64_t restarts = 0;                         // after faults
+    std::string restarts_for;                          // the fault; empty once it is ready again
   };
   State state() const;
 
@@ -80,6 +84,7 @@ class ServingEngine {
   void check(ServedRequest& request) const;
   void become_ready();
   void run();
+  bool restart_for(const std::string& why);
   void die(const std::string& why);
   // The first of CPU ranks, or who drives all GPUs; and the other ranks.
   void lead(BatchModel& model);
@@ -94,8 +99,10 @@ class ServingEngine {
   SchedulerLimits limits_;
   BatchOptions batch_;
   CacheSize memory_;
-  Engine engine_;
+  EngineOptions engine_options_;
+  std::unique_ptr<Engine> engine_;
   std::unique_ptr<Orders> orders_;  // of rank 0, for the others
+  int faults_in_row_ = 0;           // without a step in between; of the engine's thread
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

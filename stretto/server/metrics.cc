@@ -129,6 +129,8 @@ std::string Metrics::text(const Gauges& gauges) const {
   };
   counter("vllm:num_preemptions_total", "Requests that gave their pages back for a while.",
           gauges.preemptions);
+  counter("stretto:restarts_total", "Times that the ranks were started again after a fault.",
+          gauges.restarts);
   counter("vllm:prefix_cache_queries_total", "Tokens that were looked for in the cache.",
           gauges.prefix_queries);
   counter("vllm:prefix_cache_hits_total", "Tokens that were found there.", gauges.prefix_hits);

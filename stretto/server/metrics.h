@@ -49,7 +49,7 @@ class Metrics {
 
   struct Gauges {
     std::size_t running = 0, waiting = 0, connections = 0;
-    std::int64_t preemptions = 0, prefix_queries = 0, prefix_hits = 0;
+    std::int64_t preemptions = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0;
     double cache_use = 0;  // of 1
   };
   std::string text(const Gauges& gauges) const;

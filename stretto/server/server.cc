@@ -278,8 +278,11 @@ void Server::State::note(const CallPtr& call, const AnswerSummary& summary) {
 }
 
 void Server::State::health(const CallPtr& call) {
-  std::string died_of = engine.state().died_of;
-  if (!died_of.empty()) throw ApiError(503, "the engine has died: " + died_of);
+  const ServingEngine::State state = engine.state();
+  if (!state.died_of.empty()) throw ApiError(503, "the engine has died: " + state.died_of);
+  if (!state.restarts_for.empty()) {
+    throw ApiError(503, "the engine starts again after a fault: " + state.restarts_for);
+  }
   if (draining) throw ApiError(503, "the server is shutting down");
   answer(call, {.body = ""});
 }
@@ -324,6 +327,7 @@ void Server::State::show_metrics(const CallPtr& call) {
                                       .waiting = state.waiting,
                                       .connections = http->num_connections(),
                                       .preemptions = state.preemptions,
+                                      .restarts = state.restarts,
                                       .prefix_queries = state.prefix_queries,
                                       .prefix_hits = state.prefix_hits,
                                       .cache_use = state.cache_use})});

@@ -1,0 +1,173 @@
+// A rank that faults while others are served: with --restart-on-fault who runs is told, who waits
+// is served as if nothing had been, and nothing of the cache is lost.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "stretto/base/errors.h"
+#include "stretto/engine/serving.h"
+#include "stretto/server/server.h"
+
+namespace stretto {
+namespace {
+
+using End = ServedRequest::End;
+
+const ModelFiles& files() {
+  static const ModelFiles all("checkpoints/debian-llama-draft-1m");
+  return all;
+}
+
+struct Answer {
+  std::shared_ptr<ServedRequest> request = std::make_shared<ServedRequest>();
+  std::vector<int> tokens = {};
+  std::promise<std::pair<End, std::string>> ended = {};
+  std::future<std::pair<End, std::string>> end = ended.get_future();
+};
+
+// `faults_at`: the token at which rank 0 fails; negative: none.
+std::unique_ptr<Answer> ask(int first_token, int faults_at = -1) {
+  auto out = std::make_unique<Answer>();
+  Answer* answer = out.get();
+  ServedRequest& request = *answer->request;
+  request.prompt = {first_token, 7, 8, 9};
+  request.max_tokens = 30;
+  request.sampling.temperature = 0;
+  request.on_token = [answer](const TokenLogprob& t) {
+    answer->tokens.push_back(t.token);
+    return true;
+  };
+  if (faults_at >= 0) {
+    request.on_logits = [answer, faults_at](std::span<const float>) {
+      if (static_cast<int>(answer->tokens.size()) == faults_at) throw Error("a rank was killed");
+    };
+  }
+  request.on_end = [answer](End end, const std::string& why) {
+    answer->ended.set_value({end, why});
+  };
+  return out;
+}
+
+ServingOptions few_at_once(bool restarts) {
+  return {.max_queue = 100,
+          .max_num_seqs = 3,
+          .max_num_batched_tokens = 32,
+          .kv_bytes = std::size_t{4} << 20,
+          .restart_on_fault = restarts};
+}
+
+// The whole answer to a request.
+std::string get(const std::string& url, const std::string& path) {
+  const int client = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{
+      .sin_family = AF_INET,
+      .sin_port = htons(static_cast<std::uint16_t>(std::stoi(url.substr(url.rfind(':') + 1))))};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string out;
+  const std::string request = "GET " + path + " HTTP/1.1\r\nConnection: close\r\n\r\n";
+  if (::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+      ::send(client, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
+    char buffer[4096];
+    for (ssize_t got = 0; (got = ::recv(client, buffer, sizeof(buffer), 0)) > 0;) {
+      out.append(buffer, static_cast<std::size_t>(got));
+    }
+  }
+  ::close(client);
+  return out;
+}
+
+TEST(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
+  std::vector<std::vector<int>> alone;
+  {
+    ServingEngine engine(files(), {.world_size = 2}, few_at_once(false));
+    engine.wait_until_ready();
+    for (int i = 0; i < 8; ++i) {
+      auto answer = ask(10 + i);
+      engine.submit({answer->request});
+      ASSERT_EQ(answer->end.get().first, End::kLength);
+      alone.push_back(answer->tokens);
+    }
+  }
+  ServingEngine engine(files(), {.world_size = 2}, few_at_once(true));
+  Server server(files(), engine, {.port = 0, .access_log = false});
+  engine.wait_until_ready();
+  std::thread serving([&] { server.run(); });
+  EXPECT_NE(get(server.url(), "/health").find("200 OK"), std::string::npos);
+
+  std::vector<std::unique_ptr<Answer>> answers;
+  std::vector<std::shared_ptr<ServedRequest>> requests;
+  for (int i = 0; i < 8; ++i) {
+    answers.push_back(ask(10 + i, i == 1 ? 5 : -1));
+    requests.push_back(answers.back()->request);
+  }
+  std::string health;
+  Answer* first = answers[0].get();
+  first->request->on_end = [&, first](End end, const std::string& why) {
+    health = get(server.url(), "/health");
+    first->ended.set_value({end, why});
+  };
+  engine.submit(requests);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto [end, why] = answers[i]->end.get();
+    EXPECT_EQ(end, End::kDied) << i;
+    EXPECT_NE(why.find("a rank was killed"), std::string::npos) << why;
+  }
+  EXPECT_NE(health.find("HTTP/1.1 503"), std::string::npos) << health;
+  EXPECT_NE(health.find("starts again after a fault"), std::string::npos) << health;
+  for (std::size_t i = 3; i < 8; ++i) {
+    EXPECT_EQ(answers[i]->end.get().first, End::kLength) << i;
+    EXPECT_EQ(answers[i]->tokens, alone[i]) << i;
+  }
+  EXPECT_NE(get(server.url(), "/health").find("200 OK"), std::string::npos);
+  EXPECT_NE(get(server.url(), "/metrics").find("\nstretto:restarts_total{"), std::string::npos);
+  ServingEngine::State state = engine.state();
+  while (state.running > 0) state = engine.state();
+  EXPECT_EQ(state.restarts, 1);
+  EXPECT_EQ(state.waiting, 0u);
+  EXPECT_EQ(state.cache_use, 0) << "a block is lost";
+  EXPECT_EQ(state.died_of, "");
+  std::raise(SIGTERM);
+  serving.join();
+}
+
+TEST(Restart, WithoutTheOptionAllAreTold) {
+  ServingEngine engine(files(), {.world_size = 2}, few_at_once(false));
+  engine.wait_until_ready();
+  std::vector<std::unique_ptr<Answer>> answers;
+  std::vector<std::shared_ptr<ServedRequest>> requests;
+  for (int i = 0; i < 6; ++i) {
+    answers.push_back(ask(10 + i, i == 0 ? 2 : -1));
+    requests.push_back(answers.back()->request);
+  }
+  engine.submit(requests);
+  for (auto& answer : answers) EXPECT_EQ(answer->end.get().first, End::kDied);
+  EXPECT_NE(engine.state().died_of.find("a rank was killed"), std::string::npos);
+  EXPECT_THROW(engine.submit({ask(3)->request}), EngineBusy);
+}
+
+TEST(Restart, FaultsWithoutAStepInBetweenAreTheEnd) {
+  ServingEngine engine(files(), {.world_size = 1}, few_at_once(true));
+  engine.wait_until_ready();
+  std::vector<std::unique_ptr<Answer>> answers;
+  std::vector<std::shared_ptr<ServedRequest>> requests;
+  for (int i = 0; i < 12; ++i) {
+    answers.push_back(ask(10 + i, 0));
+    requests.push_back(answers.back()->request);
+  }
+  engine.submit(requests);
+  for (auto& answer : answers) EXPECT_EQ(answer->end.get().first, End::kDied);
+  EXPECT_EQ(engine.state().restarts, 2);
+  EXPECT_NE(engine.state().died_of, "");
+}
+
+}  // namespace
+}  // namespace stretto
