@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import threading
+import time
 
 import cli_case
 from cli_case import MODEL, ROOT, run
@@ -299,6 +300,22 @@ class RefusalsTest(ServeCase):
                 self.assertIn(b"Connection: close", got)
         for silent in (b"", b"POST /v1/comp", head, head + b"Content-Length: 50\r\n\r\nshort"):
             self.assertEqual(self.server.raw(silent, half_close=True), b"")
+
+    def test_requests_in_packets_cut_anywhere(self):
+        """What a request is answered does not depend on where packets end. Boost's parser takes a last chunk that is
+        cut behind its first line for impossible."""
+        head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        body = b'8;x=y\r\n{"prompt\r\n7\r\n": "a"}\r\n0\r\nA: b\r\n\r\n'
+        for sent, status in ((head + body, b"200"), (head + b"0\r\n\r\n", b"400"), (head + b"0\r\nA: b\r\n\r\n", b"400"),
+                             (head + b"0\r\n{\n\r\r\nHEAD\r\n\r\n", b"400"), (head + b"0;;\r\n\r\n", b"400")):
+            self.assertEqual(self.server.raw(sent).split(b" ")[1:2], [status], sent)
+            for at in range(len(head) - 3, len(sent)):
+                with self.subTest(sent=sent[len(head):], at=at), self.server.connect() as sock:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    sock.sendall(sent[:at])
+                    time.sleep(0.003)
+                    sock.sendall(sent[at:])
+                    self.assertEqual(sock.recv(65536).split(b" ")[1:2], [status])
 
     def test_well_formed_but_rare_http(self):
         body = b'{"prompt": "x", "max_tokens": 2}'

@@ -2,6 +2,7 @@
 // file that compiles them.
 #pragma once
 
+#define BOOST_ENABLE_ASSERT_HANDLER  // http_beast.cc has it
 #include <utility>
 // Asio 1.18 needs <utility> first.
 #include <fmt/format.h>
