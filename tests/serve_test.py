@@ -306,7 +306,8 @@ class RefusalsTest(ServeCase):
         cut behind its first line for impossible."""
         head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
         body = b'8;x=y\r\n{"prompt\r\n7\r\n": "a"}\r\n0\r\nA: b\r\n\r\n'
-        for sent, status in ((head + body, b"200"), (head + b"0\r\n\r\n", b"400"), (head + b"0\r\nA: b\r\n\r\n", b"400"),
+        for sent, status in ((head + body, b"200"), (head + b"0\r\n\r\n", b"400"),
+                             (head + b"0\r\nA: b\r\n\r\n", b"400"),
                              (head + b"0\r\n{\n\r\r\nHEAD\r\n\r\n", b"400"), (head + b"0;;\r\n\r\n", b"400")):
             self.assertEqual(self.server.raw(sent).split(b" ")[1:2], [status], sent)
             for at in range(len(head) - 3, len(sent)):
