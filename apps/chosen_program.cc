@@ -7,7 +7,7 @@ namespace stretto {
 
 ChosenProgram chosen_program(const std::string& op, const OpShape& shape,
                              const predict::Machine& machine, bool eager) {
-  const OpCandidates all = candidates(op, shape, machine.num_sms);
+  const OpCandidates all = candidates(op, shape, {.sms = machine.num_sms});
   OpCandidates offered = all;
   offered.sequence.clear();
   Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});

@@ -126,7 +126,7 @@ class Measurement {
   OpCandidates offered_by(const std::string& op) {
     machine_ = options_.machine.empty() ? calibrated_machine(world_.size())
                                         : predict::find_machine(options_.machine);
-    OpCandidates offered = candidates(op, options_.shape, machine_.num_sms);
+    OpCandidates offered = candidates(op, options_.shape, {.sms = machine_.num_sms});
     steps_ = unfused_steps(op, offered.shape, offered);
     // One step of ours has nothing to be compared with but the libraries.
     has_sequence_ = !offered.sequence.empty() || (options_.vendor && vendor_has(steps_));

@@ -47,9 +47,10 @@ Program parse_text(const fs::path& path, const std::string& name) {
     return program;
   } catch (const UserError& e) {
     if (text.find("stretto_program") == std::string::npos) throw;
-    throw UserError(fmt::format("{} (read as a program's text form; a C++ file's name ends in .cc, "
-                                ".cpp or .cxx)",
-                                e.what()));
+    throw UserError(
+        fmt::format("{} (read as a program's text form; a C++ file's name ends in .cc, "
+                    ".cpp or .cxx)",
+                    e.what()));
   }
 }
 
@@ -117,7 +118,7 @@ Program ProgramSource::program(const OpShape& shape) const {
                            .k = shape.k,
                            .sizes = shape.sizes,
                            .dtype = shape.dtype,
-                           .num_sms = shape.target == Target::kCuda ? kGpuSms : 0});
+                           .num_sms = shape.target == Target::kCuda ? shape.target.sms() : 0});
   }
   if (has_sizes(shape)) throw UserError(fmt::format("{}: has sizes of its own", text_));
   if (parsed_->world_size != shape.world_size) {

@@ -35,7 +35,7 @@ Program product_step(const Desc& d, Target target, const predict::Machine& machi
   GemmDesc desc = product_of(d);
   if (target == Target::kCpu) return gemm(desc, default_config(desc, target));
   OpCandidates offered;
-  add_configs(offered, desc, gpu_configs(desc, machine.num_sms), gemm);
+  add_configs(offered, desc, gpu_configs(desc, {.sms = machine.num_sms}), gemm);
   return choose_program("gemm", desc, offered, {.machine = machine});
 }
 
@@ -58,7 +58,7 @@ Program collective_step(const Desc& d, const OpCandidates::Step& step, Target ta
 template <typename Desc>
 std::vector<Program> sequence(const Desc& desc, Target target, const predict::Machine& machine) {
   OpCandidates offered;
-  add_sequence(offered, desc);
+  add_sequence(offered, desc, {.sms = machine.num_sms});
   std::vector<Program> programs;
   for (const OpCandidates::Step& step : offered.sequence) {
     programs.push_back(step.op == "gemm" ? product_step(desc, target, machine)
@@ -81,9 +81,10 @@ std::vector<Program> chosen(const char* op, const Desc& desc,
   OpCandidates offered;
   add_configs(offered, desc, std::vector<Config>{default_config(desc, target)}, make);
   for (Kind kind : kinds) {
-    add_configs(offered, desc, gpu_configs(desc, kind, machine.num_sms), make);
+    add_configs(offered, desc, gpu_configs(desc, kind, {.sms = machine.num_sms}), make);
   }
-  if (products == Products::kFastest && has_sequence) add_sequence(offered, desc);
+  if (products == Products::kFastest && has_sequence)
+    add_sequence(offered, desc, {.sms = machine.num_sms});
   try {
     Choice choice = choose_for(op, desc, offered, {.machine = machine});
     if (choice.is_sequence) return sequence(desc, target, machine);

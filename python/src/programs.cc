@@ -162,7 +162,7 @@ nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, st
   predict::Machine machine = predict::find_machine(machine_name);
   OpShape shape = shape_of(ranks, m, n, k, dtype);
   operator_named(name);
-  OpCandidates offered = candidates(name, shape, machine.num_sms);
+  OpCandidates offered = candidates(name, shape, {.sms = machine.num_sms});
   ChooseOptions options{.machine = machine};
   Choice choice;
   std::vector<Program> programs;
@@ -195,7 +195,7 @@ Program program_of_file(const ProgramFile& file, int ranks, std::int64_t m, std:
                        .k = shape.k,
                        .sizes = sizes,
                        .dtype = shape.dtype,
-                       .num_sms = is_cuda(target) ? kGpuSms : 0});
+                       .num_sms = is_cuda(target) ? GpuTarget{}.sms : 0});
 }
 
 // Python keeps an extension's symbols to itself; program files look for the language among the

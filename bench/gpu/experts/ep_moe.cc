@@ -46,7 +46,7 @@ std::vector<EpMoeShape> selected(int world_size, const EpMoeOptions& o) {
 }
 
 std::vector<EpMoeLayerConfig> configs_of(const EpMoeShape& s, int num_sms, bool quick) {
-  std::vector<EpMoeLayerConfig> out = gpu_configs(s.desc, num_sms);
+  std::vector<EpMoeLayerConfig> out = gpu_configs(s.desc, {.sms = num_sms});
   if (quick) out.resize(1);
   return out;
 }
@@ -57,13 +57,13 @@ struct Steps {
 };
 
 Steps programs_of(const EpMoeLayerDesc& d) {
-  constexpr Target kGpu = Target::kCuda;
+  const Target gpu = Target::kCuda;
   const auto [ep, first, second] = steps_of(d);
-  return {.dispatch = ep_send(ep, default_send_config(ep, kGpu)),
-          .place = ep_place(ep, default_place_config(ep, kGpu)),
-          .first = grouped_gemm(first, default_config(first, kGpu)),
-          .second = grouped_gemm(second, default_config(second, kGpu)),
-          .combine = ep_return(ep, default_return_config(ep, kGpu))};
+  return {.dispatch = ep_send(ep, default_send_config(ep, gpu)),
+          .place = ep_place(ep, default_place_config(ep, gpu)),
+          .first = grouped_gemm(first, default_config(first, gpu)),
+          .second = grouped_gemm(second, default_config(second, gpu)),
+          .combine = ep_return(ep, default_return_config(ep, gpu))};
 }
 
 const char* const kOneHop = "one hop";  // what results call the sequence

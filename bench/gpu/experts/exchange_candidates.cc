@@ -49,7 +49,7 @@ std::vector<ExchangeCandidate> long_return_candidates(const ExchangeShape& s,
   for (auto [sum_workers, most_threads, tile_tokens, sum_tokens] :
        {Choice{66, 512, 8, 8}, Choice{66, 512, 8, 2}, Choice{52, 512, 8, 2}, Choice{44, 512, 8, 2},
         Choice{44, 1024, 8, 2}, Choice{36, 512, 8, 4}, Choice{52, 512, 16, 2}}) {
-    out.push_back(candidate(s, ReturnConfig{.num_workers = kGpuSms - sum_workers,
+    out.push_back(candidate(s, ReturnConfig{.num_workers = GpuTarget{}.sms - sum_workers,
                                             .num_sum_workers = sum_workers,
                                             .threads = row_threads(s.desc.hidden, most_threads),
                                             .tile_tokens = tile_tokens,

@@ -69,7 +69,7 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
                                        static_cast<std::int64_t>(size_bytes(d.a_dtype)));
     c.num_stages = static_cast<int>(std::min<std::int64_t>(c.num_stages, slots));
     std::int64_t tiles = d.num_experts * c.row_parts * ceil_div(d.n, c.tile.bn);
-    c.num_compute_sms = gpu_workers(tiles);
+    c.num_compute_sms = gpu_workers(tiles, GpuTarget{}.sms);
     if (texts.insert(to_string(c)).second) out.push_back(c);
   };
   auto with = [&](auto change) {
@@ -98,7 +98,7 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
     GroupedDesc few = d;
     few.m = rows;
     GroupedConfig c = default_config(few, Target::kCuda);
-    c.num_compute_sms = gpu_workers(d.num_experts * ceil_div(d.n, c.tile.bn));
+    c.num_compute_sms = gpu_workers(d.num_experts * ceil_div(d.n, c.tile.bn), GpuTarget{}.sms);
     if (d.m < 100 * d.num_experts && texts.insert(to_string(c)).second) out.push_back(c);
   }
   return out;

@@ -131,19 +131,20 @@ std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) 
 
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int num_sms) {
   const AgGroupedDesc d = first_layer(s);
-  auto out = in_orders<FirstLayerCandidate>(gpu_configs(d, num_sms), s, d, std::identity());
+  auto out =
+      in_orders<FirstLayerCandidate>(gpu_configs(d, {.sms = num_sms}), s, d, std::identity());
   std::set<std::string> products;
   for (FirstLayerCandidate& c : out) c.new_products = products.insert(to_string(c.config)).second;
   return out;
 }
 
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_sms) {
-  return gpu_configs(second_layer(s), num_sms);
+  return gpu_configs(second_layer(s), {.sms = num_sms});
 }
 
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {
   const MoeLayerDesc d = whole_layer(s);
-  auto out = in_orders<WholeLayerCandidate>(gpu_configs(d, num_sms), s, d,
+  auto out = in_orders<WholeLayerCandidate>(gpu_configs(d, {.sms = num_sms}), s, d,
                                             std::mem_fn(&MoeLayerConfig::first));
   std::set<std::string> products;
   for (WholeLayerCandidate& c : out) {
@@ -168,7 +169,7 @@ Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   auto a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k});
   auto b = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
   auto products = p.output("products", d.out_dtype, {tiles.num_rows(), d.n});
-  p.role("gemm", Resource::sms(kGpuSms).pipelined(cfg.num_stages),
+  p.role("gemm", Resource::sms(GpuTarget{}.sms).pipelined(cfg.num_stages),
          p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.raster), [&](const Tile& t) {
            Index count = p.read(used, {0}), expert = p.read(experts, {t.m, 0});
            Value sum = p.zeros(DType::kF32, bm, bn);
@@ -191,7 +192,7 @@ Program weighted_sums(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   auto weights = p.input("weights", DType::kF32, {d.m, d.top_k});
   auto products = p.input("products", d.out_dtype, {rows, d.n});
   auto partial = p.output("partial", d.out_dtype, {d.m, d.n});
-  p.role("sum", Resource::sms(kGpuSms), p.grid(d.m, d.n, kRows, kCols), [&](const Tile& t) {
+  p.role("sum", Resource::sms(GpuTarget{}.sms), p.grid(d.m, d.n, kRows, kCols), [&](const Tile& t) {
     Value sum = p.zeros(DType::kF32, kRows, kCols);
     std::vector<Value> parts, factors;
     auto number = [&](std::int64_t n) { return p.splat(DType::kI32, n); };

@@ -59,7 +59,7 @@ void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small,
   for (Scaling scaling : scalings) {
     GemmDesc desc = fp8_desc({small.shape, scaling});
     std::set<std::string> added;
-    for (GemmConfig config : gpu_configs(desc, kWorkers)) {
+    for (GemmConfig config : gpu_configs(desc, {.sms = kWorkers})) {
       config.num_compute_sms = kWorkers;
       config.raster = 2;
       if (added.insert(to_string(config)).second) add_gemm(cases, small, desc, config);

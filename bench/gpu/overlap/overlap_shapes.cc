@@ -160,8 +160,12 @@ void add_few_rows(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
     if (s.world_size > 2) choices.push_back({loop, false, ReduceShots::kShared});
   }
   if (s.rank.m <= kFewRows) {
-    GpuLoop loop = gpu_loop(
-        {.m = s.rank.m, .n = s.rank.n, .k = s.rank.k, .a_dtype = kDType, .b_dtype = kDType});
+    GpuLoop loop = gpu_loop({.m = s.rank.m,
+                             .n = s.rank.n,
+                             .k = s.rank.k,
+                             .a_dtype = kDType,
+                             .b_dtype = kDType,
+                             .num_sms = sms});
     Loop streaming{loop.tile, loop.num_stages};
     choices.insert(choices.begin(), {{streaming, true}, {streaming}, {kSmall, true}});
   }

@@ -76,21 +76,21 @@ std::vector<OverlapCandidate> few_rows(const OverlapShape& s, int sms) {
     case OverlapKind::kAgGemm: {
       AgGemmDesc desc = ag_gemm_desc(s);
       for (Gather gather : {Gather::kPush, Gather::kSend}) {
-        add(out, name(gather), desc, gpu_configs(desc, gather, sms), ag_gemm);
+        add(out, name(gather), desc, gpu_configs(desc, gather, {.sms = sms}), ag_gemm);
       }
       break;
     }
     case OverlapKind::kGemmRs: {
       GemmRsDesc desc = gemm_rs_desc(s);
-      add(out, "epilogue", desc, gpu_configs(desc, Scatter::kEpilogue, sms), gemm_rs);
-      add(out, "copy", desc, gpu_configs(desc, Scatter::kCopyEngine, sms), gemm_rs);
+      add(out, "epilogue", desc, gpu_configs(desc, Scatter::kEpilogue, {.sms = sms}), gemm_rs);
+      add(out, "copy", desc, gpu_configs(desc, Scatter::kCopyEngine, {.sms = sms}), gemm_rs);
       break;
     }
     case OverlapKind::kGemmAr: {
       GemmArDesc desc = gemm_ar_desc(s);
-      add(out, "one", desc, gpu_configs(desc, ReduceShots::kOne, sms), gemm_ar);
-      add(out, "shared", desc, gpu_configs(desc, ReduceShots::kShared, sms), gemm_ar);
-      add(out, "two", desc, gpu_configs(desc, ReduceShots::kTwo, sms), gemm_ar);
+      add(out, "one", desc, gpu_configs(desc, ReduceShots::kOne, {.sms = sms}), gemm_ar);
+      add(out, "shared", desc, gpu_configs(desc, ReduceShots::kShared, {.sms = sms}), gemm_ar);
+      add(out, "two", desc, gpu_configs(desc, ReduceShots::kTwo, {.sms = sms}), gemm_ar);
       break;
     }
   }

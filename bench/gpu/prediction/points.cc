@@ -123,7 +123,7 @@ Program compared_program(const Point& p) {
                                 .n = gathers ? p.shape.n / ranks : p.shape.n,
                                 .k = gathers ? p.shape.k : p.shape.k / ranks},
                        .world_size = p.shape.world_size};
-    return found(overlap_candidates(shape, kGpuSms, false));
+    return found(overlap_candidates(shape, GpuTarget{}.sms, false));
   }
   CollectiveShape shape{.desc = {.dtype = p.shape.dtype,
                                  .m = p.shape.m,

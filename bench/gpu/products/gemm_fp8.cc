@@ -142,8 +142,9 @@ class Fp8Comparison {
   Fp8Comparison(GpuWorld& world, const Fp8Shape& shape, const Fp8Options& options)
       : world_(world), options_(options), buffers_(world, shape, options.seed) {
     result_.shape = shape;
-    std::vector<GemmConfig> configs =
-        options.configs.empty() ? gpu_configs(fp8_desc(shape), options.num_sms) : options.configs;
+    std::vector<GemmConfig> configs = options.configs.empty()
+                                          ? gpu_configs(fp8_desc(shape), {.sms = options.num_sms})
+                                          : options.configs;
     for (const GemmConfig& config : configs) {
       result_.configs.push_back({.config = config});
       Candidate& c = candidates_.emplace_back();
@@ -328,8 +329,9 @@ std::vector<LabelledProgram> fp8_programs(const Fp8Options& options) {
   std::vector<LabelledProgram> programs;
   for (const Fp8Shape& s : fp8_shapes()) {
     if (!wanted(s, options)) continue;
-    for (const GemmConfig& c :
-         options.configs.empty() ? gpu_configs(fp8_desc(s), options.num_sms) : options.configs) {
+    for (const GemmConfig& c : options.configs.empty()
+                                   ? gpu_configs(fp8_desc(s), {.sms = options.num_sms})
+                                   : options.configs) {
       try {
         programs.push_back(
             {fmt::format("fp8 {} {} | {}", s.shape.label, name(s.scaling), stretto::to_string(c)),

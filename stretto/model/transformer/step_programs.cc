@@ -14,6 +14,7 @@ template <typename Config>
 Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLimits& limits) {
   if (target == Target::kCpu || (limits.bytes == 0 && limits.columns == 0)) return c;
   loop_desc.slot_bytes = limits.bytes;
+  loop_desc.num_sms = target.sms();
   loop_desc.step_cols = limits.columns;
   GpuLoop loop = gpu_loop(loop_desc);
   c.tile = loop.tile;
@@ -23,13 +24,13 @@ Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLim
 
 // Tiles do not depend on the rows of a step, as threads add up a row in an order that depends on
 // how many a tile has.
-AttentionConfig gpu_rope_config(const AttentionDesc& d) {
+AttentionConfig gpu_rope_config(const AttentionDesc& d, const GpuTarget& gpu) {
   constexpr std::int64_t kElements = 4096;  // of a head's rows, two halves of 8 a thread
   AttentionConfig c{.tile_rows = std::max<std::int64_t>(kElements / d.head_dim, 1),
                     .head_group = 1};
   HeadSplit split = split_heads(d);
   std::int64_t heads = split.heads_per_rank + split.kv_heads_per_rank;
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads);
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads, gpu.sms);
   return c;
 }
 
@@ -109,7 +110,7 @@ Program add_row_program(const NormDesc& d, Target target) {
 }
 
 Program rope_program(const AttentionDesc& d, Target target) {
-  return rope(d, target == Target::kCuda ? gpu_rope_config(d) : default_config(d));
+  return rope(d, target == Target::kCuda ? gpu_rope_config(d, target.gpu()) : default_config(d));
 }
 
 Program attention_program(const AttentionDesc& d, Target target) {
@@ -132,7 +133,8 @@ Program decode_attention_program(const AttentionDesc& d, Target target) {
 }
 
 Program embedding_program(const VocabDesc& d, Target target) {
-  return embedding(d, target == Target::kCuda ? embedding_gpu_config(d) : default_config(d));
+  return embedding(
+      d, target == Target::kCuda ? embedding_gpu_config(d, target.gpu()) : default_config(d));
 }
 
 Program greedy_program(const GreedyDesc& d, Target target) {
@@ -140,7 +142,8 @@ Program greedy_program(const GreedyDesc& d, Target target) {
 }
 
 Program lm_head_program(const VocabDesc& d, Target target) {
-  return lm_head(d, target == Target::kCuda ? lm_head_gpu_config(d) : default_config(d));
+  return lm_head(d,
+                 target == Target::kCuda ? lm_head_gpu_config(d, target.gpu()) : default_config(d));
 }
 
 }  // namespace stretto

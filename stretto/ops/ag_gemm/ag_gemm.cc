@@ -176,7 +176,7 @@ std::string to_string(const AgGemmConfig& cfg) {
 namespace {
 
 // As many SMs push as few rows need to arrive in some microseconds, each a block to one rank.
-AgGemmConfig gpu_config_across(const AgGemmDesc& d) {
+AgGemmConfig gpu_config_across(const AgGemmDesc& d, int sms) {
   constexpr std::int64_t kBytesOfWorker = std::int64_t{64} * 1024, kMost = 16;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), world = d.world_size;
   std::int64_t bytes = run_rows * d.k * static_cast<std::int64_t>(size_bytes(d.a_dtype)) * world;
@@ -185,7 +185,7 @@ AgGemmConfig gpu_config_across(const AgGemmDesc& d) {
   AgGemmConfig cfg{.gather = Gather::kPush, .raster = 8, .across = true};
   cfg.comm_rows = ceil_div(run_rows, blocks);
   cfg.num_gather_workers = gpu_workers(ceil_div(run_rows, cfg.comm_rows) * world, kMost);
-  int left = kGpuSms - cfg.num_gather_workers;
+  int left = sms - cfg.num_gather_workers;
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.n,
                            .k = d.k,
@@ -217,17 +217,17 @@ struct Drained {
   int stages, stagger, store_slots;
 };
 constexpr Drained kDrained{{128, 192, 64}, 4, 2, 4}, kWideDrained{{128, 256, 64}, 3, 1, 4};
-Drained drained(const AgGemmDesc& d, std::int64_t run_rows) {
+Drained drained(const AgGemmDesc& d, std::int64_t run_rows, int sms) {
   auto columns = [&](const GemmTile& tile) {
-    return columns_of_sm(d.world_size * ceil_div(run_rows, tile.bm), d.n, tile.bn);
+    return columns_of_sm(d.world_size * ceil_div(run_rows, tile.bm), d.n, tile.bn, sms);
   };
   bool middle = columns(kDrained.tile) * 50 <= columns(kWideDrained.tile) * 51;
   return middle ? kDrained : kWideDrained;
 }
 
-AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
+AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   bool few_of_all = d.world_size > 1 && d.m <= kMostRowsAcross && !d.gathered;
-  if (gather == Gather::kPush && few_of_all) return gpu_config_across(d);
+  if (gather == Gather::kPush && few_of_all) return gpu_config_across(d, sms);
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   bool few = run_rows <= kFewRows;  // of one rank: tiles do not reach into the next rank's
   GpuLoop loop = gpu_loop({.m = few ? run_rows : d.m,
@@ -236,10 +236,11 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
                            .swiglu = d.swiglu,
-                           .scaling = d.scaling});
+                           .scaling = d.scaling,
+                           .num_sms = sms});
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   const bool drains = halves && size_bytes(d.c_dtype) == 2 && !few && loop.tile.bn == 256;
-  const Drained agent = drained(d, run_rows);
+  const Drained agent = drained(d, run_rows, sms);
   if (drains) loop = {.tile = agent.tile, .num_stages = agent.stages};
   const GemmTile& tile = loop.tile;
   AgGemmConfig cfg{.tile = tile, .gather = gather, .num_stages = loop.num_stages, .raster = 8};
@@ -266,7 +267,7 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather) {
     cfg.num_gather_workers = pushing;
   }
   std::int64_t tiles = d.world_size * row_tiles * ceil_div(d.n, tile.bn);
-  cfg.num_compute_sms = gpu_workers(tiles, kGpuSms - pushing - keeping_sms(d));
+  cfg.num_compute_sms = gpu_workers(tiles, sms - pushing - keeping_sms(d));
   if (halves && !few) cfg.stagger = paying_stagger(tile, tiles, cfg.num_compute_sms);
   if (drains) {
     cfg.stagger = agent.stagger;
@@ -299,7 +300,7 @@ std::int64_t own_first_raster(const AgGemmDesc& d, const GemmTile& tile, std::in
 int keeping_sms(const AgGemmDesc& d) { return d.gathered ? 4 : 0; }
 
 AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
-  if (target == Target::kCuda) return fitted(d, gpu_config(d, gather));
+  if (target == Target::kCuda) return fitted(d, gpu_config(d, gather, target.sms()));
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   AgGemmConfig cfg{
       .tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling),

@@ -160,7 +160,7 @@ TEST(AgGemmQueues, TheDefaultLeavesEverySmToTheProduct) {
     Lowered compiled = lower(ag_gemm(d, default_config(d, Target::kCuda, Gather::kPull)));
     GeneratedKernel kernel = generate_kernel(compiled.program());
     ASSERT_TRUE(kernel.launch.engines.on_sms.empty());
-    EXPECT_EQ(kernel.launch.grid, kGpuSms);
+    EXPECT_EQ(kernel.launch.grid, GpuTarget{}.sms);
     std::size_t steps = 0;
     for (const std::vector<EngineStep>& queue : engine_steps(
              compiled.program(), kernel.launch.signal_offsets, kernel.launch.engines, 0, {d.m})) {

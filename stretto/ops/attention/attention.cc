@@ -268,7 +268,7 @@ namespace {
 // Fastest of what was tried on an H200 (2026-11-23, gpu_bench attention-suite): small heads take
 // three warpgroups, causal rows are dealt out by ticket, four heads at a time keep their keys in
 // L2, and of long sequences without a mask two blocks share keys and values.
-AttentionConfig gpu_config(const AttentionDesc& d) {
+AttentionConfig gpu_config(const AttentionDesc& d, const GpuTarget& gpu) {
   constexpr int kGroup = 4;
   constexpr std::int64_t kLong = 4096, kLonger = 8192;  // tokens; the last block wastes little
   AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
@@ -290,7 +290,7 @@ AttentionConfig gpu_config(const AttentionDesc& d) {
     }
   }
   c.num_workers =
-      gpu_workers(ceil_div(d.m, c.tile_rows) * heads * d.batch, kGpuSms / c.cluster_size);
+      gpu_workers(ceil_div(d.m, c.tile_rows) * heads * d.batch, gpu.sms / c.cluster_size);
   return c;
 }
 
@@ -304,7 +304,7 @@ std::string to_string(const AttentionDesc& d) {
 }
 
 AttentionConfig default_config(const AttentionDesc& d, Target target) {
-  if (target == Target::kCuda) return gpu_config(d);
+  if (target == Target::kCuda) return gpu_config(d, target.gpu());
   return {.tile_rows = std::min<std::int64_t>(32, d.m),
           .tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
 }

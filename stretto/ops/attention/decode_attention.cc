@@ -219,11 +219,11 @@ DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target targe
   // Sums and scores of more tokens do not fit a thread's registers.
   DecodeAttentionConfig c{.tile_kv = matrix && d.head_dim <= 192 ? 64 : 32};
   if (matrix) c.num_stages = decode_stages(heads_of_a_tile(d), c.tile_kv, d.head_dim);
-  c.num_combiners = gpu_workers(heads, kGpuSms / 4);
-  std::int64_t most = (kGpuSms - c.num_combiners) / blocks;
+  c.num_combiners = gpu_workers(heads, target.sms() / 4);
+  std::int64_t most = (target.sms() - c.num_combiners) / blocks;
   c.splits = std::clamp<std::int64_t>(ceil_div(d.max_tokens, c.tile_kv), 1,
                                       std::max<std::int64_t>(most, 1));
-  c.num_workers = gpu_workers(c.splits * blocks, kGpuSms - c.num_combiners);
+  c.num_workers = gpu_workers(c.splits * blocks, target.sms() - c.num_combiners);
   return c;
 }
 

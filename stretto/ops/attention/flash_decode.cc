@@ -272,7 +272,7 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
   constexpr int kMostCombiners = 12;
   std::int64_t rows = d.m * d.num_heads;
   c.num_combiners = gpu_workers(rows, kMostCombiners);
-  std::int64_t room = (kGpuSms - c.num_combiners) / (d.num_kv_heads * row_tiles);
+  std::int64_t room = (target.sms() - c.num_combiners) / (d.num_kv_heads * row_tiles);
   std::int64_t read = d.tokens_per_rank();
   if (d.window > 0) {  // blocks that it may lie across
     std::int64_t blocks = ceil_div(d.window + d.m - 1, d.block) + 1;
@@ -280,7 +280,8 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
   }
   c.splits =
       std::clamp<std::int64_t>(ceil_div(read, c.tile_kv), 1, std::max<std::int64_t>(room, 1));
-  c.num_workers = gpu_workers(c.splits * row_tiles * d.num_kv_heads, kGpuSms - c.num_combiners);
+  c.num_workers =
+      gpu_workers(c.splits * row_tiles * d.num_kv_heads, target.sms() - c.num_combiners);
   return c;
 }
 

@@ -186,7 +186,9 @@ PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target
   // A sequence may be longer than others by a few times before its tiles take turns.
   constexpr std::int64_t kLonger = 4;
   c.blocks = std::min(ceil_div(mean, c.tile_rows) * kLonger, ceil_div(d.m, c.tile_rows));
-  if (target == Target::kCuda) c.num_workers = gpu_workers(d.sequences * c.blocks * d.num_heads);
+  if (target == Target::kCuda) {
+    c.num_workers = gpu_workers(d.sequences * c.blocks * d.num_heads, target.sms());
+  }
   return c;
 }
 

@@ -198,16 +198,17 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   std::int64_t steps = ceil_div(seen, c.tile_kv);
   // A tile for every worker where there are few sequences. Of many, which have unlike lengths, a
   // worker has a few tiles. More parts take longer to add up than they save.
-  constexpr std::int64_t kTilesOfWorker = 4, kMostSplits = 32, kReaders = kGpuSms - kGpuSms / 8;
-  bool few = 2 * units <= kReaders;
-  std::int64_t splits = few ? kReaders / units : ceil_div(kTilesOfWorker * kReaders, units);
+  constexpr std::int64_t kTilesOfWorker = 4, kMostSplits = 32;
+  const int sms = target.sms(), readers = sms - sms / 8;
+  bool few = 2 * units <= readers;
+  std::int64_t splits = few ? readers / units : ceil_div(kTilesOfWorker * readers, units);
   c.splits = std::clamp<std::int64_t>(splits, 1, std::min(steps, kMostSplits));
   // An SM reads some 30 KB a microsecond. What is left at the end to be added up counts less than
   // that where runs are long.
   constexpr std::int64_t kLongRun = 64;  // steps; 16 are too few (H200, 2026-11-24)
   bool many_combine = few || steps < kLongRun * c.splits;
-  c.num_combiners = c.splits > 1 ? gpu_workers(units, kGpuSms / (many_combine ? 8 : 32)) : 1;
-  c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? kGpuSms - c.num_combiners : kGpuSms);
+  c.num_combiners = c.splits > 1 ? gpu_workers(units, sms / (many_combine ? 8 : 32)) : 1;
+  c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? sms - c.num_combiners : sms);
   return c;
 }
 

@@ -224,7 +224,7 @@ SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& d, Targ
     c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
   }
   // On a GPU a block waits for what the queue is to pass on, and of two ranks none passes anything.
-  if (d.world_size > 2) c.num_workers = std::min(c.num_workers, kGpuSms - 1);
+  if (d.world_size > 2) c.num_workers = std::min(c.num_workers, target.sms() - 1);
   return c;
 }
 

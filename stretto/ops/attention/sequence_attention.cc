@@ -134,7 +134,7 @@ SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target ta
   // A copy costs a few calls of the host, so there are few.
   std::int64_t cols = d.num_kv_heads * d.head_dim;
   c.comm_rows = std::min(chunk, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
-  c.num_workers = gpu_workers(ceil_div(chunk, c.tile_rows) * 2 * d.num_heads);
+  c.num_workers = gpu_workers(ceil_div(chunk, c.tile_rows) * 2 * d.num_heads, target.sms());
   return c;
 }
 

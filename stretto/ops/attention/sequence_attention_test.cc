@@ -45,8 +45,8 @@ TEST(SequenceAttention, RingsOfAnyNumberOfSlotsAreThoseOfTheReference) {
       d.lse = true;
       d.world_size = world;
       for (Target target : {Target::kCpu, Target::kCuda}) {
-        SCOPED_TRACE(testing::Message() << "P=" << world << " slots=" << slots
-                                        << " window=" << window << " target=" << int(target));
+        SCOPED_TRACE(testing::Message() << "P=" << world << " slots=" << slots << " window="
+                                        << window << (target == Target::kCpu ? " cpu" : " cuda"));
         std::vector<OpCase> cases;
         for (std::int64_t rows : {29, 0, 1, 14, 28}) {
           OpShape shape{.world_size = world, .target = target, .rows = rows};

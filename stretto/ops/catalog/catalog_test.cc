@@ -115,7 +115,7 @@ TEST_P(Catalog, GpuConfigFitsOneGpu) {
     shape.target = Target::kCuda;
     // Copy queues take no SM where engines do their work.
     int workers = generate_kernel(run_pipeline(op().program(shape))).launch.grid;
-    EXPECT_LE(workers, kGpuSms) << op().name << " P=" << world_size() << " m=" << shape.m;
+    EXPECT_LE(workers, GpuTarget{}.sms) << op().name << " P=" << world_size() << " m=" << shape.m;
   }
 }
 
@@ -137,8 +137,8 @@ TEST_P(CatalogByName, DefaultsFitOneGpuAtAnySize) {
         shape.target = target;
         int sms = 0;
         for (const Role& role : op.program(shape).roles) sms += role.resource.num_own_sms();
-        EXPECT_LE(sms, kGpuSms) << " P=" << ranks << " m=" << m
-                                << (target == Target::kCpu ? " CPU" : " GPU");
+        EXPECT_LE(sms, GpuTarget{}.sms)
+            << " P=" << ranks << " m=" << m << (target == Target::kCpu ? " CPU" : " GPU");
       }
     }
   }

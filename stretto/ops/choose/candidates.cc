@@ -49,7 +49,7 @@ std::int64_t part(std::int64_t size, const OpShape& s) {
   return ceil_div(size, std::int64_t{s.world_size});
 }
 
-OpCandidates of_gemm(const OpShape& s, Scaling scaling, int num_sms) {
+OpCandidates of_gemm(const OpShape& s, Scaling scaling, const GpuTarget& gpu) {
   DType factors = scaling == Scaling::kNone ? s.dtype : DType::kF8E4M3;
   GemmDesc desc{.world_size = s.world_size,
                 .m = row_bucket(s.m),
@@ -60,19 +60,14 @@ OpCandidates of_gemm(const OpShape& s, Scaling scaling, int num_sms) {
                 .c_dtype = s.dtype,
                 .scaling = scaling};
   OpCandidates out;
-  add_configs(out, desc, gpu_configs(desc, num_sms), gemm);
+  add_configs(out, desc, gpu_configs(desc, gpu), gemm);
   return out;
 }
 
 // Of a step: all ranks' rows, n columns; k is 0 for a collective.
 template <typename Desc>
-OpShape step_shape(const Desc& d, std::int64_t n, std::int64_t k) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .n = n,
-          .k = k,
-          .dtype = d.a_dtype,
-          .target = Target::kCuda};
+OpShape step_shape(const Desc& d, std::int64_t n, std::int64_t k, const GpuTarget& gpu) {
+  return {.world_size = d.world_size, .m = d.m, .n = n, .k = k, .dtype = d.a_dtype, .target = gpu};
 }
 
 template <typename Kind>
@@ -85,16 +80,17 @@ std::vector<Kind> in_front(Kind first, std::vector<Kind> kinds) {
 template <typename Desc, typename Config, typename Kind>
 OpCandidates of_kinds(const Desc& desc, const OpShape& s,
                       Program (*program)(const Desc&, const Config&),
-                      const std::vector<Kind>& kinds, int num_sms) {
+                      const std::vector<Kind>& kinds, const GpuTarget& gpu) {
   OpCandidates out;
-  for (Kind kind : kinds) add_configs(out, desc, gpu_configs(desc, kind, num_sms), program);
-  add_sequence(out, desc);
+  for (Kind kind : kinds) add_configs(out, desc, gpu_configs(desc, kind, gpu), program);
+  add_sequence(out, desc, gpu);
   // As they were asked for: descs have rows in buckets.
   for (OpCandidates::Step& step : out.sequence) step.shape.m = s.m;
   return out;
 }
 
-OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, int num_sms) {
+OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers,
+                        const GpuTarget& gpu) {
   AgGemmDesc desc{.world_size = s.world_size,
                   .m = row_bucket(s.m),
                   .n = part(s.n, s),
@@ -102,11 +98,12 @@ OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers, in
                   .a_dtype = s.dtype,
                   .b_dtype = s.dtype,
                   .c_dtype = s.dtype};
-  Gather first = default_config(desc, Target::kCuda).gather;
-  return of_kinds(desc, s, ag_gemm, in_front(first, gathers), num_sms);
+  Gather first = default_config(desc, gpu).gather;
+  return of_kinds(desc, s, ag_gemm, in_front(first, gathers), gpu);
 }
 
-OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, int num_sms) {
+OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters,
+                        const GpuTarget& gpu) {
   GemmRsDesc desc{.world_size = s.world_size,
                   .m = row_bucket(s.m),
                   .n = s.n,
@@ -114,11 +111,12 @@ OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters, 
                   .a_dtype = s.dtype,
                   .b_dtype = s.dtype,
                   .out_dtype = s.dtype};
-  Scatter first = default_config(desc, Target::kCuda).scatter;
-  return of_kinds(desc, s, gemm_rs, in_front(first, scatters), num_sms);
+  Scatter first = default_config(desc, gpu).scatter;
+  return of_kinds(desc, s, gemm_rs, in_front(first, scatters), gpu);
 }
 
-OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots, int num_sms) {
+OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots,
+                        const GpuTarget& gpu) {
   GemmArDesc desc{.world_size = s.world_size,
                   .m = row_bucket(s.m),
                   .n = s.n,
@@ -126,45 +124,46 @@ OpCandidates of_gemm_ar(const OpShape& s, const std::vector<ReduceShots>& shots,
                   .a_dtype = s.dtype,
                   .b_dtype = s.dtype,
                   .out_dtype = s.dtype};
-  ReduceShots first = default_config(desc, Target::kCuda).shots;
-  return of_kinds(desc, s, gemm_ar, in_front(first, shots), num_sms);
+  ReduceShots first = default_config(desc, gpu).shots;
+  return of_kinds(desc, s, gemm_ar, in_front(first, shots), gpu);
 }
 
-OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKind kind) {
+OpCandidates of_collective(const OpShape& s, Collective collective, AllReduceKind kind,
+                           const GpuTarget& gpu) {
   CollectiveDesc desc{.dtype = s.dtype, .m = s.m, .n = s.n, .world_size = s.world_size};
   OpCandidates out;
   auto make = collective == Collective::kAllGather       ? all_gather
               : collective == Collective::kReduceScatter ? reduce_scatter
                                                          : all_reduce;
-  add_configs(out, desc, gpu_configs(desc, collective, kind), make);
+  add_configs(out, desc, gpu_configs(desc, collective, kind, gpu), make);
   return out;
 }
 
-OpCandidates of_gemm_a2a(const OpShape& s, int num_sms) {
+OpCandidates of_gemm_a2a(const OpShape& s, const GpuTarget& gpu) {
   UlyssesDesc desc = gemm_a2a_desc(s);
   OpCandidates out;
-  add_configs(out, desc, gpu_gemm_a2a_configs(desc, num_sms), gemm_a2a);
+  add_configs(out, desc, gpu_gemm_a2a_configs(desc, gpu), gemm_a2a);
   return out;
 }
 
-OpCandidates of_a2a_gemm(const OpShape& s, int num_sms) {
+OpCandidates of_a2a_gemm(const OpShape& s, const GpuTarget& gpu) {
   UlyssesDesc desc = a2a_gemm_desc(s);
   OpCandidates out;
-  add_configs(out, desc, gpu_a2a_gemm_configs(desc, num_sms), a2a_gemm);
+  add_configs(out, desc, gpu_a2a_gemm_configs(desc, gpu), a2a_gemm);
   return out;
 }
 
 template <typename Desc, typename Config>
 OpCandidates of_experts(const Desc& desc, Program (*program)(const Desc&, const Config&),
-                        int num_sms) {
+                        const GpuTarget& gpu) {
   OpCandidates out;
-  add_configs(out, desc, gpu_configs(desc, num_sms), program);
+  add_configs(out, desc, gpu_configs(desc, gpu), program);
   return out;
 }
 
 template <typename Desc>
-OpCandidates with_sequence(OpCandidates offered, const Desc& desc) {
-  add_sequence(offered, desc);
+OpCandidates with_sequence(OpCandidates offered, const Desc& desc, const GpuTarget& gpu) {
+  add_sequence(offered, desc, gpu);
   return offered;
 }
 
@@ -186,52 +185,54 @@ GroupedDesc products_of(const Desc& d, DType c_dtype) {
 template <typename Desc, typename Config>
 OpCandidates::Step default_step(const char* op, const OpShape& shape, const Desc& desc,
                                 Program (*make)(const Desc&, const Config&)) {
-  return {op, shape, [=] { return make(desc, default_config(desc, Target::kCuda)); },
+  return {op, shape, [=] { return make(desc, default_config(desc, shape.target)); },
           even_routing(desc)};
 }
 
 // `s` has all sizes, `asked` those of the caller.
-OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked, int num_sms) {
+OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& asked,
+                  const GpuTarget& gpu) {
   const std::string op = info.name;
-  if (op == "gemm") return of_gemm(s, Scaling::kNone, num_sms);
-  if (op == "gemm_fp8") return of_gemm(s, Scaling::kRowWise, num_sms);
-  if (op == "gemm_fp8_block") return of_gemm(s, Scaling::kBlock, num_sms);
+  if (op == "gemm") return of_gemm(s, Scaling::kNone, gpu);
+  if (op == "gemm_fp8") return of_gemm(s, Scaling::kRowWise, gpu);
+  if (op == "gemm_fp8_block") return of_gemm(s, Scaling::kBlock, gpu);
   // Engines that fetch are no faster than those that send, and have been seen not to get on in a
   // graph of six launches (docs/decisions/0008-own-signals-come-from-peers.md).
-  if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kSend, Gather::kPush}, num_sms);
-  if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, num_sms);
+  if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kSend, Gather::kPush}, gpu);
+  if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, gpu);
   if (op == "gemm_rs") {
-    return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, num_sms);
+    return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, gpu);
   }
-  if (op == "gemm_rs_copy") return of_gemm_rs(s, {Scatter::kCopyEngine}, num_sms);
+  if (op == "gemm_rs_copy") return of_gemm_rs(s, {Scatter::kCopyEngine}, gpu);
   if (op == "gemm_ar") {
-    return of_gemm_ar(s, {ReduceShots::kOne, ReduceShots::kShared, ReduceShots::kTwo}, num_sms);
+    return of_gemm_ar(s, {ReduceShots::kOne, ReduceShots::kShared, ReduceShots::kTwo}, gpu);
   }
-  if (op == "gemm_ar_shared") return of_gemm_ar(s, {ReduceShots::kShared}, num_sms);
-  if (op == "gemm_ar_two_shot") return of_gemm_ar(s, {ReduceShots::kTwo}, num_sms);
-  if (op == "gemm_a2a") return of_gemm_a2a(s, num_sms);
-  if (op == "a2a_gemm") return of_a2a_gemm(s, num_sms);
+  if (op == "gemm_ar_shared") return of_gemm_ar(s, {ReduceShots::kShared}, gpu);
+  if (op == "gemm_ar_two_shot") return of_gemm_ar(s, {ReduceShots::kTwo}, gpu);
+  if (op == "gemm_a2a") return of_gemm_a2a(s, gpu);
+  if (op == "a2a_gemm") return of_a2a_gemm(s, gpu);
   if (op == "ag_grouped_gemm") {
     AgGroupedDesc desc = ag_grouped_gemm_desc(s);
-    return with_sequence(of_experts(desc, ag_grouped_gemm, num_sms), desc);
+    return with_sequence(of_experts(desc, ag_grouped_gemm, gpu), desc, gpu);
   }
   if (op == "grouped_gemm_rs" || op == "grouped_gemm_ar") {
     GroupedRsDesc desc = grouped_gemm_rs_desc(s, op == "grouped_gemm_ar");
-    return with_sequence(of_experts(desc, grouped_gemm_rs, num_sms), desc);
+    return with_sequence(of_experts(desc, grouped_gemm_rs, gpu), desc, gpu);
   }
   if (op == "moe_layer") {
     MoeLayerDesc desc = moe_layer_desc(s);
-    return with_sequence(of_experts(desc, moe_layer, num_sms), desc);
+    return with_sequence(of_experts(desc, moe_layer, gpu), desc, gpu);
   }
   if (op == "ep_moe_layer") {
     EpMoeLayerDesc desc = ep_moe_layer_desc(s);
-    return with_sequence(of_experts(desc, ep_moe_layer, num_sms), desc);
+    return with_sequence(of_experts(desc, ep_moe_layer, gpu), desc, gpu);
   }
-  if (op == "all_gather") return of_collective(s, Collective::kAllGather, {});
-  if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {});
+  if (op == "all_gather") return of_collective(s, Collective::kAllGather, {}, gpu);
+  if (op == "reduce_scatter") return of_collective(s, Collective::kReduceScatter, {}, gpu);
   for (AllReduceKind kind :
        {AllReduceKind::kOneShot, AllReduceKind::kTwoShot, AllReduceKind::kPacket}) {
-    if (op == all_reduce_info(kind).name) return of_collective(s, Collective::kAllReduce, kind);
+    if (op == all_reduce_info(kind).name)
+      return of_collective(s, Collective::kAllReduce, kind, gpu);
   }
   OpCandidates out{.desc = fmt::format("{} P={} m={} n={} k={} {}", op, asked.world_size, asked.m,
                                        asked.n, asked.k, short_name(asked.dtype))};
@@ -242,8 +243,9 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
 
 }  // namespace
 
-void add_sequence(OpCandidates& out, const AgGemmDesc& d) {
-  out.sequence = {{"all_gather", step_shape(d, d.k, 0)}, {"gemm", step_shape(d, d.n, d.k)}};
+void add_sequence(OpCandidates& out, const AgGemmDesc& d, const GpuTarget& gpu) {
+  out.sequence = {{"all_gather", step_shape(d, d.k, 0, gpu)},
+                  {"gemm", step_shape(d, d.n, d.k, gpu)}};
   out.prefers_sequence = runs_in_sequence(d);
 }
 
@@ -255,35 +257,38 @@ CollectiveDesc scattered_sums(const GemmRsDesc& d) {
           .reduction = d.average ? Reduction::kAverage : Reduction::kSum};
 }
 
-void add_sequence(OpCandidates& out, const GemmRsDesc& d) {
-  out.sequence = {{"gemm", step_shape(d, d.n, d.k)}, {"reduce_scatter", step_shape(d, d.n, 0)}};
+void add_sequence(OpCandidates& out, const GemmRsDesc& d, const GpuTarget& gpu) {
+  out.sequence = {{"gemm", step_shape(d, d.n, d.k, gpu)},
+                  {"reduce_scatter", step_shape(d, d.n, 0, gpu)}};
   if (d.average) {
-    out.sequence.back().program = [sums = scattered_sums(d)] {
-      return reduce_scatter(sums, default_config(sums, Target::kCuda));
+    out.sequence.back().program = [sums = scattered_sums(d), gpu] {
+      return reduce_scatter(sums, default_config(sums, gpu));
     };
   }
   out.prefers_sequence = runs_in_sequence(d);
 }
 
-void add_sequence(OpCandidates& out, const GemmArDesc& d) {
+void add_sequence(OpCandidates& out, const GemmArDesc& d, const GpuTarget& gpu) {
   // The packet protocol where latency counts, least bytes else.
   constexpr std::int64_t kLatencyBytes = std::int64_t{1} << 20;
   bool small = d.m * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype)) <= kLatencyBytes;
-  out.sequence = {{"gemm", step_shape(d, d.n, d.k)},
-                  {small ? "all_reduce_packet" : "all_reduce_two_shot", step_shape(d, d.n, 0)}};
+  out.sequence = {
+      {"gemm", step_shape(d, d.n, d.k, gpu)},
+      {small ? "all_reduce_packet" : "all_reduce_two_shot", step_shape(d, d.n, 0, gpu)}};
   out.prefers_sequence = runs_in_sequence(d);
 }
 
-void add_sequence(OpCandidates& out, const AgGroupedDesc& d) {
+void add_sequence(OpCandidates& out, const AgGroupedDesc& d, const GpuTarget& gpu) {
   if (!d.gathers) return;
   GroupedDesc product = products_of(d, d.c_dtype);
   product.gathered = true;
   product.swiglu = d.swiglu;
-  out.sequence = {{"all_gather", step_shape(d, d.k, 0)},
-                  default_step("grouped_gemm", step_shape(d, d.n, d.k), product, grouped_gemm)};
+  out.sequence = {
+      {"all_gather", step_shape(d, d.k, 0, gpu)},
+      default_step("grouped_gemm", step_shape(d, d.n, d.k, gpu), product, grouped_gemm)};
 }
 
-void add_sequence(OpCandidates& out, const GroupedRsDesc& d) {
+void add_sequence(OpCandidates& out, const GroupedRsDesc& d, const GpuTarget& gpu) {
   CombineDesc sums{.dtype = d.out_dtype,
                    .m = d.m,
                    .hidden = d.n,
@@ -291,19 +296,19 @@ void add_sequence(OpCandidates& out, const GroupedRsDesc& d) {
                    .num_experts = d.num_experts,
                    .sequence_parallel = !d.all_reduce,
                    .world_size = d.world_size};
-  out.sequence = {default_step("grouped_gemm", step_shape(d, d.n, d.k), products_of(d, d.out_dtype),
-                               grouped_gemm),
-                  default_step("moe_combine", step_shape(d, d.n, 0), sums, moe_combine)};
+  out.sequence = {default_step("grouped_gemm", step_shape(d, d.n, d.k, gpu),
+                               products_of(d, d.out_dtype), grouped_gemm),
+                  default_step("moe_combine", step_shape(d, d.n, 0, gpu), sums, moe_combine)};
 }
 
-void add_sequence(OpCandidates& out, const MoeLayerDesc& d) {
+void add_sequence(OpCandidates& out, const MoeLayerDesc& d, const GpuTarget& gpu) {
   OpCandidates second;
-  add_sequence(out, first_layer(d));
-  add_sequence(second, second_layer(d));
+  add_sequence(out, first_layer(d), gpu);
+  add_sequence(second, second_layer(d), gpu);
   out.sequence.insert(out.sequence.end(), second.sequence.begin(), second.sequence.end());
 }
 
-void add_sequence(OpCandidates& out, const EpMoeLayerDesc& d) {
+void add_sequence(OpCandidates& out, const EpMoeLayerDesc& d, const GpuTarget& gpu) {
   const auto [exchange, first, second] = steps_of(d);
   auto step = [&](const char* op, auto&& program) {
     OpShape shape{.world_size = d.world_size,
@@ -311,31 +316,30 @@ void add_sequence(OpCandidates& out, const EpMoeLayerDesc& d) {
                   .n = d.ffn,
                   .k = d.hidden,
                   .dtype = d.dtype,
-                  .target = Target::kCuda};
+                  .target = gpu};
     out.sequence.push_back({op, shape, program, even_routing(exchange)});
   };
-  constexpr Target kGpu = Target::kCuda;
   auto product = [&](const GroupedDesc& desc) {
-    step("grouped_gemm", [=] { return grouped_gemm(desc, default_config(desc, kGpu)); });
+    step("grouped_gemm", [=] { return grouped_gemm(desc, default_config(desc, gpu)); });
   };
-  step("ep_send", [=] { return ep_send(exchange, default_send_config(exchange, kGpu)); });
-  step("ep_place", [=] { return ep_place(exchange, default_place_config(exchange, kGpu)); });
+  step("ep_send", [=] { return ep_send(exchange, default_send_config(exchange, gpu)); });
+  step("ep_place", [=] { return ep_place(exchange, default_place_config(exchange, gpu)); });
   product(first);
   product(second);
-  step("ep_return", [=] { return ep_return(exchange, default_return_config(exchange, kGpu)); });
+  step("ep_return", [=] { return ep_return(exchange, default_return_config(exchange, gpu)); });
 }
 
-OpCandidates candidates(const OpCandidates::Step& step, int num_sms) {
-  if (!step.program) return candidates(step.op, step.shape, num_sms);
+OpCandidates candidates(const OpCandidates::Step& step, const GpuTarget& gpu) {
+  if (!step.program) return candidates(step.op, step.shape, gpu);
   return {.desc = step.op, .shape = step.shape, .fused = {{"default", step.program, step.tables}}};
 }
 
-OpCandidates candidates(const std::string& op, const OpShape& shape, int num_sms) {
+OpCandidates candidates(const std::string& op, const OpShape& shape, const GpuTarget& gpu) {
   const OperatorInfo* info = find_operator(op);
   if (info == nullptr) throw UserError(fmt::format("'{}' is not an operator", op));
   OpShape asked = shape;
-  asked.target = Target::kCuda;
-  OpCandidates out = made(*info, with_defaults(asked), asked, num_sms);
+  asked.target = gpu;
+  OpCandidates out = made(*info, with_defaults(asked), asked, gpu);
   out.shape = with_defaults(asked);
   return out;
 }

@@ -41,7 +41,7 @@ double predicted_ms(const Candidate& candidate, const predict::Machine& machine,
 double sequence_ms(const OpCandidates& candidates, const predict::Machine& machine, bool eager) {
   double sum = 0;
   for (const OpCandidates::Step& step : candidates.sequence) {
-    OpCandidates offered = stretto::candidates(step, machine.num_sms);
+    OpCandidates offered = stretto::candidates(step, {.sms = machine.num_sms});
     sum += rank_candidates(offered, machine, eager).front().predicted_ms;
   }
   return sum;
@@ -163,7 +163,7 @@ std::vector<Program> programs_of(const Choice& choice, const OpCandidates& candi
   }
   std::vector<Program> programs;
   for (const OpCandidates::Step& step : candidates.sequence) {
-    OpCandidates offered = stretto::candidates(step, options.machine.num_sms);
+    OpCandidates offered = stretto::candidates(step, {.sms = options.machine.num_sms});
     Choice of_step =
         choose(step.op, step.shape, offered, {.machine = options.machine, .eager = options.eager});
     programs.push_back(programs_of(of_step, offered, options).front());

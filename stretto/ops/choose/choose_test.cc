@@ -123,9 +123,9 @@ TEST_F(ChooseTest, SumsOfExpertsHaveSmsOfTheirOwnOrNone) {
     OpCandidates offered = candidates(op, s);
     std::set<int> splits;
     GroupedRsDesc d = grouped_gemm_rs_desc(s, op == std::string("grouped_gemm_ar"));
-    for (const GroupedRsConfig& c : gpu_configs(d, kGpuSms)) {
+    for (const GroupedRsConfig& c : gpu_configs(d, {})) {
       EXPECT_NE(find_candidate(offered, to_string(c)), nullptr) << to_string(c);
-      EXPECT_LE(c.num_compute_sms + c.num_reduce_sms, kGpuSms);
+      EXPECT_LE(c.num_compute_sms + c.num_reduce_sms, GpuTarget{}.sms);
       splits.insert(c.num_reduce_sms);
     }
     EXPECT_GE(splits.size(), 4u);
@@ -146,9 +146,9 @@ TEST_F(ChooseTest, ExchangesOfExpertsHaveOrdersOfTiles) {
     EXPECT_EQ(offered.fused.front().config, to_string(default_config(d, Target::kCuda)));
     std::set<std::pair<std::int64_t, std::int64_t>> orders;
     std::set<int> classes;
-    for (const EpMoeLayerConfig& c : gpu_configs(d, kGpuSms)) {
+    for (const EpMoeLayerConfig& c : gpu_configs(d, {})) {
       EXPECT_NE(find_candidate(offered, to_string(c)), nullptr) << to_string(c);
-      EXPECT_EQ(c.second.num_compute_sms, kGpuSms);
+      EXPECT_EQ(c.second.num_compute_sms, GpuTarget{}.sms);
       orders.insert({c.first.raster, c.second.raster});
       classes.insert(c.order.stages);
     }

@@ -127,10 +127,10 @@ bool spills(const GemmArDesc& d, const GemmArConfig& c) {
 
 }  // namespace
 
-std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
-  std::vector<GemmConfig> configs = {default_config(d, Target::kCuda)};
+std::vector<GemmConfig> gpu_configs(const GemmDesc& d, const GpuTarget& gpu) {
+  std::vector<GemmConfig> configs = {default_config(d, gpu)};
   if (d.swiglu) return configs;
-  if (d.a_dtype == DType::kF8E4M3 && d.m > kFewRows) add_bytes(configs, d, num_sms);
+  if (d.a_dtype == DType::kF8E4M3 && d.m > kFewRows) add_bytes(configs, d, gpu.sms);
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   struct Shape {
     GemmTile tile;  // of the whole cluster
@@ -151,13 +151,13 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
     if (s.cluster > 1 && configs.front().num_consumers > 1) continue;
     std::int64_t tiles = num_tiles(d.m, d.n, s.tile);
     GemmConfig config{.tile = s.tile,
-                      .num_compute_sms = gpu_workers(tiles, num_sms / s.cluster),
+                      .num_compute_sms = gpu_workers(tiles, gpu.sms / s.cluster),
                       .raster = 8,
                       .num_stages = s.stages,
                       .cluster_size = s.cluster};
     GemmTile of_block = s.tile;
     of_block.bm /= s.cluster;
-    for (int stagger : {0, paying_stagger(of_block, tiles, num_sms / s.cluster)}) {
+    for (int stagger : {0, paying_stagger(of_block, tiles, gpu.sms / s.cluster)}) {
       config.stagger = stagger;
       config.raster = 8;
       add(configs, config);
@@ -170,18 +170,18 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, int num_sms) {
     if (d.m <= 64 || d.residual) break;
     LoopInTurn loop;
     loop.tile.bn = width;
-    GemmConfig config{.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms)};
+    GemmConfig config{.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms)};
     set_loop(config, loop);
     add(configs, config);
   }
-  add_split(configs, d, num_sms);
+  add_split(configs, d, gpu.sms);
   return configs;
 }
 
-std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int num_sms) {
+std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, const GpuTarget& gpu) {
   // SMs that copy for two roles spill (CUDA 13.0).
   if (d.gathered && gather == Gather::kPush) return {};
-  std::vector<AgGemmConfig> configs = {default_config(d, Target::kCuda, gather)};
+  std::vector<AgGemmConfig> configs = {default_config(d, gpu, gather)};
   if (!is_half(d.a_dtype, d.b_dtype) || d.swiglu) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   struct Transfer {
@@ -201,7 +201,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       AgGemmConfig config = first;
       config.tile = loop.tile;
       config.num_compute_sms =
-          gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms - first.num_gather_workers);
+          gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms - first.num_gather_workers);
       config.num_stages = loop.stages;
       add(configs, fitted(d, config));
     }
@@ -212,7 +212,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
       config.across = false;
       config.tile = loop.tile;
       config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile),
-                                           num_sms - (takes_sms ? t.workers : 0) - keeping_sms(d));
+                                           gpu.sms - (takes_sms ? t.workers : 0) - keeping_sms(d));
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min({t.rows, run_rows, most_copied_rows(1, d.k)});
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
@@ -233,15 +233,15 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, int nu
   return configs;
 }
 
-std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int num_sms) {
-  std::vector<GemmRsConfig> configs = {default_config(d, Target::kCuda)};
-  GemmRsConfig base = gpu_config_of_runs(d);
+std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, const GpuTarget& gpu) {
+  std::vector<GemmRsConfig> configs = {default_config(d, gpu)};
+  GemmRsConfig base = gpu_config_of_runs(d, gpu);
   bool engine = scatter == Scatter::kCopyEngine;
   // One SM rings for the copy engine, which takes partial sums that are all there.
   int ringing = engine ? 1 : 0;
   if (base.scatter != scatter) {
     base = with_scatter(base, scatter);
-    base.num_compute_sms = std::min(base.num_compute_sms, num_sms - ringing);
+    base.num_compute_sms = std::min(base.num_compute_sms, gpu.sms - ringing);
   }
   if (configs[0].scatter != scatter) configs.clear();
   const bool halves = is_half(d.a_dtype, d.b_dtype);
@@ -251,7 +251,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
     GemmRsConfig config = configs[0];
     config.tile = loop.tile;
     config.num_stages = loop.stages;
-    config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms);
+    config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms);
     add(configs, fitted(d, config));
   }
   add(configs, fitted(d, base));
@@ -270,7 +270,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
       config.tile = loop.tile;
       config.num_reduce_sms = c.reduce;
       std::int64_t tiles = num_tiles(run_rows, d.n, loop.tile) * d.world_size;
-      config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - ringing);
+      config.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - ringing);
       config.channels_per_rank = engine
                                      ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
@@ -290,8 +290,9 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, int 
   return configs;
 }
 
-std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, int num_sms) {
-  std::vector<GemmArConfig> configs = {default_config(d, shots, Target::kCuda)};
+std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots,
+                                      const GpuTarget& gpu) {
+  std::vector<GemmArConfig> configs = {default_config(d, shots, gpu)};
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   // all_rows: tiles have the rows of all ranks.
   const bool one = shots == ReduceShots::kOne, all_rows = shots != ReduceShots::kTwo;
@@ -316,7 +317,7 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
       GemmArConfig config = configs.front();
       config.tile = loop.tile;
       config.num_reduce_sms = c.reduce;
-      config.num_compute_sms = gpu_workers(tiles, num_sms - c.reduce - (engine ? 2 : 0));
+      config.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - (engine ? 2 : 0));
       config.channels = all_rows ? tiles
                         : engine ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                  : channels_of(run_rows, loop.tile.bm, c.channels);
@@ -341,23 +342,23 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots, in
   return configs;
 }
 
-std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& d, int num_sms) {
-  std::vector<UlyssesConfig> configs = {default_gemm_a2a_config(d, Target::kCuda)};
+std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& d, const GpuTarget& gpu) {
+  std::vector<UlyssesConfig> configs = {default_gemm_a2a_config(d, gpu)};
   if (!is_half(d.dtype, d.weight_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   for (const Loop& loop : loops_for(run_rows)) {
     UlyssesConfig config = configs.front();
     config.tile = loop.tile;
     std::int64_t tiles = num_tiles(run_rows, d.n / d.world_size, loop.tile) * d.world_size;
-    config.num_compute_sms = gpu_workers(tiles, num_sms);
+    config.num_compute_sms = gpu_workers(tiles, gpu.sms);
     config.num_stages = loop.stages;
     add(configs, config);
   }
   return configs;
 }
 
-std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, int num_sms) {
-  std::vector<UlyssesConfig> configs = {default_a2a_gemm_config(d, Target::kCuda)};
+std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, const GpuTarget& gpu) {
+  std::vector<UlyssesConfig> configs = {default_a2a_gemm_config(d, gpu)};
   if (!is_half(d.dtype, d.weight_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   for (const Loop& loop : loops_for(run_rows)) {
@@ -365,7 +366,7 @@ std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, int num_sm
     for (std::int64_t pieces : {1, 2, 4, 8}) {  // that a rank's rows come in
       UlyssesConfig config = configs.front();
       config.tile = loop.tile;
-      config.num_compute_sms = gpu_workers(num_tiles(run_rows, d.n, loop.tile), num_sms);
+      config.num_compute_sms = gpu_workers(num_tiles(run_rows, d.n, loop.tile), gpu.sms);
       config.num_stages = loop.stages;
       config.comm_rows = copied_rows(d, loop.tile.bm, ceil_div(run_rows, pieces));
       for (int queues : {1, std::min(std::max(d.world_size - 1, 1), 3)}) {
@@ -378,25 +379,24 @@ std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, int num_sm
 }
 
 std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective collective,
-                                          AllReduceKind kind) {
+                                          AllReduceKind kind, const GpuTarget& gpu) {
   bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
   bool may_push = collective != Collective::kAllReduce || two_shot;
   std::vector<CollectiveConfig> configs;
   if (may_push) {
-    configs.push_back(two_shot ? default_two_shot_config(d, Target::kCuda)
-                               : default_config(d, Target::kCuda));
+    configs.push_back(two_shot ? default_two_shot_config(d, gpu) : default_config(d, gpu));
   }
   auto add_all = [&](const std::vector<CollectiveConfig>& more) {
     for (const CollectiveConfig& config : more) add(configs, config);
   };
   // The all-gather's engines would copy the own rows within the rank, which graphs refuse.
-  add_all(gpu_candidates(d, two_shot ? 2 : 1, two_shot));
+  add_all(gpu_candidates(d, two_shot ? 2 : 1, two_shot, gpu));
   // A packet's words take registers of their own.
   if (collective != Collective::kAllGather && (may_push || kind == AllReduceKind::kOneShot)) {
     std::int64_t rows = may_push ? ceil_div(d.m, std::int64_t{d.world_size}) : d.m;
-    add_all(gpu_row_candidates(d, rows, two_shot ? 2 : 1));
+    add_all(gpu_row_candidates(d, rows, two_shot ? 2 : 1, gpu));
   }
-  if (may_push) add_all(gpu_push_candidates(d, two_shot));
+  if (may_push) add_all(gpu_push_candidates(d, two_shot, gpu));
   for (CollectiveConfig& config : configs) config.all_reduce = kind;
   return configs;
 }

@@ -23,7 +23,7 @@ std::int64_t tokens_of_rank(const Desc& d) {
 
 }  // namespace
 
-std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
+std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, const GpuTarget& gpu) {
   struct Choice {
     std::int64_t raster;
     int queues;         // 0: pushes
@@ -36,7 +36,7 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
                                  {8, 3, kSortRows}, {8, 1, 0, true},
                                  {8, 3, 0, true},   {8, 3, kSortRows, true},
                                  {4, 0, 0},         {8, 0, 0, true}};
-  const AgGroupedConfig base = default_config(d, Target::kCuda);
+  const AgGroupedConfig base = default_config(d, gpu);
   std::vector<AgGroupedConfig> out = {base};
   if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
   for (const Choice& c : kChoices) {
@@ -47,7 +47,7 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
     if (c.skip && d.k <= made.tile.bk) continue;
     if (c.queues == 0 && d.world_size == 1) continue;
     made.raster = c.raster;
-    made.num_compute_sms = num_sms;
+    made.num_compute_sms = gpu.sms;
     send_by(d, c.queues, made);
     made.sort_rows = c.sort;
     made.sort_cols = c.sort > 0 ? kSortCols : 0;
@@ -57,12 +57,12 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, int num_sms) {
   return out;
 }
 
-std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
-  const GroupedRsConfig base = default_config(d, Target::kCuda);
+std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, const GpuTarget& gpu) {
+  const GroupedRsConfig base = default_config(d, gpu);
   std::vector<GroupedRsConfig> out = {base};
   if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
   GroupedRsConfig wide{.tile = {.bm = 128, .bn = 256, .bk = 64},
-                       .num_compute_sms = num_sms,
+                       .num_compute_sms = gpu.sms,
                        .num_stages = kStages,
                        .raster = 4,
                        .num_reduce_sms = 0,
@@ -94,7 +94,7 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, int num_sms) {
   return out;
 }
 
-std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
+std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, const GpuTarget& gpu) {
   constexpr std::int64_t kAtEnd = 0;  // sums of all blocks after all products
   struct Choice {
     std::int64_t raster, second_raster, blocks;
@@ -114,7 +114,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
                                  {8, 8, 4, kSortRows},
                                  {8, 8, 2, kSortRows},
                                  {4, 4, kAtEnd, 0, 0}};
-  const MoeLayerConfig base = default_config(d, Target::kCuda);
+  const MoeLayerConfig base = default_config(d, gpu);
   std::vector<MoeLayerConfig> out = {base};
   // Their sums have all other ranks' rows in registers.
   if (size_bytes(d.dtype) != 2 || d.world_size > 4) return out;
@@ -129,7 +129,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
     first.tile = {.bm = bm, .bn = 128, .bk = 64};
     second.tile = {.bm = bm, .bn = 256, .bk = 64};
     first.num_stages = second.num_stages = kStages;
-    first.num_compute_sms = second.num_compute_sms = num_sms;
+    first.num_compute_sms = second.num_compute_sms = gpu.sms;
     if (c.queues == 0 && (d.world_size == 1 || !few)) continue;  // spills
     send_by(first_layer(d), c.queues, first);
     first.raster = c.raster;
@@ -156,19 +156,19 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, int num_sms) {
   return out;
 }
 
-std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, int num_sms) {
-  std::vector<EpMoeLayerConfig> out = {default_config(d, Target::kCuda)};
-  for (const MoeLayerConfig& layers : gpu_configs(own_part(d), num_sms)) {
+std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, const GpuTarget& gpu) {
+  std::vector<EpMoeLayerConfig> out = {default_config(d, gpu)};
+  for (const MoeLayerConfig& layers : gpu_configs(own_part(d), gpu)) {
     bool at_end = layers.second.last_blocks > 0 && layers.first.sort_rows == 0;
     if (!at_end) continue;
-    EpMoeLayerConfig made = with_exchange(d, layers, Target::kCuda);
+    EpMoeLayerConfig made = with_exchange(d, layers, gpu);
     // An expert's weights are read once for each class, which is what takes time of few rows, whose
     // kernels with several classes spill on two ranks.
     constexpr std::int64_t kFewRows = 64;  // of a tile
     made.order = {.in_step = false};
     add(out, made);
     if (layers.first.tile.bm <= kFewRows) continue;
-    made.order = order_in_classes(tiles_of(d, made),
+    made.order = order_in_classes(tiles_of(d, made), gpu,
                                   {.ffn = ceil_div(d.ffn, std::int64_t{d.expert_groups})});
     add(out, made);
   }

@@ -28,7 +28,7 @@ Program fastest(const char* op, const UlyssesDesc& d, const OpCandidates& offere
                          .n = d.n,
                          .k = d.k,
                          .dtype = d.dtype,
-                         .target = Target::kCuda},
+                         .target = GpuTarget{.sms = machine.num_sms}},
                  offered, machine);
 }
 
@@ -47,7 +47,7 @@ template <typename Desc, typename Config>
 OpCandidates with_tiles_of(const Desc& desc, const Config& base,
                            Program (*make)(const Desc&, const Config&),
                            const predict::Machine& machine) {
-  std::vector<Config> configs = gpu_configs(desc, machine.num_sms);
+  std::vector<Config> configs = gpu_configs(desc, {.sms = machine.num_sms});
   std::erase_if(configs, [&](const Config& c) { return !same_tile_rows(c, base); });
   configs.insert(configs.begin(), base);
   OpCandidates offered;
@@ -59,16 +59,16 @@ OpCandidates with_tiles_of(const Desc& desc, const Config& base,
 
 Program fastest_program(const GemmDesc& desc, const predict::Machine& machine) {
   OpCandidates offered;
-  add_configs(offered, desc, gpu_configs(desc, machine.num_sms), gemm);
+  add_configs(offered, desc, gpu_configs(desc, {.sms = machine.num_sms}), gemm);
   return fastest("gemm", desc, offered, machine);
 }
 
 Program fastest_program(const AgGemmDesc& desc, const predict::Machine& machine) {
   OpCandidates offered;
   auto add = [&](Gather gather) {
-    add_configs(offered, desc, gpu_configs(desc, gather, machine.num_sms), ag_gemm);
+    add_configs(offered, desc, gpu_configs(desc, gather, {.sms = machine.num_sms}), ag_gemm);
   };
-  add(default_config(desc, Target::kCuda).gather);
+  add(default_config(desc, GpuTarget{.sms = machine.num_sms}).gather);
   // SwiGLU's have one config of each kind.
   if (offered.fused.size() > 1 || size_bytes(desc.a_dtype) == 2) {
     for (Gather gather : {Gather::kSend, Gather::kPush}) add(gather);
@@ -79,9 +79,9 @@ Program fastest_program(const AgGemmDesc& desc, const predict::Machine& machine)
 Program fastest_program(const GemmRsDesc& desc, const predict::Machine& machine) {
   OpCandidates offered;
   auto add = [&](Scatter scatter) {
-    add_configs(offered, desc, gpu_configs(desc, scatter, machine.num_sms), gemm_rs);
+    add_configs(offered, desc, gpu_configs(desc, scatter, {.sms = machine.num_sms}), gemm_rs);
   };
-  add(default_config(desc, Target::kCuda).scatter);
+  add(default_config(desc, GpuTarget{.sms = machine.num_sms}).scatter);
   if (offered.fused.size() > 1) {
     for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) add(scatter);
   }
@@ -90,13 +90,13 @@ Program fastest_program(const GemmRsDesc& desc, const predict::Machine& machine)
 
 Program fastest_gemm_a2a(const UlyssesDesc& desc, const predict::Machine& machine) {
   OpCandidates offered;
-  add_configs(offered, desc, gpu_gemm_a2a_configs(desc, machine.num_sms), gemm_a2a);
+  add_configs(offered, desc, gpu_gemm_a2a_configs(desc, {.sms = machine.num_sms}), gemm_a2a);
   return fastest("gemm_a2a", desc, offered, machine);
 }
 
 Program fastest_a2a_gemm(const UlyssesDesc& desc, const predict::Machine& machine) {
   OpCandidates offered;
-  add_configs(offered, desc, gpu_a2a_gemm_configs(desc, machine.num_sms), a2a_gemm);
+  add_configs(offered, desc, gpu_a2a_gemm_configs(desc, {.sms = machine.num_sms}), a2a_gemm);
   return fastest("a2a_gemm", desc, offered, machine);
 }
 
@@ -119,7 +119,7 @@ Program fastest_program(const MoeLayerDesc& desc, const MoeLayerConfig& base,
                 .n = desc.hidden,
                 .k = desc.ffn,
                 .dtype = desc.dtype,
-                .target = Target::kCuda};
+                .target = GpuTarget{.sms = machine.num_sms}};
   return fastest("moe_layer", shape, with_tiles_of(desc, base, moe_layer, machine), machine);
 }
 

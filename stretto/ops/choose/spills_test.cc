@@ -14,7 +14,7 @@ TEST(Configs, ThatSpillAreNotOffered) {
   auto two_shot = [](int ranks) {
     GemmArDesc d{.world_size = ranks, .m = 8192, .n = 8192, .k = 4096};
     d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
-    return gpu_configs(d, ReduceShots::kTwo, kGpuSms);
+    return gpu_configs(d, ReduceShots::kTwo, {});
   };
   auto count = [](const std::vector<GemmArConfig>& configs, auto&& which) {
     return std::count_if(configs.begin(), configs.end(), which);
@@ -38,7 +38,7 @@ TEST(Configs, ThatSpillAreNotOffered) {
     GemmRsDesc d{.world_size = ranks, .m = 8192, .n = 8192, .k = 4096};
     d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
     std::int64_t most = 0;
-    for (const GemmRsConfig& c : gpu_configs(d, Scatter::kCopyEngine, kGpuSms)) {
+    for (const GemmRsConfig& c : gpu_configs(d, Scatter::kCopyEngine, {})) {
       most = std::max(most, c.tile.bn);
     }
     return most;
@@ -47,8 +47,8 @@ TEST(Configs, ThatSpillAreNotOffered) {
   EXPECT_EQ(widest(3), 224) << "whose rows are whose is no mask";
 
   AgGemmDesc gathered{.world_size = 2, .m = 8192, .n = 4096, .k = 8192, .gathered = true};
-  EXPECT_TRUE(gpu_configs(gathered, Gather::kPush, kGpuSms).empty());
-  EXPECT_FALSE(gpu_configs(gathered, Gather::kSend, kGpuSms).empty());
+  EXPECT_TRUE(gpu_configs(gathered, Gather::kPush, {}).empty());
+  EXPECT_FALSE(gpu_configs(gathered, Gather::kSend, {}).empty());
 }
 
 }  // namespace

@@ -71,14 +71,15 @@ CollectiveConfig default_all_reduce_config(const CollectiveDesc& desc,
                                            Target target = Target::kCpu);
 // On GPUs, what is worth a measurement among those that do not push. num_roles: 2 of the two-shot
 // all-reduce, else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
-std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles,
-                                             bool copies);
+std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles, bool copies,
+                                             const GpuTarget& gpu = {});
 // Of reductions that do not push, those of whole rows, of which a rank has `rows` to add up: a part
 // of them, or in one hop all.
 std::vector<CollectiveConfig> gpu_row_candidates(const CollectiveDesc& desc, std::int64_t rows,
-                                                 int num_roles);
+                                                 int num_roles, const GpuTarget& gpu = {});
 // Those that push, for gather, scatter, all-to-all and (two_hops) kTwoShot.
-std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc, bool two_hops);
+std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc, bool two_hops,
+                                                  const GpuTarget& gpu = {});
 
 // `in` is symmetric where peers read it: in configs that do not push.
 //

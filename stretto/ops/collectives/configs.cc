@@ -27,7 +27,7 @@ CollectiveConfig gpu_config(const CollectiveDesc& d, std::int64_t elements, int 
 }
 
 // A tile in registers at once, 16 bytes of it in each thread.
-CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements) {
+CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements, int sms) {
   CollectiveConfig c;
   std::int64_t of_thread = 16 / static_cast<std::int64_t>(size_bytes(d.dtype));
   c.threads = static_cast<int>(std::clamp<std::int64_t>(elements / of_thread / 128, 1, 8) * 128);
@@ -37,7 +37,7 @@ CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements) {
   c.piece_rows = std::clamp<std::int64_t>(piece / c.tile_cols, 1, c.tile_rows);
   std::int64_t tiles =
       ceil_div(ceil_div(d.m, d.world_size), c.tile_rows) * ceil_div(d.n, c.tile_cols);
-  c.num_workers = gpu_workers(tiles);
+  c.num_workers = gpu_workers(tiles, sms);
   c.num_copy_sms = c.num_workers;
   c.push = true;
   return c;
@@ -73,15 +73,15 @@ CollectiveConfig row_config(const CollectiveDesc& d, std::int64_t rows, int part
 }
 
 // Of push_config's threads those that have a run of a row; as many tiles for each SM.
-CollectiveConfig push_rows_config(const CollectiveDesc& d, std::int64_t elements) {
-  CollectiveConfig c = push_config(d, elements);
+CollectiveConfig push_rows_config(const CollectiveDesc& d, std::int64_t elements, int sms) {
+  CollectiveConfig c = push_config(d, elements, sms);
   std::int64_t rows = ceil_div(d.m, d.world_size), tiles = ceil_div(rows * d.n, elements);
-  std::int64_t rounds = std::max<std::int64_t>(tiles / kGpuSms, 1);
+  std::int64_t rounds = std::max<std::int64_t>(tiles / sms, 1);
   c.threads = threads_of_rows(d);
   c.tile_cols = d.n;
-  c.tile_rows = ceil_div(rows, rounds * kGpuSms);
+  c.tile_rows = ceil_div(rows, rounds * sms);
   c.piece_rows = 1;
-  c.num_workers = c.num_copy_sms = gpu_workers(ceil_div(rows, c.tile_rows));
+  c.num_workers = c.num_copy_sms = gpu_workers(ceil_div(rows, c.tile_rows), sms);
   return c;
 }
 
@@ -94,11 +94,12 @@ bool pushes_whole_rows(const CollectiveDesc& d) {
 constexpr std::int64_t kRingTile = 32 * 1024;
 
 // Every SM sends and receives, or `receivers` only receive.
-CollectiveConfig ring_config(const CollectiveDesc& d, std::int64_t elements, int receivers) {
-  CollectiveConfig c = push_config(d, elements);
+CollectiveConfig ring_config(const CollectiveDesc& d, std::int64_t elements, int receivers,
+                             int sms) {
+  CollectiveConfig c = push_config(d, elements, sms);
   c.ring_slots = 2;
   c.num_receivers = receivers;
-  c.num_workers = std::min(c.num_workers, kGpuSms - receivers);
+  c.num_workers = std::min(c.num_workers, sms - receivers);
   c.num_copy_sms = c.num_workers;
   return c;
 }
@@ -121,14 +122,14 @@ CollectiveConfig within(const CollectiveDesc& d, CollectiveConfig c) {
 }
 
 // The default where nobody pushes.
-CollectiveConfig fetch_config(const CollectiveDesc& d) {
-  return gpu_config(d, gpu_tile_elements(d), kGpuSms / 2);
+CollectiveConfig fetch_config(const CollectiveDesc& d, int sms) {
+  return gpu_config(d, gpu_tile_elements(d), sms / 2);
 }
 
 // A tile for each SM, as far as tiles are worth a signal.
-std::int64_t push_tile_elements(const CollectiveDesc& d) {
+std::int64_t push_tile_elements(const CollectiveDesc& d, int sms) {
   std::int64_t run = ceil_div(d.m, d.world_size) * d.n, elements = kLeastTile / 2;
-  while (elements < 16 * kLeastTile && elements * kGpuSms < run) elements *= 2;
+  while (elements < 16 * kLeastTile && elements * sms < run) elements *= 2;
   return elements;
 }
 
@@ -165,28 +166,29 @@ constexpr std::int64_t kMostOneHopIn = kMega;
 
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   if (target == Target::kCpu) return within(d, {});
-  if (d.world_size > 2 && in_rings(d)) return ring_config(d, kRingTile, 64);
-  if (d.world_size == 1 || message_bytes(d) > most_pushed(d)) return within(d, fetch_config(d));
+  if (d.world_size > 2 && in_rings(d)) return ring_config(d, kRingTile, 64, target.sms());
+  if (d.world_size == 1 || message_bytes(d) > most_pushed(d))
+    return within(d, fetch_config(d, target.sms()));
   // Four H100s, 2026-11-27, 5120 and 7168 columns: 0.84 to 0.94 of the time of narrower tiles, at 2
   // and at 16 MB; of 6144, which narrow tiles cut evenly, 1.03 to 1.06 at 2 MB, 0.93 at 16.
   bool rows = pushes_whole_rows(d) && message_bytes(d) >= kMega &&
               (message_bytes(d) > kMostPackets || d.n % kLeastTile != 0);
-  CollectiveConfig c =
-      rows ? push_rows_config(d, 16 * kLeastTile) : push_config(d, push_tile_elements(d));
+  CollectiveConfig c = rows ? push_rows_config(d, 16 * kLeastTile, target.sms())
+                            : push_config(d, push_tile_elements(d, target.sms()), target.sms());
   c.packets = fits_packets(d) && message_bytes(d) <= kMostPackets;
   return c;
 }
 
 CollectiveConfig default_fetching_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
-  if (c.ring_slots > 0) return within(d, fetch_config(d));
+  if (c.ring_slots > 0) return within(d, fetch_config(d, target.sms()));
   c.push = c.packets = false;
   return c;
 }
 
 CollectiveConfig default_two_shot_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
-  return c.ring_slots > 0 ? ring_config(d, kRingTile, 0) : c;
+  return c.ring_slots > 0 ? ring_config(d, kRingTile, 0, target.sms()) : c;
 }
 
 CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target target) {
@@ -198,35 +200,38 @@ CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target targe
   } else if (d.world_size > 1 && arriving <= kMostOneHopIn) {
     CollectiveDesc all_rows = d;  // are every rank's
     all_rows.world_size = 1;
-    c = push_config(all_rows, push_tile_elements(all_rows));
+    c = push_config(all_rows, push_tile_elements(all_rows, target.sms()), target.sms());
     c.push = false;
     c.all_reduce = fits_packets(d) ? AllReduceKind::kPacket : AllReduceKind::kOneShot;
   }
   return c;
 }
 
-std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d, bool two_hops) {
-  constexpr std::int64_t kLeast = 1024, kMost = 16 * 1024, kMostTiles = std::int64_t{4} * kGpuSms;
+std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d, bool two_hops,
+                                                  const GpuTarget& gpu) {
+  constexpr std::int64_t kLeast = 1024, kMost = 16 * 1024;
+  const int sms = gpu.sms;
+  const std::int64_t most_tiles = std::int64_t{4} * sms;
   std::int64_t run = ceil_div(d.m, d.world_size) * d.n;
   std::vector<CollectiveConfig> all;
   if (in_rings(d)) {
     for (std::int64_t e : {kRingTile / 2, kRingTile}) {
       for (int receivers : two_hops ? std::vector<int>{0} : std::vector<int>{48, 64, 80}) {
-        all.push_back(ring_config(d, e, receivers));
+        all.push_back(ring_config(d, e, receivers, sms));
       }
     }
     if (pushes_whole_rows(d)) {
-      CollectiveConfig rows = ring_config(d, kRingTile, two_hops ? 0 : 64);
+      CollectiveConfig rows = ring_config(d, kRingTile, two_hops ? 0 : 64, sms);
       rows.threads = threads_of_rows(d);
       all.push_back(rows);
     }
     return all;
   }
   for (std::int64_t e = kLeast; e <= kMost && all.size() < 4; e *= 2) {
-    if (ceil_div(run, e) <= kMostTiles) all.push_back(push_config(d, e));
+    if (ceil_div(run, e) <= most_tiles) all.push_back(push_config(d, e, sms));
   }
-  if (pushes_whole_rows(d) && ceil_div(run, kMost) <= kMostTiles) {
-    all.push_back(push_rows_config(d, kMost));
+  if (pushes_whole_rows(d) && ceil_div(run, kMost) <= most_tiles) {
+    all.push_back(push_rows_config(d, kMost, sms));
   }
   // Beyond this the bytes count more than the round trip.
   if (!fits_packets(d) || message_bytes(d) > 2 * kMostPackets) return all;
@@ -238,19 +243,20 @@ std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& d, bool 
 }
 
 std::vector<CollectiveConfig> gpu_row_candidates(const CollectiveDesc& d, std::int64_t rows,
-                                                 int num_roles) {
+                                                 int num_roles, const GpuTarget& gpu) {
   constexpr std::int64_t kMostPerThread = 16;
   std::vector<CollectiveConfig> all;
   if (d.n > kMostPerThread * threads_of_rows(d)) return all;
-  for (int parts : {kGpuSms / 2, kGpuSms}) {
-    all.push_back(row_config(d, rows, parts, std::min(parts, kGpuSms / num_roles)));
+  for (int parts : {gpu.sms / 2, gpu.sms}) {
+    all.push_back(row_config(d, rows, parts, std::min(parts, gpu.sms / num_roles)));
   }
   return all;
 }
 
-std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_roles, bool copies) {
+std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_roles, bool copies,
+                                             const GpuTarget& gpu) {
   std::int64_t elements = gpu_tile_elements(d);
-  std::vector<CollectiveConfig> all = {within(d, fetch_config(d))};
+  std::vector<CollectiveConfig> all = {within(d, fetch_config(d, gpu.sms))};
   auto add = [&](const CollectiveConfig& c) {
     bool known = std::any_of(all.begin(), all.end(), [&](const CollectiveConfig& other) {
       return to_string(other) == to_string(c);
@@ -258,7 +264,7 @@ std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_ro
     if (!known) all.push_back(c);
   };
   for (std::int64_t e : {elements / 2, elements * 2, elements * 4, elements * 8, elements / 4}) {
-    if (e >= kLeastTile / 2) add(gpu_config(d, e, kGpuSms / num_roles));
+    if (e >= kLeastTile / 2) add(gpu_config(d, e, gpu.sms / num_roles));
   }
   add(gpu_config(d, elements, 32));
   all.push_back(all[0]);

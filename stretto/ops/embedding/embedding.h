@@ -32,8 +32,8 @@ struct VocabConfig {
 
 std::string to_string(const VocabDesc& desc);
 VocabConfig default_config(const VocabDesc& desc);
-VocabConfig embedding_gpu_config(const VocabDesc& desc);
-VocabConfig lm_head_gpu_config(const VocabDesc& desc);
+VocabConfig embedding_gpu_config(const VocabDesc& desc, const GpuTarget& gpu);
+VocabConfig lm_head_gpu_config(const VocabDesc& desc, const GpuTarget& gpu);
 std::int64_t vocab_per_rank(const VocabDesc& desc);
 
 // tokens [m] i32 in 0..vocab-1 (contract), table [V', hidden] -> out [m, hidden], or [ceil(m/P),

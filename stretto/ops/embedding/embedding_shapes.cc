@@ -33,11 +33,11 @@ VocabDesc vocab_desc(const OpShape& s) {
 }
 
 VocabConfig lookup_config(const VocabDesc& d, Target target) {
-  return target == Target::kCuda ? embedding_gpu_config(d) : config_of(d);
+  return target == Target::kCuda ? embedding_gpu_config(d, target.gpu()) : config_of(d);
 }
 
 VocabConfig head_config(const VocabDesc& d, Target target) {
-  return target == Target::kCuda ? lm_head_gpu_config(d) : config_of(d);
+  return target == Target::kCuda ? lm_head_gpu_config(d, target.gpu()) : config_of(d);
 }
 
 OperatorInfo embedding_info() {

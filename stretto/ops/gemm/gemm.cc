@@ -117,18 +117,18 @@ namespace {
 // cent. On an H200, 2026-11-24 (gpu_bench gemm-fp8): 1,318 TFLOP/s at 8192^3 and 1,328 at
 // 4096 x 16384 x 7168 three steps apart, 1,309 and 1,318 two steps; in pairs of blocks 1,316 and
 // 1,324.
-bool set_apart(const GemmDesc& d, const GemmTile& tile, GemmConfig& config) {
+bool set_apart(const GemmDesc& d, const GemmTile& tile, int sms, GemmConfig& config) {
   constexpr GemmTile kApart{.bm = 128, .bn = 192, .bk = 128};
   constexpr double kMoreTime = 1.03;
   auto waves = [&](const GemmTile& t) {
     std::int64_t tiles = ceil_div(d.m, t.bm) * ceil_div(d.n, t.bn);
-    return static_cast<double>(ceil_div(tiles, std::int64_t{kGpuSms}) * t.bn);
+    return static_cast<double>(ceil_div(tiles, std::int64_t{sms}) * t.bn);
   };
   std::int64_t tiles = ceil_div(d.m, kApart.bm) * ceil_div(d.n, kApart.bn);
-  bool several = tiles >= 4 * kGpuSms;
+  bool several = tiles >= 4 * sms;
   if (!several || tile.bm != kApart.bm || waves(kApart) > kMoreTime * waves(tile)) return false;
   config = {.tile = kApart,
-            .num_compute_sms = kGpuSms,
+            .num_compute_sms = sms,
             .raster = 8,
             .num_stages = 4,
             .stagger = 3,
@@ -140,36 +140,38 @@ bool set_apart(const GemmDesc& d, const GemmTile& tile, GemmConfig& config) {
 
 GemmConfig default_config(const GemmDesc& d, Target target) {
   if (target == Target::kCpu) return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)};
+  const int sms = target.sms();
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.n,
                            .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
                            .swiglu = d.swiglu,
-                           .scaling = d.scaling});
+                           .scaling = d.scaling,
+                           .num_sms = sms});
   // Products of bytes need their factors twice as fast: pairs of blocks share those of the weights,
   // where TMA loads them and there are rows enough.
   bool bytes = d.a_dtype == DType::kF8E4M3 && d.k % 16 == 0;
   GemmConfig apart;
-  if (bytes && !d.swiglu && d.scaling != Scaling::kBlock && set_apart(d, loop.tile, apart)) {
+  if (bytes && !d.swiglu && d.scaling != Scaling::kBlock && set_apart(d, loop.tile, sms, apart)) {
     return apart;
   }
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   if (halves && size_bytes(d.c_dtype) == 2 && !d.residual && loop.tile.bm == 128) {
     std::int64_t row_tiles = ceil_div(d.m, loop.tile.bm);
-    LoopInTurn turns = loop_in_turn(row_tiles, d.n, widths_in_turn(d.b_kn));
-    if (turns_pay(turns, row_tiles, d.n, loop.tile)) {
-      GemmConfig config{.num_compute_sms = kGpuSms};
+    LoopInTurn turns = loop_in_turn(row_tiles, d.n, widths_in_turn(d.b_kn), sms);
+    if (turns_pay(turns, row_tiles, d.n, loop.tile, sms)) {
+      GemmConfig config{.num_compute_sms = sms};
       set_loop(config, turns);
       return config;
     }
   }
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-  int cluster = bytes && d.m > loop.tile.bm && tiles >= kGpuSms ? 2 : 1;
-  int stagger = halves ? paying_stagger(loop.tile, tiles) : 0;
+  int cluster = bytes && d.m > loop.tile.bm && tiles >= sms ? 2 : 1;
+  int stagger = halves ? paying_stagger(loop.tile, tiles, sms) : 0;
   loop.tile.bm *= cluster;
   return {.tile = loop.tile,
-          .num_compute_sms = gpu_workers(tiles / cluster, kGpuSms / cluster),
+          .num_compute_sms = gpu_workers(tiles / cluster, sms / cluster),
           .raster = 8,
           .num_stages = loop.num_stages,
           .cluster_size = cluster,

@@ -45,7 +45,7 @@ GemmConfig split_config(const GemmDesc& d, Target target) {
   cfg.split_k = static_cast<int>(std::min<std::int64_t>(3, ceil_div(d.k, cfg.tile.bk)));
   cfg.num_compute_sms =
       gpu_workers(ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn) * cfg.split_k,
-                  target == Target::kCpu ? 4 : kGpuSms);
+                  target == Target::kCpu ? 4 : target.sms());
   return cfg;
 }
 

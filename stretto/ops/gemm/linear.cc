@@ -246,6 +246,7 @@ GemmTile scaled_tile(GemmTile tile, Scaling scaling) {
 }
 
 GpuLoop gpu_loop(const GpuLoopDesc& d) {
+  STRETTO_CHECK(d.num_sms > 0, "the loop of a product on no SMs");
   bool matrix = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) <= 2;
   if (!matrix) return {.tile = {.bm = 64, .bn = 64, .bk = 32}, .num_stages = 2};
   if (d.m <= kFewRows) return loop_of_64_rows(d).value_or(streaming_loop(d));

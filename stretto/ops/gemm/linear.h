@@ -134,18 +134,17 @@ struct GpuLoopDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32;
   bool swiglu = false;  // two products of the same rows
   Scaling scaling = Scaling::kNone;
-  int num_sms = kGpuSms;  // that multiply
+  int num_sms = 0;  // that multiply, never 0
   // Of few rows: a block's shared memory for slots, and the columns of a step, at most; 0: what is
   // best for most.
   std::int64_t slot_bytes = 0, step_cols = 0;
 };
 // The stagger (GemmConfig) that was measured to pay for a block's tile of factors of 16 bits, 0 for
 // none: where SMs have several tiles each, so that a store has a next tile to hide behind.
-int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms = kGpuSms);
+int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms);
 
 // Columns of the tiles that the busiest of the SMs multiplies.
-std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t bn,
-                           int num_sms = kGpuSms);
+std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t bn, int num_sms);
 
 // The loop of products of factors of 16 bits whose two warpgroups take tiles in turn: each has a
 // whole tile in its registers, and stores it while the other multiplies.
@@ -159,7 +158,7 @@ struct LoopInTurn {
 std::vector<std::int64_t> widths_in_turn(bool b_kn, std::int64_t widest = 176);
 // With the width that keeps SMs busy until the end.
 LoopInTurn loop_in_turn(std::int64_t row_tiles, std::int64_t n,
-                        const std::vector<std::int64_t>& widths, int num_sms = kGpuSms);
+                        const std::vector<std::int64_t>& widths, int num_sms);
 // Of a product's config, what is not of its sizes.
 template <typename Config>
 void set_loop(Config& config, const LoopInTurn& loop) {
@@ -172,7 +171,7 @@ void set_loop(Config& config, const LoopInTurn& loop) {
 // Whether turns were measured to pay: every SM has several tiles, and no more columns than with
 // `other`, but for two per cent.
 bool turns_pay(const LoopInTurn& loop, std::int64_t row_tiles, std::int64_t n,
-               const GemmTile& other, int num_sms = kGpuSms);
+               const GemmTile& other, int num_sms);
 
 // Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
 // operators that gather or scatter rows: tiles of each rank's rows read all weights once more.

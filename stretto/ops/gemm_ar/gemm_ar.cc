@@ -176,7 +176,7 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
 constexpr std::int64_t kMaxPacketRows = 16;
 
 // Gives the tile an agent that stores, where slots for it fit beside the stages.
-void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
+void drain(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
   struct Choice {
     std::int64_t cols;
     int stages, stagger, store_slots;
@@ -189,24 +189,24 @@ void drain(GemmRsConfig& cfg, const GemmArDesc& d) {
   const std::int64_t row_tiles =
       ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), cfg.tile.bm) * d.world_size;
   // The agent pays where its tiles keep the SMs busy by no more than two per cent more.
-  std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.tile.bn) * 51 / 50 + 1;
+  std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.tile.bn, sms) * 51 / 50 + 1;
   // Of ranks that are no power of two, sums beside 256 columns spill (gemm_rs.cc).
   const std::int64_t most = masks_ranks(d.world_size) ? 256 : 192;
   for (const Choice& c : kChoices) {
-    std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols);
+    std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols, sms);
     if (c.cols > most || columns >= below) continue;
     below = columns;
     cfg.tile.bn = c.cols;
     cfg.num_stages = c.stages;
     cfg.stagger = c.stagger;
     cfg.store_slots = c.store_slots;
-    cfg.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols));
+    cfg.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols), sms);
   }
 }
 
-GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
+GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget& gpu) {
   if (shots == ReduceShots::kTwo) {
-    GemmRsConfig rs = gpu_config_of_runs(scattered(d));
+    GemmRsConfig rs = gpu_config_of_runs(scattered(d), gpu);
     // Engines that scatter, and sums that leave tile by tile: on two H100s, 2026-11-25, 1024, 4096
     // and 8192 rows times 8192 x 7168 took 0.201, 0.743 and 1.478 ms, 0.203, 0.769 and 1.605 where
     // the agent that stores scatters, too, 0.251, 0.782 and 1.507 where engines send the sums as
@@ -216,9 +216,9 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
       rs = with_scatter(rs, Scatter::kEpilogue);
       std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
       rs.channels_per_rank = ceil_div(run_rows, rs.tile.bm);
-      rs.num_compute_sms = kGpuSms;
+      rs.num_compute_sms = gpu.sms;
     }
-    if (!loads_ahead) drain(rs, d);
+    if (!loads_ahead) drain(rs, d, gpu.sms);
     return {.tile = rs.tile,
             .shots = shots,
             .num_compute_sms = rs.num_compute_sms,
@@ -238,13 +238,14 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots) {
                            .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
-                           .scaling = d.scaling});
+                           .scaling = d.scaling,
+                           .num_sms = gpu.sms});
   // A tile and its sum in rank order fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   return {.tile = loop.tile,
           .shots = shots,
-          .num_compute_sms = gpu_workers(tiles),
+          .num_compute_sms = gpu_workers(tiles, gpu.sms),
           .num_reduce_sms = 0,
           .packets = shots == ReduceShots::kShared || d.m <= kMaxPacketRows,
           .channels = tiles,
@@ -293,7 +294,7 @@ GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
 
 GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
   check_sizes("gemm_ar", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
-  if (target == Target::kCuda) return fitted(d, gpu_config(d, shots));
+  if (target == Target::kCuda) return fitted(d, gpu_config(d, shots, target.gpu()));
   // Tiles have the rows of all ranks.
   bool all_rows = shots != ReduceShots::kTwo;
   GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);

@@ -95,18 +95,19 @@ std::string to_string(const GemmRsConfig& cfg) {
 
 namespace {
 
-GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows) {
+GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows, int sms) {
   GpuLoop loop = gpu_loop({.m = rows,
                            .n = d.n,
                            .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
-                           .scaling = d.scaling});
+                           .scaling = d.scaling,
+                           .num_sms = sms});
   // A tile and its sum fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   return {.tile = loop.tile,
-          .num_compute_sms = gpu_workers(tiles),
+          .num_compute_sms = gpu_workers(tiles, sms),
           .num_reduce_sms = 0,
           .num_stages = loop.num_stages,
           .raster = 8,
@@ -132,7 +133,8 @@ GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   return cfg;
 }
 
-GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
+GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
+  const int sms = gpu.sms;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   // All ranks' tiles keep the SMs busy, the first rows of each rank's in a tile of their own.
   const bool few = run_rows <= kFewRows;
@@ -141,7 +143,8 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
                            .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
-                           .scaling = d.scaling});
+                           .scaling = d.scaling,
+                           .num_sms = sms});
   // Whose rows are whose takes registers where the remainder is no mask: sums beside 256 columns
   // spill then.
   const bool masks = masks_ranks(d.world_size);
@@ -149,7 +152,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   const std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
   const std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
   GemmRsConfig cfg{.tile = loop.tile,
-                   .num_compute_sms = gpu_workers(tiles),
+                   .num_compute_sms = gpu_workers(tiles, sms),
                    .num_reduce_sms = 0,
                    .channels_per_rank = std::max<std::int64_t>(blocks, 1),
                    .num_stages = loop.num_stages,
@@ -161,7 +164,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   // times 8192 there in 2.68 ms instead of 3.08 with 224 columns and without agents.
   bool halves =
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
-  const int beside_ringing = kGpuSms - 1;
+  const int beside_ringing = sms - 1;
   auto columns = [&](std::int64_t bn) {
     return columns_of_sm(blocks * d.world_size, d.n, bn, beside_ringing);
   };
@@ -173,7 +176,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   // loaded ahead from the second on: 1024 x 8192 x 14336 on two H100s, 2026-11-25, 0.37 ms instead
   // of 0.40, 4096 x 4096 x 7168 0.36 instead of 0.43 (docs/performance/overlap.md).
   std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
-  if (channels == 0 || 2 * tiles < (agent && by_tma ? 3 : 12) * kGpuSms) return cfg;
+  if (channels == 0 || 2 * tiles < (agent && by_tma ? 3 : 12) * sms) return cfg;
   cfg.scatter = Scatter::kCopyEngine;
   cfg.num_compute_sms = beside_ringing;
   // A piece costs an engine some 9 us beside its bytes, whose link takes 20 us for so many: on four
@@ -190,13 +193,13 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d) {
   // 0.198 ms instead of 0.222.
   const std::int64_t wave = blocks * ceil_div(d.n, std::int64_t{256});
   const bool measured = d.world_size > 2 && agent;
-  if (measured && 2 * wave <= kGpuSms) {
+  if (measured && 2 * wave <= sms) {
     cfg.tile.bn = 128;
     cfg.num_stages = 6;
     cfg.channels_per_rank = std::max(std::min<std::int64_t>(blocks, 2), channels);
     return cfg;
   }
-  if (measured && wave <= kGpuSms) pieces = 1;
+  if (measured && wave <= sms) pieces = 1;
   if (measured && pieces == 2) cfg.num_copy_queues = 2;
   cfg.channels_per_rank = std::max(std::min(blocks, pieces), channels);
   if (agent) {
@@ -215,8 +218,8 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   if (target == Target::kCuda) {
     bool across = d.world_size > 1 && d.m <= kMostRowsAcross;
-    return fitted(d,
-                  across ? gpu_config_across(d, run_rows * d.world_size) : gpu_config_of_runs(d));
+    return fitted(d, across ? gpu_config_across(d, run_rows * d.world_size, target.sms())
+                            : gpu_config_of_runs(d, target.gpu()));
   }
   // Tiles do not cross from one rank's rows into the next rank's: they are cut from a run of rows,
   // into at least two blocks, so that one can travel while the other is multiplied.

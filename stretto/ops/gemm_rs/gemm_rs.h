@@ -64,7 +64,7 @@ GemmRsConfig fitted(const GemmRsDesc& desc, GemmRsConfig config);
 // The same tiles sent the other way, without what only one way has.
 GemmRsConfig with_scatter(GemmRsConfig config, Scatter scatter);
 // The default for GPUs among those whose tiles keep to the rows of one rank, however few.
-GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc);
+GemmRsConfig gpu_config_of_runs(const GemmRsDesc& desc, const GpuTarget& gpu);
 
 // Extent m. Rank r receives the rows [r * ceil(m/P), (r + 1) * ceil(m/P)) of m. Inputs a [m, k],
 // b [n, k] or [k, n], with scaling scale_a and scale_b in the shapes that Scaling says, each rank's

@@ -19,9 +19,9 @@ GemmRsOperator row(const char* name, const char* summary, Scatter scatter,
   };
   auto config = [scatter](const GemmRsDesc& d, Target target) {
     bool engine = target == Target::kCuda && scatter == Scatter::kCopyEngine;
-    GemmRsConfig cfg = engine ? gpu_config_of_runs(d) : default_config(d, target);
+    GemmRsConfig cfg = engine ? gpu_config_of_runs(d, target.gpu()) : default_config(d, target);
     cfg = with_scatter(cfg, scatter);
-    if (engine) cfg.num_compute_sms = std::min(cfg.num_compute_sms, kGpuSms - 1);
+    if (engine) cfg.num_compute_sms = std::min(cfg.num_compute_sms, target.sms() - 1);
     return fitted(d, cfg);
   };
   return {.name = name, .summary = summary, .desc = desc, .config = config, .program = gemm_rs};

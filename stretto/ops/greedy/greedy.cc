@@ -83,7 +83,7 @@ Program greedy_token(const GreedyDesc& d, const GreedyConfig& cfg) {
 GreedyConfig default_config(const GreedyDesc& d, Target target) {
   if (target == Target::kCpu) return {.tile_vocab = std::min<std::int64_t>(d.vocab, 4096)};
   GreedyConfig c;
-  c.num_workers = gpu_workers(ceil_div(d.vocab, c.tile_vocab), kGpuSms / 2);
+  c.num_workers = gpu_workers(ceil_div(d.vocab, c.tile_vocab), target.sms() / 2);
   return c;
 }
 

@@ -21,11 +21,12 @@ std::int64_t token_bytes(const AgGroupedDesc& d) { return d.k * size_bytes(d.a_d
 // a product: where an expert has nearly as many tiles as there are SMs, of many rows, since the
 // first copies come before all products. So it was in 11 and 12 of 12 shapes on two H100s, and in
 // 11 of 12 on four H200s, 2026-11-26 (gpu_bench moe --only moe-1).
-bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert) {
+bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert,
+                  int sms) {
   constexpr std::int64_t kManyRows = 1024;
   if (size_bytes(d.a_dtype) != 2 || d.b_dtype != d.a_dtype || d.k % kSortCols != 0) return false;
   std::int64_t tiles = ceil_div(rows_of_expert, c.tile.bm) * ceil_div(d.n, c.tile.bn);
-  return rows_of_expert >= kManyRows && 5 * tiles >= 4 * kGpuSms;
+  return rows_of_expert >= kManyRows && 5 * tiles >= 4 * sms;
 }
 
 }  // namespace
@@ -302,14 +303,16 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
                            .k = d.k,
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu});
+                           .swiglu = d.swiglu,
+                           .num_sms = target.sms()});
   if (mean_rows <= 64) loop.tile.bm = 64;
   AgGroupedConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
-  c.num_compute_sms = gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn));
+  c.num_compute_sms =
+      gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn), target.sms());
   // One queue, so that the rows needed first come first. On four H200s, 2026-11-26, three took 5 %
   // more on average of 18 layers, 21 % at the most, and 2 % less in one (gpu_bench moe).
   send_by(d, are_pushed(tiles_of(d, c), d.k) ? 0 : 1, c);
-  if (pays_to_sort(d, c, mean_rows)) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
+  if (pays_to_sort(d, c, mean_rows, target.sms())) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
   return c;
 }
 

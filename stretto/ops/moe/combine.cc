@@ -44,7 +44,7 @@ CombineConfig default_config(const CombineDesc& d, Target target) {
   CombineConfig c{.threads = row_threads(d.hidden)};
   std::int64_t most = kOfThread * (c.threads > 0 ? c.threads : 256) / (d.top_k * d.hidden);
   c.tile_rows = std::clamp<std::int64_t>(std::min(kElements / d.hidden, most), 1, d.m);
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), kGpuSms / 2);
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), target.sms() / 2);
   return c;
 }
 

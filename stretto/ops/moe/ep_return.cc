@@ -77,8 +77,8 @@ ReturnConfig default_return_config(const EpDesc& d, Target target) {
   constexpr std::int64_t kMostTokens = 8, kMostThreads = 512;
   std::int64_t rows = d.rows_per_rank();
   ReturnConfig c{.threads = row_threads(d.hidden, kMostThreads)};
-  c.tile_tokens = std::clamp<std::int64_t>(rows / (3 * kGpuSms), 1, kMostTokens);
-  c.num_workers = gpu_workers(ceil_div(rows, c.tile_tokens));
+  c.tile_tokens = std::clamp<std::int64_t>(rows / (3 * target.sms()), 1, kMostTokens);
+  c.num_workers = gpu_workers(ceil_div(rows, c.tile_tokens), target.sms());
   if (c.tile_tokens == 1) {
     c.num_slots = d.world_size > 1 && rows_of_nothing_bytes(d) < kLeastSaved ? 2 : 1;
     return c;

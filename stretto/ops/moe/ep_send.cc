@@ -310,8 +310,8 @@ SendConfig default_send_config(const EpDesc& d, Target target, bool private_resu
   constexpr std::int64_t kMostTokens = 8;
   constexpr std::int64_t kMostThreads = 512;  // more have no registers for rows of several ranks
   std::int64_t rows = d.rows_per_rank();
-  std::int64_t tokens = std::clamp<std::int64_t>(rows / (3 * kGpuSms), 1, kMostTokens);
-  return {.num_workers = gpu_workers(ceil_div(rows, tokens)),
+  std::int64_t tokens = std::clamp<std::int64_t>(rows / (3 * target.sms()), 1, kMostTokens);
+  return {.num_workers = gpu_workers(ceil_div(rows, tokens), target.sms()),
           .threads = num_slots > 1 ? row_threads(d.hidden, kMostThreads) : row_threads(d.hidden),
           .tile_tokens = tokens,
           .num_slots = num_slots};

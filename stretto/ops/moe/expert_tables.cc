@@ -59,6 +59,7 @@ ExpertTablesConfig default_config(const ExpertTablesDesc& d, Target target, int 
   const ExpertTiles& t = d.tiles;
   std::int64_t share = ceil_div(t.m, std::int64_t{t.world_size}), experts = t.split().share();
   if (target == Target::kCpu) return {.block_tokens = std::min<std::int64_t>(64, share)};
+  if (most_workers == 0) most_workers = target.sms();
   // What is compared with all pairs of a block, or with all experts, keeps to the registers.
   constexpr std::int64_t kPairs = 256, kElements = 8192;
   ExpertTablesConfig c;

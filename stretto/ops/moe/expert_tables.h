@@ -29,7 +29,7 @@ struct ExpertTablesConfig {
 
 std::string to_string(const ExpertTablesDesc& desc);
 ExpertTablesConfig default_config(const ExpertTablesDesc& desc, Target target = Target::kCpu,
-                                  int most_workers = kGpuSms);
+                                  int most_workers = 0);
 
 // Extent m, of all ranks' tokens; T and R the tiles and rows of desc.tiles. Table experts [m *
 // top_k, 1] i32 in 0..E-1, those of every token one after the other, by rank. Outputs, i32, of the

@@ -29,7 +29,7 @@ constexpr double kLinkBytes = 350e9, kFlops = 600e12, kMemoryBytes = 4e12;
 // Of gate, by which a token is multiplied for all its experts, where they are not known: with them
 // a quarter of the experts keep one of two ranks busy.
 constexpr double kUnknownColumns = 6880;
-constexpr double kTileColumns = 128, kMostSms = 0.75 * kGpuSms;
+constexpr double kTileColumns = 128, kMostSms = 0.75;  // part of all
 // With one of Mixtral's 8 experts in classes layers of 4,096 and 8,192 tokens took 2 to 5 % more of
 // the sequence's time than with four (two H100s, 2026-11-26): ranks do not begin together.
 constexpr double kFewestEarly = 4;
@@ -60,7 +60,7 @@ bool are_pushed(const ExpertTiles& t, std::int64_t hidden) {
   return t.world_size > 1 && ceil_div(t.m, std::int64_t{t.world_size}) * hidden <= kMostElements;
 }
 
-TileOrder order_in_classes(const ExpertTiles& t, const LayerSizes& sizes) {
+TileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu, const LayerSizes& sizes) {
   if (t.world_size == 1) return {};
   const auto ranks = static_cast<double>(t.world_size);
   const double own_tokens = static_cast<double>(t.m) / ranks;
@@ -89,7 +89,7 @@ TileOrder order_in_classes(const ExpertTiles& t, const LayerSizes& sizes) {
   // took 1 to 8 % less than four. More ranks would read the weights once for each.
   const double own_tiles =
       (own_rows / static_cast<double>(t.tile_rows) - 0.5) * columns / kTileColumns;
-  if (t.world_size == 2 && own_tiles >= 1) early = std::max(early, kMostSms / own_tiles);
+  if (t.world_size == 2 && own_tiles >= 1) early = std::max(early, kMostSms * gpu.sms / own_tiles);
   TileOrder order{.stages = t.world_size, .in_step = t.expert_groups == 1};
   // Of all experts tables take fewer registers.
   if (early < static_cast<double>(t.split().share())) {
@@ -105,7 +105,7 @@ TileOrder default_order(const ExpertTiles& t, Target target, const LayerSizes& s
   const bool few = t.m * t.top_k <= t.num_experts * t.tile_rows;
   if (few || t.expert_groups > 1) return {.in_step = false};
   if (sizes.hidden > 0 && are_pushed(t, sizes.hidden)) return {};
-  return order_in_classes(t, sizes);
+  return order_in_classes(t, target.gpu(), sizes);
 }
 
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,

@@ -57,7 +57,8 @@ struct LayerSizes {
 // and enough for a tile of the own rows on most SMs; fewer where an expert has so few rows of a
 // rank's tokens that reading its weights takes longer than multiplying them, so that every class
 // would cost more than the wait. Of groups of experts each tile by itself.
-TileOrder order_in_classes(const ExpertTiles& tiles, const LayerSizes& sizes = {});
+TileOrder order_in_classes(const ExpertTiles& tiles, const GpuTarget& gpu,
+                           const LayerSizes& sizes = {});
 // That, on GPUs; there one class where tokens are pushed, which come together; each tile by itself,
 // too, where the rows of an expert fill no tile, since its weights take the time, and for groups of
 // experts (ep_moe_layer.h), whose tokens are sent before anything is multiplied.

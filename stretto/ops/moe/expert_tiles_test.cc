@@ -132,7 +132,8 @@ TEST(TileOrder, GroupsOfExpertsHaveOneClass) {
   ExpertTiles tiles{.world_size = 4, .m = 16384, .top_k = 2, .num_experts = 32, .tile_rows = 128};
   tiles.expert_groups = 4;
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 2048}).stages, 1);
-  EXPECT_EQ(order_in_classes(tiles, {.ffn = 2048}).stages, 4);  // what may be faster is still there
+  EXPECT_EQ(order_in_classes(tiles, {}, {.ffn = 2048}).stages,
+            4);  // what may be faster is still there
   EXPECT_EQ(default_order(tiles, Target::kCpu, {.ffn = 2048}).stages, 4);
 }
 

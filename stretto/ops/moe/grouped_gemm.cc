@@ -186,7 +186,8 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
                            .a_dtype = d.a_dtype,
                            .b_dtype = d.b_dtype,
                            .swiglu = d.swiglu,
-                           .scaling = d.scaling});
+                           .scaling = d.scaling,
+                           .num_sms = target.sms()});
   if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
   std::int64_t steps = ceil_div(d.k, loop.tile.bk), parts = row_parts(d, loop.tile.bm, steps);
   // Beside the most slots and their scales there is room for one buffer to store from. A loop that
@@ -195,7 +196,7 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
   if (!few && short_loop) --loop.num_stages;
   return {.tile = loop.tile,
           .row_parts = parts,
-          .num_compute_sms = gpu_workers(share * parts * ceil_div(d.n, loop.tile.bn)),
+          .num_compute_sms = gpu_workers(share * parts * ceil_div(d.n, loop.tile.bn), target.sms()),
           .num_stages = loop.num_stages,
           .tickets = !few};
 }

@@ -395,7 +395,8 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
                            .n = d.n,
                            .k = d.k,
                            .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype});
+                           .b_dtype = d.b_dtype,
+                           .num_sms = target.sms()});
   if (mean_rows <= 64) loop.tile.bm = 64;
   GroupedRsConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
   c.reduce_cols = c.tile.bn;
@@ -409,7 +410,7 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   // Of seven ranks and more one row of a warp spills beside products: the sums of an all-reduce
   // have SMs of their own then.
   const int reduce_sms = beside && d.all_reduce && d.world_size > 6 ? 8 : 0;
-  c.num_compute_sms = gpu_workers(tiles, kGpuSms - reduce_sms);
+  c.num_compute_sms = gpu_workers(tiles, target.sms() - reduce_sms);
   if (beside) {
     sum_beside(d, c);
     c.num_reduce_sms = reduce_sms;

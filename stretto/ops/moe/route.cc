@@ -281,7 +281,7 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
   }
   // Scores of few experts are as many bytes of x, with hardly any work to choose by.
   constexpr std::int64_t kFewExperts = 32;
-  int most = d.num_experts <= kFewExperts ? kGpuSms * 2 / 3 : kGpuSms / 2;
+  int most = d.num_experts <= kFewExperts ? target.sms() * 2 / 3 : target.sms() / 2;
   GpuLoop loop = gpu_loop({.m = d.m,
                            .n = d.num_experts,
                            .k = d.hidden,
@@ -290,8 +290,8 @@ RouteConfig default_config(const RouteDesc& d, Target target) {
                            .num_sms = most});
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.num_experts, loop.tile.bn);
   std::int64_t waves = ceil_div(tiles, std::int64_t{most});
-  int score = gpu_workers(ceil_div(tiles, waves));
-  int route = kGpuSms - score;
+  int score = gpu_workers(ceil_div(tiles, waves), target.sms());
+  int route = target.sms() - score;
   RouteConfig c{.score_rows = loop.tile.bm,
                 .score_experts = loop.tile.bn,
                 .tile_k = loop.tile.bk,

@@ -247,7 +247,7 @@ NormConfig default_config(const NormDesc& d, Target target) {
   if (target == Target::kCpu) return {.tile_rows = std::min<std::int64_t>(16, d.m)};
   constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
   NormConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows));
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), target.sms());
   return c;
 }
 

@@ -4,14 +4,28 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <utility>
+
+#include "stretto/ir/gpu_target.h"
 
 namespace stretto {
 
-enum class Target : std::uint8_t { kCpu, kCuda };
+// CPU ranks, or GPUs of this kind.
+class Target {
+ public:
+  enum Kind : std::uint8_t { kCpu, kCuda };
+  Target(Kind kind) : kind_(kind) {}                             // NOLINT(*-explicit-*)
+  Target(GpuTarget gpu) : kind_(kCuda), gpu_(std::move(gpu)) {}  // NOLINT(*-explicit-*)
 
-// Multiprocessors of an H100 SXM or H200. All blocks of a kernel run at the same time, one on each,
-// because they wait for each other: the workers of all roles together must not exceed them.
-inline constexpr int kGpuSms = 132;
+  const GpuTarget& gpu() const { return gpu_; }
+  int sms() const { return gpu_.sms; }
+  friend bool operator==(const Target& target, Kind kind) { return target.kind_ == kind; }
+  friend bool operator==(const Target&, const Target&) = default;
+
+ private:
+  Kind kind_;
+  GpuTarget gpu_;
+};
 
 // Whether a remainder by the number of ranks is a mask: kernels have registers to spare then.
 inline bool masks_ranks(int world_size) {
@@ -19,7 +33,7 @@ inline bool masks_ranks(int world_size) {
 }
 
 // A worker per tile, but no more than `most` and at least one.
-inline int gpu_workers(std::int64_t tiles, int most = kGpuSms) {
+inline int gpu_workers(std::int64_t tiles, int most) {
   return static_cast<int>(std::clamp<std::int64_t>(tiles, 1, std::max(most, 1)));
 }
 

@@ -44,11 +44,15 @@ UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
   std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
   UlyssesConfig cfg{.tile = default_tile(run_rows, d.n, d.k / d.world_size)};
   if (target == Target::kCuda) {
-    GpuLoop loop = gpu_loop(
-        {.m = run_rows, .n = d.n, .k = d.k, .a_dtype = d.dtype, .b_dtype = d.weight_dtype});
+    GpuLoop loop = gpu_loop({.m = run_rows,
+                             .n = d.n,
+                             .k = d.k,
+                             .a_dtype = d.dtype,
+                             .b_dtype = d.weight_dtype,
+                             .num_sms = target.sms()});
     std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
     cfg = {.tile = loop.tile,
-           .num_compute_sms = gpu_workers(tiles),
+           .num_compute_sms = gpu_workers(tiles, target.sms()),
            .num_stages = loop.num_stages,
            .raster = 8,
            .num_queues = std::clamp(d.world_size - 1, 1, 3)};

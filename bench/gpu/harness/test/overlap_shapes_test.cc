@@ -15,7 +15,7 @@ TEST(OverlapShapesTest, TheCatalogsOperatorHasTheSameTensors) {
       const OverlapShape shape{
           .kind = kind, .rank = {.m = 1536, .n = 2048, .k = 1024}, .world_size = ranks};
       SCOPED_TRACE(shape.to_string());
-      const Program compared = overlap_candidates(shape, kGpuSms, true).front().program;
+      const Program compared = overlap_candidates(shape, GpuTarget{}.sms, true).front().program;
       const Program of_catalog =
           candidates(name(kind), shape_of_all_ranks(shape)).fused.front().program();
       for (std::size_t t = 0; t < compared.tensors.size(); ++t) {
