@@ -24,6 +24,7 @@
 //   gpu_bench processes --ranks P     GPUs of a world of processes: results, and a killed rank
 //   gpu_bench programs FILE...        programs of files, one process per GPU
 //   gpu_bench startup --ranks P       cold and warm starts, and launches with a new m
+//   gpu_bench enqueue --ranks P       the host's time and the driver's calls for a launch
 //   gpu_bench predict-points -o FILE  predicted times of a list of operators; needs no GPU
 //   gpu_bench points FILE             the same measured, and how far off the predictions are
 //   gpu_bench refit FILE --machine M  predictions against what was measured before; needs no GPU
@@ -200,7 +201,11 @@ int run(int argc, char** argv) {
   lines->add_option("-o,--out", s.out, "JSON");
   auto* startup = app.add_subcommand("startup", "cold and warm starts, and a new m");
   startup->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
-  for (auto* command : {graph_fetch, copies, startup}) {
+  auto* enqueue = app.add_subcommand("enqueue", "the host's part of launches");
+  enqueue->add_option("--ranks", s.world_size, "GPUs")->check(CLI::Range(1, 8));
+  enqueue->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
+  enqueue->add_flag("--swallow", s.swallow, "enqueue nothing: the host's own work alone");
+  for (auto* command : {graph_fetch, copies, startup, enqueue}) {
     command->add_option("--only", s.only, "rows whose text contains this");
     command->add_option("-o,--out", s.out, "JSON");
   }
@@ -266,6 +271,7 @@ int run(int argc, char** argv) {
   if (copies->parsed()) return run_copies(s);
   if (lines->parsed()) return run_lines(s);
   if (startup->parsed()) return run_startup(s);
+  if (enqueue->parsed()) return run_enqueue(s);
   if (loops->parsed()) return run_loops(s);
   if (collectives->parsed()) return run_collectives(s);
   if (exchange->parsed()) return run_exchange(s);

@@ -24,6 +24,7 @@
 #include "bench/gpu/products/gemm_fp8.h"
 #include "bench/gpu/products/loops.h"
 #include "bench/gpu/report.h"
+#include "bench/gpu/worlds/enqueue.h"
 #include "bench/gpu/worlds/processes.h"
 #include "bench/gpu/worlds/startup.h"
 #include "bench/gpu/worlds/watchdog.h"
@@ -423,6 +424,14 @@ int run_startup(const Settings& s) {
   measure_startup(world, {.only = s.only, .seed = s.seed},
                   [&](const StartupResult& r) { report.keep("startup", r); });
   return report.finish("startup");
+}
+
+int run_enqueue(const Settings& s) {
+  GpuWorld world({.size = s.world_size});
+  Report report(world, s);
+  measure_enqueueing(world, {.only = s.only, .samples = s.samples, .swallow = s.swallow},
+                     [&](const EnqueueResult& r) { report.keep("enqueue", r); });
+  return report.finish("enqueue");
 }
 
 }  // namespace stretto::bench

@@ -29,8 +29,9 @@ struct Settings {
   int tp = 4;
   bool quick = false, graph = false, proof = false, sweep = false, profile = false;
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
+  bool swallow = false;                                                     // enqueue
   int samples = 20;
-  int count = 96;  // shapes of lot
+  int count = 96;                   // shapes of lot
   double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while
   int rest_ms = 300;                // programs, before each: else what ran before it sets its clock
   std::vector<int> ranks = {1, 2};  // predict-points
@@ -62,6 +63,7 @@ int run_lines(const Settings& s);
 // What `options` says of one rank, as the command starts itself, too.
 int run_world_of_processes(const Settings& s, ProcessesOptions options);
 int run_startup(const Settings& s);
+int run_enqueue(const Settings& s);
 int run_predict_points(const Settings& s);
 int run_points(const Settings& s);
 int run_refit(const Settings& s);

@@ -36,7 +36,7 @@ struct EngineQueues::Rank {
   cuda::DeviceMemory marks;            // quota and count of each mark
   cuda::DeviceMemory words_for_peers;  // as words_, for the counters of other ranks
   cuda::DeviceMemory bells;
-  std::map<std::vector<std::int64_t>, Steps> steps;  // by extents
+  std::map<std::vector<std::int64_t>, std::shared_ptr<const Steps>> steps;  // by extents
 };
 
 namespace {
@@ -87,13 +87,6 @@ std::int64_t EngineQueues::num_marks(int rank) const {
   return static_cast<std::int64_t>(launch_.engines.marks[static_cast<std::size_t>(rank)].size());
 }
 
-const EngineQueues::Steps& EngineQueues::steps(int rank, const std::vector<std::int64_t>& extents,
-                                               const cuda::Stream& main) {
-  const Steps& found = steps_of(rank, extents);
-  if (main.capture_id() != 0) check_capture(found, rank);
-  return found;
-}
-
 void EngineQueues::begin(int rank, const cuda::Stream& main) const {
   local(rank).times.begin_launch(main);
   main.record(local(rank).start);
@@ -116,7 +109,7 @@ void EngineQueues::fork(int rank, const Steps& steps, const Addresses& at, Await
 
 // Nodes that copy within a GPU wait for kernels that wait for them, and so, now and then, do those
 // that fetch or signal their own rank (docs/decisions/0008-own-signals-come-from-peers.md).
-void EngineQueues::check_capture(const Steps& steps, int rank) const {
+std::string EngineQueues::refused_in_graphs(const Steps& steps, int rank) const {
   const std::vector<EngineMark>& marks = launch_.engines.marks[static_cast<std::size_t>(rank)];
   for (const std::vector<EngineStep>& queue : steps) {
     for (const EngineStep& step : queue) {
@@ -124,12 +117,13 @@ void EngineQueues::check_capture(const Steps& steps, int rank) const {
       bool signals_here = step.kind == EngineStep::Kind::kSignal &&
                           marks[static_cast<std::size_t>(step.mark)].rank == rank;
       if (!copies_here && !signals_here) continue;
-      throw UserError(fmt::format(
+      return fmt::format(
           "{}: its copy engines {} within rank {} or to it, which does not get on in graphs: let "
           "them send to other ranks, or SMs copy",
-          program_.name, copies_here ? "copy" : "signal", rank));
+          program_.name, copies_here ? "copy" : "signal", rank);
     }
   }
+  return {};
 }
 
 void EngineQueues::join(int rank, const cuda::Stream& main) const {
@@ -137,19 +131,21 @@ void EngineQueues::join(int rank, const cuda::Stream& main) const {
 }
 
 // Roles whose copies depend on scalars are not the engines', so only extents count.
-const EngineQueues::Steps& EngineQueues::steps_of(int rank,
-                                                  const std::vector<std::int64_t>& extents) {
-  std::map<std::vector<std::int64_t>, Steps>& known = local(rank).steps;
+std::shared_ptr<const EngineQueues::Steps> EngineQueues::steps(
+    int rank, std::span<const std::int64_t> extents) {
+  auto& known = local(rank).steps;
   std::vector<std::int64_t> key;
   std::size_t next = 0;
   for (const Var& v : program_.vars) {
-    if (v.kind == VarKind::kExtent) key.push_back(extents.at(next));
+    if (v.kind == VarKind::kExtent) key.push_back(extents[next]);
     next += v.kind == VarKind::kExtent || v.kind == VarKind::kScalar ? 1 : 0;
   }
   auto at = known.find(key);
   if (at != known.end()) return at->second;
   if (known.size() >= kMostLists) known.clear();
-  Steps steps = engine_steps(program_, launch_.signal_offsets, launch_.engines, rank, extents);
+  auto steps = std::make_shared<const Steps>(
+      engine_steps(program_, launch_.signal_offsets, launch_.engines, rank,
+                   std::vector<std::int64_t>(extents.begin(), extents.end())));
   return known.emplace(std::move(key), std::move(steps)).first->second;
 }
 

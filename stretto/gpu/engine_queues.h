@@ -16,6 +16,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "stretto/codegen/launch_plan.h"
@@ -45,9 +47,11 @@ class EngineQueues {
 
   using Steps = std::vector<std::vector<EngineStep>>;  // [queue]
 
-  // What a rank's queues do in a launch on `main`; kept until the next call for that rank. May be
-  // captured where no queue copies within its rank, else UserError. One thread at a time per rank.
-  const Steps& steps(int rank, const std::vector<std::int64_t>& extents, const cuda::Stream& main);
+  // What a rank's queues do in a launch. One thread at a time per rank.
+  std::shared_ptr<const Steps> steps(int rank, std::span<const std::int64_t> extents);
+  // Why these may not be captured, in words: a queue copies within its rank, or signals it. Empty
+  // where they may.
+  std::string refused_in_graphs(const Steps& steps, int rank) const;
   // Queues come after what `main` has so far.
   void begin(int rank, const cuda::Stream& main) const;
   // Enqueues a rank's copies on the queues' own streams: of the queues that await the gate alone,
@@ -71,9 +75,7 @@ class EngineQueues {
  private:
   struct Queue;
   struct Rank;
-  void check_capture(const Steps& steps, int rank) const;
   Rank& local(int rank) const { return *ranks_[world_.local_index(rank)]; }
-  const Steps& steps_of(int rank, const std::vector<std::int64_t>& extents);
   void enqueue(const std::vector<EngineStep>& steps, int rank, const Addresses& at,
                const cuda::Stream& stream) const;
 

@@ -3,9 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/gpu/describe_fault.h"
@@ -54,7 +60,40 @@ class ParamBytes {
   std::vector<std::byte> bytes_;
 };
 
+// What a launch enqueues with certain extents.
+struct Encoded {
+  std::vector<std::int64_t> extents;
+  int encoding = 0;  // State::encoding
+  std::vector<std::byte> params;
+  std::shared_ptr<const EngineQueues::Steps> steps;  // where roles run on copy engines
+  std::string refused_in_graphs;
+  bool was_run = false;
+  std::optional<cuda::GraphExec> graph;
+};
+
+// Of what is kept the last used first.
+template <typename T, typename Is>
+T* find_kept(std::vector<T>& kept, const Is& is) {
+  auto at = std::find_if(kept.begin(), kept.end(), is);
+  if (at == kept.end()) return nullptr;
+  std::rotate(kept.begin(), at, at + 1);
+  return &kept.front();
+}
+template <typename T>
+T& keep(std::vector<T>& kept, T made, std::size_t most) {
+  if (kept.size() == most) kept.pop_back();
+  return *kept.insert(kept.begin(), std::move(made));
+}
+
 }  // namespace
+
+class GpuLaunch {
+ public:
+  int rank;
+  std::vector<CUdeviceptr> key;
+  GpuLaunchArgs args;
+  std::vector<std::unique_ptr<Encoded>> encoded;
+};
 
 struct GpuInstance::State {
   struct RankState {
@@ -64,6 +103,9 @@ struct GpuInstance::State {
     // that loads reads a zero, and what is stored through one is lost there. Views that do both
     // would read it.
     std::unique_ptr<cuda::DeviceMemory> nowhere;
+    std::vector<std::shared_ptr<GpuLaunch>> prepared;
+    std::vector<CUdeviceptr> key;  // of the launch that is asked for
+    std::optional<cuda::Stream> capturing;
   };
 
   State(GpuWorld& w, const Proved& p, GpuCode code)
@@ -92,25 +134,32 @@ struct GpuInstance::State {
   }
 
   const RankState& local(int rank) const { return ranks[world.local_index(rank)]; }
+  RankState& local(int rank) { return ranks[world.local_index(rank)]; }
   void allocate();
   void check_room(const cuda::Kernel& kernel) const;
   void zero();
   cuda::TensorMap map_of(const TensorMapPlan& plan, CUdeviceptr address, CUdeviceptr nowhere,
                          const std::vector<std::int64_t>& vars) const;
-  std::vector<std::byte> params(const GpuLaunchArgs& args, int rank) const;
+  std::vector<std::byte> params(const GpuLaunchArgs& args, int rank);
+  void key_of(const GpuLaunchArgs& args, std::vector<CUdeviceptr>& key) const;
   void check_args(const GpuLaunchArgs& args) const;
   void check_scalars(const GpuLaunchArgs& args) const;
 
+  Encoded& encoded(GpuLaunch& launch, std::span<const std::int64_t> extents);
+
   // A rank's part of a launch.
   struct Part {
-    RankStream on;
-    std::vector<std::byte> params;
-    const EngineQueues::Steps* steps = nullptr;  // where roles run on copy engines
-    std::unique_lock<std::mutex> admitted;       // until all of the launch is enqueued
+    GpuLaunch* launch = nullptr;
+    const cuda::Stream* stream = nullptr;
+    Encoded* encoded = nullptr;
+    std::unique_lock<std::mutex> admitted;  // until all of the launch is enqueued
+    int rank() const { return launch->rank; }
   };
-  Part prepare(const GpuLaunchArgs& args, const RankStream& on);
-  void enqueue(const GpuLaunchArgs& args, std::vector<Part>& parts);
-  void launch_kernel(const GpuLaunchArgs& args, Part& part) const;
+  void run(std::span<Part> parts, std::span<const std::int64_t> extents);
+  bool as_graphs(std::span<Part> parts) const;
+  void make_graph(const Part& part);
+  void enqueue(std::span<const Part> parts) const;
+  void launch_kernel(const Part& part) const;
 
   GpuWorld& world;
   Proved proved;
@@ -126,6 +175,9 @@ struct GpuInstance::State {
   std::unique_ptr<EngineQueues> engines;    // where roles run on copy engines
   std::unique_ptr<DeviceEvents> events;     // where the kernel records
   LaunchedExtents extents;
+  std::atomic<std::int64_t> num_encoded = 0;
+  int encoding = 0;  // what is encoded holds for one alone
+  bool recording = false, replays_copies = false;
 };
 
 // All blocks of a kernel that waits are on SMs at the same time.
@@ -245,7 +297,7 @@ cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdevicept
        .swizzle = swizzle_of(plan.swizzle_bytes)});
 }
 
-std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int rank) const {
+std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int rank) {
   const Program& p = *program;
   auto own = static_cast<std::size_t>(rank);
   std::vector<std::int64_t> vars = initial_vars(p, rank, args.extents);
@@ -256,6 +308,7 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
     out.add(map_of(plan, address(args, static_cast<std::size_t>(plan.tensor), rank_of_map), nowhere,
                    vars));
     nowhere += kNowhereBytes;
+    ++num_encoded;
   }
   if (kernel.launch.maps.empty()) out.add(cuda::TensorMap{});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
@@ -346,16 +399,36 @@ GpuInstance::GpuInstance(GpuWorld& world, const Proved& program, GpuCode code)
 
 GpuInstance::~GpuInstance() = default;
 
-GpuInstance::State::Part GpuInstance::State::prepare(const GpuLaunchArgs& args,
-                                                     const RankStream& on) {
-  if (!args.scalars.empty()) check_scalars(args);
-  return {.on = on,
-          .params = params(args, on.rank),
-          .steps = engines ? &engines->steps(on.rank, args.extents, *on.stream) : nullptr,
-          .admitted = {}};
+void GpuInstance::State::key_of(const GpuLaunchArgs& args, std::vector<CUdeviceptr>& key) const {
+  key.clear();
+  for (std::size_t t = 0; t < args.tensors.size(); ++t) {
+    if (t < buffers.size() && !buffers[t].on.empty()) continue;
+    key.insert(key.end(), args.tensors[t].begin(), args.tensors[t].end());
+  }
+  key.insert(key.end(), args.scalars.begin(), args.scalars.end());
+  key.push_back(args.scalars.size() * 2 + (args.starts_early ? 1 : 0));
 }
 
-void GpuInstance::State::launch_kernel(const GpuLaunchArgs& args, Part& part) const {
+Encoded& GpuInstance::State::encoded(GpuLaunch& launch, std::span<const std::int64_t> with) {
+  std::erase_if(launch.encoded, [&](const auto& e) { return e->encoding != encoding; });
+  auto* known = find_kept(launch.encoded,
+                          [&](const auto& e) { return std::ranges::equal(e->extents, with); });
+  if (known != nullptr) return **known;
+  proved.require_covers(with);
+  launch.args.extents.assign(with.begin(), with.end());
+  if (!launch.args.scalars.empty()) check_scalars(launch.args);
+  auto made = std::make_unique<Encoded>();
+  made->extents = launch.args.extents;
+  made->encoding = encoding;
+  made->params = params(launch.args, launch.rank);
+  if (engines) {
+    made->steps = engines->steps(launch.rank, with);
+    made->refused_in_graphs = engines->refused_in_graphs(*made->steps, launch.rank);
+  }
+  return *keep(launch.encoded, std::move(made), kMostExtents);
+}
+
+void GpuInstance::State::launch_kernel(const Part& part) const {
   const LaunchPlan& plan = kernel.launch;
   cuda::LaunchConfig config{.grid = {static_cast<unsigned>(plan.grid)},
                             .block = {static_cast<unsigned>(plan.block)},
@@ -363,71 +436,139 @@ void GpuInstance::State::launch_kernel(const GpuLaunchArgs& args, Part& part) co
                             .dynamic_shared_bytes = plan.shared_bytes,
                             .cooperative = plan.cooperative};
   config.programmatic_serialization =
-      engines ? plan.beside_gate : args.starts_early && !config.cooperative;
-  void* pointers[] = {part.params.data()};
-  local(part.on.rank).kernel->launch(*part.on.stream, config, pointers);
+      engines ? plan.beside_gate : part.launch->args.starts_early && !config.cooperative;
+  void* pointers[] = {part.encoded->params.data()};
+  local(part.rank()).kernel->launch(*part.stream, config, pointers);
+}
+
+// What is refused on one rank is enqueued on none.
+void GpuInstance::State::run(std::span<Part> parts, std::span<const std::int64_t> with) {
+  for (Part& p : parts) {
+    p.encoded = &encoded(*p.launch, with);
+    if (p.encoded->refused_in_graphs.empty() || p.stream->capture_id() == 0) continue;
+    throw UserError(p.encoded->refused_in_graphs);
+  }
+  if (parts.empty()) return;
+  cuda::NvtxRange range(program->name.c_str());
+  extents.add(parts.front().encoded->extents);
+  const bool graphs = as_graphs(parts);
+  if (graphs) {
+    for (const Part& p : parts) make_graph(p);
+  }
+  if (waits) {
+    const LaunchPlan& plan = kernel.launch;
+    for (Part& p : parts) {
+      p.admitted = world.admit(
+          fault_source, p.rank(),
+          {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster}, *p.stream);
+    }
+  }
+  if (graphs) {
+    for (const Part& p : parts) p.encoded->graph->launch(*p.stream);
+  } else {
+    enqueue(parts);
+  }
+  for (const Part& p : parts) p.encoded->was_run = true;
+}
+
+// What is run once alone is not worth a graph.
+bool GpuInstance::State::as_graphs(std::span<Part> parts) const {
+  return engines && replays_copies && !recording && std::ranges::all_of(parts, [](const Part& p) {
+           return p.encoded->was_run && p.encoded->refused_in_graphs.empty() &&
+                  p.stream->capture_id() == 0;
+         });
+}
+
+void GpuInstance::State::make_graph(const Part& part) {
+  if (part.encoded->graph) return;
+  std::optional<cuda::Stream>& stream = local(part.rank()).capturing;
+  if (!stream) stream.emplace(world.device(part.rank()));
+  const Part captured{.launch = part.launch, .stream = &*stream, .encoded = part.encoded};
+  part.encoded->graph = cuda::capture(*stream, [&] { enqueue({&captured, 1}); });
 }
 
 // Gates first, on all ranks: whatever queues wait for has been enqueued before them
 // (engine_queues.h).
-void GpuInstance::State::enqueue(const GpuLaunchArgs& args, std::vector<Part>& parts) {
-  cuda::NvtxRange range(program->name.c_str());
+void GpuInstance::State::enqueue(std::span<const Part> parts) const {
   const LaunchPlan& plan = kernel.launch;
-  extents.add(args.extents);
-  if (waits) {
-    for (Part& p : parts) {
-      p.admitted = world.admit(
-          fault_source, p.on.rank,
-          {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster}, *p.on.stream);
-    }
-  }
   if (!engines) {
-    for (Part& p : parts) launch_kernel(args, p);
+    for (const Part& p : parts) launch_kernel(p);
     return;
   }
   // Blocks get SMs in an order, and those that follow each other share factors' rows: with one
   // block for each of the main kernel's, of which the last stays, those get theirs as they would
   // without a gate (docs/decisions/0018-kernels-begin-beside-their-gate.md).
   const unsigned blocks = plan.beside_gate ? static_cast<unsigned>(plan.grid) : 1;
-  for (Part& p : parts) {
-    engines->begin(p.on.rank, *p.on.stream);
-    void* pointers[] = {p.params.data()};
-    local(p.on.rank).gate->launch(
-        *p.on.stream,
+  for (const Part& p : parts) {
+    engines->begin(p.rank(), *p.stream);
+    void* pointers[] = {p.encoded->params.data()};
+    local(p.rank()).gate->launch(
+        *p.stream,
         {.grid = {blocks}, .block = {128}, .dynamic_shared_bytes = plan.gate_shared_bytes},
         pointers);
   }
-  auto tensor = [&](int t, int r) {
-    return address(args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
-  };
   auto counters = [&](int r) { return signals.on[static_cast<std::size_t>(r)].address(); };
   auto fork = [&](EngineQueues::Awaiting which) {
-    for (const Part& p : parts) engines->fork(p.on.rank, *p.steps, {tensor, counters}, which);
+    for (const Part& p : parts) {
+      auto tensor = [this, &p](int t, int r) {
+        return address(p.launch->args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
+      };
+      engines->fork(p.rank(), *p.encoded->steps, {tensor, counters}, which);
+    }
   };
   fork(EngineQueues::Awaiting::kGate);
-  for (Part& p : parts) launch_kernel(args, p);
+  for (const Part& p : parts) launch_kernel(p);
   fork(EngineQueues::Awaiting::kRoles);
-  for (const Part& p : parts) engines->join(p.on.rank, *p.on.stream);
+  for (const Part& p : parts) engines->join(p.rank(), *p.stream);
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args) {
   State& s = *state_;
   if (s.world.aborted()) s.world.throw_fault();
   s.check_args(args);
-  launch(args, s.world.local_streams());
+  std::array<RankStream, World::kMaxWorldSize> on;
+  const std::vector<int>& ranks = s.world.local_ranks();
+  for (std::size_t i = 0; i < ranks.size(); ++i) on.at(i) = {ranks[i], &s.world.stream(ranks[i])};
+  launch(args, std::span(on.data(), ranks.size()));
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, std::span<const RankStream> on) {
-  state_->proved.require_covers(args.extents);
-  // What is refused on one rank is enqueued on none.
-  std::vector<State::Part> parts;
-  for (const RankStream& r : on) parts.push_back(state_->prepare(args, r));
-  state_->enqueue(args, parts);
+  std::array<std::shared_ptr<GpuLaunch>, World::kMaxWorldSize> launches;
+  std::array<State::Part, World::kMaxWorldSize> parts;
+  for (std::size_t i = 0; i < on.size(); ++i) {
+    launches.at(i) = prepare(args, on[i].rank);
+    parts.at(i).launch = launches[i].get();
+    parts[i].stream = on[i].stream;
+  }
+  state_->run({parts.data(), on.size()}, args.extents);
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
-  const RankStream on{rank, &stream};
-  launch(args, {&on, 1});
+  run(*prepare(args, rank), args.extents, stream);
+}
+
+std::shared_ptr<GpuLaunch> GpuInstance::prepare(const GpuLaunchArgs& args, int rank) {
+  State::RankState& own = state_->local(rank);
+  state_->key_of(args, own.key);
+  auto* known = find_kept(own.prepared, [&](const auto& p) { return p->key == own.key; });
+  if (known != nullptr) return *known;
+  state_->check_args(args);
+  auto made = std::make_shared<GpuLaunch>(rank, own.key, args);
+  return keep(own.prepared, std::move(made), kMostPrepared);
+}
+
+void GpuInstance::run(GpuLaunch& launch, std::span<const std::int64_t> extents,
+                      const cuda::Stream& stream) {
+  State::Part part;
+  part.launch = &launch;
+  part.stream = &stream;
+  state_->run({&part, 1}, extents);
+}
+
+std::int64_t GpuInstance::num_encoded() const { return state_->num_encoded; }
+
+void GpuInstance::replay_copies(bool on) {
+  state_->replays_copies = on && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr;
 }
 
 void GpuInstance::wait() {
@@ -444,6 +585,8 @@ void GpuInstance::set_recording(bool on) {
   STRETTO_CHECK(state_->events != nullptr, "the kernel was not built to record");
   State& s = *state_;
   s.events->set_enabled(on);
+  s.recording = on;
+  ++s.encoding;  // where the timestamps go is encoded
   if (!s.engines) return;
   std::vector<std::int64_t> epochs;  // of the next launches
   for (int r : s.world.local_ranks()) {
@@ -453,6 +596,8 @@ void GpuInstance::set_recording(bool on) {
   }
   s.engines->set_recording(on, epochs);
 }
+
+bool GpuInstance::records() const { return state_->events != nullptr; }
 
 std::int64_t GpuInstance::collect(Recorder& recorder) {
   STRETTO_CHECK(state_->events != nullptr, "the kernel was not built to record");

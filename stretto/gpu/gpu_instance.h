@@ -34,6 +34,9 @@ struct GpuLaunchArgs {
   bool starts_early = false;
 };
 
+// What a rank launches on certain memory, encoded: GpuInstance::prepare makes it.
+class GpuLaunch;
+
 class GpuInstance {
  public:
   // UserError for a program that has no GPU lowering or another world size, or that needs more SMs
@@ -58,6 +61,22 @@ class GpuInstance {
   // wait on the other's GPU before a kernel that is enqueued later (engine_queues.h).
   void launch(const GpuLaunchArgs& args, std::span<const RankStream> on);
   void launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
+
+  // Launches of one rank on these addresses, scalars' places and starts_early; the extents in
+  // `args` count for nothing. Found again where it is among the last kMostPrepared of its rank;
+  // then, and whenever it is run with extents that it knows, nothing is encoded and nothing is
+  // allocated. launch() does both.
+  static constexpr std::size_t kMostPrepared = 64, kMostExtents = 16;  // of a prepared launch
+  std::shared_ptr<GpuLaunch> prepare(const GpuLaunchArgs& args, int rank);
+  void run(GpuLaunch& launch, std::span<const std::int64_t> extents, const cuda::Stream& stream);
+  // Tensor maps encoded so far.
+  std::int64_t num_encoded() const;
+  // From the second run on, what a launch with copy engines enqueues is one graph, made once for
+  // the same memory and extents: dozens of calls become one. Only engines that send: others do not
+  // get on in graphs (docs/decisions/0008-own-signals-come-from-peers.md). Making the graph may
+  // wait for what runs on the GPU, so ranks of one process leave it off unless one thread launches
+  // all. Off at first, and wherever CUDA_DEVICE_MAX_CONNECTIONS is set.
+  void replay_copies(bool on);
   // Waits for all local ranks. Fault when a wait of this or another instance gave up.
   void wait();
   // With all ranks idle, after World::clear_fault: signals, epochs and packets start anew.
@@ -66,6 +85,7 @@ class GpuInstance {
   // Of an instance whose code was built to record, with all ranks idle; off at first. Launches from
   // now on leave timestamps of their tiles, waits and notifies on the devices.
   void set_recording(bool on);
+  bool records() const;  // whether the code was built to
   // After wait(): moves them into `recorder`, in its clock. Returns by how much the clocks of two
   // ranks may differ, in ns. Tiles end when their stores are on the way, not when they have
   // arrived; what copy engines do is seen of launches that were not captured.

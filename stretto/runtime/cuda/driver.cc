@@ -64,8 +64,8 @@ OpenedDriver open_driver() {
   return opened;
 }
 
-const OpenedDriver& opened_driver() {
-  static const OpenedDriver opened = open_driver();
+OpenedDriver& opened_driver() {
+  static OpenedDriver opened = open_driver();
   return opened;
 }
 
@@ -75,6 +75,11 @@ const Driver& driver() {
   const OpenedDriver& opened = opened_driver();
   if (!opened.error.empty()) throw DeviceError(opened.error);
   return opened.table;
+}
+
+Driver& driver_table_of_tests() {
+  driver();
+  return opened_driver().table;
 }
 
 bool has_driver() { return opened_driver().error.empty(); }

@@ -120,6 +120,10 @@ struct Driver {
 // process that has called this cannot use CUDA in a child made by a plain fork().
 const Driver& driver();
 
+// What driver() returns, for tests that put functions of their own into it
+// (driver_calls_testing.h).
+Driver& driver_table_of_tests();
+
 // Whether driver() would succeed; never throws.
 bool has_driver();
 
