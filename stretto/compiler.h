@@ -3,8 +3,9 @@
 //   Proved     prove(Lowered)                    or waive_proof(Lowered, why): no third way
 //   Prediction predict::predict(program, machine)      predict/prediction.h
 //   GpuCode    build_gpu_code(Lowered)           gpu/gpu_code.h
-//   Instance, GpuInstance                        of a Proved, on ranks: executor/executor.h,
-//                                                gpu/gpu_instance.h
+//   Executable load(Proved, ranks)               launch/executable.h, as what follows
+//   Launch     executable.prepare(args)
+//              launch.run(extents, stream)
 // What is launched was proved, or its caller has said in words why not.
 #pragma once
 

@@ -24,6 +24,7 @@ struct TensorArg {
   void* data = nullptr;                        // local tensors
   const SymmetricBuffer* symmetric = nullptr;  // symmetric tensors
   std::size_t offset_bytes = 0;                // the same on all ranks
+  friend bool operator==(const TensorArg&, const TensorArg&) = default;
 };
 
 struct LaunchArgs {

@@ -4,7 +4,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/executor/executor.h"
+#include "stretto/launch/executable.h"
 #include "stretto/model/transformer/transformer.h"
 
 namespace stretto {
@@ -18,13 +18,14 @@ class CpuForwardStep : public ForwardStep {
     for (Program& program : plan_.programs) {
       bool of_group = program.world_size == shape_.world_size;
       Proved compiled = prove(lower(std::move(program)));
-      instances_.push_back(
-          std::make_unique<Instance>(of_group ? worlds_.group : worlds_.all, compiled));
+      executables_.push_back(load(compiled, of_group ? worlds_.group : worlds_.all));
       of_group_.push_back(of_group);
     }
     for (const auto& [name, data] : model_buffers) buffers_[name] = {.data = data};
     for (const PlanBuffer& b : plan_.buffers) buffers_[b.name] = allocate(b);
-    for (const PlanLaunch& l : plan_.launches) args_.push_back(bind(l));
+    for (const PlanLaunch& l : plan_.launches) {
+      launches_.push_back(executables_[l.program]->prepare(bind(l)));
+    }
     head_args_ = bind(plan_.head);
     tokens_ = buffers_.at(StepPlan::kTokens).data;
     head_input_ = static_cast<std::byte*>(buffers_.at(plan_.head_input).data);
@@ -32,7 +33,8 @@ class CpuForwardStep : public ForwardStep {
   }
 
   ~CpuForwardStep() override {
-    instances_.clear();
+    launches_.clear();
+    executables_.clear();
     for (Symmetric& s : symmetric_) s.world.release(*s.buffer);
   }
 
@@ -42,11 +44,10 @@ class CpuForwardStep : public ForwardStep {
                       past + rows.count <= shape_.max_tokens,
                   "a step outside its bucket or the cache");
     if (rows.count > 0) std::memcpy(tokens_, tokens.data(), tokens.size_bytes());
-    for (std::size_t i = 0; i < args_.size(); ++i) {
+    for (std::size_t i = 0; i < launches_.size(); ++i) {
       const PlanLaunch& l = plan_.launches[i];
       if (rows.count == 0 && of_group_[l.program]) continue;
-      args_[i].extents = launch_extents(l, rows, shape_);
-      instances_[l.program]->launch(args_[i]);
+      launches_[i]->run(launch_extents(l, rows, shape_));
     }
   }
 
@@ -55,15 +56,15 @@ class CpuForwardStep : public ForwardStep {
                   "logits outside the step");
     std::int64_t row_bytes = shape_.config->hidden_size * std::int64_t(size_bytes(shape_.dtype));
     head_args_.tensors[head_tensor_].data = head_input_ + first * row_bytes;
-    head_args_.extents = {count};
-    head().launch(head_args_);
+    const std::int64_t extents[] = {count};
+    head().prepare(head_args_)->run(extents);
     return static_cast<const float*>(buffers_.at(StepPlan::kLogits).data);
   }
 
   std::int64_t head_rows() const override { return plan_.head_rows; }
 
  private:
-  Instance& head() { return *instances_[plan_.head.program]; }
+  Executable& head() { return *executables_[plan_.head.program]; }
 
   TensorArg allocate(const PlanBuffer& b) {
     if (!b.symmetric) {
@@ -77,9 +78,9 @@ class CpuForwardStep : public ForwardStep {
     return {.data = s.at[static_cast<std::size_t>(world.index())], .symmetric = &s};
   }
 
-  LaunchArgs bind(const PlanLaunch& launch) const {
-    const Program& program = instances_[launch.program]->program();
-    LaunchArgs args;
+  Args bind(const PlanLaunch& launch) const {
+    const Program& program = executables_[launch.program]->program();
+    Args args;
     args.tensors.resize(program.tensors.size());
     for (const Binding& b : launch.bindings) {
       int t = program.find_tensor(b.tensor);
@@ -97,13 +98,13 @@ class CpuForwardStep : public ForwardStep {
   CpuModel::Worlds worlds_;
   const ModelShape& shape_;
   StepPlan plan_;
-  std::vector<std::unique_ptr<Instance>> instances_;  // by program
-  std::vector<bool> of_group_;                        // by program: runs on the data group's ranks
+  std::vector<std::unique_ptr<Executable>> executables_;  // by program
+  std::vector<bool> of_group_;  // by program: runs on the data group's ranks
   std::map<std::string, TensorArg> buffers_;
   std::vector<Matrix> activations_;
   std::vector<Symmetric> symmetric_;
-  std::vector<LaunchArgs> args_;  // by launch
-  LaunchArgs head_args_;
+  std::vector<std::shared_ptr<Launch>> launches_;
+  Args head_args_;
   std::size_t head_tensor_ = 0;
   void* tokens_ = nullptr;
   std::byte* head_input_ = nullptr;

@@ -1,0 +1,145 @@
+// One program through one interface on CPU ranks and on GPUs: the same values, and launches that
+// are prepared once. A user who loses this writes everything twice.
+#include "stretto/launch/executable.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/runtime/cuda/driver.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kRanks = 2, kRows = 8, kCols = 64;
+constexpr std::size_t kElements = std::size_t{kRows} * kCols, kBytes = kElements * 4;
+
+// out = own + the peer's `shared`, of whose memory the first rows are something else's.
+Program add_peers() {
+  ProgramBuilder p("add_peers", kRanks);
+  Index rows = p.extent("rows", kRows);
+  auto own = p.input("own", DType::kF32, {rows, kCols});
+  auto shared = p.input("shared", DType::kF32, {rows, kCols}, Space::kSymmetric);
+  auto out = p.output("out", DType::kF32, {rows, kCols});
+  auto ready = p.signal("ready"), done = p.signal("done");
+  Index peer = 1 - p.rank();
+  p.on_start([&] { p.notify(ready, peer); });
+  p.role("add", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.wait(ready, peer);
+    p.store(out.tile({0, 0}, kRows, kCols), p.load(own.tile({0, 0}, kRows, kCols)) +
+                                                p.load(shared.on(peer).tile({0, 0}, kRows, kCols)));
+    p.notify(done, peer);
+  });
+  p.on_end([&] { p.wait(done, peer); });
+  return p.finish();
+}
+
+using Values = std::vector<float>;
+
+// The inputs of a rank, [kElements] each, and what comes out for `rows` rows.
+struct RankValues {
+  Values own, shared;
+};
+std::vector<RankValues> random_values(std::mt19937_64& random) {
+  std::uniform_real_distribution<float> some(-1, 1);
+  std::vector<RankValues> out(kRanks);
+  for (RankValues& rank : out) {
+    for (Values* values : {&rank.own, &rank.shared}) {
+      values->resize(kElements);
+      for (float& v : *values) v = some(random);
+    }
+  }
+  return out;
+}
+void expect_sums(const Values& out, const std::vector<RankValues>& in, int rank, int rows) {
+  for (std::size_t i = 0; i < std::size_t(rows) * kCols; ++i) {
+    float expected = in[std::size_t(rank)].own[i] + in[std::size_t(1 - rank)].shared[i];
+    ASSERT_EQ(out[i], expected) << "rank " << rank << ", element " << i << " of " << rows
+                                << " rows";
+  }
+}
+
+Args args_of(const Program& p, void* own, const SymmetricBuffer& shared, void* out) {
+  Args args{.tensors = std::vector<TensorArg>(p.tensors.size())};
+  args.tensors[std::size_t(p.find_tensor("own"))].data = own;
+  args.tensors[std::size_t(p.find_tensor("shared"))] = {.symmetric = &shared,
+                                                        .offset_bytes = kBytes};
+  args.tensors[std::size_t(p.find_tensor("out"))].data = out;
+  return args;
+}
+
+constexpr int kLaunches[] = {kRows, 3, 0, kRows};  // rows of each
+
+TEST(Executables, RunOnCpuRanks) {
+  const std::uint64_t seed = test_seed();
+  Proved program = prove(lower(add_peers()));
+  World({.size = kRanks}).run([&](Rank& rank) {
+    std::mt19937_64 random(seed);  // the same on both ranks
+    std::unique_ptr<Executable> loaded = load(program, rank);
+    SymmetricBuffer shared = rank.allocate("shared", DType::kU8, 2 * kBytes);
+    Values own(kElements), out(kElements);
+    std::shared_ptr<Launch> launch =
+        loaded->prepare(args_of(loaded->program(), own.data(), shared, out.data()));
+    for (int rows : kLaunches) {
+      std::vector<RankValues> in = random_values(random);
+      const RankValues& mine = in[std::size_t(rank.index())];
+      own = mine.own;
+      std::memcpy(shared.on<std::byte>(rank.index()) + kBytes, mine.shared.data(), kBytes);
+      rank.barrier();
+      const std::int64_t extents[] = {rows};
+      launch->run(extents);
+      expect_sums(out, in, rank.index(), rows);
+      rank.barrier();
+    }
+    EXPECT_THROW(loaded->prepare({.tensors = {}, .scalars = &shared}), UserError);
+    rank.release(shared);
+  });
+}
+
+TEST(Executables, RunOnGpus) {
+  if (cuda::num_devices() < kRanks) GTEST_SKIP() << "needs two GPUs";
+  std::mt19937_64 random(test_seed());
+  GpuWorld world({.size = kRanks});
+  Lowered program = lower(add_peers());
+  auto loaded = load(prove(program), world, build_gpu_code(program));
+  ASSERT_EQ(loaded.size(), std::size_t(kRanks));
+  SymmetricGpuMemory own = world.allocate(kBytes), shared = world.allocate(2 * kBytes),
+                     out = world.allocate(kBytes);
+  const SymmetricBuffer buffer = on_gpus("shared", shared);
+  auto on = [](const SymmetricGpuMemory& memory, std::size_t rank) {
+    return reinterpret_cast<void*>(memory.on[rank].address());
+  };
+  auto prepare = [&](std::size_t r) {
+    return loaded[r]->prepare(args_of(loaded[r]->program(), on(own, r), buffer, on(out, r)));
+  };
+  for (int rows : kLaunches) {
+    std::vector<RankValues> in = random_values(random);
+    for (std::size_t r = 0; r < kRanks; ++r) {
+      const cuda::Stream& stream = world.stream(int(r));
+      stream.upload(own.on[r].address(), in[r].own.data(), kBytes);
+      stream.upload(shared.on[r].address() + kBytes, in[r].shared.data(), kBytes);
+    }
+    world.synchronize();
+    const std::int64_t extents[] = {rows};
+    for (std::size_t r = 0; r < kRanks; ++r) prepare(r)->run(extents);
+    for (std::size_t r = 0; r < kRanks; ++r) {
+      Values got(kElements);
+      world.stream(int(r)).download(got.data(), out.on[r].address(), kBytes);
+      world.stream(int(r)).synchronize();
+      expect_sums(got, in, int(r), rows);
+    }
+  }
+  EXPECT_EQ(prepare(0), prepare(0)) << "the same places are prepared twice";
+  EXPECT_NE(prepare(0), prepare(1));
+  Args unplaced{.tensors = std::vector<TensorArg>(loaded[0]->program().tensors.size())};
+  EXPECT_THROW(loaded[0]->prepare(unplaced), UserError);
+  EXPECT_THROW(loaded[0]->prepare({}), UserError);
+}
+
+}  // namespace
+}  // namespace stretto
