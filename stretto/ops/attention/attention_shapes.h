@@ -29,16 +29,17 @@ FlashDecodeDesc flash_decode_desc(const OpShape& shape);
 FlashDecodeConfig flash_decode_config(const FlashDecodeDesc& desc, Target target);
 
 // m: query tokens of all sequences; n: sequences, or with pages tokens of one in the cache.
-PackedAttentionDesc packed_desc(const OpShape& shape, bool paged);
-Program packed_program(const OpShape& shape, bool paged);
+enum class PackedKeys { kLikeQueries, kPaged, kPagedFp8 };
+PackedAttentionDesc packed_desc(const OpShape& shape, PackedKeys keys);
+Program packed_program(const OpShape& shape, PackedKeys keys);
 
 // m: sequences; n: tokens of one in the cache.
-PagedDecodeDesc paged_decode_desc(const OpShape& shape);
-Program paged_decode_program(const OpShape& shape);
+PagedDecodeDesc paged_decode_desc(const OpShape& shape, bool fp8);
+Program paged_decode_program(const OpShape& shape, bool fp8);
 
 // m: new tokens; n: tokens that the cache has room for.
-PagedWriteDesc paged_write_desc(const OpShape& shape);
-Program paged_write_program(const OpShape& shape);
+PagedWriteDesc paged_write_desc(const OpShape& shape, bool fp8);
+Program paged_write_program(const OpShape& shape, bool fp8);
 
 // m: tokens of all ranks; n: heads of queries.
 SequenceAttentionDesc sequence_desc(const OpShape& shape);

@@ -38,6 +38,7 @@ TEST(GpuFit, PackedAndPagedSequencesTakeHeadsOfUpTo256) {
         expect_fits(attention_info(), {.m = m, .k = k, .dtype = dtype});
         expect_fits(packed_attention_info(), {.m = m, .k = k, .dtype = dtype});
         expect_fits(paged_attention_info(), {.m = m, .n = 4096, .k = k, .dtype = dtype});
+        expect_fits(paged_attention_fp8_info(), {.m = m, .n = 4096, .k = k, .dtype = dtype});
       }
     }
   }
@@ -50,6 +51,8 @@ TEST(GpuFit, PagedDecodingTakesHeadsOfUpTo256) {
       for (std::int64_t m : {1, 3, 64}) {
         expect_fits(paged_decode_info(), {.m = m, .n = 128, .k = k, .dtype = dtype});
         expect_fits(paged_decode_info(), {.m = m, .n = 8192, .k = k, .dtype = dtype});
+        expect_fits(paged_decode_fp8_info(), {.m = m, .n = 128, .k = k, .dtype = dtype});
+        expect_fits(paged_decode_fp8_info(), {.m = m, .n = 8192, .k = k, .dtype = dtype});
       }
     }
   }

@@ -35,6 +35,11 @@ Value OnlineSoftmax::scores(const Value& products) const {
 }
 
 void OnlineSoftmax::add(const Value& scores, const Slice& values) {
+  add(scores, [&] { return p_.load(values); });
+}
+
+void OnlineSoftmax::add(const Value& scores, const std::function<Value()>& values,
+                        bool computed) {
   double log2_scale = scale_ * std::numbers::log2e;
   Value highest = row_max(scores);
   Value higher = (highest - peak_) * log2_scale > p_.full(DType::kF32, 1, 1, kMostAbovePeak);
@@ -42,12 +47,13 @@ void OnlineSoftmax::add(const Value& scores, const Slice& values) {
   Value scaled_peak = new_peak * log2_scale;
   Value shrink = exp2((peak_ - new_peak) * log2_scale);  // exactly 1 for the same peak
   Value weights = exp2(scores * log2_scale - scaled_peak);
-  if (options_.sums_by_product) {
-    sum_ = dot_and_row_sums(sum_ * shrink, cast(weights, options_.dtype), p_.load(values));
-  } else {
-    weight_ = weight_ * shrink + row_sum(weights);
-    sum_ = dot(sum_ * shrink, cast(weights, options_.dtype), p_.load(values));
-  }
+  if (!options_.sums_by_product) weight_ = weight_ * shrink + row_sum(weights);
+  Value rounded, rows;
+  if (computed) rounded = cast(weights, options_.dtype);
+  rows = values();
+  if (!computed) rounded = cast(weights, options_.dtype);
+  sum_ = options_.sums_by_product ? dot_and_row_sums(sum_ * shrink, rounded, rows)
+                                  : dot(sum_ * shrink, rounded, rows);
   peak_ = new_peak;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -44,6 +45,9 @@ class OnlineSoftmax {
   // Scores of the queries and a block of keys [rows, n], and the values of these keys
   // [n, head_dim].
   void add(const Value& scores, const Slice& values);
+  // The same; `values` loads them where they are needed. Where it computes them, too, and so takes
+  // registers, weights are rounded before.
+  void add(const Value& scores, const std::function<Value()>& values, bool computed = false);
 
   // Goes on with what another left in memory: its sum(), weight() and peak().
   struct State {

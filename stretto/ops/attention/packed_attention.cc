@@ -8,6 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/cached_rows.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 
@@ -47,10 +48,18 @@ class PackedAttention {
                         {ContractKind::kRange, 0, d.num_pages});
       tokens_ = p_.table("tokens", {d.sequences}, {ContractKind::kRange, 0, d.max_tokens + 1});
     }
-    std::vector<Index> keys = {m_, d.num_kv_heads * d.head_dim};
-    if (paged()) keys = {d.num_pages * d.num_kv_heads, d.page, d.head_dim};
-    k_ = p_.input(paged() ? "k_pages" : "k", d.dtype, keys);
-    v_ = p_.input(paged() ? "v_pages" : "v", d.dtype, keys);
+    if (paged()) {
+      CachedRowsDesc cache{.dtype = d.dtype,
+                           .fp8 = d.fp8,
+                           .entries = d.num_pages * d.num_kv_heads,
+                           .page = d.page,
+                           .head_dim = d.head_dim};
+      k_pages_ = CachedRows(p_, "k", cache, false);
+      v_pages_ = CachedRows(p_, "v", cache, false);
+    } else {
+      k_ = p_.input("k", d.dtype, {m_, d.num_kv_heads * d.head_dim});
+      v_ = p_.input("v", d.dtype, {m_, d.num_kv_heads * d.head_dim});
+    }
     out_ = p_.output("out", d.dtype, {m_, d.num_heads * d.head_dim});
     if (d.lse) lse_ = p_.output("lse", DType::kF32, {d.num_heads, m_});
   }
@@ -90,17 +99,28 @@ class PackedAttention {
     return s;
   }
 
-  // Keys or values j * tile_kv .. of the first `seen` of a sequence.
-  Slice block(const TensorRef& tensor, const Sequence& s, const Index& kv, const Index& j,
-              const Index& page, const Index& seen) const {
+  // Keys and values j * tile_kv .. of the first `seen` of a sequence.
+  struct Block {
+    Index row, end;  // of the rows, or of a page
+    Index col;       // of the head
+    Index entry;     // of the cache
+  };
+  Block block(const Sequence& s, const Index& kv, const Index& j, const Index& page,
+              const Index& seen) const {
     std::int64_t bn = cfg_.tile_kv;
     if (!paged()) {
-      return tensor.tile({s.start + j * bn, kv * d_.head_dim}, bn, d_.head_dim)
-          .until_row(s.start + seen);
+      return {.row = s.start + j * bn, .end = s.start + seen, .col = kv * d_.head_dim};
     }
     Index row = j * bn % d_.page;
-    return tensor.tile({page * d_.num_kv_heads + kv, row, 0}, bn, d_.head_dim)
-        .until_row(seen - (j * bn - row));
+    return {.row = row, .end = seen - (j * bn - row), .entry = page * d_.num_kv_heads + kv};
+  }
+  Value keys(const Block& b) {
+    if (paged()) return k_pages_.load_transposed(b.entry, b.row, cfg_.tile_kv, b.end);
+    return p_.load(k_.tile({b.row, b.col}, cfg_.tile_kv, d_.head_dim).until_row(b.end)).T();
+  }
+  Value values(const Block& b) {
+    if (paged()) return v_pages_.load(b.entry, b.row, cfg_.tile_kv, b.end);
+    return p_.load(v_.tile({b.row, b.col}, cfg_.tile_kv, d_.head_dim).until_row(b.end));
   }
 
   // Queries [row, row + tile_rows) of a sequence.
@@ -129,8 +149,9 @@ class PackedAttention {
                  cfg_.num_stages > 0 && multiplied_by_tensor_core(d_.dtype, bn, d_.head_dim)});
     p_.loop(begin / bn, ceil_div(seen, bn), [&](const Index& j) {
       Index page = paged() ? p_.read(pages_, {s.idx, j * bn / d_.page}) : Index(0);
-      Value scores = softmax.scores(dot(p_.zeros(DType::kF32, bm, bn), query,
-                                        p_.load(block(k_, s, kv, j, page, seen)).T()));  // [bm, bn]
+      Block b = block(s, kv, j, page, seen);
+      Value scores =
+          softmax.scores(dot(p_.zeros(DType::kF32, bm, bn), query, keys(b)));  // [bm, bn]
       p_.when(j >= full / bn, [&] {
         Value col = p_.iota_cols(j * bn, bn);
         Value sees = col < p_.splat(DType::kI32, seen);
@@ -138,7 +159,7 @@ class PackedAttention {
         if (d_.window > 0) sees = sees && (col > p_.iota_rows(token, bm) - d_.window);
         scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       });
-      softmax.add(scores, block(v_, s, kv, j, page, seen));
+      softmax.add(scores, [&] { return values(b); }, d_.fp8);
     });
     p_.store(out_.tile({row, head * d_.head_dim}, bm, d_.head_dim).until_row(s.end),
              cast(softmax.mean(), d_.dtype));
@@ -158,6 +179,7 @@ class PackedAttention {
   ProgramBuilder p_;
   Index m_;
   TensorRef starts_, pages_, tokens_, q_, k_, v_, out_, lse_;
+  CachedRows k_pages_, v_pages_;
 };
 
 }  // namespace
@@ -167,10 +189,10 @@ std::int64_t PackedAttentionDesc::pages_per_sequence() const { return ceil_div(m
 std::string to_string(const PackedAttentionDesc& d) {
   std::string pages =
       d.page > 0 ? fmt::format(" tokens={} pages={}x{}", d.max_tokens, d.num_pages, d.page) : "";
-  return fmt::format("m={} sequences={}{} heads={}/{} dim={} window={}{}{} {} P={}", d.m,
+  return fmt::format("m={} sequences={}{} heads={}/{} dim={} window={}{}{}{} {} P={}", d.m,
                      d.sequences, pages, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
-                     d.causal ? "" : " full", d.lse ? " lse" : "", short_name(d.dtype),
-                     d.world_size);
+                     d.causal ? "" : " full", d.lse ? " lse" : "", d.fp8 ? " fp8" : "",
+                     short_name(d.dtype), d.world_size);
 }
 
 PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target) {
@@ -180,6 +202,8 @@ PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target
   if (target == Target::kCuda) {
     AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
     c = {.tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
+    // What e4m3 stands for lies in shared memory beside the slots.
+    if (d.fp8 && c.tile_kv > 16) c.tile_kv /= 2;
     c.tickets = true;
   }
   while (d.page % c.tile_kv != 0) --c.tile_kv;
@@ -195,13 +219,14 @@ PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target
 Program packed_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
   check("packed_attention", d, cfg);
   FieldCheck{"packed_attention"}(d.page == 0, "page", d.page, "0");
+  FieldCheck{"packed_attention"}(!d.fp8, "fp8", d.fp8, "0: it reads no cache");
   return PackedAttention("packed_attention", d, cfg).run();
 }
 
 Program paged_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
   check("paged_attention", d, cfg);
   check_pages(d, cfg);
-  return PackedAttention("paged_attention", d, cfg).run();
+  return PackedAttention(d.fp8 ? "paged_attention_fp8" : "paged_attention", d, cfg).run();
 }
 
 }  // namespace stretto

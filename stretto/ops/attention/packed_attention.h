@@ -26,6 +26,7 @@ struct PackedAttentionDesc {
   bool causal = true;       // false: every token sees all of its sequence; not with a window
   std::int64_t window = 0;  // the last `window` tokens, the own one included; 0: all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  bool fp8 = false;                  // the pages are e4m3 with scales (cached_rows.h)
   bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;
 
@@ -54,10 +55,12 @@ Program packed_attention(const PackedAttentionDesc& desc, const PackedAttentionC
 // Tables pages [sequences, pages_per_sequence] and tokens [sequences], how many a sequence has in
 // the cache, those of its queries included and last. Rows that see nothing have -inf as lse, and
 // nothing that counts as out. An entry that names no page is a Fault with its table and place.
+// With fp8 the cache is that of cached_rows.h, and its numbers take part as their dtype has them.
 // After PagedAttention (Kwon et al. 2023). With a window, pages that no query sees are not read.
 Program paged_attention(const PackedAttentionDesc& desc, const PackedAttentionConfig& config);
 
 OperatorInfo packed_attention_info();
 OperatorInfo paged_attention_info();
+OperatorInfo paged_attention_fp8_info();
 
 }  // namespace stretto

@@ -15,10 +15,11 @@ PackedAttentionConfig config_of(const PackedAttentionDesc& d, Target target) {
   return c;
 }
 
-OperatorInfo info(const char* name, const char* summary, bool paged) {
+OperatorInfo info(const char* name, const char* summary, PackedKeys keys) {
+  bool paged = keys != PackedKeys::kLikeQueries;
   return {.name = name,
           .summary = summary,
-          .program = [=](const OpShape& s) { return packed_program(s, paged); },
+          .program = [=](const OpShape& s) { return packed_program(s, keys); },
           // Ranks have nothing to do with each other.
           .shapes = [=](int world_size) -> std::vector<OpShape> {
             OpShape small{.world_size = world_size, .m = 10, .n = paged ? 13 : 3, .k = 4};
@@ -35,7 +36,8 @@ OperatorInfo info(const char* name, const char* summary, bool paged) {
 
 // m: query tokens of all sequences; n: sequences, or with pages tokens of one in the cache; k: head
 // size.
-PackedAttentionDesc packed_desc(const OpShape& s, bool paged) {
+PackedAttentionDesc packed_desc(const OpShape& s, PackedKeys keys) {
+  bool paged = keys != PackedKeys::kLikeQueries;
   PackedAttentionDesc d{.dtype = s.dtype, .world_size = s.world_size};
   d.m = s.m > 0 ? s.m : 64;
   d.head_dim = s.k > 0 ? s.k : 32;
@@ -48,29 +50,37 @@ PackedAttentionDesc packed_desc(const OpShape& s, bool paged) {
   d.window = d.m % 9 == 0 ? d.m / 3 : 0;  // nines a window
   if (!paged) return d;
   d.max_tokens = s.n > 0 ? s.n : 128;
+  d.fp8 = keys == PackedKeys::kPagedFp8;
   d.page = large ? 128 : 4;
   d.num_pages = ceil_div(d.max_tokens, d.page) * 3;
   d.sequences = std::max(d.sequences, ceil_div(d.m, d.max_tokens));  // rows are tokens of theirs
   return d;
 }
 
-Program packed_program(const OpShape& s, bool paged) {
-  PackedAttentionDesc d = packed_desc(s, paged);
-  return (paged ? paged_attention : packed_attention)(d, config_of(d, s.target));
+Program packed_program(const OpShape& s, PackedKeys keys) {
+  PackedAttentionDesc d = packed_desc(s, keys);
+  return (d.page > 0 ? paged_attention : packed_attention)(d, config_of(d, s.target));
 }
 
 OperatorInfo packed_attention_info() {
   return info("packed_attention",
               "causal GQA attention of n sequences of different lengths, m tokens in all, head "
               "size k",
-              false);
+              PackedKeys::kLikeQueries);
 }
 
 OperatorInfo paged_attention_info() {
   return info("paged_attention",
               "causal GQA attention of sequences with m new tokens in all over pages of a cache, "
               "up to n tokens a sequence, head size k",
-              true);
+              PackedKeys::kPaged);
+}
+
+OperatorInfo paged_attention_fp8_info() {
+  return info("paged_attention_fp8",
+              "causal GQA attention of sequences with m new tokens in all over pages of e4m3 with "
+              "scales, up to n tokens a sequence, head size k",
+              PackedKeys::kPagedFp8);
 }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/cached_rows.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 
@@ -37,17 +38,20 @@ class PagedDecode {
         group_(desc.num_heads / desc.num_kv_heads),
         rows_(std::max<std::int64_t>(group_, 2)),  // the tensor core takes no single row
         units_(desc.m * desc.num_kv_heads),
-        p_("paged_decode", desc.world_size),
+        p_(desc.fp8 ? "paged_decode_fp8" : "paged_decode", desc.world_size),
         m_(p_.extent("m", desc.m)) {
     const auto heads = static_cast<std::int64_t>(d_.num_heads);
     q_ = p_.input("q", d_.dtype, {m_, heads, d_.head_dim});
     pages_ =
         p_.table("pages", {m_, d_.pages_per_sequence()}, {ContractKind::kRange, 0, d_.num_pages});
     tokens_ = p_.table("tokens", {m_}, {ContractKind::kRange, 0, d_.max_tokens + 1});
-    for (TensorRef* cache : {&k_pages_, &v_pages_}) {
-      *cache = p_.input(cache == &k_pages_ ? "k_pages" : "v_pages", d_.dtype,
-                        {d_.num_pages * d_.num_kv_heads, d_.page, d_.head_dim});
-    }
+    CachedRowsDesc cache{.dtype = d_.dtype,
+                         .fp8 = d_.fp8,
+                         .entries = d_.num_pages * d_.num_kv_heads,
+                         .page = d_.page,
+                         .head_dim = d_.head_dim};
+    k_ = CachedRows(p_, "k", cache, false);
+    v_ = CachedRows(p_, "v", cache, false);
     out_ = p_.output("out", d_.dtype, {m_, heads, d_.head_dim});
     if (d_.lse) lse_ = p_.output("lse", DType::kF32, {m_, heads});
     if (cfg_.splits == 1) return;
@@ -110,12 +114,9 @@ class PagedDecode {
     p_.loop(start, end, [&](const Index& j) {
       Index page = p_.read(pages_, {unit.sequence, j * bn / d_.page});
       Index row = j * bn % d_.page;
-      auto block = [&](const TensorRef& cache) {
-        return cache.tile({page * d_.num_kv_heads + unit.kv, row, 0}, bn, d_.head_dim)
-            .until_row(tokens - (j * bn - row));
-      };
+      Index entry = page * d_.num_kv_heads + unit.kv, end = tokens - (j * bn - row);
       Value scores = sums.scores(dot(p_.zeros(DType::kF32, rows_, bn), query,
-                                     p_.load(block(k_pages_)).T()));  // [rows, tile_kv]
+                                     k_.load_transposed(entry, row, bn, end)));  // [rows, tile_kv]
       auto mask = [&](const Value& sees) {
         scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       };
@@ -125,7 +126,7 @@ class PagedDecode {
         p_.when(j == first,
                 [&] { mask(p_.iota_cols(j * bn, bn) >= p_.splat(DType::kI32, begin)); });
       }
-      sums.add(scores, block(v_pages_));
+      sums.add(scores, [&] { return v_.load(entry, row, bn, end); }, d_.fp8);
     });
     if (cfg_.splits == 1) return store(unit, sums);
     sums.store(part(unit, run));
@@ -171,7 +172,8 @@ class PagedDecode {
   const std::int64_t group_, rows_, units_;
   ProgramBuilder p_;
   Index m_;
-  TensorRef q_, pages_, tokens_, k_pages_, v_pages_, out_, lse_, sums_, peaks_, weights_;
+  TensorRef q_, pages_, tokens_, out_, lse_, sums_, peaks_, weights_;
+  CachedRows k_, v_;
   SignalRef arrived_;
 };
 
@@ -180,9 +182,9 @@ class PagedDecode {
 std::int64_t PagedDecodeDesc::pages_per_sequence() const { return ceil_div(max_tokens, page); }
 
 std::string to_string(const PagedDecodeDesc& d) {
-  return fmt::format("m={} tokens={} pages={}x{} heads={}/{} dim={} window={}{} {} P={}", d.m,
+  return fmt::format("m={} tokens={} pages={}x{} heads={}/{} dim={} window={}{}{} {} P={}", d.m,
                      d.max_tokens, d.num_pages, d.page, d.num_heads, d.num_kv_heads, d.head_dim,
-                     d.window, d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+                     d.window, d.lse ? " lse" : "", d.fp8 ? " fp8" : "", short_name(d.dtype), d.world_size);
 }
 
 PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {

@@ -25,6 +25,7 @@ struct PagedDecodeDesc {
   std::int64_t head_dim = 2;
   std::int64_t window = 0;           // the last `window` tokens, the new one included; 0: all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  bool fp8 = false;                  // the cache is e4m3 with scales (cached_rows.h)
   bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;
 
@@ -47,11 +48,13 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 // [m, pages_per_sequence] and tokens [m] as paged_attention has them (packed_attention.h); tokens
 // counts the new one, whose key and value are in the cache. With a window, pages before it are not
 // read. Sequences without any give no numbers, and -inf as lse.
+// With fp8 the cache is that of cached_rows.h, and its numbers take part as their dtype has them.
 // An entry that names no page is a Fault with its table and place. UserError naming a bad field.
 // The interface is that of flash_attn_with_kvcache with a block_table.
 Program paged_decode(const PagedDecodeDesc& desc, const PagedDecodeConfig& config);
 
 // m: sequences, n: most tokens of one, k: head size.
 OperatorInfo paged_decode_info();
+OperatorInfo paged_decode_fp8_info();
 
 }  // namespace stretto

@@ -14,9 +14,24 @@ PagedDecodeConfig config_of(const PagedDecodeDesc& d, Target target) {
   return c;
 }
 
+OperatorInfo info(const char* name, const char* summary, bool fp8) {
+  return {.name = name,
+          .summary = summary,
+          .program = [=](const OpShape& s) { return paged_decode_program(s, fp8); },
+          // Ranks have nothing to do with each other.
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            OpShape split{.world_size = world_size, .m = 3, .n = 14, .k = 16};
+            split.dtype = DType::kBF16;
+            OpShape whole{.world_size = world_size, .m = 4, .n = 13, .k = 4};
+            OpShape window{.world_size = world_size, .m = 5, .n = 14, .k = 4};
+            return {split, whole, window};
+          },
+          .large = {.m = 16, .n = 8192, .k = 128, .dtype = DType::kBF16}};
+}
+
 }  // namespace
 
-PagedDecodeDesc paged_decode_desc(const OpShape& s) {
+PagedDecodeDesc paged_decode_desc(const OpShape& s, bool fp8) {
   PagedDecodeDesc d{.dtype = s.dtype, .world_size = s.world_size};
   d.m = s.m > 0 ? s.m : 8;
   d.max_tokens = s.n > 0 ? s.n : 128;
@@ -27,29 +42,28 @@ PagedDecodeDesc paged_decode_desc(const OpShape& s) {
   d.page = large ? 64 : 4;
   d.num_pages = ceil_div(d.max_tokens, d.page) * (large ? d.m : 3);
   d.lse = d.m % 2 == 1;
+  d.fp8 = fp8;
   d.window = d.m % 5 == 0 ? d.m : 0;  // tens and fives
   return d;
 }
 
-Program paged_decode_program(const OpShape& s) {
-  return paged_decode(paged_decode_desc(s), config_of(paged_decode_desc(s), s.target));
+Program paged_decode_program(const OpShape& s, bool fp8) {
+  PagedDecodeDesc d = paged_decode_desc(s, fp8);
+  return paged_decode(d, config_of(d, s.target));
 }
 
 OperatorInfo paged_decode_info() {
-  return {.name = "paged_decode",
-          .summary =
+  return info("paged_decode",
               "GQA attention of one new token of each of m sequences over pages of a cache, "
               "up to n tokens a sequence, head size k",
-          .program = paged_decode_program,
-          // Ranks have nothing to do with each other.
-          .shapes = [](int world_size) -> std::vector<OpShape> {
-            OpShape split{.world_size = world_size, .m = 3, .n = 14, .k = 16};
-            split.dtype = DType::kBF16;
-            OpShape whole{.world_size = world_size, .m = 4, .n = 13, .k = 4};
-            OpShape window{.world_size = world_size, .m = 5, .n = 14, .k = 4};
-            return {split, whole, window};
-          },
-          .large = {.m = 16, .n = 8192, .k = 128, .dtype = DType::kBF16}};
+              false);
+}
+
+OperatorInfo paged_decode_fp8_info() {
+  return info("paged_decode_fp8",
+              "GQA attention of one new token of each of m sequences over pages of e4m3 with "
+              "scales, up to n tokens a sequence, head size k",
+              true);
 }
 
 }  // namespace stretto

@@ -4,6 +4,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/cached_rows.h"
 #include "stretto/ops/attention/field_check.h"
 
 namespace stretto {
@@ -35,8 +36,9 @@ void check(const PagedWriteDesc& d) {
 }  // namespace
 
 std::string to_string(const PagedWriteDesc& d) {
-  return fmt::format("m={} pages={}x{} heads={}/{}x{} {} P={}", d.m, d.num_pages, d.page,
-                     d.num_heads, d.num_kv_heads, d.head_dim, name(d.dtype), d.world_size);
+  return fmt::format("m={} pages={}x{} heads={}/{}x{} {}{} P={}", d.m, d.num_pages, d.page,
+                     d.num_heads, d.num_kv_heads, d.head_dim, name(d.dtype), d.fp8 ? " fp8" : "",
+                     d.world_size);
 }
 
 int cached_heads(const PagedWriteDesc& d) {
@@ -48,17 +50,21 @@ Program paged_write(const PagedWriteDesc& d) {
   check(d);
   HeadSplit split = split_of(d);
   const std::int64_t kv = split.kv_heads_per_rank, cached = cached_heads(d);
-  ProgramBuilder p("paged_write", d.world_size);
+  ProgramBuilder p(d.fp8 ? "paged_write_fp8" : "paged_write", d.world_size);
   Index m = p.extent("m", d.m);
   TensorRef slots = p.table("slots", {m}, {ContractKind::kRange, -1, d.num_pages * d.page});
   TensorRef k_rows = p.input("k_rows", d.dtype, {kv, d.m, d.head_dim});
   TensorRef v_rows = p.input("v_rows", d.dtype, {kv, d.m, d.head_dim});
-  TensorRef k_pages = p.state("k_pages", d.dtype, {d.num_pages * cached, d.page, d.head_dim});
-  TensorRef v_pages = p.state("v_pages", d.dtype, {d.num_pages * cached, d.page, d.head_dim});
-  auto copy = [&](const TensorRef& pages, const TensorRef& rows, const Index& to, const Index& slot,
-                  const Index& from, const Index& row, std::int64_t heads) {
-    p.store(pages.tile({to, slot, 0}, heads, d.head_dim).rows_along(0),
-            p.load(rows.tile({from, row, 0}, heads, d.head_dim).rows_along(0)));
+  CachedRowsDesc cache{.dtype = d.dtype,
+                       .fp8 = d.fp8,
+                       .entries = d.num_pages * cached,
+                       .page = d.page,
+                       .head_dim = d.head_dim};
+  CachedRows k(p, "k", cache, true), v(p, "v", cache, true);
+  auto copy = [&](const CachedRows& pages, const TensorRef& rows, const Index& to,
+                  const Index& slot, const Index& from, const Index& row, std::int64_t heads) {
+    pages.store(to, slot, heads,
+                p.load(rows.tile({from, row, 0}, heads, d.head_dim).rows_along(0)));
   };
   p.role("write", Resource::sms(1), p.range(m), [&](const Tile& t) {
     Index slot = p.let("slot", p.read(slots, {t.index}));
@@ -66,16 +72,16 @@ Program paged_write(const PagedWriteDesc& d) {
       Index entry = p.let("entry", slot / d.page * cached), row = p.let("row", slot % d.page);
       p.worker_fence();  // the slot may be that of an earlier row
       if (in_equal_runs(d)) {
-        copy(k_pages, k_rows, entry, row, 0, t.index, kv);
-        copy(v_pages, v_rows, entry, row, 0, t.index, kv);
+        copy(k, k_rows, entry, row, 0, t.index, kv);
+        copy(v, v_rows, entry, row, 0, t.index, kv);
         return;
       }
       Index group = d.num_heads / d.num_kv_heads, last = d.num_heads - 1;
       Index first = p.let("first", p.rank() * split.heads_per_rank);
       p.loop(cached, [&](const Index& h) {
         Index from = p.let("from", min(first + h, last) / group - min(first, last) / group);
-        copy(k_pages, k_rows, entry + h, row, from, t.index, 1);
-        copy(v_pages, v_rows, entry + h, row, from, t.index, 1);
+        copy(k, k_rows, entry + h, row, from, t.index, 1);
+        copy(v, v_rows, entry + h, row, from, t.index, 1);
       });
     });
   });

@@ -1,9 +1,27 @@
 #include "stretto/ops/attention/attention_shapes.h"
 
 namespace stretto {
+namespace {
 
-PagedWriteDesc paged_write_desc(const OpShape& s) {
-  PagedWriteDesc d{.dtype = s.dtype, .world_size = s.world_size};
+OperatorInfo info(const char* name, const char* summary, bool fp8) {
+  return {.name = name,
+          .summary = summary,
+          .program = [=](const OpShape& s) { return paged_write_program(s, fp8); },
+          // Ranks have nothing to do with each other.
+          .shapes = [](int world_size) -> std::vector<OpShape> {
+            OpShape runs{.world_size = world_size, .m = 7, .n = 12, .k = 16};
+            runs.dtype = DType::kBF16;
+            OpShape groups{.world_size = world_size, .m = 10, .n = 21, .k = 4};
+            OpShape few{.world_size = world_size, .m = 3, .n = 64, .k = 8};
+            return {runs, groups, few};
+          },
+          .large = {.m = 256, .n = 65536, .k = 128, .dtype = DType::kBF16}};
+}
+
+}  // namespace
+
+PagedWriteDesc paged_write_desc(const OpShape& s, bool fp8) {
+  PagedWriteDesc d{.dtype = s.dtype, .fp8 = fp8, .world_size = s.world_size};
   d.m = s.m > 0 ? s.m : 8;
   d.head_dim = s.k > 0 ? s.k : 32;
   bool large = d.head_dim > 100;
@@ -15,23 +33,22 @@ PagedWriteDesc paged_write_desc(const OpShape& s) {
   return d;
 }
 
-Program paged_write_program(const OpShape& s) { return paged_write(paged_write_desc(s)); }
+Program paged_write_program(const OpShape& s, bool fp8) {
+  return paged_write(paged_write_desc(s, fp8));
+}
 
 OperatorInfo paged_write_info() {
-  return {.name = "paged_write",
-          .summary =
+  return info("paged_write",
               "new keys and values of m tokens to their places in the pages of a cache of n "
               "tokens, head size k",
-          .program = paged_write_program,
-          // Ranks have nothing to do with each other.
-          .shapes = [](int world_size) -> std::vector<OpShape> {
-            OpShape runs{.world_size = world_size, .m = 7, .n = 12, .k = 16};
-            runs.dtype = DType::kBF16;
-            OpShape groups{.world_size = world_size, .m = 10, .n = 21, .k = 4};
-            OpShape few{.world_size = world_size, .m = 3, .n = 64, .k = 8};
-            return {runs, groups, few};
-          },
-          .large = {.m = 256, .n = 65536, .k = 128, .dtype = DType::kBF16}};
+              false);
+}
+
+OperatorInfo paged_write_fp8_info() {
+  return info("paged_write_fp8",
+              "new keys and values of m tokens, as e4m3 with a scale for each, to their places in "
+              "the pages of a cache of n tokens, head size k",
+              true);
 }
 
 }  // namespace stretto

@@ -8,6 +8,7 @@
 
 #include "stretto/ops/attention/attention_shapes.h"
 #include "stretto/ops/attention/packed_attention.h"
+#include "stretto/testing/cases/cached_rows_case.h"
 #include "stretto/testing/cases/cases.h"
 
 namespace stretto {
@@ -31,6 +32,8 @@ class Reference {
     }
     cut(seed);
     if (d.page > 0) fill_cache();
+    k_ = rows_of("k", seed);
+    v_ = rows_of("v", seed + 1);
   }
 
   void run() {
@@ -48,7 +51,7 @@ class Reference {
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-  Values& in(const char* name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
+  Values& in(const std::string& name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
   Values& out(const char* name) { return c_.expected[r_][at(c_.program.find_tensor(name))]; }
   std::int64_t below(std::int64_t end) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(end));
@@ -88,6 +91,15 @@ class Reference {
     }
   }
 
+  // Keys or values, as the queries see them.
+  Values rows_of(const std::string& kind, std::uint64_t seed) {
+    const Values& rows = in(d_.page > 0 ? kind + "_pages" : kind);
+    if (!d_.fp8) return rows;
+    Values& scales = in(kind + "_scales");
+    scales = random_scales(scales.size(), seed * 31 + r_);
+    return scaled_rows(rows, scales, d_.head_dim, d_.dtype);
+  }
+
   // Where a token's key or value lies.
   std::size_t place(std::int64_t s, std::int64_t first, std::int64_t kv, std::int64_t token) {
     if (d_.page == 0) return at(((first + token) * d_.num_kv_heads + kv) * d_.head_dim);
@@ -98,8 +110,7 @@ class Reference {
 
   void attend(std::int64_t s, std::int64_t first, std::int64_t row, std::int64_t head,
               std::int64_t seen) {
-    const Values &q = in("q"), &k = in(d_.page > 0 ? "k_pages" : "k"),
-                 &v = in(d_.page > 0 ? "v_pages" : "v");
+    const Values& q = in("q");
     std::int64_t kv = head / (d_.num_heads / d_.num_kv_heads);
     std::size_t query = at((row * d_.num_heads + head) * d_.head_dim), dim = at(d_.head_dim);
     Values sum(dim);
@@ -108,10 +119,10 @@ class Reference {
     for (std::int64_t t = begin; t < seen; ++t) {
       std::size_t from = place(s, first, kv, t);
       double score = 0;
-      for (std::size_t i = 0; i < dim; ++i) score += q[query + i] * k[from + i];
+      for (std::size_t i = 0; i < dim; ++i) score += q[query + i] * k_[from + i];
       double weight = std::exp(score / std::sqrt(static_cast<double>(d_.head_dim)));
       total += weight;
-      for (std::size_t i = 0; i < dim; ++i) sum[i] += weight * v[from + i];
+      for (std::size_t i = 0; i < dim; ++i) sum[i] += weight * v_[from + i];
     }
     for (std::size_t i = 0; i < dim; ++i) out("out")[query + i] = sum[i] / total;
     if (d_.lse) out("lse")[at(head * d_.m + row)] = std::log(total);
@@ -121,13 +132,14 @@ class Reference {
   std::size_t r_;
   const PackedAttentionDesc& d_;
   std::int64_t m_;
+  Values k_, v_;
   std::mt19937_64 random_;
 };
 
-OpCase packed_case(const OpShape& s, std::uint64_t seed, bool paged) {
-  PackedAttentionDesc d = packed_desc(s, paged);
+OpCase packed_case(const OpShape& s, std::uint64_t seed, PackedKeys keys) {
+  PackedAttentionDesc d = packed_desc(s, keys);
   OpCase c;
-  c.program = packed_program(s, paged);
+  c.program = packed_program(s, keys);
   std::int64_t m = s.rows.value_or(seed % 4 == 3 ? d.m / 2 : d.m);
   c.extents = {m};
   c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
@@ -141,10 +153,12 @@ OpCase packed_case(const OpShape& s, std::uint64_t seed, bool paged) {
 }  // namespace
 
 std::vector<OperatorCase> packed_attention_cases() {
-  auto of = [](bool paged) {
-    return [paged](const OpShape& s, std::uint64_t seed) { return packed_case(s, seed, paged); };
+  auto of = [](PackedKeys keys) {
+    return [keys](const OpShape& s, std::uint64_t seed) { return packed_case(s, seed, keys); };
   };
-  return {{"packed_attention", of(false)}, {"paged_attention", of(true)}};
+  return {{"packed_attention", of(PackedKeys::kLikeQueries)},
+          {"paged_attention", of(PackedKeys::kPaged)},
+          {"paged_attention_fp8", of(PackedKeys::kPagedFp8)}};
 }
 
 }  // namespace stretto

@@ -8,6 +8,7 @@
 
 #include "stretto/ops/attention/attention_shapes.h"
 #include "stretto/ops/attention/paged_decode.h"
+#include "stretto/testing/cases/cached_rows_case.h"
 #include "stretto/testing/cases/cases.h"
 
 namespace stretto {
@@ -28,6 +29,8 @@ class Reference {
         c.inputs[r_][t] = random_values(count, tensor.dtype, seed * 131 + 7 * t + 1000 * rank);
       }
     }
+    k_ = cached("k", seed);
+    v_ = cached("v", seed + 1);
     for (double& page : in("pages")) page = static_cast<double>(below(d.num_pages));
     // None, one, all, or any number; some of the first, so that every launch has a result.
     for (double& tokens : in("tokens")) {
@@ -47,10 +50,19 @@ class Reference {
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-  Values& in(const char* name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
+  Values& in(const std::string& name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
   Values& out(const char* name) { return c_.expected[r_][at(c_.program.find_tensor(name))]; }
   std::int64_t below(std::int64_t end) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(end));
+  }
+
+  // What the cache stands for.
+  Values cached(const std::string& kind, std::uint64_t seed) {
+    const Values& pages = in(kind + "_pages");
+    if (!d_.fp8) return pages;
+    Values& scales = in(kind + "_scales");
+    scales = random_scales(scales.size(), seed * 31 + r_);
+    return scaled_rows(pages, scales, d_.head_dim, d_.dtype);
   }
 
   void attend(std::int64_t s, std::int64_t head) {
@@ -66,10 +78,10 @@ class Reference {
           static_cast<std::int64_t>(in("pages")[at(s * d_.pages_per_sequence() + t / d_.page)]);
       std::size_t from = at(((page * d_.num_kv_heads + kv) * d_.page + t % d_.page) * d_.head_dim);
       double score = 0;
-      for (std::size_t i = 0; i < dim; ++i) score += in("q")[query + i] * in("k_pages")[from + i];
+      for (std::size_t i = 0; i < dim; ++i) score += in("q")[query + i] * k_[from + i];
       double weight = std::exp(score / std::sqrt(static_cast<double>(d_.head_dim)));
       total += weight;
-      for (std::size_t i = 0; i < dim; ++i) sum[i] += weight * in("v_pages")[from + i];
+      for (std::size_t i = 0; i < dim; ++i) sum[i] += weight * v_[from + i];
     }
     for (std::size_t i = 0; i < dim; ++i) out("out")[query + i] = sum[i] / total;
     if (d_.lse) out("lse")[at(s * d_.num_heads + head)] = std::log(total);
@@ -78,16 +90,17 @@ class Reference {
   OpCase& c_;
   std::size_t r_;
   const PagedDecodeDesc& d_;
+  Values k_, v_;
   std::mt19937_64 random_;
 };
 
-OpCase paged_decode_case(const OpShape& s, std::uint64_t seed) {
-  PagedDecodeDesc d = paged_decode_desc(s);
+OpCase paged_decode_case(const OpShape& s, std::uint64_t seed, bool fp8) {
+  PagedDecodeDesc d = paged_decode_desc(s, fp8);
   OpCase c;
-  c.program = paged_decode_program(s);
+  c.program = paged_decode_program(s, fp8);
   std::int64_t m = s.rows.value_or(seed % 4 == 3 ? d.m / 2 : d.m);
   c.extents = {m};
-  c.config = fmt::format("paged_decode {} m={}", to_string(d), m);
+  c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
   c.inputs = no_values(c.program);
   c.expected = no_values(c.program);
   c.tolerance = sum_tolerance(d.dtype, d.max_tokens) * 4;
@@ -97,6 +110,11 @@ OpCase paged_decode_case(const OpShape& s, std::uint64_t seed) {
 
 }  // namespace
 
-std::vector<OperatorCase> paged_decode_cases() { return {{"paged_decode", paged_decode_case}}; }
+std::vector<OperatorCase> paged_decode_cases() {
+  auto of = [](bool fp8) {
+    return [fp8](const OpShape& s, std::uint64_t seed) { return paged_decode_case(s, seed, fp8); };
+  };
+  return {{"paged_decode", of(false)}, {"paged_decode_fp8", of(true)}};
+}
 
 }  // namespace stretto

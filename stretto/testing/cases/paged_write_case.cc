@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "stretto/ops/attention/attention_shapes.h"
@@ -38,15 +39,14 @@ class Reference {
       auto slot = static_cast<std::int64_t>(in("slots")[at(row)]);
       if (slot < 0) continue;
       for (std::int64_t head = 0; head < heads(); ++head) {
-        copy("k_rows", "k_pages", row, slot, head);
-        copy("v_rows", "v_pages", row, slot, head);
+        for (const char* kind : {"k", "v"}) write(kind, row, slot, head);
       }
     }
   }
 
  private:
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-  Values& in(const char* name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
+  Values& in(const std::string& name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
   std::int64_t below(std::int64_t end) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(end));
   }
@@ -66,13 +66,26 @@ class Reference {
     return kv_of(first + head * queries / heads()) - kv_of(first);
   }
 
-  void copy(const char* rows, const char* pages, std::int64_t row, std::int64_t slot,
-            std::int64_t head) {
-    std::int64_t entry = slot / d_.page * heads() + head;
-    auto from = in(rows).begin() + (source(head) * d_.m + row) * d_.head_dim;
-    auto to = c_.expected[r_][at(c_.program.find_tensor(pages))].begin() +
-              (entry * d_.page + slot % d_.page) * d_.head_dim;
-    std::copy_n(from, d_.head_dim, to);
+  Values& out(const std::string& name) {
+    return c_.expected[r_][at(c_.program.find_tensor(name))];
+  }
+
+  void write(const std::string& kind, std::int64_t row, std::int64_t slot, std::int64_t head) {
+    std::int64_t place = (slot / d_.page * heads() + head) * d_.page + slot % d_.page;
+    auto from = in(kind + "_rows").begin() + (source(head) * d_.m + row) * d_.head_dim;
+    Values values(from, from + d_.head_dim);
+    if (d_.fp8) out(kind + "_scales")[at(place)] = scale(values);
+    std::copy(values.begin(), values.end(), out(kind + "_pages").begin() + place * d_.head_dim);
+  }
+
+  // Makes e4m3 of a row, in the floats that the program computes with; its scale.
+  static double scale(Values& row) {
+    auto largest = 0x1p-100F;
+    for (double v : row) largest = std::max(largest, std::abs(static_cast<float>(v)));
+    float times = 448.0F / largest;
+    for (double& v : row) v = static_cast<float>(v) * times;
+    row = round_to(row, DType::kF8E4M3);
+    return largest * static_cast<float>(1.0 / 448);
   }
 
   OpCase& c_;
@@ -81,22 +94,28 @@ class Reference {
   std::mt19937_64 random_;
 };
 
-OpCase paged_write_case(const OpShape& s, std::uint64_t seed) {
-  PagedWriteDesc d = paged_write_desc(s);
+OpCase paged_write_case(const OpShape& s, std::uint64_t seed, bool fp8) {
+  PagedWriteDesc d = paged_write_desc(s, fp8);
   OpCase c;
-  c.program = paged_write_program(s);
+  c.program = paged_write_program(s, fp8);
   std::int64_t m = s.rows.value_or(seed % 4 == 3 ? d.m / 2 : d.m);
   c.extents = {m};
-  c.config = fmt::format("paged_write {} m={}", to_string(d), m);
+  c.config = fmt::format("{} {} m={}", c.program.name, to_string(d), m);
   c.inputs = no_values(c.program);
   c.expected = no_values(c.program);
   c.exact = {"k_pages", "v_pages"};
+  if (fp8) c.exact.insert(c.exact.end(), {"k_scales", "v_scales"});
   for (std::size_t r = 0; r < c.inputs.size(); ++r) Reference(c, r, d, seed).run(m);
   return c;
 }
 
 }  // namespace
 
-std::vector<OperatorCase> paged_write_cases() { return {{"paged_write", paged_write_case}}; }
+std::vector<OperatorCase> paged_write_cases() {
+  auto of = [](bool fp8) {
+    return [fp8](const OpShape& s, std::uint64_t seed) { return paged_write_case(s, seed, fp8); };
+  };
+  return {{"paged_write", of(false)}, {"paged_write_fp8", of(true)}};
+}
 
 }  // namespace stretto
