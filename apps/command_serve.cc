@@ -115,8 +115,8 @@ void serve(ServeOptions& options) {
     say("stretto: on each rank weights {:.1f} MiB, steps {:.1f} MiB ({:.1f} without sharing)\n",
         mib(m.weight_bytes), mib(m.work_bytes), mib(m.unshared_bytes));
   }
-  say("stretto: cache {:.1f} MiB, {} tokens, {} requests at full length\n",
-      mib(engine->cache_bytes()), engine->cache_tokens(),
+  say("stretto: cache {:.1f} MiB of {}, {} tokens, {} requests at full length\n",
+      mib(engine->cache_bytes()), engine->cache_dtype(), engine->cache_tokens(),
       engine->cache_tokens() / engine->max_model_len());
   say("stretto: ready, context {} tokens\n", engine->max_model_len());
   say("stretto: {}\n", server.describe_chat());

@@ -29,6 +29,19 @@ void check_expert_groups(const ModelConfig& config, const ModelOptions& options)
                   options.ep, options.ep, options.num_ranks(), fmt::join(possible, ", ")));
 }
 
+// An fp8 cache is one of pages, which requests that run one after the other have not.
+void check_cache(const ModelOptions& options) {
+  if (options.kv_dtype == "auto") return;
+  auto refuse = [&](const char* other) {
+    throw UserError(fmt::format("--kv-dtype {}: not with {}", options.kv_dtype, other));
+  };
+  if (options.dp > 1) refuse("--dp: data-parallel groups keep no cache of pages");
+  if (options.sequence_parallel) refuse("--sequence-parallel, which keeps no cache of pages");
+  if (options.target() == Target::kCuda && options.launcher.processes()) {
+    refuse("--launcher processes on GPUs, which keep no cache of pages there");
+  }
+}
+
 }  // namespace
 
 void add_model_options(CLI::App* command, ModelOptions& options) {
@@ -74,6 +87,13 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
       ->envname("STRETTO_DTYPE")
       ->capture_default_str();
   command
+      ->add_option("--kv-dtype", options.kv_dtype,
+                   "of the cache: auto, the activations' dtype, or fp8, e4m3 with a scale for each "
+                   "token of each head")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->envname("STRETTO_KV_DTYPE")
+      ->capture_default_str();
+  command
       ->add_option("--rope-frequencies", options.rope_frequencies,
                    "exact, or checkpoint-dtype: rounded as by casting the whole model")
       ->envname("STRETTO_ROPE_FREQUENCIES")
@@ -95,7 +115,8 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
                        .device = options.target(),
                        .expert_groups = options.ep,
                        .data_groups = options.dp,
-                       .ulysses = options.sequence_parallel};
+                       .ulysses = options.sequence_parallel,
+                       .fp8_cache = options.kv_dtype == "fp8"};
   if (options.launcher.processes()) {
     engine.world = make_world(options.launcher, options.num_ranks(), {.record = record});
   }
@@ -103,6 +124,7 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
 }
 
 ModelFiles open_model(const ModelOptions& options) {
+  check_cache(options);
   ModelFiles files(options.model,
                    options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kSafetensors);
   set_rope_frequencies(files.config, options.rope_frequencies);

@@ -118,7 +118,8 @@ class Browser:
 
 
 STATS = {"version": "1", "model": "scripted", "chat": {"available": True, "missing": ""}, "max_model_len": 512,
-         "running": 1, "waiting": 0, "preemptions": 0, "cache": {"use": 0.25, "tokens": 4096, "bytes": 1 << 20},
+         "running": 1, "waiting": 0, "preemptions": 0,
+         "cache": {"use": 0.25, "tokens": 4096, "bytes": 1 << 20, "dtype": "float32"},
          "prefix": {"queries": 0, "hits": 0}, "prompt_tokens": 0, "generated_tokens": 0, "requests": []}
 
 

@@ -130,6 +130,9 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
   if (options.record && options.data_groups > 1) {
     throw UserError("timelines are of one data-parallel group");
   }
+  if (options.fp8_cache && (options.data_groups > 1 || options.ulysses)) {
+    throw UserError("an fp8 cache is one of pages, which data groups and Ulysses have not");
+  }
   if (on_cpu && world_ == nullptr) {
     world_ =
         std::make_shared<World>(WorldOptions{.size = options.world_size, .record = options.record});
@@ -142,6 +145,9 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
   if (options.record) throw UserError("timelines are recorded on CPU ranks only");
   if (options.data_groups > 1 && world_ == nullptr) {
     throw UserError("data-parallel groups on GPUs need a process per GPU");
+  }
+  if (world_ != nullptr && options.fp8_cache) {
+    throw UserError("an fp8 cache is on the GPUs of one process");
   }
   if (world_ != nullptr) {
     gpus_ = std::make_unique<GpuWorld>(world_->local_rank(), GpuProcessOptions{});

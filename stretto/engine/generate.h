@@ -2,7 +2,7 @@
 // run together (run_requests.h): every rank runs the same loop and draws the same tokens from the
 // same logits, and rank 0 reports. On GPUs, with data groups and with sequence-parallel attention
 // they run one after the other (token_loop.h); on GPUs one host thread does so for all ranks of its
-// process.
+// process. With an fp8 cache, which is one of pages, they run together on GPUs, too.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,10 @@ struct EngineOptions {
   // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. On GPUs, a
   // world of processes. There the process of rank 0 reports.
   std::shared_ptr<World> world;
-  int expert_groups = 1;  // transformer.h
-  int data_groups = 1;    // transformer.h; several on GPUs: those of processes
-  bool ulysses = false;   // transformer.h
+  int expert_groups = 1;   // transformer.h
+  int data_groups = 1;     // transformer.h; several on GPUs: those of processes
+  bool ulysses = false;    // transformer.h
+  bool fp8_cache = false;  // step_plan.h: PagedCache; not with data groups or Ulysses
 };
 
 class Engine {
@@ -94,6 +95,7 @@ class Engine {
                        std::size_t index, const OnText& on_text, const OnLogits& on_logits) const;
   // Whether requests run together, in steps of many.
   bool takes_many() const;
+  BatchOptions batch_options() const;  // of such steps
   // What generate() and score() then do; `requests` have been checked, `capacity` holds any of
   // them.
   std::vector<GenerateResult> generate_together(const std::vector<GenerateRequest>& requests,

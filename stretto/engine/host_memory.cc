@@ -36,8 +36,12 @@ void check_host_memory(const ModelShape& shape) {
 
 std::size_t page_bytes(const ModelShape& shape) {
   const ModelConfig& c = *shape.config;
-  std::int64_t elements = c.num_layers() * 2 * page_rows(shape) * c.head_dim * shape.world_size;
-  return static_cast<std::size_t>(elements) * size_bytes(shape.dtype);
+  auto rows = static_cast<std::size_t>(c.num_layers() * 2 * page_rows(shape) * shape.world_size);
+  auto head = static_cast<std::size_t>(c.head_dim);
+  std::size_t row_bytes = shape.paged.fp8
+                              ? head * size_bytes(DType::kF8E4M3) + size_bytes(DType::kF32)
+                              : head * size_bytes(shape.dtype);
+  return rows * row_bytes;
 }
 
 std::int64_t most_pages(const ModelShape& shape) {

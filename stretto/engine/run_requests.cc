@@ -23,7 +23,10 @@ RunPlan plan_run(const ModelConfig& config, int num_ranks, const BatchOptions& o
   RunPlan run{.model = options, .limits = {}};
   auto sequences = std::bit_ceil(std::clamp<std::uint64_t>(lengths.size(), 1, kMostSequences));
   run.model.max_tokens = capacity;
-  run.model.cache = {.page = kPageTokens, .sequences = static_cast<std::int64_t>(sequences)};
+  run.model.cache = {.page = kPageTokens,
+                     .sequences = static_cast<std::int64_t>(sequences),
+                     .fp8 = options.cache.fp8,
+                     .attention = options.cache.attention};
   std::int64_t longest = 1, wanted = 0;  // pages
   std::int64_t prompts = 0;              // tokens
   for (const RunLength& length : lengths) {

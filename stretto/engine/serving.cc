@@ -70,12 +70,13 @@ void ServingEngine::size_cache(const EngineOptions& options) {
   if (options.ulysses) {
     throw UserError("--sequence-parallel: a server keeps whole rows on every rank");
   }
-  batch_ = {.dtype = options.dtype,
-            .max_rows = options_.max_num_batched_tokens,
-            .max_tokens = max_model_len_,
-            .cache = {.page = kPageTokens, .sequences = options_.max_num_seqs},
-            .plan_for = options.device,
-            .expert_groups = options.expert_groups};
+  batch_ = {
+      .dtype = options.dtype,
+      .max_rows = options_.max_num_batched_tokens,
+      .max_tokens = max_model_len_,
+      .cache = {.page = kPageTokens, .sequences = options_.max_num_seqs, .fp8 = options.fp8_cache},
+      .plan_for = options.device,
+      .expert_groups = options.expert_groups};
   // On GPUs a row's bits are the same beside any others only where one program makes all of them.
   if (options.device == Target::kCuda) batch_.cache.attention = PagedCache::Attention::kPrompts;
   CacheSize size = engine_->size_cache(batch_, options_.kv_bytes);
@@ -104,6 +105,10 @@ std::int64_t ServingEngine::cache_tokens() const { return batch_.cache.num_pages
 
 std::size_t ServingEngine::cache_bytes() const {
   return static_cast<std::size_t>(memory_.num_pages) * memory_.page_bytes;
+}
+
+std::string ServingEngine::cache_dtype() const {
+  return batch_.cache.fp8 ? "fp8" : std::string(name(batch_.dtype));
 }
 
 ServingEngine::~ServingEngine() {

@@ -74,6 +74,7 @@ class ServingEngine {
 
   std::int64_t cache_tokens() const;
   std::size_t cache_bytes() const;  // of all ranks
+  std::string cache_dtype() const;  // "bfloat16"; "fp8": e4m3 with scales
   const CacheSize& memory() const { return memory_; }
 
  private:

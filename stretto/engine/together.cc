@@ -13,6 +13,9 @@ namespace {
 
 using Request = std::shared_ptr<ServedRequest>;
 
+// Of GPUs one thread runs all, as the first rank.
+int index_of(const Rank* rank) { return rank != nullptr ? rank->index() : 0; }
+
 // What a request failed of; the first one's counts, on every rank the same.
 struct Failure {
   std::string what;
@@ -43,7 +46,18 @@ Request asked(const GenerateRequest& r, Answer& answer, Failure& failure) {
 }  // namespace
 
 bool Engine::takes_many() const {
-  return options_.device == Target::kCpu && options_.data_groups == 1 && !options_.ulysses;
+  bool on_cpu = options_.device == Target::kCpu;
+  return options_.data_groups == 1 && !options_.ulysses && (on_cpu || options_.fp8_cache);
+}
+
+BatchOptions Engine::batch_options() const {
+  BatchOptions options{.dtype = options_.dtype,
+                       .cache = {.fp8 = options_.fp8_cache},
+                       .plan_for = options_.device,
+                       .expert_groups = options_.expert_groups};
+  // On GPUs a row's bits are the same beside any others only where one program makes all of them.
+  if (gpus_) options.cache.attention = PagedCache::Attention::kPrompts;
+  return options;
 }
 
 std::vector<GenerateResult> Engine::generate_together(const std::vector<GenerateRequest>& requests,
@@ -54,15 +68,13 @@ std::vector<GenerateResult> Engine::generate_together(const std::vector<Generate
   for (const GenerateRequest& r : requests) {
     lengths.push_back({std::ssize(r.prompt), std::ssize(r.prompt) + r.max_tokens});
   }
-  RunPlan plan = plan_run(files_.config, options_.world_size,
-                          {.dtype = options_.dtype, .expert_groups = options_.expert_groups},
-                          lengths, capacity);
+  RunPlan plan = plan_run(files_.config, options_.world_size, batch_options(), lengths, capacity);
   std::vector<GenerateResult> results;
   run_batches(plan.model, [&](Rank* rank, BatchModel& model) {
     std::vector<std::unique_ptr<Answer>> answers;
     std::vector<Request> asked_for;
     Failure failure;
-    bool reports = rank->index() == 0;
+    bool reports = index_of(rank) == 0;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       answers.push_back(
           std::make_unique<Answer>(files_, requests[i], reports ? on_text : OnText()));
@@ -70,7 +82,7 @@ std::vector<GenerateResult> Engine::generate_together(const std::vector<Generate
       if (!on_logits) continue;
       Answer* answer = answers.back().get();
       asked_for.back()->on_logits = [&on_logits, answer, rank, i](std::span<const float> logits) {
-        on_logits(rank->index(), i, answer->num_tokens(), logits);
+        on_logits(index_of(rank), i, answer->num_tokens(), logits);
       };
     }
     run_requests(model, plan.limits, asked_for);
@@ -90,15 +102,13 @@ Engine::Score Engine::score_together(const std::vector<std::vector<int>>& docume
   }
   Score score;
   if (lengths.empty()) return score;
-  RunPlan plan = plan_run(files_.config, options_.world_size,
-                          {.dtype = options_.dtype, .expert_groups = options_.expert_groups},
-                          lengths, capacity);
+  RunPlan plan = plan_run(files_.config, options_.world_size, batch_options(), lengths, capacity);
   run_batches(plan.model, [&](Rank* rank, BatchModel& model) {
     std::vector<std::vector<double>> told(documents.size());  // logprobs
     std::vector<Request> asked_for;
     Failure failure;
     std::size_t done = documents.size() - lengths.size();
-    bool reports = rank->index() == 0;
+    bool reports = index_of(rank) == 0;
     for (std::size_t i = 0; i < documents.size(); ++i) {
       if (documents[i].size() < 2) continue;
       auto request = std::make_shared<ServedRequest>();

@@ -124,6 +124,11 @@ std::string Metrics::text(const Gauges& gauges) const {
   value("vllm:num_requests_waiting", "gauge", "Requests that wait for it.", gauges.waiting);
   out += header("vllm:kv_cache_usage_perc", "gauge", "Part of the cache that is used, of 1.") +
          fmt::format("vllm:kv_cache_usage_perc{{{}}} {}\n", labels_, gauges.cache_use);
+  out += header("vllm:cache_config_info", "gauge", "How the cache is made: always 1.") +
+         fmt::format(
+             "vllm:cache_config_info{{{},block_size=\"{}\",cache_dtype=\"{}\","
+             "num_gpu_blocks=\"{}\"}} 1\n",
+             labels_, gauges.page_tokens, gauges.cache_dtype, gauges.cache_pages);
   auto counter = [&](const char* name, const char* help, std::int64_t v) {
     value(name, "counter", help, static_cast<std::uint64_t>(v));
   };

@@ -20,6 +20,7 @@
 #include "stretto/base/json_fields.h"
 #include "stretto/base/log.h"
 #include "stretto/base/threads.h"
+#include "stretto/engine/run_requests.h"
 #include "stretto/server/access_log.h"
 #include "stretto/server/api_error.h"
 #include "stretto/server/chat_completion.h"
@@ -330,7 +331,10 @@ void Server::State::show_metrics(const CallPtr& call) {
                                       .restarts = state.restarts,
                                       .prefix_queries = state.prefix_queries,
                                       .prefix_hits = state.prefix_hits,
-                                      .cache_use = state.cache_use})});
+                                      .cache_use = state.cache_use,
+                                      .cache_pages = engine.cache_tokens() / kPageTokens,
+                                      .page_tokens = kPageTokens,
+                                      .cache_dtype = engine.cache_dtype()})});
 }
 
 Json Server::State::model_card() const {

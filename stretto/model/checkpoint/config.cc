@@ -265,8 +265,14 @@ void refuse_unsupported(const JsonFields& fields) {
     fields.fail("hidden_act",
                 fmt::format("'{}' is not supported; supported: silu", printable(activation)));
   }
-  if (fields.has("quantization_config")) {
-    fields.fail("quantization_config", "quantised weights are not supported");
+  if (const Json* quantised = fields.find("quantization_config")) {
+    auto scheme = quantised->find("kv_cache_scheme");  // end() of what is no object
+    bool scales = scheme != quantised->end() && !scheme->is_null();
+    fields.fail("quantization_config",
+                fmt::format("quantised weights are not supported{}",
+                            scales ? ", nor the scales of kv_cache_scheme: an fp8 cache has scales "
+                                     "of its own"
+                                   : ""));
   }
 }
 

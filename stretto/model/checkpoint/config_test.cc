@@ -313,6 +313,9 @@ TEST(Config, WhatIsNotSupportedIsNamed) {
                {"architectures", "does not fit model_type 'llama'"});
   refuse_llama({{"hidden_act", "gelu"}}, {"hidden_act", "'gelu'", "silu"});
   refuse_llama({{"quantization_config", {{"bits", 4}}}}, {"quantization_config"});
+  refuse_llama({{"quantization_config", "fp8"}}, {"quantization_config"});
+  refuse_llama({{"quantization_config", {{"kv_cache_scheme", {{"num_bits", 8}}}}}},
+               {"quantization_config", "kv_cache_scheme"});
   refuse_llama({{"dtype", "float64"}}, {"dtype", "'float64'", "bfloat16"});
   refuse_llama({{"torch_dtype", 16}}, {"torch_dtype"});
   refuse_llama({{"tie_word_embeddings", 1}}, {"tie_word_embeddings", "true or false"});

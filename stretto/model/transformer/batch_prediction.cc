@@ -67,6 +67,7 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
                        .cache = {.page = kPage,
                                  .num_pages = pages,
                                  .sequences = std::ssize(sequences.rows),
+                                 .fp8 = q.fp8_cache,
                                  .attention = PagedCache::Attention::kPrompts},
                        .plan_for = Target::kCuda,
                        .expert_groups = q.expert_groups};
@@ -117,8 +118,8 @@ class HostTables {
       int t = program.find_tensor(table);
       return static_cast<std::size_t>(num_elements(bound_shape(program, t)));
     };
-    if (program.name == "paged_write") values["slots"] = slots_;
-    if (program.name == "paged_attention") {
+    if (program.name.starts_with("paged_write")) values["slots"] = slots_;
+    if (program.name.starts_with("paged_attention")) {
       std::vector<std::int32_t>&starts = values["starts"], &tokens = values["tokens"];
       starts.assign(entries("starts"), 0);
       tokens.assign(entries("tokens"), 0);
@@ -134,7 +135,7 @@ class HostTables {
       values["pages"].resize(entries("pages"), 0);
     }
     auto ranks = static_cast<std::size_t>(program.world_size);
-    if (program.name == "paged_decode") {
+    if (program.name.starts_with("paged_decode")) {
       std::vector<std::int32_t> tokens(sequences_.tokens.begin(), sequences_.tokens.end());
       return [tokens, pages = pages_, width = width_, ranks](const auto& extents) {
         auto rows = static_cast<std::ptrdiff_t>(extents.front());

@@ -52,8 +52,12 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
   }
   std::int64_t rows = split.kv_heads_per_rank * s.max_tokens;
   if (s.paged.is_used()) rows = s.paged.num_pages * page_rows(s);
+  const DType dtype = s.paged.fp8 ? DType::kF8E4M3 : s.dtype;
   for (const char* cache : {"k_cache", "v_cache"}) {
-    out.push_back({layer_buffer(layer, cache), s.dtype, rows, c.head_dim});
+    out.push_back({layer_buffer(layer, cache), dtype, rows, c.head_dim});
+  }
+  for (const char* scales : {"k_scales", "v_scales"}) {
+    if (s.paged.fp8) out.push_back({layer_buffer(layer, scales), DType::kF32, rows, 1});
   }
 }
 

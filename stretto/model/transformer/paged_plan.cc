@@ -13,6 +13,7 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
   rope.weight_dtype = s_.weight_dtype;
   rope.m = rope.max_tokens = plan_.bound;  // into buffers of rows, as if these were a cache
   PagedWriteDesc write{.dtype = s_.dtype,
+                       .fp8 = cache.fp8,
                        .m = plan_.bound,
                        .page = cache.page,
                        .num_pages = cache.num_pages,
@@ -30,6 +31,7 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
                               .num_heads = split.heads_per_rank,
                               .num_kv_heads = cached_heads(write),
                               .head_dim = rope.head_dim,
+                              .fp8 = cache.fp8,
                               .world_size = rope.world_size};
   PagedDecodeDesc decodes{.dtype = s_.dtype,
                           .m = cache.sequences,
@@ -39,6 +41,7 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
                           .num_heads = prompts.num_heads,
                           .num_kv_heads = prompts.num_kv_heads,
                           .head_dim = rope.head_dim,
+                          .fp8 = cache.fp8,
                           .world_size = rope.world_size};
   rope_ = add_program(rope_program(rope, s_.target));
   write_ = add_program(paged_write(write));
@@ -99,29 +102,32 @@ void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
     plan_.launches.push_back({program, rows, std::move(bindings), {}});
   };
   rope.insert(rope.end(), {{"k_cache", "k_rows"}, {"v_cache", "v_rows"}, {"q", "q"}});
-  Binding k{"k_pages", layer_buffer(layer, "k_cache")};
-  Binding v{"v_pages", layer_buffer(layer, "v_cache")};
+  std::vector<Binding> cache = {{"k_pages", layer_buffer(layer, "k_cache")},
+                                {"v_pages", layer_buffer(layer, "v_cache")}};
+  for (const char* scales : {"k_scales", "v_scales"}) {
+    if (s_.paged.fp8) cache.push_back({scales, layer_buffer(layer, scales)});
+  }
+  auto with_cache = [&](std::vector<Binding> bindings) {
+    bindings.insert(bindings.end(), cache.begin(), cache.end());
+    return bindings;
+  };
   launch(rope_, Rows::kAllAsNew, std::move(rope));
   launch(write_, Rows::kAll,
-         {{"slots", StepPlan::kSlots}, {"k_rows", "k_rows"}, {"v_rows", "v_rows"}, k, v});
+         with_cache({{"slots", StepPlan::kSlots}, {"k_rows", "k_rows"}, {"v_rows", "v_rows"}}));
   if (has_decodes()) {
     launch(decodes_.at(window), Rows::kDecodes,
-           {{"q", "q"},
-            {"pages", StepPlan::kDecodePages},
-            {"tokens", StepPlan::kDecodeTokens},
-            k,
-            v,
-            {"out", "attended"}});
+           with_cache({{"q", "q"},
+                       {"pages", StepPlan::kDecodePages},
+                       {"tokens", StepPlan::kDecodeTokens},
+                       {"out", "attended"}}));
   }
   if (!has_prompts()) return;
   launch(prompts_.at(window), Rows::kPrompts,
-         {{"starts", StepPlan::kPromptStarts},
-          {"q", "q", true},
-          {"pages", StepPlan::kPromptPages},
-          {"tokens", StepPlan::kPromptTokens},
-          k,
-          v,
-          {"out", "attended", true}});
+         with_cache({{"starts", StepPlan::kPromptStarts},
+                     {"q", "q", true},
+                     {"pages", StepPlan::kPromptPages},
+                     {"tokens", StepPlan::kPromptTokens},
+                     {"out", "attended", true}}));
 }
 
 }  // namespace stretto

@@ -41,6 +41,9 @@ struct PagedCache {
   std::int64_t page = 0;       // tokens
   std::int64_t num_pages = 0;  // of each layer
   std::int64_t sequences = 0;  // most of a step
+  // Keys and values are e4m3 with a scale for each token of each head (ops/attention/cached_rows.h)
+  // in place of the activations' dtype.
+  bool fp8 = false;
   // What rows go through. CPU ranks compute the same either way.
   enum class Attention : std::uint8_t {
     kByKind,   // paged_decode where they are their sequence's only ones, else paged_attention
@@ -56,7 +59,7 @@ struct PagedCache {
 struct ModelShape {
   const ModelConfig* config = nullptr;
   int world_size = 1;                // tensor-parallel ranks
-  DType dtype = DType::kF32;         // activations and cache
+  DType dtype = DType::kF32;         // activations, and the cache unless paged.fp8
   DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
   std::int64_t max_tokens = 0;       // capacity of the cache, or with pages of a sequence
   PagedCache paged = {};
@@ -100,7 +103,8 @@ struct PlanBuffer {
 };
 
 // Weights, rotary tables and caches, which all steps share: "embedding", "layers.3.qkv", "cos",
-// "layers.3.k_cache". The weights are those of weights.h: for_each_weight().
+// "layers.3.k_cache", "layers.3.k_scales" of an fp8 cache. The weights are those of weights.h:
+// for_each_weight().
 std::vector<PlanBuffer> model_buffers(const ModelShape& shape);
 std::string layer_buffer(std::int64_t layer, const char* part);
 // Of a page, in a layer's cache of keys or of values on one rank.

@@ -126,7 +126,8 @@ class PagedDecode {
         p_.when(j == first,
                 [&] { mask(p_.iota_cols(j * bn, bn) >= p_.splat(DType::kI32, begin)); });
       }
-      sums.add(scores, [&] { return v_.load(entry, row, bn, end); }, d_.fp8);
+      sums.add(
+          scores, [&] { return v_.load(entry, row, bn, end); }, d_.fp8);
     });
     if (cfg_.splits == 1) return store(unit, sums);
     sums.store(part(unit, run));
@@ -184,7 +185,8 @@ std::int64_t PagedDecodeDesc::pages_per_sequence() const { return ceil_div(max_t
 std::string to_string(const PagedDecodeDesc& d) {
   return fmt::format("m={} tokens={} pages={}x{} heads={}/{} dim={} window={}{}{} {} P={}", d.m,
                      d.max_tokens, d.num_pages, d.page, d.num_heads, d.num_kv_heads, d.head_dim,
-                     d.window, d.lse ? " lse" : "", d.fp8 ? " fp8" : "", short_name(d.dtype), d.world_size);
+                     d.window, d.lse ? " lse" : "", d.fp8 ? " fp8" : "", short_name(d.dtype),
+                     d.world_size);
 }
 
 PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {

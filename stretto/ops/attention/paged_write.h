@@ -11,8 +11,8 @@
 namespace stretto {
 
 struct PagedWriteDesc {
-  DType dtype = DType::kF32;  // of the rows
-  bool fp8 = false;           // the cache is e4m3 with scales (cached_rows.h)
+  DType dtype = DType::kF32;   // of the rows
+  bool fp8 = false;            // the cache is e4m3 with scales (cached_rows.h)
   std::int64_t m = 1;          // bound of the rows
   std::int64_t page = 1;       // tokens of a page
   std::int64_t num_pages = 1;  // of the cache
@@ -31,8 +31,9 @@ int cached_heads(const PagedWriteDesc& desc);
 // Extent m. Table slots [m]: row r of k_rows, v_rows [Hkv, desc.m, head_dim] (attention.h:
 // split_heads) goes to row slots[r] % page of page slots[r] / page of k_pages, v_pages
 // [num_pages * cached_heads, page, head_dim], where head h of page i is entry
-// i * cached_heads + h, with fp8 as e4m3 beside k_scales, v_scales (cached_rows.h). A row whose slot is -1 goes nowhere. Of rows with the same slot the last
-// one stays. One worker: nothing says that slots differ.
+// i * cached_heads + h; with fp8 they are e4m3 beside k_scales, v_scales (cached_rows.h). A row
+// whose slot is -1 goes nowhere. Of rows with the same slot the last one stays. One worker: nothing
+// says that slots differ.
 Program paged_write(const PagedWriteDesc& desc);
 
 // m: rows, n: tokens of the cache, k: head size.

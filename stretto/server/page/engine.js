@@ -85,7 +85,7 @@ export function startEngine({ showProblem, onStats }) {
     draw("cache-picture", [history.map((one) => one.stats.cache.use)], 1, `Part of the cache in use: ${share}`);
     const found = stats.prefix.queries ? Math.round(100 * stats.prefix.hits / stats.prefix.queries) : 0;
     byId("cache-line").textContent = stats.cache.tokens
-      ? `Of ${stats.cache.tokens.toLocaleString("en")} tokens in ${bytes(stats.cache.bytes)}. ` +
+      ? `Of ${stats.cache.tokens.toLocaleString("en")} tokens in ${bytes(stats.cache.bytes)} of ${stats.cache.dtype}. ` +
         `${found} % of prompts' tokens were found in it.`
       : "One request at a time has it.";
     byId("engine-line").textContent =
