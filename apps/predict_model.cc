@@ -115,6 +115,14 @@ void add_predict_model_options(CLI::App* command, PredictModelOptions& options) 
   number("--batch", q.batch, "sequences that go on by one token", 0, kMostRows);
   number("--context", q.context, "tokens of each sequence", 1, std::int64_t{1} << 31);
   number("--prompt", q.prompt, "tokens of one more sequence's prompt in the step", 0, kMostRows);
+  command
+      ->add_option("--kv-dtype", options.kv_dtype,
+                   "of the cache: auto, as --dtype, or fp8, e4m3 with a scale for each token of each "
+                   "head")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->group("Steps of a model")
+      ->needs(model)
+      ->capture_default_str();
   command->add_option("--plan", options.plan_file, "write the step's plan as text")
       ->group("Steps of a model")
       ->needs(model);
@@ -125,6 +133,7 @@ void predict_model(PredictModelOptions options, const std::string& dtype,
   if (!options.plan_file.empty()) check_writable(options.plan_file);
   ModelConfig config = read_config(options.model);
   options.question.dtype = activation_dtype(dtype, config);
+  options.question.fp8_cache = options.kv_dtype == "fp8";
   BatchPrediction p = predict_batch(config, machine, options.question);
   if (!options.plan_file.empty()) write_plan(p.plan, options.plan_file);
   json ? print_json(p, machine) : print_lines(p, options, machine);

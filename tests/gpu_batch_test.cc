@@ -24,10 +24,11 @@ struct GpuCompany {
   const char* model;
   int ranks = 1;
   DType dtype = DType::kF32;
+  bool fp8_cache = false;
 };
 
 void PrintTo(const GpuCompany& c, std::ostream* out) {
-  *out << c.model << " tp " << c.ranks << " " << name(c.dtype);
+  *out << c.model << " tp " << c.ranks << " " << name(c.dtype) << (c.fp8_cache ? " fp8 cache" : "");
 }
 
 bool has_gpus(int count) { return cuda::num_devices() >= count; }
@@ -41,6 +42,7 @@ BatchOptions options_for(const GpuCompany& c, std::int64_t pages) {
           .cache = {.page = kPage,
                     .num_pages = pages,
                     .sequences = 6,
+                    .fp8 = c.fp8_cache,
                     .attention = PagedCache::Attention::kPrompts},
           .plan_for = Target::kCuda};
 }
@@ -109,6 +111,7 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
 INSTANTIATE_TEST_SUITE_P(Models, GpuBatchTest,
                          testing::Values(GpuCompany{"debian-llama-draft-1m", 1, DType::kF32},
                                          GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16},
+                                         GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16, true},
                                          GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16}),
                          [](const auto& info) {
                            std::string text = testing::PrintToString(info.param);

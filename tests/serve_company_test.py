@@ -51,6 +51,34 @@ class CompanyTest(ServeCase):
             server.until(lambda: server.metric("vllm:num_requests_running") == 0, "idle")
             self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
 
+    def test_a_cache_of_fp8_holds_more_and_answers_alike_in_company(self):
+        draw = random.Random(SEED)
+        start = "gcc-doc: documentation for the GNU compilers " * 3
+        bodies = [dict(prompt=start + draw.choice(["", " a", " the", " lib"]), max_tokens=draw.randrange(60, 150),
+                       logprobs=2, return_token_ids=True, ignore_eos=True) for _ in range(8)]
+        options = ("--dtype", "float32", "--max-model-len", 384)
+        with Server(*options, "--kv-dtype", "fp8", "--max-num-seqs", 1, "--no-prefix-caching") as server:
+            self.assertEqual(server.stats()["cache"]["dtype"], "fp8")
+            self.assertIn('cache_dtype="fp8"', server.call("GET", "/metrics")[2].decode())
+            alone = [server.complete(**body)["choices"] for body in bodies]
+        with Server(*options, "--kv-memory", "2MiB") as server:
+            self.assertEqual(server.stats()["cache"]["dtype"], "float32")
+            tokens = server.stats()["cache"]["tokens"]
+        with Server(*options, "--kv-memory", "2MiB", "--kv-dtype", "fp8") as server:
+            self.assertGreater(server.stats()["cache"]["tokens"], 3 * tokens)
+            together = [None] * len(bodies)
+
+            def ask(i):
+                together[i] = server.complete(**bodies[i])["choices"]
+
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(bodies))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for i, (one, other) in enumerate(zip(alone, together)):
+                self.assertEqual(one, other, f"seed {SEED}, request {i}")
+
     def test_limits_that_do_not_fit_are_told(self):
         for args, words in (
                 (["--max-num-seqs", 8, "--max-num-batched-tokens", 4], "8 running requests and 4 rows"),

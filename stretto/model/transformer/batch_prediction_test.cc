@@ -45,6 +45,19 @@ TEST_P(BatchPredictionTest, MoreWorkTakesMoreTimeAndMemory) {
   EXPECT_EQ(longer.bytes.state, (64 * 125 + 1) * page);
 }
 
+// A byte a number and four a head, and reading it takes less time.
+TEST_P(BatchPredictionTest, AnFp8CacheIsHalfAsLarge) {
+  BatchQuestion q{.batch = 64, .context = 8000};
+  BatchPrediction as_activations = ask(q);
+  q.fp8_cache = true;
+  BatchPrediction fp8 = ask(q);
+  std::size_t page = 64 * 4 * 2 * 2 * static_cast<std::size_t>(config_.head_dim + 4);
+  EXPECT_EQ(fp8.bytes.state, (64 * 125 + 1) * page);
+  EXPECT_EQ(fp8.bytes.constants, as_activations.bytes.constants);
+  EXPECT_LT(fp8.memory_bytes, as_activations.memory_bytes);
+  step::check(fp8.plan);
+}
+
 // A GPU runs steps of a few numbers of rows.
 TEST_P(BatchPredictionTest, StepsAreFilledUp) {
   BatchPrediction some = ask({.batch = 65}), filled = ask({.batch = 100});
