@@ -117,8 +117,8 @@ void add_predict_model_options(CLI::App* command, PredictModelOptions& options) 
   number("--prompt", q.prompt, "tokens of one more sequence's prompt in the step", 0, kMostRows);
   command
       ->add_option("--kv-dtype", options.kv_dtype,
-                   "of the cache: auto, as --dtype, or fp8, e4m3 with a scale for each token of each "
-                   "head")
+                   "of the cache: auto, as --dtype, or fp8, e4m3 with a scale for each token of "
+                   "each head")
       ->check(CLI::IsMember({"auto", "fp8"}))
       ->group("Steps of a model")
       ->needs(model)

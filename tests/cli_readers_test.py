@@ -123,6 +123,8 @@ class PredictTest(CliCase):
         self.assertLess(two["memory"]["cache"], many["memory"]["cache"])
         self.assertIn(many["bound_by"], ("compute", "memory", "links", "launch"))
         self.assertAlmostEqual(sum(p["time_ms"] for p in few["programs"]), few["time_ms"], places=6)
+        fp8 = ask("--batch", 64, "--context", 200, "--kv-dtype", "fp8")
+        self.assertLess(fp8["memory"]["cache"], 0.55 * many["memory"]["cache"])
         prompt = ask("--batch", 2, "--context", 200, "--prompt", 100)
         self.assertGreater(prompt["time_ms"], few["time_ms"])
         plan = self.tmp / "plan.txt"
@@ -134,6 +136,7 @@ class PredictTest(CliCase):
         model = ROOT / "checkpoints/debian-llama-8m"
         self.refused("predict", "--model", model, "--context", 10**6, says=["1000000 tokens", "positions"])
         self.refused("predict", "--model", model, "--batch", 0, says="--batch")
+        self.refused("predict", "--model", model, "--kv-dtype", "int3", says=["--kv-dtype", "int3", "fp8"])
         self.refused("predict", "--model", model, "--tp", 8, says=["8 GPUs", "h200x4"])
         self.refused("predict", "--model", model, "--ep", 2, says="experts")
         self.refused("predict", "--model", self.tmp / "none", says="none")

@@ -293,6 +293,17 @@ class ScoreTest(CliCase):
                            keys=self.KEYS)
         self.assertEqual(cut["tokens"], 8)
 
+    def test_a_cache_of_fp8_is_coarser(self):
+        score = ["score", "--model", MODEL, "--file", DATA / "score_docs.txt", "--dtype", "float32"]
+        plain, one, two = [self.json_of(*score, *more, keys=self.KEYS)["nll_per_token"] for more in
+                           ([], ["--kv-dtype", "fp8"], ["--kv-dtype", "fp8", "--tp", 2])]
+        self.assertNotEqual(one, plain)
+        self.assertAlmostEqual(one, plain, delta=0.02)
+        self.assertAlmostEqual(one, two, delta=0.003)
+        self.refused(*score, "--kv-dtype", "int3", says=["--kv-dtype", "int3", "fp8"])
+        self.refused(*score, "--kv-dtype", "fp8", "--dp", 2, says=["--kv-dtype fp8", "--dp"])
+        self.refused(*score, "--kv-dtype", "fp8", "--sequence-parallel", says=["--kv-dtype fp8", "--sequence-parallel"])
+
     def test_bad_files(self):
         self.refused("score", "--model", MODEL, "--file", "/nowhere", says="/nowhere")
         self.refused("score", "--model", MODEL, "--file", self.tmp, says=str(self.tmp))
@@ -477,7 +488,7 @@ class OtherCommandsTest(CliCase):
         options = {
             "generate": "model tp prompt max-tokens dtype rope-frequencies temperature top-k "
                         "top-p min-p repetition-penalty seed stop ignore-eos sequence-parallel json",
-            "score": "model tp file dtype rope-frequencies max-tokens-per-doc sequence-parallel json",
+            "score": "model tp file dtype rope-frequencies max-tokens-per-doc sequence-parallel kv-dtype json",
             "tokenize": "model decode json",
             "prove": "all mutants ranks json",
             "explain": "after emit",
