@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "attention_programs.h"
 #include "collective_programs.h"

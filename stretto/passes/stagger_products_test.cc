@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/program_runner.h"

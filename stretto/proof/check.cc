@@ -209,12 +209,21 @@ class AccessChecker::Impl {
       return report(FindingKind::kRace, x, y, e, e, "tiles by ticket come in any order");
     }
     if (x.agent == y.agent) return check_within_agent(x, y, e);
+    if (comes_as_packet(x, y) || comes_as_packet(y, x)) return;
     if (before(x, e, y, e) || before(y, e, x, e)) return;
     if (before_in_each_case(x, e, y, e) || before_in_each_case(y, e, x, e)) return;
     bool later =
         order_->before(place(y, e), place(x, e), Past::kOrder, Path::kThreads, x.access->choice);
     std::string reason = later ? why(y, e, x, e) : why(x, e, y, e);
     report(FindingKind::kRace, x, y, e, e, reason);
+  }
+
+  // Of a launch's load and stores of packets: whatever of the two meets, the load waits for. Where
+  // it does so at some sizes only, nothing else is ordered by it (packet_links.h).
+  bool comes_as_packet(const AccessRef& store, const AccessRef& load) const {
+    bool packets = store.access->packet && store.access->kind == AccessKind::kWrite &&
+                   load.access->packet && load.access->kind == AccessKind::kRead;
+    return packets && order_->packet_arrives(store.agent, load.agent);
   }
 
   // Threads add by atomic instructions of system scope.

@@ -15,8 +15,6 @@
 
 namespace stretto {
 
-constexpr std::size_t kFewPairs = 64;
-
 // Checks timelines that share instance graphs. Cases of one program mostly differ in their accesses
 // alone, so one order serves many timelines, and what two timelines have in common is looked at
 // once.
@@ -25,8 +23,7 @@ class AccessChecker {
   // At most `max_findings` are reported, one per pair of source lines. The graphs of all timelines
   // have to outlive the checker. More pairs of accesses to the same memory than `few_pairs` are
   // settled by runs where that is possible (access_runs.h), which changes no finding.
-  explicit AccessChecker(int max_findings, const SyncTable& table = sync_table(),
-                         std::size_t few_pairs = kFewPairs);
+  explicit AccessChecker(int max_findings, const SyncTable& table, std::size_t few_pairs);
   ~AccessChecker();
 
   // The order of the launches checked from now on: of any timeline that synchronises as they do. It

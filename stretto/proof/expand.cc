@@ -12,7 +12,7 @@
 #include "stretto/proof/expand_accesses.h"
 #include "stretto/proof/expand_state.h"
 #include "stretto/proof/expand_syncs.h"
-#include "stretto/proof/overlap.h"
+#include "stretto/proof/packet_links.h"
 #include "stretto/proof/pipe_loops.h"
 #include "stretto/proof/pipe_slice.h"
 #include "stretto/proof/size_conditions.h"
@@ -48,7 +48,7 @@ class Expander {
     try {
       for (int rank = 0; rank < program_.world_size; ++rank) expand_rank(rank);
     } catch (const NoValue& e) {
-      throw UserError(fmt::format("{}: {}", describe_loc(at_), e.what()));
+      throw UserError(fmt::format("{}: {}", describe_loc(state_.at), e.what()));
     }
     state_.graph.first_agent.push_back(static_cast<int>(state_.graph.agents.size()));
     return std::move(state_.graph);
@@ -122,7 +122,7 @@ class Expander {
   }
 
   void op(const Op& o) {
-    at_ = &o;
+    state_.move_to(o);
     if (!looking_) syncs_.use_registers(o);
     switch (o.code) {
       case OpCode::kLet:
@@ -455,8 +455,7 @@ class Expander {
   Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
-  const Op* at_ = nullptr;  // what is being looked at
-  bool looking_ = false;    // at accesses alone
+  bool looking_ = false;  // at accesses alone
   std::int64_t open_trips_ = 0;
   std::int64_t num_cases_ = 1;   // of the deciding entries in hand
   std::optional<Look> counted_;  // to the iteration being walked
@@ -486,11 +485,10 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
 InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
   InstanceGraph graph = walked(program, extents_at(axes, region.sample()), nullptr,
                                PipeLoopMode::kFold, {}, &region);
-  if (!region.masks_open()) link_packets(graph);
+  if (region.masks_open()) settle_masks(graph, region);
+  link_packets(graph);
   link_landings(graph);
-  if (region.masks_open()) {
-    settle_masks(graph, region);
-  } else {
+  if (!region.masks_open()) {
     region.keep_all_orders();
     note_spans(graph, region);
   }

@@ -120,32 +120,6 @@ void AccessExpander::copy_to(const Op& op) {
   state_.recorder.note_reach({none, 1, to.box});
 }
 
-// A store releases its packets after writing; a load reads after the tags have come.
-void AccessExpander::packet(const Op& op) {
-  bool stores = op.code == OpCode::kStorePacket;
-  int tensor = op.region->tensor;
-  if (!state_.program.tensors[at(tensor)].packet) state_.reject(op, "needs a packet buffer");
-  if (state_.may_depth > 0) throw DependsOnTable{"whether a packet is stored or loaded"};
-  Target target = resolve(*op.region);
-  if (!target.exact || masks_open()) throw DependsOnTable{"where a packet lies"};
-  if (state_.region != nullptr) {  // places are rounded to whole packets
-    for (const auto* forms : {&target.origin, &target.end}) {
-      for (const SizeForm& form : *forms) state_.region->pin(form);
-    }
-    target.origin.fill({});
-  }
-  widen_to_packets(op, target.box);
-  Sync sync{.kind = stores ? SyncKind::kPacketStore : SyncKind::kPacketLoad,
-            .tile = state_.tile,
-            .op = &op};
-  if (!is_empty(clip(target.box))) {
-    sync.access = static_cast<int>(state_.recorder.agent().accesses.size());
-  }
-  if (stores) add(op, 0, tensor, target, AccessKind::kWrite, true);
-  state_.recorder.add_sync(sync);
-  if (!stores) add(op, 0, tensor, target, AccessKind::kRead, true);
-}
-
 void AccessExpander::table_reads(const Op& op, const Expr& expr) {
   if (!uses_table(expr)) return;
   const ExprNode& n = expr.node();
@@ -377,25 +351,6 @@ void AccessExpander::check_target(const Op& op, int tensor_idx, const Target& ta
     state_.reject(
         op, fmt::format("table '{}' is added to; its entries are stored, each once", tensor.name));
   }
-}
-
-// Four payload bytes share a tag, so elements of one packet cannot be told apart.
-void AccessExpander::widen_to_packets(const Op& op, LooseBox& box) const {
-  const Tensor& tensor = state_.program.tensors[at(op.region->tensor)];
-  auto per_packet =
-      static_cast<std::int64_t>(4 / std::min<std::size_t>(4, size_bytes(tensor.dtype)));
-  if (per_packet == 1) return;
-  auto last = tensor.shape.size() - 1;
-  if (bound_shape(state_.program, op.region->tensor)[last] % per_packet != 0) {
-    state_.reject(op, fmt::format("rows of packet buffer '{}' must be whole packets of {} elements",
-                                  tensor.name, per_packet));
-  }
-  Box cut = clip(box);
-  if (is_empty(cut)) return;
-  box.limit.hi[last] = ceil_div(cut.hi[last], per_packet) * per_packet;
-  std::int64_t lo = cut.lo[last] / per_packet * per_packet;
-  box.size[last] = box.limit.hi[last] - lo;
-  box.origin[last] = lo;
 }
 
 void AccessExpander::add(const Op& op, int which, int tensor, const Target& target, AccessKind kind,

@@ -18,7 +18,8 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
     : program(p),
       scope(p, initial_vars(p, 0, extents), witness, sizes),
       recorder(graph, budget, sizes),
-      region(sizes) {
+      region(sizes),
+      num_sizes_(sizes != nullptr ? sizes->num_sizes() : 1) {
   graph.program = &p;
   graph.extents = extents;
   for (const Tensor& tensor : p.tensors) {
@@ -45,6 +46,13 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
     graph.shapes[t].push_back(cells[t]->count);
     has_cells = true;
   }
+}
+
+void ExpandState::note_cut() {
+  double left = region->num_sizes(), part = left / num_sizes_;
+  if (at != nullptr && part < graph.deepest_cut.second) graph.deepest_cut = {at, part};
+  num_cuts_ = region->num_cuts();
+  num_sizes_ = left;
 }
 
 void ExpandState::check_storage(const Tensor& tensor,

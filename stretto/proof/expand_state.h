@@ -51,6 +51,13 @@ struct ExpandState {
               const TableWitness* witness, SizeRegion* sizes);
   ExpandState(const ExpandState&) = delete;
 
+  // The walk is at this operation now: what is cut off the region from here on is its doing.
+  void move_to(const Op& op) {
+    if (region != nullptr && region->num_cuts() != num_cuts_) note_cut();
+    at = &op;
+  }
+  const Op* at = nullptr;
+
   // What is so where the program is now, for some tables only, where any decides what is waited
   // for.
   const std::vector<int>& facts() const { return facts_; }
@@ -74,9 +81,12 @@ struct ExpandState {
   [[noreturn]] void reject(const Op& op, const std::string& what) const;
 
  private:
+  void note_cut();
   void note_shape(const Tensor& tensor, std::vector<std::int64_t>& shape);
   void check_storage(const Tensor& tensor, const std::vector<std::int64_t>& shape) const;
 
+  int num_cuts_ = 0;
+  double num_sizes_ = 1;
   std::vector<int> facts_;
   mutable std::optional<int> choice_;
 };

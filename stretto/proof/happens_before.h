@@ -75,6 +75,9 @@ class HappensBefore {
   bool fenced(const Place& x, const Place& y, Past past, Path path,
               int choice = TableChoices::kAlways) const;
 
+  // Whether a packet that one agent stores comes with all that another has to know to load it.
+  bool packet_arrives(int from, int to) const;
+
   // before(), in parts, for many places at once: x is over before y where what y knows reaches x's
   // mark. Not of kBulkLoad. Places with the same knowledge rely on the same.
   struct Mark {

@@ -97,6 +97,7 @@ struct PacketLoad {
   int agent = -1, pos = -1;
   struct Store {
     int agent, pos;
+    bool always = true;  // false: not at all of the sizes that the graph is for
   };
   std::vector<Store> stores;
   bool covered = true;  // false: some packet is stored by nobody
@@ -138,6 +139,8 @@ struct InstanceGraph {
   // The first entry of a table that may not be there where a table decides whether it is read: a
   // source line, and which.
   std::pair<std::string, std::string> unsure_entry;
+  // Of a graph for several sizes: what left the smallest part of them, and which part.
+  std::pair<const Op*, double> deepest_cut{nullptr, 1};
   // What the choices of syncs and accesses mean; one for all graphs that are compared.
   std::shared_ptr<TableChoices> choices = std::make_shared<TableChoices>();
 

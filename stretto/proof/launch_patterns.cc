@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "stretto/base/threads.h"
+#include "stretto/proof/check.h"
 #include "stretto/proof/happens_before.h"
 #include "stretto/proof/launch_promises.h"
 #include "stretto/proof/timeline.h"

@@ -90,43 +90,4 @@ std::vector<Box> uncovered(const Box& box, const std::vector<Box>& pieces) {
   return rest;
 }
 
-void link_packets(InstanceGraph& graph) {
-  struct Group {
-    std::vector<Box> stores, loads;
-    std::vector<PacketLoad::Store> store_places;
-    std::vector<PacketLoad> found;
-  };
-  std::map<std::pair<int, int>, Group> groups;  // (tensor, rank)
-  for (int a = 0; a < static_cast<int>(graph.agents.size()); ++a) {
-    const AgentTrace& trace = graph.agents[static_cast<std::size_t>(a)];
-    for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
-      const Sync& s = trace.syncs[static_cast<std::size_t>(pos)];
-      bool stores = s.kind == SyncKind::kPacketStore;
-      if ((!stores && s.kind != SyncKind::kPacketLoad) || s.access < 0) continue;
-      const Access& access = trace.accesses[static_cast<std::size_t>(s.access)];
-      Group& group = groups[{access.tensor, access.rank}];
-      const Box& box = graph.boxes[static_cast<std::size_t>(access.box)];
-      if (stores) {
-        group.stores.push_back(box);
-        group.store_places.push_back({a, pos});
-      } else {
-        group.loads.push_back(box);
-        group.found.push_back({.agent = a, .pos = pos, .stores = {}});
-      }
-    }
-  }
-  for (auto& [key, its] : groups) {
-    Group& group = its;  // clang 14 does not capture `its`
-    std::vector<std::vector<Box>> pieces(group.loads.size());
-    for_each_overlap(group.loads, group.stores, [&](std::size_t load, std::size_t store) {
-      group.found[load].stores.push_back(group.store_places[store]);
-      pieces[load].push_back(group.stores[store]);
-    });
-    for (std::size_t l = 0; l < group.loads.size(); ++l) {
-      group.found[l].covered = uncovered(group.loads[l], pieces[l]).empty();
-      graph.packet_loads.push_back(std::move(group.found[l]));
-    }
-  }
-}
-
 }  // namespace stretto

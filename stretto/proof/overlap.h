@@ -16,7 +16,4 @@ void for_each_overlap(const std::vector<Box>& a, const std::vector<Box>& b,
 // What `pieces` leave uncovered of `box`, as disjoint boxes; empty when they cover it.
 std::vector<Box> uncovered(const Box& box, const std::vector<Box>& pieces);
 
-// Fills InstanceGraph::packet_loads: the packet stores of the launch that each packet load needs.
-void link_packets(InstanceGraph& graph);
-
 }  // namespace stretto

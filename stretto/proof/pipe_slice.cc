@@ -277,6 +277,7 @@ class Slicer {
     }
     for (PacketLoad& load : out.packet_loads) {
       load.pos = moved(load.agent, load.pos);
+      std::erase_if(load.stores, [](const PacketLoad::Store& store) { return !store.always; });
       for (PacketLoad::Store& store : load.stores) store.pos = moved(store.agent, store.pos);
     }
   }

@@ -64,7 +64,7 @@ bool finds_nothing(const InstanceGraph& graph) {
   EXPECT_TRUE(execution.finished) << execution.stuck;
   if (!execution.finished) return false;
   HappensBefore order(timeline, execution);
-  AccessChecker checker(4);
+  AccessChecker checker(4, sync_table(), 64);
   checker.use(order);
   return checker.check_launch(timeline).empty() && checker.check_reuse(timeline, 1).empty();
 }

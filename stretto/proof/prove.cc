@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "stretto/proof/quota_check.h"
 #include "stretto/proof/reach.h"
 #include "stretto/proof/sample.h"
+#include "stretto/proof/size_conditions.h"
 #include "stretto/proof/size_partition.h"
 #include "stretto/proof/sync_kinds.h"
 
@@ -95,10 +97,10 @@ class Prover {
     try {
       bool few_at_a_time = samples.size() > 1 &&
                            (events_ >= kManyEvents || samples.size() * events_ >= kHeldTogether);
-      if (few_at_a_time) check_trips(cases);
+      if (few_at_a_time) require_ends(cases);
       if (few_at_a_time && holds_few_at_a_time(samples)) return;
       if (!options_.bounds_only) cases = expand_all(samples, -1);
-      if (!few_at_a_time) check_trips(cases);
+      if (!few_at_a_time) require_ends(cases);
       prove_cases(cases, !few_at_a_time);
       if (!ok() && parts_ != nullptr) return confirm();
       if (!ok() && has_choices(cases)) prove_in_doubt(samples);
@@ -116,7 +118,9 @@ class Prover {
     std::size_t few = options_.partition ? std::min(most, kFewVectors) : most;
     std::optional<Samples> all = all_extents(program_, few);
     if (all) return std::move(*all);
-    if (options_.partition) parts_ = partition_sizes(program_, std::min(most, kMostPieces));
+    NoPieces why;
+    if (options_.partition) parts_ = partition_sizes(program_, std::min(most, kMostPieces), why);
+    if (no_pieces_.expression.empty()) no_pieces_ = std::move(why);
     if (parts_ != nullptr) {
       Samples samples;
       for (const SizePiece& p : parts_->pieces) {
@@ -138,9 +142,16 @@ class Prover {
     bool few = options_.bounds_only || !options_.partition || options_.tables != nullptr ||
                all_extents(program_, kFewVectors).has_value();
     if (few) return false;
-    std::size_t most = options_.max_enumerated / std::max<std::size_t>(1, events_);
+    if (holds_with_masks(true)) return true;
+    // What launches rely on may be shown by waits that are under a condition: then it is decided.
+    return std::ranges::any_of(program_.roles, waits_under_condition) && holds_with_masks(false);
+  }
+
+  bool holds_with_masks(bool waits_open) {
+    // In the mean a piece has half of the events that the bounds have.
+    std::size_t most = 2 * options_.max_enumerated / std::max<std::size_t>(1, events_);
     std::optional<MaskedSlices> found =
-        masked_slices(program_, std::clamp(most, kMinCases, kMostPieces));
+        masked_slices(program_, std::clamp(most, kMinCases, kMostPieces), waits_open, no_pieces_);
     if (!found) return false;
     for (std::optional<Case>& one : found->slices) share(*one, {});
     if (!slices_hold(found->slices)) return false;
@@ -267,31 +278,9 @@ class Prover {
     return expand(program_, parts_->axes, region);
   }
 
-  // That a launch ends however often loops over slots run that tables end (trips.h).
-  void check_trips(const Cases& cases) const {
-    std::vector<std::pair<const InstanceGraph*, std::int64_t>> all;
-    for (const Case& one : cases) {
-      for (std::int64_t n = 0; one.graph.trips > 0 && n <= one.graph.trips; ++n) {
-        all.emplace_back(&one.graph, n);
-      }
-    }
-    std::atomic<bool> end = true;
-    side_by_side(all.size(), num_threads(), [&](std::size_t i) {
-      if (end && !ends_after(all[i].first->extents, all[i].second)) end = false;
-    });
+  void require_ends(const Cases& cases) const {
+    bool end = ends_however_often(program_, cases, num_threads());
     if (!end) throw DependsOnTable{"how often a loop over slots runs"};
-  }
-
-  // Where all of them run so often.
-  bool ends_after(const std::vector<std::int64_t>& extents, std::int64_t trips) const {
-    try {
-      InstanceGraph graph = expand(program_, extents, nullptr, PipeLoopMode::kFold, trips);
-      return execute(Timeline{{&graph}}).finished;
-    } catch (const Rejected&) {
-      return false;
-    } catch (const DependsOnTable&) {
-      return false;
-    }
   }
 
   // What was expanded by itself, with what is known of other sizes.
@@ -387,7 +376,9 @@ class Prover {
     }
     SizesVerdict verdict = prove_all(slices);
     for (const OrderVerdict& v : verdict.orders) {
-      if (!v.findings.empty() || v.error != nullptr) return false;
+      if (v.findings.empty() && v.error == nullptr) continue;
+      if (!v.findings.empty()) no_pieces_ = in_doubt(v.findings[0]);
+      return false;
     }
     take(std::move(verdict));
     result_.stats.events = std::max(result_.stats.events, events_);
@@ -453,7 +444,7 @@ class Prover {
       missing("sizes",
               fmt::format("{} were looked at of those up to {}", num_sizes_,
                           describe_extents(program_, extent_bounds(program_))),
-              "");
+              no_pieces());
     }
     if (!s.every_table) {
       missing("tables", "some were looked at that stand for none but themselves",
@@ -469,6 +460,16 @@ class Prover {
     }
   }
 
+  // What larger pieces do not show may be so at no size.
+  static NoPieces in_doubt(const Finding& finding) {
+    return {.where = "", .expression = finding.text.substr(0, finding.text.find('\n'))};
+  }
+
+  std::string no_pieces() const {
+    const auto& [where, expression] = no_pieces_;
+    return where + (where.empty() || expression.empty() ? "" : ": ") + expression;
+  }
+
   const Program& program_;
   const ProofOptions& options_;
   ProofResult result_;
@@ -476,6 +477,7 @@ class Prover {
   std::size_t events_ = 0;  // of a launch of the largest size
   std::size_t num_sizes_ = 1;
   std::shared_ptr<const SizePartition> parts_;  // of which the samples are, one of each
+  NoPieces no_pieces_;                          // why all sizes were not cut into few
   UnmetTensors unmet_;
   std::pair<std::string, std::string> unsure_entry_;
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();

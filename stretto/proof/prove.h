@@ -7,16 +7,18 @@
 // What was not shown is part of the result (verdict.h). docs/concepts/proof.md explains the rest.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "stretto/ir/program.h"
 #include "stretto/ir/sync_table.h"
-#include "stretto/proof/check.h"
-#include "stretto/proof/expand.h"
+#include "stretto/proof/finding.h"
 #include "stretto/proof/verdict.h"
 
 namespace stretto {
+
+class TableWitness;  // expand.h
 
 struct ProofOptions {
   int max_workers_per_rank = 132;  // SMs of the device
@@ -40,7 +42,7 @@ struct ProofOptions {
   // Run-time sizes, side by side; the verdict does not depend on it. 0: one per core up to 16, and
   // one for small programs.
   int threads = 0;
-  std::size_t few_pairs = kFewPairs;       // as in check.h; the verdict does not depend on it
+  std::size_t few_pairs = 64;              // as in check.h; the verdict does not depend on it
   const TableWitness* tables = nullptr;    // look at these tables alone
   const SyncTable* table = &sync_table();  // what the lowered code does
 };

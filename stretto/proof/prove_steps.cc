@@ -2,14 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <string>
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/threads.h"
 #include "stretto/proof/access_paths.h"
+#include "stretto/proof/expand.h"
 #include "stretto/proof/pipe_slice.h"
 #include "stretto/proof/quota_check.h"
-#include "stretto/proof/size_partition.h"
 #include "stretto/proof/timeline.h"
 
 namespace stretto {
@@ -54,7 +56,35 @@ void check_pipes(const Program& program, const ProofOptions& options, std::vecto
   }
 }
 
+// Where all loops that tables end run so often.
+bool ends_after(const Program& program, const std::vector<std::int64_t>& extents,
+                std::int64_t trips) {
+  try {
+    InstanceGraph graph = expand(program, extents, nullptr, PipeLoopMode::kFold, trips);
+    return execute(Timeline{{&graph}}).finished;
+  } catch (const Rejected&) {
+    return false;
+  } catch (const DependsOnTable&) {
+    return false;
+  }
+}
+
 }  // namespace
+
+bool ends_however_often(const Program& program, const std::vector<Case>& cases,
+                        std::size_t threads) {
+  std::vector<std::pair<const InstanceGraph*, std::int64_t>> all;
+  for (const Case& one : cases) {
+    for (std::int64_t n = 0; one.graph.trips > 0 && n <= one.graph.trips; ++n) {
+      all.emplace_back(&one.graph, n);
+    }
+  }
+  std::atomic<bool> end = true;
+  side_by_side(all.size(), threads, [&](std::size_t i) {
+    if (end && !ends_after(program, all[i].first->extents, all[i].second)) end = false;
+  });
+  return end;
+}
 
 std::vector<Finding> resource_findings(const Program& program, const ProofOptions& options) {
   std::vector<Finding> found;
@@ -103,7 +133,8 @@ std::optional<Case> slice_of(const Case& one) {
   return Case{without_idle_slots(one.graph), one.where};
 }
 
-std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most) {
+std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most, bool waits_open,
+                                          NoPieces& why) {
   MaskedSlices out;
   std::vector<std::int64_t> quota;
   auto take = [&](const SizePartition& so_far, InstanceGraph graph) {
@@ -116,7 +147,7 @@ std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t mo
     return out.slices.back().has_value();
   };
   try {
-    if (partition_with_masks(program, most, take) == nullptr) return {};
+    if (partition_with_masks(program, most, waits_open, why, take) == nullptr) return {};
   } catch (const Error&) {  // said by those that look at one size at a time
     return {};
   }

@@ -2,10 +2,13 @@
 // end.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "stretto/proof/instance_graph.h"
 #include "stretto/proof/prove.h"
 #include "stretto/proof/reach.h"
+#include "stretto/proof/size_partition.h"
 
 namespace stretto {
 
@@ -29,12 +32,17 @@ std::string describe_extents(const Program& program, const std::vector<std::int6
 // by one, each would begin with every counter at the base that its waits are relative to.
 std::optional<Case> slice_of(const Case& one);
 
+// That a launch ends however often loops over slots run that tables end (trips.h).
+bool ends_however_often(const Program& program, const std::vector<Case>& cases,
+                        std::size_t threads);
+
 // Of pieces of sizes with masks left open (size_partition.h), and what their lines meet. None where
 // there are more than `most`, or where something may be wrong with one of them by itself.
 struct MaskedSlices {
   std::vector<std::optional<Case>> slices;
   UnmetTensors unmet;
 };
-std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most);
+std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most,
+                                          bool waits_open, NoPieces& why);
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"

@@ -2,6 +2,7 @@
 // wrong, but not which line to change, and a slip in a number would end in hours or in a claim.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>

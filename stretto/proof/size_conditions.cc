@@ -20,6 +20,15 @@ bool has_to_happen(const Block& block) {
   });
 }
 
+bool waits(const Block& block, bool under_condition) {
+  return std::any_of(block.begin(), block.end(), [&](const Op& op) {
+    if (op.code == OpCode::kWait) return under_condition;
+    bool condition = under_condition || op.code == OpCode::kWhen;
+    return std::any_of(op.bodies.begin(), op.bodies.end(),
+                       [&](const Block& body) { return waits(body, condition); });
+  });
+}
+
 void variables_set(const Block& block, std::set<int>& vars) {
   for (const Op& op : block) {
     if (op.code == OpCode::kLet) vars.insert(op.var);
@@ -51,6 +60,11 @@ bool used_beside(const Block& block, const Op& when, const std::set<int>& vars) 
 
 }  // namespace
 
+bool waits_under_condition(const Role& role) {
+  return std::any_of(role.agents.begin(), role.agents.end(),
+                     [](const Agent& agent) { return waits(agent.body, false); });
+}
+
 // What is set under a condition keeps its value beyond it, unless nobody asks. Slots of a ring that
 // pipes share follow each other as they were put.
 bool SizeConditions::may_be_open(const Op& when) {
@@ -64,8 +78,9 @@ bool SizeConditions::may_be_open(const Op& when) {
   std::set<int> vars;
   for (const Block& body : when.bodies) variables_set(body, vars);
   const Block& whole = role.agents[static_cast<std::size_t>(agent.agent)].body;
-  it->second = !shares && std::none_of(when.bodies.begin(), when.bodies.end(), has_to_happen) &&
-               (vars.empty() || !used_beside(whole, when, vars));
+  bool decided = !state_.region->waits_open() && waits_under_condition(role);
+  bool settled = std::any_of(when.bodies.begin(), when.bodies.end(), has_to_happen);
+  it->second = !shares && !decided && !settled && (vars.empty() || !used_beside(whole, when, vars));
   return it->second;
 }
 

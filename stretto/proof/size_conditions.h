@@ -19,6 +19,10 @@
 
 namespace stretto {
 
+// Whether any agent waits for a signal under a condition. All agents of such a role decide theirs
+// where such waits are not left open, so that they pass the same slots.
+bool waits_under_condition(const Role& role);
+
 class SizeConditions {
  public:
   explicit SizeConditions(ExpandState& state) : state_(state) {}

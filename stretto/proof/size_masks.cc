@@ -108,6 +108,24 @@ std::optional<Mask> SizeMasks::mask(const std::vector<Side>& sides,
   return out;
 }
 
+void SizeMasks::settle(const SizeRegion& region) {
+  region_ = region;
+  std::map<std::pair<int, int>, int> known;  // by beginning and ends
+  for (Mask& m : masks_) {
+    for (std::size_t d = 0; d < kMaxDims; ++d) {
+      auto [it, is_new] = known.try_emplace({m.lo[d], m.hi[d]}, 0);
+      if (is_new) {
+        std::vector<SizeForm> ends;
+        for (int f : hi(m, d)) ends.push_back(forms_[at(f)]);
+        it->second = caps(std::move(ends), lo(m, d), region);
+      }
+      m.hi[d] = it->second;
+    }
+    std::erase_if(m.there, [&](int t) { return region.least(forms_[at(t)]) > 0; });
+  }
+  mask_ids_.clear();
+}
+
 int SizeMasks::number(const Mask& mask) {
   auto [it, is_new] = mask_ids_.try_emplace(mask, static_cast<int>(masks_.size()));
   if (is_new) masks_.push_back(mask);
@@ -289,6 +307,31 @@ void SizeMasks::for_each_meeting(const std::vector<int>& a, const std::vector<in
   }
 }
 
+bool SizeMasks::meet_always(int a, int b) const {
+  const Mask &x = masks_[at(a)], &y = masks_[at(b)];
+  if (!x.there.empty() || !y.there.empty()) return false;
+  auto begins_before = [&](const Mask& m, const Mask& other, std::size_t d) {
+    return std::all_of(hi(other, d).begin(), hi(other, d).end(), [&](int end) {
+      return at_most(plus(lo(m, d), {.value = 1}), forms_[at(end)]);
+    });
+  };
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    for (const Mask* m : {&x, &y}) {
+      if (!begins_before(*m, x, d) || !begins_before(*m, y, d)) return false;
+    }
+  }
+  return true;
+}
+
+bool SizeMasks::is_nothing(int number) const {
+  const Mask& m = masks_[at(number)];
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (ends_by(hi(m, d), lo(m, d))) return true;
+  }
+  return std::any_of(m.there.begin(), m.there.end(),
+                     [&](int t) { return region_.most(forms_[at(t)]) < 1; });
+}
+
 bool SizeMasks::covers(int box, const std::vector<int>& by) const {
   const Mask& whole = masks_[at(box)];
   for (int w : by) {
@@ -297,9 +340,7 @@ bool SizeMasks::covers(int box, const std::vector<int>& by) const {
     for (int t : masks_[at(w)].there) all = all && there_with(whole, t);
     if (all) return true;
   }
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
-    if (ends_by(hi(whole, d), lo(whole, d))) return true;  // nothing
-  }
+  if (is_nothing(box)) return true;
   for (std::size_t d = 0; d < kMaxDims; ++d) {
     if (covers_along(d, whole, by)) return true;
   }

@@ -49,9 +49,12 @@ class SizeMasks {
   // Numbers count from 0 on.
   int number(const Mask& mask);
 
-  // The region will not change any more.
-  void settle(const SizeRegion& region) { region_ = region; }
+  // The region will not change any more. What it has got too small for is left out of masks that
+  // were made before: those of tiles side by side are alike then.
+  void settle(const SizeRegion& region);
   std::size_t size() const { return masks_.size(); }
+  // Nothing is left of the box at any size.
+  bool is_nothing(int number) const;
   // What holds a box at all sizes, and what it is at one of them.
   Box hull(int number) const;
   Box at_size(int number, const SizePoint& point) const;
@@ -59,6 +62,8 @@ class SizeMasks {
   // Calls fn(i, j) for every a[i] and b[j], numbers, that may overlap at some size.
   void for_each_meeting(const std::vector<int>& a, const std::vector<int>& b,
                         const std::function<void(std::size_t, std::size_t)>& fn) const;
+  // Whether the two overlap at all sizes.
+  bool meet_always(int a, int b) const;
   // At all sizes.
   bool covers(int box, const std::vector<int>& by) const;
 

@@ -109,8 +109,9 @@ TEST(SizeMasks, WhatIsSaidOfAllSizesIsSoAtEach) {
     int box = masks.number(*mask);
 
     std::set<std::pair<std::size_t, std::size_t>> meet;
-    masks.for_each_meeting(numbers, numbers,
-                           [&](std::size_t i, std::size_t j) { meet.insert({i, j}); });
+    masks.for_each_meeting(numbers, numbers, [&](std::size_t i, std::size_t j) {
+      meet.insert({i, j});
+    });
     bool covers = masks.covers(box, numbers);
     ++(covers ? covered : left_out);
     each_size([&](const SizePoint& point) {
@@ -131,6 +132,36 @@ TEST(SizeMasks, WhatIsSaidOfAllSizesIsSoAtEach) {
   }
   EXPECT_GT(covered, 40);
   EXPECT_GT(left_out, 40);
+}
+
+// What a launch relies on at every size, as where a load waits for packets.
+TEST(SizeMasks, BoxesThatAlwaysMeetDoSoAtEachSize) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
+  Lot lot(seed);
+  SizeRegion region = all_sizes();
+  int always = 0, not_always = 0;
+  for (int round = 0; round < 1000; ++round) {
+    SizeMasks masks(region);
+    std::vector<int> numbers;
+    for (int i = 0; i < 2; ++i) {
+      SizeForm from{.value = lot.to(3)}, rows{.value = kMost + lot.to(6)};
+      rows.slope[static_cast<std::size_t>(lot.to(1))] = 1;
+      std::vector<SizeMasks::Side> sides = {
+          {.from = from, .ends = {{.value = from.value + 1 + lot.to(4)}, rows}}};
+      auto mask = masks.mask(sides, lot.to(3) == 0 ? lot.there() : std::vector<SizeForm>{}, region);
+      if (mask) numbers.push_back(masks.number(*mask));
+    }
+    if (numbers.size() < 2) continue;
+    bool said = masks.meet_always(numbers[0], numbers[1]);
+    ++(said ? always : not_always);
+    each_size([&](const SizePoint& point) {
+      Box a = masks.at_size(numbers[0], point), b = masks.at_size(numbers[1], point);
+      EXPECT_TRUE(!said || (!is_empty(a) && !is_empty(b) && overlaps(a, b)));
+    });
+  }
+  EXPECT_GT(always, 40);
+  EXPECT_GT(not_always, 40);
 }
 
 }  // namespace

@@ -1,10 +1,16 @@
 #include "stretto/proof/size_partition.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <utility>
 
+#include "stretto/ir/printer.h"
 #include "stretto/ir/program.h"
 #include "stretto/proof/expand.h"
+#include "stretto/proof/loop_fold.h"
 #include "stretto/proof/size_boundaries.h"
 
 namespace stretto {
@@ -133,25 +139,62 @@ class SizesLeft {
   std::size_t num_taken_ = 0;
 };
 
-std::unique_ptr<SizePartition> partition(const Program& program, std::size_t most, bool masks_open,
-                                         const OnPiece& taken) {
-  bool tables = std::any_of(program.tensors.begin(), program.tensors.end(),
-                            [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
+enum class Open { kNothing, kMasks, kMasksAndWaits };
+
+// Of the operation's places and conditions one that goes by a size.
+const Expr* by_size(const Program& program, const Op& op) {
+  std::set<int> sizes;
+  for (std::size_t v = 0; v < program.vars.size(); ++v) {
+    if (program.vars[v].kind == VarKind::kExtent) sizes.insert(static_cast<int>(v));
+  }
+  std::vector<const Expr*> all;
+  for (const Expr& e : op.exprs) all.push_back(&e);
+  for (const auto* region : {&op.region, &op.region2}) {
+    if (!region->has_value()) continue;
+    all.insert(all.end(), {&(*region)->row_end, &(*region)->col_end, &(*region)->rank});
+    for (const Expr& e : (*region)->origin) all.push_back(&e);
+  }
+  auto found = std::ranges::find_if(
+      all, [&](const Expr* e) { return e->has_value() && uses_any(*e, sizes); });
+  return found == all.end() ? nullptr : *found;
+}
+
+NoPieces cut_by(const Program& program, const Op* op) {
+  if (op == nullptr) return {};
+  const Expr* expr = by_size(program, *op);
+  return {.where = describe_loc(op), .expression = expr ? print_expr(program, *expr) : ""};
+}
+
+std::unique_ptr<SizePartition> partition(const Program& program, std::size_t most, Open open,
+                                         NoPieces& why, const OnPiece& taken) {
+  auto table = std::ranges::find_if(
+      program.tensors, [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
   auto out = std::make_unique<SizePartition>(SizePartition{.axes = axes_of(program), .pieces = {}});
-  if (tables || out->axes.count == 0 || out->axes.count > kMaxSizeAxes) return nullptr;
+  if (table != program.tensors.end()) {
+    why = {.where = fmt::format("{}:{}", table->loc.file, table->loc.line),
+           .expression = fmt::format("the contract of table '{}'", table->name)};
+    return nullptr;
+  }
+  if (out->axes.count == 0 || out->axes.count > kMaxSizeAxes) return nullptr;
+  std::pair<const Op*, double> deepest{nullptr, 1};
   SizesLeft left(all_sizes(out->axes, extent_bounds(program)), out->axes.count);
   while (!left.empty()) {
-    if (left.hopeless(most)) return nullptr;
+    if (left.hopeless(most)) {
+      why = cut_by(program, deepest.first);
+      return nullptr;
+    }
     SizeBox box = left.pop();
     SizePoint sample = out->pieces.empty() ? box.hi : within(box);
     SizeRegion region(out->axes, box, sample);
-    if (masks_open) region.leave_masks_open();
+    if (open != Open::kNothing) region.leave_masks_open(open == Open::kMasksAndWaits);
     InstanceGraph graph;
     try {
       graph = expand(program, out->axes, region);
-    } catch (const DependsOnTable&) {
+    } catch (const DependsOnTable& reason) {
+      why.expression = reason.what;
       return nullptr;
     }
+    if (graph.deepest_cut.second < deepest.second) deepest = graph.deepest_cut;
     out->pieces.push_back({.box = region.box(), .sample = sample});
     left.take(box, region.box());
     if (!taken(*out, std::move(graph))) return nullptr;
@@ -161,13 +204,16 @@ std::unique_ptr<SizePartition> partition(const Program& program, std::size_t mos
 
 }  // namespace
 
-std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most) {
-  return partition(program, most, false, [](const auto&, const InstanceGraph&) { return true; });
+std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most,
+                                               NoPieces& why) {
+  return partition(program, most, Open::kNothing, why,
+                   [](const auto&, const InstanceGraph&) { return true; });
 }
 
 std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
+                                                    bool waits_open, NoPieces& why,
                                                     const OnPiece& taken) {
-  return partition(program, most, true, taken);
+  return partition(program, most, waits_open ? Open::kMasksAndWaits : Open::kMasks, why, taken);
 }
 
 }  // namespace stretto

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "stretto/proof/size_region.h"
@@ -25,15 +26,23 @@ struct SizePartition {
   std::vector<SizePiece> pieces;  // disjoint; the first one's sample is the bounds
 };
 
+// Why there is no partition, for a report: a source line, and what in the program it comes of. Both
+// may be empty.
+struct NoPieces {
+  std::string where, expression;
+};
+
 // Absent where there are more than `most` pieces, more sizes than kMaxSizeAxes has room for, or
 // tables, whose contracts go by sizes in ways that are not followed.
-std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most);
+std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most,
+                                               NoPieces& why);
 
 // The same with masks left open (size_masks.h), so that there are few pieces, and what each of them
 // does. `taken` gets every piece's graph, until it says that this is enough: none then, nor where
-// masks cannot be left open.
+// masks cannot be left open. `waits_open`: see SizeRegion.
 using OnPiece = std::function<bool(const SizePartition& so_far, InstanceGraph graph)>;
 std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
+                                                    bool waits_open, NoPieces& why,
                                                     const OnPiece& taken);
 
 }  // namespace stretto

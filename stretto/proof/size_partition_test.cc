@@ -143,7 +143,8 @@ TEST(SizePartition, GivesUpEarlyWhereThereAreTooManyPieces) {
       pieces = so_far.pieces.size();
       return true;
     };
-    complete = partition_with_masks(program, kMost, count) != nullptr;
+    NoPieces why;
+    complete = partition_with_masks(program, kMost, true, why, count) != nullptr;
     return pieces;
   };
   bool complete = false;

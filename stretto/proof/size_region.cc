@@ -123,6 +123,14 @@ void SizeRegion::keep_sign(const SizeForm& form) {
   }
 }
 
+double SizeRegion::num_sizes() const {
+  double n = 1;
+  for (std::size_t i = 0; i < at(axes_.count); ++i) {
+    n *= static_cast<double>(box_.hi[i] - box_.lo[i] + 1);
+  }
+  return n;
+}
+
 std::int64_t SizeRegion::least(const SizeForm& form) const {
   std::int64_t sum = form.value;
   for (std::size_t i = 0; i < form.slope.size(); ++i) {
@@ -168,6 +176,7 @@ void SizeRegion::keep_at_least(const SizeForm& form, std::int64_t least_value) {
     if (best < 0 && worst < 0) return;  // it was broken at the sample
     std::size_t i = at(best < 0 ? worst : best);
     bool high = form.slope[i] < 0;
+    ++num_cuts_;
     if (best < 0) {
       (high ? box_.hi[i] : box_.lo[i]) = sample_[i];
     } else {

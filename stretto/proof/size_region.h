@@ -62,11 +62,20 @@ class SizeRegion {
   const SizePoint& sample() const { return sample_; }
   int num_axes() const { return axes_.count; }
   // Boxes may be cut off in different tiles at different sizes (size_masks.h): their ends do not
-  // narrow the region.
-  void leave_masks_open() { masks_open_ = true; }
+  // narrow the region. Nor do conditions (size_conditions.h), but for those of roles that wait
+  // under one where `waits_open` is false.
+  void leave_masks_open(bool waits_open) {
+    masks_open_ = true;
+    waits_open_ = waits_open;
+  }
   bool masks_open() const { return masks_open_; }
+  bool waits_open() const { return waits_open_; }
 
   SizeForm extent(std::size_t number) const;
+  // How often something has been cut off so far, and how many sizes are left.
+  int num_cuts() const { return num_cuts_; }
+  double num_sizes() const;
+
   // What `op` makes of two forms, in what is left of the region afterwards.
   SizeForm apply(ExprOp op, const SizeForm& a, const SizeForm& b);
   // The region that is left has this value alone.
@@ -100,13 +109,16 @@ class SizeRegion {
   void keep_at_least(const SizeForm& form, std::int64_t least);
   void fix(int axis) {
     auto i = static_cast<std::size_t>(axis);
+    bool is_point = box_.is_point(axis);
+    num_cuts_ += is_point ? 0 : 1;
     box_.lo[i] = box_.hi[i] = sample_[i];
   }
 
   SizeAxes axes_;
   SizeBox box_;
   SizePoint sample_;
-  bool masks_open_ = false;
+  bool masks_open_ = false, waits_open_ = false;
+  int num_cuts_ = 0;
   std::map<Axis, std::map<std::int64_t, SizeForm>> ends_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "stretto/proof/size_masks.h"
 
@@ -42,12 +44,35 @@ void note_spans(InstanceGraph& graph, SizeRegion& region) {
   }
 }
 
+namespace {
+
+// Of accesses that were there at some size before the region got as small as it is now.
+void leave_out_nothing(AgentTrace& agent, const std::vector<bool>& nothing) {
+  std::vector<Access> kept;
+  std::vector<int> moved;
+  for (const Access& a : agent.accesses) {
+    bool gone = nothing[static_cast<std::size_t>(a.box)];
+    moved.push_back(gone ? -1 : static_cast<int>(kept.size()));
+    if (!gone) kept.push_back(a);
+  }
+  if (kept.size() == agent.accesses.size()) return;
+  agent.accesses = std::move(kept);
+  for (Sync& s : agent.syncs) {
+    if (s.access >= 0) s.access = moved[static_cast<std::size_t>(s.access)];
+  }
+}
+
+}  // namespace
+
 void settle_masks(InstanceGraph& graph, const SizeRegion& region) {
   graph.masks->settle(region);
+  std::vector<bool> nothing;
   for (int m = 0; m < static_cast<int>(graph.masks->size()); ++m) {
     graph.boxes.push_back(graph.masks->hull(m));
     graph.mask_of_box.push_back(m);
+    nothing.push_back(graph.masks->is_nothing(m));
   }
+  for (AgentTrace& agent : graph.agents) leave_out_nothing(agent, nothing);
 }
 
 }  // namespace stretto

@@ -68,6 +68,10 @@ bool HappensBefore::edge_holds(int counter, int notifier, int waiter) const {
   return false;
 }
 
+bool HappensBefore::packet_arrives(int from, int to) const {
+  return edge_holds(SyncRow::kStorePacket, SyncRow::kLoadPacket, scope_between(from, to));
+}
+
 Scope HappensBefore::scope_between(int x, int y) const {
   bool far = graph_.agents[at(x)].rank != graph_.agents[at(y)].rank || queue(x) || queue(y);
   return far ? Scope::kSys : Scope::kGpu;

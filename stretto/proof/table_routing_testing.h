@@ -11,6 +11,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/expand.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto::table_routing {

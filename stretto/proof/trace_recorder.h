@@ -48,6 +48,10 @@ class TraceRecorder {
   const AgentTrace& agent() const { return graph_.agents.back(); }
 
   void add_sync(const Sync& sync);
+  // What the agent's last event stores or loads as packets.
+  void link_last_sync(std::size_t access) {
+    graph_.agents.back().syncs.back().access = static_cast<int>(access);
+  }
   void add(const LooseAccess& access);
   // Whether the box meets its tensor (reach.h). add() does so, too.
   void note_reach(const LooseAccess& access);

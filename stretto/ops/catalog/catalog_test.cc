@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <tuple>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"

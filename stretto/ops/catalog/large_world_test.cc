@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <tuple>
 
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/passes/pipeline.h"

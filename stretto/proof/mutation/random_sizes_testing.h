@@ -5,6 +5,7 @@
 // lot: its twin.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -26,9 +27,12 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 5)) {
+    switch (between(0, 6)) {
       case 4:
         by_tables(p, world);
+        break;
+      case 6:
+        packets(p, world);
         break;
       case 0:
         shared_rows(p);
@@ -220,6 +224,38 @@ class RandomSizes {
       p.loop(world, [&](const Index& i) { p.wait(sent[i], 1); });
       p.store(from(out, 0), p.load(from(full, 0).until_row(all)));
     });
+  }
+
+  // Every rank stores its rows to all as packets, tile by tile, and everybody loads all of them. A
+  // slip stores too few, or at some sizes nothing, and then nobody knows that a slot has been read.
+  void packets(ProgramBuilder& p, int world) {
+    int tile = between(3, 40), columns = 2 * between(1, 3);
+    rows_ = std::min<std::int64_t>(rows_, 4 * tile);
+    Index all = extent_rows(), some = max(all, 1);
+    int which = between(0, 2);
+    auto in = p.input("in", DType::kF32, {rows_, columns});
+    auto box = p.buffer("box", DType::kF16, {world, rows_, columns},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+    auto out = p.output("out", DType::kF32, {all, columns});
+    Index stored = which == 0 ? or_slip(some, -1) : some;
+    if (slips_ && which == 1) stored = some = all;
+    Index loaded = which == 2 ? or_slip(some, 1) : some;
+    auto tiles = p.range((rows_ + tile - 1) / tile);
+    auto exchange = [&](const Tile& t) {
+      Index row = t.index * tile;
+      p.loop(world, [&](const Index& i) {
+        Index peer = p.let("peer", (p.rank() + i) % world);
+        p.store_packet(box.on(peer).tile({p.rank(), row, 0}, tile, columns).until_row(stored),
+                       cast(p.load(in.tile({row, 0}, tile, columns)), DType::kF16));
+      });
+      Value sum = p.zeros(DType::kF32, tile, columns);
+      p.loop(world, [&](const Index& i) {
+        sum = sum + cast(p.load_packet(box.tile({i, row, 0}, tile, columns).until_row(loaded)),
+                         DType::kF32);
+      });
+      p.store(out.tile({row, 0}, tile, columns), sum);
+    };
+    p.role("exchange", Resource::sms(between(1, 3)), tiles, exchange);
   }
 
   // Rows that all ranks have pushed are multiplied through the slots of pipes, in those of a fixed
