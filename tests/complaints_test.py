@@ -1,0 +1,185 @@
+"""What users of other servers complained about, each with a test here or elsewhere that would have caught it. Usage:
+complaints_test.py PATH_OF_STRETTO [unittest arguments], from the root of the repository. STRETTO_SOAK: the soak asks
+100,000 times.
+
+| complaint | tests |
+|---|---|
+| an answer goes on after its client has gone | test_a_client_that_goes_ends_its_request, test_abort |
+| a cancellation hits others | test_others_notice_nothing_of_those_who_go |
+| memory grows | test_soak |
+| wrong prompts | test_conversations_through_templates_of_the_families, test_lines_of_errors |
+| wrong calls of tools | TakesCallsByLotApart, LosesNothingOfWhatIsNoCall, StrictToolsAreCalledAsTheySay |
+| stop strings leak, repeat text | AllWaysToCutATextIntoTokensEndItAlike, RandomTextsAgreeWithTheDefinition |
+| text is held back too long | HoldsBackNoMoreThanItMust, HoldsBackNoMoreThanATag |
+| tokenising one prompt stops everybody | test_a_long_prompt_holds_up_nobody |
+| the prefix cache changes answers | test_many_at_once_are_as_alone, FindsNothingUnderAnotherSalt |
+| no memory, or a refusal, at the start or later | test_limits_that_do_not_fit_are_told, test_a_start_that_fails |
+| temperature 0 says other things under load | AnswersAreThoseOfRequestsAlone, test_many_at_once_are_as_alone |
+| metrics vanish or have other names | test_metrics_keep_their_names |
+| log-probabilities are wrong | test_logprobs_are_the_models, test_many_at_once_are_as_alone |
+| constrained answers hang or kill the engine | test_hostile_schemas, WhatCannotBeIsRefusedSoon |
+| one bad request kills | test_no_input_is_a_server_error, test_requests_in_packets_cut_anywhere, test_random_bodies |
+| the engine stays dead after a fault | WhoRunsIsToldAndWhoWaitsIsServed |
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import re
+import threading
+import time
+
+import cli_case
+from cli_case import ROOT
+from serve_case import Server, ServeCase
+
+SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
+PROMPT = "libopenmpi-dev:"
+# As vLLM has them; dashboards ask for these.
+METRICS = """vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:num_preemptions_total
+vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:prompt_tokens_total vllm:generation_tokens_total
+vllm:request_success_total vllm:time_to_first_token_seconds vllm:e2e_request_latency_seconds""".split()
+
+
+class ComplaintsTest(ServeCase):
+    def test_the_tests_that_the_table_names(self):
+        named = set(re.findall(r"\b(?:test_[a-z_]+|[A-Z][a-z]+(?:[A-Z][a-z]*){2,})\b", __doc__))
+        sources = [*ROOT.glob("tests/*.py"), *ROOT.glob("tests/*_test.cc"), *ROOT.glob("stretto/**/*_test.cc")]
+        code = "\n".join(source.read_text() for source in sources)
+        known = set(re.findall(r"def (test_\w+)|TEST(?:_[FP])?\(\w+, (\w+)\)", code))
+        known = {name for pair in known for name in pair if name}
+        self.assertGreater(len(named), 20)
+        self.assertEqual(named - known, set())
+
+    def test_others_notice_nothing_of_those_who_go(self):
+        """Half of the clients close in some state of their request, streamed or not."""
+        draw = random.Random(SEED)
+        bodies = [{"prompt": PROMPT + " x" * i, "max_tokens": 60, "temperature": 0.8, "seed": i, "ignore_eos": True}
+                  for i in range(24)]
+        with Server("--dtype", "float32", "--max-num-seqs", 6) as server:
+            alone = [server.complete(**body)["choices"][0]["text"] for body in bodies[::2]]
+
+            def go(body):
+                text = json.dumps({**body, "stream": draw.random() < 0.5, "max_tokens": 800}).encode()
+                with server.connect() as sock:
+                    sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(text))
+                    sock.sendall(text[:draw.randrange(1, len(text) + 1)] if draw.random() < 0.2 else text)
+                    time.sleep(draw.random())
+
+            with concurrent.futures.ThreadPoolExecutor(24) as pool:
+                going = [pool.submit(go, body) for body in bodies[1::2]]
+                staying = [pool.submit(server.complete, **body) for body in bodies[::2]]
+                together = [answer.result()["choices"][0]["text"] for answer in staying]
+                for one in going:
+                    one.result()
+            self.assertEqual(together, alone, f"seed {SEED}")
+            server.until(lambda: server.metric("vllm:num_requests_running") == 0, "idle")
+            self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
+
+    def test_a_long_prompt_holds_up_nobody(self):
+        """20 MB are turned into tokens while /health is asked."""
+        with Server() as server:
+            began = time.monotonic()
+            done = threading.Event()
+            status = []
+
+            def long():
+                status.append(server.call("POST", "/tokenize", {"prompt": "gcc documentation " * 1_100_000})[0])
+                done.set()
+
+            thread = threading.Thread(target=long)
+            thread.start()
+            waits = []
+            while not done.wait(0.02):
+                before = time.monotonic()
+                self.assertEqual(server.call("GET", "/health")[0], 200)
+                waits.append(time.monotonic() - before)
+            thread.join()
+            self.assertEqual(status, [200])
+            whole = time.monotonic() - began
+            self.assertGreater(len(waits), 3)
+            waits.sort()
+            self.assertLess(waits[len(waits) // 2], max(0.1, whole / 10), f"{len(waits)} asked in {whole:.1f} s")
+
+    def test_metrics_keep_their_names(self):
+        with Server() as server:
+            server.complete(prompt="x", max_tokens=2)
+            text = server.call("GET", "/metrics")[2].decode()
+            for name in METRICS:
+                self.assertRegex(text, rf"(?m)^{name}(_bucket|_sum|_count)?\{{", name)
+
+
+class SoakTest(ServeCase):
+    def memory(self, server):
+        """What is its own, in KiB, swapped out or not."""
+        text = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+        return sum(int(n) for n in re.findall(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", text, re.M))
+
+    def hostile(self, server, draw, body):
+        kind = draw.randrange(4)
+        text = json.dumps({**body, "max_tokens": 300, "stream": kind < 2}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(text)
+        if kind == 0:  # goes at some time
+            with server.connect() as sock:
+                sock.sendall(head + text)
+                time.sleep(draw.random() * 0.03)
+        elif kind == 1:  # before it has said all
+            with server.connect() as sock:
+                sock.sendall((head + text)[:draw.randrange(1, len(head + text))])
+        elif kind == 2:  # is ended by another
+            name = f"s{draw.getrandbits(60)}"
+            thread = threading.Thread(target=server.post, args=("/v1/completions", {**body, "max_tokens": 300},
+                                                                {"X-Request-Id": name}))
+            thread.start()
+            time.sleep(draw.random() * 0.03)
+            server.post("/abort_requests", {"request_ids": [name]})
+            thread.join()
+        else:
+            got = server.raw(draw.choice([b"x\r\n\r\n", head + b"{" * len(text), b"GET / HTTP/9\r\n\r\n"]), True)
+            self.assertNotIn(b"HTTP/1.1 5", got)
+
+    def test_soak(self):
+        """Every fifth request is hostile, cancelled or cut off: no answer is lost or wrong, no block or connection is
+        left, and memory does not grow."""
+        count = 100_000 if os.environ.get("STRETTO_SOAK") else int(os.environ.get("STRETTO_TEST_REQUESTS", 1000))
+        print(f"seed {SEED}, {count} requests")
+        bodies = [{"prompt": PROMPT + " y" * i, "max_tokens": 2 + i % 7, "temperature": 0.7, "seed": i}
+                  for i in range(40)]
+        with Server("--max-num-seqs", 8, "--no-access-log", "--max-model-len", 512) as server:
+            wanted = [server.complete(**body)["choices"][0]["text"] for body in bodies]
+            points = []
+
+            def ask(number):
+                draw = random.Random(SEED * 1_000_003 + number)
+                body = draw.choice(bodies)
+                if draw.random() < 0.2:
+                    return self.hostile(server, draw, body)
+                try:
+                    text = server.complete(**body)["choices"][0]["text"]
+                except OSError as error:
+                    self.fail(f"request {number} was lost: {error!r}; the server says {server.said()[-2000:]}")
+                self.assertEqual(text, wanted[bodies.index(body)])
+
+            began = time.monotonic()
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                for part in range(20):
+                    list(pool.map(ask, range(part * count // 20, (part + 1) * count // 20)))
+                    points.append(self.memory(server))
+            server.until(lambda: server.stats()["running"] == 0, "idle")
+            self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
+            self.assertEqual(server.call("GET", "/health")[0], 200)
+            late = points[len(points) // 2:]  # caches are full by then
+            steps = len(late) - 1
+            mean = steps / 2
+            slope = (sum((i - mean) * kib for i, kib in enumerate(late)) /
+                     sum((i - mean) ** 2 for i in range(len(late))) / (count / 20))
+            print(f"{count} requests in {time.monotonic() - began:.0f} s, {points[0]} to {points[-1]} KiB, "
+                  f"{slope * 1024:.0f} bytes a request in the second half")
+            if count >= 10_000:
+                self.assertLess(slope, 1)
+
+
+if __name__ == "__main__":
+    cli_case.main(__doc__)
