@@ -11,21 +11,17 @@ namespace stretto::python {
 CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
                              const std::vector<bool>& staged, const std::string& said)
     : Executable(std::move(session), rank, compiled, staged, Place::kHost, said),
-      instance_(make_ready(), compiled),
       tables_(input_tables()) {
-  args_.tensors.resize(program().tensors.size());
-  for (const Staging& s : staging_) {
-    args_.tensors[arguments_[s.arg].tensor].symmetric = &s.memory->buffer();
-  }
+  make_ready(compiled);
 }
 
 // Ranks that make different ones ready may allocate alike; then each would have what others lack.
-Rank& CpuExecutable::make_ready() {
+void CpuExecutable::make_ready(const Proved& compiled) {
   Rank& own = session().rank(rank());
   const Call& call = call_at_bounds();
   if (own.size() > 1) own.agree(call.name + " for the first time", ~call.content);
   make_staging();
-  return own;
+  loaded_ = load(compiled, own);
 }
 
 InputTables CpuExecutable::input_tables() const {
@@ -48,15 +44,16 @@ void CpuExecutable::require_own(std::span<std::byte* const> args,
 }
 
 // All have agreed on the launch, so what ends it here alone ends it for the others too.
-void CpuExecutable::run(Rank& own) {
+void CpuExecutable::run(Rank& own, Launch& launch, std::span<const std::int64_t> extents,
+                        const std::string& program) {
   try {
-    instance_.launch(args_);
+    launch.run(extents);
   } catch (const Fault&) {
     throw;
   } catch (const std::exception& error) {
     if (own.size() == 1 || own.aborted()) throw;
     try {
-      own.raise_fault({.program = program().name,
+      own.raise_fault({.program = program,
                        .role = "launch",
                        .rank = own.index(),
                        .waited_for = own.index(),
@@ -71,23 +68,14 @@ void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std
                            const std::string& said, std::uintptr_t) {
   Rank& own = session().rank(rank());  // refuses a finalized session
   const Call& call = call_with(args, extents, said);
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    TensorArg& to = args_.tensors[arguments_[i].tensor];
-    if (arguments_[i].passing != Passing::kSymmetric) {
-      to.data = args[i];
-      continue;
-    }
-    to.symmetric = &places_[i].memory->buffer();
-    to.offset_bytes = places_[i].offset_bytes;
-  }
-  args_.extents.assign(extents.begin(), extents.end());
+  Launch& launch = launch_on(args);
   require_own(args, extents, said);
   if (own.size() > 1) own.agree(call.name, call.content);
   count_use();
   for (const Staging& s : staging_) {
     if (s.copied_in && s.bytes > 0) std::memcpy(s.memory->data(), args[s.arg], s.bytes);
   }
-  run(own);
+  run(own, launch, extents, program().name);
   for (const Staging& s : staging_) {
     if (s.copied_out && s.bytes > 0) std::memcpy(args[s.arg], s.memory->data(), s.bytes);
   }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "executable.h"
-#include "stretto/executor/executor.h"
 #include "tables.h"
 
 namespace stretto::python {
@@ -16,15 +15,14 @@ class CpuExecutable final : public Executable {
               const std::string& said, std::uintptr_t stream) override;
 
  private:
-  Rank& make_ready();  // collective
+  void make_ready(const Proved& compiled);  // collective
   InputTables input_tables() const;
   // Of what only this rank sees. UserError.
   void require_own(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                    const std::string& said) const;
-  void run(Rank& own);
+  static void run(Rank& own, Launch& launch, std::span<const std::int64_t> extents,
+                  const std::string& program);
 
-  LaunchArgs args_;
-  Instance instance_;
   InputTables tables_;
 };
 

@@ -123,6 +123,27 @@ void Executable::make_staging() {
   }
 }
 
+Launch& Executable::launch_on(std::span<std::byte* const> args) {
+  args_.tensors.resize(schedule_->tensors.size());
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    TensorArg& to = args_.tensors[arguments_[i].tensor];
+    if (arguments_[i].passing == Passing::kOwn) to.data = args[i];
+    if (arguments_[i].passing != Passing::kSymmetric) continue;
+    to.symmetric = &places_[i].memory->buffer();
+    to.offset_bytes = places_[i].offset_bytes;
+  }
+  for (const Staging& s : staging_) {
+    args_.tensors[arguments_[s.arg].tensor].symmetric = &s.memory->buffer();
+  }
+  launch_ = loaded_->prepare(args_);
+  return *launch_;
+}
+
+void Executable::unload() {
+  launch_.reset();
+  loaded_.reset();
+}
+
 const Executable::Call& Executable::call_with(std::span<std::byte* const> args,
                                               std::span<const std::int64_t> extents,
                                               const std::string& said) {

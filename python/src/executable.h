@@ -11,6 +11,7 @@
 
 #include "session.h"
 #include "stretto/compiler.h"
+#include "stretto/launch/executable.h"
 #include "symmetric_memory.h"
 
 namespace stretto::python {
@@ -24,7 +25,7 @@ class Executable {
   static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
                                           const Proved& compiled, const std::vector<bool>& staged,
                                           Place place, bool records, const std::string& said);
-  virtual ~Executable() = default;
+  virtual ~Executable() { unload(); }
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
@@ -92,11 +93,15 @@ class Executable {
   // The program's largest, with symmetric tensors at the beginning of theirs.
   const Call& call_at_bounds() const { return call_; }
   void make_staging();  // collective
+  // The call's launch, `args` placed as call_with() saw them. UserError as stretto::Executable's.
+  Launch& launch_on(std::span<std::byte* const> args);
+  void unload();
   void count_use() { last_use_ = session_->count_launch(rank_); }
 
   std::vector<Argument> arguments_;
   std::vector<Staging> staging_;
   std::vector<SymmetricPlace> places_;  // [arguments_]
+  std::unique_ptr<stretto::Executable> loaded_;
 
  private:
   SymmetricPlace place_of(std::size_t arg, const std::byte* address) const;
@@ -111,6 +116,8 @@ class Executable {
   std::size_t bytes_ = 0;
   std::uint64_t last_use_ = 0;
   Call call_;  // the last one
+  Args args_;
+  std::shared_ptr<Launch> launch_;
 };
 
 }  // namespace stretto::python

@@ -1,10 +1,7 @@
 // Programs that run on the ranks' GPUs, on the streams of their callers.
 #pragma once
 
-#include <optional>
-
 #include "executable.h"
-#include "stretto/gpu/gpu_instance.h"
 
 namespace stretto::python {
 
@@ -20,7 +17,7 @@ class GpuExecutable final : public Executable {
               const std::string& said, std::uintptr_t stream) override;
   bool is_captured() const override { return is_captured_; }
   // After the GPU side has recovered. Collective.
-  void recover() { instance_->recover(); }
+  void recover() { loaded_->recover(); }
   // With the GPU idle: begins to record, or moves what was recorded to `recorder` and ends. Nothing
   // happens where the kernel does not record.
   void record(bool on, Recorder& recorder);
@@ -29,10 +26,7 @@ class GpuExecutable final : public Executable {
 
  private:
   GpuSide& gpu_;
-  GpuLaunchArgs args_;
-  bool records_;
   bool is_captured_ = false;
-  std::optional<GpuInstance> instance_;
 };
 
 }  // namespace stretto::python

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "stretto/launch/executable.h"
+
 namespace stretto::python {
 
 SymmetricMemory::SymmetricMemory(std::shared_ptr<Session> session, int rank,
@@ -12,13 +14,13 @@ SymmetricMemory::SymmetricMemory(std::shared_ptr<Session> session, int rank,
       bytes_(std::max<std::size_t>(bytes, 1)) {
   if (place == Place::kHost) {
     buffer_ = rank_.allocate(name, DType::kU8, bytes_);
-    data_ = buffer_.on<std::byte>(rank);
   } else {
     GpuSide& gpu = session_->gpu();
     on_gpus_ = gpu.allocate(name, bytes_);
+    buffer_ = on_gpus(name, on_gpus_);
     device_ = gpu.ordinal();
-    data_ = reinterpret_cast<std::byte*>(on_gpu_of(rank));
   }
+  data_ = buffer_.on<std::byte>(rank);
   number_ = session_->add_memory(rank, *this);
 }
 

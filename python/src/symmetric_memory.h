@@ -28,10 +28,7 @@ class SymmetricMemory {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   std::uint64_t number() const { return number_; }  // the same on every rank (Session::add_memory)
-  const SymmetricBuffer& buffer() const { return buffer_; }  // of the host
-  CUdeviceptr on_gpu_of(int rank) const {
-    return on_gpus_.on[static_cast<std::size_t>(rank)].address();
-  }
+  const SymmetricBuffer& buffer() const { return buffer_; }
 
  private:
   std::shared_ptr<Session> session_;
