@@ -139,10 +139,14 @@ void run_prove(const ProveCommand& options) {
   auto begin = std::chrono::steady_clock::now();
   RankRange ranks = parse_ranks(options.ranks);
   if (options.large) {
-    if (!options.all || options.mutants || is_one_shape(options)) {
-      throw UserError("prove: --large goes with --all and without --mutants, sizes and --target");
+    bool which = options.all != !options.source.empty();
+    if (!which || options.mutants || is_one_shape(options)) {
+      throw UserError(
+          "prove: --large goes with an operator or --all and without --mutants, sizes and "
+          "--target");
     }
-    return prove_large({.limit_s = options.limit_s, .json = options.json, .ranks = ranks});
+    return prove_large(
+        {.limit_s = options.limit_s, .json = options.json, .op = options.source, .ranks = ranks});
   }
   if (is_one_shape(options) && (options.source.empty() || options.mutants)) {
     throw UserError(
@@ -207,8 +211,8 @@ void add_prove_command(CLI::App& app) {
   command->add_flag("--all", options->all, "every shipped operator");
   command->add_flag(
       "--large", options->large,
-      "with --all: at shapes of models, as GPUs run them, on those of 1, 2, 4 and 8 ranks "
-      "that are in --ranks");
+      "with --all or an operator: at shapes of models, as GPUs run them, on those of 1, 2, 4 and "
+      "8 ranks that are in --ranks");
   command->add_option("--limit-s", options->limit_s, "with --large: CPU time per program")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -172,6 +172,7 @@ void prove_large(const LargeOptions& options) {
     fmt::print("|---|---|---|---|---|---|\n");
   }
   for (const OperatorInfo& op : catalog()) {
+    if (!options.op.empty() && options.op != op.name) continue;
     for (int world_size : sizes) {
       for (const OpShape& shape : large_shapes(op, world_size)) {
         json r = measured(op, shape, options.limit_s);
@@ -182,6 +183,7 @@ void prove_large(const LargeOptions& options) {
       }
     }
   }
+  if (times.empty()) throw UserError(fmt::format("prove: --large: no operator '{}'", options.op));
   std::sort(times.begin(), times.end());
   double median = (times[(times.size() - 1) / 2] + times[times.size() / 2]) / 2;
   if (options.json) {

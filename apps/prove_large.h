@@ -1,6 +1,8 @@
-// `prove --all --large`: every shipped operator with its GPU config at shapes of models, each in a
+// `prove --all --large`, or one operator: with its GPU config at shapes of models, each in a
 // process of its own, so that time and memory are that program's.
 #pragma once
+
+#include <string>
 
 #include "apps/program_source.h"
 
@@ -9,6 +11,7 @@ namespace stretto {
 struct LargeOptions {
   int limit_s = 60;  // of CPU time per program, after which it counts as not complete
   bool json = false;
+  std::string op;         // one alone; empty: every shipped operator
   RankRange ranks{1, 8};  // of 1, 2, 4 and 8, or one number of ranks
 };
 
