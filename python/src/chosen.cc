@@ -14,6 +14,7 @@ namespace stretto::python {
 namespace {
 
 DType result_dtype(const AgGemmDesc& d) { return d.c_dtype; }
+DType result_dtype(const AgColumnsDesc& d) { return d.c_dtype; }
 DType result_dtype(const GemmRsDesc& d) { return d.out_dtype; }
 DType result_dtype(const GemmArDesc& d) { return d.out_dtype; }
 
@@ -114,6 +115,28 @@ std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, 
     return {gemm(product_of(desc), default_config(product_of(desc), target))};
   }
   return chosen("ag_gemm", desc, ag_gemm, {Gather::kSend, Gather::kPush}, products, target);
+}
+
+std::vector<Program> chosen_programs(const AgColumnsDesc& desc, Products products, Target target) {
+  if (desc.world_size == 1 && target == Target::kCuda) {
+    return {gemm(product_of(desc), default_config(product_of(desc), target))};
+  }
+  Program fused = ag_columns_gemm(desc, default_config(desc, target));
+  if (products == Products::kDefault || desc.world_size == 1 || target == Target::kCpu) {
+    return {fused};
+  }
+  predict::Machine machine = calibrated_machine(desc.world_size);
+  OpCandidates offered;
+  const std::vector<AgColumnsConfig> first = {default_config(desc, target)};
+  add_configs(offered, desc, first, ag_columns_gemm);
+  for (Gather gather : {Gather::kSend, Gather::kPush}) {
+    add_configs(offered, desc, gpu_configs(desc, gather, {.sms = machine.num_sms}), ag_columns_gemm);
+  }
+  try {
+    return {choose_program("ag_columns_gemm", desc, offered, {.machine = machine})};
+  } catch (const UserError&) {  // the default says what is wrong, if anything
+    return {fused};
+  }
 }
 
 std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, Target target) {

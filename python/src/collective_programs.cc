@@ -39,6 +39,12 @@ NormDesc norm(Fields& fields) {
   return d;
 }
 
+NormDesc columns_norm(Fields& fields) {
+  NormDesc d = norm(fields);
+  fields.take({{"add_residual", d.add_residual}});
+  return d;
+}
+
 // Of collectives of one rank with the others.
 void bind_rooted(nb::module_& m, const char* name, CollectiveDesc (*desc)(Fields&),
                  Program (*program)(const CollectiveDesc&, const CollectiveConfig&, int root)) {
@@ -75,6 +81,9 @@ void bind_collectives(nb::module_& m) {
   m.def("send", send_program);
   bind_operator(m, "all_reduce_add_rms_norm", norm, all_reduce_add_rms_norm,
                 default_all_reduce_config);
+  bind_operator(m, "reduce_scatter_add_rms_norm", norm, reduce_scatter_add_rms_norm,
+                default_reduce_scatter_config);
+  bind_operator(m, "rms_norm_columns", columns_norm, rms_norm_columns, default_columns_config);
 }
 
 }  // namespace stretto::python

@@ -49,6 +49,11 @@ class Product(NamedTuple):
     def columns(self) -> int:
         return self.weights.shape[1 if self.b_kn else 0]
 
+    @property
+    def summed(self) -> int:
+        """K, of which `a` may have a rank's part."""
+        return self.weights.shape[0 if self.b_kn else 1]
+
     def rows_of(self, x, dim: int):
         """a, or its scales, dense and with `dim` first."""
         return self.kind.dense(self.kind.move(x, dim, 0))
@@ -60,8 +65,10 @@ class Product(NamedTuple):
 
     def launch(self, program: str, rows: int, dim: int, outputs: dict, **fields) -> None:
         """`program` of _core over `rows` of all ranks, or collective and product one after the
-        other, with these arrays as its outputs. `fields`: those of its Desc that others lack."""
+        other, with these arrays as its outputs. `dim`: of a, what ranks have parts of. `fields`:
+        those of the program's Desc that others lack."""
         said = self._described(dim, fields)
+        dim = 0 if dim == self.a.ndim - 1 else dim  # which comes first: columns come last
         if rows == 0:
             self.group.agree_on_nothing(said)
             return
@@ -75,7 +82,7 @@ class Product(NamedTuple):
         desc = {
             "world_size": self.group.size,
             "n": self.columns,
-            "k": self.a.shape[-1],
+            "k": self.summed,
             "dtype": self.dtype,
             "scaling": form,
             "b_kn": self.b_kn,
@@ -101,7 +108,7 @@ class Product(NamedTuple):
             self.group.launched((kind.on_gpu, op), rows)
 
     def _described(self, dim: int, fields: dict) -> str:
-        k, n = self.a.shape[-1], self.columns
+        k, n = self.summed, self.columns
         b = f"b [{k}, {n}]{'' if self.b_kn else ' transposed'}"
         options = {"all_gather_matmul": "gather_dim", "matmul_reduce_scatter": "scatter_dim"}
         along = options.get(self.op)
@@ -147,19 +154,21 @@ def name_of_a(op: str) -> str:
     return "a_shard" if op == "all_gather_matmul" else "a"
 
 
-def _factors(op: str, a, b) -> Tuple[Any, Any, Any]:
-    """(kind, a, b), which can be multiplied."""
+def _factors(op: str, a, b, parts: int) -> Tuple[Any, Any, Any]:
+    """(kind, a, b), which can be multiplied where `a` has one of so many parts of its columns."""
     kind, a = adopt(op, name_of_a(op), a)
     (b,) = same_kind(op, kind, b=b)
-    if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
+    if a.ndim < 2 or b.ndim != 2 or a.shape[-1] * parts != b.shape[0]:
+        k = "K" if parts == 1 else f"K / {parts}"
         raise UserError(
-            f"{op}: shapes {tuple(a.shape)} and {tuple(b.shape)}; need [.., K] and [K, N]"
+            f"{op}: shapes {tuple(a.shape)} and {tuple(b.shape)}; need [.., {k}] and [K, N]"
         )
     return kind, a, b
 
 
-def product(op: str, group, a, b) -> Product:
-    kind, a, b = _factors(op, a, b)
+def product(op: str, group, a, b, parts: int = 1) -> Product:
+    """`parts`: of a's columns, of which a rank has one."""
+    kind, a, b = _factors(op, a, b, parts)
     if kind.dtype(a) == _FP8:
         raise UserError(f"{op}: factors of {_FP8} need scale_a and scale_b")
     dtype, bt = computed_dtype(op, kind, {name_of_a(op): a, "b": b}), kind.transpose(b)
@@ -169,11 +178,15 @@ def product(op: str, group, a, b) -> Product:
 
 def _form(op: str, a, b, scale_a, scale_b) -> str:
     """As Scales has it. UserError for shapes that do not fit the factors."""
-    lead, (k, n) = tuple(a.shape[:-1]), b.shape
+    (*lead, cols), (k, n) = a.shape, b.shape
     shapes = tuple(scale_a.shape), tuple(scale_b.shape)
-    blocks = -(-k // _BLOCK), -(-n // _BLOCK)
-    of_rows, of_blocks = (lead + (1,), (1, n)), (lead + (blocks[0],), blocks)
+    blocks, lead = (-(-k // _BLOCK), -(-n // _BLOCK)), tuple(lead)
+    of_rows, of_blocks = (lead + (1,), (1, n)), (lead + (-(-cols // _BLOCK),), blocks)
     if shapes != of_rows and shapes == of_blocks:
+        if cols < k and cols % _BLOCK:
+            raise UserError(
+                f"{op}: a rank's {cols} columns of {k}; with scales of blocks need a multiple of {_BLOCK}"
+            )
         return "block"
     if all(shape == rows or math.prod(shape) == 1 for shape, rows in zip(shapes, of_rows)):
         return "row-wise"
@@ -199,8 +212,10 @@ def _spread(kind, scale, shape):
     return made
 
 
-def scaled_product(op: str, group, a, b, scale_a, scale_b, out_dtype: str) -> Product:
-    kind, a, b = _factors(op, a, b)
+def scaled_product(
+    op: str, group, a, b, scale_a, scale_b, out_dtype: str, parts: int = 1
+) -> Product:
+    kind, a, b = _factors(op, a, b, parts)
     scale_a, scale_b = same_kind(op, kind, scale_a=scale_a, scale_b=scale_b)
     given = {name_of_a(op): (a, _FP8), "b": (b, _FP8)}
     given.update(scale_a=(scale_a, "float32"), scale_b=(scale_b, "float32"))

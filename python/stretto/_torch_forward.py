@@ -9,7 +9,7 @@ from typing import Callable, Optional
 import torch
 from torch import Tensor
 
-from . import attention, expert_layers, expert_parallel, matmul, moe, transformer, ulysses
+from . import attention, expert_layers, expert_parallel, matmul, moe, norms, transformer, ulysses
 from ._torch_library import define, refuse_gradients, resized
 from ._world import group_of
 
@@ -154,6 +154,32 @@ paged_decode = _forward(
     ),
     _tokens_and_lse,
     is_one_call=True,
+)
+reduce_scatter_add_rms_norm = _forward(
+    "reduce_scatter_add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps, str group)"
+    " -> (Tensor, Tensor)",
+    lambda x, residual, weight, eps, group: norms.reduce_scatter_add_rms_norm(
+        x, residual, weight, eps=eps, group=group
+    ),
+    lambda _, residual, *__: (residual.new_empty(residual.shape), residual.new_empty(residual.shape)),
+    is_one_call=True,
+)
+
+
+def _rms_norm_columns(x, weight, residual, eps, group):
+    made = norms.rms_norm_columns(x, weight, residual=residual, eps=eps, group=group)
+    return (made, x.new_empty(0)) if residual is None else made
+
+
+# The second result is empty where there is no residual.
+rms_norm_columns = _forward(
+    "rms_norm_columns(Tensor x, Tensor weight, Tensor? residual, float eps, str group)"
+    " -> (Tensor, Tensor)",
+    _rms_norm_columns,
+    lambda x, _weight, residual, *_: (
+        x.new_empty(x.shape),
+        x.new_empty(0) if residual is None else x.new_empty(x.shape),
+    ),
 )
 matmul_all_to_all = _forward(
     "matmul_all_to_all(Tensor a, Tensor b, Tensor? bias, str group) -> Tensor",

@@ -51,7 +51,8 @@ def scaled_op(op: str, out_dtype: str, average: bool = False):
     body = _BODIES[op]
 
     def call(group, a, b, scale_a, scale_b, option, out):
-        p = scaled_product(op, group, a, b, scale_a, scale_b, out_dtype)
+        parts = _parts(op, group, option, a)
+        p = scaled_product(op, group, a, b, scale_a, scale_b, out_dtype, parts)
         return body(p._replace(average=average), option, out)
 
     call.__name__ = op
@@ -81,11 +82,14 @@ def all_gather_matmul(
     accumulation, rounded once.
 
     `gather_dim` the last, or -1: what is summed over is gathered, so `b` is [P * K, N] and the
-    result [.., N]. Gathering and product follow each other then; not with scales.
+    result [.., N]: the own columns are multiplied while the others' come. With scales of blocks K is
+    a multiple of 128; scales of rows are each rank's own. Gathering and product follow each other
+    with `return_a` but without scales, in graphs, and where a gradient is asked for.
 
     A list of several `b`, such as a layer's query, key and value weights: a list of results. Rows
     are gathered once, beside the first product, and the others follow: the largest comes first.
-    With scales all products follow the gathering.
+    With scales all products follow the gathering, as they do of the last `gather_dim`, which then
+    goes without scales.
     `scale_b` and `out` are lists then, too, an array for each `b`, in `out` None for a result that
     is to be made, and `out_dtype` is that of all or a list. UserError says which `b` does not fit,
     or which list has not as many.
@@ -106,12 +110,12 @@ def all_gather_matmul(
         result = result_dtype(op, scale_a, scale_b, out_dtype, out)
     gather_dim = whole(op, "gather_dim", gather_dim)
     is_last = _is_last(op, gather_dim, a_shard)
-    if is_last:
-        _refuse_scales(op, "gather_dim", gather_dim, result)
     if has_several:
+        if is_last:
+            _refuse_scales(op, "gather_dim", gather_dim, result)
         gathered, made = _gather_for_several(op, a_shard, scale_a, weights, gather_dim, group)
         return (gathered, made) if return_a else made
-    if is_last:
+    if is_last and result is None and _gathers_first(group, return_a, a_shard, b):
         _check_factors(op, a_shard, b, group_of(group).size)
         gathered = _gather(group, "a_shard", a_shard, gather_dim)
         c = _own_product(op, group, gathered, b, out)
@@ -123,6 +127,8 @@ def all_gather_matmul(
             c = op(*arrays, gather_dim, result, name_of(group))
         else:
             c = group_of(group).call(scaled_op(op, result), gather_dim, out, *arrays)
+    elif is_last:
+        c = group_of(group).call(_all_gather_matmul, gather_dim, out, a_shard, b)
     elif out is None and _route.wants(a_shard, b):
         name = "all_gather_and_matmul" if return_a else "all_gather_matmul"
         return getattr(_route.layer, name)(a_shard, b, gather_dim, name_of(group))
@@ -139,6 +145,19 @@ def _is_last(op: str, dim: int, x) -> bool:
         return False
     ndim = x.ndim if hasattr(x, "ndim") else adopt(op, name_of_a(op), x)[1].ndim
     return dim in (-1, ndim - 1)
+
+
+def _gathers_first(group, return_a: bool, a, b) -> bool:
+    """Whether columns are gathered before they are multiplied."""
+    if return_a or _route.wants(a, b):
+        return True
+    found = group_of(group)
+    return found.size == 1 or found.options.products == "sequence"
+
+
+def _parts(op: str, group, dim: int, a) -> int:
+    """Of a's columns, of which a rank has one."""
+    return group.size if op == "all_gather_matmul" and _is_last(op, dim, a) else 1
 
 
 def _refuse_scales(op: str, name: str, dim: int, result: Optional[str]) -> None:
@@ -310,7 +329,8 @@ def gather_with_scales(group, a, scale_a, gather_dim: int):
 
 
 def _all_gather_matmul(group, a, b, gather_dim, out):
-    return _gathered(product("all_gather_matmul", group, a, b), gather_dim, out)
+    op = "all_gather_matmul"
+    return _gathered(product(op, group, a, b, _parts(op, group, gather_dim, a)), gather_dim, out)
 
 
 def _all_gather_and_matmul(group, a, b, gather_dim, out):
@@ -321,7 +341,7 @@ def _all_gather_and_matmul(group, a, b, gather_dim, out):
 def _gathered(p, gather_dim, out, return_a: bool = False):
     dim = axis(p.op, "gather_dim", gather_dim, p.a.ndim)
     if dim == p.a.ndim - 1:
-        raise UserError(f"{p.op}: gather_dim {gather_dim} is the one that is summed over")
+        return _columns_gathered(p, dim, out)
     lead = list(p.a.shape[:-1])
     lead[dim] *= p.group.size
     rows, out = (out or (None, None)) if return_a else (None, out)
@@ -332,6 +352,13 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
         outputs["gathered"] = whole.target
     p.launch("ag_gemm", math.prod(lead), dim, outputs, gathered=return_a)
     return (whole.finish(), made.finish()) if return_a else made.finish()
+
+
+def _columns_gathered(p, dim, out):
+    shape = (*p.a.shape[:-1], p.columns)
+    result, written = make_result(p.op, p.kind, out, shape, p.like, p.read)
+    p.launch("ag_columns_gemm", math.prod(shape[:-1]), dim, {"c": written})
+    return finish(p.kind, result, written)
 
 
 _all_gather_and_matmul.__name__ = "all_gather_matmul"  # what users call it

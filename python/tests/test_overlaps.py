@@ -155,6 +155,18 @@ def case_flash_decode(r, s):
     return arrays, call, [((3, 2, 8), F32), ((3, 2), F32)]
 
 
+def case_scattered_norm(r, s):
+    arrays = {"x": r(12, 8), "residual": r(6, 8), "weight": s.random(8).astype(F32)}
+    results = [((6, 8), F32), ((6, 8), F32)]
+    return arrays, lambda a, out: stretto.reduce_scatter_add_rms_norm(**a, out=out), results
+
+
+def case_norm_of_columns(r, s):
+    arrays = {"x": r(12, 8), "residual": r(12, 8), "weight": s.random(8).astype(F32)}
+    results = [((12, 8), F32), ((12, 8), F32)]
+    return arrays, lambda a, out: stretto.rms_norm_columns(**a, out=out), results
+
+
 def case_matmul_all_to_all(r, s):
     arrays = {"a": r(10, 8), "b": s.random((8, 12)).astype(F32), "bias": s.random(12).astype(F32)}
     return arrays, lambda a, out: stretto.matmul_all_to_all(**a, out=out), [((20, 6), F32)]
@@ -163,6 +175,11 @@ def case_matmul_all_to_all(r, s):
 def case_all_gather_matmul(r, _):
     arrays = {"a_shard": r(10, 8), "b": r(8, 6)}
     return arrays, lambda a, out: stretto.all_gather_matmul(**a, out=out), [((20, 6), F32)]
+
+
+def case_all_gather_matmul_of_columns(r, _):
+    arrays = {"a_shard": r(10, 8), "b": r(16, 6)}
+    return arrays, lambda a, out: stretto.all_gather_matmul(**a, gather_dim=1, out=out), [((10, 6), F32)]
 
 
 def case_all_to_all(r, _):

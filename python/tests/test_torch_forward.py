@@ -57,6 +57,19 @@ def forward_cases():
             (q[:2], pages, pages, table, tokens),
             [(q[:2], pages, pages, table, tokens, None, 2, lse) for lse in (False, True)],
         ),
+        "reduce_scatter_add_rms_norm": (
+            lambda x, y, z: stretto.reduce_scatter_add_rms_norm(x, y, z),
+            (a, a + 1, a[0]),
+            [(a, a + 1, a[0], eps, "") for eps in (1e-5, 1e-1)],
+        ),
+        "rms_norm_columns": (
+            lambda x, y, z: (
+                stretto.rms_norm_columns(x, y),
+                *stretto.rms_norm_columns(x, y, residual=z),
+            ),
+            (a, a[0], a + 1),
+            [(a, a[0], z, 1e-5, "") for z in (None, a + 1)],
+        ),
         "matmul_all_to_all": (
             lambda x, y, z: stretto.matmul_all_to_all(x, y.T, bias=z),
             (a, w, bias),
@@ -170,6 +183,8 @@ FORWARD = [
     "packed_attention",
     "paged_attention",
     "paged_decode",
+    "reduce_scatter_add_rms_norm",
+    "rms_norm_columns",
     "matmul_all_to_all",
     "all_to_all_matmul",
     "moe_route",

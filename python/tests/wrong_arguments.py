@@ -40,6 +40,8 @@ COLLECTIVES = [
     "matmul_reduce_scatter",
     "matmul_all_reduce",
     "all_reduce_add_rms_norm",
+    "reduce_scatter_add_rms_norm",
+    "rms_norm_columns",
     "sequence_attention",
     "ring_attention",
     "flash_decode",
@@ -96,6 +98,18 @@ def arguments_of(name, size, rows, draw):
             "x": x(rows, 4),
             "residual": x(rows, 4),
             "weight": x(4),
+            "eps": 1e-5,
+        },
+        "reduce_scatter_add_rms_norm": lambda: {
+            "x": x(rows * size, 4),
+            "residual": x(rows, 4),
+            "weight": x(4),
+            "eps": 1e-5,
+        },
+        "rms_norm_columns": lambda: {
+            "x": x(rows, 4),
+            "weight": x(4),
+            "residual": x(rows, 4),
             "eps": 1e-5,
         },
         "sequence_attention": lambda: {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/ag_gemm/gather.h"
 #include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/operator/field_fit.h"
 
@@ -49,81 +50,6 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   fit(FieldFit::refusing(to_string(d)), d, will_run);
 }
 
-// What the roles work on. Transfers are blocks of comm_rows rows of one rank.
-struct Gathered {
-  // The factor, and its scales where it has them.
-  struct Part {
-    TensorRef own;   // [ceil(m/P), cols] this rank's rows
-    TensorRef full;  // [m, cols] all rows but the own ones
-    std::int64_t cols;
-  };
-  std::vector<Part> parts;
-  RowRuns transfers;  // how the ranks' rows travel
-  SignalRef arrived;  // by owner and channel of its rows: transfers that lie in `full`
-  SignalRef ready;    // by rank: its rows may be read (pull), its `full` written (push)
-};
-
-// One rank's rows of a transfer.
-struct Transfer {
-  Slice from, to;
-};
-Transfer transfer(const AgGemmConfig& cfg, const RowRuns& runs, const Gathered::Part& part,
-                  const Index& owner, const Index& block) {
-  Index row = block * cfg.comm_rows, first = runs.first_row(owner), end = runs.num_rows(owner);
-  return {.from = part.own.tile({row, 0}, cfg.comm_rows, part.cols).until_row(end),
-          .to = part.full.tile({first + row, 0}, cfg.comm_rows, part.cols).until_row(first + end)};
-}
-
-Index channel_of(const Gathered& g, const Index& owner, const Index& block) {
-  return owner * g.transfers.num_channels() + g.transfers.channel_of(block);
-}
-
-// Zero SMs: copy queues fetch the peers' rows, those of the next rank first. Queue q has the peers
-// q + 1, q + 1 + Q, ... after this rank, so that one queue alone counts what a peer sent.
-void pull_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g) {
-  auto done = p.signal("done");  // per rank: it has read all of mine
-  std::int64_t peers = d.world_size - 1, blocks = g.transfers.num_blocks();
-  std::int64_t queues = cfg.num_gather_workers;
-  std::int64_t rounds = ceil_div(peers, queues);
-
-  p.role("gather", Resource::copy_engine(static_cast<int>(queues)),
-         p.range(rounds * blocks * queues), [&](const Tile& t) {
-           Index offset = p.let("offset", t.index / (blocks * queues) * queues + t.index % queues);
-           Index owner = p.let("owner", (p.rank() + 1 + offset) % d.world_size);
-           Index block = p.let("block", t.index / queues % blocks);
-           p.when(offset < peers, [&] {
-             p.wait(g.ready, owner);
-             for (const Gathered::Part& part : g.parts) {
-               Transfer rows = transfer(cfg, g.transfers, part, owner, block);
-               p.rank_copy_data(rows.from.on(owner), rows.to);
-             }
-             p.notify(g.arrived[channel_of(g, owner, block)], p.rank());
-             p.when(block == blocks - 1, [&] { p.notify(done, owner); });
-           });
-         });
-  p.on_end([&] {  // the caller may overwrite its rows once every rank has read them
-    p.loop(peers, [&](const Index& i) { p.wait(done, (p.rank() + 1 + i) % d.world_size); });
-  });
-}
-
-// SMs or copy queues write the own rows to every peer, first to the rank that needs them next,
-// which is the one before this.
-void push_rows(ProgramBuilder& p, const AgGemmDesc& d, const AgGemmConfig& cfg, const Gathered& g) {
-  bool by_engine = cfg.gather == Gather::kSend;
-  p.role("push",
-         by_engine ? Resource::copy_engine(cfg.num_gather_workers)
-                   : Resource::sms(cfg.num_gather_workers),
-         p.grid(d.world_size - 1, g.transfers.num_blocks(), 1, 1), [&](const Tile& t) {
-           Index peer = p.let("peer", (p.rank() + d.world_size - 1 - t.m) % d.world_size);
-           p.wait(g.ready, peer);
-           for (const Gathered::Part& part : g.parts) {
-             Transfer rows = transfer(cfg, g.transfers, part, p.rank(), t.n);
-             p.put(rows.to.on(peer), rows.from);
-           }
-           p.notify(g.arrived[channel_of(g, p.rank(), t.n)], peer);
-         });
-}
-
 // SMs copy the own rows to where the peers' arrive: an engine's copy within a GPU the driver may
 // make a kernel, for which this one leaves no room.
 void keep_rows(ProgramBuilder& p, const AgGemmDesc& d, const Index& m, const Gathered::Part& part) {
@@ -137,17 +63,6 @@ void keep_rows(ProgramBuilder& p, const AgGemmDesc& d, const Index& m, const Gat
   });
 }
 
-// Waits for all transfers with rows of [row, row + count) of the owner's.
-void wait_for_rows(ProgramBuilder& p, const Gathered& g, const Index& owner, const Index& row,
-                   std::int64_t count) {
-  const RowRuns& runs = g.transfers;
-  std::int64_t per_channel = runs.rows_per_channel();
-  Index last = min((row + count - 1) / per_channel, Index(runs.num_channels() - 1));
-  p.loop(row / per_channel, last + 1, [&](const Index& channel) {
-    p.wait(g.arrived[owner * runs.num_channels() + channel], runs.blocks_in(channel));
-  });
-}
-
 }  // namespace
 
 std::string to_string(const AgGemmDesc& d) {
@@ -155,11 +70,6 @@ std::string to_string(const AgGemmDesc& d) {
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
                      d.bias ? " bias" : "", d.swiglu ? " swiglu" : "", scaling_text(d.scaling),
                      weights_text(d.b_kn), d.gathered ? " gathered" : "");
-}
-
-const char* name(Gather gather) {
-  constexpr const char* kNames[] = {"pull", "send", "push"};
-  return kNames[static_cast<std::size_t>(gather)];
 }
 
 std::string to_string(const AgGemmConfig& cfg) {
@@ -356,7 +266,7 @@ Program across_ranks(const AgGemmDesc& d, const AgGemmConfig& cfg) {
          p.grid(d.world_size, runs.num_blocks(), 1, 1), [&](const Tile& t) {
            Index peer = p.let("peer", (p.rank() + d.world_size - 1 - t.m) % d.world_size);
            for (const Gathered::Part& part : parts) {
-             Transfer rows = transfer(cfg, runs, part, p.rank(), t.n);
+             Transfer rows = transfer(runs, part, p.rank(), t.n);
              p.put(rows.to.on(peer), rows.from);
            }
            p.notify(arrived, peer);
@@ -412,17 +322,17 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
     BufferOptions where{.space = space};
     auto full = d.gathered ? gathered : p.buffer("full", d.a_dtype, {m, d.k}, where);  // [m, k]
     auto arrived = p.signal("arrived", d.world_size * transfers.num_channels());
-    g = Gathered{{{a, full, d.k}}, transfers, arrived, p.signal("ready")};
+    g = Gathered{.world_size = d.world_size,
+                 .parts = {{a, full, d.k}},
+                 .transfers = transfers,
+                 .arrived = arrived,
+                 .ready = p.signal("ready")};
     if (d.scaling != Scaling::kNone) {
       std::int64_t scale_cols = scale_columns(d.scaling, d.k);
       auto full_scale = p.buffer("full_scale", DType::kF32, {m, scale_cols}, where);
       g->parts.push_back({scale_a, full_scale, scale_cols});
     }
-    p.on_start([&] {
-      p.loop(d.world_size - 1,
-             [&](const Index& i) { p.notify(g->ready, (p.rank() + 1 + i) % d.world_size); });
-    });
-    push ? push_rows(p, d, cfg, *g) : pull_rows(p, d, cfg, *g);
+    gather_rows(p, cfg.gather, cfg.num_gather_workers, *g);
   }
   if (d.gathered) keep_rows(p, d, m, {a, gathered, d.k});
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/ag_gemm/gather.h"
 #include "stretto/ops/gemm/linear.h"
 
 namespace stretto {
@@ -22,12 +23,6 @@ struct AgGemmDesc {
   Scaling scaling = Scaling::kNone;  // of fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
   bool gathered = false;             // all_gather(a) is an output, too
-};
-
-enum class Gather : std::uint8_t {
-  kPull,  // copy engines fetch the peers' rows into a private buffer
-  kSend,  // copy engines write the own rows into the peers' symmetric buffers
-  kPush,  // SMs write the own rows into the peers' symmetric buffers
 };
 
 struct AgGemmConfig {
@@ -48,7 +43,6 @@ struct AgGemmConfig {
   bool across = false;
 };
 
-const char* name(Gather gather);  // "pull", "send", "push"
 std::string to_string(const AgGemmDesc& desc);
 std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);

@@ -1,5 +1,6 @@
 #include "stretto/ops/catalog/catalog.h"
 
+#include "stretto/ops/ag_gemm/ag_columns_shapes.h"
 #include "stretto/ops/ag_gemm/ag_gemm_shapes.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/decode_attention.h"
@@ -55,6 +56,9 @@ const std::vector<OperatorInfo>& catalog() {
       ag_gemm_fp8_info(),
       ag_gemm_fp8_block_info(),
       ag_gemm_gathered_info(),
+      ag_columns_gemm_info(),
+      ag_columns_gemm_fp8_info(),
+      ag_columns_gemm_fp8_block_info(),
       gemm_rs_info(),
       gemm_rs_copy_info(),
       gemm_rs_fp8_info(),
@@ -66,6 +70,8 @@ const std::vector<OperatorInfo>& catalog() {
       gemm_ar_fp8_block_info(),
       rms_norm_info(),
       all_reduce_add_rms_norm_info(),
+      reduce_scatter_add_rms_norm_info(),
+      rms_norm_columns_info(),
       swiglu_info(),
       add_row_info(),
       rope_info(),

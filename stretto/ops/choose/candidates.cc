@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/ag_gemm/ag_columns_shapes.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gemm/gemm_shapes.h"
@@ -100,6 +101,17 @@ OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers,
                   .c_dtype = s.dtype};
   Gather first = default_config(desc, gpu).gather;
   return of_kinds(desc, s, ag_gemm, in_front(first, gathers), gpu);
+}
+
+// Without a sequence, of which no step sorts gathered columns.
+OpCandidates of_ag_columns(const OpShape& s, const GpuTarget& gpu) {
+  AgColumnsDesc desc = ag_columns_desc(s);
+  OpCandidates out;
+  for (Gather gather :
+       in_front(default_config(desc, gpu).gather, {Gather::kSend, Gather::kPush})) {
+    add_configs(out, desc, gpu_configs(desc, gather, gpu), ag_columns_gemm);
+  }
+  return out;
 }
 
 OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters,
@@ -200,6 +212,7 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
   // graph of six launches (docs/decisions/0008-own-signals-come-from-peers.md).
   if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kSend, Gather::kPush}, gpu);
   if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, gpu);
+  if (op == "ag_columns_gemm") return of_ag_columns(s, gpu);
   if (op == "gemm_rs") {
     return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, gpu);
   }

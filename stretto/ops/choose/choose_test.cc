@@ -36,10 +36,10 @@ double predicted_ms(const Program& program, const predict::Machine& machine) {
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
   for (const char* op :
-       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar", "all_gather",
-        "reduce_scatter", "all_reduce_one_shot", "all_reduce_two_shot", "all_reduce_packet",
-        "gemm_a2a", "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs", "grouped_gemm_ar",
-        "moe_layer", "ep_moe_layer"}) {
+       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "ag_columns_gemm", "gemm_rs", "gemm_ar",
+        "all_gather", "reduce_scatter", "all_reduce_one_shot", "all_reduce_two_shot",
+        "all_reduce_packet", "gemm_a2a", "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs",
+        "grouped_gemm_ar", "moe_layer", "ep_moe_layer"}) {
     for (std::int64_t m : {8, 72, 512}) {
       for (int ranks : {1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
@@ -79,8 +79,8 @@ TEST_F(ChooseTest, TheOperatorsDefaultComesFirst) {
 }
 
 TEST_F(ChooseTest, CandidatesForManyRowsCopyPiecesThatAProgramMayHold) {
-  for (const char* op :
-       {"ag_gemm", "gemm_rs", "gemm_ar", "all_gather", "all_reduce_two_shot", "a2a_gemm"}) {
+  for (const char* op : {"ag_gemm", "ag_columns_gemm", "gemm_rs", "gemm_ar", "all_gather",
+                         "all_reduce_two_shot", "a2a_gemm"}) {
     for (std::int64_t m : {32768, 65536}) {
       OpShape large{.world_size = 2, .m = m, .n = 8192, .k = 28672, .dtype = DType::kBF16};
       for (const Candidate& c : candidates(op, large).fused) {
@@ -100,9 +100,9 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
                              {72, 2056, 520, 4},     {1000, 2056, 4096, 2}, {2048, 4096, 4096, 4},
                              {4096, 8192, 8192, 1},  {8192, 4096, 3584, 4}, {8192, 22016, 4096, 1},
                              {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
-  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "gemm_rs", "gemm_ar",
-                         "gemm_a2a", "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs",
-                         "grouped_gemm_ar", "moe_layer", "ep_moe_layer"}) {
+  for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "ag_columns_gemm",
+                         "gemm_rs", "gemm_ar", "gemm_a2a", "a2a_gemm", "ag_grouped_gemm",
+                         "grouped_gemm_rs", "grouped_gemm_ar", "moe_layer", "ep_moe_layer"}) {
     for (const Size& size : kSizes) {
       OpShape s{
           .world_size = size.ranks, .m = size.m, .n = size.n, .k = size.k, .dtype = DType::kBF16};

@@ -233,6 +233,32 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, const 
   return configs;
 }
 
+std::vector<AgColumnsConfig> gpu_configs(const AgColumnsDesc& d, Gather gather, const GpuTarget& gpu) {
+  std::vector<AgColumnsConfig> configs = {default_config(d, gpu, gather)};
+  if (!is_half(d.a_dtype, d.b_dtype) || d.world_size == 1) return configs;
+  struct Transfer {
+    int workers;
+    std::int64_t rows;
+  };
+  const std::vector<Transfer> transfers =
+      gather == Gather::kSend ? std::vector<Transfer>{{2, 512}, {1, 2048}, {2, 2048}, {3, 2048}}
+                              : std::vector<Transfer>{{16, 32}, {8, 32}, {8, 128}, {4, 128}};
+  const std::int64_t most = std::min(d.m, most_copied_rows(1, d.k / d.world_size));
+  for (const Loop& loop : loops_for(d.m)) {
+    for (const Transfer& t : transfers) {
+      AgColumnsConfig config = configs.front();
+      config.tile = loop.tile;
+      config.num_stages = loop.stages;
+      config.num_gather_workers = t.workers;
+      config.comm_rows = std::min(t.rows, most);
+      config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile),
+                                           gpu.sms - (gather == Gather::kPush ? t.workers : 0));
+      add(configs, grouped_by_waves(d, config));
+    }
+  }
+  return configs;
+}
+
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, const GpuTarget& gpu) {
   std::vector<GemmRsConfig> configs = {default_config(d, gpu)};
   GemmRsConfig base = gpu_config_of_runs(d, gpu);

@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "stretto/ops/ag_gemm/ag_columns_gemm.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
@@ -27,6 +28,8 @@ namespace stretto {
 std::vector<GemmConfig> gpu_configs(const GemmDesc& desc, const GpuTarget& gpu);
 // None where the rows that SMs push are an output, too.
 std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& desc, Gather gather, const GpuTarget& gpu);
+std::vector<AgColumnsConfig> gpu_configs(const AgColumnsDesc& desc, Gather gather,
+                                         const GpuTarget& gpu);
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& desc, Scatter scatter,
                                       const GpuTarget& gpu);
 std::vector<GemmArConfig> gpu_configs(const GemmArDesc& desc, ReduceShots shots,

@@ -179,8 +179,27 @@ void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, cons
   accumulate({{&sums, col}}, tile, rows, steps);
 }
 
+void Linear::accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows,
+                        const ColumnRange& columns) const {
+  accumulate({{&sums, col}}, tile, rows, StepRange{0, ceil_div(columns.count, tile.bk)}, columns);
+}
+
+Value Linear::step_of_weight(const TensorRef& weight, const GemmTile& tile, const Index& col,
+                             const Index& k, const std::optional<ColumnRange>& columns) const {
+  Index at = columns ? columns->first + k : k;
+  Slice step = desc_.b_kn ? weight.tile({at, col}, tile.bk, tile.bn)
+                          : weight.tile({col, at}, tile.bn, tile.bk);
+  if (columns && columns->count % tile.bk != 0) {  // the next ones have factors elsewhere
+    Index end = columns->first + columns->count;
+    step = desc_.b_kn ? step.until_row(end) : step.until_col(end);
+  }
+  Value b = p_->load(step);
+  return desc_.b_kn ? b : b.T();
+}
+
 void Linear::accumulate(const std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
-                        const std::optional<StepRange>& steps) const {
+                        const std::optional<StepRange>& steps,
+                        const std::optional<ColumnRange>& columns) const {
   auto [begin, end] = steps.value_or(StepRange{0, ceil_div(desc_.k, tile.bk)});
   bool block = desc_.scaling == Scaling::kBlock;
   Value of_rows;  // [bm, 1]
@@ -192,7 +211,8 @@ void Linear::accumulate(const std::vector<Part>& parts, const GemmTile& tile, co
       Value of_step = p_->load(rows.scale(at));  // [bm, 1]; [1, 1] for each weight
       for (std::size_t part = 0; part < parts.size(); ++part) {
         for (const TensorRef& scale : scales_) {
-          Value of_weight = p_->load(scale.tile({parts[part].col / kScaleBlock, at}, 1, 1));
+          Index of_k = columns ? columns->first / kScaleBlock + at : at;
+          Value of_weight = p_->load(scale.tile({parts[part].col / kScaleBlock, of_k}, 1, 1));
           scales[part].push_back({of_step, broadcast(of_weight, 1, tile.bn)});
         }
       }
@@ -201,9 +221,7 @@ void Linear::accumulate(const std::vector<Part>& parts, const GemmTile& tile, co
     for (std::size_t part = 0; part < parts.size(); ++part) {
       const Index& col = parts[part].col;
       for (std::size_t i = 0; i < weights_.size(); ++i) {
-        const TensorRef& w = weights_[i];
-        Value b = desc_.b_kn ? p_->load(w.tile({k, col}, tile.bk, tile.bn))
-                             : p_->load(w.tile({col, k}, tile.bn, tile.bk)).T();
+        Value b = step_of_weight(weights_[i], tile, col, k, columns);
         Value& sum = parts[part].sums->of[i];
         sum = block ? dot_scaled(sum, a, b, scales[part][i]) : dot(sum, a, b);
       }

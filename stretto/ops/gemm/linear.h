@@ -70,6 +70,13 @@ struct StepRange {
   Index begin, end;
 };
 
+// Columns [first, first + count) of k, of a factor that lies by itself: rows.a(0) and rows.scale(0)
+// are at its beginning. With scales of blocks both are multiples of kScaleBlock.
+struct ColumnRange {
+  Index first;
+  std::int64_t count;
+};
+
 class Linear {
  public:
   // Declares the inputs b [n, k] or [k, n], bias [n] and scale_b, or b_gate, b_up, bias_gate ...
@@ -95,6 +102,9 @@ class Linear {
   Sums sums(const GemmTile& tile, const Index& col) const;
   void accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows,
                   const std::optional<StepRange>& steps = {}) const;
+  // The product of these columns of k, in ceil(count / bk) steps.
+  void accumulate(Sums& sums, const GemmTile& tile, const Index& col, const TileRows& rows,
+                  const ColumnRange& columns) const;
   Value finish(Sums sums, const GemmTile& tile, const Index& col) const;
 
  private:
@@ -105,7 +115,11 @@ class Linear {
     Index col;
   };
   void accumulate(const std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
-                  const std::optional<StepRange>& steps) const;
+                  const std::optional<StepRange>& steps,
+                  const std::optional<ColumnRange>& columns = {}) const;
+  // The step of the weight's columns from `col` on, [bk, bn].
+  Value step_of_weight(const TensorRef& weight, const GemmTile& tile, const Index& col,
+                       const Index& k, const std::optional<ColumnRange>& columns) const;
   ProgramBuilder* p_;
   LinearDesc desc_;
   std::vector<TensorRef> weights_, biases_, scales_;

@@ -8,7 +8,8 @@ namespace stretto {
 
 RowRuns::RowRuns(const Index& m, const RowRunsOptions& o)
     : m_(m),
-      run_rows_(ceil_div(m, Index(o.world_size))),
+      run_rows_(o.all_rows ? m : ceil_div(m, Index(o.world_size))),
+      all_rows_(o.all_rows),
       block_rows_(o.block_rows),
       num_blocks_(stretto::num_blocks(o)),
       blocks_per_channel_(ceil_div(num_blocks_, o.channels)),
@@ -17,6 +18,7 @@ RowRuns::RowRuns(const Index& m, const RowRunsOptions& o)
 }
 
 Index RowRuns::num_rows(const Index& owner) const {
+  if (all_rows_) return m_;
   return max(min(m_ - first_row(owner), run_rows_), 0);
 }
 
@@ -25,7 +27,8 @@ Index RowRuns::blocks_in(const Index& channel) const {
 }
 
 std::int64_t num_blocks(const RowRunsOptions& o) {
-  return ceil_div(ceil_div(o.m_bound, std::int64_t{o.world_size}), o.block_rows);
+  std::int64_t run = o.all_rows ? o.m_bound : ceil_div(o.m_bound, std::int64_t{o.world_size});
+  return ceil_div(run, o.block_rows);
 }
 
 std::int64_t possible_channels(std::int64_t blocks, std::int64_t channels) {

@@ -16,6 +16,7 @@ struct RowRunsOptions {
   std::int64_t block_rows = 1;
   std::int64_t channels = 1;  // per run, at most; fewer where there are fewer blocks
   bool whole_blocks = false;  // runs are multiples of block_rows, so that no block reaches the next
+  bool all_rows = false;      // every rank has a run of all m rows, its part of their columns
 };
 
 class RowRuns {
@@ -26,6 +27,7 @@ class RowRuns {
   std::int64_t num_channels() const { return num_channels_; }  // per run
   std::int64_t rows_per_channel() const { return blocks_per_channel_ * block_rows_; }
 
+  std::int64_t block_rows() const { return block_rows_; }
   // Rows of one run: ceil(m / P), in whole blocks if asked for. What a rank does not have of them
   // is padding.
   const Index& run_rows() const { return run_rows_; }
@@ -38,6 +40,7 @@ class RowRuns {
 
  private:
   Index m_, run_rows_;
+  bool all_rows_;
   std::int64_t block_rows_, num_blocks_, blocks_per_channel_, num_channels_;
 };
 

@@ -3,46 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/norm/norm_parts.h"
 #include "stretto/ops/operator/field_fit.h"
-#include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto {
 namespace {
 
-void check(const NormDesc& d, const NormConfig& c) {
-  auto positive = [](std::int64_t value, const char* field) {
-    if (value < 1) throw UserError(fmt::format("norm: {} is {}, need at least 1", field, value));
-  };
-  positive(d.m, "m");
-  positive(d.hidden, "hidden");
-  positive(d.world_size, "world_size");
-  positive(c.tile_rows, "tile_rows");
-  positive(c.num_workers, "num_workers");
-  if (c.two_shot && !c.packets) throw UserError("norm: two_shot needs packets");
-  if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
-}
-
 // Of what works on the own rows alone.
 void check_local(const char* op, const NormDesc& d, NormConfig c) {
-  check(d, c);
+  check_norm(d, c);
   auto fields = FieldFit::refusing(fmt::format("{} {}", op, to_string(d)));
   const char* reason = "of the all-reduce alone";
   fields.only("threads", c.threads, 0, reason);
   fields.only("packets", c.packets, false, reason);
-}
-
-// x [rows, hidden], weight [1, hidden] -> x / rms(x) * weight
-Value normalise(const NormDesc& d, const Value& x, const Value& weight) {
-  DType wide = sum_dtype(d.dtype);
-  Value v = cast(x, wide);
-  Value mean_square = row_sum(v * v) / static_cast<double>(d.hidden);
-  Value normed = cast(v * rsqrt(mean_square + d.eps), d.dtype);
-  return cast(cast(normed, wide) * cast(weight, wide), d.dtype);
 }
 
 }  // namespace
@@ -77,75 +54,8 @@ Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
   return p.finish();
 }
 
-namespace {
-
-// The sums over ranks of x's tiles as packets. Two slots are enough, since a rank that writes slot
-// e % 2 again has heard in the launch between from rank 0, which owns the first tile and had then
-// heard from all, or, one-shot, from every rank: there is always one row, even without rows.
-class PacketSums {
- public:
-  PacketSums(ProgramBuilder& p, const NormDesc& d, const NormConfig& cfg, const Index& m,
-             std::int64_t width)
-      : p_(p),
-        rows_(cfg.tile_rows),
-        width_(width),
-        two_shot_(cfg.two_shot),
-        // Threads that are so many have 64 registers each.
-        together_(d.world_size <= 4 || cfg.threads <= 512),
-        end_(max(m, 1)) {
-    BufferOptions where{.space = Space::kSymmetric, .num_slots = 2, .packet = true};
-    inbox_ = p.buffer("inbox", d.dtype, {d.world_size, d.m, width}, where);
-    if (two_shot_) sums_ = p.buffer("sums", d.dtype, {d.m, width}, where);
-  }
-
-  // Of what this rank has of the tile; `meanwhile` is loaded while the others' travels.
-  Value of(const Tile& t, const Value& mine, const std::function<void()>& meanwhile) const {
-    int world = p_.world_size();
-    if (!two_shot_) {
-      to_peers([&](const Index& peer) { p_.store_packet(part(t, p_.rank()).on(peer), mine); });
-      meanwhile();
-      return in_rank_order(t, mine);
-    }
-    Index owner = p_.let("owner", t.m % world);
-    p_.when(owner != p_.rank(), [&] { p_.store_packet(part(t, p_.rank()).on(owner), mine); });
-    meanwhile();
-    Value reduced = p_.zeros(mine.dtype(), rows_, width_);
-    Slice sum = sums_.tile({t.row, 0}, rows_, width_).until_row(end_);
-    p_.when(
-        owner == p_.rank(),
-        [&] {
-          reduced = in_rank_order(t, mine);
-          to_peers([&](const Index& peer) { p_.store_packet(sum.on(peer), reduced); });
-        },
-        [&] { reduced = p_.load_packet(sum); });
-    return reduced;
-  }
-
- private:
-  void to_peers(const std::function<void(const Index& peer)>& send) const {
-    int world = p_.world_size();
-    p_.loop(world - 1, [&](const Index& i) { send((p_.rank() + 1 + i) % world); });
-  }
-  Slice part(const Tile& t, const Index& source) const {
-    return inbox_.tile({source, t.row, 0}, rows_, width_).until_row(end_);
-  }
-  Value in_rank_order(const Tile& t, const Value& mine) const {
-    auto part_of = [&](const Index& r) { return p_.load_packet(part(t, r)); };
-    Value total = sum_with_own(p_, mine, part_of, together_);
-    return cast(total, mine.dtype());
-  }
-
-  ProgramBuilder& p_;
-  std::int64_t rows_, width_;
-  bool two_shot_, together_;
-  Index end_;
-  TensorRef inbox_, sums_;
-};
-
-}  // namespace
-
 Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
-  check(d, cfg);
+  check_norm(d, cfg);
   ProgramBuilder p("all_reduce_add_rms_norm", d.world_size);
   Index m = p.extent("m", d.m);
   DType wide = sum_dtype(d.dtype);
@@ -161,7 +71,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   SignalRef ready, done;
   std::optional<PacketSums> packets;
   if (cfg.packets) {
-    packets.emplace(p, d, cfg, m, width);
+    packets.emplace(p, PacketSumsOf{.dtype = d.dtype, .most_rows = d.m, .width = width}, cfg, m);
   } else {
     ready = p.signal("ready");
     done = p.signal("done");

@@ -1,5 +1,6 @@
 // RMSNorm (Zhang and Sennrich, 2019) with the residual addition before it, alone and fused with the
-// all-reduce that produces what is added; and the other elementwise steps of a transformer block:
+// all-reduce or reduce-scatter that produces what is added, or of rows that are spread over the
+// ranks by columns; and the other elementwise steps of a transformer block:
 // SwiGLU (Shazeer, 2020), and the addition of a bias to all rows. Rows are tokens; m is a run-time
 // extent up to desc.m. Sums of squares are fp32; the normalised value is rounded to the activation
 // dtype before it is multiplied by the weight, as the published models do.
@@ -28,7 +29,7 @@ struct NormDesc {
 struct NormConfig {
   std::int64_t tile_rows = 16;
   int num_workers = 1;
-  // The rest is of the all-reduce.
+  // The rest is of what is summed over ranks.
   int threads = 0;       // of an SM; 0: as the code generator has it
   bool packets = false;  // pushed as packets, where few bytes are reduced
   // Of packets: each tile's rows are summed by one rank, ranks in turn, which sends the sum to all.
@@ -39,6 +40,8 @@ struct NormConfig {
 std::string to_string(const NormDesc& desc);
 NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);
 NormConfig default_all_reduce_config(const NormDesc& desc, Target target = Target::kCpu);
+NormConfig default_reduce_scatter_config(const NormDesc& desc, Target target = Target::kCpu);
+NormConfig default_columns_config(const NormDesc& desc, Target target = Target::kCpu);
 
 // x [m, hidden], weight [1, hidden] (, residual [m, hidden]) -> out [m, hidden] (, sum [m, hidden])
 Program rms_norm(const NormDesc& desc, const NormConfig& config);
@@ -46,6 +49,15 @@ Program rms_norm(const NormDesc& desc, const NormConfig& config);
 // in rank order, rounded, then added to residual: -> out [m, hidden], sum [m, hidden], the same
 // bits on every rank and by every way.
 Program all_reduce_add_rms_norm(const NormDesc& desc, const NormConfig& config);
+// x [m, hidden], as all_reduce_add_rms_norm has it; residual [ceil(m/P), hidden] and weight
+// [1, hidden] -> out, sum [ceil(m/P), hidden]: of rank r the rows [r * ceil(m/P), ...) of m, to the
+// bit what all_reduce_add_rms_norm makes of them. What
+// is written to rows past m means nothing.
+Program reduce_scatter_add_rms_norm(const NormDesc& desc, const NormConfig& config);
+// Rows whose columns are spread over the ranks, `hidden` of them on each: x [m, hidden], weight
+// [1, hidden] (, residual [m, hidden]) -> out [m, hidden] (, sum [m, hidden]). Sums of squares are
+// added in rank order. Not of f64, which no packet holds.
+Program rms_norm_columns(const NormDesc& desc, const NormConfig& config);
 // gate_up [m, 2 * hidden], gate first -> out [m, hidden] = silu(gate) * up
 Program swiglu(const NormDesc& desc, const NormConfig& config);
 // x [m, hidden], row [1, hidden] of weight_dtype -> out [m, hidden] = x + row, in fp32, rounded
@@ -54,6 +66,8 @@ Program add_row(const NormDesc& desc, const NormConfig& config);
 
 OperatorInfo rms_norm_info();
 OperatorInfo all_reduce_add_rms_norm_info();
+OperatorInfo reduce_scatter_add_rms_norm_info();
+OperatorInfo rms_norm_columns_info();
 OperatorInfo swiglu_info();
 OperatorInfo add_row_info();
 

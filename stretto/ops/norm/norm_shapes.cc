@@ -33,6 +33,23 @@ NormConfig all_reduce_norm_config(const NormDesc& d, Target target) {
   return target == Target::kCuda ? default_all_reduce_config(d, target) : norm_config(d, target);
 }
 
+NormConfig reduce_scatter_norm_config(const NormDesc& d, Target target) {
+  if (target == Target::kCuda) return default_reduce_scatter_config(d, target);
+  return {.tile_rows = 2, .num_workers = 2};
+}
+
+NormDesc columns_norm_desc(const OpShape& s) {
+  NormDesc d = norm_desc(s);
+  d.hidden = ceil_div(d.hidden, std::int64_t{d.world_size});
+  d.add_residual = s.m % 2 == 1;
+  return d;
+}
+
+NormConfig columns_norm_config(const NormDesc& d, Target target) {
+  if (target == Target::kCuda) return default_columns_config(d, target);
+  return {.tile_rows = d.m > 256 ? 16 : 2, .num_workers = 2, .packets = true};
+}
+
 NormDesc with_residual(NormDesc d) {
   d.add_residual = true;
   return d;
@@ -57,6 +74,32 @@ OperatorInfo all_reduce_add_rms_norm_info() {
               [](const OpShape& s) {
                 return all_reduce_add_rms_norm(norm_desc(s),
                                                all_reduce_norm_config(norm_desc(s), s.target));
+              },
+          .shapes = shapes,
+          .large = large()};
+}
+
+OperatorInfo reduce_scatter_add_rms_norm_info() {
+  return {.name = "reduce_scatter_add_rms_norm",
+          .summary = "sum over ranks of [m, n] by runs of rows, residual addition, RMSNorm",
+          .program =
+              [](const OpShape& s) {
+                NormDesc d = norm_desc(s);
+                return reduce_scatter_add_rms_norm(d, reduce_scatter_norm_config(d, s.target));
+              },
+          .shapes = shapes,
+          .large = large()};
+}
+
+OperatorInfo rms_norm_columns_info() {
+  return {.name = "rms_norm_columns",
+          .summary =
+              "RMSNorm of [m, n] whose columns are spread over the ranks, of odd m with a "
+              "residual addition before it",
+          .program =
+              [](const OpShape& s) {
+                NormDesc d = columns_norm_desc(s);
+                return rms_norm_columns(d, columns_norm_config(d, s.target));
               },
           .shapes = shapes,
           .large = large()};

@@ -12,26 +12,13 @@ namespace {
 const std::map<std::string, MakeCase>& by_name() {
   static const std::map<std::string, MakeCase> all = [] {
     std::map<std::string, MakeCase> made;
-    for (const auto& part : {collective_cases(),
-                             gemm_cases(),
-                             ag_gemm_cases(),
-                             gemm_rs_cases(),
-                             gemm_ar_cases(),
-                             norm_cases(),
-                             attention_cases(),
-                             packed_attention_cases(),
-                             paged_decode_cases(),
-                             paged_write_cases(),
-                             sequence_attention_cases(),
-                             flash_decode_cases(),
-                             ulysses_cases(),
-                             embedding_cases(),
-                             route_cases(),
-                             moe_cases(),
-                             expert_tables_cases(),
-                             tp_cases(),
-                             ep_moe_cases(),
-                             ep_cases()}) {
+    for (const auto& part : {collective_cases(),   gemm_cases(),        ag_gemm_cases(),
+                             ag_columns_cases(),   gemm_rs_cases(),     gemm_ar_cases(),
+                             norm_cases(),         attention_cases(),   packed_attention_cases(),
+                             paged_decode_cases(), paged_write_cases(), sequence_attention_cases(),
+                             flash_decode_cases(), ulysses_cases(),     embedding_cases(),
+                             route_cases(),        moe_cases(),         expert_tables_cases(),
+                             tp_cases(),           ep_moe_cases(),      ep_cases()}) {
       for (const OperatorCase& c : part) {
         STRETTO_CHECK(made.emplace(c.name, c.make).second, c.name + " has two cases");
       }

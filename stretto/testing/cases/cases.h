@@ -35,6 +35,7 @@ std::vector<OpCase> cases_of_rows(const OperatorInfo& op, const OpShape& shape, 
 std::vector<OperatorCase> collective_cases();
 std::vector<OperatorCase> gemm_cases();
 std::vector<OperatorCase> ag_gemm_cases();
+std::vector<OperatorCase> ag_columns_cases();
 std::vector<OperatorCase> gemm_rs_cases();
 std::vector<OperatorCase> gemm_ar_cases();
 std::vector<OperatorCase> norm_cases();

@@ -1,6 +1,7 @@
 // Plain fp64 references of the normalisations.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -94,6 +95,66 @@ OpCase all_reduce_add_rms_norm_case(const OpShape& s, std::uint64_t seed) {
   return std::move(nc.c);
 }
 
+// x of all ranks, rows of the own run alone.
+OpCase reduce_scatter_case(const OpShape& s, std::uint64_t seed) {
+  NormDesc d = norm_desc(s);
+  NormConfig config = reduce_scatter_norm_config(d, s.target);
+  if (s.target == Target::kCpu) config.packets = seed % 2 == 1;
+  NormCase nc(d, reduce_scatter_add_rms_norm(d, config), s, seed);
+  nc.c.tolerance *= 3;  // the sum is rounded twice before it is normalised
+  const std::int64_t run = ceil_div(nc.m, std::int64_t{d.world_size});
+  for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
+    const auto rank = static_cast<std::int64_t>(r);
+    const std::int64_t rows = std::clamp<std::int64_t>(nc.m - rank * run, 0, run);
+    Values sum = nc.in(r, "residual");
+    sum.resize(static_cast<std::size_t>(rows * d.hidden));
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      for (std::size_t peer = 0; peer < nc.c.inputs.size(); ++peer) {
+        sum[i] += nc.in(peer, "x")[static_cast<std::size_t>(rank * run * d.hidden) + i];
+      }
+    }
+    std::copy(sum.begin(), sum.end(), nc.out(r, "sum").begin());
+    norm_rows(d, rows, sum, nc.in(r, "weight"), nc.out(r, "out"));
+  }
+  return std::move(nc.c);
+}
+
+// The ranks' columns side by side, in fp64.
+OpCase rms_norm_columns_case(const OpShape& s, std::uint64_t seed) {
+  NormDesc d = columns_norm_desc(s), whole = d;
+  whole.hidden = d.hidden * d.world_size;
+  NormCase nc(d, rms_norm_columns(d, columns_norm_config(d, s.target)), s, seed);
+  nc.c.tolerance = sum_tolerance(d.dtype, whole.hidden) * 3;
+  auto joined = [&](const char* name, std::int64_t rows) {
+    Values all(static_cast<std::size_t>(rows * whole.hidden));
+    for (std::int64_t i = 0; i < rows * whole.hidden; ++i) {
+      std::int64_t row = i / whole.hidden, col = i % whole.hidden;
+      const Values& own = nc.in(static_cast<std::size_t>(col / d.hidden), name);
+      all[static_cast<std::size_t>(i)] =
+          own[static_cast<std::size_t>(row * d.hidden + col % d.hidden)];
+    }
+    return all;
+  };
+  Values x = joined("x", nc.m);
+  if (d.add_residual) {
+    Values residual = joined("residual", nc.m);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += residual[i];
+    x = round_to(x, d.dtype);
+  }
+  Values normed(x.size());
+  norm_rows(whole, nc.m, x, joined("weight", 1), normed);
+  for (std::size_t r = 0; r < nc.c.inputs.size(); ++r) {
+    for (std::int64_t i = 0; i < nc.m * d.hidden; ++i) {
+      std::int64_t from =
+          i / d.hidden * whole.hidden + static_cast<std::int64_t>(r) * d.hidden + i % d.hidden;
+      auto at = static_cast<std::size_t>(i), of = static_cast<std::size_t>(from);
+      nc.out(r, "out")[at] = normed[of];
+      if (d.add_residual) nc.out(r, "sum")[at] = x[of];
+    }
+  }
+  return std::move(nc.c);
+}
+
 OpCase swiglu_case(const OpShape& s, std::uint64_t seed) {
   NormDesc d = norm_desc(s);
   NormCase nc(d, swiglu(d, norm_config(d, s.target)), s, seed);
@@ -128,6 +189,8 @@ OpCase add_row_case(const OpShape& s, std::uint64_t seed) {
 std::vector<OperatorCase> norm_cases() {
   return {{"rms_norm", rms_norm_case},
           {"all_reduce_add_rms_norm", all_reduce_add_rms_norm_case},
+          {"reduce_scatter_add_rms_norm", reduce_scatter_case},
+          {"rms_norm_columns", rms_norm_columns_case},
           {"swiglu", swiglu_case},
           {"add_row", add_row_case}};
 }

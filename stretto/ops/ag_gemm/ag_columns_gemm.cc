@@ -1,0 +1,185 @@
+#include "stretto/ops/ag_gemm/ag_columns_gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "stretto/base/errors.h"
+
+namespace stretto {
+namespace {
+
+std::int64_t own_columns(const AgColumnsDesc& d) { return d.k / d.world_size; }
+
+void check(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
+  check_product_sizes("ag_columns_gemm", d, cfg);
+  check_sizes("ag_columns_gemm", {{"num_gather_workers", cfg.num_gather_workers},
+                                  {"comm_rows", cfg.comm_rows},
+                                  {"comm_group", cfg.comm_group}});
+  check_factors("ag_columns_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
+  check_result("ag_columns_gemm", "c_dtype", d.c_dtype, d.a_dtype);
+  const bool blocks = d.scaling == Scaling::kBlock && d.world_size > 1;
+  const std::int64_t of_rank = blocks ? kScaleBlock : 1;
+  if (d.k % (d.world_size * of_rank) != 0) {
+    throw UserError(fmt::format("ag_columns_gemm: k is {}, need a multiple of {} for {} ranks{}",
+                                d.k, d.world_size * of_rank, d.world_size,
+                                blocks ? " with scales of blocks" : ""));
+  }
+  if (cfg.gather == Gather::kPull) {
+    throw UserError("ag_columns_gemm: gather is pull, can only be send or push");
+  }
+}
+
+// Rows that the SMs multiply at the same time.
+std::int64_t wave_rows(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
+  std::int64_t row_tiles = cfg.num_compute_sms / ceil_div(d.n, cfg.tile.bn);
+  return std::max<std::int64_t>(row_tiles, 1) * cfg.tile.bm;
+}
+
+AgColumnsConfig gpu_config(const AgColumnsDesc& d, Gather gather, int sms) {
+  GpuLoop loop = gpu_loop({.m = d.m,
+                           .n = d.n,
+                           .k = own_columns(d),
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .scaling = d.scaling,
+                           .num_sms = sms});
+  // Beside the sums of all ranks, the product of one.
+  constexpr GpuLoop kTwoSums{{128, 128, 128}, 6};
+  if (d.scaling == Scaling::kRowWise && loop.tile.bn > kTwoSums.tile.bn) loop = kTwoSums;
+  AgColumnsConfig cfg{
+      .tile = loop.tile, .gather = gather, .num_stages = loop.num_stages, .raster = 4};
+  // Long steps of few rows that would reach past a rank's columns.
+  const std::int64_t line = 128 / static_cast<std::int64_t>(size_bytes(d.a_dtype));
+  while (cfg.tile.bk > line && own_columns(d) % cfg.tile.bk != 0) cfg.tile.bk /= 2;
+  const std::int64_t tiles = ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn);
+  const std::int64_t most = std::max<std::int64_t>(most_copied_rows(1, own_columns(d)), 1);
+  if (gather == Gather::kPush) {  // eight SMs are predicted to fill the links of an H200
+    cfg.comm_rows = std::min({std::int64_t{32}, d.m, most});
+    std::int64_t pushed = ceil_div(d.m, cfg.comm_rows) * std::max(d.world_size - 1, 1);
+    cfg.num_gather_workers = gpu_workers(pushed, d.m <= kMostRowsAcross ? 16 : 8);
+    cfg.num_compute_sms = gpu_workers(tiles, sms - cfg.num_gather_workers);
+  } else {  // few copies, each of which costs the host some calls
+    constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+    cfg.num_compute_sms = gpu_workers(tiles, sms);
+    std::int64_t row_bytes = own_columns(d) * static_cast<std::int64_t>(size_bytes(d.a_dtype));
+    std::int64_t rows = std::max(kPieceBytes / row_bytes, wave_rows(d, cfg));
+    cfg.comm_rows = std::min({ceil_div(rows, cfg.tile.bm) * cfg.tile.bm, d.m, most});
+  }
+  return grouped_by_waves(d, cfg);
+}
+
+// Which rows of a tile lie where.
+TileRows rows_of(const TensorRef& a, const TensorRef& scale, const GemmTile& tile,
+                 const Index& first, const Index& row, const Index& m) {
+  return tile_rows(a, scale, tile, {.row = first + row, .end = first + m});
+}
+
+}  // namespace
+
+std::string to_string(const AgColumnsDesc& d) {
+  return fmt::format("ag_columns_gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}", d.world_size, d.m,
+                     d.n, d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
+                     d.bias ? " bias" : "", scaling_text(d.scaling), weights_text(d.b_kn));
+}
+
+std::string to_string(const AgColumnsConfig& cfg) {
+  return fmt::format(
+      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} group={} stages={} "
+      "raster={}",
+      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, name(cfg.gather),
+      cfg.num_gather_workers, cfg.comm_rows, cfg.comm_group, cfg.num_stages, cfg.raster);
+}
+
+AgColumnsConfig grouped_by_waves(const AgColumnsDesc& d, AgColumnsConfig cfg) {
+  cfg.comm_group =
+      std::clamp<std::int64_t>(wave_rows(d, cfg) / cfg.comm_rows, 1, ceil_div(d.m, cfg.comm_rows));
+  return cfg;
+}
+
+AgColumnsConfig default_config(const AgColumnsDesc& d, Target target, Gather gather) {
+  if (target == Target::kCuda) return gpu_config(d, gather, target.sms());
+  std::int64_t cols = std::max<std::int64_t>(own_columns(d), 1);
+  return {.tile = scaled_tile(default_tile(d.m, d.n, cols), d.scaling),
+          .gather = gather,
+          .comm_rows = std::clamp<std::int64_t>(ceil_div(d.m, std::int64_t{4}), 1, 256)};
+}
+
+AgColumnsConfig default_config(const AgColumnsDesc& d, Target target) {
+  const bool push = target == Target::kCuda && d.m <= 2 * kMostRowsAcross;
+  return default_config(d, target, push ? Gather::kPush : Gather::kSend);
+}
+
+Program ag_columns_gemm(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
+  check(d, cfg);
+  const GemmTile& tile = cfg.tile;
+  const std::int64_t world = d.world_size, cols = own_columns(d);
+  ProgramBuilder p("ag_columns_gemm", d.world_size);
+  Index m = p.extent("m", d.m);
+  auto a = p.input("a", d.a_dtype, {m, cols});        // [m, k/P]
+  auto scale_a = scale_input(p, d.scaling, m, cols);  // [m, 1] or [m, k/P/128]
+  Linear linear(p, {.n = d.n,
+                    .k = d.k,
+                    .dtype = d.b_dtype,
+                    .bias = d.bias,
+                    .scaling = d.scaling,
+                    .b_kn = d.b_kn});
+  auto c = p.output("c", d.c_dtype, {m, d.n});  // [m, n]
+  std::optional<Gathered> g;
+  if (world > 1) {
+    BufferOptions where{.space = Space::kSymmetric};
+    auto full = p.buffer("full", d.a_dtype, {m * world, cols}, where);  // [P * m, k/P]
+    RowRuns transfers(m, {.m_bound = d.m,
+                          .world_size = d.world_size,
+                          .block_rows = cfg.comm_rows,
+                          .channels = ceil_div(d.m, cfg.comm_rows),
+                          .all_rows = true});
+    g = Gathered{.world_size = d.world_size,
+                 .parts = {{a, full, cols}},
+                 .transfers = transfers,
+                 .arrived = p.signal("arrived", world * transfers.num_channels()),
+                 .ready = p.signal("ready")};
+    if (d.scaling != Scaling::kNone) {
+      std::int64_t of_row = scale_columns(d.scaling, cols);
+      auto full_scale = p.buffer("full_scale", DType::kF32, {m * world, of_row}, where);
+      g->parts.push_back({scale_a, full_scale, of_row});
+    }
+    gather_groups(p, cfg.gather, cfg.num_gather_workers, cfg.comm_group, *g);
+  }
+
+  TileSpace tiles = p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.raster);
+  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  p.role("gemm", sms, tiles, [&](const Tile& t) {
+    p.when(t.row < m, [&] {
+      Linear::Sums sums = linear.sums(tile, t.col);
+      // Adds the product of that rank's columns, scaled by its scales of rows.
+      auto add = [&](const Index& source, const TileRows& rows) {
+        const ColumnRange columns{source * cols, cols};
+        if (d.scaling != Scaling::kRowWise) {
+          linear.accumulate(sums, tile, t.col, rows, columns);
+          return;
+        }
+        Linear::Sums of_source = linear.sums(tile, t.col);
+        linear.accumulate(of_source, tile, t.col, rows, columns);
+        for (std::size_t i = 0; i < sums.of.size(); ++i) {
+          sums.of[i] = sums.of[i] + of_source.of[i];
+        }
+      };
+      add(p.rank(), rows_of(a, scale_a, tile, 0, t.row, m));
+      if (world > 1) {
+        p.loop(1, world, [&](const Index& i) {
+          Index source = p.let("source", (p.rank() + i) % world);
+          wait_for_rows(p, *g, source, t.row, tile.bm);
+          add(source,
+              rows_of(g->parts.front().full, g->parts.back().full, tile, source * m, t.row, m));
+        });
+      }
+      p.store(c.tile({t.row, t.col}, tile.bm, tile.bn),
+              cast(linear.finish(std::move(sums), tile, t.col), d.c_dtype));
+    });
+  });
+  return p.finish();
+}
+
+}  // namespace stretto

@@ -1,0 +1,91 @@
+#include "stretto/ops/norm/norm_parts.h"
+
+#include <fmt/format.h>
+
+#include "stretto/base/errors.h"
+#include "stretto/ops/operator/rank_sum.h"
+
+namespace stretto {
+
+void check_norm(const NormDesc& d, const NormConfig& c) {
+  auto positive = [](std::int64_t value, const char* field) {
+    if (value < 1) throw UserError(fmt::format("norm: {} is {}, need at least 1", field, value));
+  };
+  positive(d.m, "m");
+  positive(d.hidden, "hidden");
+  positive(d.world_size, "world_size");
+  positive(c.tile_rows, "tile_rows");
+  positive(c.num_workers, "num_workers");
+  if (c.two_shot && !c.packets) throw UserError("norm: two_shot needs packets");
+  if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
+}
+
+Value normalise(const NormDesc& d, const Value& x, const Value& weight) {
+  Value v = cast(x, sum_dtype(d.dtype));
+  return normalise_with(d, v, weight, row_sum(v * v) / static_cast<double>(d.hidden));
+}
+
+Value normalise_with(const NormDesc& d, const Value& v, const Value& weight,
+                     const Value& mean_square) {
+  DType wide = sum_dtype(d.dtype);
+  Value normed = cast(v * rsqrt(mean_square + d.eps), d.dtype);
+  return cast(cast(normed, wide) * cast(weight, wide), d.dtype);
+}
+
+PacketSums::PacketSums(ProgramBuilder& p, const PacketSumsOf& of, const NormConfig& cfg,
+                       const Index& rows)
+    : p_(p),
+      rows_(cfg.tile_rows),
+      width_(of.width),
+      two_shot_(cfg.two_shot),
+      // Threads that are so many have 64 registers each.
+      together_(p.world_size() <= 4 || cfg.threads <= 512),
+      end_(max(rows, 1)) {
+  BufferOptions where{.space = Space::kSymmetric, .num_slots = 2, .packet = true};
+  inbox_ = p.buffer("inbox", of.dtype, {p.world_size(), of.most_rows, width_}, where);
+  if (two_shot_) sums_ = p.buffer("sums", of.dtype, {of.most_rows, width_}, where);
+}
+
+Value PacketSums::of(const Tile& t, const Value& mine,
+                     const std::function<void()>& meanwhile) const {
+  int world = p_.world_size();
+  if (!two_shot_) {
+    to_peers([&](const Index& peer) { p_.store_packet(part(t, p_.rank()).on(peer), mine); });
+    meanwhile();
+    return in_rank_order(t, mine);
+  }
+  Index owner = p_.let("owner", t.m % world);
+  p_.when(owner != p_.rank(), [&] { p_.store_packet(part(t, p_.rank()).on(owner), mine); });
+  meanwhile();
+  Value reduced = p_.zeros(mine.dtype(), rows_, width_);
+  Slice sum = sums_.tile({t.row, 0}, rows_, width_).until_row(end_);
+  p_.when(
+      owner == p_.rank(),
+      [&] {
+        reduced = in_rank_order(t, mine);
+        to_peers([&](const Index& peer) { p_.store_packet(sum.on(peer), reduced); });
+      },
+      [&] { reduced = p_.load_packet(sum); });
+  return reduced;
+}
+
+void PacketSums::send(const Tile& t, const std::function<Value(const Index& peer)>& part_of) const {
+  to_peers([&](const Index& peer) { p_.store_packet(part(t, p_.rank()).on(peer), part_of(peer)); });
+}
+
+void PacketSums::to_peers(const std::function<void(const Index& peer)>& send) const {
+  int world = p_.world_size();
+  p_.loop(world - 1, [&](const Index& i) { send((p_.rank() + 1 + i) % world); });
+}
+
+Slice PacketSums::part(const Tile& t, const Index& source) const {
+  return inbox_.tile({source, t.row, 0}, rows_, width_).until_row(end_);
+}
+
+Value PacketSums::in_rank_order(const Tile& t, const Value& mine) const {
+  auto part_of = [&](const Index& r) { return p_.load_packet(part(t, r)); };
+  Value total = sum_with_own(p_, mine, part_of, together_);
+  return cast(total, mine.dtype());
+}
+
+}  // namespace stretto

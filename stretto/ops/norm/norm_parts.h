@@ -1,0 +1,53 @@
+// What the normalisations share: their checks, the arithmetic of a row, and sums over ranks that
+// travel as packets.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/ops/norm/norm.h"
+
+namespace stretto {
+
+// UserError naming the bad field.
+void check_norm(const NormDesc& d, const NormConfig& c);
+
+// x [rows, hidden], weight [1, hidden] -> x / rms(x) * weight
+Value normalise(const NormDesc& d, const Value& x, const Value& weight);
+// The same of x as it is summed, where the mean of its squares is known.
+Value normalise_with(const NormDesc& d, const Value& v, const Value& weight,
+                     const Value& mean_square);
+
+struct PacketSumsOf {
+  DType dtype;
+  std::int64_t most_rows, width;  // of what is summed
+};
+
+// The sums over ranks of tiles as packets. Two slots are enough, since a rank that writes slot
+// e % 2 again has heard in the launch between from rank 0, which owns the first tile and had then
+// heard from all, or, one-shot, from every rank: there is always one row, even without rows.
+class PacketSums {
+ public:
+  PacketSums(ProgramBuilder& p, const PacketSumsOf& of, const NormConfig& cfg, const Index& rows);
+
+  // Of what this rank has of the tile; `meanwhile` is loaded while the others' travels.
+  Value of(const Tile& t, const Value& mine, const std::function<void()>& meanwhile) const;
+
+  // One-shot, in two steps. What peers are given may differ from peer to peer.
+  void send(const Tile& t, const std::function<Value(const Index& peer)>& part) const;
+  Value received(const Tile& t, const Value& mine) const { return in_rank_order(t, mine); }
+
+ private:
+  void to_peers(const std::function<void(const Index& peer)>& send) const;
+  Slice part(const Tile& t, const Index& source) const;
+  Value in_rank_order(const Tile& t, const Value& mine) const;
+
+  ProgramBuilder& p_;
+  std::int64_t rows_, width_;
+  bool two_shot_, together_;
+  Index end_;
+  TensorRef inbox_, sums_;
+};
+
+}  // namespace stretto
