@@ -11,7 +11,23 @@
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
+
+void check_norm(const NormDesc& d, const NormConfig& c) {
+  auto positive = [](std::int64_t value, const char* field) {
+    if (value < 1) throw UserError(fmt::format("norm: {} is {}, need at least 1", field, value));
+  };
+  positive(d.m, "m");
+  positive(d.hidden, "hidden");
+  positive(d.world_size, "world_size");
+  positive(c.tile_rows, "tile_rows");
+  positive(c.num_workers, "num_workers");
+  if (c.two_shot && !c.packets) throw UserError("norm: two_shot needs packets");
+  if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
+}
+
 namespace {
+
+RowNorm row_norm(const NormDesc& d) { return {.dtype = d.dtype, .hidden = d.hidden, .eps = d.eps}; }
 
 // Of what works on the own rows alone.
 void check_local(const char* op, const NormDesc& d, NormConfig c) {
@@ -49,7 +65,7 @@ Program rms_norm(const NormDesc& d, const NormConfig& cfg) {
              v = cast(cast(v, wide) + cast(p.load(rows(residual)), wide), d.dtype);
              p.store(rows(sum), v);
            }
-           p.store(rows(out), normalise(d, v, p.load(weight.tile({0, 0}, 1, d.hidden))));
+           p.store(rows(out), normalise(row_norm(d), v, p.load(weight.tile({0, 0}, 1, d.hidden))));
          });
   return p.finish();
 }
@@ -71,7 +87,14 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   SignalRef ready, done;
   std::optional<PacketSums> packets;
   if (cfg.packets) {
-    packets.emplace(p, PacketSumsOf{.dtype = d.dtype, .most_rows = d.m, .width = width}, cfg, m);
+    packets.emplace(p,
+                    PacketSumsOf{.dtype = d.dtype,
+                                 .most_rows = d.m,
+                                 .width = width,
+                                 .tile_rows = cfg.tile_rows,
+                                 .two_shot = cfg.two_shot,
+                                 .threads = cfg.threads},
+                    m);
   } else {
     ready = p.signal("ready");
     done = p.signal("done");
@@ -102,7 +125,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
     }
     Value v = cast(cast(reduced, wide) + cast(old, wide), d.dtype);
     p.store(rows(sum), v);
-    p.store(rows(out), normalise(d, v, scale));
+    p.store(rows(out), normalise(row_norm(d), v, scale));
   });
   if (!cfg.packets) {
     p.on_end(

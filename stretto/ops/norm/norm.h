@@ -38,6 +38,8 @@ struct NormConfig {
 };
 
 std::string to_string(const NormDesc& desc);
+// UserError naming the bad field.
+void check_norm(const NormDesc& desc, const NormConfig& config);
 NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);
 NormConfig default_all_reduce_config(const NormDesc& desc, Target target = Target::kCpu);
 NormConfig default_reduce_scatter_config(const NormDesc& desc, Target target = Target::kCpu);

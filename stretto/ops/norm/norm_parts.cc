@@ -1,45 +1,28 @@
 #include "stretto/ops/norm/norm_parts.h"
 
-#include <fmt/format.h>
-
-#include "stretto/base/errors.h"
 #include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto {
 
-void check_norm(const NormDesc& d, const NormConfig& c) {
-  auto positive = [](std::int64_t value, const char* field) {
-    if (value < 1) throw UserError(fmt::format("norm: {} is {}, need at least 1", field, value));
-  };
-  positive(d.m, "m");
-  positive(d.hidden, "hidden");
-  positive(d.world_size, "world_size");
-  positive(c.tile_rows, "tile_rows");
-  positive(c.num_workers, "num_workers");
-  if (c.two_shot && !c.packets) throw UserError("norm: two_shot needs packets");
-  if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
+Value normalise(const RowNorm& n, const Value& x, const Value& weight) {
+  Value v = cast(x, sum_dtype(n.dtype));
+  return normalise_with(n, v, weight, row_sum(v * v) / static_cast<double>(n.hidden));
 }
 
-Value normalise(const NormDesc& d, const Value& x, const Value& weight) {
-  Value v = cast(x, sum_dtype(d.dtype));
-  return normalise_with(d, v, weight, row_sum(v * v) / static_cast<double>(d.hidden));
-}
-
-Value normalise_with(const NormDesc& d, const Value& v, const Value& weight,
+Value normalise_with(const RowNorm& n, const Value& v, const Value& weight,
                      const Value& mean_square) {
-  DType wide = sum_dtype(d.dtype);
-  Value normed = cast(v * rsqrt(mean_square + d.eps), d.dtype);
-  return cast(cast(normed, wide) * cast(weight, wide), d.dtype);
+  DType wide = sum_dtype(n.dtype);
+  Value normed = cast(v * rsqrt(mean_square + n.eps), n.dtype);
+  return cast(cast(normed, wide) * cast(weight, wide), n.dtype);
 }
 
-PacketSums::PacketSums(ProgramBuilder& p, const PacketSumsOf& of, const NormConfig& cfg,
-                       const Index& rows)
+PacketSums::PacketSums(ProgramBuilder& p, const PacketSumsOf& of, const Index& rows)
     : p_(p),
-      rows_(cfg.tile_rows),
+      rows_(of.tile_rows),
       width_(of.width),
-      two_shot_(cfg.two_shot),
+      two_shot_(of.two_shot),
       // Threads that are so many have 64 registers each.
-      together_(p.world_size() <= 4 || cfg.threads <= 512),
+      together_(p.world_size() <= 4 || of.threads <= 512),
       end_(max(rows, 1)) {
   BufferOptions where{.space = Space::kSymmetric, .num_slots = 2, .packet = true};
   inbox_ = p.buffer("inbox", of.dtype, {p.world_size(), of.most_rows, width_}, where);

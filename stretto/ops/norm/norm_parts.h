@@ -1,27 +1,32 @@
-// What the normalisations share: their checks, the arithmetic of a row, and sums over ranks that
-// travel as packets.
+// What the normalisations share: the arithmetic of a row, and sums over ranks that travel as
+// packets.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
 #include "stretto/lang/program_builder.h"
-#include "stretto/ops/norm/norm.h"
 
 namespace stretto {
 
-// UserError naming the bad field.
-void check_norm(const NormDesc& d, const NormConfig& c);
+struct RowNorm {
+  DType dtype = DType::kF32;  // of what is normalised
+  std::int64_t hidden = 1;    // columns
+  double eps = 0;
+};
 
 // x [rows, hidden], weight [1, hidden] -> x / rms(x) * weight
-Value normalise(const NormDesc& d, const Value& x, const Value& weight);
+Value normalise(const RowNorm& n, const Value& x, const Value& weight);
 // The same of x as it is summed, where the mean of its squares is known.
-Value normalise_with(const NormDesc& d, const Value& v, const Value& weight,
+Value normalise_with(const RowNorm& n, const Value& v, const Value& weight,
                      const Value& mean_square);
 
 struct PacketSumsOf {
-  DType dtype;
-  std::int64_t most_rows, width;  // of what is summed
+  DType dtype = DType::kF32;
+  std::int64_t most_rows = 1, width = 1;  // of what is summed
+  std::int64_t tile_rows = 1;
+  bool two_shot = false;  // as in NormConfig
+  int threads = 0;
 };
 
 // The sums over ranks of tiles as packets. Two slots are enough, since a rank that writes slot
@@ -29,7 +34,7 @@ struct PacketSumsOf {
 // heard from all, or, one-shot, from every rank: there is always one row, even without rows.
 class PacketSums {
  public:
-  PacketSums(ProgramBuilder& p, const PacketSumsOf& of, const NormConfig& cfg, const Index& rows);
+  PacketSums(ProgramBuilder& p, const PacketSumsOf& of, const Index& rows);
 
   // Of what this rank has of the tile; `meanwhile` is loaded while the others' travels.
   Value of(const Tile& t, const Value& mine, const std::function<void()>& meanwhile) const;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/norm/norm.h"
 #include "stretto/ops/norm/norm_parts.h"
 #include "stretto/ops/operator/field_fit.h"
 #include "stretto/ops/operator/rank_sum.h"
@@ -47,8 +48,13 @@ Program reduce_scatter_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   SignalRef ready, done;
   std::optional<PacketSums> packets;
   if (cfg.packets) {
-    PacketSumsOf of{.dtype = d.dtype, .most_rows = most_rows, .width = width};
-    packets.emplace(p, of, cfg, own.run);
+    packets.emplace(p,
+                    PacketSumsOf{.dtype = d.dtype,
+                                 .most_rows = most_rows,
+                                 .width = width,
+                                 .tile_rows = cfg.tile_rows,
+                                 .threads = cfg.threads},
+                    own.run);
   } else {
     ready = p.signal("ready");
     done = p.signal("done");
@@ -79,7 +85,8 @@ Program reduce_scatter_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
     Value v = cast(cast(reduced, wide) + cast(p.load(padded(residual).until_row(own.end)), wide),
                    d.dtype);
     p.store(padded(sum), v);
-    p.store(padded(out), normalise(d, v, p.load(weight.tile({0, 0}, 1, width))));
+    p.store(padded(out), normalise({.dtype = d.dtype, .hidden = d.hidden, .eps = d.eps}, v,
+                                   p.load(weight.tile({0, 0}, 1, width))));
   });
   if (!cfg.packets) {
     p.on_end(
@@ -111,7 +118,7 @@ Program rms_norm_columns(const NormDesc& d, const NormConfig& cfg) {
     sum = p.output("sum", d.dtype, {m, d.hidden});
   }
   TensorRef out = p.output("out", d.dtype, {m, d.hidden});
-  PacketSums squares(p, {.dtype = DType::kF32, .most_rows = d.m, .width = 1}, cfg, m);
+  PacketSums squares(p, {.most_rows = d.m, .tile_rows = cfg.tile_rows, .threads = cfg.threads}, m);
 
   const std::int64_t tiles = ceil_div(d.m, cfg.tile_rows), apart = cfg.num_workers;
   auto rows = [&](const TensorRef& tensor, const Index& row) {
@@ -139,7 +146,8 @@ Program rms_norm_columns(const NormDesc& d, const NormConfig& cfg) {
       Value total = squares.received(t, row_sum(v * v));
       if (d.add_residual) p.store(rows(sum, t.row), cast(v, d.dtype));
       const double columns = static_cast<double>(d.hidden * d.world_size);
-      p.store(rows(out, t.row), normalise_with(d, v, scale, total / columns));
+      const RowNorm norm{.dtype = d.dtype, .hidden = d.hidden, .eps = d.eps};
+      p.store(rows(out, t.row), normalise_with(norm, v, scale, total / columns));
     });
   });
   Program program = p.finish();
