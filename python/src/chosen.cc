@@ -130,7 +130,8 @@ std::vector<Program> chosen_programs(const AgColumnsDesc& desc, Products product
   const std::vector<AgColumnsConfig> first = {default_config(desc, target)};
   add_configs(offered, desc, first, ag_columns_gemm);
   for (Gather gather : {Gather::kSend, Gather::kPush}) {
-    add_configs(offered, desc, gpu_configs(desc, gather, {.sms = machine.num_sms}), ag_columns_gemm);
+    add_configs(offered, desc, gpu_configs(desc, gather, {.sms = machine.num_sms}),
+                ag_columns_gemm);
   }
   try {
     return {choose_program("ag_columns_gemm", desc, offered, {.machine = machine})};

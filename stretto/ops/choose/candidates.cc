@@ -107,8 +107,7 @@ OpCandidates of_ag_gemm(const OpShape& s, const std::vector<Gather>& gathers,
 OpCandidates of_ag_columns(const OpShape& s, const GpuTarget& gpu) {
   AgColumnsDesc desc = ag_columns_desc(s);
   OpCandidates out;
-  for (Gather gather :
-       in_front(default_config(desc, gpu).gather, {Gather::kSend, Gather::kPush})) {
+  for (Gather gather : in_front(default_config(desc, gpu).gather, {Gather::kSend, Gather::kPush})) {
     add_configs(out, desc, gpu_configs(desc, gather, gpu), ag_columns_gemm);
   }
   return out;

@@ -233,7 +233,8 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, const 
   return configs;
 }
 
-std::vector<AgColumnsConfig> gpu_configs(const AgColumnsDesc& d, Gather gather, const GpuTarget& gpu) {
+std::vector<AgColumnsConfig> gpu_configs(const AgColumnsDesc& d, Gather gather,
+                                         const GpuTarget& gpu) {
   std::vector<AgColumnsConfig> configs = {default_config(d, gpu, gather)};
   if (!is_half(d.a_dtype, d.b_dtype) || d.world_size == 1) return configs;
   struct Transfer {
