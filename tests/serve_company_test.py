@@ -54,8 +54,8 @@ class CompanyTest(ServeCase):
     def test_a_cache_of_fp8_holds_more_and_answers_alike_in_company(self):
         draw = random.Random(SEED)
         start = "gcc-doc: documentation for the GNU compilers " * 3
-        bodies = [dict(prompt=start + draw.choice(["", " a", " the", " lib"]), max_tokens=draw.randrange(60, 150), temperature=0, seed=1,
-                       logprobs=2, return_token_ids=True, ignore_eos=True) for _ in range(8)]
+        bodies = [dict(prompt=start + draw.choice(["", " a", " the", " lib"]), max_tokens=draw.randrange(60, 150),
+                       temperature=0, seed=1, logprobs=2, return_token_ids=True, ignore_eos=True) for _ in range(8)]
         options = ("--dtype", "float32", "--max-model-len", 384)
         with Server(*options, "--kv-dtype", "fp8", "--max-num-seqs", 1, "--no-prefix-caching") as server:
             self.assertEqual(server.stats()["cache"]["dtype"], "fp8")
