@@ -30,7 +30,9 @@ std::optional<std::string_view> HttpRequest::header(std::string_view name) const
 }
 
 Exchange::~Exchange() {
-  connection_->post([c = connection_.get(), n = number_] { c->forget(n); });
+  // The reference goes along: a connection ends on the server's thread.
+  Connection& connection = *connection_;
+  connection.post([c = std::move(connection_), n = number_] { c->forget(n); });
 }
 template <typename Do>
 void Exchange::post(Do action) {
