@@ -25,6 +25,7 @@ set(pending
     stretto/executor/executor.h
     stretto/gpu/gpu_instance.h
     stretto/gpu/gpu_world.h
+    stretto/launch/executable.h
     stretto/ops/catalog/catalog.h
     stretto/ops/choose/calibrated_machine.h
     stretto/ops/choose/choose.h
@@ -39,7 +40,7 @@ foreach(form decode_attention flash_decode packed_attention paged_decode paged_w
         sequence_attention)
   list(APPEND pending stretto/ops/attention/${form}.h)
 endforeach()
-list(APPEND pending stretto/ops/ulysses/ulysses.h)
+list(APPEND pending stretto/ops/ag_gemm/ag_columns_gemm.h stretto/ops/ulysses/ulysses.h)
 list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h
      stretto/ops/moe/ep_send.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_return.h
      stretto/ops/moe/ag_grouped_gemm.h stretto/ops/moe/grouped_gemm_rs.h
