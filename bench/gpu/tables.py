@@ -46,7 +46,8 @@ MAKERS = {
     "decode-launches": decode_launches_table,
     "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,
     "mlp": use.mlp_table, "reductions": use.reductions_table,
-    "startup": use.startup_table, "watchdog": use.watchdog_table, "points": use.points_table}
+    "startup": use.startup_table, "enqueue": use.enqueue_table, "watchdog": use.watchdog_table,
+    "points": use.points_table}
 
 
 def make(name: str, results: Results) -> str:

@@ -24,6 +24,21 @@ def startup_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
+def enqueue_table(results: Results, ranks: int) -> str:
+    rows = results.rows(["enqueue"], "enqueue", lambda r: r["op"], ranks)
+    lines = []
+    for key, (row, _) in rows.items():
+        if "error" in row:
+            lines.append([key + mark(rows, key), failure(row), *[""] * 4])
+            continue
+        lines.append([key + mark(rows, key),
+                      *(text for way in ("one_by_one", "replayed")
+                        for text in (f"{row[way]['calls']:.0f}", f"{median(row[way]['us']):.1f}")),
+                      f"{row['new_us'][-1]:.0f}"])
+    text = table(["operator", "calls of the driver", "us", "calls, copies replayed", "us", "us on new memory"], lines)
+    return text + footnote(text) + sources(rows)
+
+
 def pytorch_table(results: Results, ranks: int) -> str:
     products = results.rows(["pytorch"], "products", shape_key, ranks)
     lines = []
