@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
@@ -64,7 +65,9 @@ std::string difference(const Program& program, int delays = 0) {
 }
 
 Program from_file(const std::string& name) {
-  std::ifstream in("stretto/ops/gpu_harness/schedules/" + name);
+  const std::string path = "stretto/testing/gpu_harness/schedules/" + name;
+  std::ifstream in(path);
+  if (!in) throw UserError("cannot read " + path);
   std::stringstream text;
   text << in.rdbuf();
   return parse(text.str(), name, MissingLocs::kFill);
