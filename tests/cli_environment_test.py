@@ -155,7 +155,7 @@ class CacheFolderTest(CliCase):
                         "__attribute__((constructor)) void run() { puts(\"EVIL\"); abort(); }\n")
         subprocess.run(["c++", "-shared", "-fPIC", evil, "-o", self.tmp / "evil.so"], check=True)
         evil = (self.tmp / "evil.so").read_bytes()
-        for bytes_ in (evil, evil + good[-72:], good[:-1] + b"0"[:1], good[:1000]):
+        for bytes_ in (evil, evil + good[-72:], good[:-1] + bytes([good[-1] ^ 1]), good[:1000]):
             library.write_bytes(bytes_)
             self.assertNotIn(b"EVIL", self.prove().stdout)
             self.assertNotEqual(library.read_bytes(), bytes_)
