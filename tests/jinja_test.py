@@ -102,7 +102,7 @@ class JinjaTest(unittest.TestCase):
             template = maker.template()
             good += self.same(template, maker.variables(), f"seed {SEED}, template {number}")
         print(f"seed {SEED}: {good} of {COUNTS['--templates']} templates rendered", file=sys.stderr)
-        self.assertGreater(good, COUNTS["--templates"] / 10)
+        self.assertGreater(good, COUNTS["--templates"] / 20)  # some 0.18 of them are
 
     def test_user_text_is_marked(self):
         """Whatever a template does with it, each character knows whether it came with the request."""
