@@ -12,6 +12,39 @@
 namespace stretto::kernels::STRETTO_TARGET_NAME {
 namespace {
 
+// sum[m, v] += x[m, 0 .. 16] * W for weights of bf16. Two neighbours of a row travel as one: half
+// as much is turned over, and nothing is widened.
+template <int kM, int kV>
+STRETTO_TARGET inline void pairs_of_rows(const SmallDot& s, const float* x, const std::byte* w,
+                                         std::int64_t count, F8 (&sum)[kM][kV]) {
+  F8 pairs[kV][kLanes];
+#pragma GCC unroll 4
+  for (int v = 0; v < kV; ++v) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kLanes; ++r) {
+      bool is_there = kV > 1 || r < count;
+      pairs[v][r] = is_there ? read<F8>(w + (v * kLanes + r) * s.weights_stride * 2) : F8{};
+    }
+    transpose(pairs[v]);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; ++i) {
+    F8 first[kV], second[kV];
+    for (int v = 0; v < kV; ++v) {
+      first[v] = (F8)((U8)pairs[v][i] << 16);
+      second[v] = (F8)((U8)pairs[v][i] & 0xffff0000u);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < kM; ++m) {
+      const float* factor = x + m * s.x_stride + 2 * i;
+#pragma GCC unroll 4
+      for (int v = 0; v < kV; ++v) sum[m][v] += first[v] * factor[0];
+#pragma GCC unroll 4
+      for (int v = 0; v < kV; ++v) sum[m][v] += second[v] * factor[1];
+    }
+  }
+}
+
 // acc[m0 .. m0+kM, n0 .. n0+8*kV]; of the last vector only `count` columns exist when kV is 1.
 template <DType kDType, int kM, int kV>
 STRETTO_TARGET void rows_block(const SmallDot& s, std::int64_t m0, std::int64_t n0,
@@ -28,11 +61,20 @@ STRETTO_TARGET void rows_block(const SmallDot& s, std::int64_t m0, std::int64_t 
     for (int v = 0; v < kV; ++v)
       std::memcpy(&sum[m][v], acc + v * kLanes, kV == 1 ? bytes : sizeof(F8));
   }
-  std::int64_t k = 0, whole = s.k - s.k % kLanes;
-  for (; k < whole; k += kLanes) {
-    // The hardware's prefetchers do not see that the next block of rows follows this one.
+  std::int64_t k = 0;
+  // The hardware's prefetchers do not see that the next block of rows follows this one.
+  auto prefetch = [&]() STRETTO_TARGET {
     for (int r = 0; kM == 1 && k % kPerLine == 0 && r < kV * kLanes; ++r)
       __builtin_prefetch(w + (kV * kLanes + r) * stride + k * kElement);
+  };
+  if constexpr (kDType == DType::kBF16) {
+    for (; k + 2 * kLanes <= s.k; k += 2 * kLanes) {
+      prefetch();
+      pairs_of_rows<kM, kV>(s, x + k, w + k * kElement, count, sum);
+    }
+  }
+  for (; k + kLanes <= s.k; k += kLanes) {
+    prefetch();
     F8 weight[kV][kLanes];
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
@@ -71,20 +113,22 @@ STRETTO_TARGET void rows_block(const SmallDot& s, std::int64_t m0, std::int64_t 
   }
 }
 
-// Two vectors of columns, so that sums of one row do not wait for each other.
+// Several vectors of columns, so that sums of one row do not wait for each other.
 template <DType kDType, int kM>
 STRETTO_TARGET void rows_span(const SmallDot& s, std::int64_t m0, std::int64_t n, std::int64_t n1) {
-  constexpr int kV = kM <= 2 ? 2 : 1;
+  constexpr int kV = kM == 1 ? 4 : kM == 2 ? 2 : 1;
   for (; n + kV * kLanes <= n1; n += kV * kLanes) rows_block<kDType, kM, kV>(s, m0, n);
+  for (; kM == 1 && n + 2 * kLanes <= n1; n += 2 * kLanes) rows_block<kDType, kM, 2>(s, m0, n);
   for (; n < n1; n += kLanes)
     rows_block<kDType, kM, 1>(s, m0, n, std::min<std::int64_t>(kLanes, n1 - n));
 }
 
 template <DType kDType>
 STRETTO_TARGET void rows_of(const SmallDot& s) {
-  constexpr std::int64_t kSpan = 16;  // rows of W that stay in the first-level cache for the next m
-  for (std::int64_t n = 0; n < s.n; n += kSpan) {
-    std::int64_t n1 = std::min(n + kSpan, s.n);
+  // Rows of W that stay in the first-level cache for the next m.
+  const std::int64_t span = s.m == 1 ? 32 : 16;
+  for (std::int64_t n = 0; n < s.n; n += span) {
+    std::int64_t n1 = std::min(n + span, s.n);
     for (std::int64_t m = 0; m < s.m; m += 4) {
       std::int64_t rest = s.m - m;
       if (rest >= 4) rows_span<kDType, 4>(s, m, n, n1);
