@@ -11,6 +11,11 @@
 namespace stretto {
 namespace {
 
+template <typename Int>
+std::size_t at(Int i) {
+  return static_cast<std::size_t>(i);
+}
+
 class WitnessReader : public TableReader {
  public:
   WitnessReader(const TableWitness& witness, int rank) : witness_(witness), rank_(rank) {}
@@ -39,7 +44,8 @@ EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
       region_(region),
       vars_(std::move(vars)),
       ranges_(vars_.size()),
-      open_(vars_.size(), false) {
+      open_(vars_.size(), false),
+      times_set_(vars_.size(), 0) {
   if (region == nullptr) return;
   std::size_t size = 0;
   for (std::size_t v = 0; v < vars_.size(); ++v) {
@@ -76,39 +82,173 @@ SizeForm EvalScope::form(const Expr& expr) {
 }
 
 SizeForm EvalScope::decided(int var) {
-  auto it = least_of_.find(var);
   SizeForm& known = forms_[static_cast<std::size_t>(var)];
+  if (const Expr* value = deferred(var)) {
+    known = form(*value);
+    deferred_.erase(var);
+  }
+  auto it = least_of_.find(var);
   if (it == least_of_.end()) return known;
-  known = it->second[0];
-  for (const SizeForm& f : it->second) known = region_->apply(ExprOp::kMin, known, f);
+  std::vector<SizeForm> all = decided(it->second);
+  known = all[0];
+  for (const SizeForm& f : all) known = region_->apply(ExprOp::kMin, known, f);
   least_of_.erase(it);
   return known;
 }
 
-std::vector<SizeForm> EvalScope::least_of(const Expr& expr) {
-  constexpr std::size_t kMost = 8;
+std::vector<SizeForm> EvalScope::decided(const Clauses& of) {
+  std::vector<SizeForm> out;
+  for (const auto& clause : of) {
+    SizeForm& most = out.emplace_back(clause[0]);
+    for (const SizeForm& f : clause) most = region_->apply(ExprOp::kMax, most, f);
+  }
+  return out;
+}
+
+const Expr* EvalScope::deferred(int var) {
+  auto it = deferred_.find(var);
+  if (it == deferred_.end()) return nullptr;
+  for (auto [other, times] : it->second.as_of) {
+    if (times_set_[at(other)] != times) throw DependsOnTable{"what sizes do"};
+  }
+  return &it->second.value;
+}
+
+void EvalScope::changed(int var) {
+  ++times_set_[at(var)];
+  least_of_.erase(var);
+  deferred_.erase(var);
+}
+
+bool EvalScope::decides(const Expr& expr) const {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kConst) return false;
+  if (n.op == ExprOp::kVar) {
+    auto var = static_cast<int>(n.value);
+    return deferred_.count(var) != 0;
+  }
+  bool fixed = std::none_of(n.args.begin(), n.args.end(),
+                            [&](const Expr& arg) { return is_open_by_size(arg); });
+  if (fixed) return false;
+  bool linear =
+      n.op == ExprOp::kAdd || n.op == ExprOp::kSub || n.op == ExprOp::kMin || n.op == ExprOp::kMax;
+  if (n.op == ExprOp::kMul) linear = !is_open_by_size(n.args[0]) || !is_open_by_size(n.args[1]);
+  return !linear ||
+         std::any_of(n.args.begin(), n.args.end(), [&](const Expr& arg) { return decides(arg); });
+}
+
+bool EvalScope::is_open_by_size(const Expr& expr) const {
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kVar) {
-    auto it = least_of_.find(static_cast<int>(n.value));
+    auto var = static_cast<int>(n.value);
+    return deferred_.count(var) != 0 || least_of_.count(var) != 0 ||
+           !forms_[static_cast<std::size_t>(var)].is_constant();
+  }
+  return std::any_of(n.args.begin(), n.args.end(),
+                     [&](const Expr& arg) { return is_open_by_size(arg); });
+}
+
+// Without what another form of the clause is never below, and without clauses that another one
+// never exceeds.
+EvalScope::Clauses EvalScope::simplified(Clauses of) const {
+  auto at_most = [&](const SizeForm& a, const SizeForm& b) {
+    SizeForm less{.value = a.value - b.value};
+    for (std::size_t i = 0; i < less.slope.size(); ++i) less.slope[i] = a.slope[i] - b.slope[i];
+    return region_->most(less) <= 0;
+  };
+  for (auto& clause : of) {
+    for (std::size_t i = 0; i < clause.size();) {
+      bool idle = false;
+      for (std::size_t j = 0; j < clause.size(); ++j) {
+        idle |= j != i && at_most(clause[i], clause[j]);
+      }
+      i += idle ? 0 : 1;
+      if (idle) clause.erase(clause.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  auto never_exceeds = [&](const auto& x, const auto& y) {
+    return std::ranges::all_of(x, [&](const SizeForm& a) {
+      return std::ranges::any_of(y, [&](const SizeForm& b) { return at_most(a, b); });
+    });
+  };
+  for (std::size_t i = 0; i < of.size();) {
+    bool idle = false;
+    for (std::size_t j = 0; j < of.size(); ++j) idle |= j != i && never_exceeds(of[j], of[i]);
+    i += idle ? 0 : 1;
+    if (idle) of.erase(of.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return of;
+}
+
+// Minus the value: of the largest of several that is the least, and the other way round.
+EvalScope::Clauses EvalScope::negative(const Clauses& of) {
+  Clauses out;
+  if (of.size() == 1) {
+    for (const SizeForm& f : of[0]) out.push_back({region_->apply(ExprOp::kSub, {}, f)});
+    return out;
+  }
+  auto& most = out.emplace_back();
+  for (const SizeForm& f : decided(of)) most.push_back(region_->apply(ExprOp::kSub, {}, f));
+  return out;
+}
+
+EvalScope::Clauses EvalScope::clauses(const Expr& expr) {
+  constexpr std::size_t kMost = 12;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) {
+    auto var = static_cast<int>(n.value);
+    auto it = least_of_.find(var);
     if (it != least_of_.end()) return it->second;
+    if (const Expr* value = deferred(var)) return clauses(*value);
   }
   bool open = n.op == ExprOp::kMin || n.op == ExprOp::kMax || n.op == ExprOp::kAdd;
-  if (!open && n.op != ExprOp::kSub) return {form(expr)};
-  std::vector<SizeForm> a = least_of(n.args[0]), out;
-  std::vector<SizeForm> b = n.op == ExprOp::kSub ? std::vector{form(n.args[1])}
-                                                 : least_of(n.args[1]);
+  if (!open && n.op != ExprOp::kSub) return {{form(expr)}};
+  Clauses a = clauses(n.args[0]), out;
+  Clauses b = clauses(n.args[1]);
+  if (n.op == ExprOp::kSub) b = negative(b);
   if (n.op == ExprOp::kMin) {
     out = a;
     out.insert(out.end(), b.begin(), b.end());
-  } else {
-    for (const SizeForm& x : a) {
-      for (const SizeForm& y : b) out.push_back(region_->apply(n.op, x, y));
+  }
+  for (const auto& x : a) {
+    for (const auto& y : b) {
+      if (n.op == ExprOp::kMin) continue;
+      auto& both = out.emplace_back();
+      if (n.op == ExprOp::kMax) {
+        both = x;
+        both.insert(both.end(), y.begin(), y.end());
+        continue;
+      }
+      for (const SizeForm& f : x) {
+        for (const SizeForm& g : y) both.push_back(region_->apply(ExprOp::kAdd, f, g));
+      }
     }
   }
-  if (out.size() <= kMost) return out;
-  SizeForm least = out[0];
-  for (const SizeForm& f : out) least = region_->apply(ExprOp::kMin, least, f);
-  return {least};
+  out = simplified(std::move(out));
+  std::size_t forms = 0;
+  for (const auto& clause : out) forms += clause.size();
+  if (forms <= kMost) return out;
+  std::vector<SizeForm> all = decided(out);
+  SizeForm least = all[0];
+  for (const SizeForm& f : all) least = region_->apply(ExprOp::kMin, least, f);
+  return {{least}};
+}
+
+std::vector<SizeForm> EvalScope::least_of(const Expr& expr) { return decided(clauses(expr)); }
+
+std::vector<SizeForm> EvalScope::ends_behind(const SizeForm& from, const Expr& expr) {
+  Clauses all = clauses(expr);
+  for (auto& clause : all) {
+    // Nothing that is at least `from` lies before those.
+    auto before = [&](const SizeForm& f) {
+      SizeForm more = region_->apply(ExprOp::kSub, f, from);
+      return region_->most(more) <= 0;
+    };
+    SizeForm first = clause[0];
+    std::erase_if(clause, before);
+    if (clause.empty()) clause.push_back(first);
+  }
+  return decided(all);
 }
 
 void EvalScope::set(int var, std::int64_t value) {
@@ -122,7 +262,7 @@ void EvalScope::set(int var, std::int64_t value) {
   vars_[v] = value;
   if (region_ == nullptr) return;
   forms_[v] = {.value = value};
-  least_of_.erase(var);
+  changed(var);
 }
 
 void EvalScope::set(int var, const ValueRange& range) {
@@ -135,14 +275,26 @@ void EvalScope::set(int var, const ValueRange& range) {
   ranges_[v] = range;
 }
 
+void EvalScope::defer(int var, const Expr& value) {
+  Deferred later{.value = value, .as_of = {}};
+  note_times(value, later.as_of);
+  set(var, 0);
+  deferred_[var] = std::move(later);
+}
+
+void EvalScope::note_times(const Expr& expr, std::map<int, int>& as_of) const {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) as_of[static_cast<int>(n.value)] = times_set_[at(n.value)];
+  for (const Expr& arg : n.args) note_times(arg, as_of);
+}
+
 void EvalScope::set_to(int var, const Expr& value) {
   if (region_ != nullptr && region_->masks_open()) {
-    std::vector<SizeForm> known = least_of(value);
-    std::int64_t least = known[0].value;
-    for (const SizeForm& f : known) least = std::min(least, f.value);
-    set(var, least);
-    forms_[static_cast<std::size_t>(var)] = known[0];
-    if (known.size() > 1) least_of_[var] = std::move(known);
+    if (decides(value) && !uses_var(value, var)) return defer(var, value);
+    Clauses known = clauses(value);
+    set(var, 0);  // nobody asks for more than forms
+    forms_[static_cast<std::size_t>(var)] = known[0][0];
+    if (known.size() > 1 || known[0].size() > 1) least_of_[var] = std::move(known);
     return;
   }
   if (region_ != nullptr) {

@@ -58,6 +58,16 @@ class EvalScope {
   SizeForm form(const Expr& expr);
   // Forms the least of which is the value: a `min` is not decided. Of a scope with a region.
   std::vector<SizeForm> least_of(const Expr& expr);
+  // The value is the least of what is largest in each: neither `min` nor `max` is decided.
+  using Clauses = std::vector<std::vector<SizeForm>>;
+  Clauses clauses(const Expr& expr);
+  // Without what makes no difference in the region.
+  Clauses simplified(Clauses of) const;
+  // What least_of() gives for x < expr, where x is at least `from` at all sizes of the region.
+  std::vector<SizeForm> ends_behind(const SizeForm& from, const Expr& expr);
+  // Of a variable whose value has not been asked for yet: what it is computed from, which has not
+  // changed since. Null for others.
+  const Expr* deferred(int var);
 
   // DependsOnTable(`what`) where the value is not known.
   std::int64_t value(const Expr& expr, const char* what);
@@ -78,6 +88,14 @@ class EvalScope {
 
  private:
   SizeForm decided(int var);
+  std::vector<SizeForm> decided(const Clauses& of);
+  Clauses negative(const Clauses& of);
+  // Whether evaluating it now would narrow the region by more than `min` and `max`.
+  bool decides(const Expr& expr) const;
+  bool is_open_by_size(const Expr& expr) const;
+  void defer(int var, const Expr& value);
+  void note_times(const Expr& expr, std::map<int, int>& as_of) const;
+  void changed(int var);
   ValueRange open_range(const Expr& expr);
   ValueRange table_range(const ExprNode& node);
   ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
@@ -92,10 +110,18 @@ class EvalScope {
   SizeRegion* region_;
   std::vector<SizeForm> forms_;  // where there is a region: of the variables
   // Of variables whose value is the least of several, until one is needed.
-  std::map<int, std::vector<SizeForm>> least_of_;
+  std::map<int, Clauses> least_of_;
+  // Of variables that sizes decide, until the value is needed; some never are. With how often each
+  // variable that it goes by had been set.
+  struct Deferred {
+    Expr value;
+    std::map<int, int> as_of;
+  };
+  std::map<int, Deferred> deferred_;
   std::vector<std::int64_t> vars_;
   std::vector<ValueRange> ranges_;
   std::vector<bool> open_;  // the variable is a range
+  std::vector<int> times_set_;
   int num_open_ = 0;
   std::map<int, TablePoint> points_;  // of open variables
   std::map<int, Expr> definitions_;

@@ -12,6 +12,7 @@
 #include "stretto/proof/expand_accesses.h"
 #include "stretto/proof/expand_state.h"
 #include "stretto/proof/expand_syncs.h"
+#include "stretto/proof/open_loops.h"
 #include "stretto/proof/packet_links.h"
 #include "stretto/proof/pipe_loops.h"
 #include "stretto/proof/pipe_slice.h"
@@ -42,6 +43,7 @@ class Expander {
         syncs_(state_, trips.has_value()),
         conditions_(state_),
         sizes_(state_),
+        open_loops_(state_, syncs_, accesses_),
         trips_(state_.scope, trips) {}
 
   InstanceGraph run() {
@@ -84,6 +86,7 @@ class Expander {
     const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
     syncs_.start_worker(role_idx, worker);
     pipe_loops_.start_worker(role);
+    open_loops_.start_worker(role);
     trips_.start_worker(pipe_loops_.walked(), pipe_loops_.step());
     try {
       for (std::size_t a = 0; a < role.agents.size(); ++a) expand_agent(role_idx, worker, a);
@@ -94,6 +97,7 @@ class Expander {
     }
     if (pipe_loops_.any_left_out() && !syncs_.even()) throw UnevenPipeLoops{};
     syncs_.finish_worker();
+    open_loops_.finish_worker();
     bool counts = !state_.deciding.counted_loops.empty() &&
                   !state_.deciding.counted_pipes[static_cast<std::size_t>(role_idx)].empty();
     if (counts) state_.graph.trips = std::max(state_.graph.trips, pipe_loops_.walked());
@@ -106,6 +110,7 @@ class Expander {
                  .role = role_idx,
                  .worker = worker,
                  .agent = static_cast<int>(agent)});
+    open_loops_.start_agent();
     OpenTiles tiles(role, state_);
     for (std::int64_t t = worker; t < tiles.most(); t += role.resource.num_workers) {
       state_.budget.step(role.loc);
@@ -163,8 +168,10 @@ class Expander {
       case OpCode::kAwait:
         return looking_ ? void() : syncs_.await(o);
       case OpCode::kLoop:
+        if (open_loops_.take(o)) return;
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
+        if (open_loops_.take(o)) return;
         return each_choice(o, 1, [&] { when(o); });
       default:
         if (op_info(o.code).synchronises || !op_info(o.code).schedule_level) {
@@ -184,6 +191,7 @@ class Expander {
     }
     if (point) state_.scope.set_point(o.var, *point);
     if (trips_.wanted()) trips_.let(o.var, o.exprs[0]);
+    open_loops_.let(o.var, o.exprs[0]);
   }
 
   // Once for each value of the deciding entries that a region goes by, or the first expressions of
@@ -452,6 +460,7 @@ class Expander {
   SyncExpander syncs_;
   Conditions conditions_;
   SizeConditions sizes_;
+  OpenLoops open_loops_;
   Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;

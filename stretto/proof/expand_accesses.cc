@@ -36,6 +36,38 @@ void AccessExpander::access(const Op& op, AccessKind kind) {
   add(op, 0, op.region->tensor, resolve(*op.region), kind);
 }
 
+void AccessExpander::read_from(const Op& op, std::int64_t first, std::optional<std::int64_t> meets,
+                               const std::function<void(std::int64_t)>& at_iteration) {
+  constexpr std::int64_t kAll = std::int64_t{1} << 38;  // rows, more than any tensor has
+  const Tensor& tensor = state_.program.tensors[at(op.region->tensor)];
+  if (meets) {
+    at_iteration(*meets);
+    Target target = resolve(*op.region);
+    Access there{.tensor = op.region->tensor,
+                 .rank = target.rank,
+                 .kind = AccessKind::kRead,
+                 .tile = state_.tile,
+                 .op = &op};
+    auto forms = std::make_shared<LooseForms>(LooseForms{target.origin, target.ends, state_.there});
+    state_.recorder.note_reach({there, 0, target.box, forms});
+  }
+  at_iteration(first + 1);
+  Target next = resolve(*op.region);
+  at_iteration(first);
+  Target target = resolve(*op.region);
+  bool same_ends = true, upwards = true;
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+    same_ends &= key_of(target.ends[d]) == key_of(next.ends[d]);
+    std::int64_t step = next.origin[d].value - target.origin[d].value;
+    upwards &= step >= 0 && next.origin[d].slope == target.origin[d].slope;
+    if (step > 0) target.box.size[d] = kAll;
+  }
+  bool plain = !tensor.packet && same_ends && upwards && target.rank == next.rank;
+  if (!plain) throw DependsOnTable{"what a loop over slots reads"};
+  target.exact = false;  // it is no one tile
+  add(op, 0, op.region->tensor, target, AccessKind::kRead, /*packet=*/false, /*reaches=*/false);
+}
+
 void AccessExpander::scattered(const Op& op) {
   const Region& region = *op.region;
   if (region.row_dim < 0) state_.reject(op, "needs a row dimension");
@@ -196,7 +228,11 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
 void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Target& target) {
   if (!end.has_value()) return;
   if (masks_open()) {
-    for (const SizeForm& f : state_.scope.least_of(end)) {
+    // Iterations that are only looked at may begin elsewhere.
+    std::vector<SizeForm> ends = state_.recorder.diverts()
+                                     ? state_.scope.least_of(end)
+                                     : state_.scope.ends_behind(target.origin[at(dim)], end);
+    for (const SizeForm& f : ends) {
       target.ends[at(dim)].push_back(f);
       target.box.limit.hi[at(dim)] = std::min(target.box.limit.hi[at(dim)], f.value);
     }
@@ -354,7 +390,7 @@ void AccessExpander::check_target(const Op& op, int tensor_idx, const Target& ta
 }
 
 void AccessExpander::add(const Op& op, int which, int tensor, const Target& target, AccessKind kind,
-                         bool packet) {
+                         bool packet, bool reaches) {
   check_target(op, tensor, target, kind);
   bool is_write = kind != AccessKind::kRead;
   int may_depth = state_.may_depth;
@@ -384,7 +420,7 @@ void AccessExpander::add(const Op& op, int which, int tensor, const Target& targ
     forms = std::make_shared<LooseForms>(LooseForms{target.origin, target.ends, state_.there});
   }
   for (a.rank = target.rank; a.rank <= target.last_rank; ++a.rank) {
-    state_.recorder.add({a, which, target.box, forms});
+    state_.recorder.add({a, which, target.box, forms, reaches});
   }
 }
 

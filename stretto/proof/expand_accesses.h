@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 
 #include "stretto/proof/expand_state.h"
 
@@ -14,6 +15,11 @@ class AccessExpander {
 
   // kLoad, kStore, kReduceStore; kPipePut reads.
   void access(const Op& op, AccessKind kind);
+  // What a kLoad or kPipePut reads in the iterations of a loop that goes upwards, from `first` on,
+  // however many, as one box. `meets`: an iteration that there is at the sample, if there is any;
+  // at_iteration(i) sets the loop's variable.
+  void read_from(const Op& op, std::int64_t first, std::optional<std::int64_t> meets,
+                 const std::function<void(std::int64_t)>& at_iteration);
   // kLoadRows, kStoreRows: any row of the tensor.
   void scattered(const Op& op);
   // kCopy, in two halves.
@@ -36,8 +42,7 @@ class AccessExpander {
   };
 
   void selected_reads(const Op& op, const ExprNode& select);
-  void check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
-                   const ValueRange& index);
+  void check_entry(const Op& op, const ExprNode& entry, std::size_t dim, const ValueRange& index);
   Target resolve(const Region& region);
   Target resolve_with_forms(const Region& region);
   // Of a tensor's dimension, of which that and a limit are the end.
@@ -57,7 +62,7 @@ class AccessExpander {
   void widen_to_packets(const Op& op, LooseBox& box) const;
   int choice_of(int tensor, const Target& target) const;
   void add(const Op& op, int which, int tensor, const Target& target, AccessKind kind,
-           bool packet = false);
+           bool packet = false, bool reaches = true);
 
   ExpandState& state_;
 };

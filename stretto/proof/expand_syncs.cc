@@ -142,6 +142,30 @@ void SyncExpander::signal(const Op& op) {
       first_of_signal_[at(op.symbol)] + static_cast<int>(rank * s.num_channels + channel), amount);
 }
 
+void SyncExpander::add_meeting() {
+  meeting_ = add_counter({.kind = CounterKind::kMeeting,
+                          .rank = state_.rank,
+                          .role = static_cast<int>(role_ - state_.program.roles.data()),
+                          .worker = worker_});
+}
+
+void SyncExpander::meet(const Op& op, std::int64_t amount) {
+  add(op, {.kind = SyncKind::kNotify, .counter = meeting_, .amount = 1});
+  add(op, {.kind = SyncKind::kWait, .counter = meeting_, .amount = amount, .choice = no_choice()});
+}
+
+void SyncExpander::forget(const std::set<int>& registers) {
+  for (int reg : registers) {
+    for (std::size_t p = 0; p < pipes_.size(); ++p)
+      slot_of_register_[reg] = {static_cast<int>(p), 0};
+  }
+}
+
+bool SyncExpander::moved(int pipe) const {
+  const PipeUse& use = pipes_[at(pipe)];
+  return use.puts + use.gets + use.releases > 0;
+}
+
 SyncExpander::PipeUse& SyncExpander::pipe_use(const Op& op) {
   if (state_.untold_depth > 0) throw DependsOnTable{"whether a pipe moves"};
   return pipes_[at(op.symbol)];

@@ -43,6 +43,18 @@ class SyncExpander {
   void async_dot(const Op& op);
   void await(const Op& op);
   void barrier(const Op& op);
+  // Of loops that are left out (open_loops.h): a counter of the worker on which agents meet, which
+  // no order may rely on, until it is at least `amount`.
+  void add_meeting();
+  void meet(const Op& op, std::int64_t amount);
+  // The register that this one transposes, or itself.
+  int viewed(int reg);
+  // Reads a register, which may hold no slot that has been released.
+  void read_register(const Op& op, int reg) { read_slot(op, viewed(reg)); }
+  // As if the slots that these hold had been released.
+  void forget(const std::set<int>& registers);
+  bool awaits_dots() const { return !dots_.empty(); }
+  bool moved(int pipe) const;
 
  private:
   struct PipeUse {
@@ -51,7 +63,7 @@ class SyncExpander {
     // Where tables decide whether slots are passed: the choice of every event, in order, or its
     // unit.
     std::vector<int> put_choices, get_choices, release_choices;
-    bool some = false;  // a slot has been put for some tables only
+    bool some = false;       // a slot has been put for some tables only
     std::int64_t turns = 0;  // of its ring, so far
     std::size_t turn = 0;    // of all of the ring's: from which the next gets are
   };
@@ -78,7 +90,6 @@ class SyncExpander {
   void note_choice(std::vector<int>& choices);
   int unit();
   int no_choice() const;
-  int viewed(int reg);
   void read_slot(const Op& op, int reg);
 
   ExpandState& state_;
@@ -87,10 +98,10 @@ class SyncExpander {
 
   // The worker.
   const Role* role_ = nullptr;
-  int worker_ = 0, first_counter_ = 0;
+  int worker_ = 0, first_counter_ = 0, meeting_ = -1;
   std::vector<PipeUse> pipes_;
-  std::vector<int> ring_of_;                // by pipe (rings_of)
-  std::map<int, std::vector<Turn>> rings_;  // by such a ring
+  std::vector<int> ring_of_;                            // by pipe (rings_of)
+  std::map<int, std::vector<Turn>> rings_;              // by such a ring
   std::map<std::pair<int, int>, std::int64_t> phases_;  // (agent, barrier)
 
   std::map<std::pair<std::int64_t, int>, int> units_;  // by tile and choice, as first met

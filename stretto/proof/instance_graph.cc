@@ -93,6 +93,10 @@ std::string describe_counter(const InstanceGraph& graph, int counter) {
     return fmt::format("barrier '{}' of role '{}' (rank {}, worker {})", role.barriers[symbol].name,
                        role.name, c.rank, c.worker);
   }
+  if (c.kind == CounterKind::kMeeting) {
+    return fmt::format("loops over slots of role '{}' (rank {}, worker {})", role.name, c.rank,
+                       c.worker);
+  }
   if (c.kind == CounterKind::kPipeTurn) {
     return fmt::format("turn of the consumer of pipe '{}' of role '{}' (rank {}, worker {})",
                        role.pipes[symbol].name, role.name, c.rank, c.worker);

@@ -82,7 +82,15 @@ struct AgentTrace {
 };
 
 // kPipeTurn: how often a pipe's consumer has got what it gets in a row of slots that it shares.
-enum class CounterKind : std::uint8_t { kSignal, kPipeFull, kPipeEmpty, kPipeTurn, kBarrier };
+// kMeeting: agents that have come to a loop whose slots are left out (open_loops.h).
+enum class CounterKind : std::uint8_t {
+  kSignal,
+  kPipeFull,
+  kPipeEmpty,
+  kPipeTurn,
+  kMeeting,
+  kBarrier
+};
 
 struct Counter {
   CounterKind kind = CounterKind::kSignal;
@@ -130,7 +138,8 @@ struct InstanceGraph {
   std::map<std::tuple<const Op*, int, int>, Reach> reaches;
   // Up to how many iterations loops have to be looked at whose slots are left out (trips.h).
   std::int64_t trips = 0;
-  bool has_spans = false;  // some access has one
+  bool has_open_loops = false;  // whose slots are left out (open_loops.h)
+  bool has_spans = false;       // some access has one
   // Of a graph for several sizes whose masks are open: what is left of each box (size_masks.h).
   // Boxes are then what holds it at all sizes.
   std::shared_ptr<SizeMasks> masks;

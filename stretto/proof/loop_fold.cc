@@ -26,30 +26,10 @@ bool is_affine(const Expr& expr, const std::set<int>& moving) {
   }
 }
 
-bool is_affine(const Region& region, const std::set<int>& moving) {
-  auto fixed = [&](const Expr& e) { return !e.has_value() || !uses_any(e, moving); };
-  return fixed(region.rank) && fixed(region.row_end) && fixed(region.col_end) &&
-         std::all_of(region.origin.begin(), region.origin.end(),
-                     [&](const Expr& e) { return is_affine(e, moving); });
-}
-
 bool uses_any(const Region& region, const std::set<int>& vars) {
   auto used = [&](const Expr& e) { return uses_any(e, vars); };
   return used(region.rank) || used(region.row_end) || used(region.col_end) ||
          std::any_of(region.origin.begin(), region.origin.end(), used);
-}
-
-// A condition that decides about registers alone.
-bool is_register_choice(const Op& op) {
-  if (op.code != OpCode::kWhen) return false;
-  return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
-    return std::all_of(body.begin(), body.end(), [](const Op& o) {
-      const OpInfo& info = op_info(o.code);
-      bool plain = o.bodies.empty() && !o.region && !info.synchronises && info.schedule_level;
-      bool counted = o.code == OpCode::kLet || o.code == OpCode::kDotAsync;
-      return is_register_choice(o) || (plain && !counted && o.code != OpCode::kAwait);
-    });
-  });
 }
 
 // Straight-line bodies only, but for what registers hold. A copy's source box depends on the masks
@@ -144,6 +124,25 @@ bool is_piped(const Op& loop, LoopShape& shape) {
 }
 
 }  // namespace
+
+bool is_register_choice(const Op& op) {
+  if (op.code != OpCode::kWhen) return false;
+  return std::all_of(op.bodies.begin(), op.bodies.end(), [](const Block& body) {
+    return std::all_of(body.begin(), body.end(), [](const Op& o) {
+      const OpInfo& info = op_info(o.code);
+      bool plain = o.bodies.empty() && !o.region && !info.synchronises && info.schedule_level;
+      bool counted = o.code == OpCode::kLet || o.code == OpCode::kDotAsync;
+      return is_register_choice(o) || (plain && !counted && o.code != OpCode::kAwait);
+    });
+  });
+}
+
+bool is_affine(const Region& region, const std::set<int>& moving) {
+  auto fixed = [&](const Expr& e) { return !e.has_value() || !uses_any(e, moving); };
+  return fixed(region.rank) && fixed(region.row_end) && fixed(region.col_end) &&
+         std::all_of(region.origin.begin(), region.origin.end(),
+                     [&](const Expr& e) { return is_affine(e, moving); });
+}
 
 bool uses_any(const Expr& expr, const std::set<int>& vars) {
   return std::any_of(vars.begin(), vars.end(), [&](int v) { return uses_var(expr, v); });

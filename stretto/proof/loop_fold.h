@@ -23,9 +23,9 @@ struct LoopShape {
   // piped: on which it uses registers, and which
   std::vector<Expr> choices;
   std::set<int> chosen;
-  std::set<int> moving;          // affine or piped: its variable, and what is computed from it
-  int pipe = -1;                 // piped: the first of those whose slots it passes
-  std::int64_t slots = 1;        // piped: of a pipe, that an iteration puts or gets
+  std::set<int> moving;    // affine or piped: its variable, and what is computed from it
+  int pipe = -1;           // piped: the first of those whose slots it passes
+  std::int64_t slots = 1;  // piped: of a pipe, that an iteration puts or gets
 };
 
 // Facts about loops and conditions, found once per operation.
@@ -38,10 +38,14 @@ class LoopShapes {
 };
 
 bool synchronises(const Block& block);
+// A condition that decides about registers alone, none of which a product is counted by.
+bool is_register_choice(const Op& op);
 bool passes_slot(const Op& op);
 // Reads, and passes slots of pipes, some of them on a condition.
 bool only_passes_slots(const Block& body, bool in_condition = false);
 bool uses_any(const Expr& expr, const std::set<int>& vars);
+// Its origin moves in proportion to these; its ends and its rank do not go by them.
+bool is_affine(const Region& region, const std::set<int>& moving);
 
 // Reads nothing but a rank's own inputs, which nobody writes.
 bool reads_own_inputs(const Block& body, const Program& program);

@@ -16,7 +16,7 @@ std::size_t at(Int i) {
 
 bool is_pipe(const Counter& c) {
   return c.kind == CounterKind::kPipeFull || c.kind == CounterKind::kPipeEmpty ||
-         c.kind == CounterKind::kPipeTurn;
+         c.kind == CounterKind::kPipeTurn || c.kind == CounterKind::kMeeting;
 }
 
 constexpr char kTold = 1, kLearnt = 2;
@@ -25,7 +25,7 @@ constexpr char kTold = 1, kLearnt = 2;
 struct Passing {
   int notifier = -1, waiter = -1;
   bool sliced = true;
-  bool by_size = false;  // moved at some sizes only
+  bool by_size = false;              // moved at some sizes only
   std::vector<int> notifies;         // positions
   std::vector<int> waits;            // positions, ascending
   std::vector<std::int64_t> asks;    // by wait: which notify, from 1 on, ascending
@@ -79,9 +79,7 @@ class Slicer {
   }
   bool is_sliced(const Sync& s) const { return on_pipe(s) && passings_[at(s.counter)].sliced; }
 
-  bool is_left_out(const Sync& s) const {
-    return on_pipe(s) && passings_[at(s.counter)].by_size;
-  }
+  bool is_left_out(const Sync& s) const { return on_pipe(s) && passings_[at(s.counter)].by_size; }
 
   void note(int agent, int pos, const Sync& s) {
     Passing& p = passings_[at(s.counter)];
@@ -322,7 +320,8 @@ void link_landings(InstanceGraph& graph) {
   for (std::size_t a = 0; a < graph.agents.size(); ++a) {
     for (Access& access : graph.agents[a].accesses) {
       bool before_a_put = at(access.pos) < landings[a].size();
-      if (before_a_put && access.kind == AccessKind::kRead) {
+      bool known = access.landed.agent >= 0;  // open_loops.h
+      if (before_a_put && !known && access.kind == AccessKind::kRead) {
         access.landed = landings[a][at(access.pos)];
       }
     }

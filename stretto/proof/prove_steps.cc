@@ -133,25 +133,39 @@ std::optional<Case> slice_of(const Case& one) {
   return Case{without_idle_slots(one.graph), one.where};
 }
 
-std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most, bool waits_open,
-                                          NoPieces& why) {
+namespace {
+
+// `open_loops`: gets whether there were any.
+std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most, LeftOpen open,
+                                          bool& open_loops, NoPieces& why) {
   MaskedSlices out;
   std::vector<std::int64_t> quota;
   auto take = [&](const SizePartition& so_far, InstanceGraph graph) {
     const SizePiece& piece = so_far.pieces.back();
     std::string where = describe_extents(program, extents_at(so_far.axes, piece.sample));
     out.unmet.add(graph, where);
+    open_loops |= graph.has_open_loops;
     if (out.slices.empty()) quota = graph.quota;
     if (wrong_counter(graph, where, quota)) return false;
     out.slices.push_back(slice_of({std::move(graph), where}));
     return out.slices.back().has_value();
   };
   try {
-    if (partition_with_masks(program, most, waits_open, why, take) == nullptr) return {};
+    if (partition_with_masks(program, most, open, why, take) == nullptr) return {};
   } catch (const Error&) {  // said by those that look at one size at a time
     return {};
   }
   return out.unmet.all_meet() ? std::optional(std::move(out)) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most, bool waits_open,
+                                          NoPieces& why) {
+  bool loops = false, none = false;
+  auto found = masked_slices(program, most, {.waits = waits_open, .loops = true}, loops, why);
+  if (found || !loops) return found;
+  return masked_slices(program, most, {.waits = waits_open}, none, why);
 }
 
 }  // namespace stretto

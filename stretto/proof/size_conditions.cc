@@ -126,12 +126,12 @@ std::optional<SizeConditions::Truth> SizeConditions::negated(const Truth& of) co
 std::optional<SizeConditions::Truth> SizeConditions::less(const Expr& a, const Expr& b,
                                                           std::int64_t more) {
   SizeForm from = state_.scope.form(a);
+  from.value -= more;
   Truth out{.known = true, .forms = {}};
-  for (const SizeForm& end : state_.scope.least_of(b)) {
+  for (const SizeForm& end : state_.scope.ends_behind(from, b)) {
     SizeForm there = state_.region->apply(ExprOp::kSub, end, from);
-    there.value += more;
-    if (there.is_constant() && there.value > 0) continue;
-    if (there.is_constant()) return Truth{.known = false, .forms = {}};
+    if (state_.region->least(there) > 0) continue;
+    if (state_.region->most(there) <= 0) return Truth{.known = false, .forms = {}};
     out.known.reset();
     out.forms.push_back(there);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -139,8 +140,6 @@ class SizesLeft {
   std::size_t num_taken_ = 0;
 };
 
-enum class Open { kNothing, kMasks, kMasksAndWaits };
-
 // Of the operation's places and conditions one that goes by a size.
 const Expr* by_size(const Program& program, const Op& op) {
   std::set<int> sizes;
@@ -165,8 +164,9 @@ NoPieces cut_by(const Program& program, const Op* op) {
   return {.where = describe_loc(op), .expression = expr ? print_expr(program, *expr) : ""};
 }
 
-std::unique_ptr<SizePartition> partition(const Program& program, std::size_t most, Open open,
-                                         NoPieces& why, const OnPiece& taken) {
+std::unique_ptr<SizePartition> partition(const Program& program, std::size_t most,
+                                         std::optional<LeftOpen> open, NoPieces& why,
+                                         const OnPiece& taken) {
   auto table = std::ranges::find_if(
       program.tensors, [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
   auto out = std::make_unique<SizePartition>(SizePartition{.axes = axes_of(program), .pieces = {}});
@@ -186,7 +186,8 @@ std::unique_ptr<SizePartition> partition(const Program& program, std::size_t mos
     SizeBox box = left.pop();
     SizePoint sample = out->pieces.empty() ? box.hi : within(box);
     SizeRegion region(out->axes, box, sample);
-    if (open != Open::kNothing) region.leave_masks_open(open == Open::kMasksAndWaits);
+    if (open) region.leave_masks_open(open->waits);
+    if (open && open->loops) region.leave_loops_open();
     InstanceGraph graph;
     try {
       graph = expand(program, out->axes, region);
@@ -206,14 +207,14 @@ std::unique_ptr<SizePartition> partition(const Program& program, std::size_t mos
 
 std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most,
                                                NoPieces& why) {
-  return partition(program, most, Open::kNothing, why,
+  return partition(program, most, {}, why,
                    [](const auto&, const InstanceGraph&) { return true; });
 }
 
 std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
-                                                    bool waits_open, NoPieces& why,
+                                                    LeftOpen open, NoPieces& why,
                                                     const OnPiece& taken) {
-  return partition(program, most, waits_open ? Open::kMasksAndWaits : Open::kMasks, why, taken);
+  return partition(program, most, open, why, taken);
 }
 
 }  // namespace stretto

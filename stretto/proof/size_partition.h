@@ -37,12 +37,17 @@ struct NoPieces {
 std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most,
                                                NoPieces& why);
 
+// What is left open besides masks: waits as SizeRegion says, loops as open_loops.h does.
+struct LeftOpen {
+  bool waits = true, loops = false;
+};
+
 // The same with masks left open (size_masks.h), so that there are few pieces, and what each of them
 // does. `taken` gets every piece's graph, until it says that this is enough: none then, nor where
-// masks cannot be left open. `waits_open`: see SizeRegion.
+// masks cannot be left open.
 using OnPiece = std::function<bool(const SizePartition& so_far, InstanceGraph graph)>;
 std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
-                                                    bool waits_open, NoPieces& why,
+                                                    LeftOpen open, NoPieces& why,
                                                     const OnPiece& taken);
 
 }  // namespace stretto

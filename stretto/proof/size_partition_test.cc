@@ -144,7 +144,7 @@ TEST(SizePartition, GivesUpEarlyWhereThereAreTooManyPieces) {
       return true;
     };
     NoPieces why;
-    complete = partition_with_masks(program, kMost, true, why, count) != nullptr;
+    complete = partition_with_masks(program, kMost, {}, why, count) != nullptr;
     return pieces;
   };
   bool complete = false;

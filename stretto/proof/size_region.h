@@ -70,6 +70,9 @@ class SizeRegion {
   }
   bool masks_open() const { return masks_open_; }
   bool waits_open() const { return waits_open_; }
+  // Nor does how often loops over slots run (open_loops.h).
+  void leave_loops_open() { loops_open_ = true; }
+  bool loops_open() const { return masks_open_ && loops_open_; }
 
   SizeForm extent(std::size_t number) const;
   // How often something has been cut off so far, and how many sizes are left.
@@ -117,7 +120,7 @@ class SizeRegion {
   SizeAxes axes_;
   SizeBox box_;
   SizePoint sample_;
-  bool masks_open_ = false, waits_open_ = false;
+  bool masks_open_ = false, waits_open_ = false, loops_open_ = false;
   int num_cuts_ = 0;
   std::map<Axis, std::map<std::int64_t, SizeForm>> ends_;
 };

@@ -62,6 +62,8 @@ bool HappensBefore::edge_holds(int counter, int notifier, int waiter) const {
                         clustered(c.role) ? Scope::kGpu : Scope::kCta);
     case CounterKind::kPipeTurn:
       return edge_holds(SyncRow::kPipeRelease, SyncRow::kPipeGet, Scope::kCta);
+    case CounterKind::kMeeting:  // only to show that launches end
+      return false;
     case CounterKind::kBarrier:
       return edge_holds(SyncRow::kBarrierReach, SyncRow::kBarrierPass, Scope::kCta);
   }

@@ -177,6 +177,7 @@ SyncRow release_row(const InstanceGraph& graph, const Sync& sync) {
     case CounterKind::kPipeEmpty:
     case CounterKind::kPipeTurn:
       return SyncRow::kPipeRelease;
+    case CounterKind::kMeeting:
     case CounterKind::kBarrier:
       return SyncRow::kBarrierReach;
   }
@@ -193,6 +194,7 @@ SyncRow acquire_row(const InstanceGraph& graph, const Sync& sync) {
       return SyncRow::kPipeGet;
     case CounterKind::kPipeEmpty:
       return SyncRow::kPipeClaim;
+    case CounterKind::kMeeting:
     case CounterKind::kBarrier:
       return SyncRow::kBarrierPass;
   }

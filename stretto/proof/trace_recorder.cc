@@ -93,7 +93,7 @@ void TraceRecorder::add(const LooseAccess& access) {
   if (diverted_ != nullptr) {
     diverted_->push_back(access);
   } else {
-    note_reach(access);
+    if (access.reaches) note_reach(access);
     if (masks_ != nullptr) {
       return place_open(access.access, access.which, access.box, *access.forms);
     }

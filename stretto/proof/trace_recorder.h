@@ -32,6 +32,7 @@ struct LooseAccess {
   int which = 0;
   LooseBox box;
   std::shared_ptr<const LooseForms> forms = nullptr;
+  bool reaches = true;  // says by itself whether it meets its tensor
 };
 
 class TraceRecorder {
@@ -63,6 +64,7 @@ class TraceRecorder {
 
   // While `into` is set, accesses go there and nowhere else.
   void divert(std::vector<LooseAccess>* into) { diverted_ = into; }
+  bool diverts() const { return diverted_ != nullptr; }
   // The accesses of an affine loop, given those of its first two iterations.
   void add_affine(const std::vector<LooseAccess>& first, const std::vector<LooseAccess>& second,
                   std::int64_t trips);

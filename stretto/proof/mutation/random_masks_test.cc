@@ -132,7 +132,7 @@ TEST(RandomSizes, WithMasksLeftOpenAPieceDoesWhatEachOfItsSizesDoes) {
     };
     NoPieces why;
     try {
-      if (partition_with_masks(program, 2'000, (i & 2) == 0, why, look) == nullptr) continue;
+      if (partition_with_masks(program, 2'000, {.waits = (i & 2) == 0}, why, look) == nullptr) continue;
     } catch (const Error&) {
       continue;  // a slip that no launch gets past
     }
