@@ -131,8 +131,9 @@ TEST(RandomSizes, WithMasksLeftOpenAPieceDoesWhatEachOfItsSizesDoes) {
       return true;
     };
     NoPieces why;
+    const LeftOpen open_parts{.waits = (i & 2) == 0};
     try {
-      if (partition_with_masks(program, 2'000, {.waits = (i & 2) == 0}, why, look) == nullptr) continue;
+      if (partition_with_masks(program, 2'000, open_parts, why, look) == nullptr) continue;
     } catch (const Error&) {
       continue;  // a slip that no launch gets past
     }
