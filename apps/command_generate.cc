@@ -55,6 +55,7 @@ void print_roles(Engine& engine) {
 }
 
 void generate(GenerateOptions& options) {
+  choose_device(options.model);
   if (!options.trace.empty()) check_writable(options.trace);
   ModelFiles files = open_model(options.model);
   std::vector<GenerateRequest> requests;

@@ -51,7 +51,8 @@ std::vector<std::vector<int>> documents_of(const ScoreOptions& options, const Mo
   return documents;
 }
 
-void score(const ScoreOptions& options) {
+void score(ScoreOptions& options) {
+  choose_device(options.model);
   ModelFiles files = open_model(options.model);
   std::vector<std::vector<int>> documents = documents_of(options, files);
   activation_dtype(options.model.dtype, files.config);

@@ -82,6 +82,7 @@ std::string served_name(const ServeOptions& options) {
 }
 
 void serve(ServeOptions& options) {
+  choose_device(options.model);
   if (options.model.dp > 1) {
     throw UserError("--dp: a server has one group of ranks; start one server for each group");
   }
@@ -137,6 +138,7 @@ void add_serve_command(CLI::App& app) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand(
       "serve", "Answer completion requests over HTTP, as the OpenAI API has them");
+  options->model.device = "auto";
   add_model_options(command, options->model);
   ServerOptions& server = options->server;
   command->add_option("--host", server.host, "address to listen on")

@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/say.h"
+#include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/processes/meeting_point.h"
 #include "stretto/runtime/world.h"
 
@@ -73,8 +74,8 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
                  "attention's weights beside its share")
       ->envname("STRETTO_SEQUENCE_PARALLEL");
   add_launcher_option(command, options.launcher);
-  command->add_option("--device", options.device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+  command->add_option("--device", options.device, "cpu, cuda, or auto: GPUs if there are any")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->envname("STRETTO_DEVICE")
       ->capture_default_str();
   command
@@ -121,6 +122,10 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
     engine.world = make_world(options.launcher, options.num_ranks(), {.record = record});
   }
   return engine;
+}
+
+void choose_device(ModelOptions& options) {
+  if (options.device == "auto") options.device = cuda::num_devices() > 0 ? "cuda" : "cpu";
 }
 
 ModelFiles open_model(const ModelOptions& options) {

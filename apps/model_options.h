@@ -26,6 +26,10 @@ struct ModelOptions {
 
 void add_model_options(CLI::App* command, ModelOptions& options);
 
+// In place of "auto": cuda where the driver shows a GPU, else cpu. To be called before anything
+// asks for target().
+void choose_device(ModelOptions& options);
+
 // What a model directory's files tell differently, on standard error.
 void print_warnings(const Warnings& warnings);
 

@@ -20,13 +20,13 @@ WAIT = int(os.environ.get("STRETTO_TEST_WAIT", 120))  # seconds that anything ma
 class Server:
     """`stretto serve` on a free port; stops when it leaves its `with`."""
 
-    def __init__(self, *args, model=MODEL, env=None, stderr=None):
+    def __init__(self, *args, model=MODEL, env=None, stderr=None, device="cpu"):
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith("STRETTO_") or k == "STRETTO_CACHE_DIR"}
         clean.update(env or {})
         self.err = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [STRETTO, "serve", "--model", model, "--port", "0", *map(str, args)], env=clean,
+            [STRETTO, "serve", "--model", model, "--port", "0", "--device", device, *map(str, args)], env=clean,
             stdout=subprocess.PIPE, stderr=stderr or self.err, cwd=cli_case.ROOT)
         ready, _, _ = select.select([self.process.stdout], [], [], WAIT)
         line = self.process.stdout.readline().decode() if ready else ""

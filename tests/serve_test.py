@@ -474,6 +474,10 @@ class EndsTest(ServeCase):
             return True
         return False
 
+    def test_without_gpus_auto_takes_the_cpu_and_says_so(self):
+        with Server(device="auto", env={"CUDA_VISIBLE_DEVICES": ""}) as server:
+            self.assertIn("(1 ranks, cpu)", server.said())
+
     def test_a_start_that_fails(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.refused("serve", "--model", MODEL, "--port", taken.getsockname()[1], says=["cannot listen", "use"])
