@@ -24,8 +24,10 @@ struct nvrtcProgram_st {
 
 namespace {
 
-// Apart from every version of NVRTC: what is cached is of no use to a GPU.
-constexpr int kMajor = 9000;
+// Apart from every version of NVRTC: what is cached is of no use to a GPU, nor to a simulator that
+// makes kernels otherwise.
+constexpr int kMajor = 9000, kMinor = STRETTO_SIMULATOR_VERSION;
+
 std::string contents(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::ostringstream out;
@@ -60,10 +62,9 @@ nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
            log = folder / "log";
   std::ofstream(source) << text.text;
   std::string command = fmt::format(
-      "{} -std=c++20 -O1 -fno-strict-aliasing -w -fPIC -shared -fvisibility=hidden {} "
-      "'-I{}' -o '{}' '{}' '{}' >&2",
-      env_compiler(), flags, STRETTO_SIMULATOR_INCLUDE, object.string(),
-      source.string(), own_library());
+      "{} {} -shared {} '-I{}' '-I{}' -o '{}' '{}' '{}' >&2", env_compiler(),
+      STRETTO_SIMULATOR_FLAGS, flags, STRETTO_SIMULATOR_PRECOMPILED, STRETTO_SIMULATOR_INCLUDE,
+      object.string(), source.string(), own_library());
   if (folder.run(command, log) != 0) {
     program.log = contents(log);
     return NVRTC_ERROR_COMPILATION;
@@ -78,7 +79,7 @@ nvrtcResult compile(nvrtcProgram_st& program, const std::string& flags) {
 #define SIM_NVRTC extern "C" __attribute__((visibility("default")))
 
 SIM_NVRTC nvrtcResult nvrtcVersion(int* major, int* minor) {
-  return *major = kMajor, *minor = 0, NVRTC_SUCCESS;
+  return *major = kMajor, *minor = kMinor, NVRTC_SUCCESS;
 }
 SIM_NVRTC const char* nvrtcGetErrorString(nvrtcResult r) {
   return r == NVRTC_SUCCESS ? "success" : "the host's compiler refuses the kernel";
