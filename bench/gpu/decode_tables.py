@@ -93,14 +93,34 @@ def batch_table(results: Results, _ranks: int) -> str:
                 found[row["attention"]] = (row, run)
     take(results, found)
     lines = {}
+    by_gpu = {"greedy_ms": "with the GPU, ms", "all_ms": "with all options, ms"}  # newer runs have them
+    by_gpu = {key: text for key, text in by_gpu.items() if any(key in s for row, _ in found.values()
+                                                              for s in row["steps"])}
     for attention in sorted(found):
         for step in found[attention][0]["steps"]:
             ms = interval(step["samples_ms"])
             line = lines.setdefault(step["rows"], [step["rows"], f"{step['bound_ms']:.2f}"])
-            line += [shown(ms), f"{step['bound_ms'] / ms.median:.2f}", f"{step['host_ms']:.1f}"]
+            line += [shown(ms), f"{step['bound_ms'] / ms.median:.2f}", f"{step['host_ms']:.1f}",
+                     *(f"{step[key]:.2f}" if key in step else "-" for key in by_gpu)]
     columns = [text for name in sorted(found)
-               for text in (f"`{name}`, ms", "of the bound", "with the host choosing, ms")]
+               for text in (f"`{name}`, ms", "of the bound", "with the host choosing, ms", *by_gpu.values())]
     return table(["rows", "bound, ms", *columns], [lines[rows] for rows in sorted(lines)]) + sources(found)
+
+
+def sampling_table(results: Results, _ranks: int) -> str:
+    """The choice of tokens: a row for each way of sampling and number of rows, as they were measured."""
+    found = results.rows(["sampling"], "choices", lambda row: (row["kind"], row["rows"]))
+    asked = {("greedy", 256): 60, ("all", 256): 400}
+    lines = []
+    for key, (row, _) in found.items():
+        us, call = interval(row["us"]), interval(row["call_us"])
+        limit = asked.get(key)
+        text = f"{us.median:.1f} [{us.low:.1f}, {us.high:.1f}]"
+        lines.append([row["kind"], row["rows"], f"{row['bound_us']:.1f}",
+                      f"**{text}**" if limit and us.median > limit else text, limit or "", f"{call.median:.0f}",
+                      row["wrong"] or "none"])
+    return table(["sampling", "rows", "logits read once, us", "the launch, us", "asked", "with copies and the host, us",
+                  "other tokens than the definition's"], lines) + sources(found)
 
 
 def decode_runs(results: Results) -> dict:

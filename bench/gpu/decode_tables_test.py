@@ -30,6 +30,16 @@ class DecodeAndLoops(MadeResults):
         self.assertIn("| 2.00 [1.60, 3.20] |", self.tables("--print", "decode").stdout)
         self.assertIn("2.00x [1.60, 3.20]; 800 tokens/s", self.tables("--print", "scoreboard").stdout)
 
+    def test_choices_of_tokens_beside_what_was_asked(self):
+        def choice(kind, rows, us):
+            return {"kind": kind, "rows": rows, "bound_us": 12.5, "wrong": 0, "us": [us] * 8, "call_us": [us + 50] * 8}
+        self.result("gpu-sampling-2026-01-02.json", choices=[choice("greedy", 256, 42.0), choice("all", 256, 401.0),
+                                                             choice("all", 64, 401.0)])
+        text = self.tables("--print", "sampling").stdout
+        self.assertIn("| greedy | 256 | 12.5 | 42.0 [42.0, 42.0] | 60 | 92 | none |", text)
+        self.assertIn("| all | 256 | 12.5 | **401.0 [401.0, 401.0]** | 400 | 451 | none |", text)
+        self.assertIn("| all | 64 | 12.5 | 401.0 [401.0, 401.0] |  | 451 | none |", text)
+
     def test_loops_held_out_stand_apart(self):
         def loop(name, ms, **more):
             return {"name": name, "bytes": 1e6, "flops": 7e11, "roofline_ms": 1.0, "ms": [ms] * 3, **more}

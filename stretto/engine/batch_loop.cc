@@ -20,7 +20,8 @@ std::vector<BatchPiece> BatchOrder::pieces() const {
   return out;
 }
 
-BatchLoop::BatchLoop(const SchedulerLimits& limits) : limits_(limits), scheduler_(limits) {}
+BatchLoop::BatchLoop(const SchedulerLimits& limits, std::int64_t vocab)
+    : limits_(limits), vocab_(static_cast<std::size_t>(vocab)), scheduler_(limits) {}
 
 void BatchLoop::add(const Request& request) {
   if (request->cancelled) return request->on_end(ServedRequest::End::kCancelled, "");
@@ -70,13 +71,10 @@ BatchOrder BatchLoop::decide() {
   return order;
 }
 
-void BatchLoop::take(std::size_t part, std::int64_t row, std::span<const float> logits) {
-  const Piece& p = pieces_[part];
-  Live& live = live_.at(p.id);
-  if (live.end) return;
+template <typename Act>
+void BatchLoop::guarded(Live& live, const Act& act) {
   try {
-    if (tells_prompt(live)) tell_prompt(live, p.first + row, logits);
-    if (p.last && row + 1 == p.count) choose(p.id, live, logits);
+    act();
   } catch (const ConstraintError& e) {
     live.end = ServedRequest::End::kRefused;
     live.failure = e.what();
@@ -84,6 +82,44 @@ void BatchLoop::take(std::size_t part, std::int64_t row, std::span<const float> 
     live.end = ServedRequest::End::kFailed;
     live.failure = e.what();
   }
+}
+
+RowVisitor::Want BatchLoop::want(std::size_t part, std::int64_t row, ChoiceWish& wish) {
+  const Piece& p = pieces_[part];
+  Live& live = live_.at(p.id);
+  if (live.end) return Want::kNothing;
+  const ServedRequest& request = *live.request;
+  const bool chooses = p.last && row + 1 == p.count && !tells_prompt(live);
+  if (!chooses || request.on_logits || request.num_logprobs > kMostChoiceTop) return Want::kLogits;
+  Want out = Want::kNothing;
+  guarded(live, [&] {
+    std::span<const std::uint32_t> allowed;
+    if (!constrain(p.id, live, allowed)) return;
+    wish = live.sampler.wish(vocab_, scheduler_.tokens(p.id), num_generated(p.id, live), allowed);
+    wish.row.num_top = request.num_logprobs;
+    out = Want::kToken;
+  });
+  return out;
+}
+
+void BatchLoop::take_choice(std::size_t part, std::int64_t, const ChoiceResult& result) {
+  const RequestId id = pieces_[part].id;
+  Live& live = live_.at(id);
+  live.sampler.count_draw();
+  ++num_chosen_.by_machine;
+  const bool tells = live.request->num_logprobs >= 0;
+  tell(id, live,
+       tells ? logprob_of(result) : TokenLogprob{.token = static_cast<int>(result.token)});
+}
+
+void BatchLoop::take(std::size_t part, std::int64_t row, std::span<const float> logits) {
+  const Piece& p = pieces_[part];
+  Live& live = live_.at(p.id);
+  if (live.end) return;
+  guarded(live, [&] {
+    if (tells_prompt(live)) tell_prompt(live, p.first + row, logits);
+    if (p.last && row + 1 == p.count) choose(p.id, live, logits);
+  });
 }
 
 void BatchLoop::tell_prompt(Live& live, std::int64_t position, std::span<const float> logits) {
@@ -96,26 +132,39 @@ void BatchLoop::tell_prompt(Live& live, std::int64_t position, std::span<const f
       logprob_of(request.prompt[next], logits, request.num_prompt_logprobs, probabilities_));
 }
 
+bool BatchLoop::constrain(RequestId id, Live& live, std::span<const std::uint32_t>& allowed) const {
+  if (!live.request->constraint) return true;
+  const auto next =
+      live.request->constraint->after(scheduler_.tokens(id).last(num_generated(id, live)));
+  allowed = next.bits;
+  if (next.is_complete) live.end = ServedRequest::End::kComplete;
+  return !next.is_complete;
+}
+
+std::size_t BatchLoop::num_generated(RequestId id, const Live& live) const {
+  return scheduler_.tokens(id).size() - live.request->prompt.size();
+}
+
 void BatchLoop::choose(RequestId id, Live& live, std::span<const float> logits) {
   const ServedRequest& request = *live.request;
-  std::span<const int> history = scheduler_.tokens(id);
-  std::size_t generated = history.size() - request.prompt.size();
   if (request.on_logits) request.on_logits(logits);
+  std::span<const std::uint32_t> allowed;
+  if (!constrain(id, live, allowed)) return;
   logits_.assign(logits.begin(), logits.end());
-  if (request.constraint) {
-    const auto allowed = request.constraint->after(history.last(generated));
-    if (allowed.is_complete) {
-      live.end = ServedRequest::End::kComplete;
-      return;
-    }
-    keep_allowed(logits_, allowed.bits);
-  }
-  int token = live.sampler.sample(logits_, history, generated);
-  chosen_[id] = token;
+  const int token =
+      live.sampler.sample(logits_, scheduler_.tokens(id), num_generated(id, live), allowed);
+  ++num_chosen_.here;
   TokenLogprob told{.token = token};
   if (request.num_logprobs >= 0) {
     told = logprob_of(token, logits, request.num_logprobs, probabilities_);
   }
+  tell(id, live, told);
+}
+
+void BatchLoop::tell(RequestId id, Live& live, const TokenLogprob& told) {
+  const ServedRequest& request = *live.request;
+  const std::size_t generated = num_generated(id, live);
+  chosen_[id] = told.token;
   if (!request.on_token(told)) {
     live.end = ServedRequest::End::kEnough;
   } else if (static_cast<std::int64_t>(generated) + 1 == request.max_tokens) {

@@ -28,11 +28,11 @@ struct BatchOrder {
   std::vector<BatchPiece> pieces() const;  // of this order's memory
 };
 
-class BatchLoop {
+class BatchLoop final : public RowVisitor {
  public:
   using Request = std::shared_ptr<ServedRequest>;
 
-  explicit BatchLoop(const SchedulerLimits& limits);
+  BatchLoop(const SchedulerLimits& limits, std::int64_t vocab);
 
   // Requests that may be added before others end.
   std::size_t room() const { return static_cast<std::size_t>(limits_.max_running) - live_.size(); }
@@ -43,12 +43,19 @@ class BatchLoop {
   // The next step, after those who were cancelled or are late have ended; no parts: nothing is to
   // do.
   BatchOrder decide();
-  // A row of it, as BatchModel::Visit.
-  void take(std::size_t part, std::int64_t row, std::span<const float> logits);
+  // The rows of it.
+  Want want(std::size_t part, std::int64_t row, ChoiceWish& wish) override;
+  void take_choice(std::size_t part, std::int64_t row, const ChoiceResult& result) override;
+  void take(std::size_t part, std::int64_t row, std::span<const float> logits) override;
   // All rows have been taken: what has ended hears so.
   void complete();
   void cancel_all();
 
+  // Tokens that were chosen by the machine, and here from logits.
+  struct Chosen {
+    std::int64_t by_machine = 0, here = 0;
+  };
+  const Chosen& chosen() const { return num_chosen_; }
   const Scheduler& scheduler() const { return scheduler_; }
   std::vector<Request> requests() const;  // that have not ended
 
@@ -64,14 +71,23 @@ class BatchLoop {
 
   bool tells_prompt(const Live& live) const;
   void tell_prompt(Live& live, std::int64_t position, std::span<const float> logits);
+  // What the constraint allows of the next token; false: the answer is complete, which ends it.
+  bool constrain(RequestId id, Live& live, std::span<const std::uint32_t>& allowed) const;
+  std::size_t num_generated(RequestId id, const Live& live) const;
+  // What fails in there ends the request.
+  template <typename Act>
+  void guarded(Live& live, const Act& act);
   void choose(RequestId id, Live& live, std::span<const float> logits);
+  void tell(RequestId id, Live& live, const TokenLogprob& told);
   void finish(std::map<RequestId, Live>::iterator at);
 
   SchedulerLimits limits_;
+  std::size_t vocab_;
   Scheduler scheduler_;
   std::map<RequestId, Live> live_;
-  std::vector<Piece> pieces_;          // of the step
-  std::map<RequestId, int> chosen_;    // in the step
+  std::vector<Piece> pieces_;        // of the step
+  std::map<RequestId, int> chosen_;  // in the step
+  Chosen num_chosen_;
   std::vector<float> logits_;          // scratch of sampling
   std::vector<double> probabilities_;  // scratch of logprobs
 };

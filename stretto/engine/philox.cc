@@ -16,12 +16,15 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-double philox_uniform(std::uint64_t seed, std::uint64_t counter, std::uint32_t stream) {
+std::uint64_t philox_word(std::uint64_t seed, std::uint64_t counter, std::uint32_t stream) {
   auto low = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
   auto high = [](std::uint64_t v) { return static_cast<std::uint32_t>(v >> 32); };
   auto bits = philox4x32({low(counter), high(counter), stream, 0}, {low(seed), high(seed)});
-  std::uint64_t word = (std::uint64_t{bits[1]} << 32) | bits[0];
-  return static_cast<double>(word >> 11) * 0x1p-53;
+  return (std::uint64_t{bits[1]} << 32) | bits[0];
+}
+
+double philox_uniform(std::uint64_t seed, std::uint64_t counter, std::uint32_t stream) {
+  return static_cast<double>(philox_word(seed, counter, stream) >> 11) * 0x1p-53;
 }
 
 }  // namespace stretto

@@ -11,7 +11,10 @@ namespace stretto {
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key);
 
-// Uniform in [0, 1) with 53 bits, from draw number `counter` of `seed`; of each `stream` another.
+// Draw number `counter` of `seed`, 64 bits; of each `stream` another.
+std::uint64_t philox_word(std::uint64_t seed, std::uint64_t counter, std::uint32_t stream = 0);
+
+// Uniform in [0, 1) with 53 bits, from that word.
 double philox_uniform(std::uint64_t seed, std::uint64_t counter, std::uint32_t stream = 0);
 
 }  // namespace stretto

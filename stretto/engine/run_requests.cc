@@ -49,16 +49,13 @@ RunPlan plan_run(const ModelConfig& config, int num_ranks, const BatchOptions& o
 
 void run_requests(BatchModel& model, const SchedulerLimits& limits,
                   const std::vector<std::shared_ptr<ServedRequest>>& requests) {
-  BatchLoop loop(limits);
+  BatchLoop loop(limits, model.shape().config->vocab_size);
   std::size_t next = 0;
   while (next < requests.size() || !loop.is_idle()) {
     while (next < requests.size() && loop.room() > 0) loop.add(requests[next++]);
     BatchOrder order = loop.decide();
     if (order.parts.empty()) continue;
-    model.step(order.pieces(),
-               [&](std::size_t part, std::int64_t row, std::span<const float> logits) {
-                 loop.take(part, row, logits);
-               });
+    model.step(order.pieces(), loop);
     loop.complete();
   }
 }

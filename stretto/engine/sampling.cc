@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <map>
 
 #include "stretto/base/errors.h"
 #include "stretto/engine/philox.h"
@@ -50,17 +48,9 @@ void SamplingParams::validate() const {
     throw UserError(fmt::format("min_tokens: need 0 or more, got {}", min_tokens));
 }
 
-Sampler::Sampler(const SamplingParams& params) : params_(params) { params_.validate(); }
-
-void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> bits) {
-  STRETTO_CHECK(bits.size() == (logits.size() + 31) / 32, "a mask of another vocabulary");
-  for (std::size_t i = 0; i < logits.size(); i += 32) {
-    const std::uint32_t word = bits[i / 32];
-    const std::size_t count = std::min<std::size_t>(32, logits.size() - i);
-    for (std::size_t j = 0; j < count; ++j) {
-      if ((word >> j & 1) == 0) logits[i + j] = kDropped;
-    }
-  }
+Sampler::Sampler(const SamplingParams& params) : params_(params) {
+  params_.validate();
+  start_over(0);
 }
 
 int argmax(std::span<const float> logits) {
@@ -83,140 +73,114 @@ int argmax(std::span<const float> logits) {
 }
 
 int Sampler::sample(std::span<float> logits, std::span<const int> history,
-                    std::size_t num_generated) {
-  STRETTO_CHECK(num_generated <= history.size(), "more tokens were generated than there are");
+                    std::size_t num_generated, std::span<const std::uint32_t> allowed) {
   argmax(logits);  // refuses what is not a distribution before anything is changed
-  restrict_to_allowed(logits, num_generated);
-  penalize(logits, history);
-  penalize_generated(logits, history.last(num_generated));
-  int greedy = argmax(logits);
-  if (params_.temperature == 0) return greedy;
-  float best = logits[static_cast<std::size_t>(greedy)];
-  // Relative to the best logit, because a small temperature would overflow the quotient.
-  for (float& logit : logits) {
-    logit = static_cast<float>((static_cast<double>(logit) - best) / params_.temperature);
-  }
-  keep_top_k(logits);
-  keep_top_p(logits);
-  if (params_.min_p > 0) {
-    for (float& logit : logits) {
-      if (weight(logit, 0.0f) < params_.min_p) logit = kDropped;
-    }
-  }
-  return draw(logits);
+  auto is_there = [&](std::size_t token) { return logits[token] != kDropped; };
+  const ChoiceWish asked = wish(logits.size(), history, num_generated, allowed, is_there);
+  const Choice choice = choose_token(logits, asked, scratch_);
+  if (choice.status != ChoiceStatus::kChosen) argmax(logits);  // says that nothing is left
+  count_draw();
+  return choice.token;
 }
 
-// Where nothing would be left, ends stay: a text that must not end yet, and can do nothing else.
-void Sampler::restrict_to_allowed(std::span<float> logits, std::size_t num_generated) {
-  auto at = [&](int id) -> float& {
-    STRETTO_CHECK(id >= 0 && static_cast<std::size_t>(id) < logits.size(),
-                  fmt::format("token {} is outside the vocabulary", id));
-    return logits[static_cast<std::size_t>(id)];
-  };
-  if (!params_.allowed_tokens.empty()) {
-    seen_.resize(logits.size());
-    for (int id : params_.allowed_tokens) {
-      at(id);  // which checks it
-      seen_[static_cast<std::size_t>(id)] = true;
-    }
-    bool any = false;
-    for (std::size_t i = 0; i < logits.size(); ++i) any |= seen_[i] && logits[i] != kDropped;
-    for (std::size_t i = 0; any && i < logits.size(); ++i) {
-      if (!seen_[i]) logits[i] = kDropped;
-    }
-    for (int id : params_.allowed_tokens) seen_[static_cast<std::size_t>(id)] = false;
-  }
-  for (const auto& [id, bias] : params_.logit_bias) at(id) += bias;
-  if (static_cast<std::int64_t>(num_generated) >= params_.min_tokens) return;
-  std::vector<std::pair<int, float>> dropped;
-  for (int id : params_.ends) {
-    dropped.emplace_back(id, at(id));
-    at(id) = kDropped;
-  }
-  bool any = std::any_of(logits.begin(), logits.end(), [](float x) { return x != kDropped; });
-  for (auto it = dropped.rbegin(); !any && it != dropped.rend(); ++it) at(it->first) = it->second;
+ChoiceWish Sampler::wish(std::size_t vocab, std::span<const int> history, std::size_t num_generated,
+                         std::span<const std::uint32_t> allowed) {
+  return wish(vocab, history, num_generated, allowed, [](std::size_t) { return true; });
 }
 
-void Sampler::penalize_generated(std::span<float> logits, std::span<const int> generated) const {
-  if (params_.presence_penalty == 0 && params_.frequency_penalty == 0) return;
-  std::map<int, int> counts;
-  for (int id : generated) ++counts[id];
-  for (const auto& [id, count] : counts) {
-    logits[static_cast<std::size_t>(id)] -=
-        static_cast<float>(params_.presence_penalty + count * params_.frequency_penalty);
+ChoiceWish Sampler::wish(std::size_t vocab, std::span<const int> history, std::size_t num_generated,
+                         std::span<const std::uint32_t> allowed, const IsThere& is_there) {
+  STRETTO_CHECK(num_generated <= history.size(), "more tokens were generated than there are");
+  count(history, history.size() - num_generated);
+  ChoiceWish out;
+  out.allowed = mask_of(vocab, allowed, is_there);
+  const bool too_early = static_cast<std::int64_t>(num_generated) < params_.min_tokens;
+  drop_ends(vocab, out.allowed, too_early, is_there);
+  for (const ChoiceEdit& e : edits_) {
+    STRETTO_CHECK(e.token < vocab, fmt::format("token {} is outside the vocabulary", e.token));
   }
+  out.edits = edits_;
+  out.row = {
+      .random = philox_word(params_.seed, num_draws_, params_.choice),
+      .top_p = choice_top_p(params_.top_p),
+      .min_weight = choice_min_weight(params_.min_p),
+      .inverse_temperature = choice_inverse_temperature(params_.temperature),
+      .repetition_penalty = static_cast<float>(params_.repetition_penalty),
+      .top_k = static_cast<unsigned>(std::min(params_.top_k, static_cast<std::int64_t>(vocab)))};
+  return out;
 }
 
-void Sampler::penalize(std::span<float> logits, std::span<const int> history) {
-  if (params_.repetition_penalty == 1.0) return;
-  seen_.resize(logits.size());
-  auto penalty = static_cast<float>(params_.repetition_penalty);
-  for (int id : history) {
-    auto at = static_cast<std::size_t>(id);
-    STRETTO_CHECK(id >= 0 && at < logits.size(),
-                  fmt::format("token {} is outside the vocabulary", id));
-    if (seen_[at]) continue;
-    seen_[at] = true;
-    // Finite stays finite: a penalty that overflows must not turn into a NaN later.
-    float changed = logits[at] < 0 ? logits[at] * penalty : logits[at] / penalty;
-    bool was_finite = std::isfinite(logits[at]);
-    constexpr float kMax = std::numeric_limits<float>::max();
-    logits[at] = was_finite ? std::clamp(changed, -kMax, kMax) : logits[at];
-  }
-  for (int id : history) seen_[static_cast<std::size_t>(id)] = false;
+void Sampler::start_over(std::size_t prompt) {
+  edits_.clear();
+  edit_at_.clear();
+  times_.clear();
+  counted_.clear();
+  prompt_ = prompt;
+  for (const auto& [token, bias] : params_.logit_bias) edit_of(token).bias += bias;
 }
 
-void Sampler::keep_top_k(std::span<float> logits) {
-  auto k = static_cast<std::size_t>(params_.top_k);
-  if (k == 0 || k >= logits.size()) return;
-  values_.assign(logits.begin(), logits.end());
-  auto kth = values_.begin() + static_cast<std::ptrdiff_t>(k - 1);
-  std::nth_element(values_.begin(), kth, values_.end(), std::greater<>());
-  for (float& logit : logits) {
-    if (logit < *kth) logit = kDropped;
+ChoiceEdit& Sampler::edit_of(int token) {
+  auto [at, is_new] = edit_at_.try_emplace(token, edits_.size());
+  if (is_new) {
+    edits_.push_back({.token = static_cast<unsigned>(token)});
+    times_.push_back(0);
+  }
+  return edits_[at->second];
+}
+
+// Goes on from the last call, whose history this one usually begins with.
+void Sampler::count(std::span<const int> history, std::size_t prompt) {
+  const bool repeats = params_.repetition_penalty != 1;
+  const bool counts = params_.presence_penalty != 0 || params_.frequency_penalty != 0;
+  if (!repeats && !counts) return;
+  const bool goes_on = prompt == prompt_ && counted_.size() <= history.size() &&
+                       std::equal(counted_.begin(), counted_.end(), history.begin());
+  if (!goes_on) start_over(prompt);
+  for (std::size_t i = counted_.size(); i < history.size(); ++i) {
+    counted_.push_back(history[i]);
+    if (!repeats && i < prompt) continue;
+    ChoiceEdit& e = edit_of(history[i]);
+    if (repeats) e.kinds |= kChoiceRepeated;
+    if (!counts || i < prompt) continue;
+    const int times = ++times_[edit_at_.at(history[i])];
+    e.minus = static_cast<float>(params_.presence_penalty + times * params_.frequency_penalty);
   }
 }
 
-// A token stays when the tokens before it (by logit, ties by id) have less than top_p together; the
-// first one always does. A heap, because the nucleus is usually a small part of the vocabulary.
-void Sampler::keep_top_p(std::span<float> logits) {
-  if (params_.top_p >= 1.0) return;
-  double enough = params_.top_p * total_weight(logits, 0.0f);
-  auto after = [&](int a, int b) {
-    float x = logits[static_cast<std::size_t>(a)];
-    float y = logits[static_cast<std::size_t>(b)];
-    return x != y ? x < y : a > b;
-  };
-  ids_.clear();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] != kDropped) ids_.push_back(static_cast<int>(i));
+// Of allowed_tokens and `allowed`. Where none of the former is there, the latter alone.
+std::span<const std::uint32_t> Sampler::mask_of(std::size_t vocab,
+                                                std::span<const std::uint32_t> allowed,
+                                                const IsThere& is_there) {
+  if (params_.allowed_tokens.empty()) return allowed;
+  mask_.assign((vocab + 31) / 32, 0);
+  bool any = false;
+  for (int id : params_.allowed_tokens) {
+    const auto token = static_cast<std::size_t>(id);
+    STRETTO_CHECK(id >= 0 && token < vocab, fmt::format("token {} is outside the vocabulary", id));
+    const std::uint32_t bit = std::uint32_t{1} << token % 32;
+    if (!allowed.empty() && (allowed[token / 32] & bit) == 0) continue;
+    mask_[token / 32] |= bit;
+    any = any || is_there(token);
   }
-  std::make_heap(ids_.begin(), ids_.end(), after);
-  int last = ids_.front();
-  double mass = 0;
-  do {
-    last = ids_.front();
-    mass += weight(logits[static_cast<std::size_t>(last)], 0.0f);
-    std::pop_heap(ids_.begin(), ids_.end(), after);
-    ids_.pop_back();
-  } while (!ids_.empty() && mass < enough);
-  for (int id : ids_) logits[static_cast<std::size_t>(id)] = kDropped;
+  return any ? std::span<const std::uint32_t>(mask_) : allowed;
 }
 
-// Inverts the cumulative distribution in order of id.
-int Sampler::draw(std::span<const float> logits) {
-  double target =
-      philox_uniform(params_.seed, num_draws_++, params_.choice) * total_weight(logits, 0.0f);
-  double mass = 0;
-  std::size_t last = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    double step = weight(logits[i], 0.0f);
-    if (step == 0) continue;
-    mass += step;
-    last = i;
-    if (mass > target) break;
+// Where nothing else would be left, ends stay: a text that must not end yet, and can do nothing
+// else.
+void Sampler::drop_ends(std::size_t vocab, std::span<const std::uint32_t> mask, bool too_early,
+                        const IsThere& is_there) {
+  if (params_.min_tokens == 0) return;
+  std::vector<int> ends = params_.ends;
+  std::sort(ends.begin(), ends.end());
+  bool others = false;
+  for (std::size_t t = 0; too_early && !others && t < vocab; ++t) {
+    others = (mask.empty() || (mask[t / 32] >> t % 32 & 1) != 0) && is_there(t) &&
+             !std::binary_search(ends.begin(), ends.end(), static_cast<int>(t));
   }
-  return static_cast<int>(last);
+  for (int id : ends) {
+    unsigned& kinds = edit_of(id).kinds;
+    kinds = too_early && others ? kinds | kChoiceDropped : kinds & ~kChoiceDropped;
+  }
 }
 
 void log_softmax(std::span<const float> logits, std::span<double> out) {

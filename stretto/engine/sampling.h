@@ -1,12 +1,17 @@
-// From the logits of one step to the next token: penalties, temperature, the cuts by top-k, top-p
-// and min-p, and a seeded draw. Follows the model's LM head; its token goes to the tokenizer and
-// StopMatcher (stop_matcher.h).
+// A request's parameters and what was generated so far, as the wish by which the next token is
+// chosen (model/choice/token_choice.h): penalties, bias, what may not be drawn, temperature, the
+// cuts by top-k, top-p and min-p, and a seeded draw. Follows the model's LM head; its token goes to
+// the tokenizer and StopMatcher (stop_matcher.h).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "stretto/model/choice/token_choice.h"
 
 namespace stretto {
 
@@ -33,38 +38,51 @@ struct SamplingParams {
 // What may not be drawn goes first, then bias. The transforms after that are those of Hugging Face
 // transformers in its order: repetition penalty (once per distinct token of the history), presence
 // and frequency penalties as the OpenAI API has them, temperature, top-k, top-p, min-p, each on
-// what the one before left. Draws come from a counter-based generator (philox.h): the n-th call
+// what the one before left. Draws come from a counter-based generator (philox.h): the n-th draw
 // with a seed and choice sees the same random number on every platform.
 class Sampler {
  public:
   explicit Sampler(const SamplingParams& params);
 
-  // `logits` [vocab] is overwritten: dropped tokens become -inf. `history` holds the prompt and
-  // what was generated, which are its last `num_generated` tokens. -inf logits are never chosen.
-  // Ties of the greedy choice go to the lowest id. UserError when a logit is NaN or +inf or when
-  // all are -inf (broken weights, or a dtype that overflows); InternalError when `logits` is empty
-  // or `history` leaves the vocabulary.
-  int sample(std::span<float> logits, std::span<const int> history, std::size_t num_generated = 0);
+  // How the next of `vocab` tokens is to be chosen. `history` holds the prompt and what was
+  // generated, which are its last `num_generated` tokens; `allowed` as in ChoiceWish. Valid until
+  // the next call. InternalError when `history` leaves the vocabulary. Whoever has chosen by it
+  // says so with count_draw().
+  ChoiceWish wish(std::size_t vocab, std::span<const int> history, std::size_t num_generated,
+                  std::span<const std::uint32_t> allowed = {});
+  void count_draw() { num_draws_ += params_.temperature != 0 ? 1 : 0; }
+
+  // The next token, counted. `logits` [vocab] is overwritten as by choose_token(). Tokens of logit
+  // -inf are not there: where none of allowed_tokens is, all may be drawn, and where nothing but
+  // `ends` is, they may be before min_tokens. UserError when a logit is NaN or +inf or when all are
+  // -inf (broken weights, or a dtype that overflows); InternalError when `logits` is empty.
+  int sample(std::span<float> logits, std::span<const int> history, std::size_t num_generated = 0,
+             std::span<const std::uint32_t> allowed = {});
 
   const SamplingParams& params() const { return params_; }
 
  private:
-  void restrict_to_allowed(std::span<float> logits, std::size_t num_generated);
-  void penalize(std::span<float> logits, std::span<const int> history);
-  void penalize_generated(std::span<float> logits, std::span<const int> generated) const;
-  void keep_top_k(std::span<float> logits);
-  void keep_top_p(std::span<float> logits);
-  int draw(std::span<const float> logits);
+  using IsThere = std::function<bool(std::size_t token)>;
+  ChoiceWish wish(std::size_t vocab, std::span<const int> history, std::size_t num_generated,
+                  std::span<const std::uint32_t> allowed, const IsThere& is_there);
+  void start_over(std::size_t prompt);
+  ChoiceEdit& edit_of(int token);
+  void count(std::span<const int> history, std::size_t prompt);
+  std::span<const std::uint32_t> mask_of(std::size_t vocab, std::span<const std::uint32_t> allowed,
+                                         const IsThere& is_there);
+  void drop_ends(std::size_t vocab, std::span<const std::uint32_t> mask, bool too_early,
+                 const IsThere& is_there);
 
   SamplingParams params_;
   std::uint64_t num_draws_ = 0;
-  std::vector<bool> seen_;     // [vocab], all false between calls
-  std::vector<float> values_;  // scratch of keep_top_k
-  std::vector<int> ids_;       // scratch of keep_top_p
+  std::vector<ChoiceEdit> edits_;
+  std::unordered_map<int, std::size_t> edit_at_;  // by token
+  std::vector<int> counted_;                      // the history that edits_ tell of
+  std::size_t prompt_ = 0;                        // tokens of it
+  std::vector<int> times_;                        // that a token was generated, as edits_
+  std::vector<std::uint32_t> mask_;
+  ChoiceScratch scratch_;
 };
-
-// Drops tokens whose bit is 0: token t has bit t % 32 of word t / 32.
-void keep_allowed(std::span<float> logits, std::span<const std::uint32_t> bits);
 
 // Index of the largest value, the lowest one among equals. Errors as Sampler::sample.
 int argmax(std::span<const float> logits);

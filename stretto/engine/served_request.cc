@@ -1,6 +1,7 @@
 #include "stretto/engine/served_request.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace stretto {
 namespace {
@@ -32,6 +33,17 @@ TokenLogprob logprob_of(int token, std::span<const float> logits, int num_top,
   const double own = scratch[static_cast<std::size_t>(token)];
   auto better = std::count_if(scratch.begin(), scratch.end(), [&](double x) { return x > own; });
   return {.token = token, .logprob = own, .rank = 1 + better, .top = best_tokens(scratch, num_top)};
+}
+
+TokenLogprob logprob_of(const ChoiceResult& result) {
+  const double log_total = std::log(static_cast<double>(result.total) / kChoiceOne);
+  auto of = [&](float logit) { return static_cast<double>(logit) - result.best - log_total; };
+  TokenLogprob out{
+      .token = static_cast<int>(result.token), .logprob = of(result.logit), .rank = result.rank};
+  for (unsigned i = 0; i < result.num_top; ++i) {
+    out.top.emplace_back(static_cast<int>(result.top[i].token), of(result.top[i].logit));
+  }
+  return out;
 }
 
 }  // namespace stretto

@@ -266,6 +266,8 @@ void ServingEngine::note(const BatchLoop& loop) {
   noted_.preemptions = scheduler.counters().preemptions;
   noted_.prefix_queries = scheduler.counters().prefix_queries;
   noted_.prefix_hits = scheduler.counters().prefix_hits;
+  noted_.chosen_by_machine = loop.chosen().by_machine;
+  noted_.chosen_here = loop.chosen().here;
   noted_.cache_use = 1 - static_cast<double>(scheduler.num_available_blocks()) /
                              static_cast<double>(scheduler.num_blocks());
 }
@@ -289,7 +291,7 @@ bool ServingEngine::take(BatchLoop& loop, std::vector<Request>& came) {
 }
 
 void ServingEngine::lead(BatchModel& model) {
-  BatchLoop loop(limits_);
+  BatchLoop loop(limits_, files_.config.vocab_size);
   become_ready();
   std::vector<Request> came;
   while (take(loop, came)) {
@@ -298,10 +300,7 @@ void ServingEngine::lead(BatchModel& model) {
     note(loop);
     if (order->parts.empty()) continue;
     orders_->tell(order);
-    model.step(order->pieces(),
-               [&](std::size_t part, std::int64_t row, std::span<const float> logits) {
-                 loop.take(part, row, logits);
-               });
+    model.step(order->pieces(), loop);
     loop.complete();
     faults_in_row_ = 0;
     note(loop);  // who sees nothing running has heard the end of everything

@@ -139,6 +139,12 @@ std::string Metrics::text(const Gauges& gauges) const {
   counter("vllm:prefix_cache_queries_total", "Tokens that were looked for in the cache.",
           gauges.prefix_queries);
   counter("vllm:prefix_cache_hits_total", "Tokens that were found there.", gauges.prefix_hits);
+  out += header("stretto:tokens_chosen_total", "counter",
+                "Tokens by where they were chosen from their logits.");
+  for (const auto& [where, count] : {std::pair("device", gauges.chosen_by_device),
+                                     std::pair("host", gauges.chosen_by_host)}) {
+    out += fmt::format("stretto:tokens_chosen_total{{{},by=\"{}\"}} {}\n", labels_, where, count);
+  }
   value("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens_);
   value("vllm:generation_tokens_total", "counter", "Tokens that were generated.", tokens_);
   value("vllm:admission_rejections_total", "counter", "Requests that found the queue full.",

@@ -331,6 +331,8 @@ void Server::State::show_metrics(const CallPtr& call) {
                                       .restarts = state.restarts,
                                       .prefix_queries = state.prefix_queries,
                                       .prefix_hits = state.prefix_hits,
+                                      .chosen_by_device = state.chosen_by_machine,
+                                      .chosen_by_host = state.chosen_here,
                                       .cache_use = state.cache_use,
                                       .cache_pages = engine.cache_tokens() / kPageTokens,
                                       .page_tokens = kPageTokens,

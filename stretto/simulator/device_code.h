@@ -53,6 +53,9 @@ inline float __fdividef(float a, float b) {
   return std::fabs(b) > 8.507059e37f ? a * 0.f : a / b;  // 2^126
 }
 inline float rsqrtf(float v) { return 1.f / std::sqrt(v); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
 template <class A, class B>
 inline std::common_type_t<A, B> min(A a, B b) {
   using T = std::common_type_t<A, B>;

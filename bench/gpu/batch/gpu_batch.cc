@@ -2,6 +2,7 @@
 // answers are those of each request alone, and how near steps of decoding come to the time that
 // reading weights and cache takes.
 //   gpu_batch run     [--model NAME|DIR] [--tp N] [--rows 1,8,32] [--context N]
+//   gpu_batch sampling [--rows 1,64,256]   the choice of tokens alone
 //   gpu_batch compile [...]     every proof and kernel of it; needs no GPU
 #include "stretto/model/gpu/gpu_batch.h"
 
@@ -15,6 +16,7 @@
 #include <memory>
 
 #include "bench/gpu/batch/batch_check.h"
+#include "bench/gpu/batch/sampling_time.h"
 #include "bench/gpu/decode/decode_models.h"
 #include "bench/gpu/decode/decode_samples.h"
 #include "bench/gpu/harness/command_line.h"
@@ -35,8 +37,9 @@ constexpr std::int64_t kPage = 64;
 
 struct Settings {
   std::string model = "llama-3-8b", dtype = "bf16", only, out, commit, driver;
-  std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256};
+  std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256}, sampled_rows = {1, 64, 256};
   std::int64_t context = 1024, max_rows = 512;
+  std::int64_t vocab = 128256;  // of the choice alone
   std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
   int ranks = 1, layers = 0, requests = 64, samples = 8;
   std::uint64_t seed = 1;
@@ -188,6 +191,17 @@ Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double c
     model.step(pieces, look);
     if (i > 0) host_ms.push_back(seconds_since(begin) * 1e3);
   }
+  std::map<std::string, std::vector<double>> chosen_ms;  // by the GPU
+  for (const char* kind : {"greedy", "all"}) {
+    const SamplingWishes wishes(kind, rows, model.shape().config->vocab_size, s.seed);
+    TokensOnly tokens_only(wishes);
+    for (int i = 0; i < 4; ++i) {
+      Clock::time_point begin = Clock::now();
+      model.step(pieces, tokens_only);
+      if (i > 0) chosen_ms[kind].push_back(seconds_since(begin) * 1e3);
+    }
+    if (tokens_only.failed() > 0) throw InternalError("a GPU did not choose a token");
+  }
   auto& step = static_cast<GpuBatchStep&>(model.last_step());
   step.replay(2);
   for (int i = 0; i < s.samples; ++i) {
@@ -199,9 +213,9 @@ Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double c
   Work w = work_of(s, model.shape(), rows);
   double bound_ms = 1e3 * std::max(w.bytes / copied, w.operations / multiplied);
   say("  {:4} rows: {:8.3f} ms, bound {:7.3f} ms ({:.2f} GB, {:.2f} TFLOP), {:.3f} of it; {:8.3f} "
-      "ms with the host choosing",
+      "ms with the host choosing, {:8.3f} with the GPU, {:8.3f} with all options",
       rows, median(ms), bound_ms, w.bytes / 1e9, w.operations / 1e12, bound_ms / median(ms),
-      median(host_ms));
+      median(host_ms), median(chosen_ms["greedy"]), median(chosen_ms["all"]));
   Json out = {{"rows", rows},
               {"bytes", w.bytes},
               {"bound_ms", bound_ms},
@@ -209,7 +223,36 @@ Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double c
               {"of_bound", bound_ms / median(ms)}};
   keep_samples(out, "", ms);
   keep_samples(out, "host", host_ms);
+  keep_samples(out, "greedy", chosen_ms["greedy"]);
+  keep_samples(out, "all", chosen_ms["all"]);
   return out;
+}
+
+Json of_a_run(const Settings& s, const GpuWorld& world, double copied) {
+  auto now = std::chrono::system_clock::now();
+  return {
+      {"commit", s.commit},
+      {"command", command_line()},
+      {"driver", s.driver},
+      {"seed", s.seed},
+      {"copy_bytes_per_s", copied},
+      {"machine", world.device(0).properties().to_string()},
+      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};
+}
+
+int run_sampling(const Settings& s) {
+  GpuWorld world({.size = 1});
+  const double copied = copy_bandwidth(world);
+  say("{}: {:.2f} TB/s by a copy", world.device(0).properties().to_string(), copied / 1e12);
+  Json out = of_a_run(s, world, copied);
+  out["choices"] = time_sampling(
+      world, {.rows = s.sampled_rows, .vocab = s.vocab, .samples = s.samples, .seed = s.seed},
+      copied);
+  if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
+  int wrong = 0;
+  for (const Json& row : out["choices"]) wrong += row.at("wrong").get<int>();
+  say("sampling: {} rows wrong", wrong);
+  return wrong == 0 ? 0 : 1;
 }
 
 int run_all(const Settings& s) {
@@ -223,21 +266,13 @@ int run_all(const Settings& s) {
       world.device(0).properties().to_string());
   say("  memory: {:.2f} TB/s by a copy; products: {:.0f} TFLOP/s", copied / 1e12,
       multiplied / 1e12);
-  auto now = std::chrono::system_clock::now();
-  Json out = {
-      {"model", s.model},
-      {"dtype", s.dtype},
-      {"context", s.context},
-      {"tp", s.ranks},
-      {"commit", s.commit},
-      {"command", command_line()},
-      {"driver", s.driver},
-      {"seed", s.seed},
-      {"layers", config.layers.size()},
-      {"copy_bytes_per_s", copied},
-      {"operations_per_s", multiplied},
-      {"machine", world.device(0).properties().to_string()},
-      {"date", fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}};
+  Json out = of_a_run(s, world, copied);
+  out.update({{"model", s.model},
+              {"dtype", s.dtype},
+              {"context", s.context},
+              {"tp", s.ranks},
+              {"layers", config.layers.size()},
+              {"operations_per_s", multiplied}});
   auto keep = [&] {
     if (!s.out.empty()) std::ofstream(s.out) << out.dump(1) << "\n";
   };
@@ -322,20 +357,27 @@ int main_of(int argc, char** argv) {
   compile->add_flag("!--no-proof", s.proof, "kernels alone");
   CLI::App* run = app.add_subcommand("run", "compare answers and measure steps");
   add_options(run, s);
-  run->add_option("--samples", s.samples, "times of a step")->check(CLI::Range(1, 1000));
+  CLI::App* sampling = app.add_subcommand("sampling", "measure the choice of tokens");
+  sampling->add_option("--rows", s.sampled_rows, "that tokens are chosen for")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  sampling->add_option("--vocab", s.vocab)->check(CLI::Range(1, 1 << 24))->capture_default_str();
   run->add_option("--product", s.product, "size of the product that is timed")
       ->check(CLI::Range(64, 1 << 15));
+  for (CLI::App* command : {run, sampling}) {
+    command->add_option("--samples", s.samples, "times of each")->check(CLI::Range(1, 1000));
+    command->add_option("--seed", s.seed, "of what is drawn by lot");
+    command->add_option("-o", s.out, "JSON file");
+    command->add_option("--commit", s.commit);
+    command->add_option("--driver", s.driver);
+  }
   run->add_option("--requests", s.requests, "whose answers are compared")
       ->check(CLI::Range(1, 4096));
-  run->add_option("--seed", s.seed, "of weights and requests");
   run->add_option("--seconds", s.seconds, "nothing further is begun after this");
   run->add_flag("!--no-check", s.check, "compare no answers");
-  run->add_option("-o", s.out, "JSON file");
-  run->add_option("--commit", s.commit);
-  run->add_option("--driver", s.driver);
   CLI11_PARSE(app, argc, argv);
   if (compile->parsed()) return compile_all(s, model_config(s.model, s.layers)) ? 0 : 1;
-  return run_all(s);
+  return sampling->parsed() ? run_sampling(s) : run_all(s);
 }
 
 }  // namespace

@@ -187,6 +187,20 @@ const float* GpuBatchStep::logits(std::span<const std::int64_t> rows) {
   return static_cast<const float*>(host_logits_->host());
 }
 
+std::span<const ChoiceResult> GpuBatchStep::choose(std::span<const std::int64_t> rows,
+                                                   std::span<const ChoiceWish> wishes) {
+  STRETTO_CHECK(!rows.empty() && static_cast<std::int64_t>(rows.size()) <= plan_.head_rows &&
+                    rows.size() == wishes.size(),
+                "choices outside the step");
+  enqueue_head(rows);
+  const int first = world_.local_ranks().front();
+  std::span<const ChoiceResult> results =
+      chooser_->choose(world_.stream(first),
+                       buffers_.at(StepPlan::kLogits)[static_cast<std::size_t>(first)], wishes);
+  finish();
+  return results;
+}
+
 void GpuBatchStep::replay(int times) {
   busy_ = true;
   for (int i = 0; i < times; ++i) {
@@ -211,7 +225,15 @@ GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> 
 std::unique_ptr<BatchStep> GpuBatchRunner::make_step(std::int64_t bound, std::int64_t sequences) {
   ModelShape shape = shape_;
   shape.paged.sequences = sequences;
-  return std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bound, options_);
+  auto step = std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bound, options_);
+  if (!chooser_) {
+    // Every step has as many rows of the head at most as the largest, which is made first.
+    chooser_ = std::make_unique<GpuChooser>(world_.device(world_.local_ranks().front()),
+                                            shape_.config->vocab_size, step->head_rows());
+  }
+  STRETTO_CHECK(step->head_rows() <= chooser_->max_rows(), "a step with more rows than the first");
+  step->set_chooser(chooser_.get());
+  return step;
 }
 
 }  // namespace stretto

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "stretto/gpu/gpu_instance.h"
+#include "stretto/model/gpu/gpu_choice.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/batch_runner.h"
 
@@ -25,11 +26,18 @@ class GpuBatchStep : public BatchStep {
                std::int64_t bound, const GpuModelOptions& options);
   ~GpuBatchStep() override;
 
+  // Who chooses tokens, for at least head_rows() rows; outlives this.
+  void set_chooser(GpuChooser* chooser) { chooser_ = chooser; }
+
   std::int64_t head_rows() const override { return plan_.head_rows; }
   std::byte* input(const std::string& name) override;
   void run(const StepRows& rows) override;
   // Fault where a wait of the step gave up.
   const float* logits(std::span<const std::int64_t> rows) override;
+  bool chooses() const override { return chooser_ != nullptr; }
+  // On the first local rank, which has the logits of all as every rank does.
+  std::span<const ChoiceResult> choose(std::span<const std::int64_t> rows,
+                                       std::span<const ChoiceWish> wishes) override;
 
   // For measuring: enqueues the last run `times` times, with the head of its first rows, and
   // waits.
@@ -60,6 +68,7 @@ class GpuBatchStep : public BatchStep {
   std::vector<GpuLaunchArgs> args_;  // by launch
   GpuLaunchArgs head_args_;
   std::size_t head_tensor_ = 0;
+  GpuChooser* chooser_ = nullptr;
   std::vector<cuda::GraphExec> graphs_;  // by local rank; empty where none are wanted
   bool busy_ = false;                    // enqueued work may still read host_inputs_
 };
@@ -83,6 +92,7 @@ class GpuBatchRunner : public BatchRunner {
   std::shared_ptr<const GpuModel> model_;
   ModelShape shape_;
   GpuModelOptions options_;
+  std::unique_ptr<GpuChooser> chooser_;  // of all steps, which run one after the other
 };
 
 }  // namespace stretto

@@ -42,6 +42,21 @@ std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows) {
 
 void BatchModel::step(std::span<const BatchPiece> pieces, const Visit& visit) {
   if (pieces.empty()) return;
+  run(pieces);
+  visit_logits(wanted_rows(pieces), visit);
+}
+
+void BatchModel::step(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
+  if (pieces.empty()) return;
+  run(pieces);
+  std::vector<Wanted> wanted = wanted_rows(pieces);
+  if (bucket_->step->chooses()) wanted = visit_choices(wanted, visitor);
+  visit_logits(wanted, [&](std::size_t piece, std::int64_t row, std::span<const float> logits) {
+    visitor.take(piece, row, logits);
+  });
+}
+
+void BatchModel::run(std::span<const BatchPiece> pieces) {
   std::size_t count = 0;
   for (const BatchPiece& piece : pieces) count += piece.tokens.size();
   auto holds = [&](const Bucket& b) { return static_cast<std::size_t>(b.rows) >= count; };
@@ -49,7 +64,6 @@ void BatchModel::step(std::span<const BatchPiece> pieces, const Visit& visit) {
   bucket_ = &*bucket;
   StepRows rows = place(pieces);
   bucket_->step->run(rows);
-  visit_wanted(pieces, visit);
 }
 
 // Writes a step's inputs: rows of decodes first.
@@ -141,29 +155,61 @@ void BatchModel::place_pages(const BatchPiece& piece, std::int64_t sequence, boo
       static_cast<std::int32_t>(seen);
 }
 
-void BatchModel::visit_wanted(std::span<const BatchPiece> pieces, const Visit& visit) {
-  std::vector<std::pair<std::size_t, std::int64_t>> wanted;  // piece, row
-  std::vector<std::int64_t> rows;                            // of the step
-  auto flush = [&] {
-    if (rows.empty()) return;
-    auto vocab = static_cast<std::size_t>(shape().config->vocab_size);
-    const float* logits = bucket_->step->logits(rows);
-    for (auto [piece, row] : wanted) {
-      if (visit) visit(piece, row, {logits, vocab});
-      logits += vocab;
-    }
-    wanted.clear();
-    rows.clear();
-  };
+std::vector<BatchModel::Wanted> BatchModel::wanted_rows(std::span<const BatchPiece> pieces) const {
+  std::vector<Wanted> out;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     auto size = static_cast<std::int64_t>(pieces[i].tokens.size());
-    for (std::int64_t row = size - pieces[i].wanted; row < size; ++row) {
-      wanted.emplace_back(i, row);
-      rows.push_back(first_row_[i] + row);
-      if (static_cast<std::int64_t>(rows.size()) == bucket_->step->head_rows()) flush();
+    for (std::int64_t row = size - pieces[i].wanted; row < size; ++row) out.push_back({i, row});
+  }
+  return out;
+}
+
+std::vector<std::int64_t> BatchModel::rows_of_step(std::span<const Wanted> wanted) const {
+  std::vector<std::int64_t> rows;
+  for (const Wanted& w : wanted) rows.push_back(first_row_[w.piece] + w.row);
+  return rows;
+}
+
+std::vector<BatchModel::Wanted> BatchModel::visit_choices(std::span<const Wanted> wanted,
+                                                          RowVisitor& visitor) {
+  std::vector<Wanted> left, chosen;
+  std::vector<ChoiceWish> wishes;
+  for (const Wanted& w : wanted) {
+    ChoiceWish wish;
+    const RowVisitor::Want want = visitor.want(w.piece, w.row, wish);
+    if (want == RowVisitor::Want::kLogits) left.push_back(w);
+    if (want != RowVisitor::Want::kToken) continue;
+    chosen.push_back(w);
+    wishes.push_back(wish);
+  }
+  const auto most = static_cast<std::size_t>(bucket_->step->head_rows());
+  for (std::size_t from = 0; from < chosen.size(); from += most) {
+    const std::size_t count = std::min(most, chosen.size() - from);
+    const std::span<const Wanted> now = std::span(chosen).subspan(from, count);
+    std::span<const ChoiceResult> results =
+        bucket_->step->choose(rows_of_step(now), std::span(wishes).subspan(from, count));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (results[i].status == ChoiceStatus::kChosen) {
+        visitor.take_choice(now[i].piece, now[i].row, results[i]);
+      } else {
+        left.push_back(now[i]);
+      }
     }
   }
-  flush();
+  return left;
+}
+
+void BatchModel::visit_logits(std::span<const Wanted> wanted, const Visit& visit) {
+  const auto most = static_cast<std::size_t>(bucket_->step->head_rows());
+  const auto vocab = static_cast<std::size_t>(shape().config->vocab_size);
+  for (std::size_t from = 0; from < wanted.size(); from += most) {
+    const auto now = wanted.subspan(from, std::min(most, wanted.size() - from));
+    const float* logits = bucket_->step->logits(rows_of_step(now));
+    for (const Wanted& w : now) {
+      if (visit) visit(w.piece, w.row, {logits, vocab});
+      logits += vocab;
+    }
+  }
 }
 
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options) {

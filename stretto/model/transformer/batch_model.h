@@ -47,6 +47,25 @@ struct BatchPiece {
   std::int64_t wanted = 0;
 };
 
+// Who looks at the rows of a step, piece by piece and row by row of those that the machine chooses
+// from, and then of the others.
+class RowVisitor {
+ public:
+  RowVisitor() = default;
+  virtual ~RowVisitor() = default;
+  RowVisitor(const RowVisitor&) = delete;
+  RowVisitor& operator=(const RowVisitor&) = delete;
+
+  // What is wanted of a row: a token, where the machine chooses tokens (BatchStep::chooses);
+  // `wish` is then filled in, its spans valid until the step is over.
+  enum class Want : std::uint8_t { kLogits, kToken, kNothing };
+  virtual Want want(std::size_t piece, std::int64_t row, ChoiceWish& wish) = 0;
+  // A token that was chosen; the status is kChosen.
+  virtual void take_choice(std::size_t piece, std::int64_t row, const ChoiceResult& result) = 0;
+  // Logits [vocab], also where a choice came to nothing; valid during the call.
+  virtual void take(std::size_t piece, std::int64_t row, std::span<const float> logits) = 0;
+};
+
 class BatchModel {
  public:
   // Makes the steps: every step is ready afterwards, proved, compiled and allocated. Collective, as
@@ -62,6 +81,8 @@ class BatchModel {
   // look has no visitor.
   using Visit = std::function<void(std::size_t, std::int64_t, std::span<const float>)>;
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
+  // The same, where rows' tokens are chosen by the machine if it does so.
+  void step(std::span<const BatchPiece> pieces, RowVisitor& visitor);
 
   const ModelShape& shape() const { return runner_->shape(); }
   BatchStep& last_step() { return *bucket_->step; }  // that step() took, for measuring
@@ -76,7 +97,17 @@ class BatchModel {
   };
   void place_piece(const BatchPiece& piece, bool apart, StepRows& rows, Sequences& sequences);
   void fill_up(StepRows& rows, Sequences& sequences);
-  void visit_wanted(std::span<const BatchPiece> pieces, const Visit& visit);
+  void run(std::span<const BatchPiece> pieces);
+  // A row whose logits are wanted.
+  struct Wanted {
+    std::size_t piece = 0;
+    std::int64_t row = 0;  // of the piece
+  };
+  std::vector<Wanted> wanted_rows(std::span<const BatchPiece> pieces) const;
+  std::vector<std::int64_t> rows_of_step(std::span<const Wanted> wanted) const;
+  // Those that are left: whose logits are to be looked at.
+  std::vector<Wanted> visit_choices(std::span<const Wanted> wanted, RowVisitor& visitor);
+  void visit_logits(std::span<const Wanted> wanted, const Visit& visit);
 
   struct Bucket {
     std::int64_t rows = 0, sequences = 0;  // most of a step

@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#include "stretto/base/errors.h"
+#include "stretto/model/choice/token_choice.h"
 #include "stretto/model/transformer/step_plan.h"
 
 namespace stretto {
@@ -31,6 +33,14 @@ class BatchStep {
   // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
   // every rank, valid until the next call.
   virtual const float* logits(std::span<const std::int64_t> rows) = 0;
+  // Whether the machine chooses tokens itself, so that their logits stay where they are.
+  virtual bool chooses() const { return false; }
+  // Of these rows of the last run, at most head_rows(), a wish each; valid until the next call.
+  virtual std::span<const ChoiceResult> choose(std::span<const std::int64_t> rows,
+                                               std::span<const ChoiceWish> wishes) {
+    (void)rows, (void)wishes;
+    throw InternalError("a machine that only gives logits");
+  }
 
   template <typename T>
   T* input_as(const std::string& name) {

@@ -1,0 +1,48 @@
+// Tokens chosen on a GPU from the logits that lie there: one launch for all rows, a block for each
+// (device/sm90/choose.h), which agrees with model/choice/token_choice.h token by token. The host
+// sends what is wished of each row and gets the tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "stretto/model/choice/token_choice.h"
+#include "stretto/runtime/cuda/module.h"
+#include "stretto/runtime/cuda/stream.h"
+
+namespace stretto {
+
+using cuda::CUdeviceptr;
+
+std::string choice_kernel_text();
+
+class GpuChooser {
+ public:
+  // Errors of compile_cuda. For rows of `vocab` logits, at most `max_rows` of them.
+  GpuChooser(const cuda::Device& device, std::int64_t vocab, std::int64_t max_rows);
+
+  std::int64_t max_rows() const { return max_rows_; }
+
+  // Of the first rows of `logits` [rows, vocab] f32, which are as before afterwards: a wish each.
+  // After the stream's work; waits for it. Where a status is not kChosen nothing else of the
+  // result counts. Valid until the next call.
+  std::span<const ChoiceResult> choose(const cuda::Stream& stream, CUdeviceptr logits,
+                                       std::span<const ChoiceWish> wishes);
+
+  // For measuring: the last launch once more, without its copies; only enqueues.
+  void replay(const cuda::Stream& stream) const;
+
+ private:
+  void enqueue(const cuda::Stream& stream, CUdeviceptr logits, std::span<const ChoiceWish> wishes);
+
+  std::int64_t vocab_, max_rows_, max_edits_, words_;  // words of a mask
+  std::unique_ptr<cuda::Kernel> kernel_;
+  cuda::DeviceMemory rows_, masks_, edits_, before_, results_;
+  cuda::HostMappedMemory host_rows_, host_masks_, host_edits_, host_results_;
+  CUdeviceptr logits_ = 0;
+  std::size_t launched_ = 0;  // rows
+};
+
+}  // namespace stretto
