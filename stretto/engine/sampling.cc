@@ -74,11 +74,10 @@ int argmax(std::span<const float> logits) {
 
 int Sampler::sample(std::span<float> logits, std::span<const int> history,
                     std::size_t num_generated, std::span<const std::uint32_t> allowed) {
-  argmax(logits);  // refuses what is not a distribution before anything is changed
   auto is_there = [&](std::size_t token) { return logits[token] != kDropped; };
   const ChoiceWish asked = wish(logits.size(), history, num_generated, allowed, is_there);
   const Choice choice = choose_token(logits, asked, scratch_);
-  if (choice.status != ChoiceStatus::kChosen) argmax(logits);  // says that nothing is left
+  if (choice.status != ChoiceStatus::kChosen) argmax(logits);  // says what is wrong
   count_draw();
   return choice.token;
 }

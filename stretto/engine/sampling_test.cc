@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -349,6 +351,64 @@ TEST(Restrictions, EndsComeNotBeforeTheLeastTokens) {
   }
   Logits alone = {3, -kInfinity, -kInfinity};  // nothing else is left
   EXPECT_EQ(sampler.sample(alone, history, 0), 0);
+}
+
+// A sampler that has followed an answer token by token wishes what one wishes that sees all of it
+// for the first time, which is what happens to a request that is computed again.
+TEST(Restrictions, AWishIsOfTheHistoryAlone) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  constexpr std::size_t kVocab = 40;
+  auto edits_of = [](const ChoiceWish& w) {
+    std::map<unsigned, std::tuple<float, float, unsigned>> out;
+    for (const ChoiceEdit& e : w.edits) {
+      if (e.bias == 0 && e.minus == 0 && e.kinds == 0) continue;  // changes nothing
+      out[e.token] = {e.bias, e.minus, e.kinds};
+    }
+    return out;
+  };
+  for (int round = 0; round < 50; ++round) {
+    const SamplingParams params{
+        .repetition_penalty = random() % 2 == 0 ? 1 : 1.3,
+        .presence_penalty = random() % 2 == 0 ? 0 : 0.5,
+        .frequency_penalty = random() % 2 == 0 ? 0 : -0.25,
+        .logit_bias = {{3, 1.5f}, {7, -2.f}, {3, 0.25f}},
+        .allowed_tokens = random() % 2 == 0 ? std::vector<int>{} : std::vector<int>{1, 3, 39},
+        .min_tokens = 3,
+        .ends = {2, 3}};
+    std::vector<int> history;
+    for (std::size_t n = 1 + random() % 20; n > 0; --n) {
+      history.push_back(static_cast<int>(random() % kVocab));
+    }
+    Sampler follows(params);
+    for (std::size_t generated = 0; generated < 12; ++generated) {
+      Sampler fresh(params);
+      const ChoiceWish a = follows.wish(kVocab, history, generated);
+      const ChoiceWish b = fresh.wish(kVocab, history, generated);
+      ASSERT_EQ(edits_of(a), edits_of(b)) << "after " << generated;
+      ASSERT_TRUE(
+          std::equal(a.allowed.begin(), a.allowed.end(), b.allowed.begin(), b.allowed.end()));
+      history.push_back(static_cast<int>(random() % kVocab));
+    }
+  }
+}
+
+TEST(Restrictions, BiasesOfOneTokenAddUp) {
+  Logits logits = {0, 0, 0, 0, 1.6f};
+  EXPECT_EQ(Sampler({.logit_bias = {{3, 1.5f}, {3, 0.25f}}}).sample(logits, {}), 3);
+}
+
+TEST(Restrictions, AMaskComesBeforeAllowedTokens) {
+  const std::vector<std::uint32_t> mask = {0b0110};
+  Logits logits = {3, 2, 1, 0};
+  EXPECT_EQ(Sampler({}).sample(logits, {}, 0, mask), 1);
+  logits = {3, 2, 1, 0};
+  EXPECT_EQ(Sampler({.allowed_tokens = {2, 3}}).sample(logits, {}, 0, mask), 2);
+  logits = {3, 2, 1, 0};  // none is in both: the mask counts
+  EXPECT_EQ(Sampler({.allowed_tokens = {0, 3}}).sample(logits, {}, 0, mask), 1);
+  logits = {3, -kInfinity, -kInfinity, 0};
+  expect_user_error([&] { Sampler({}).sample(logits, {}, 0, mask); }, {"-inf for every token"});
 }
 
 TEST(Restrictions, ChoicesOfOneSeedDrawDifferently) {

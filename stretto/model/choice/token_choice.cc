@@ -26,13 +26,13 @@ class Chooser {
       if (!(l < kInfinity)) return {.status = ChoiceStatus::kNotNumbers};
     }
     change();
-    std::uint64_t best = 0;
+    best_ = -kInfinity;
+    int token = 0;
     for (std::size_t t = 0; t < logits_.size(); ++t) {
-      if (logits_[t] != -kInfinity) best = std::max(best, order_of(t));
+      if (logits_[t] > best_) best_ = logits_[t], token = static_cast<int>(t);
     }
-    if (best == 0) return {.status = ChoiceStatus::kNothing};
-    if (row_.inverse_temperature == 0) return {.token = static_cast<int>(choice_token(best))};
-    best_ = choice_logit(static_cast<unsigned>(best >> 32));
+    if (best_ == -kInfinity) return {.status = ChoiceStatus::kNothing};
+    if (row_.inverse_temperature == 0) return {.token = token};
     cut();
     return {.token = draw()};
   }
