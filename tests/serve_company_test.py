@@ -50,6 +50,8 @@ class CompanyTest(ServeCase):
             self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
             server.until(lambda: server.metric("vllm:num_requests_running") == 0, "idle")
             self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
+            self.assertEqual(server.metric("stretto:tokens_chosen_total"),
+                             server.metric("vllm:generation_tokens_total"))
 
     def test_a_cache_of_fp8_holds_more_and_answers_alike_in_company(self):
         draw = random.Random(SEED)

@@ -91,6 +91,7 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
     }
   }
   Clock::time_point begin = Clock::now();
+  compile_choice_kernel();
   int failed = 0, dirty = 0;
   for (const CompiledKernel& k : compile_ahead(programs, s.proof, {.bounds_only = true})) {
     if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());

@@ -5,7 +5,6 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/device/device_sources.h"
-#include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
 namespace {
@@ -20,9 +19,7 @@ std::size_t bytes_of(std::int64_t count) {
   return sizeof(T) * static_cast<std::size_t>(count);
 }
 
-}  // namespace
-
-std::string choice_kernel_text() {
+std::string kernel_text() {
   return expand_includes(
       "#include \"stretto/device/sm90/choose.h\"\n\n"
       "extern \"C\" __global__ void __launch_bounds__(512, 2) stretto_choose(const ChoiceRow* "
@@ -41,6 +38,13 @@ std::string choice_kernel_text() {
       "}\n");
 }
 
+}  // namespace
+
+cuda::KernelImage compile_choice_kernel() {
+  // The definition multiplies and adds one after the other.
+  return cuda::compile_cuda(kernel_text(), "choose.cu", {.extra_flags = {"--fmad=false"}});
+}
+
 GpuChooser::GpuChooser(const cuda::Device& device, std::int64_t vocab, std::int64_t max_rows)
     : vocab_(vocab),
       max_rows_(max_rows),
@@ -56,10 +60,7 @@ GpuChooser::GpuChooser(const cuda::Device& device, std::int64_t vocab, std::int6
       host_edits_(device, edits_.bytes()),
       host_results_(device, results_.bytes()) {
   STRETTO_CHECK(vocab >= 1 && vocab <= kMostVocab && max_rows >= 1, "rows outside their bounds");
-  // The definition multiplies and adds one after the other.
-  cuda::KernelImage image =
-      cuda::compile_cuda(choice_kernel_text(), "choose.cu", {.extra_flags = {"--fmad=false"}});
-  cuda::Module module(device, image.cubin, "choose");
+  cuda::Module module(device, compile_choice_kernel().cubin, "choose");
   kernel_ = std::make_unique<cuda::Kernel>(module, kKernel);
 }
 

@@ -6,17 +6,18 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "stretto/model/choice/token_choice.h"
 #include "stretto/runtime/cuda/module.h"
+#include "stretto/runtime/cuda/nvrtc.h"
 #include "stretto/runtime/cuda/stream.h"
 
 namespace stretto {
 
 using cuda::CUdeviceptr;
 
-std::string choice_kernel_text();
+// From the cache after the first time. Errors of compile_cuda.
+cuda::KernelImage compile_choice_kernel();
 
 class GpuChooser {
  public:

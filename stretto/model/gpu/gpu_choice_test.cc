@@ -12,7 +12,6 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/model/choice/choice_testing.h"
 #include "stretto/runtime/cuda/driver.h"
-#include "stretto/runtime/cuda/nvrtc.h"
 
 namespace stretto {
 namespace {
@@ -198,8 +197,7 @@ TEST_F(GpuChoiceTest, WhatIsNoNumberIsToldWhereverItStands) {
 // Two blocks of it fit a multiprocessor: that is what the rows of a large step are for.
 TEST(GpuChoiceKernel, HardlySpills) {
   if (!cuda::has_nvrtc()) GTEST_SKIP() << "needs NVRTC";
-  cuda::KernelImage image =
-      cuda::compile_cuda(choice_kernel_text(), "choose.cu", {.extra_flags = {"--fmad=false"}});
+  const cuda::KernelImage image = compile_choice_kernel();
   for (const cuda::KernelReport& r : cuda::kernel_reports(image.log)) {
     EXPECT_LE(r.spill_store_bytes, 16) << image.log;
     EXPECT_LE(r.registers, 64);
