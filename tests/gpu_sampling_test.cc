@@ -17,8 +17,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t kRows = 16;
-constexpr int kBlocks = 4;  // too few for all at once
+constexpr std::int64_t kRows = 24;  // the programs of gpu_batch_test.cc
 constexpr std::int64_t kTokens = 4;
 
 // Every third token, after two of them any.
@@ -77,7 +76,8 @@ Told serve(BatchModel& model, const std::vector<Asked>& asked, int at_once, bool
   Told out;
   out.answers.resize(asked.size());
   const auto vocab = static_cast<std::size_t>(model.shape().config->vocab_size);
-  BatchLoop loop({.max_running = at_once, .max_rows = kRows, .num_blocks = kBlocks},
+  const auto blocks = static_cast<int>(model.shape().paged.num_pages) - 1;
+  BatchLoop loop({.max_running = at_once, .max_rows = kRows, .num_blocks = blocks},
                  model.shape().config->vocab_size);
   for (std::size_t i = 0; i < asked.size(); ++i) {
     auto request = std::make_shared<ServedRequest>();
@@ -133,15 +133,16 @@ TEST_P(GpuSamplingTest, TheMachineChoosesWhatTheHostWouldAloneAsInCompany) {
   std::vector<Asked> asked = asked_by_lot(seed, static_cast<int>(files.config.vocab_size));
   if (ranks > 1) asked.erase(asked.begin(), asked.begin() + 4);  // simulated GPUs take turns
   GpuWorld gpus({.size = ranks});
-  ModelShape shape = batch_shape(files.config, ranks,
-                                 {.dtype = DType::kBF16,
-                                  .max_rows = kRows,
-                                  .max_tokens = 192,
-                                  .cache = {.page = 64,
-                                            .num_pages = kBlocks,
-                                            .sequences = 6,
-                                            .attention = PagedCache::Attention::kPrompts},
-                                  .plan_for = Target::kCuda});
+  ModelShape shape =
+      batch_shape(files.config, ranks,
+                  {.dtype = DType::kBF16,
+                   .max_rows = kRows,
+                   .max_tokens = 192,
+                   .cache = {.page = 64,
+                             .num_pages = ranks > 1 ? 2 : 4,  // too few for all at once
+                             .sequences = 6,
+                             .attention = PagedCache::Attention::kPrompts},
+                   .plan_for = Target::kCuda});
   BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, files.checkpoint), kRows);
   const Told together = serve(model, asked, 6, false);
   EXPECT_EQ(together.chosen.here, 0);
