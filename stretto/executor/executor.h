@@ -32,10 +32,21 @@ struct LaunchArgs {
   std::vector<std::int64_t> extents;  // kExtent and kScalar variables in declaration order
 };
 
+// A place where a rank waits, or has notified.
+struct SyncPoint {
+  int rank, role, worker;
+  bool is_wait;
+  std::uint64_t epoch;
+};
+using SyncHook = std::function<void(const SyncPoint&)>;
+
 struct InstanceOptions {
   // Before each launch fills the outputs and the local buffers with NaN patterns, so that a read of
   // what nobody wrote shows. Symmetric buffers only once: a peer may legally write early.
   bool poison = false;
+  // For tests: called at every synchronisation point (before a wait, after a notify) of this rank;
+  // may sleep or throw.
+  SyncHook sync_hook = {};
 };
 
 // One program made ready to run on one rank, with its own signals, buffers and epoch. Construction
@@ -58,14 +69,8 @@ class Instance {
   const Program& program() const;
   std::uint64_t epoch() const;  // launches so far since creation or recovery
 
-  // Test hook: called at every synchronisation point (before a wait, after a notify) of this rank;
-  // may sleep or throw.
-  struct SyncPoint {
-    int rank, role, worker;
-    bool is_wait;
-    std::uint64_t epoch;
-  };
-  void set_sync_hook(std::function<void(const SyncPoint&)> hook);
+  // InstanceOptions::sync_hook from now on.
+  void set_sync_hook(SyncHook hook);
 
  private:
   struct State;

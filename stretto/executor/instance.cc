@@ -69,7 +69,7 @@ struct Instance::State {
   SignalBlock signals;
   std::vector<AgentState*> live;
   std::uint64_t epoch = 0;
-  std::function<void(const SyncPoint&)> hook;
+  SyncHook hook;
   int recover_token = -1;
   bool names_interned = false;
 };
@@ -261,6 +261,7 @@ Instance::Instance(Rank& rank, const Proved& program, const InstanceOptions& opt
   state_->allocate();
   state_->live.reserve(state_->machine.agents().size());
   state_->recover_token = rank.on_recover([state = state_.get()] { state->recover(); });
+  if (options.sync_hook) set_sync_hook(options.sync_hook);
 }
 
 Instance::~Instance() {
@@ -306,7 +307,7 @@ void Instance::launch(const LaunchArgs& args) {
 const Program& Instance::program() const { return state_->machine.program(); }
 std::uint64_t Instance::epoch() const { return state_->epoch; }
 
-void Instance::set_sync_hook(std::function<void(const SyncPoint&)> hook) {
+void Instance::set_sync_hook(SyncHook hook) {
   state_->hook = std::move(hook);
   state_->machine.sync_hook = state_->hook ? &state_->hook : nullptr;
 }

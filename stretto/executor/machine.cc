@@ -1,77 +1,68 @@
-// The interpreter's frame: construction, the instruction loop, and where a region lies in memory.
-// What values are is in machine_values.cc, memory effects in machine_memory.cc, waiting in
-// machine_sync.cc, table reads in machine_tables.cc.
+// In this order: construction, the instruction loop, where a region lies in memory, what operations
+// do to memory, waiting and its opposite, tables. What they do to values is in values.h.
 #include "stretto/executor/machine.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <atomic>
 #include <cstring>
-#include <new>
 
 #include "stretto/base/errors.h"
+#include "stretto/executor/product.h"
+#include "stretto/executor/register_tile.h"
+#include "stretto/executor/values.h"
 #include "stretto/ir/op_info.h"
 
 namespace stretto {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+// Elements [r0, r1) x [c0, c1) of a register's tile.
+TileRef valid_part(const Register& reg, const ClippedTile& t) {
+  return sub_tile(tile_of(reg), t.r0, t.c0, t.num_rows(), t.num_cols());
 }
 
-std::size_t register_bytes(const ValueType& type) {
-  std::size_t element = size_bytes(kernels::register_dtype(type.dtype));
-  return aligned(static_cast<std::size_t>(type.rows * type.cols) * element);
+// Ranks may add to the same element at the same time.
+template <typename Bits>
+void atomic_add(DType dtype, std::byte* at, double value) {
+  std::atomic_ref<Bits> element(*reinterpret_cast<Bits*>(at));
+  Bits before = element.load(std::memory_order_relaxed), after;
+  do {
+    store_element(dtype, &after, load_element(dtype, &before) + value);
+  } while (!element.compare_exchange_weak(before, after, std::memory_order_relaxed));
 }
 
-void allocate_pipes(WorkerState& worker, const Role& role) {
-  std::size_t total = 0;
-  for (const Pipe& pipe : role.pipes) {
-    total += register_bytes(pipe.type) * static_cast<std::size_t>(pipe.num_slots);
+void atomic_add(DType dtype, std::byte* at, double value) {
+  switch (size_bytes(dtype)) {
+    case 1:
+      return atomic_add<std::uint8_t>(dtype, at, value);
+    case 2:
+      return atomic_add<std::uint16_t>(dtype, at, value);
+    case 4:
+      return atomic_add<std::uint32_t>(dtype, at, value);
+    default:
+      return atomic_add<std::uint64_t>(dtype, at, value);
   }
-  worker.arena = allocate_aligned(total);
-  std::byte* next = worker.arena.get();
-  for (const Pipe& pipe : role.pipes) {
-    PipeState state;
-    for (int s = 0; s < pipe.num_slots; ++s) {
-      state.slots.push_back({pipe.type.dtype, pipe.type.rows, pipe.type.cols, next, next});
-      next += register_bytes(pipe.type);
-    }
-    if (pipe.shares >= 0) {
-      PipeState& home = worker.pipes[static_cast<std::size_t>(pipe.shares)];
-      if (home.ring < 0) {
-        home.ring = static_cast<int>(worker.rings.size());
-        worker.rings.push_back({.num_slots = static_cast<std::uint64_t>(pipe.num_slots)});
-      }
-      state.ring = home.ring;
-    }
-    worker.pipes.push_back(std::move(state));
-  }
-  worker.barriers.resize(role.barriers.size());
+}
+
+// Of the source what the destination has room for.
+ClippedTile common_part(ClippedTile from, const ClippedTile& to) {
+  auto cut = [&](std::int64_t& low, std::int64_t& high, int dim, std::int64_t to_low,
+                 std::int64_t to_high) {
+    std::int64_t begin = std::max(low, to_low), end = std::max(begin, std::min(high, to_high));
+    if (dim >= 0) from.origin[dim] += begin - low;
+    low = begin;
+    high = end;
+  };
+  cut(from.r0, from.r1, from.row_dim, to.r0, to.r1);
+  cut(from.c0, from.c1, from.col_dim, to.c0, to.c1);
+  return from;
 }
 
 }  // namespace
 
-void FreeDeleter::operator()(std::byte* p) const { std::free(p); }
-
-AlignedBytes allocate_aligned(std::size_t bytes) {
-  void* p = std::aligned_alloc(kAlignment, std::max(aligned(bytes), kAlignment));
-  if (p == nullptr) throw std::bad_alloc();
-  return AlignedBytes(static_cast<std::byte*>(p));
-}
-
-Register& writable(Register& reg) {
-  if (reg.data != reg.own) {
-    std::memcpy(reg.own, reg.data, register_bytes({reg.dtype, reg.rows, reg.cols}));
-    reg.data = reg.own;
-  }
-  return reg;
-}
-
-RankMachine::RankMachine(ProgramCode code, const Quotas& quotas) : code_(std::move(code)) {
+RankMachine::RankMachine(ProgramCode code, const Quotas& quotas)
+    : code_(std::move(code)), contracts_(code_, tensors, vars_) {
   const Program& p = program();
   STRETTO_CHECK(quotas.size() == p.signals.size(), "one quota per signal");
   for (std::size_t s = 0; s < p.signals.size(); ++s) {
@@ -92,7 +83,6 @@ RankMachine::RankMachine(ProgramCode code, const Quotas& quotas) : code_(std::mo
     mem.at.assign(static_cast<std::size_t>(p.world_size), nullptr);
     tensors.push_back(std::move(mem));
   }
-  contract_checked_.assign(p.tensors.size(), false);
   build_agents();
 }
 
@@ -149,7 +139,7 @@ void RankMachine::allocate(AgentState& a) {
     }
     a.regs.push_back(reg);
   }
-  if (a.role != nullptr && !a.shared->arena) allocate_pipes(*a.shared, *a.role->role);
+  if (a.role != nullptr && !a.shared->arena) a.shared->allocate(*a.role->role);
 }
 
 void RankMachine::begin_launch(const std::vector<std::int64_t>& extents, std::uint64_t epoch) {
@@ -174,7 +164,7 @@ void RankMachine::begin_launch(const std::vector<std::int64_t>& extents, std::ui
     for (RingState& ring : worker->rings) ring.held.clear(), ring.queued.clear();
     for (BarrierState& barrier : worker->barriers) barrier.arrivals = 0;
   }
-  contract_checked_.assign(contract_checked_.size(), false);
+  contracts_.begin_launch();
   epoch_ = epoch;
 }
 
@@ -304,7 +294,9 @@ bool RankMachine::execute(AgentState& a, const Inst& inst) {
       execute_memory(a, inst);
       return true;
     default:
-      if (compute) execute_value(a, inst);
+      if (compute) {
+        compute_value(program(), inst, a.regs, inst.num_exprs > 0 ? expr(a, inst, 0) : 0);
+      }
       return true;
   }
 }
@@ -389,6 +381,484 @@ Observer::Box box_of(const ClippedTile& t) {
     box.hi[d] = t.origin[d] + length;
   }
   return box;
+}
+
+// --- memory: a region is clipped to the tensor once; what lies outside reads as zero, is not
+// written, and contributes nothing to a product ---
+
+void RankMachine::execute_memory(AgentState& a, const Inst& inst) {
+  switch (inst.code) {
+    case OpCode::kLoad:
+      return load(inst, a, writable(result(a, inst)));
+    case OpCode::kLoadRows:
+      return load_rows(inst, a, writable(result(a, inst)));
+    case OpCode::kStore:
+      return store(a, inst);
+    case OpCode::kStoreRows:
+      return store_rows(a, inst);
+    case OpCode::kReduceStore:
+      return reduce_store(a, inst);
+    case OpCode::kCopy:
+      return copy(a, inst);
+    case OpCode::kStorePacket:
+      return store_packet(a, inst);
+    default:
+      return dot(a, inst);
+  }
+}
+
+void RankMachine::load(const Inst& inst, AgentState& a, Register& reg) {
+  ClippedTile t = clip(a, inst, inst.region);
+  observe(a, inst, AccessKind::kRead, t);
+  if (!compute) return;
+  if (t.rank == rank()) require_contract(t.tensor_idx, contracts_.check_tile(t.tensor_idx));
+  bool partial = t.num_rows() < t.rows || t.num_cols() < t.cols;
+  if (partial) zero_tile(tile_of(reg));
+  if (!t.empty()) copy_tile(valid_part(reg, t), memory_tile(t));
+}
+
+void RankMachine::store(AgentState& a, const Inst& inst) {
+  ClippedTile t = clip(a, inst, inst.region);
+  observe(a, inst, AccessKind::kWrite, t);
+  if (!compute || t.empty()) return;
+  const Register& reg = a.regs[static_cast<std::size_t>(inst.operands[0])];
+  copy_tile(memory_tile(t), valid_part(reg, t));
+}
+
+// Row `i` of the tile, or an empty tile where the index or the region's limits mask it.
+ClippedTile RankMachine::gathered_row(const Inst& inst, const ClippedTile& t, std::int32_t picked,
+                                      std::int64_t i) const {
+  ClippedTile row = t;
+  row.rows = 1;
+  row.r0 = 0;
+  row.r1 = 0;
+  if (picked < 0 || t.outside) return row;
+  std::int64_t at = t.row_origin + picked;
+  if (at >= t.tensor->shape[t.row_dim]) {
+    throw UserError(fmt::format("{}:{}: tensor '{}' has {} rows, entry {} of the row indices is {}",
+                                inst.op->loc.file, inst.op->loc.line,
+                                program().tensors[static_cast<std::size_t>(t.tensor_idx)].name,
+                                t.tensor->shape[t.row_dim], i, picked));
+  }
+  if (at < 0 || at >= t.row_limit) return row;
+  row.r1 = 1;
+  row.element += (at - t.origin[t.row_dim]) * t.row_stride;
+  row.origin[t.row_dim] = at;
+  std::byte* base = t.tensor->at[static_cast<std::size_t>(t.rank)];
+  if (base != nullptr) row.data = base + row.element * t.tensor->elem_bytes;
+  return row;
+}
+
+// Without arithmetic the indices are unknown, and the accesses they choose are not simulated.
+void RankMachine::load_rows(const Inst& inst, AgentState& a, Register& reg) {
+  if (!compute) return;
+  ClippedTile t = clip(a, inst, inst.region);
+  if (t.rank == rank()) require_contract(t.tensor_idx, contracts_.check_tile(t.tensor_idx));
+  const auto* picked = a.regs[static_cast<std::size_t>(inst.operands[0])].as<std::int32_t>();
+  TileRef whole = tile_of(reg);
+  for (std::int64_t i = 0; i < t.rows; ++i) {
+    ClippedTile row = gathered_row(inst, t, picked[i], i);
+    observe(a, inst, AccessKind::kRead, row);
+    if (row.num_cols() < row.cols || row.empty()) zero_tile(sub_tile(whole, i, 0, 1, whole.cols));
+    if (!row.empty()) {
+      copy_tile(sub_tile(whole, i, row.c0, 1, row.num_cols()), memory_tile(row));
+    }
+  }
+}
+
+void RankMachine::store_rows(AgentState& a, const Inst& inst) {
+  if (!compute) return;
+  ClippedTile t = clip(a, inst, inst.region);
+  TileRef whole = tile_of(a.regs[static_cast<std::size_t>(inst.operands[0])]);
+  const auto* picked = a.regs[static_cast<std::size_t>(inst.operands[1])].as<std::int32_t>();
+  for (std::int64_t i = 0; i < t.rows; ++i) {
+    ClippedTile row = gathered_row(inst, t, picked[i], i);
+    observe(a, inst, AccessKind::kWrite, row);
+    if (!row.empty()) {
+      copy_tile(memory_tile(row), sub_tile(whole, i, row.c0, 1, row.num_cols()));
+    }
+  }
+}
+
+void RankMachine::reduce_store(AgentState& a, const Inst& inst) {
+  ClippedTile t = clip(a, inst, inst.region);
+  observe(a, inst, AccessKind::kReduce, t);
+  if (!compute || t.empty()) return;
+  TileRef value = valid_part(a.regs[static_cast<std::size_t>(inst.operands[0])], t);
+  for (std::int64_t r = 0; r < t.num_rows(); ++r) {
+    for (std::int64_t c = 0; c < t.num_cols(); ++c) {
+      std::byte* to = t.data + (r * t.row_stride + c * t.col_stride) * t.tensor->elem_bytes;
+      const std::byte* from = static_cast<std::byte*>(sub_tile(value, r, c, 1, 1).data);
+      atomic_add(t.tensor->dtype, to, load_element(value.dtype, from));
+    }
+  }
+}
+
+void RankMachine::copy(AgentState& a, const Inst& inst) {
+  ClippedTile from = clip(a, inst, inst.region), to = clip(a, inst, inst.region2);
+  observe(a, inst, AccessKind::kRead, common_part(from, to));
+  observe(a, inst, AccessKind::kWrite, to);
+  if (!compute || to.empty()) return;
+  std::int64_t begin_ns = recorder != nullptr ? Recorder::now_ns() : 0;
+  // The part that both have, in tile coordinates; the rest of the destination reads masked source.
+  std::int64_t r0 = std::max(from.r0, to.r0), r1 = std::min(from.r1, to.r1);
+  std::int64_t c0 = std::max(from.c0, to.c0), c1 = std::min(from.c1, to.c1);
+  bool none = r0 >= r1 || c0 >= c1;
+  TileRef source = memory_tile(from), target = memory_tile(to);
+  if (none || r0 > to.r0 || r1 < to.r1 || c0 > to.c0 || c1 < to.c1) zero_tile(target);
+  if (!none) {
+    copy_tile(sub_tile(target, r0 - to.r0, c0 - to.c0, r1 - r0, c1 - c0),
+              sub_tile(source, r0 - from.r0, c0 - from.c0, r1 - r0, c1 - c0));
+  }
+  if (recorder == nullptr) return;
+  recorder->add(Span{.kind = SpanKind::kCopy,
+                     .rank = rank(),
+                     .worker = a.worker,
+                     .program = program_name,
+                     .role = role_name(a),
+                     .tile = a.tile,
+                     .epoch = static_cast<std::int64_t>(epoch_),
+                     .begin_ns = begin_ns,
+                     .end_ns = Recorder::now_ns()});
+}
+
+bool RankMachine::pipe_put(AgentState& a, const Inst& inst) {
+  PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
+  if (!a.shared->takes(inst.symbol)) return park(a, Park::kPipeFull);
+  a.park = Park::kNone;
+  Register& slot = pipe.slots[pipe.put++ % pipe.slots.size()];
+  a.shared->note_put(inst.symbol);
+  if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
+  if (inst.op->operands.empty()) {
+    load(inst, a, slot);
+  } else {
+    load_rows(inst, a, slot);
+  }
+  if (observer != nullptr) observer->on_worker_edge(a, true, &slot);
+  return true;
+}
+
+bool RankMachine::pipe_fill(AgentState& a, const Inst& inst) {
+  PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
+  if (!a.shared->takes(inst.symbol)) return park(a, Park::kPipeFull);
+  a.park = Park::kNone;
+  Register& slot = pipe.slots[pipe.put++ % pipe.slots.size()];
+  a.shared->note_put(inst.symbol);
+  if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
+  if (compute) {
+    TileRef value = tile_of(a.regs[static_cast<std::size_t>(inst.operands[0])]);
+    copy_tile(tile_of(slot), sub_tile(value, 0, expr(a, inst, 0), slot.rows, slot.cols));
+  }
+  if (observer != nullptr) observer->on_worker_edge(a, true, &slot);
+  return true;
+}
+
+void RankMachine::dot(AgentState& a, const Inst& inst) {
+  const DotCode& code = a.code->dots[static_cast<std::size_t>(inst.dot)];
+  std::int64_t turns = 1;
+  if (code.folded) {
+    std::int64_t begin = expr(a, inst, 0);
+    a.vars[static_cast<std::size_t>(inst.var)] = begin;
+    turns = std::max<std::int64_t>(expr(a, inst, 1) - begin, 0);
+  }
+  auto factor = [&](const DotSource& source, bool k_is_rows) {
+    if (source.reg >= 0) {
+      TileRef tile = tile_of(a.regs[static_cast<std::size_t>(source.reg)]);
+      return Factor{tile, 0, tile.rows, 0, tile.cols};
+    }
+    const RegionCode& region = a.code->regions[static_cast<std::size_t>(source.region)];
+    bool k_along_rows = k_is_rows != source.transposed;
+    ClippedTile t = clip(a, inst, region, region.rows * (k_along_rows ? turns : 1),
+                         region.cols * (k_along_rows ? 1 : turns));
+    observe(a, inst, AccessKind::kRead, t);
+    Factor f{memory_tile(t), t.r0, t.r1, t.c0, t.c1};
+    return source.transposed ? flipped(f) : f;
+  };
+  Factor left = factor(code.a, false), right = factor(code.b, true);
+  if (!compute) return;
+  if (!code.folded && inst.num_exprs > 0) {
+    left.r1 = std::min(left.r1, std::max(expr(a, inst, 0), left.r0));
+  }
+  multiply({.code = code, .left = left, .right = right}, a.regs, a.arena.get());
+}
+
+void RankMachine::store_packet(AgentState& a, const Inst& inst) {
+  ClippedTile t = clip(a, inst, inst.region);
+  if (t.empty()) return;
+  if (observer != nullptr) observer->on_packet(a, inst, true, box_of(t));
+  TileRef value = tile_of(a.regs[static_cast<std::size_t>(inst.operands[0])]);
+  packets_.store({t, inst, tensor_name(t.tensor_idx)}, compute ? &value : nullptr, packet_tag());
+  wake(t.rank);
+}
+
+bool RankMachine::load_packet(AgentState& a, const Inst& inst) {
+  if (a.park == Park::kNone && sync_hook != nullptr) call_hook(a, true);
+  ClippedTile t = clip(a, inst, inst.region);
+  TileRef value = tile_of(writable(result(a, inst)));
+  if (compute && (t.num_rows() < t.rows || t.num_cols() < t.cols)) zero_tile(value);
+  if (t.empty()) return true;
+  std::uint64_t* missing =
+      packets_.load({t, inst, tensor_name(t.tensor_idx)}, compute ? &value : nullptr, packet_tag());
+  if (missing != nullptr) {
+    a.word = reinterpret_cast<std::atomic<std::uint64_t>*>(missing);
+    a.wanted = packet_tag();
+    return park(a, Park::kPacket);
+  }
+  a.park = Park::kNone;
+  if (observer != nullptr) observer->on_packet(a, inst, false, box_of(t));
+  return true;
+}
+
+// --- waiting and its opposite: a wait that fails leaves the agent parked at the same instruction
+// with a condition that is cheap to look at again; the clock is read only then ---
+
+bool RankMachine::execute_sync(AgentState& a, const Inst& inst) {
+  switch (inst.code) {
+    case OpCode::kNotify:
+      notify(a, inst);
+      return true;
+    case OpCode::kWait:
+      return wait(a, inst);
+    case OpCode::kLoadPacket:
+      return load_packet(a, inst);
+    case OpCode::kPipePut:
+      return pipe_put(a, inst);
+    case OpCode::kPipeFill:
+      return pipe_fill(a, inst);
+    case OpCode::kPipeGet:
+      return pipe_get(a, inst);
+    case OpCode::kPipeRelease: {
+      PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
+      if (observer != nullptr) {
+        observer->on_worker_edge(a, true, &pipe.slots[pipe.released % pipe.slots.size()]);
+      }
+      ++pipe.released;
+      return true;
+    }
+    case OpCode::kArrive: {
+      BarrierState& barrier = a.shared->barriers[static_cast<std::size_t>(inst.symbol)];
+      if (observer != nullptr) observer->on_worker_edge(a, true, &barrier);
+      ++barrier.arrivals;
+      return true;
+    }
+    default:
+      return barrier_sync(a, inst);
+  }
+}
+
+bool RankMachine::park(AgentState& a, Park kind) {
+  if (a.parked_ns == 0) a.parked_ns = Recorder::now_ns();
+  a.park = kind;
+  return false;
+}
+
+bool RankMachine::ready(const AgentState& a) const {
+  switch (a.park) {
+    case Park::kNone:
+      return true;
+    case Park::kSignal:
+      return a.word->load(std::memory_order_relaxed) >= a.wanted;
+    case Park::kPacket:
+      return a.word->load(std::memory_order_relaxed) >> 32 == a.wanted;
+    case Park::kPipeFull:
+    case Park::kPipeEmpty: {
+      const Inst& inst = a.code->insts[static_cast<std::size_t>(a.pc)];
+      return a.park == Park::kPipeFull ? a.shared->takes(inst.symbol)
+                                       : a.shared->gives(inst.symbol);
+    }
+    case Park::kBarrier: {
+      const Inst& inst = a.code->insts[static_cast<std::size_t>(a.pc)];
+      return a.shared->barriers[static_cast<std::size_t>(inst.symbol)].arrivals >= a.wanted;
+    }
+  }
+  return true;
+}
+
+// The wait is over, or the instruction at pc is about to look again.
+void RankMachine::unpark(AgentState& a, const Inst& inst) {
+  if (recorder != nullptr && (a.park == Park::kSignal || a.park == Park::kPacket)) {
+    bool signal = a.park == Park::kSignal;
+    recorder->add(
+        Span{.kind = SpanKind::kWait,
+             .rank = rank(),
+             .worker = a.worker,
+             .program = program_name,
+             .role = role_name(a),
+             .detail = signal ? signal_names[static_cast<std::size_t>(inst.symbol)] : "packet",
+             .tile = a.tile,
+             .channel = signal ? a.channel : -1,
+             .epoch = static_cast<std::int64_t>(epoch_),
+             .begin_ns = a.parked_ns,
+             .end_ns = Recorder::now_ns()});
+  }
+  a.parked_ns = 0;
+}
+
+void RankMachine::call_hook(const AgentState& a, bool is_wait) {
+  (*sync_hook)({.rank = rank(),
+                .role = a.role_idx,
+                .worker = a.worker,
+                .is_wait = is_wait,
+                .epoch = epoch_});
+}
+
+bool RankMachine::wait(AgentState& a, const Inst& inst) {
+  if (a.park == Park::kNone) {
+    if (sync_hook != nullptr) call_hook(a, true);
+    a.channel = expr(a, inst, 0);
+    a.at_least = expr(a, inst, 1);
+    const Signal& signal = program().signals[static_cast<std::size_t>(inst.symbol)];
+    if (a.channel < 0 || a.channel >= signal.num_channels) {
+      throw UserError(fmt::format("{}:{}: wait on '{}': channel {} of {}", inst.op->loc.file,
+                                  inst.op->loc.line, signal.name, a.channel, signal.num_channels));
+    }
+    std::int64_t counter = code_.signal_base[static_cast<std::size_t>(inst.symbol)] + a.channel;
+    a.wanted = epoch_ * quota_[static_cast<std::size_t>(counter)] +
+               static_cast<std::uint64_t>(std::max<std::int64_t>(a.at_least, 0));
+    a.word = &counters[static_cast<std::size_t>(rank())][counter].value;
+  }
+  if (a.word->load(std::memory_order_acquire) < a.wanted) return park(a, Park::kSignal);
+  a.park = Park::kNone;
+  if (observer != nullptr) {
+    observer->on_acquire(a, code_.signal_base[static_cast<std::size_t>(inst.symbol)] + a.channel);
+  }
+  return true;
+}
+
+void RankMachine::wake(std::int64_t to) const {
+  if (waker != nullptr && to != rank()) waker->notify_changed(static_cast<int>(to));
+}
+
+void RankMachine::notify(AgentState& a, const Inst& inst) {
+  std::int64_t channel = expr(a, inst, 0), to = expr(a, inst, 1), amount = expr(a, inst, 2);
+  const Signal& signal = program().signals[static_cast<std::size_t>(inst.symbol)];
+  if (channel < 0 || channel >= signal.num_channels || to < 0 || to >= program().world_size ||
+      amount < 0) {
+    throw UserError(fmt::format("{}:{}: notify of '{}': channel {} of {}, rank {} of {}, amount {}",
+                                inst.op->loc.file, inst.op->loc.line, signal.name, channel,
+                                signal.num_channels, to, program().world_size, amount));
+  }
+  std::int64_t counter = code_.signal_base[static_cast<std::size_t>(inst.symbol)] + channel;
+  if (recorder != nullptr) {
+    recorder->add(NotifyMark{.from_rank = rank(),
+                             .to_rank = static_cast<int>(to),
+                             .worker = a.worker,
+                             .program = program_name,
+                             .role = role_name(a),
+                             .signal = signal_names[static_cast<std::size_t>(inst.symbol)],
+                             .channel = channel,
+                             .epoch = static_cast<std::int64_t>(epoch_),
+                             .time_ns = Recorder::now_ns()});
+  }
+  if (observer != nullptr) observer->on_notify(a, static_cast<int>(to), counter);
+  counters[static_cast<std::size_t>(to)][counter].value.fetch_add(
+      static_cast<std::uint64_t>(amount), std::memory_order_release);
+  wake(to);
+  if (sync_hook != nullptr) call_hook(a, false);
+}
+
+bool RankMachine::pipe_get(AgentState& a, const Inst& inst) {
+  PipeState& pipe = a.shared->pipes[static_cast<std::size_t>(inst.symbol)];
+  if (!a.shared->gives(inst.symbol)) return park(a, Park::kPipeEmpty);
+  a.park = Park::kNone;
+  Register& slot = pipe.slots[pipe.got++ % pipe.slots.size()];
+  a.shared->note_get(inst.symbol);
+  if (observer != nullptr) observer->on_worker_edge(a, false, &slot);
+  a.regs[static_cast<std::size_t>(inst.result)].data = slot.data;
+  return true;
+}
+
+bool RankMachine::barrier_sync(AgentState& a, const Inst& inst) {
+  BarrierState& barrier = a.shared->barriers[static_cast<std::size_t>(inst.symbol)];
+  if (a.park == Park::kNone) {
+    auto parties = static_cast<std::uint64_t>(
+        a.role->role->barriers[static_cast<std::size_t>(inst.symbol)].num_arrivals);
+    a.wanted = (barrier.arrivals / parties + 1) * parties;
+    if (observer != nullptr) observer->on_worker_edge(a, true, &barrier);
+    ++barrier.arrivals;
+  }
+  if (barrier.arrivals < a.wanted) return park(a, Park::kBarrier);
+  a.park = Park::kNone;
+  if (observer != nullptr) observer->on_worker_edge(a, false, &barrier);
+  return true;
+}
+
+FaultRecord RankMachine::describe_wait(const AgentState& a) const {
+  const Inst& inst = a.code->insts[static_cast<std::size_t>(a.pc)];
+  FaultRecord record{
+      .program = program().name, .role = role_name(a), .rank = rank(), .tile = a.tile};
+  switch (a.park) {
+    case Park::kSignal: {
+      std::int64_t counter = code_.signal_base[static_cast<std::size_t>(inst.symbol)] + a.channel;
+      std::uint64_t base = epoch_ * quota_[static_cast<std::size_t>(counter)];
+      record.signal = program().signals[static_cast<std::size_t>(inst.symbol)].name;
+      record.channel = a.channel;
+      record.expected = a.at_least;
+      record.seen = static_cast<std::int64_t>(a.word->load(std::memory_order_relaxed) - base);
+      if (inst.num_exprs > 2) {
+        const ExprCode& from = a.code->exprs[static_cast<std::size_t>(inst.expr + 2)];
+        if (from.present()) record.waited_for = static_cast<int>(from.eval(a.vars));
+      }
+      if (record.waited_for < 0) {
+        record.waited_for = only_notifier(program(), rank(), inst.symbol, a.channel);
+      }
+      break;
+    }
+    case Park::kPacket: {
+      const Region& region = *inst.op->region;
+      record.signal =
+          "packet of " + program().tensors[static_cast<std::size_t>(region.tensor)].name;
+      record.expected = static_cast<std::int64_t>(a.wanted);
+      record.seen = static_cast<std::int64_t>(a.word->load(std::memory_order_relaxed) >> 32);
+      break;
+    }
+    case Park::kPipeFull:
+    case Park::kPipeEmpty:
+      record.signal = "pipe " + a.role->role->pipes[static_cast<std::size_t>(inst.symbol)].name;
+      break;
+    case Park::kBarrier:
+      record.signal =
+          "barrier " + a.role->role->barriers[static_cast<std::size_t>(inst.symbol)].name;
+      break;
+    case Park::kNone:
+      break;
+  }
+  return record;
+}
+
+// --- tables inside `let` ---
+
+std::int64_t RankMachine::read(int tensor_idx, std::span<const std::int64_t> index) {
+  const TensorMem& mem = tensors[static_cast<std::size_t>(tensor_idx)];
+  std::int64_t entry = 0;
+  Observer::Box box{.tensor = tensor_idx, .rank = rank(), .num_dims = mem.num_dims};
+  STRETTO_CHECK(static_cast<int>(index.size()) == mem.num_dims, "table index has the wrong rank");
+  for (int d = 0; d < mem.num_dims; ++d) {
+    std::int64_t i = index[static_cast<std::size_t>(d)];
+    if (i < 0 || i >= mem.shape[d]) {
+      throw UserError(fmt::format("{}:{}: table '{}': index {} of dimension {} is outside 0..{}",
+                                  current_inst_->op->loc.file, current_inst_->op->loc.line,
+                                  tensor_name(tensor_idx), i, d, mem.shape[d] - 1));
+    }
+    entry += i * mem.stride[d];
+    box.lo[d] = i;
+    box.hi[d] = i + 1;
+  }
+  if (observer != nullptr) observer->on_access(*current_, *current_inst_, AccessKind::kRead, box);
+  std::int64_t value = contracts_.entry(tensor_idx, entry);
+  require_contract(tensor_idx, contracts_.check(tensor_idx, entry));
+  return value;
+}
+
+void RankMachine::require_contract(int tensor_idx, const std::optional<BrokenEntry>& broken) const {
+  if (!broken) return;
+  throw Fault({.program = program().name,
+               .role = role_name(*current_),
+               .rank = rank(),
+               .tile = current_->tile,
+               .reason = fmt::format("table '{}' breaks its contract: entry {} is {}, {}",
+                                     tensor_name(tensor_idx), broken->entry,
+                                     contracts_.entry(tensor_idx, broken->entry), broken->what)});
 }
 
 }  // namespace stretto

@@ -6,109 +6,24 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "stretto/executor/code.h"
 #include "stretto/executor/executor.h"
-#include "stretto/executor/kernels/tile_ref.h"
+#include "stretto/executor/packets.h"
+#include "stretto/executor/table_contracts.h"
+#include "stretto/executor/tensor_mem.h"
+#include "stretto/executor/worker_state.h"
 #include "stretto/ir/limits.h"
 #include "stretto/ir/quota.h"
 #include "stretto/runtime/recorder.h"
 
 namespace stretto {
-
-// A tensor as this launch sees it.
-struct TensorMem {
-  DType dtype = DType::kF32;
-  bool packet = false;
-  int num_dims = 0;
-  std::int64_t elem_bytes = 4;
-  std::int64_t shape[kMaxDims] = {};   // run-time
-  std::int64_t stride[kMaxDims] = {};  // elements
-  std::vector<std::byte*> at;          // [world] this launch's slot; null where not addressable
-};
-
-// The part of a region's tile that lies inside the tensor: rows [r0, r1), columns [c0, c1) of the
-// tile. `data` addresses element (r0, c0); packet tensors use `element`, its index, instead.
-struct ClippedTile {
-  const TensorMem* tensor = nullptr;
-  int tensor_idx = -1, rank = 0;
-  std::byte* data = nullptr;
-  std::int64_t element = 0;
-  std::int64_t rows = 0, cols = 0;  // of the whole tile
-  std::int64_t r0 = 0, r1 = 0, c0 = 0, c1 = 0;
-  std::int64_t row_stride = 0, col_stride = 0;  // elements
-  std::int64_t origin[kMaxDims] = {};           // tensor coordinates of (r0, c0)
-  std::int64_t row_origin = 0, row_limit = 0;   // of the rows' dimension, for gathered rows
-  bool outside = false;                         // in a dimension that is neither row nor column
-  int row_dim = -1, col_dim = 0;
-  bool empty() const { return r0 == r1 || c0 == c1; }
-  std::int64_t num_rows() const { return r1 - r0; }
-  std::int64_t num_cols() const { return c1 - c0; }
-};
-
-// A register. Doubles are held as they are, other floats as f32, booleans and u8 as bytes, integers
-// as they are.
-struct Register {
-  DType dtype = DType::kF32;
-  std::int64_t rows = 1, cols = 1;
-  void* data = nullptr;  // the own storage, or a pipe's slot
-  void* own = nullptr;
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data);
-  }
-};
-
-// A register that stood for a pipe's slot gets its own storage back, and the slot's value, before
-// it is written.
-Register& writable(Register& reg);
-
-struct FreeDeleter {
-  void operator()(std::byte* p) const;
-};
-using AlignedBytes = std::unique_ptr<std::byte, FreeDeleter>;
-// 64-byte aligned; contents undefined.
-AlignedBytes allocate_aligned(std::size_t bytes);
-
-// Bounded first-in first-out queue between agents of one worker.
-struct PipeState {
-  std::vector<Register> slots;
-  std::uint64_t put = 0, got = 0, released = 0;
-  int ring = -1;  // of the worker, where pipes share slots (Pipe::shares)
-};
-// The slots that pipes share, as they were put: each slot's payload lies in its own pipe.
-struct RingState {
-  struct Put {
-    int pipe;
-    std::uint64_t number;  // of the pipe, from 1
-  };
-  std::uint64_t num_slots = 0;
-  std::deque<Put> held;    // put and not released, or before one that is not
-  std::deque<Put> queued;  // put and not got
-};
-struct BarrierState {
-  std::uint64_t arrivals = 0;
-};
-
-// What the agents of one worker share.
-struct WorkerState {
-  std::vector<PipeState> pipes;
-  std::vector<RingState> rings;
-
-  // Whether the pipe's next slot is free, and whether its next one got is full and in its turn.
-  bool takes(int pipe);
-  bool gives(int pipe) const;
-  // What a put and a get have done, once they are counted.
-  void note_put(int pipe);
-  void note_get(int pipe);
-  std::vector<BarrierState> barriers;
-  AlignedBytes arena;  // allocated when the worker is known to have a tile
-};
 
 enum class Park : std::uint8_t { kNone, kSignal, kPacket, kPipeFull, kPipeEmpty, kBarrier };
 
@@ -185,7 +100,7 @@ class RankMachine final : private TableReader {
   std::vector<const char*> role_names, signal_names;
   Observer* observer = nullptr;
   bool compute = true;  // false: only index arithmetic and synchronisation
-  const std::function<void(const Instance::SyncPoint&)>* sync_hook = nullptr;
+  const SyncHook* sync_hook = nullptr;
 
   // Fixes extents and epoch. UserError for extents out of range. Agents start with start().
   void begin_launch(const std::vector<std::int64_t>& extents, std::uint64_t epoch);
@@ -212,14 +127,10 @@ class RankMachine final : private TableReader {
 
  private:
   std::int64_t read(int tensor_idx, std::span<const std::int64_t> index) override;
-  void check_contract(int tensor_idx, std::int64_t entry);
-  void check_contract_of_tile(int tensor_idx);  // nothing but for tables
-  void check_table(int tensor_idx, int dim, std::int64_t first);
-  void check_entry(int tensor_idx, std::int64_t entry) const;
-  void check_permutation(int tensor_idx);
-  [[noreturn]] void broken_contract(int tensor_idx, std::int64_t entry,
-                                    const std::string& what) const;
-  std::int64_t table_entry(int tensor_idx, std::int64_t entry) const;
+  void require_contract(int tensor_idx, const std::optional<BrokenEntry>& broken) const;
+  const std::string& tensor_name(int idx) const {
+    return program().tensors[static_cast<std::size_t>(idx)].name;
+  }
 
   void build_agents();
   void add_agent(const AgentCode& code, const RoleCode* role, int role_idx, int worker,
@@ -238,7 +149,6 @@ class RankMachine final : private TableReader {
   Register& result(AgentState& a, const Inst& inst);
 
   bool execute(AgentState& a, const Inst& inst);  // false: parked
-  void execute_value(AgentState& a, const Inst& inst);
   void execute_memory(AgentState& a, const Inst& inst);
   bool execute_sync(AgentState& a, const Inst& inst);
   bool end_tile(AgentState& a);  // true: no more tiles
@@ -246,7 +156,6 @@ class RankMachine final : private TableReader {
   bool park(AgentState& a, Park kind);
 
   void dot(AgentState& a, const Inst& inst);
-  void add_scaled(AgentState& a, const DotCode& code, const kernels::TileRef& product);
   void load(const Inst& inst, AgentState& a, Register& reg);
   void store(AgentState& a, const Inst& inst);
   ClippedTile gathered_row(const Inst& inst, const ClippedTile& t, std::int32_t picked,
@@ -257,11 +166,7 @@ class RankMachine final : private TableReader {
   void copy(AgentState& a, const Inst& inst);
   void store_packet(AgentState& a, const Inst& inst);
   bool load_packet(AgentState& a, const Inst& inst);
-  std::uint32_t packet_tag() const;
-  bool arrived(std::uint64_t* word) const;
-  struct PacketRun;
-  template <typename Visit>
-  void for_packet_runs(const Inst& inst, const ClippedTile& t, Visit&& visit) const;
+  std::uint32_t packet_tag() const { return Packets::tag_of(epoch_); }
   bool wait(AgentState& a, const Inst& inst);
   void notify(AgentState& a, const Inst& inst);
   bool pipe_put(AgentState& a, const Inst& inst);
@@ -281,9 +186,8 @@ class RankMachine final : private TableReader {
       role_spans_;                 // [role] agents of worker 0, then of worker 1, ...
   AgentState* current_ = nullptr;  // whose table read this is
   const Inst* current_inst_ = nullptr;
-  std::vector<bool> contract_checked_;   // [tensor] in this launch
-  std::vector<bool> seen_;               // scratch of check_permutation
-  std::vector<std::byte> packet_bytes_;  // scratch of one run of packets
+  TableContracts contracts_;
+  Packets packets_;
 };
 
 }  // namespace stretto

@@ -82,7 +82,7 @@ TEST(Protocol, DelaysAtAnyPointChangeNothing) {
   SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::atomic<std::uint64_t> draws{seed};
   run_shift(3, 40, [&](Instance& instance) {
-    instance.set_sync_hook([&](const Instance::SyncPoint&) {
+    instance.set_sync_hook([&](const SyncPoint&) {
       std::mt19937_64 random(draws.fetch_add(1));
       if (random() % 20 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
     });

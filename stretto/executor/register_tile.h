@@ -7,7 +7,8 @@
 #include "stretto/executor/kernels/copy.h"
 #include "stretto/executor/kernels/elementwise.h"
 #include "stretto/executor/kernels/tile_ref.h"
-#include "stretto/executor/machine.h"
+#include "stretto/executor/tensor_mem.h"
+#include "stretto/executor/worker_state.h"
 
 namespace stretto {
 

@@ -1,9 +1,9 @@
-// Operations on registers alone. Results that are 16- or 8-bit floats are rounded when written.
+#include "stretto/executor/values.h"
+
 #include <algorithm>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/reduce.h"
-#include "stretto/executor/machine.h"
 #include "stretto/executor/register_tile.h"
 
 namespace stretto {
@@ -77,19 +77,20 @@ void reduce(ReduceOp op, int axis, const TileRef& to, const TileRef& from) {
 
 }  // namespace
 
-void RankMachine::execute_value(AgentState& a, const Inst& inst) {
-  auto in = [&](int i) { return tile_of(a.regs[static_cast<std::size_t>(inst.operands[i])]); };
-  Register& out = writable(result(a, inst));
+void compute_value(const Program& program, const Inst& inst, std::span<Register> regs,
+                   std::int64_t index) {
+  auto in = [&](int i) { return tile_of(regs[static_cast<std::size_t>(inst.operands[i])]); };
+  Register& out = writable(regs[static_cast<std::size_t>(inst.result)]);
   TileRef to = tile_of(out);
   switch (inst.code) {
     case OpCode::kFill:
       kernels::fill(to, inst.op->value);
       break;
     case OpCode::kIota:
-      kernels::iota(to, expr(a, inst, 0), inst.op->axis);
+      kernels::iota(to, index, inst.op->axis);
       break;
     case OpCode::kSplat:
-      kernels::fill(to, splat_value(program(), *inst.op, expr(a, inst, 0)));
+      kernels::fill(to, splat_value(program, *inst.op, index));
       break;
     case OpCode::kUnary:
       kernels::unary(static_cast<kernels::Unary>(inst.op->unary), to, in(0));
@@ -111,7 +112,7 @@ void RankMachine::execute_value(AgentState& a, const Inst& inst) {
       kernels::cast(to, in(0));
       break;
     case OpCode::kColumns:
-      kernels::cast(to, columns_of(in(0), expr(a, inst, 0), to.cols));
+      kernels::cast(to, columns_of(in(0), index, to.cols));
       break;
     case OpCode::kTranspose:
       if (to.data == in(0).data) {
