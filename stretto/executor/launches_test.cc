@@ -2,27 +2,11 @@
 // nobody proved, or pays for every launch what was paid for once.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
 #include <type_traits>
 
+#include "stretto/base/allocations_testing.h"
 #include "stretto/executor/program_runner.h"
 #include "stretto/lang/program_builder.h"
-
-namespace {
-thread_local bool counting = false;
-thread_local std::size_t allocations = 0;
-}  // namespace
-
-// Not inlined: compilers pair what is.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  if (counting) ++allocations;
-  void* at = std::malloc(bytes == 0 ? 1 : bytes);
-  if (at == nullptr) throw std::bad_alloc();
-  return at;
-}
-[[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, std::size_t) noexcept { std::free(at); }
 
 namespace stretto {
 namespace {
@@ -99,15 +83,8 @@ TEST(Launches, AllocateNothingOnceTheyWereMade) {
     RankArguments arguments(rank, ready.program());
     Instance instance(rank, ready);
     instance.launch(arguments.args);
-    allocations = 0;
-    counting = true;
-    instance.launch(arguments.args);
-    counting = false;
-    EXPECT_EQ(allocations, 0u);
-    counting = true;
-    Doubles counted(8);
-    counting = false;
-    EXPECT_EQ(allocations, 1u) << "nothing is counted";
+    EXPECT_EQ(count_allocations([&] { instance.launch(arguments.args); }), 0u);
+    EXPECT_EQ(count_allocations([] { Doubles counted(8); }), 1u) << "nothing is counted";
   });
 }
 

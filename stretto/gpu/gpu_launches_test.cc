@@ -6,31 +6,15 @@
 
 #include <bit>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
+#include "stretto/base/allocations_testing.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver_calls_testing.h"
-
-namespace {
-thread_local bool counting = false;
-thread_local std::size_t allocations = 0;
-}  // namespace
-
-// Not inlined: compilers pair what is.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  if (counting) ++allocations;
-  void* at = std::malloc(bytes == 0 ? 1 : bytes);
-  if (at == nullptr) throw std::bad_alloc();
-  return at;
-}
-[[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, std::size_t) noexcept { std::free(at); }
 
 namespace stretto {
 namespace {
@@ -212,17 +196,11 @@ TEST_F(GpuLaunches, AllocateNothingOnceTheyWereMade) {
       for (int i = 0; i < 3; ++i) instance_->launch(args_);
       instance_->wait();
       cuda::DriverCalls swallowed(cuda::DriverCalls::Mode::kSwallow);
-      allocations = 0;
-      counting = true;
-      instance_->launch(args_);
-      counting = false;
-      EXPECT_EQ(allocations, 0u) << (engines ? "engines" : "SMs") << (replays ? ", replayed" : "");
+      EXPECT_EQ(count_allocations([&] { instance_->launch(args_); }), 0u)
+          << (engines ? "engines" : "SMs") << (replays ? ", replayed" : "");
     }
   }
-  counting = true;
-  std::vector<int> counted(8);
-  counting = false;
-  EXPECT_GT(allocations, 0u) << "nothing is counted";
+  EXPECT_GT(count_allocations([] { std::vector<int> counted(8); }), 0u) << "nothing is counted";
 }
 
 TEST_F(GpuLaunches, CallTheDriverOnceForAKernel) {
