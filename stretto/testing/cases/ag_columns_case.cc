@@ -1,8 +1,5 @@
 #include "stretto/testing/cases/ag_columns_case.h"
 
-#include <cmath>
-#include <limits>
-
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/cases/gemm_case.h"
 
@@ -36,18 +33,12 @@ OpCase ag_columns_case(const AgColumnsDesc& d, const AgColumnsConfig& cfg, std::
   fill_inputs(c, seed);
   ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn};
   Values all = gathered_columns(c, d, m);
-  auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
-  for (int rank = 0; rank < d.world_size; ++rank) {
-    Values want = linear_reference(c, rank, all, shape);
-    want.resize(static_cast<std::size_t>(d.m * d.n), std::numeric_limits<double>::quiet_NaN());
-    c.expected[static_cast<std::size_t>(rank)][out] = std::move(want);
-  }
-  bool bytes = d.a_dtype == DType::kF8E4M3;
-  c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
-  c.scale = d.c_dtype == sum_dtype(d.c_dtype) || bytes ? std::sqrt(static_cast<double>(d.k)) : 1;
-  c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * d.world_size;
-  c.comm_bytes = static_cast<double>(m * (d.k - d.k / d.world_size)) *
-                 static_cast<double>(size_bytes(d.a_dtype));
+  expect_product(c, all,
+                 {.a_dtype = d.a_dtype,
+                  .c_dtype = d.c_dtype,
+                  .bound = d.m,
+                  .shape = shape,
+                  .elements_received = static_cast<double>(m * (d.k - d.k / d.world_size))});
   return c;
 }
 

@@ -1,6 +1,5 @@
 #include "stretto/testing/cases/ag_gemm_case.h"
 
-#include <cmath>
 #include <limits>
 
 #include "stretto/testing/cases/cases.h"
@@ -37,23 +36,18 @@ OpCase ag_gemm_case(const AgGemmDesc& d, const AgGemmConfig& cfg, std::int64_t m
   Values all = gathered_rows(c, shape);
   Values unscaled = gathered_rows(c, {.m = m, .k = d.k});
   unscaled.resize(static_cast<std::size_t>(d.m * d.k), std::numeric_limits<double>::quiet_NaN());
-  auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
-  for (int rank = 0; rank < d.world_size; ++rank) {
-    Values want = linear_reference(c, rank, all, shape);
-    want.resize(static_cast<std::size_t>(d.m * d.n), std::numeric_limits<double>::quiet_NaN());
-    std::vector<Values>& expected = c.expected[static_cast<std::size_t>(rank)];
-    expected[out] = std::move(want);
-    if (d.gathered) {
-      expected[static_cast<std::size_t>(c.program.find_tensor("gathered"))] = unscaled;
-    }
+  if (d.gathered) {
+    auto gathered = static_cast<std::size_t>(c.program.find_tensor("gathered"));
+    for (std::vector<Values>& expected : c.expected) expected[gathered] = unscaled;
   }
-  bool bytes = d.a_dtype == DType::kF8E4M3;
-  c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
-  c.scale = d.c_dtype == sum_dtype(d.c_dtype) || bytes ? std::sqrt(static_cast<double>(d.k)) : 1;
-  c.flops = 2.0 * static_cast<double>(m * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
   std::int64_t own_rows = ceil_div(m, std::int64_t{d.world_size});
-  c.comm_bytes =
-      static_cast<double>((m - own_rows) * d.k) * static_cast<double>(size_bytes(d.a_dtype));
+  expect_product(c, all,
+                 {.a_dtype = d.a_dtype,
+                  .c_dtype = d.c_dtype,
+                  .bound = d.m,
+                  .shape = shape,
+                  .swiglu = d.swiglu,
+                  .elements_received = static_cast<double>((m - own_rows) * d.k)});
   return c;
 }
 

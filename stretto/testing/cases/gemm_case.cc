@@ -109,6 +109,21 @@ Values linear_reference(const OpCase& c, int rank, const Values& a, const Produc
   return up;
 }
 
+void expect_product(OpCase& c, const Values& all, const GatheredProduct& p) {
+  const ProductShape& s = p.shape;
+  auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
+  for (int rank = 0; rank < c.program.world_size; ++rank) {
+    Values want = linear_reference(c, rank, all, s);
+    want.resize(static_cast<std::size_t>(p.bound * s.n), std::numeric_limits<double>::quiet_NaN());
+    c.expected[static_cast<std::size_t>(rank)][out] = std::move(want);
+  }
+  bool bytes = p.a_dtype == DType::kF8E4M3;
+  c.tolerance = sum_tolerance(p.c_dtype, s.k) + factor_tolerance(p.a_dtype, s.k);
+  c.scale = p.c_dtype == sum_dtype(p.c_dtype) || bytes ? std::sqrt(static_cast<double>(s.k)) : 1;
+  c.flops = 2.0 * static_cast<double>(s.m * s.n * s.k) * (p.swiglu ? 2 : 1) * c.program.world_size;
+  c.comm_bytes = p.elements_received * static_cast<double>(size_bytes(p.a_dtype));
+}
+
 OpCase gemm_case(const GemmDesc& d, const GemmConfig& cfg, std::int64_t m, std::uint64_t seed) {
   OpCase c;
   c.program = gemm(d, cfg);

@@ -46,6 +46,17 @@ double factor_tolerance(DType factors, std::int64_t k);
 // The weight side in fp64: f(a * b^T) with the biases and weights that `c` holds for `rank`.
 Values linear_reference(const OpCase& c, int rank, const Values& a, const ProductShape& shape);
 
+// What an operator that gathers rows or columns first gives, and what it costs.
+struct GatheredProduct {
+  DType a_dtype = DType::kF32, c_dtype = DType::kF32;
+  std::int64_t bound = 0;  // on rows
+  ProductShape shape;      // of the launch
+  bool swiglu = false;
+  double elements_received = 0;  // of `a`, by a rank
+};
+// Every rank's `c` is the weight side of `all`, the gathered a [m, k], of rows past m undefined.
+void expect_product(OpCase& c, const Values& all, const GatheredProduct& product);
+
 // The cases of a row whose programs are those of a Desc and a Config.
 template <typename Desc, typename Config>
 OperatorCase case_of(const ProductOperator<Desc, Config>& op,
