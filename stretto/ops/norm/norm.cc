@@ -74,7 +74,6 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   check_norm(d, cfg);
   ProgramBuilder p("all_reduce_add_rms_norm", d.world_size);
   Index m = p.extent("m", d.m);
-  DType wide = sum_dtype(d.dtype);
   TensorRef x =
       p.input("x", d.dtype, {m, d.hidden}, cfg.packets ? Space::kLocal : Space::kSymmetric);
   TensorRef weight = p.input("weight", d.weight_dtype, {1, d.hidden});
@@ -84,7 +83,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   TileSpace tiles = p.grid(d.m, 1, cfg.tile_rows, 1);
   // Whole packets, whatever the dtype; what lies past the row is zero.
   std::int64_t width = cfg.packets ? ceil_div(d.hidden, 4) * 4 : d.hidden;
-  SignalRef ready, done;
+  std::optional<PeerReads> reads;
   std::optional<PacketSums> packets;
   if (cfg.packets) {
     packets.emplace(p,
@@ -96,9 +95,7 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
                                  .threads = cfg.threads},
                     m);
   } else {
-    ready = p.signal("ready");
-    done = p.signal("done");
-    p.on_start([&] { p.notify_all(ready); });
+    reads.emplace(p);
   }
 
   p.role("reduce_norm", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
@@ -115,25 +112,24 @@ Program all_reduce_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
       reduced = packets->of(t, p.load(rows(x)), load_others);
     } else {
       load_others();
+      DType wide = sum_dtype(d.dtype);
       Value total = p.zeros(wide, cfg.tile_rows, width);
       p.loop(p.world_size(), [&](const Index& r) {
-        p.wait(ready, r);
+        p.wait(reads->ready(), r);
         total = total + cast(p.load(rows(x.on(r))), wide);
       });
-      p.notify_all(done);
+      reads->notify_done();
       reduced = cast(total, d.dtype);
     }
-    Value v = cast(cast(reduced, wide) + cast(old, wide), d.dtype);
-    p.store(rows(sum), v);
-    p.store(rows(out), normalise(row_norm(d), v, scale));
+    store_normalised(p, row_norm(d),
+                     {.reduced = reduced,
+                      .residual = old,
+                      .weight = [&] { return scale; },
+                      .sum = rows(sum),
+                      .out = rows(out)});
   });
-  if (!cfg.packets) {
-    p.on_end(
-        [&] { p.loop(p.world_size(), [&](const Index& i) { p.wait(done[i], tiles.count()); }); });
-  }
-  Program program = p.finish();
-  program.roles[0].agents[0].num_threads = cfg.threads;
-  return program;
+  if (!cfg.packets) reads->wait_at_end(tiles.count());
+  return finish_with_threads(p, cfg.threads);
 }
 
 Program swiglu(const NormDesc& d, const NormConfig& cfg) {

@@ -16,6 +16,29 @@ Value normalise_with(const RowNorm& n, const Value& v, const Value& weight,
   return cast(cast(normed, wide) * cast(weight, wide), n.dtype);
 }
 
+void store_normalised(ProgramBuilder& p, const RowNorm& n, const SummedRows& rows) {
+  DType wide = sum_dtype(n.dtype);
+  Value v = cast(cast(rows.reduced, wide) + cast(rows.residual, wide), n.dtype);
+  p.store(rows.sum, v);
+  p.store(rows.out, normalise(n, v, rows.weight()));
+}
+
+PeerReads::PeerReads(ProgramBuilder& p)
+    : p_(p), ready_(p.signal("ready")), done_(p.signal("done")) {
+  p.on_start([&] { p.notify_all(ready_); });
+}
+
+void PeerReads::wait_at_end(const Index& num_tiles) const {
+  p_.on_end(
+      [&] { p_.loop(p_.world_size(), [&](const Index& i) { p_.wait(done_[i], num_tiles); }); });
+}
+
+Program finish_with_threads(ProgramBuilder& p, int threads) {
+  Program program = p.finish();
+  program.roles[0].agents[0].num_threads = threads;
+  return program;
+}
+
 PacketSums::PacketSums(ProgramBuilder& p, const PacketSumsOf& of, const Index& rows)
     : p_(p),
       rows_(of.tile_rows),

@@ -21,6 +21,32 @@ Value normalise(const RowNorm& n, const Value& x, const Value& weight);
 Value normalise_with(const RowNorm& n, const Value& v, const Value& weight,
                      const Value& mean_square);
 
+// The end of a row's way: sum = what was reduced + residual, of the element type; out = that over
+// its rms, times weight. `weight` is loaded after `sum` is stored where it is not there yet.
+struct SummedRows {
+  Value reduced, residual;
+  std::function<Value()> weight;
+  Slice sum, out;
+};
+void store_normalised(ProgramBuilder& p, const RowNorm& n, const SummedRows& rows);
+
+// For sums over ranks that are read from peers: each tells all others that its rows may be read,
+// and in the end waits until all have read them.
+class PeerReads {
+ public:
+  explicit PeerReads(ProgramBuilder& p);
+  const SignalRef& ready() const { return ready_; }   // of a rank: they may be read
+  void notify_done() const { p_.notify_all(done_); }  // once a tile
+  void wait_at_end(const Index& num_tiles) const;
+
+ private:
+  ProgramBuilder& p_;
+  SignalRef ready_, done_;
+};
+
+// Its only role has so many threads a worker; 0: as many as its values take.
+Program finish_with_threads(ProgramBuilder& p, int threads);
+
 struct PacketSumsOf {
   DType dtype = DType::kF32;
   std::int64_t most_rows = 1, width = 1;  // of what is summed

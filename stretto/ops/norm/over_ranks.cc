@@ -34,7 +34,6 @@ Program reduce_scatter_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   ProgramBuilder p("reduce_scatter_add_rms_norm", d.world_size);
   Index m = p.extent("m", d.m);
   OwnRows own(p, d, m);
-  DType wide = sum_dtype(d.dtype);
   TensorRef x =
       p.input("x", d.dtype, {m, d.hidden}, cfg.packets ? Space::kLocal : Space::kSymmetric);
   TensorRef weight = p.input("weight", d.weight_dtype, {1, d.hidden});
@@ -45,7 +44,7 @@ Program reduce_scatter_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
   TileSpace tiles = p.grid(most_rows, 1, cfg.tile_rows, 1);
   // Whole packets, whatever the dtype; what lies past the row is zero.
   std::int64_t width = cfg.packets ? ceil_div(d.hidden, 4) * 4 : d.hidden;
-  SignalRef ready, done;
+  std::optional<PeerReads> reads;
   std::optional<PacketSums> packets;
   if (cfg.packets) {
     packets.emplace(p,
@@ -56,9 +55,7 @@ Program reduce_scatter_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
                                  .threads = cfg.threads},
                     own.run);
   } else {
-    ready = p.signal("ready");
-    done = p.signal("done");
-    p.on_start([&] { p.notify_all(ready); });
+    reads.emplace(p);
   }
 
   p.role("reduce_norm", Resource::sms(cfg.num_workers), tiles, [&](const Tile& t) {
@@ -76,25 +73,22 @@ Program reduce_scatter_add_rms_norm(const NormDesc& d, const NormConfig& cfg) {
       packets->send(t, [&](const Index& peer) { return part(x, peer); });
       reduced = packets->received(t, part(x, p.rank()));
     } else {
-      p.wait_all(ready);
+      p.wait_all(reads->ready());
       reduced = cast(sum_over_ranks(p, {d.dtype, cfg.tile_rows, width},
                                     [&](const Index& r) { return part(x.on(r), p.rank()); }),
                      d.dtype);
-      p.notify_all(done);
+      reads->notify_done();
     }
-    Value v = cast(cast(reduced, wide) + cast(p.load(padded(residual).until_row(own.end)), wide),
-                   d.dtype);
-    p.store(padded(sum), v);
-    p.store(padded(out), normalise({.dtype = d.dtype, .hidden = d.hidden, .eps = d.eps}, v,
-                                   p.load(weight.tile({0, 0}, 1, width))));
+    auto load_weight = [&] { return p.load(weight.tile({0, 0}, 1, width)); };
+    store_normalised(p, {.dtype = d.dtype, .hidden = d.hidden, .eps = d.eps},
+                     {.reduced = reduced,
+                      .residual = p.load(padded(residual).until_row(own.end)),
+                      .weight = load_weight,
+                      .sum = padded(sum),
+                      .out = padded(out)});
   });
-  if (!cfg.packets) {
-    p.on_end(
-        [&] { p.loop(p.world_size(), [&](const Index& i) { p.wait(done[i], tiles.count()); }); });
-  }
-  Program program = p.finish();
-  program.roles[0].agents[0].num_threads = cfg.threads;
-  return program;
+  if (!cfg.packets) reads->wait_at_end(tiles.count());
+  return finish_with_threads(p, cfg.threads);
 }
 
 // A worker sends the sum of a tile's squares, then normalises the tile before, whose sums have come
@@ -150,9 +144,7 @@ Program rms_norm_columns(const NormDesc& d, const NormConfig& cfg) {
       p.store(rows(out, t.row), normalise_with(norm, v, scale, total / columns));
     });
   });
-  Program program = p.finish();
-  program.roles[0].agents[0].num_threads = cfg.threads;
-  return program;
+  return finish_with_threads(p, cfg.threads);
 }
 
 NormConfig default_reduce_scatter_config(const NormDesc& d, Target target) {
