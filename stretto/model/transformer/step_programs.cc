@@ -24,15 +24,7 @@ Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLim
 
 // Tiles do not depend on the rows of a step, as threads add up a row in an order that depends on
 // how many a tile has.
-AttentionConfig gpu_rope_config(const AttentionDesc& d, const GpuTarget& gpu) {
-  constexpr std::int64_t kElements = 4096;  // of a head's rows, two halves of 8 a thread
-  AttentionConfig c{.tile_rows = std::max<std::int64_t>(kElements / d.head_dim, 1),
-                    .head_group = 1};
-  HeadSplit split = split_heads(d);
-  std::int64_t heads = split.heads_per_rank + split.kv_heads_per_rank;
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads, gpu.sms);
-  return c;
-}
+constexpr std::int64_t kAnyRows = 4096;
 
 }  // namespace
 
@@ -63,7 +55,7 @@ Program step_program(const AgGemmDesc& d, Target target) {
 
 Program step_program(const NormDesc& d, Target target) {
   NormDesc many = d;
-  many.m = std::max<std::int64_t>(d.m, 4096);  // as gpu_rope_config
+  many.m = std::max(d.m, kAnyRows);
   NormConfig c = config_for(d, target);
   if (target == Target::kCuda) c.tile_rows = config_for(many, target).tile_rows;
   return rms_norm(d, c);
@@ -110,7 +102,8 @@ Program add_row_program(const NormDesc& d, Target target) {
 }
 
 Program rope_program(const AttentionDesc& d, Target target) {
-  return rope(d, target == Target::kCuda ? gpu_rope_config(d, target.gpu()) : default_config(d));
+  return rope(
+      d, target == Target::kCuda ? gpu_rope_config(d, target.gpu(), kAnyRows) : default_config(d));
 }
 
 Program attention_program(const AttentionDesc& d, Target target) {

@@ -246,13 +246,14 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
 }
 
 int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim) {
-  constexpr std::int64_t kBlockBytes = 227 * 1024, kElement = 2, kMost = 4;
+  const auto block_bytes = static_cast<std::int64_t>(GpuTarget{}.shared_bytes);
+  constexpr std::int64_t kElement = 2, kMost = 4;
   constexpr std::int64_t kBeside = 20 * 1024;  // barriers, staging; 18688 of 256 rows
   constexpr std::int64_t kFew = 8, kRowsOfWarpgroup = 64;
   if (rows > kFew) rows = ceil_div(rows, kRowsOfWarpgroup) * kRowsOfWarpgroup;
   if (rows > kRowsOfWarpgroup) rows = ceil_div(rows, 2 * kRowsOfWarpgroup) * 2 * kRowsOfWarpgroup;
   std::int64_t queries = 2 * rows * head_dim * kElement, step = 2 * kv * head_dim * kElement;
-  std::int64_t fit = std::max<std::int64_t>(kBlockBytes - kBeside - queries, 0) / step;
+  std::int64_t fit = std::max<std::int64_t>(block_bytes - kBeside - queries, 0) / step;
   return static_cast<int>(std::min(fit, kMost));
 }
 
@@ -301,6 +302,17 @@ std::string to_string(const AttentionDesc& d) {
                      d.batch > 1 ? fmt::format("batch={} ", d.batch) : "", d.m, d.max_tokens,
                      d.num_heads, d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
                      d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+}
+
+AttentionConfig gpu_rope_config(const AttentionDesc& d, const GpuTarget& gpu,
+                                std::int64_t most_rows) {
+  constexpr std::int64_t kElements = 4096;  // of a head's rows, two halves of 8 a thread
+  AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.head_dim, 1, most_rows),
+                    .head_group = 1};
+  HeadSplit split = split_heads(d);
+  std::int64_t heads = split.heads_per_rank + split.kv_heads_per_rank;
+  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads, gpu.sms);
+  return c;
 }
 
 AttentionConfig default_config(const AttentionDesc& d, Target target) {

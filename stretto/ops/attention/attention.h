@@ -77,6 +77,9 @@ int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim);
 
 std::string to_string(const AttentionDesc& desc);
 AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);
+// Of rope() on a GPU; tiles have no more rows than `most_rows`.
+AttentionConfig gpu_rope_config(const AttentionDesc& desc, const GpuTarget& gpu,
+                                std::int64_t most_rows);
 
 // qkv [m, (Hq + 2 Hkv) * head_dim]: query heads, key heads, value heads of this rank. cos, sin
 // [max_tokens, head_dim / 2] f32; rotates the two halves of each head (Su et al., RoFormer, in the

@@ -5,16 +5,6 @@
 namespace stretto {
 namespace {
 
-AttentionConfig gpu_rope(const AttentionDesc& d, const GpuTarget& gpu) {
-  constexpr std::int64_t kElements = 2048;  // of a half head, 8 a thread
-  AttentionConfig c{.tile_rows = std::clamp<std::int64_t>(kElements * 2 / d.head_dim, 1, d.m),
-                    .head_group = 1};
-  HeadSplit split = split_heads(d);
-  std::int64_t heads = split.heads_per_rank + split.kv_heads_per_rank;
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows) * heads, gpu.sms);
-  return c;
-}
-
 AttentionConfig config_of(const AttentionDesc& d) {
   return {.tile_rows = std::min<std::int64_t>(4, d.m),
           .tile_kv = std::min<std::int64_t>(8, d.max_tokens)};
@@ -61,7 +51,7 @@ AttentionDesc attention_batch_desc(const OpShape& s) {
 }
 
 AttentionConfig rope_config(const AttentionDesc& d, Target target) {
-  if (target == Target::kCuda) return gpu_rope(d, target.gpu());
+  if (target == Target::kCuda) return gpu_rope_config(d, target.gpu(), d.m);
   AttentionConfig c = config_of(d);
   HeadSplit split = split_heads(d);
   if (split.heads_per_rank % 2 == 0) c.head_group = split.kv_heads_per_rank % 2 == 0 ? 2 : 1;
