@@ -1,5 +1,5 @@
-"""Normalisations of rows that the ranks share: their sums' rows, or their columns; see ops.py for what
-all operators have in common. They have no gradient."""
+"""Normalisations of rows that the ranks share: of sums over the ranks, or of columns that are spread over
+them; see ops.py for what all operators have in common. Only all_reduce_add_rms_norm has a gradient."""
 
 from __future__ import annotations
 
@@ -24,6 +24,55 @@ from ._calls import (
 )
 from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
+
+
+@counted
+def all_reduce_add_rms_norm(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: ArrayT,
+    *,
+    eps: float = 1e-5,
+    group: GroupLike = None,
+    out: Any = None,
+) -> Tuple[ArrayT, ArrayT]:
+    """(rms_norm(s) * weight, s) with s = all_reduce(x) + residual, the same bits on every rank.
+
+    `x`, `residual`: [.., H]; `weight`: [H], of its own element type. `out`: a pair of arrays.
+    """
+    name = "all_reduce_add_rms_norm"
+    eps = _epsilon(name, eps)
+    if out is None and _route.wants(x, residual, weight):
+        return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps, name_of(group))
+    op = with_options(_all_reduce_add_rms_norm, eps)
+    outs = several(name, out, 2)
+    return group_of(group).call(op, 0, outs, x, residual, weight)
+
+
+def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
+    op = "all_reduce_add_rms_norm"
+    kind, x = adopt(op, "x", x)
+    residual, weight = same_kind(op, kind, residual=residual, weight=weight)
+    dtype = computed_dtype(op, kind, {"x": x, "residual": residual})
+    weight_dtype = computed_dtype(op, kind, {"weight": weight})
+    hidden = x.shape[-1] if x.ndim else 0
+    if tuple(residual.shape) != tuple(x.shape) or tuple(weight.shape) != (hidden,) or hidden == 0:
+        raise UserError(
+            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; "
+            "need [.., H], [.., H], [H]"
+        )
+    outs = out or (None, None)
+    read = [weight, x] if group.is_symmetric(kind.address(x)) else [weight]  # by all rows, by peers
+    (normed, written), (total, summed) = (
+        make_result(op, kind, each, x.shape, x, read + unless_same(kind, each, x, residual))
+        for each in outs
+    )
+    check_apart(op, kind, (normed, total))
+    x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
+    arrays = {"x": x, "weight": weight, "residual": residual, "sum": summed, "out": written}
+    desc = {"dtype": dtype, "weight_dtype": weight_dtype, "hidden": hidden, "eps": eps}
+    _launch(group, op, kind, desc, arrays, math.prod(x.shape[:-1]), said_of=("x", "weight"))
+    return finish(kind, normed, written), finish(kind, total, summed)
 
 
 @counted
@@ -145,9 +194,8 @@ def _epsilon(op: str, eps: Any) -> float:
     return eps
 
 
-def _launch(group, op: str, kind, desc: dict, arrays: dict, rows: int) -> None:
-    read = {name: x for name, x in arrays.items() if name not in ("sum", "out")}
-    said = described(op, kind, read, f"eps={desc['eps']}")
+def _launch(group, op: str, kind, desc: dict, arrays: dict, rows: int, said_of=("x", "weight", "residual")) -> None:
+    said = described(op, kind, {name: arrays[name] for name in said_of if name in arrays}, f"eps={desc['eps']}")
     if rows == 0:
         group.agree_on_nothing(said)
         return

@@ -43,9 +43,9 @@ from .expert_layers import (
 from .expert_parallel import ep_combine, ep_dispatch, ep_moe_layer
 from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .moe import grouped_matmul, moe_combine, moe_route
-from .norms import reduce_scatter_add_rms_norm, rms_norm_columns
+from .norms import all_reduce_add_rms_norm, reduce_scatter_add_rms_norm, rms_norm_columns
 from .rooted import batch_send_recv, gather, recv, reduce, scatter, send
-from .transformer import all_reduce_add_rms_norm, scaled_dot_product_attention
+from .transformer import scaled_dot_product_attention
 from .ulysses import all_to_all_matmul, matmul_all_to_all
 
 __all__ = [

@@ -4,98 +4,26 @@ in common."""
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 from . import _route
 from ._adopt import adopt
 from ._arguments import checked
 from ._arrays import ArrayT, may_overlap
 from ._calls import (
-    bound_of,
     check_apart,
     computed_dtype,
-    described,
     finish,
     make_result,
     number,
     same_kind,
     scale_or_none,
     several,
-    unless_same,
     whole,
     with_options,
 )
-from ._world import GroupLike, alone, counted, group_of, name_of
+from ._world import alone
 from .errors import UserError
-
-
-@counted
-def all_reduce_add_rms_norm(
-    x: ArrayT,
-    residual: ArrayT,
-    weight: ArrayT,
-    *,
-    eps: float = 1e-5,
-    group: GroupLike = None,
-    out: Any = None,
-) -> Tuple[ArrayT, ArrayT]:
-    """(rms_norm(s) * weight, s) with s = all_reduce(x) + residual, the same bits on every rank.
-
-    `x`, `residual`: [.., H]; `weight`: [H], of its own element type. `out`: a pair of arrays.
-    """
-    name = "all_reduce_add_rms_norm"
-    eps = number(name, "eps", eps)
-    if not 0 <= eps < math.inf:
-        raise UserError(f"{name}: eps is {eps}, need a finite number from 0 on")
-    if out is None and _route.wants(x, residual, weight):
-        return _route.layer.all_reduce_add_rms_norm(x, residual, weight, eps, name_of(group))
-    op = with_options(_all_reduce_add_rms_norm, eps)
-    outs = several(name, out, 2)
-    return group_of(group).call(op, 0, outs, x, residual, weight)
-
-
-def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
-    op = "all_reduce_add_rms_norm"
-    kind, x = adopt(op, "x", x)
-    residual, weight = same_kind(op, kind, residual=residual, weight=weight)
-    dtype = computed_dtype(op, kind, {"x": x, "residual": residual})
-    weight_dtype = computed_dtype(op, kind, {"weight": weight})
-    hidden = x.shape[-1] if x.ndim else 0
-    if tuple(residual.shape) != tuple(x.shape) or tuple(weight.shape) != (hidden,) or hidden == 0:
-        raise UserError(
-            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; "
-            "need [.., H], [.., H], [H]"
-        )
-    outs = out or (None, None)
-    read = [weight, x] if group.is_symmetric(kind.address(x)) else [weight]  # by all rows, by peers
-    (normed, written), (total, summed) = (
-        make_result(op, kind, each, x.shape, x, read + unless_same(kind, each, x, residual))
-        for each in outs
-    )
-    check_apart(op, kind, (normed, total))
-    x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
-    rows = math.prod(x.shape[:-1])
-    said = described(op, kind, {"x": x, "weight": weight}, f"eps={eps}")
-    if rows == 0:
-        group.agree_on_nothing(said)
-        return finish(kind, normed, written), finish(kind, total, summed)
-    group.launch_operator(
-        kind,
-        op,
-        {
-            "world_size": group.size,
-            "dtype": dtype,
-            "weight_dtype": weight_dtype,
-            "m": bound_of(rows),
-            "hidden": hidden,
-            "eps": eps,
-        },
-        ("x", "weight", "residual", "sum", "out"),
-        (x, weight, residual, summed, written),
-        (rows,),
-        said=said,
-    )
-    return finish(kind, normed, written), finish(kind, total, summed)
 
 
 @checked
