@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/compiler.h"
-#include "stretto/runtime/cuda/nvrtc.h"
+#include "stretto/gpu/gpu_code.h"
 
 namespace stretto {
 namespace {
@@ -31,16 +30,14 @@ GeneratedKernel generate_for_gpu(Program program) {
 }
 
 GpuBuild build_for_gpu(Program program, const std::string& arch) {
-  std::string name = program.name + ".cu";
-  GeneratedKernel kernel = generate_for_gpu(std::move(program));
-  cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, name, {.arch = arch});
-  GpuBuild build{.seconds = image.compile_seconds};
-  std::vector<cuda::KernelReport> reports = cuda::kernel_reports(image.log);
+  GpuCode code = generate(lower(std::move(program)), {.target = {.arch = arch}});
+  GpuBuild build{.seconds = code.image.compile_seconds};
+  std::vector<cuda::KernelReport> reports = cuda::kernel_reports(code.image.log);
   if (reports.empty()) build.complaint += "NVRTC reports neither registers nor spills";
   for (const cuda::KernelReport& report : reports) {
     build.spills += report.spill_store_bytes + report.spill_load_bytes;
     build.warnings += static_cast<int>(report.warnings.size());
-    build.complaint += complaint_about(report, kernel.launch);
+    build.complaint += complaint_about(report, code.kernel.launch);
   }
   return build;
 }

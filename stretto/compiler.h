@@ -2,7 +2,7 @@
 //   Lowered    lower(Program)                    the passes
 //   Proved     prove(Lowered)                    or waive_proof(Lowered, why): no third way
 //   Prediction predict::predict(program, machine)      predict/prediction.h
-//   GpuCode    build_gpu_code(Lowered)           gpu/gpu_code.h
+//   GpuCode    generate(Lowered, options)        gpu/gpu_code.h, for a GpuTarget
 //   Executable load(Proved, ranks)               launch/executable.h, as what follows
 //   Launch     executable.prepare(args)
 //              launch.run(extents, stream)

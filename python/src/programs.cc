@@ -227,7 +227,7 @@ void bind_programs(nb::module_& m) {
       // Needs no GPU. Seconds; the kernel is in the cache then.
       .def("compile_for_gpu", [](const Proved& c) {
         nb::gil_scoped_release unlocked;
-        return build_gpu_code(c.lowered()).image.compile_seconds;
+        return generate(c.lowered()).image.compile_seconds;
       });
   nb::class_<Program>(m, "Program")
       .def_static(

@@ -134,7 +134,8 @@ class KernelWriter {
         place = place_beside(roles_[at(role.resource.beside)], plans_[at(role.resource.beside)]);
         role.agents[0].num_threads = place.num_threads;
       }
-      plans_.push_back(plan_role(program_, role, launch_.maps, shares ? &place : nullptr));
+      plans_.push_back(
+          plan_role(program_, role, launch_.maps, options_.target, shares ? &place : nullptr));
       if (by_engine(i)) continue;
       launch_.grid += role.resource.num_own_sms();
       launch_.block = std::max(launch_.block, plans_.back().num_threads);
@@ -192,7 +193,9 @@ class KernelWriter {
   }
 
   std::string open_lanes(bool in_cluster) {
-    return options_.record ? open_lanes_text(num_lanes_, launch_.grid, in_cluster, launch_) : "";
+    if (!options_.record) return "";
+    return open_lanes_text(num_lanes_, launch_.grid, in_cluster, options_.target.shared_bytes,
+                           launch_);
   }
   std::string close_lanes() const { return options_.record ? close_lanes_text(num_lanes_) : ""; }
 
@@ -295,7 +298,8 @@ class KernelWriter {
   }
 
   const RolePlan& plan_of(const Role& role) {
-    edge_plans_.push_back(std::make_unique<RolePlan>(plan_role(program_, role, launch_.maps)));
+    edge_plans_.push_back(
+        std::make_unique<RolePlan>(plan_role(program_, role, launch_.maps, options_.target)));
     return *edge_plans_.back();
   }
 
@@ -431,7 +435,7 @@ class KernelWriter {
     out.role.agents = {agent};
     out.role.agents[0].num_threads = 128;
     out.role.loc = program_.loc;
-    out.plan = plan_role(program_, out.role, launch_.maps);
+    out.plan = plan_role(program_, out.role, launch_.maps, options_.target);
     return out;
   }
 

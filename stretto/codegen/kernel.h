@@ -7,6 +7,7 @@
 #include <string>
 
 #include "stretto/codegen/launch_plan.h"
+#include "stretto/ir/gpu_target.h"
 #include "stretto/ir/program.h"
 
 namespace stretto {
@@ -28,6 +29,7 @@ struct KernelDelays {
 };
 
 struct KernelOptions {
+  GpuTarget target = {};
   // Inputs, by name, that nothing writes which a launch that starts early may overlap with: they
   // are loaded before the launch before has ended. UserError for what is not an input.
   std::set<std::string> constants;

@@ -23,15 +23,16 @@ void add_lanes(const Role& role, int index, int beside, int per_block, LaunchPla
   }
 }
 
-std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster, LaunchPlan& launch) {
+std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster,
+                            std::size_t shared_limit, LaunchPlan& launch) {
   // Not static memory, which would take as much as what the rest is aligned to.
   constexpr std::size_t kBytesOfLane = 40;  // device/sm90/event.h
   const auto num_lanes = static_cast<std::size_t>(per_block) + 2;
   std::size_t at = launch.take_shared(num_lanes * kBytesOfLane);
-  if (launch.shared_bytes > kSharedLimit) {
+  if (launch.shared_bytes > shared_limit) {
     throw UserError(
         fmt::format("{}: needs {} bytes of shared memory where it records, a block has {}",
-                    launch.kernel, launch.shared_bytes, kSharedLimit));
+                    launch.kernel, launch.shared_bytes, shared_limit));
   }
   return fmt::format(
       "  EventLane* const lanes = reinterpret_cast<EventLane*>(smem + {4});\n"

@@ -16,7 +16,8 @@ void add_lanes(const Role& role, int index, int beside, int per_block, LaunchPla
 // `per_block` lanes of each block's agents, then those of on_start and on_end. In a cluster the
 // first block records for all. Adds the shared memory that they take; UserError where there is not
 // enough.
-std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster, LaunchPlan& launch);
+std::string open_lanes_text(int per_block, int num_blocks, bool in_cluster,
+                            std::size_t shared_limit, LaunchPlan& launch);
 std::string close_lanes_text(int per_block);
 
 // extern "C" stretto_clock(u64* words, i64 num_questions, u64 timeout_ns), as device/sm90/clock.h

@@ -69,6 +69,31 @@ TEST(RoleLimits, RowsThatAClusterCannotShareOutAreNotCopied) {
   expect_words(refusal([&] { generate(program); }), "101 rows are no multiple");
 }
 
+TEST(RoleLimits, BlocksHaveTheSharedMemoryOfTheTarget) {
+  ProgramBuilder p("product", 1);
+  auto a = p.input("a", DType::kBF16, {64, 64}), b = p.input("b", DType::kBF16, {64, 64});
+  auto c = p.output("c", DType::kF32, {64, 64});
+  p.role("gemm", Resource::sms(1).pipelined(3), p.range(1), [&](const Tile&) {
+    Value sum = p.zeros(DType::kF32, 64, 64);
+    p.loop(1, [&](const Index&) {
+      sum = dot(sum, p.load(a.tile({0, 0}, 64, 64)), p.load(b.tile({0, 0}, 64, 64)).T());
+    });
+    p.store(c.tile({0, 0}, 64, 64), sum);
+  });
+  Program program = run_pipeline(p.finish());
+  const std::size_t taken = generate_kernel(program).launch.shared_bytes;
+  EXPECT_LE(taken, GpuTarget{}.shared_bytes);
+  GpuTarget small{.shared_bytes = taken};
+  EXPECT_EQ(generate_kernel(program, {.target = small}).launch.shared_bytes, taken);
+  small.shared_bytes = 1024;
+  expect_words(refusal([&] { generate_kernel(program, {.target = small}); }), "a block has 1024");
+  // What records takes more than the role alone.
+  small.shared_bytes = taken;
+  KernelOptions records{.target = small, .record = true};
+  EXPECT_NE(refusal([&] { generate_kernel(program, records); }).find("where it records"),
+            std::string::npos);
+}
+
 TEST(RoleLimits, PutsByWhoIsNoProducer) {
   Program program = parse(R"(program "chain" world 1 level schedule {
   rank %rank

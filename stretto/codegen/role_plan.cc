@@ -29,8 +29,8 @@ void for_each_block(const Block& block, const std::function<void(const Block&)>&
 class RolePlanner {
  public:
   RolePlanner(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
-              int store_buffers, bool joins, const PlaceBeside* place)
-      : program_(program), role_(role), maps_(maps), joins_(joins) {
+              std::size_t shared_limit, int store_buffers, bool joins, const PlaceBeside* place)
+      : program_(program), role_(role), maps_(maps), shared_limit_(shared_limit), joins_(joins) {
     plan_.store_buffers = store_buffers;
     if (place == nullptr) return;
     plan_.num_threads = place->first_thread;
@@ -445,9 +445,9 @@ class RolePlanner {
     if (role_.resource.stagger > 0) plan_.meeting = take(16, 16);
     plan_.shared_bytes = round_up(next_, 128);
     bool once_more = joins_ || (plan_.store_stages != 0 && plan_.store_buffers > 1);
-    if (plan_.shared_bytes > kSharedLimit && !once_more) {
+    if (plan_.shared_bytes > shared_limit_ && !once_more) {
       fail(fmt::format("needs {} bytes of shared memory, a block has {}", plan_.shared_bytes,
-                       kSharedLimit));
+                       shared_limit_));
     }
   }
 
@@ -460,7 +460,8 @@ class RolePlanner {
   const Program& program_;
   const Role& role_;
   std::vector<TensorMapPlan>& maps_;
-  bool joins_;  // whether steps may be joined (joined_steps.h)
+  std::size_t shared_limit_;  // of a block
+  bool joins_;                // whether steps may be joined (joined_steps.h)
   RolePlan plan_;
   std::size_t next_ = 0;
 };
@@ -480,12 +481,13 @@ std::size_t staged_bytes(const ValueType& type) {
 }
 
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
-                   const PlaceBeside* place) {
+                   const GpuTarget& gpu, const PlaceBeside* place) {
   // Joined steps may take more slots than were asked for, and are left where there is no room.
   for (int store_buffers : {2, 1}) {
     for (bool joins : {true, false}) {
-      RolePlan plan = RolePlanner(program, role, maps, store_buffers, joins, place).run();
-      if (plan.shared_bytes <= kSharedLimit) return plan;
+      RolePlan plan =
+          RolePlanner(program, role, maps, gpu.shared_bytes, store_buffers, joins, place).run();
+      if (plan.shared_bytes <= gpu.shared_bytes) return plan;
     }
   }
   throw InternalError("a role without room that was not refused");

@@ -9,6 +9,7 @@
 
 #include "stretto/codegen/launch_plan.h"
 #include "stretto/codegen/shared_rings.h"
+#include "stretto/ir/gpu_target.h"
 #include "stretto/ir/program.h"
 #include "stretto/ir/value_plan.h"
 
@@ -117,9 +118,9 @@ struct PlaceBeside {
 PlaceBeside place_beside(const Role& role, const RolePlan& plan);
 
 // Adds the views that the role needs to `maps`. `place`: in another role's blocks. UserError naming
-// the line for what no layout fits.
+// the line for what no layout fits, or what needs more shared memory than a block of `gpu` has.
 RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorMapPlan>& maps,
-                   const PlaceBeside* place = nullptr);
+                   const GpuTarget& gpu, const PlaceBeside* place = nullptr);
 
 // Gives groups whose pipes share slots the ring and the turn that they have in common. Why that
 // does not do, or "".
@@ -153,8 +154,6 @@ std::vector<std::int64_t> row_major_strides(const Program& program, int tensor);
 // 16 rows of a slot.
 inline constexpr std::size_t kOnesBytes = 2048;
 
-// The whole shared memory of a block.
-inline constexpr std::size_t kSharedLimit = 227 * 1024;
 inline constexpr std::int64_t kMaxBoxRows = 256;  // that TMA moves at a time
 // Named barriers: 0 is the whole block's, then come those of agents and of the program, from here
 // on those of the warpgroups that store by TMA, and from kTurnBarrier on (device/sm90/dot.h) those

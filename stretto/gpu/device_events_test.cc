@@ -164,7 +164,7 @@ TEST_F(GpuRecording, EveryTileIsThereAndNoWaitEndsBeforeItsNotify) {
   constexpr int kLaunches = 5;
   GpuWorld world({.size = kRanks});
   Proved compiled = prove(lower(add_rows()));
-  GpuInstance instance(world, compiled, build_gpu_code(compiled.lowered(), {.record = true}));
+  GpuInstance instance(world, compiled, generate(compiled.lowered(), {.record = true}));
   std::size_t bytes = kTiles * kCols * 4;
   SymmetricGpuMemory in = world.allocate(bytes), out = world.allocate(bytes);
   GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};
@@ -226,7 +226,7 @@ TEST_F(GpuRecording, EveryTileIsThereAndNoWaitEndsBeforeItsNotify) {
 TEST_F(GpuRecording, WhatDoesNotFitIsCounted) {
   GpuWorld world({.size = kRanks});
   Proved compiled = prove(lower(add_rows()));
-  GpuInstance instance(world, compiled, build_gpu_code(compiled.lowered(), {.record = true}));
+  GpuInstance instance(world, compiled, generate(compiled.lowered(), {.record = true}));
   std::size_t bytes = kTiles * kCols * 4;
   SymmetricGpuMemory in = world.allocate(bytes), out = world.allocate(bytes);
   GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};

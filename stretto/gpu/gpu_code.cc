@@ -8,9 +8,10 @@
 
 namespace stretto {
 
-GpuCode build_gpu_code(const Lowered& program, const KernelOptions& options) {
+GpuCode generate(const Lowered& program, const KernelOptions& options) {
   GpuCode code{.kernel = generate_kernel(program.program(), options), .image = {}};
-  code.image = cuda::compile_cuda(code.kernel.expanded, program.program().name + ".cu");
+  code.image = cuda::compile_cuda(code.kernel.expanded, program.program().name + ".cu",
+                                  {.arch = options.target.arch});
   return code;
 }
 
@@ -21,7 +22,7 @@ ProvedForGpu prove_for_gpu(Lowered program, const ProveOptions& options,
   GpuCode code;
   std::exception_ptr failure;  // after the proof's: a program that is wrong may not compile either
   try {
-    code = build_gpu_code(program, kernel);
+    code = generate(program, kernel);
   } catch (...) {
     failure = std::current_exception();
   }

@@ -15,10 +15,10 @@ struct GpuCode {
   GeneratedKernel kernel;
   cuda::KernelImage image;
 };
-// UserError for a program that has no GPU lowering; InternalError where the generated kernel does
-// not compile cleanly.
-GpuCode build_gpu_code(const Lowered& program, const KernelOptions& options = {});
-// prove() and build_gpu_code() at the same time: either takes a second or more where it is not
+// For options.target. UserError for a program that has no GPU lowering; InternalError where the
+// generated kernel does not compile cleanly.
+GpuCode generate(const Lowered& program, const KernelOptions& options = {});
+// prove() and generate() at the same time: either takes a second or more where it is not
 // cached.
 struct ProvedForGpu {
   Proved program;

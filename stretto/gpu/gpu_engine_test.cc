@@ -432,7 +432,7 @@ TEST_F(GpuEngines, CopiesAndSignalsAreRecorded) {
   constexpr int kLaunches = 3;
   start(Way::kSend);  // its arguments
   Proved compiled = prove(lower(accumulate(Way::kSend)));
-  GpuInstance recorded(*world_, compiled, build_gpu_code(compiled.lowered(), {.record = true}));
+  GpuInstance recorded(*world_, compiled, generate(compiled.lowered(), {.record = true}));
   auto launch = [&](int times) {
     for (int i = 0; i < times; ++i) recorded.launch(args_);
     recorded.wait();

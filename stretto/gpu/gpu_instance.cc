@@ -385,7 +385,7 @@ void GpuInstance::State::check_scalars(const GpuLaunchArgs& args) const {
 }
 
 GpuInstance::GpuInstance(GpuWorld& world, const Proved& program)
-    : GpuInstance(world, program, build_gpu_code(program.lowered())) {}
+    : GpuInstance(world, program, generate(program.lowered())) {}
 
 GpuInstance::GpuInstance(GpuWorld& world, const Proved& program, GpuCode code)
     : state_(std::make_unique<State>(world, program, std::move(code))) {

@@ -7,8 +7,7 @@
 #include <thread>
 
 #include "stretto/base/errors.h"
-#include "stretto/codegen/kernel.h"
-#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_code.h"
 
 namespace stretto::bench {
 namespace {
@@ -19,9 +18,7 @@ CompiledKernel compile_one(const LabelledProgram& labelled, bool proof,
   try {
     Lowered lowered = lower(labelled.program);
     if (proof) prove(lowered, options);
-    GeneratedKernel kernel = generate_kernel(lowered.program(), labelled.options);
-    // As GpuInstance does, so that it finds the result.
-    cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, lowered.program().name + ".cu");
+    cuda::KernelImage image = generate(lowered, labelled.options).image;
     out.seconds = image.compile_seconds;
     out.reports = cuda::kernel_reports(image.log);
   } catch (const Error& e) {

@@ -117,7 +117,7 @@ class Comparison {
         c.program = std::move(made.program);
         Lowered lowered = lower(c.program);
         Proved compiled = prove(lowered, for_launches_of(lowered, {shape_.rank.m}));
-        GpuCode code = build_gpu_code(compiled.lowered(), {.constants = constants_of(shape_)});
+        GpuCode code = generate(compiled.lowered(), {.constants = constants_of(shape_)});
         c.instance = std::make_unique<GpuInstance>(world_, compiled, std::move(code));
         call_of(c)(0);
         c.instance->wait();

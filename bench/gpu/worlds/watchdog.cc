@@ -69,7 +69,7 @@ WatchdogResult measure(GpuWorld& world, RandomFill& random, const Case& c, int s
     GpuInstance* instance =
         instances
             .emplace_back(std::make_unique<GpuInstance>(
-                world, compiled, build_gpu_code(compiled.lowered(), {.watchdog = watchdog})))
+                world, compiled, generate(compiled.lowered(), {.watchdog = watchdog})))
             .get();
     calls.push_back([=, &sets](int set) { instance->launch(sets[static_cast<std::size_t>(set)]); });
   }

@@ -15,7 +15,7 @@ std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& pl
   side_by_side(plan.programs.size(), num_processors(), [&](std::size_t i) {
     try {
       Proved program = prove(lower(std::move(plan.programs[i])), options);
-      GpuCode code = build_gpu_code(program.lowered(), {.constants = constants[i]});
+      GpuCode code = generate(program.lowered(), {.constants = constants[i]});
       built[i].emplace(StepKernel{std::move(program), std::move(code)});
     } catch (...) {
       errors[i] = std::current_exception();

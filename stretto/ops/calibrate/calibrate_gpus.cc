@@ -30,7 +30,7 @@ double move_bytes(std::int64_t rows) { return static_cast<double>(rows * kMoveCo
 void compile_all(const std::vector<Program>& programs) {
   side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
     try {
-      build_gpu_code(lower(programs[i]));
+      generate(lower(programs[i]));
     } catch (const Error&) {  // told where it is needed
     }
   });

@@ -20,7 +20,7 @@ TEST_P(RecordingKernels, CompileWithoutSpills) {
   shape.world_size = 2;
   shape.target = Target::kCuda;
   Lowered compiled = lower(op->program(shape));
-  GpuCode code = build_gpu_code(compiled, {.record = true});
+  GpuCode code = generate(compiled, {.record = true});
   EXPECT_FALSE(code.kernel.launch.event_lanes.empty());
   for (const cuda::KernelReport& report : cuda::kernel_reports(code.image.log)) {
     EXPECT_EQ(report.spill_store_bytes + report.spill_load_bytes, 0) << report.kernel;

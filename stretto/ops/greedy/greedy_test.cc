@@ -101,7 +101,7 @@ TEST(GreedyToken, NamesNoTokenOfWhatIsNoDistribution) {
 TEST(GreedyToken, IsACleanKernelWhoseBlocksNeedNotAllBeThere) {
   if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
   GreedyDesc d{.vocab = 128256, .max_tokens = 8192};
-  GpuCode code = build_gpu_code(lower(greedy_token(d, default_config(d, Target::kCuda))));
+  GpuCode code = generate(lower(greedy_token(d, default_config(d, Target::kCuda))));
   for (const cuda::KernelReport& r : cuda::kernel_reports(code.image.log)) {
     EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0);
   }

@@ -276,7 +276,8 @@ TEST(ProveForGpu, RefusesWhatIsNotProved) {
     for (Agent& agent : role.agents) erase_waits(agent.body);
   }
   EXPECT_THROW(prove_for_gpu(lower(program)), Rejected);
-  EXPECT_FALSE(build_gpu_code(lower(program)).image.cubin.empty());
+  EXPECT_FALSE(generate(lower(program)).image.cubin.empty());
+  EXPECT_THROW(generate(lower(program), {.target = {.arch = "sm_1"}}), InternalError);
 }
 
 TEST(RanksMeet, WhereOneTellsAnother) {

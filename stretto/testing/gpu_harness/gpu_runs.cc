@@ -94,7 +94,7 @@ Proved ready(const Program& program, const GpuRunOptions& options) {
 GpuCode build_code(const Proved& compiled, const Program& program, const GpuRunOptions& options) {
   KernelOptions kernel = options.kernel;
   if (options.early) kernel.constants.merge(weight_inputs(program));
-  return build_gpu_code(compiled.lowered(), kernel);
+  return generate(compiled.lowered(), kernel);
 }
 
 std::string with_seed(const std::string& found, const GpuRunOptions& options) {
