@@ -1,5 +1,5 @@
 // The GPU of a session's rank, from the first call with arrays there to finalize. Comes between
-// session.h, which owns it, and gpu_executable.cc, which launches on it.
+// session.h, which owns it, and gpu_session_executable.cc, which launches on it.
 #pragma once
 
 #include <atomic>

@@ -13,10 +13,10 @@
 #include <tuple>
 
 #include "errors.h"
-#include "executable.h"
 #include "interruptible.h"
 #include "plan_cache.h"
 #include "programs.h"
+#include "session_executable.h"
 #include "stretto/runtime/recorder.h"
 #include "torch_operators.h"
 
@@ -28,7 +28,7 @@ namespace {
 // Addresses and extents of a launch without an allocation per call.
 constexpr std::size_t kMaxArgs = 32;
 
-void launch(Executable& executable, nb::args args, const std::vector<std::int64_t>& extents,
+void launch(SessionExecutable& executable, nb::args args, const std::vector<std::int64_t>& extents,
             const std::string& said, std::uintptr_t stream) {
   std::byte* addresses[kMaxArgs];
   if (args.size() > kMaxArgs) throw UserError("more tensors than a program may have");
@@ -116,7 +116,7 @@ std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int 
                                            on_gpu ? Place::kGpu : Place::kHost, bytes);
 }
 
-using Launched = std::tuple<std::shared_ptr<Executable>, std::vector<std::uintptr_t>,
+using Launched = std::tuple<std::shared_ptr<SessionExecutable>, std::vector<std::uintptr_t>,
                             std::vector<std::int64_t>, std::string>;
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using DlpackBytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
@@ -143,22 +143,22 @@ void bind_launches(nb::module_& m) {
                            on_gpu ? nb::device::cuda::value : nb::device::cpu::value,
                            std::max(memory.device(), 0));
       });
-  nb::class_<Executable>(m, "Executable")
+  nb::class_<SessionExecutable>(m, "Executable")
       .def_static(
           "make",
           [](std::shared_ptr<Session> session, int rank, const Proved& compiled,
              const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
-            return Executable::make(std::move(session), rank, compiled, staged,
-                                    on_gpu ? Place::kGpu : Place::kHost, records, said);
+            return SessionExecutable::make(std::move(session), rank, compiled, staged,
+                                           on_gpu ? Place::kGpu : Place::kHost, records, said);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
           nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::arg("said"),
           nb::call_guard<Interruptible>())
-      .def_prop_ro("content", &Executable::content)
-      .def_prop_ro("bytes", &Executable::bytes)
-      .def_prop_ro("last_use", &Executable::last_use)
-      .def("forget_use", &Executable::forget_use)
-      .def_prop_ro("is_captured", &Executable::is_captured)
+      .def_prop_ro("content", &SessionExecutable::content)
+      .def_prop_ro("bytes", &SessionExecutable::bytes)
+      .def_prop_ro("last_use", &SessionExecutable::last_use)
+      .def("forget_use", &SessionExecutable::forget_use)
+      .def_prop_ro("is_captured", &SessionExecutable::is_captured)
       .def("launch", &launch, nb::arg("addresses"), nb::kw_only(), nb::arg("extents"),
            nb::arg("said") = "", nb::arg("stream") = 0);
   nb::class_<PlanCache>(m, "PlanCache")

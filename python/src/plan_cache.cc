@@ -246,7 +246,7 @@ void PlanCache::keep(const Call& call, Plan plan) {
                           std::make_shared<const Plan>(std::move(plan)));
 }
 
-void PlanCache::forget(const Executable& executable) {
+void PlanCache::forget(const SessionExecutable& executable) {
   std::erase_if(plans_, [&](const auto& plan) {
     auto is_it = [&](const Launch& launch) { return launch.executable.get() == &executable; };
     return std::ranges::any_of(plan.second->launches, is_it);

@@ -1,7 +1,7 @@
 // One rank's calls of operators that were made before: which executable, with which arrays in which
 // place. Found by what a call looks like, so that a repeated one costs no Python code. Comes after
-// executable.h; _group.py makes the first call of each kind and adds it here. Calls that PyTorch's
-// dispatcher makes have plans of their own, which torch_operators.h adds.
+// session_executable.h; _group.py makes the first call of each kind and adds it here. Calls that
+// PyTorch's dispatcher makes have plans of their own, which torch_operators.h adds.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "array_view.h"
-#include "executable.h"
+#include "session_executable.h"
 
 namespace stretto::python {
 
@@ -60,16 +60,16 @@ class PlanCache {
   ArrayReader& reader() { return reader_; }
 
   // Makes the call again: the result, `out` where it is given, a tuple where there are several;
-  // null, and nothing done, for a call that has no plan. Errors as Executable::launch; UserError
-  // while the rank is in a call.
+  // null, and nothing done, for a call that has no plan. Errors as SessionExecutable::launch;
+  // UserError while the rank is in a call.
   nanobind::object replay(nanobind::handle op, std::int64_t option, nanobind::handle out,
                           nanobind::args arrays);
 
   struct Made {
-    std::shared_ptr<Executable> executable;
+    std::shared_ptr<SessionExecutable> executable;
     std::vector<std::uintptr_t> addresses;  // the executable's arguments
     std::vector<std::int64_t> extents;
-    std::string said;  // as Executable::launch() has it
+    std::string said;  // as SessionExecutable::launch() has it
   };
   // Keeps a call that was these launches and nothing else: each address lies in one of the arrays
   // or of the results, or is one of `fixed`, which stay where they are until clear(); otherwise
@@ -105,7 +105,7 @@ class PlanCache {
 
   void clear() { plans_.clear(); }
   // Of plans that launch it.
-  void forget(const Executable& executable);
+  void forget(const SessionExecutable& executable);
 
   // A rank is in one call at a time. False: it is in one.
   bool enter() { return !busy_.exchange(true, std::memory_order_acquire); }
@@ -118,7 +118,7 @@ class PlanCache {
       std::size_t array;         // the results behind the others, or kFixed
       std::size_t offset_bytes;  // in the array, or the address
     };
-    std::shared_ptr<Executable> executable;
+    std::shared_ptr<SessionExecutable> executable;
     std::vector<Argument> arguments;
     std::vector<std::int64_t> extents;
     std::string said;

@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "gpu_executable.h"
+#include "gpu_session_executable.h"
 #include "stretto/runtime/recorder.h"
 
 namespace stretto::python {
@@ -80,12 +80,12 @@ GpuSide& Session::gpu() {
   return *gpu_;
 }
 
-void Session::add_executable(GpuExecutable& executable) {
+void Session::add_executable(GpuSessionExecutable& executable) {
   std::lock_guard lock(mutex_);
   executables_.push_back(&executable);
 }
 
-void Session::remove_executable(GpuExecutable& executable) noexcept {
+void Session::remove_executable(GpuSessionExecutable& executable) noexcept {
   std::lock_guard lock(mutex_);
   std::erase(executables_, &executable);
 }
@@ -101,7 +101,7 @@ void Session::record(bool on) {
   world_->recorder().set_enabled(on);
   if (!gpu_) return;
   gpu_->synchronize();
-  for (GpuExecutable* executable : executables_) executable->record(on, world_->recorder());
+  for (GpuSessionExecutable* executable : executables_) executable->record(on, world_->recorder());
 }
 
 void Session::write_trace(const std::string& path, const std::vector<Named>& sessions) {
@@ -191,7 +191,7 @@ void Session::finalize(int rank, bool at_once) {
   if (!finalized_.at(index)) --num_open_;
   finalized_[index] = true;
   if (num_open_ > 0) return;
-  for (GpuExecutable* executable : executables_) executable->close();
+  for (GpuSessionExecutable* executable : executables_) executable->close();
   gpu_.reset();
   if (left_ || (num_memories_ > 0 && !at_once)) return;
   leave();
@@ -216,7 +216,7 @@ void Session::recover() {
   num_recovering_ = 0;
   world_->recover();
   if (gpu_) gpu_->recover();
-  for (GpuExecutable* executable : executables_) executable->recover();
+  for (GpuSessionExecutable* executable : executables_) executable->recover();
   ++num_recoveries_;
   changed_.notify_all();
 }

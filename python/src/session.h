@@ -1,6 +1,6 @@
 // A world of a Python process, from init or new_group to finalize: its ranks here, what symmetric
 // memory of theirs is in use, and the GPU where calls have arrays on one. A process may be in
-// several. Comes before executable.h.
+// several. Comes before session_executable.h.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@
 
 namespace stretto::python {
 
-class GpuExecutable;
+class GpuSessionExecutable;
 class SymmetricMemory;
 
 // What the sessions of a process share: the ledger of the GPU that they are on.
@@ -58,8 +58,8 @@ class Session {
   // UserError once finalized, InternalError before open_gpu().
   GpuSide& gpu();
   // Instances that start anew when the world recovers, in the same order on every rank.
-  void add_executable(GpuExecutable& executable);
-  void remove_executable(GpuExecutable& executable) noexcept;
+  void add_executable(GpuSessionExecutable& executable);
+  void remove_executable(GpuSessionExecutable& executable) noexcept;
   // Gives back memory of the GPU that work under way may still touch.
   void retire(SymmetricGpuMemory memory) noexcept;
   // What launches do from now on, or until now, on GPUs once they are idle: those of executables
@@ -106,12 +106,12 @@ class Session {
   std::shared_ptr<World> world_;
   std::shared_ptr<SharedLedger> ledger_;
   std::vector<std::uint64_t> num_launches_;  // [world], by its rank's thread
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;                 // of what follows
   std::unique_ptr<GpuSide> gpu_;
-  std::vector<GpuExecutable*> executables_;
+  std::vector<GpuSessionExecutable*> executables_;
   std::condition_variable changed_;
   std::vector<std::map<const std::byte*, const SymmetricMemory*>> memories_;  // [world] by end
-  std::vector<std::uint64_t> memories_made_;  // [world]
+  std::vector<std::uint64_t> memories_made_;                                  // [world]
   int num_memories_ = 0;
   std::vector<bool> finalized_;  // [world]
   int num_open_;                 // ranks here that have not

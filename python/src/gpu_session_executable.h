@@ -1,16 +1,16 @@
 // Programs that run on the ranks' GPUs, on the streams of their callers.
 #pragma once
 
-#include "executable.h"
+#include "session_executable.h"
 
 namespace stretto::python {
 
-class GpuExecutable final : public Executable {
+class GpuSessionExecutable final : public SessionExecutable {
  public:
   // One that records does so from the start.
-  GpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
-                const std::vector<bool>& staged, bool records, const std::string& said);
-  ~GpuExecutable() override;
+  GpuSessionExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
+                       const std::vector<bool>& staged, bool records, const std::string& said);
+  ~GpuSessionExecutable() override;
 
   // May be captured into a graph.
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,

@@ -1,4 +1,4 @@
-#include "executable.h"
+#include "session_executable.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,8 +7,8 @@
 #include <functional>
 #include <utility>
 
-#include "cpu_executable.h"
-#include "gpu_executable.h"
+#include "cpu_session_executable.h"
+#include "gpu_session_executable.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ir/quota.h"
 
@@ -32,19 +32,21 @@ std::string scalar_text(const Var& var, std::int64_t value) {
 
 }  // namespace
 
-std::shared_ptr<Executable> Executable::make(std::shared_ptr<Session> session, int rank,
-                                             const Proved& compiled,
-                                             const std::vector<bool>& staged, Place place,
-                                             bool records, const std::string& said) {
+std::shared_ptr<SessionExecutable> SessionExecutable::make(std::shared_ptr<Session> session,
+                                                           int rank, const Proved& compiled,
+                                                           const std::vector<bool>& staged,
+                                                           Place place, bool records,
+                                                           const std::string& said) {
   if (place == Place::kGpu) {
-    return std::make_shared<GpuExecutable>(std::move(session), rank, compiled, staged, records,
-                                           said);
+    return std::make_shared<GpuSessionExecutable>(std::move(session), rank, compiled, staged,
+                                                  records, said);
   }
-  return std::make_shared<CpuExecutable>(std::move(session), rank, compiled, staged, said);
+  return std::make_shared<CpuSessionExecutable>(std::move(session), rank, compiled, staged, said);
 }
 
-Executable::Executable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
-                       const std::vector<bool>& staged, Place place, const std::string& said)
+SessionExecutable::SessionExecutable(std::shared_ptr<Session> session, int rank,
+                                     const Proved& compiled, const std::vector<bool>& staged,
+                                     Place place, const std::string& said)
     : session_(std::move(session)),
       rank_(rank),
       schedule_(compiled.lowered().shared()),
@@ -78,7 +80,7 @@ Executable::Executable(std::shared_ptr<Session> session, int rank, const Proved&
 
 // Of every tensor the first dimension follows the extents; the others are at their bounds, as they
 // lie in memory.
-void Executable::size_for(std::span<const std::int64_t> extents, const std::string& said) {
+void SessionExecutable::size_for(std::span<const std::int64_t> extents, const std::string& said) {
   const Program& p = *schedule_;
   Call call{
       .extents = {extents.begin(), extents.end()}, .said = said, .name = {}, .content = content_};
@@ -114,7 +116,7 @@ void Executable::size_for(std::span<const std::int64_t> extents, const std::stri
   call_ = std::move(call);
 }
 
-void Executable::make_staging() {
+void SessionExecutable::make_staging() {
   for (Staging& s : staging_) {
     const Tensor& t = schedule_->tensors[arguments_[s.arg].tensor];
     s.memory = std::make_unique<SymmetricMemory>(
@@ -123,7 +125,7 @@ void Executable::make_staging() {
   }
 }
 
-Launch& Executable::launch_on(std::span<std::byte* const> args) {
+Launch& SessionExecutable::launch_on(std::span<std::byte* const> args) {
   args_.tensors.resize(schedule_->tensors.size());
   for (std::size_t i = 0; i < args.size(); ++i) {
     TensorArg& to = args_.tensors[arguments_[i].tensor];
@@ -139,14 +141,14 @@ Launch& Executable::launch_on(std::span<std::byte* const> args) {
   return *launch_;
 }
 
-void Executable::unload() {
+void SessionExecutable::unload() {
   launch_.reset();
   loaded_.reset();
 }
 
-const Executable::Call& Executable::call_with(std::span<std::byte* const> args,
-                                              std::span<const std::int64_t> extents,
-                                              const std::string& said) {
+const SessionExecutable::Call& SessionExecutable::call_with(std::span<std::byte* const> args,
+                                                            std::span<const std::int64_t> extents,
+                                                            const std::string& said) {
   if (args.size() != arguments_.size()) {
     throw UserError(fmt::format("{}: {} tensors given, it has {}", schedule_->name, args.size(),
                                 arguments_.size()));
@@ -168,7 +170,8 @@ const Executable::Call& Executable::call_with(std::span<std::byte* const> args,
   return call_;
 }
 
-Executable::SymmetricPlace Executable::place_of(std::size_t arg, const std::byte* address) const {
+SessionExecutable::SymmetricPlace SessionExecutable::place_of(std::size_t arg,
+                                                              const std::byte* address) const {
   const SymmetricMemory* memory = session_->find_memory(rank_, address);
   if (memory != nullptr && memory->is_on_gpu() == (place_ == Place::kGpu)) {
     return {memory, memory->number(), static_cast<std::size_t>(address - memory->data())};

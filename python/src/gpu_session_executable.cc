@@ -1,4 +1,4 @@
-#include "gpu_executable.h"
+#include "gpu_session_executable.h"
 
 #include <fmt/format.h>
 
@@ -9,14 +9,15 @@
 namespace stretto::python {
 
 // The kernel first: compiling takes seconds, more on one rank than on another.
-GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
-                             const std::vector<bool>& staged, bool records, const std::string& said)
-    : Executable(std::move(session), rank, compiled, staged, Place::kGpu, said),
+GpuSessionExecutable::GpuSessionExecutable(std::shared_ptr<Session> session, int rank,
+                                           const Proved& compiled, const std::vector<bool>& staged,
+                                           bool records, const std::string& said)
+    : SessionExecutable(std::move(session), rank, compiled, staged, Place::kGpu, said),
       gpu_(this->session().gpu()) {
   GpuCode code = [&] {
     SlowNotice notice(
         fmt::format("compiling the kernel of '{}', kept for later runs", compiled.program().name));
-    return build_gpu_code(compiled.lowered(), {.record = records});
+    return generate(compiled.lowered(), {.record = records});
   }();
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());
@@ -29,16 +30,16 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Session> session, int rank, const P
   this->session().add_executable(*this);
 }
 
-GpuExecutable::~GpuExecutable() {
+GpuSessionExecutable::~GpuSessionExecutable() {
   session().remove_executable(*this);
   close();
 }
 
-void GpuExecutable::record(bool on, Recorder& recorder) {
+void GpuSessionExecutable::record(bool on, Recorder& recorder) {
   on ? loaded_->begin_recording() : loaded_->end_recording(recorder);
 }
 
-void GpuExecutable::close() noexcept {
+void GpuSessionExecutable::close() noexcept {
   if (!loaded_) return;
   try {
     gpu_.synchronize();
@@ -47,8 +48,9 @@ void GpuExecutable::close() noexcept {
   unload();
 }
 
-void GpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
-                           const std::string& said, std::uintptr_t stream) {
+void GpuSessionExecutable::launch(std::span<std::byte* const> args,
+                                  std::span<const std::int64_t> extents, const std::string& said,
+                                  std::uintptr_t stream) {
   GpuSide& gpu = session().gpu();  // refuses a finalized session
   if (gpu.world().aborted()) gpu.world().throw_fault();
   const Call& call = call_with(args, extents, said);

@@ -1,6 +1,6 @@
 // A compiled program made ready to run on one rank of a session, with the staging memory of the
-// tensors that other ranks address but the caller keeps elsewhere. cpu_executable.cc and
-// gpu_executable.cc are the two places that know on what it runs.
+// tensors that other ranks address but the caller keeps elsewhere. cpu_session_executable.cc and
+// gpu_session_executable.cc are the two places that know on what it runs.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,19 @@
 
 namespace stretto::python {
 
-class Executable {
+class SessionExecutable {
  public:
   // Collective. `staged` has an entry for each tensor that is no buffer, in the program's order:
   // whether a symmetric tensor lives in ordinary memory and is copied. Every rank passes the same.
   // On GPUs after Session::open_gpu(), and never while a stream is being captured; `records`: with
   // a kernel that Session::record() sees, as one on CPUs always is. `said`: see launch().
-  static std::shared_ptr<Executable> make(std::shared_ptr<Session> session, int rank,
-                                          const Proved& compiled, const std::vector<bool>& staged,
-                                          Place place, bool records, const std::string& said);
-  virtual ~Executable() { unload(); }
-  Executable(const Executable&) = delete;
-  Executable& operator=(const Executable&) = delete;
+  static std::shared_ptr<SessionExecutable> make(std::shared_ptr<Session> session, int rank,
+                                                 const Proved& compiled,
+                                                 const std::vector<bool>& staged, Place place,
+                                                 bool records, const std::string& said);
+  virtual ~SessionExecutable() { unload(); }
+  SessionExecutable(const SessionExecutable&) = delete;
+  SessionExecutable& operator=(const SessionExecutable&) = delete;
 
   // Collective. Addresses in the order of `staged`, each of a dense row-major array of the
   // program's bound shape, of whose first dimension only what `extents` have is there. On the host,
@@ -53,8 +54,8 @@ class Executable {
   virtual bool is_captured() const { return false; }
 
  protected:
-  Executable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
-             const std::vector<bool>& staged, Place place, const std::string& said);
+  SessionExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
+                    const std::vector<bool>& staged, Place place, const std::string& said);
 
   enum class Passing {
     kOwn,        // only this rank addresses it

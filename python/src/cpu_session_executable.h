@@ -1,15 +1,15 @@
 // Programs that run on the ranks' CPUs.
 #pragma once
 
-#include "executable.h"
+#include "session_executable.h"
 #include "tables.h"
 
 namespace stretto::python {
 
-class CpuExecutable final : public Executable {
+class CpuSessionExecutable final : public SessionExecutable {
  public:
-  CpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
-                const std::vector<bool>& staged, const std::string& said);
+  CpuSessionExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
+                       const std::vector<bool>& staged, const std::string& said);
 
   void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
               const std::string& said, std::uintptr_t stream) override;

@@ -1,4 +1,4 @@
-#include "cpu_executable.h"
+#include "cpu_session_executable.h"
 
 #include <fmt/format.h>
 
@@ -8,15 +8,16 @@
 
 namespace stretto::python {
 
-CpuExecutable::CpuExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
-                             const std::vector<bool>& staged, const std::string& said)
-    : Executable(std::move(session), rank, compiled, staged, Place::kHost, said),
+CpuSessionExecutable::CpuSessionExecutable(std::shared_ptr<Session> session, int rank,
+                                           const Proved& compiled, const std::vector<bool>& staged,
+                                           const std::string& said)
+    : SessionExecutable(std::move(session), rank, compiled, staged, Place::kHost, said),
       tables_(input_tables()) {
   make_ready(compiled);
 }
 
 // Ranks that make different ones ready may allocate alike; then each would have what others lack.
-void CpuExecutable::make_ready(const Proved& compiled) {
+void CpuSessionExecutable::make_ready(const Proved& compiled) {
   Rank& own = session().rank(rank());
   const Call& call = call_at_bounds();
   if (own.size() > 1) own.agree(call.name + " for the first time", ~call.content);
@@ -24,15 +25,15 @@ void CpuExecutable::make_ready(const Proved& compiled) {
   loaded_ = load(compiled, own);
 }
 
-InputTables CpuExecutable::input_tables() const {
+InputTables CpuSessionExecutable::input_tables() const {
   std::vector<std::size_t> tensors;
   for (const Argument& argument : arguments_) tensors.push_back(argument.tensor);
   return InputTables(program(), rank(), tensors);
 }
 
-void CpuExecutable::require_own(std::span<std::byte* const> args,
-                                std::span<const std::int64_t> extents,
-                                const std::string& said) const {
+void CpuSessionExecutable::require_own(std::span<std::byte* const> args,
+                                       std::span<const std::int64_t> extents,
+                                       const std::string& said) const {
   std::string call = said.empty() ? program().name : said.substr(0, said.find('('));
   for (std::size_t i = 0; i < args.size(); ++i) {
     const Tensor& t = program().tensors[arguments_[i].tensor];
@@ -44,8 +45,8 @@ void CpuExecutable::require_own(std::span<std::byte* const> args,
 }
 
 // All have agreed on the launch, so what ends it here alone ends it for the others too.
-void CpuExecutable::run(Rank& own, Launch& launch, std::span<const std::int64_t> extents,
-                        const std::string& program) {
+void CpuSessionExecutable::run(Rank& own, Launch& launch, std::span<const std::int64_t> extents,
+                               const std::string& program) {
   try {
     launch.run(extents);
   } catch (const Fault&) {
@@ -64,8 +65,9 @@ void CpuExecutable::run(Rank& own, Launch& launch, std::span<const std::int64_t>
   }
 }
 
-void CpuExecutable::launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
-                           const std::string& said, std::uintptr_t) {
+void CpuSessionExecutable::launch(std::span<std::byte* const> args,
+                                  std::span<const std::int64_t> extents, const std::string& said,
+                                  std::uintptr_t) {
   Rank& own = session().rank(rank());  // refuses a finalized session
   const Call& call = call_with(args, extents, said);
   Launch& launch = launch_on(args);
