@@ -1,9 +1,8 @@
 // A program that doubles a row: written, proved, and run on a world of three threads.
 #include <cstdio>
 
-#include "stretto/compiler.h"
-#include "stretto/executor/executor.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/launch/executable.h"
 int main() {
   using namespace stretto;
   ProgramBuilder p("twice", 3);
@@ -14,8 +13,8 @@ int main() {
   Proved compiled = prove(lower(p.finish()));
   World({.size = 3}).run([&](Rank& rank) {
     float in[8] = {static_cast<float>(rank.index()) + 1}, out[8];
-    Instance instance(rank, compiled);
-    instance.launch({.tensors = {{.data = in}, {.data = out}}});
+    auto loaded = load(compiled, rank);
+    loaded->prepare({.tensors = {{.data = in}, {.data = out}}})->run({});
     std::printf("rank %d has %g\n", rank.index(), out[0]);
   });
 }

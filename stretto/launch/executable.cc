@@ -9,7 +9,31 @@
 #include "stretto/gpu/gpu_instance.h"
 
 namespace stretto {
+
+static_assert(Executable::kMostPrepared == GpuInstance::kMostPrepared);
+
 namespace {
+
+// What was made last, the last used first.
+template <typename Made>
+class LastMade {
+ public:
+  // What `is_it` knows, or null.
+  template <typename IsIt>
+  std::shared_ptr<Made> find(const IsIt& is_it) {
+    auto known = std::find_if(made_.begin(), made_.end(), [&](const auto& m) { return is_it(*m); });
+    if (known == made_.end()) return nullptr;
+    std::rotate(made_.begin(), known, known + 1);
+    return made_.front();
+  }
+  std::shared_ptr<Made> keep(std::shared_ptr<Made> made) {
+    if (made_.size() == Executable::kMostPrepared) made_.pop_back();
+    return *made_.insert(made_.begin(), std::move(made));
+  }
+
+ private:
+  std::vector<std::shared_ptr<Made>> made_;
+};
 
 class CpuLaunch final : public Launch {
  public:
@@ -38,16 +62,14 @@ class CpuExecutable final : public Executable {
       throw UserError(fmt::format("{}: CPU ranks take scalars by value, and begin launches in turn",
                                   program().name));
     }
-    if (last_ == nullptr || !last_->is_on(args)) {
-      last_ = std::make_shared<CpuLaunch>(instance_, args);
-    }
-    return last_;
+    if (auto known = made_.find([&](const CpuLaunch& m) { return m.is_on(args); })) return known;
+    return made_.keep(std::make_shared<CpuLaunch>(instance_, args));
   }
   const Program& program() const override { return instance_.program(); }
 
  private:
   Instance instance_;
-  std::shared_ptr<CpuLaunch> last_;
+  LastMade<CpuLaunch> made_;
 };
 
 class GpuRankLaunch final : public Launch {
@@ -79,16 +101,10 @@ class GpuExecutable final : public Executable {
   std::shared_ptr<Launch> prepare(const Args& args) override {
     place(args);
     std::shared_ptr<GpuLaunch> launch = instance_->prepare(args_, rank_);
-    auto known = std::find_if(made_.begin(), made_.end(),
-                              [&](const auto& m) { return m->prepared() == launch.get(); });
-    if (known == made_.end()) {
-      if (made_.size() == GpuInstance::kMostPrepared) made_.pop_back();
-      made_.insert(made_.begin(),
-                   std::make_shared<GpuRankLaunch>(*instance_, launch, world_, rank_));
-    } else {
-      std::rotate(made_.begin(), known, known + 1);
-    }
-    return made_.front();
+    auto is_it = [&](const GpuRankLaunch& m) { return m.prepared() == launch.get(); };
+    if (auto known = made_.find(is_it)) return known;
+    return made_.keep(
+        std::make_shared<GpuRankLaunch>(*instance_, std::move(launch), world_, rank_));
   }
 
   const Program& program() const override { return instance_->program(); }
@@ -140,7 +156,7 @@ class GpuExecutable final : public Executable {
   int rank_;
   bool is_first_;  // of the process's: what holds for all of them is done there
   GpuLaunchArgs args_;
-  std::vector<std::shared_ptr<GpuRankLaunch>> made_;  // the last used first
+  LastMade<GpuRankLaunch> made_;
 };
 
 }  // namespace

@@ -54,9 +54,9 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  // Finds again what it made for the same places: CPU ranks keep the last, GPUs the last
-  // GpuInstance::kMostPrepared.
+  // Finds again what it made for the same places, the last kMostPrepared of them.
   // UserError for places that the program cannot use; on CPU ranks some are seen only by run().
+  static constexpr std::size_t kMostPrepared = 64;
   virtual std::shared_ptr<Launch> prepare(const Args& args) = 0;
   virtual const Program& program() const = 0;  // at schedule level
 

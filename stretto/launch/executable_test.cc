@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "stretto/base/allocations_testing.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
@@ -101,12 +102,43 @@ TEST(Executables, RunOnCpuRanks) {
   });
 }
 
+// As of a caller whose addresses change from call to call, in turn.
+TEST(Executables, OnCpuRanksFindAgainWhatTheyPrepared) {
+  Proved program = prove(lower(add_peers()));
+  World({.size = kRanks}).run([&](Rank& rank) {
+    std::unique_ptr<Executable> loaded = load(program, rank);
+    SymmetricBuffer shared = rank.allocate("shared", DType::kU8, 2 * kBytes);
+    constexpr std::size_t kMost = Executable::kMostPrepared;
+    std::vector<Values> outs(kMost + 1, Values(kElements));
+    Values own(kElements, 2);
+    std::vector<Args> places;
+    for (Values& out : outs) {
+      places.push_back(args_of(loaded->program(), own.data(), shared, out.data()));
+    }
+    const std::int64_t extents[] = {kRows};
+    std::vector<std::shared_ptr<Launch>> made;
+    for (std::size_t i = 0; i < kMost; ++i) made.push_back(loaded->prepare(places[i]));
+    for (std::size_t i = 0; i < kMost; ++i) EXPECT_EQ(loaded->prepare(places[i]), made[i]) << i;
+    for (std::size_t i : {0, 1}) made[i]->run(extents);
+    const std::size_t allocations = count_allocations([&] {
+      for (std::size_t i : {0, 1, 0, 1}) loaded->prepare(places[i])->run(extents);
+    });
+    EXPECT_EQ(allocations, 0u);
+    EXPECT_EQ(outs[1][kElements - 1], 2 + *shared.on<float>(1 - rank.index()));
+    EXPECT_NE(loaded->prepare(places[kMost]), made[kMost - 1]);
+    EXPECT_EQ(loaded->prepare(places[1]), made[1]) << "what was used last is forgotten";
+    EXPECT_NE(loaded->prepare(places[2]), made[2]) << "what was used longest ago is kept";
+    rank.barrier();
+    rank.release(shared);
+  });
+}
+
 TEST(Executables, RunOnGpus) {
   if (cuda::num_devices() < kRanks) GTEST_SKIP() << "needs two GPUs";
   std::mt19937_64 random(test_seed());
   GpuWorld world({.size = kRanks});
   Lowered program = lower(add_peers());
-  auto loaded = load(prove(program), world, build_gpu_code(program));
+  auto loaded = load(prove(program), world, generate(program));
   ASSERT_EQ(loaded.size(), std::size_t(kRanks));
   SymmetricGpuMemory own = world.allocate(kBytes), shared = world.allocate(2 * kBytes),
                      out = world.allocate(kBytes);

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
-#include "stretto/compiler.h"
-#include "stretto/executor/executor.h"
+#include "stretto/launch/executable.h"
 #include "stretto/step/check.h"
 
 namespace stretto::step {
@@ -33,16 +32,17 @@ Bytes zeros(std::size_t bytes) {
 }
 
 // A node made ready: what changes from step to step are its extents and where `moving` begins.
-struct Launch {
+struct ReadyNode {
   struct Moving {
     std::size_t tensor = 0;
     std::byte* data = nullptr;
     std::size_t row_bytes = 0;
     Size from;
   };
-  Instance* instance = nullptr;
-  LaunchArgs args;
+  Executable* program = nullptr;
+  Args args;
   std::vector<Moving> moving;
+  std::shared_ptr<Launch> launch;
 };
 
 }  // namespace
@@ -56,15 +56,15 @@ class CpuStep::State {
     memory_ = assign(plan_, options.sharing);
     for (const Program& program : plan_.programs) {
       Rank& world = program.world_size == plan_.group_size ? worlds_.group : worlds_.all;
-      instances_.push_back(std::make_unique<Instance>(world, prove(lower(program))));
+      programs_.push_back(load(prove(lower(program)), world));
     }
     allocate(given);
-    for (const Node& node : plan_.nodes) launches_.push_back(prepare(node));
+    for (const Node& node : plan_.nodes) nodes_.push_back(prepare(node));
     if (options.poison) lives_ = lives(plan_);
   }
   ~State() {
-    launches_.clear();
-    instances_.clear();
+    nodes_.clear();
+    programs_.clear();
     for (Symmetric& s : symmetric_) s.world.release(*s.buffer);
   }
   State(const State&) = delete;
@@ -85,15 +85,16 @@ class CpuStep::State {
     check_values(values);
     for (std::size_t i = section->begin; i < section->end; ++i) {
       if (options_.poison) poison_before(i, *section);
-      Launch& launch = launches_[i];
-      launch.args.extents = eval(plan_.nodes[i].extents, values);
+      ReadyNode& node = nodes_[i];
+      const std::vector<std::int64_t> extents = eval(plan_.nodes[i].extents, values);
       // The same on every rank that runs it.
-      if (!launch.args.extents.empty() && launch.args.extents.front() == 0) continue;
-      for (const Launch::Moving& m : launch.moving) {
-        launch.args.tensors[m.tensor].data =
+      if (!extents.empty() && extents.front() == 0) continue;
+      for (const ReadyNode::Moving& m : node.moving) {
+        node.args.tensors[m.tensor].data =
             m.data + static_cast<std::size_t>(eval(m.from, values)) * m.row_bytes;
       }
-      launch.instance->launch(launch.args);
+      if (!node.moving.empty()) node.launch = node.program->prepare(node.args);
+      node.launch->run(extents);
       if (after) after(i);
     }
   }
@@ -145,21 +146,23 @@ class CpuStep::State {
     return {.data = s.at[at(world.index())], .symmetric = &s};
   }
 
-  Launch prepare(const Node& node) {
-    Launch launch{.instance = instances_[at(node.program)].get(), .args = {}, .moving = {}};
-    const Program& program = launch.instance->program();
-    launch.args.tensors.resize(program.tensors.size());
+  ReadyNode prepare(const Node& node) {
+    ReadyNode ready{
+        .program = programs_[at(node.program)].get(), .args = {}, .moving = {}, .launch = {}};
+    const Program& program = ready.program->program();
+    ready.args.tensors.resize(program.tensors.size());
     for (const Binding& b : node.bindings) {
       std::size_t t = at(program.find_tensor(b.tensor));
       const TensorArg& buffer = buffers_[at(b.buffer)];
-      launch.args.tensors[t] = buffer;
+      ready.args.tensors[t] = buffer;
       if (b.from == Size{}) continue;
-      launch.moving.push_back({.tensor = t,
-                               .data = static_cast<std::byte*>(buffer.data),
-                               .row_bytes = row_bytes(plan_, plan_.buffers[at(b.buffer)]),
-                               .from = b.from});
+      ready.moving.push_back({.tensor = t,
+                              .data = static_cast<std::byte*>(buffer.data),
+                              .row_bytes = row_bytes(plan_, plan_.buffers[at(b.buffer)]),
+                              .from = b.from});
     }
-    return launch;
+    ready.launch = ready.program->prepare(ready.args);
+    return ready;
   }
 
   // Where no life has node i, nothing needs what is there: in a section that runs for the first
@@ -186,13 +189,13 @@ class CpuStep::State {
   Plan plan_;
   CpuStepOptions options_;
   Memory memory_;
-  std::vector<std::unique_ptr<Instance>> instances_;  // by program
-  std::vector<TensorArg> buffers_;                    // by buffer
+  std::vector<std::unique_ptr<Executable>> programs_;
+  std::vector<TensorArg> buffers_;  // by buffer
   Bytes arena_;
   std::vector<Bytes> inputs_;
   std::vector<Symmetric> symmetric_;
-  std::vector<Launch> launches_;  // by node
-  std::vector<Life> lives_;       // where they are poisoned
+  std::vector<ReadyNode> nodes_;
+  std::vector<Life> lives_;  // where they are poisoned
 };
 
 CpuStep::CpuStep(const Worlds& worlds, Plan plan, const std::map<std::string, std::byte*>& given,

@@ -46,7 +46,7 @@ class CpuStep {
   std::byte* data(const std::string& buffer) const;
 
   // `values` of Plan::extents, all within their bounds. InternalError where they are not; UserError
-  // and Fault as Instance::launch. `after` is called with the index of each node that ran.
+  // and Fault as Launch::run. `after` is called with the index of each node that ran.
   using After = std::function<void(std::size_t node)>;
   void run(const std::string& section, const std::vector<std::int64_t>& values,
            const After& after = {});

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "stretto/base/test_seed.h"
-#include "stretto/compiler.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/harness/case_data.h"
@@ -33,12 +32,15 @@ struct Ready {
       : c(op_case), compiled(prove(lower(c.program))), world({.size = kWorld, .timeout = timeout}) {
     first.resize(kWorld);
     memory.resize(kWorld);
-    instances.resize(kWorld);
+    loaded.resize(kWorld);
+    hooks.resize(kWorld);
     world.run([&](Rank& rank) {
       auto r = static_cast<std::size_t>(rank.index());
       first[r] = tensors_at_first(c, rank.index());
       memory[r] = std::make_unique<CaseMemory>(rank, c);
-      instances[r] = std::make_unique<Instance>(rank, compiled);
+      loaded[r] = load(compiled, rank, {.sync_hook = [&hook = hooks[r]](const SyncPoint& at) {
+                         if (hook) hook(at);
+                       }});
     });
   }
 
@@ -54,7 +56,7 @@ struct Ready {
         auto r = static_cast<std::size_t>(rank.index());
         memory[r]->take(first[r], c.extents);
         try {
-          instances[r]->launch(memory[r]->args());
+          memory[r]->launch(*loaded[r]);
           ++ended;
         } catch (const Fault& fault) {
           std::lock_guard lock(mutex);
@@ -83,7 +85,8 @@ struct Ready {
   World world;
   std::vector<TensorsAtFirst> first;
   std::vector<std::unique_ptr<CaseMemory>> memory;
-  std::vector<std::unique_ptr<Instance>> instances;
+  std::vector<SyncHook> hooks;  // of each rank, or none
+  std::vector<std::unique_ptr<Executable>> loaded;
   std::atomic<int> ended{0};  // launches of the last launch_all that ended well
 };
 
@@ -109,10 +112,10 @@ class Faults : public testing::TestWithParam<std::string> {
 TEST_P(Faults, ADyingRankEndsTheLaunchEverywhereAndTheWorldRecovers) {
   Ready ready(make(), std::chrono::seconds(60));
   bool synchronises = false;
-  ready.instances[kVictim]->set_sync_hook([&](const Instance::SyncPoint&) {
+  ready.hooks[kVictim] = [&](const SyncPoint&) {
     synchronises = true;
     throw Death("the victim died");
-  });
+  };
   int faults = 0;
   std::vector<std::string> thrown = ready.launch_all(&faults);
   const bool meet = ranks_meet(ready.compiled.program());
@@ -127,7 +130,7 @@ TEST_P(Faults, ADyingRankEndsTheLaunchEverywhereAndTheWorldRecovers) {
     EXPECT_NE(thrown[static_cast<std::size_t>(r)].find("rank 1 died"), std::string::npos)
         << thrown[static_cast<std::size_t>(r)];
   }
-  ready.instances[kVictim]->set_sync_hook({});
+  ready.hooks[kVictim] = {};
   ready.world.recover();
   faults = 0;
   for (int launch = 0; launch < 3; ++launch) {
@@ -142,12 +145,12 @@ TEST_P(Faults, AStallingRankIsNamedAtTheDeadline) {
   std::unique_ptr<Ready> made = ready_within(make(), std::chrono::milliseconds(300));
   Ready& ready = *made;
   std::atomic<bool> stalled{false};
-  ready.instances[kVictim]->set_sync_hook([&](const Instance::SyncPoint&) {
+  ready.hooks[kVictim] = [&](const SyncPoint&) {
     if (stalled.exchange(true)) return;
     while (!ready.world.faulted() && ready.ended < kWorld - 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-  });
+  };
   int faults = 0;
   ready.launch_all(&faults);
   EXPECT_EQ(ready.world.faulted(), ranks_meet(ready.compiled.program()));
@@ -160,7 +163,7 @@ TEST_P(Faults, AStallingRankIsNamedAtTheDeadline) {
     EXPECT_EQ(faults, 0);
     EXPECT_EQ(ready.difference(), "");
   }
-  ready.instances[kVictim]->set_sync_hook({});
+  ready.hooks[kVictim] = {};
   // On a busy machine a rank may be late again, but not each time.
   for (int tries = 0; tries < 10; ++tries) {
     ready.world.recover();

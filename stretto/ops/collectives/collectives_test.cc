@@ -159,8 +159,8 @@ std::vector<std::vector<std::byte>> bits_of(AllReduceKind kind, const OpShape& s
   std::vector<std::vector<std::byte>> bits(static_cast<std::size_t>(shape.world_size));
   world.run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    Instance instance(rank, compiled);
-    instance.launch(memory.args());
+    std::unique_ptr<Executable> loaded = load(compiled, rank);
+    memory.launch(*loaded);
     auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
     bits[static_cast<std::size_t>(rank.index())] = memory.bytes_of(out);
   });

@@ -90,10 +90,10 @@ void gemm_program(benchmark::State& state, DType dtype, const GemmTile& tile) {
   World world({.size = 1});
   world.run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    Instance instance(rank, compiled);
-    instance.launch(memory.args());
+    std::unique_ptr<Executable> loaded = load(compiled, rank);
+    memory.launch(*loaded);
     for (auto _ : state) {
-      double program = seconds([&] { instance.launch(memory.args()); });
+      double program = seconds([&] { memory.launch(*loaded); });
       of_kernel.push_back(seconds([&] { bare.kernel(); }) / program);
       of_openblas.push_back(seconds([&] { bare.openblas(); }) / program);
       state.SetIterationTime(program);

@@ -187,8 +187,8 @@ std::vector<std::vector<std::byte>> output_bits(const OpCase& c) {
   World world({.size = c.program.world_size});
   world.run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    Instance instance(rank, compiled);
-    instance.launch(memory.args());
+    std::unique_ptr<Executable> loaded = load(compiled, rank);
+    memory.launch(*loaded);
     bits[static_cast<std::size_t>(rank.index())] = memory.bytes_of(out);
   });
   return bits;

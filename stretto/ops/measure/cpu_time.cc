@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "stretto/compiler.h"
-#include "stretto/executor/executor.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/measure/values.h"
 #include "stretto/runtime/recorder.h"
 
@@ -30,7 +29,6 @@ class FilledTensors {
   // Collective: allocates symmetric tensors on the rank's world.
   FilledTensors(Rank& rank, const Program& program, std::uint64_t seed)
       : rank_(rank), owned_(program.tensors.size()) {
-    args_.extents = extent_bounds(program);
     args_.tensors.resize(owned_.size());
     const std::vector<Values> values = launch_values(program, rank.index(), seed);
     symmetric_.reserve(owned_.size());  // arguments point to them
@@ -49,7 +47,7 @@ class FilledTensors {
   FilledTensors(const FilledTensors&) = delete;
   FilledTensors& operator=(const FilledTensors&) = delete;
 
-  const LaunchArgs& args() const { return args_; }
+  const Args& args() const { return args_; }
 
  private:
   std::byte* allocate(const Tensor& tensor, std::size_t t, std::size_t bytes) {
@@ -71,14 +69,15 @@ class FilledTensors {
   Rank& rank_;
   std::vector<std::vector<std::byte>> owned_;
   std::vector<SymmetricBuffer> symmetric_;
-  LaunchArgs args_;
+  Args args_;
 };
 
 }  // namespace
 
 std::vector<double> time_on_cpu(const Program& program, const CpuTimeOptions& options) {
   Lowered lowered = lower(program);
-  Proved compiled = prove(lowered, for_launches_of(lowered, extent_bounds(program)));
+  const std::vector<std::int64_t> extents = extent_bounds(program);
+  Proved compiled = prove(lowered, for_launches_of(lowered, extents));
   std::shared_ptr<World> world = options.world;
   if (world == nullptr) {
     world = std::make_shared<World>(WorldOptions{.size = program.world_size});
@@ -88,15 +87,16 @@ std::vector<double> time_on_cpu(const Program& program, const CpuTimeOptions& op
   world->run([&](Rank& rank) {
     SymmetricBuffer times = rank.allocate("times", DType::kI64, num_samples);
     FilledTensors memory(rank, program, options.seed);
-    Instance instance(rank, compiled);
-    for (int i = 0; i < options.warmups; ++i) instance.launch(memory.args());
+    std::unique_ptr<Executable> loaded = load(compiled, rank);
+    std::shared_ptr<Launch> launch = loaded->prepare(memory.args());
+    for (int i = 0; i < options.warmups; ++i) launch->run(extents);
     rank.barrier();
     bool is_first = rank.index() == world->local_ranks().front();
     if (options.recorded && is_first) world->recorder().set_enabled(true);
     for (std::size_t i = 0; i < num_samples; ++i) {
       rank.barrier();
       Clock::time_point begin = Clock::now();
-      instance.launch(memory.args());
+      launch->run(extents);
       std::chrono::nanoseconds time = Clock::now() - begin;
       times.on<std::int64_t>(rank.index())[i] = time.count();
     }

@@ -11,8 +11,6 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/test_seed.h"
-#include "stretto/compiler.h"
-#include "stretto/executor/executor.h"
 #include "stretto/ir/parser.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/testing/gpu_harness/gpu_case.h"
@@ -40,8 +38,8 @@ OpCase case_of(const Program& program, std::uint64_t seed) {
   auto world = std::make_shared<World>(WorldOptions{.size = program.world_size});
   world->run([&](Rank& rank) {
     CaseMemory memory(rank, c);
-    Instance instance(rank, compiled);
-    instance.launch(memory.args());
+    std::unique_ptr<Executable> loaded = load(compiled, rank);
+    memory.launch(*loaded);
     rank.barrier();
     for (std::size_t t = 0; t < program.tensors.size(); ++t) {
       const Tensor& tensor = program.tensors[t];

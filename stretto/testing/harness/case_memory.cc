@@ -37,7 +37,7 @@ void CaseMemory::allocate(std::size_t t) {
 }
 
 void CaseMemory::take(const TensorsAtFirst& first, const std::vector<std::int64_t>& extents) {
-  args_.extents = extents;
+  extents_ = extents;
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     std::copy(first[t].begin(), first[t].end(), storage_[t].data);
   }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/executor/executor.h"
+#include "stretto/launch/executable.h"
 #include "stretto/testing/harness/case_data.h"
 #include "stretto/testing/harness/op_case.h"
 
@@ -22,7 +22,9 @@ class CaseMemory {
   CaseMemory(const CaseMemory&) = delete;
   CaseMemory& operator=(const CaseMemory&) = delete;
 
-  const LaunchArgs& args() const { return args_; }
+  const Args& args() const { return args_; }
+  // Launches `on`'s program on this memory, at the case's extents.
+  void launch(Executable& on) const { on.prepare(args_)->run(extents_); }
   // As before a first launch of another case of the same program: what its tensors_at_first holds
   // on this rank, outputs poisoned, at these extents.
   void take(const TensorsAtFirst& first, const std::vector<std::int64_t>& extents);
@@ -45,7 +47,8 @@ class CaseMemory {
   Rank& rank_;
   const Program& program_;  // the case's
   std::vector<Storage> storage_;
-  LaunchArgs args_;
+  Args args_;
+  std::vector<std::int64_t> extents_;
 };
 
 }  // namespace stretto

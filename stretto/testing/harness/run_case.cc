@@ -10,23 +10,22 @@
 #include <thread>
 #include <vector>
 
-#include "stretto/compiler.h"
 #include "stretto/testing/harness/case_data.h"
 #include "stretto/testing/harness/case_memory.h"
 
 namespace stretto {
 namespace {
 
-void delay_at_random(Instance& instance, const RunOptions& options, int rank) {
-  if (options.delay_probability <= 0) return;
+SyncHook delays_at_random(const RunOptions& options, int rank) {
+  if (options.delay_probability <= 0) return {};
   auto bits =
       std::make_shared<std::mt19937_64>(options.seed * 64 + static_cast<std::uint64_t>(rank));
-  instance.set_sync_hook([bits, options](const Instance::SyncPoint&) {
+  return [bits, options](const SyncPoint&) {
     double draw = static_cast<double>((*bits)() >> 11) * 0x1p-53;
     if (draw >= options.delay_probability) return;
     auto us = (*bits)() % static_cast<std::uint64_t>(options.max_delay_us + 1);
     std::this_thread::sleep_for(std::chrono::microseconds(us));
-  });
+  };
 }
 
 // A case on one rank.
@@ -60,14 +59,14 @@ std::string run_rank(Rank& rank, std::span<const OpCase> cases, const Proved& co
   for (std::size_t i = 0; i < std::min(kMemories, turns); ++i) {
     memories.push_back(std::make_unique<CaseMemory>(rank, cases.front()));
   }
-  Instance instance(rank, compiled, {.poison = true});
-  delay_at_random(instance, options, rank.index());
+  std::unique_ptr<Executable> loaded =
+      load(compiled, rank, {.poison = true, .sync_hook = delays_at_random(options, rank.index())});
   std::string found;
   for (std::size_t i = 0; i < launches; ++i) {
     CaseOnRank& now = all[i % all.size()];
     CaseMemory& memory = *memories[i / kTurns % memories.size()];
     memory.take(now.first, now.op_case.extents);
-    instance.launch(memory.args());
+    memory.launch(*loaded);
     if (!found.empty()) continue;
     std::string differs = now.check(rank.index(), memory);
     if (differs.empty()) continue;
