@@ -1,7 +1,7 @@
 // Configs of mixtures of experts' fused layers, part of configs.h.
 #include <algorithm>
 
-#include "stretto/ops/choose/config_list.h"
+#include "stretto/ops/operator/config_list.h"
 #include "stretto/ops/choose/configs.h"
 
 namespace stretto {

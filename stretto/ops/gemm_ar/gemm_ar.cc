@@ -5,15 +5,12 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
-#include "stretto/executor/kernels/dot.h"
 #include "stretto/ops/gemm_ar/few_rows.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
-namespace {
 
-// The reduce-scatter half of two shots.
 GemmRsDesc scattered(const GemmArDesc& d) {
   return {.world_size = d.world_size,
           .m = d.m,
@@ -25,6 +22,8 @@ GemmRsDesc scattered(const GemmArDesc& d) {
           .scaling = d.scaling,
           .b_kn = d.b_kn};
 }
+
+namespace {
 
 GemmRsConfig scattered(const GemmArConfig& cfg) {
   return {.tile = cfg.tile,
@@ -172,86 +171,6 @@ Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   return p.finish();
 }
 
-// Beyond, twice the bytes take longer than a signal.
-constexpr std::int64_t kMaxPacketRows = 16;
-
-// Gives the tile an agent that stores, where slots for it fit beside the stages.
-void drain(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
-  struct Choice {
-    std::int64_t cols;
-    int stages, stagger, store_slots;
-  };
-  constexpr Choice kChoices[] = {{256, 3, 0, 4}, {192, 4, 2, 4}, {128, 6, 3, 2}};
-  bool halves =
-      d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
-  cfg.store_slots = 0;
-  if (!halves || cfg.tile.bm != 128 || cfg.tile.bn < 128) return;
-  const std::int64_t row_tiles =
-      ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), cfg.tile.bm) * d.world_size;
-  // The agent pays where its tiles keep the SMs busy by no more than two per cent more.
-  std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.tile.bn, sms) * 51 / 50 + 1;
-  // Of ranks that are no power of two, sums beside 256 columns spill (gemm_rs.cc).
-  const std::int64_t most = masks_ranks(d.world_size) ? 256 : 192;
-  for (const Choice& c : kChoices) {
-    std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols, sms);
-    if (c.cols > most || columns >= below) continue;
-    below = columns;
-    cfg.tile.bn = c.cols;
-    cfg.num_stages = c.stages;
-    cfg.stagger = c.stagger;
-    cfg.store_slots = c.store_slots;
-    cfg.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols), sms);
-  }
-}
-
-GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget& gpu) {
-  if (shots == ReduceShots::kTwo) {
-    GemmRsConfig rs = gpu_config_of_runs(scattered(d), gpu);
-    // Engines that scatter, and sums that leave tile by tile: on two H100s, 2026-11-25, 1024, 4096
-    // and 8192 rows times 8192 x 7168 took 0.201, 0.743 and 1.478 ms, 0.203, 0.769 and 1.605 where
-    // the agent that stores scatters, too, 0.251, 0.782 and 1.507 where engines send the sums as
-    // well (gpu_bench overlap).
-    const bool loads_ahead = rs.load_slots > 0;
-    if (rs.scatter == Scatter::kCopyEngine && !loads_ahead) {
-      rs = with_scatter(rs, Scatter::kEpilogue);
-      std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-      rs.channels_per_rank = ceil_div(run_rows, rs.tile.bm);
-      rs.num_compute_sms = gpu.sms;
-    }
-    if (!loads_ahead) drain(rs, d, gpu.sms);
-    return {.tile = rs.tile,
-            .shots = shots,
-            .num_compute_sms = rs.num_compute_sms,
-            .num_reduce_sms = rs.num_reduce_sms,
-            .channels = rs.channels_per_rank,
-            .num_slots = rs.num_slots,
-            .scatter = rs.scatter,
-            .num_copy_queues = rs.num_copy_queues,
-            .num_stages = rs.num_stages,
-            .raster = rs.raster,
-            .stagger = rs.stagger,
-            .store_slots = rs.store_slots,
-            .load_slots = rs.load_slots};
-  }
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .scaling = d.scaling,
-                           .num_sms = gpu.sms});
-  // A tile and its sum in rank order fill the registers.
-  loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
-  std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-  return {.tile = loop.tile,
-          .shots = shots,
-          .num_compute_sms = gpu_workers(tiles, gpu.sms),
-          .num_reduce_sms = 0,
-          .packets = shots == ReduceShots::kShared || d.m <= kMaxPacketRows,
-          .channels = tiles,
-          .num_stages = loop.num_stages};
-}
-
 }  // namespace
 
 const char* name(ReduceShots shots) {
@@ -277,38 +196,9 @@ std::string to_string(const GemmArConfig& cfg) {
       cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "");
 }
 
-GemmArConfig default_config(const GemmArDesc& d, Target target) {
-  // One hop while the rows are few, as in a decode step. Beyond, P times the bytes cost more than
-  // the second hop: on two H200s from about 512 rows of 8192 on, on four from 64
-  // (docs/performance/gemm_ar.md).
-  std::int64_t most_rows = target == Target::kCuda ? 256 : 32;
-  if (d.m > most_rows) return default_config(d, ReduceShots::kTwo, target);
-  const bool shared = target == Target::kCuda && d.world_size > 2 && d.m > kMaxPacketRows;
-  return default_config(d, shared ? ReduceShots::kShared : ReduceShots::kOne, target);
-}
-
 GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
   fit(FieldFit::reducing(), d, cfg);
   return cfg;
-}
-
-GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
-  check_sizes("gemm_ar", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
-  if (target == Target::kCuda) return fitted(d, gpu_config(d, shots, target.gpu()));
-  // Tiles have the rows of all ranks.
-  bool all_rows = shots != ReduceShots::kTwo;
-  GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
-  if (!all_rows) {
-    bool many_rows = tile.bm > kernels::kMaxSmallRows;
-    tile = default_config(scattered(d)).tile;
-    // One kernel for both algorithms, so that both give the same bits.
-    if (many_rows) tile.bm = std::max(tile.bm, std::int64_t{2} * kernels::kMaxSmallRows);
-  }
-  GemmArConfig cfg{.tile = tile,
-                   .shots = shots,
-                   .num_reduce_sms = shots == ReduceShots::kShared ? 0 : 1,
-                   .channels = all_rows ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
-  return fitted(d, cfg);
 }
 
 Program gemm_ar(const GemmArDesc& d, const GemmArConfig& cfg) {

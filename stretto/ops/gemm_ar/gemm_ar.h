@@ -57,6 +57,8 @@ std::string to_string(const GemmArConfig& config);
 // what the other fields leave without work. Of one rank nothing travels, and fields that say how
 // are of no account.
 GemmArConfig fitted(const GemmArDesc& desc, GemmArConfig config);
+// The reduce-scatter half of two shots.
+GemmRsDesc scattered(const GemmArDesc& desc);
 // Chooses the number of shots, too.
 GemmArConfig default_config(const GemmArDesc& desc, Target target = Target::kCpu);
 GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,

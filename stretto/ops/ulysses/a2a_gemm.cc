@@ -26,40 +26,11 @@ void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   }
 }
 
-// The longest step that divides a rank's columns.
-std::int64_t step_of(const UlyssesDesc& d, std::int64_t bk) {
-  while (d.k / d.world_size % bk != 0) bk /= 2;
-  return std::max<std::int64_t>(bk, 1);
-}
-
 }  // namespace
 
 std::int64_t copied_rows(const UlyssesDesc& d, std::int64_t bm, std::int64_t rows) {
   std::int64_t most = most_copied_rows(1, d.k / d.world_size) / bm;
   return std::clamp<std::int64_t>(ceil_div(rows, bm), 1, std::max<std::int64_t>(most, 1)) * bm;
-}
-
-UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
-  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
-  UlyssesConfig cfg{.tile = default_tile(run_rows, d.n, d.k / d.world_size)};
-  if (target == Target::kCuda) {
-    GpuLoop loop = gpu_loop({.m = run_rows,
-                             .n = d.n,
-                             .k = d.k,
-                             .a_dtype = d.dtype,
-                             .b_dtype = d.weight_dtype,
-                             .num_sms = target.sms()});
-    std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-    cfg = {.tile = loop.tile,
-           .num_compute_sms = gpu_workers(tiles, target.sms()),
-           .num_stages = loop.num_stages,
-           .raster = 8,
-           .num_queues = std::clamp(d.world_size - 1, 1, 3)};
-  }
-  cfg.tile.bk = step_of(d, cfg.tile.bk);
-  cfg.comm_rows = copied_rows(d, cfg.tile.bm, quarter);
-  return cfg;
 }
 
 Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {

@@ -42,22 +42,6 @@ std::string to_string(const UlyssesConfig& cfg) {
                      cfg.tile.bk, cfg.num_compute_sms, cfg.num_stages, cfg.raster, copies);
 }
 
-UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& d, Target target) {
-  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), cols = d.n / d.world_size;
-  if (target == Target::kCpu) return {.tile = default_tile(run_rows, cols, d.k)};
-  GpuLoop loop = gpu_loop({.m = run_rows,
-                           .n = cols,
-                           .k = d.k,
-                           .a_dtype = d.dtype,
-                           .b_dtype = d.weight_dtype,
-                           .num_sms = target.sms()});
-  std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(cols, loop.tile.bn);
-  return {.tile = loop.tile,
-          .num_compute_sms = gpu_workers(tiles * d.world_size, target.sms()),
-          .num_stages = loop.num_stages,
-          .raster = 8};
-}
-
 Program gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check(d, cfg);
   const GemmTile& tile = cfg.tile;

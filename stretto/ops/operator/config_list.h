@@ -1,4 +1,4 @@
-// What configs.cc and expert_configs.cc make their lists with; private to this folder.
+// What lists of configs are made with.
 #pragma once
 
 #include <algorithm>

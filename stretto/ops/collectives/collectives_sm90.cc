@@ -1,10 +1,12 @@
 // How the collectives run on GPUs: what is worth a measurement, and what measurements have decided.
+#include "stretto/ops/collectives/collectives_sm90.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
 
-#include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/operator/config_list.h"
 
 namespace stretto {
 namespace {
@@ -282,6 +284,29 @@ std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& d, int num_ro
     add(c);
   }
   return all;
+}
+
+std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective collective,
+                                          AllReduceKind kind, const GpuTarget& gpu) {
+  bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
+  bool may_push = collective != Collective::kAllReduce || two_shot;
+  std::vector<CollectiveConfig> configs;
+  if (may_push) {
+    configs.push_back(two_shot ? default_two_shot_config(d, gpu) : default_config(d, gpu));
+  }
+  auto add_all = [&](const std::vector<CollectiveConfig>& more) {
+    for (const CollectiveConfig& config : more) add(configs, config);
+  };
+  // The all-gather's engines would copy the own rows within the rank, which graphs refuse.
+  add_all(gpu_candidates(d, two_shot ? 2 : 1, two_shot, gpu));
+  // A packet's words take registers of their own.
+  if (collective != Collective::kAllGather && (may_push || kind == AllReduceKind::kOneShot)) {
+    std::int64_t rows = may_push ? ceil_div(d.m, std::int64_t{d.world_size}) : d.m;
+    add_all(gpu_row_candidates(d, rows, two_shot ? 2 : 1, gpu));
+  }
+  if (may_push) add_all(gpu_push_candidates(d, two_shot, gpu));
+  for (CollectiveConfig& config : configs) config.all_reduce = kind;
+  return configs;
 }
 
 }  // namespace stretto

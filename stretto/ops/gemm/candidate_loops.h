@@ -1,0 +1,47 @@
+// What the lists of configs that may be fastest on a Hopper GPU are made of, for products with and
+// without communication. Tiles are [rows, columns, step] in elements; their stages fill the 227 KiB
+// of shared memory beside the staging of a store. Odd widths fill the last wave of tiles where wide
+// ones leave SMs idle.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/operator/config_list.h"
+
+namespace stretto {
+
+// A main loop of one SM.
+struct CandidateLoop {
+  GemmTile tile;
+  int stages;
+};
+inline constexpr CandidateLoop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4},
+    kNarrow{{128, 128, 64}, 6}, kOdd{{128, 160, 64}, 5}, kOddWide{{128, 224, 64}, 4},
+    kThin{{128, 96, 64}, 6}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
+    kFlatWide{{64, 256, 64}, 4};
+
+// Loops that suit a product of `rows` rows; tiles of 128 rows would be half empty for a few.
+inline std::vector<CandidateLoop> loops_for(std::int64_t rows) {
+  if (rows <= 64) return {kFlat, kSmall, kFlatWide};
+  return {kWide, kMiddle, kNarrow, kOdd, kOddWide, kThin};
+}
+
+inline std::int64_t num_tiles(std::int64_t m, std::int64_t n, const GemmTile& tile) {
+  return ceil_div(m, tile.bm) * ceil_div(n, tile.bn);
+}
+
+// At most 1 / channels of a run of rows, and no more channels than blocks of rows.
+inline std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
+  return std::clamp<std::int64_t>(run_rows / rows, 1, at_most);
+}
+
+// The same, each of `cols` columns and moved by one copy.
+inline std::int64_t copied_channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t cols,
+                                       std::int64_t at_most) {
+  return std::max(channels_of(run_rows, rows, at_most), least_channels(run_rows, rows, cols));
+}
+
+}  // namespace stretto

@@ -1,0 +1,193 @@
+#include "stretto/ops/gemm_ar/gemm_ar_sm90.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "stretto/executor/kernels/dot.h"
+#include "stretto/ops/gemm/candidate_loops.h"
+
+namespace stretto {
+namespace {
+
+// Beyond, twice the bytes take longer than a signal.
+constexpr std::int64_t kMaxPacketRows = 16;
+
+// Gives the tile an agent that stores, where slots for it fit beside the stages.
+void drain(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
+  struct Choice {
+    std::int64_t cols;
+    int stages, stagger, store_slots;
+  };
+  constexpr Choice kChoices[] = {{256, 3, 0, 4}, {192, 4, 2, 4}, {128, 6, 3, 2}};
+  bool halves =
+      d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
+  cfg.store_slots = 0;
+  if (!halves || cfg.tile.bm != 128 || cfg.tile.bn < 128) return;
+  const std::int64_t row_tiles =
+      ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), cfg.tile.bm) * d.world_size;
+  // The agent pays where its tiles keep the SMs busy by no more than two per cent more.
+  std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.tile.bn, sms) * 51 / 50 + 1;
+  // Of ranks that are no power of two, sums beside 256 columns spill (gemm_rs.cc).
+  const std::int64_t most = masks_ranks(d.world_size) ? 256 : 192;
+  for (const Choice& c : kChoices) {
+    std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols, sms);
+    if (c.cols > most || columns >= below) continue;
+    below = columns;
+    cfg.tile.bn = c.cols;
+    cfg.num_stages = c.stages;
+    cfg.stagger = c.stagger;
+    cfg.store_slots = c.store_slots;
+    cfg.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols), sms);
+  }
+}
+
+GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget& gpu) {
+  if (shots == ReduceShots::kTwo) {
+    GemmRsConfig rs = gpu_config_of_runs(scattered(d), gpu);
+    // Engines that scatter, and sums that leave tile by tile: on two H100s, 2026-11-25, 1024, 4096
+    // and 8192 rows times 8192 x 7168 took 0.201, 0.743 and 1.478 ms, 0.203, 0.769 and 1.605 where
+    // the agent that stores scatters, too, 0.251, 0.782 and 1.507 where engines send the sums as
+    // well (gpu_bench overlap).
+    const bool loads_ahead = rs.load_slots > 0;
+    if (rs.scatter == Scatter::kCopyEngine && !loads_ahead) {
+      rs = with_scatter(rs, Scatter::kEpilogue);
+      std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+      rs.channels_per_rank = ceil_div(run_rows, rs.tile.bm);
+      rs.num_compute_sms = gpu.sms;
+    }
+    if (!loads_ahead) drain(rs, d, gpu.sms);
+    return {.tile = rs.tile,
+            .shots = shots,
+            .num_compute_sms = rs.num_compute_sms,
+            .num_reduce_sms = rs.num_reduce_sms,
+            .channels = rs.channels_per_rank,
+            .num_slots = rs.num_slots,
+            .scatter = rs.scatter,
+            .num_copy_queues = rs.num_copy_queues,
+            .num_stages = rs.num_stages,
+            .raster = rs.raster,
+            .stagger = rs.stagger,
+            .store_slots = rs.store_slots,
+            .load_slots = rs.load_slots};
+  }
+  GpuLoop loop = gpu_loop({.m = d.m,
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .scaling = d.scaling,
+                           .num_sms = gpu.sms});
+  // A tile and its sum in rank order fill the registers.
+  loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
+  std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
+  return {.tile = loop.tile,
+          .shots = shots,
+          .num_compute_sms = gpu_workers(tiles, gpu.sms),
+          .num_reduce_sms = 0,
+          .packets = shots == ReduceShots::kShared || d.m <= kMaxPacketRows,
+          .channels = tiles,
+          .num_stages = loop.num_stages};
+}
+
+// Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
+// Whose rows are whose takes registers where the remainder is no mask.
+bool spills(const GemmArDesc& d, const GemmArConfig& c) {
+  // A tile, what came of all others, and its sum in rank order.
+  if (c.packets && d.world_size > 2 && c.tile.bm * c.tile.bn > 64 * 64) return true;
+  if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.tile.bn > 128;
+  // Of 4096 x 4096 x 1024 on four ranks, with four channels.
+  if (c.load_slots > 0) return d.world_size > 2 && c.channels > 2;
+  if (c.tile.bm < 128 || c.store_slots > 0) return false;
+  const bool masks = masks_ranks(d.world_size);
+  // A tile that SMs of their own add up and store to every rank.
+  if (c.num_reduce_sms > 0) return c.tile.bn > (masks ? 128 : 64);
+  if (d.world_size == 2) return false;
+  if (!masks && c.tile.bn == 256) return true;
+  bool engine = c.scatter == Scatter::kCopyEngine;
+  return c.tile.bn == 192 ? engine || masks : !engine && masks && c.tile.bn % 128 == 0;
+}
+
+}  // namespace
+
+GemmArConfig default_config(const GemmArDesc& d, Target target) {
+  // One hop while the rows are few, as in a decode step. Beyond, P times the bytes cost more than
+  // the second hop: on two H200s from about 512 rows of 8192 on, on four from 64
+  // (docs/performance/gemm_ar.md).
+  std::int64_t most_rows = target == Target::kCuda ? 256 : 32;
+  if (d.m > most_rows) return default_config(d, ReduceShots::kTwo, target);
+  const bool shared = target == Target::kCuda && d.world_size > 2 && d.m > kMaxPacketRows;
+  return default_config(d, shared ? ReduceShots::kShared : ReduceShots::kOne, target);
+}
+
+GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target target) {
+  check_sizes("gemm_ar", {{"world_size", d.world_size}, {"m", d.m}, {"n", d.n}, {"k", d.k}});
+  if (target == Target::kCuda) return fitted(d, gpu_config(d, shots, target.gpu()));
+  // Tiles have the rows of all ranks.
+  bool all_rows = shots != ReduceShots::kTwo;
+  GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
+  if (!all_rows) {
+    bool many_rows = tile.bm > kernels::kMaxSmallRows;
+    tile = default_config(scattered(d)).tile;
+    // One kernel for both algorithms, so that both give the same bits.
+    if (many_rows) tile.bm = std::max(tile.bm, std::int64_t{2} * kernels::kMaxSmallRows);
+  }
+  GemmArConfig cfg{.tile = tile,
+                   .shots = shots,
+                   .num_reduce_sms = shots == ReduceShots::kShared ? 0 : 1,
+                   .channels = all_rows ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
+  return fitted(d, cfg);
+}
+
+std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots,
+                                      const GpuTarget& gpu) {
+  std::vector<GemmArConfig> configs = {default_config(d, shots, gpu)};
+  if (!is_half(d.a_dtype, d.b_dtype)) return configs;
+  // all_rows: tiles have the rows of all ranks.
+  const bool one = shots == ReduceShots::kOne, all_rows = shots != ReduceShots::kTwo;
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  struct Choice {
+    int reduce;
+    Scatter scatter = Scatter::kEpilogue;
+    std::int64_t channels = 32;
+    bool packets = false;
+  };
+  std::vector<Choice> choices = {
+      {0}, {8}, {16}, {0, Scatter::kCopyEngine, 4}, {0, Scatter::kCopyEngine, 16}};
+  if (one) choices = {{0}, {8}, {32}, {64}};
+  if (shots == ReduceShots::kShared) choices = {{0}};
+  // Twice the bytes: for few rows.
+  if (one && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
+  for (const CandidateLoop& loop : loops_for(all_rows ? d.m : run_rows)) {
+    std::int64_t tiles = all_rows ? num_tiles(d.m, d.n, loop.tile)
+                                  : num_tiles(run_rows, d.n, loop.tile) * d.world_size;
+    for (const Choice& c : choices) {
+      bool engine = c.scatter == Scatter::kCopyEngine;
+      GemmArConfig config = configs.front();
+      config.tile = loop.tile;
+      config.num_reduce_sms = c.reduce;
+      config.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - (engine ? 2 : 0));
+      config.channels = all_rows ? tiles
+                        : engine ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
+                                 : channels_of(run_rows, loop.tile.bm, c.channels);
+      config.scatter = config.gather = c.scatter;
+      config.packets = c.packets;
+      config.num_slots = engine ? 1 : 2;
+      config.num_copy_queues = 1;
+      config.num_stages = loop.stages;
+      config.stagger = config.store_slots = config.load_slots = 0;
+      if (!spills(d, config)) add(configs, fitted(d, config));
+      // An agent that stores, in the place of a stage, where the default has one.
+      const GemmArConfig& first = configs.front();
+      if (first.store_slots == 0 || loop.tile.bn != first.tile.bn || c.reduce > 0) continue;
+      config.num_stages = first.num_stages;
+      config.stagger = first.stagger;
+      config.store_slots = first.store_slots;
+      config.load_slots = engine ? first.load_slots : 0;
+      config.gather = Scatter::kEpilogue;
+      if (!spills(d, config)) add(configs, fitted(d, config));
+    }
+  }
+  return configs;
+}
+
+}  // namespace stretto

@@ -1,0 +1,94 @@
+#include "stretto/ops/ulysses/ulysses_sm90.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "stretto/ops/gemm/candidate_loops.h"
+
+namespace stretto {
+namespace {
+
+// The longest step that divides a rank's columns.
+std::int64_t step_of(const UlyssesDesc& d, std::int64_t bk) {
+  while (d.k / d.world_size % bk != 0) bk /= 2;
+  return std::max<std::int64_t>(bk, 1);
+}
+
+}  // namespace
+
+UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& d, Target target) {
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), cols = d.n / d.world_size;
+  if (target == Target::kCpu) return {.tile = default_tile(run_rows, cols, d.k)};
+  GpuLoop loop = gpu_loop({.m = run_rows,
+                           .n = cols,
+                           .k = d.k,
+                           .a_dtype = d.dtype,
+                           .b_dtype = d.weight_dtype,
+                           .num_sms = target.sms()});
+  std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(cols, loop.tile.bn);
+  return {.tile = loop.tile,
+          .num_compute_sms = gpu_workers(tiles * d.world_size, target.sms()),
+          .num_stages = loop.num_stages,
+          .raster = 8};
+}
+
+UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
+  UlyssesConfig cfg{.tile = default_tile(run_rows, d.n, d.k / d.world_size)};
+  if (target == Target::kCuda) {
+    GpuLoop loop = gpu_loop({.m = run_rows,
+                             .n = d.n,
+                             .k = d.k,
+                             .a_dtype = d.dtype,
+                             .b_dtype = d.weight_dtype,
+                             .num_sms = target.sms()});
+    std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
+    cfg = {.tile = loop.tile,
+           .num_compute_sms = gpu_workers(tiles, target.sms()),
+           .num_stages = loop.num_stages,
+           .raster = 8,
+           .num_queues = std::clamp(d.world_size - 1, 1, 3)};
+  }
+  cfg.tile.bk = step_of(d, cfg.tile.bk);
+  cfg.comm_rows = copied_rows(d, cfg.tile.bm, quarter);
+  return cfg;
+}
+
+std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& d, const GpuTarget& gpu) {
+  std::vector<UlyssesConfig> configs = {default_gemm_a2a_config(d, gpu)};
+  if (!is_half(d.dtype, d.weight_dtype)) return configs;
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  for (const CandidateLoop& loop : loops_for(run_rows)) {
+    UlyssesConfig config = configs.front();
+    config.tile = loop.tile;
+    std::int64_t tiles = num_tiles(run_rows, d.n / d.world_size, loop.tile) * d.world_size;
+    config.num_compute_sms = gpu_workers(tiles, gpu.sms);
+    config.num_stages = loop.stages;
+    add(configs, config);
+  }
+  return configs;
+}
+
+std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, const GpuTarget& gpu) {
+  std::vector<UlyssesConfig> configs = {default_a2a_gemm_config(d, gpu)};
+  if (!is_half(d.dtype, d.weight_dtype)) return configs;
+  std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  for (const CandidateLoop& loop : loops_for(run_rows)) {
+    if (d.k / d.world_size % loop.tile.bk != 0) continue;
+    for (std::int64_t pieces : {1, 2, 4, 8}) {  // that a rank's rows come in
+      UlyssesConfig config = configs.front();
+      config.tile = loop.tile;
+      config.num_compute_sms = gpu_workers(num_tiles(run_rows, d.n, loop.tile), gpu.sms);
+      config.num_stages = loop.stages;
+      config.comm_rows = copied_rows(d, loop.tile.bm, ceil_div(run_rows, pieces));
+      for (int queues : {1, std::min(std::max(d.world_size - 1, 1), 3)}) {
+        config.num_queues = queues;
+        add(configs, config);
+      }
+    }
+  }
+  return configs;
+}
+
+}  // namespace stretto
