@@ -8,7 +8,8 @@
 
 constexpr u32 kChoiceThreads = 512, kChoiceWarps = kChoiceThreads / 32;
 constexpr u32 kChoiceBins = 2048, kBinsOfThread = kChoiceBins / kChoiceThreads;
-constexpr u32 kChoiceList = 1024;
+constexpr u32 kChoiceList = 1024;  // tokens of a bin that are compared at once
+constexpr u32 kChoiceFew = 256;    // tokens that one is drawn from at once
 
 // Shared memory of a block.
 struct ChoiceShared {

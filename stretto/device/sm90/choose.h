@@ -6,6 +6,14 @@
 
 #include "stretto/device/sm90/choice_scan.h"
 
+// What is asked of a row and where the rest of it lies; in shared memory.
+struct AskedRow : ChoiceRow {
+  const ChoiceEdit* edits;
+  float* before;         // the edited logits meanwhile
+  const u32* mask_bits;  // null: all tokens are allowed
+  ChoiceResult* result;
+};
+
 // The distribution after the largest logit is known.
 struct ScaledRow {
   LogitRow row;
@@ -132,21 +140,25 @@ STRETTO_DEVICE Cut find_cut(ChoiceShared& s, const ScaledRow& r, const Crossing&
   return {u32(s.found[0]), u32(s.found[1]), s.found[2], s.found[3]};
 }
 
-// Top-k, and then top-p of the weight that it leaves.
-STRETTO_DEVICE Cut cut_of(ChoiceShared& s, const ScaledRow& r, const ChoiceRow& asked) {
+STRETTO_DEVICE bool asks_top_k(const ScaledRow& r, const ChoiceRow& asked) {
+  return asked.top_k > 0 && asked.top_k < r.row.vocab;
+}
+STRETTO_DEVICE bool asks_top_p(const ChoiceRow& asked) { return asked.top_p != kNoTopP; }
+STRETTO_DEVICE u64 enough_of(u64 total, const ChoiceRow& asked) {
+  return __umul64hi(total, asked.top_p) + 1;
+}
+
+// Top-k, and then top-p of the weight that it leaves. Of a row whose histogram is there.
+STRETTO_DEVICE Cut cut_of(ChoiceShared& s, const ScaledRow& r, const ChoiceRow& asked, u64 total) {
   Cut cut{0, 0, 0, 0};
-  bool kept = false;
-  u64 total = 0;
+  bool kept = true;
 #pragma unroll 1
   for (u32 part = 0; part < 2; ++part) {
     const bool by_weight = part == 1;
-    const bool asks =
-        by_weight ? asked.top_p != kNoTopP : asked.top_k > 0 && asked.top_k < r.row.vocab;
-    if (!asks) continue;
+    if (by_weight ? !asks_top_p(asked) : !asks_top_k(r, asked)) continue;
     if (!kept) fill_bins(s, r);
     kept = true;
-    if (total == 0) total = find_crossing(s, 0, false).all_weights;
-    const u64 target = by_weight ? __umul64hi(total, asked.top_p) + 1 : asked.top_k;
+    const u64 target = by_weight ? enough_of(total, asked) : asked.top_k;
     const Crossing c = find_crossing(s, target, by_weight);
     if (!c.found) continue;  // there are not so many
     cut = find_cut(s, r, c, target, by_weight, kept);
@@ -154,6 +166,62 @@ STRETTO_DEVICE Cut cut_of(ChoiceShared& s, const ScaledRow& r, const ChoiceRow& 
     total = cut.weight_before + cut.ties * cut.weight;
   }
   return cut;
+}
+
+// The sum of the weights of listed tokens for which f(order) holds.
+template <class F>
+STRETTO_DEVICE u64 listed_weight(const ChoiceShared& s, F f) {
+  u64 sum = 0;
+#pragma unroll 4
+  for (u32 j = 0; j < s.listed; ++j) sum += f(s.orders[j]) ? s.weights[j] : 0;
+  return sum;
+}
+
+// All tokens in the bins up to a cut's, which are few: whatever is drawn is among them.
+STRETTO_DEVICE void list_few(ChoiceShared& s, const ScaledRow& r, u32 bin) {
+  __syncthreads();
+  if (threadIdx.x == 0) s.listed = 0;
+  __syncthreads();
+  each_logit(r.row, [&](u32 token, float logit) {
+    const float x = r.scaled(logit);
+    if (r.bin(x) > bin) return;
+    const u64 weight = choice_weight(x);
+    if (weight == 0) return;
+    const u32 at = atomicAdd(&s.listed, 1u);
+    s.orders[at] = choice_order(logit, token), s.weights[at] = weight;
+  });
+  __syncthreads();
+}
+
+// A thread has a token. `total`: of the whole row; `by_count`: top-k leaves fewer.
+STRETTO_DEVICE u32 draw_of_few(ChoiceShared& s, const ChoiceRow& asked, u64 total, bool by_count,
+                               u64 least) {
+  const bool has = threadIdx.x < s.listed;
+  const u64 own = has ? s.orders[threadIdx.x] : 0, weight = has ? s.weights[threadIdx.x] : 0;
+  bool kept = has;
+  if (by_count) {
+    u32 larger = 0;
+    for (u32 j = 0; has && j < s.listed; ++j) larger += s.orders[j] >> 32 > own >> 32 ? 1 : 0;
+    kept = has && larger < asked.top_k;
+    total = of_block(s, kept ? weight : 0, AddNumbers());
+    if (has) s.weights[threadIdx.x] = kept ? weight : 0;
+    __syncthreads();
+  }
+  if (kept && asks_top_p(asked)) {
+    kept = listed_weight(s, [&](u64 order) { return order > own; }) < enough_of(total, asked);
+  }
+  kept = kept && weight >= least;
+  const u64 all = of_block(s, kept ? weight : 0, AddNumbers());
+  if (has) s.weights[threadIdx.x] = kept ? weight : 0;
+  __syncthreads();
+  const u64 target = __umul64hi(asked.random, all);
+  if (kept) {
+    const u32 token = choice_token(own);
+    const u64 before = listed_weight(s, [&](u64 order) { return choice_token(order) < token; });
+    if (before <= target && target < before + weight) s.found[3] = token;
+  }
+  __syncthreads();
+  return u32(s.found[3]);
 }
 
 // A piece of the row is of so many groups that the bins hold all of them.
@@ -250,8 +318,20 @@ STRETTO_DEVICE void draw_token(ChoiceShared& s, const ScaledRow& r, const Cut& c
 }
 
 STRETTO_DEVICE u32 draw(ChoiceShared& s, const ScaledRow& r, const ChoiceRow& asked) {
-  Cut cut = cut_of(s, r, asked);
   const u64 least = asked.min_weight > 0 ? asked.min_weight : 1;
+  Cut cut{0, 0, 0, 0};
+  if (asks_top_k(r, asked) || asks_top_p(asked)) {
+    fill_bins(s, r);
+    Crossing c = find_crossing(s, asks_top_k(r, asked) ? asked.top_k : 0, false);
+    const u64 total = c.all_weights;
+    const bool by_count = c.found;
+    if (!c.found && asks_top_p(asked)) c = find_crossing(s, enough_of(total, asked), true);
+    if (c.found && c.count_before + c.count <= kChoiceFew) {
+      list_few(s, r, c.bin);
+      return draw_of_few(s, asked, total, by_count, least);
+    }
+    cut = cut_of(s, r, asked, total);
+  }
   if (cut.weight < least) cut.ties = 0;
   const u32 groups = groups_of_piece(r.row);
   clear_bins(s);
@@ -334,9 +414,9 @@ STRETTO_DEVICE void tell_row(ChoiceShared& s, const LogitRow& r, u64 of_thread, 
   }
 }
 
-STRETTO_DEVICE void tell_token(ChoiceShared& s, const LogitRow& r, u32 token, float best,
-                               ChoiceResult& out) {
+STRETTO_DEVICE void tell_token(ChoiceShared& s, const LogitRow& r, u32 token, ChoiceResult& out) {
   const float logit = r.at[token];
+  const float best = out.best;  // since tell_row()
   u64 larger = 0;
   if (logit != best) {
     each_group(r, [&](u32, float(&x)[4]) {
@@ -349,26 +429,24 @@ STRETTO_DEVICE void tell_token(ChoiceShared& s, const LogitRow& r, u32 token, fl
 }
 
 // Whether an edited logit was not a number: it may look like one afterwards.
-STRETTO_DEVICE bool edit_row(const LogitRow& r, const ChoiceRow& asked, const ChoiceEdit* edits,
-                             float* before) {
+STRETTO_DEVICE bool edit_row(const LogitRow& r, const AskedRow& asked) {
   bool not_number = false;
   __syncthreads();  // nobody reads the row as it was any more
   for (u32 i = threadIdx.x; i < asked.num_edits; i += kChoiceThreads) {
-    const ChoiceEdit e = edits[i];
+    const ChoiceEdit e = asked.edits[i];
     const float logit = r.at[e.token];
     not_number |= !(logit <= 3.402823466e+38f);
-    before[i] = logit;
+    asked.before[i] = logit;
     r.at[e.token] = choice_edited(logit, e, asked.repetition_penalty);
   }
   __syncthreads();
   return not_number;
 }
 
-STRETTO_DEVICE void restore_row(const LogitRow& r, const ChoiceRow& asked, const ChoiceEdit* edits,
-                                const float* before) {
+STRETTO_DEVICE void restore_row(const LogitRow& r, const AskedRow& asked) {
   __syncthreads();
   for (u32 i = threadIdx.x; i < asked.num_edits; i += kChoiceThreads) {
-    r.at[edits[i].token] = before[i];
+    r.at[asked.edits[i].token] = asked.before[i];
   }
   __syncthreads();
 }
@@ -384,39 +462,34 @@ STRETTO_DEVICE Largest largest_of(ChoiceShared& s, const LogitRow& r, bool not_n
   return out;
 }
 
-// `edits` and `before` are the row's.
-STRETTO_DEVICE void choose_from_row(ChoiceShared& s, LogitRow r, const ChoiceRow& asked,
-                                    const ChoiceEdit* edits, float* before, ChoiceResult& out) {
-  const u32* mask = r.mask;
-  if (threadIdx.x == 0) out.status = ChoiceStatus::kChosen;
+STRETTO_DEVICE void choose_from_row(ChoiceShared& s, LogitRow r, const AskedRow& asked) {
+  if (threadIdx.x == 0) asked.result->status = ChoiceStatus::kChosen;
   Largest best{0, 0, false};
-  float row_best = 0;
   const bool tells = asked.num_top >= 0;
   // The row as it is, where it is told of, and as it is changed.
 #pragma unroll 1
   for (u32 changed = 0; changed < 2; ++changed) {
-    if (changed == 0 ? !tells : tells && mask == nullptr && asked.num_edits == 0) continue;
+    const bool is_same = asked.mask_bits == nullptr && asked.num_edits == 0;
+    if (changed == 0 ? !tells : tells && is_same) continue;
     bool not_number = false;
-    if (changed == 1) not_number = edit_row(r, asked, edits, before);
-    r.mask = changed == 1 ? mask : nullptr;
+    if (changed == 1) not_number = edit_row(r, asked);
+    r.mask = changed == 1 ? asked.mask_bits : nullptr;
     best = largest_of(s, r, not_number);
     if (changed == 1 || best.not_number || best.of_block == 0) continue;
-    row_best = choice_logit(u32(best.of_block >> 32));
-    tell_row(s, r, best.of_thread, best.of_block, asked, out);
+    tell_row(s, r, best.of_thread, best.of_block, asked, *asked.result);
   }
-  r.mask = mask;
   const bool fails = best.not_number || best.of_block == 0;
   if (fails && threadIdx.x == 0) {
-    out.status = best.not_number ? ChoiceStatus::kNotNumbers : ChoiceStatus::kNothing;
+    asked.result->status = best.not_number ? ChoiceStatus::kNotNumbers : ChoiceStatus::kNothing;
   }
   u32 token = choice_token(best.of_block);
   if (!fails && asked.inverse_temperature != 0.f) {
     const ScaledRow scaled{r, choice_logit(u32(best.of_block >> 32)), asked.inverse_temperature};
     token = draw(s, scaled, asked);
   }
-  restore_row(r, asked, edits, before);
+  restore_row(r, asked);
   if (fails) return;
-  if (threadIdx.x == 0) out.token = token;
+  if (threadIdx.x == 0) asked.result->token = token;
   r.mask = nullptr;
-  if (tells) tell_token(s, r, token, row_best, out);
+  if (tells) tell_token(s, r, token, *asked.result);
 }

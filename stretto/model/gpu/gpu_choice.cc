@@ -19,30 +19,29 @@ std::size_t bytes_of(std::int64_t count) {
   return sizeof(T) * static_cast<std::size_t>(count);
 }
 
-std::string kernel_text() {
-  return expand_includes(
-      "#include \"stretto/device/sm90/choose.h\"\n\n"
-      "extern \"C\" __global__ void __launch_bounds__(512, 2) stretto_choose(const ChoiceRow* "
-      "rows, "
-      "ChoiceResult* results, float* logits, const u32* masks, const ChoiceEdit* edits, "
-      "float* before, u32 vocab) {\n"
-      "  __shared__ ChoiceShared s;\n"
-      "  __shared__ ChoiceRow asked;\n"
-      "  if (threadIdx.x == 0) asked = rows[blockIdx.x];\n"
-      "  __syncthreads();\n"
-      "  const u64 words = (vocab + 31) / 32;\n"
-      "  const u32* mask = asked.mask < 0 ? nullptr : masks + u64(asked.mask) * words;\n"
-      "  choose_from_row(s, logit_row(logits + u64(blockIdx.x) * vocab, mask, vocab), asked,\n"
-      "                  edits + asked.first_edit, before + asked.first_edit,\n"
-      "                  results[blockIdx.x]);\n"
-      "}\n");
+constexpr const char* kText = R"(#include "stretto/device/sm90/choose.h"
+
+extern "C" __global__ void __launch_bounds__(512, 2) stretto_choose(
+    const ChoiceRow* rows, ChoiceResult* results, float* logits, const u32* masks,
+    const ChoiceEdit* edits, float* before, u32 vocab) {
+  __shared__ ChoiceShared s;
+  __shared__ AskedRow asked;
+  if (threadIdx.x == 0) {
+    const ChoiceRow row = rows[blockIdx.x];
+    const u64 words = (vocab + 31) / 32;
+    asked = {row, edits + row.first_edit, before + row.first_edit,
+             row.mask < 0 ? nullptr : masks + u64(row.mask) * words, results + blockIdx.x};
+  }
+  __syncthreads();
+  choose_from_row(s, logit_row(logits + u64(blockIdx.x) * vocab, nullptr, vocab), asked);
 }
+)";
 
 }  // namespace
 
 cuda::KernelImage compile_choice_kernel() {
   // The definition multiplies and adds one after the other.
-  return cuda::compile_cuda(kernel_text(), "choose.cu", {.extra_flags = {"--fmad=false"}});
+  return cuda::compile_cuda(expand_includes(kText), "choose.cu", {.extra_flags = {"--fmad=false"}});
 }
 
 GpuChooser::GpuChooser(const cuda::Device& device, std::int64_t vocab, std::int64_t max_rows)
