@@ -66,7 +66,8 @@ class Chooser {
     for (std::size_t t = 0; t < logits_.size(); ++t) {
       float& l = logits_[t];
       if (l == -kInfinity) continue;
-      const bool kept = order_of(t) >= last && weight_of(l) >= row_.min_weight;
+      const bool kept = (last == 0 || order_of(t) >= last) &&
+                        (row_.min_weight == 0 || weight_of(l) >= row_.min_weight);
       l = kept ? choice_scaled(l, best_, row_.inverse_temperature) : -kInfinity;
     }
   }
