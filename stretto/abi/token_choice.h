@@ -95,10 +95,10 @@ STRETTO_HOST_DEVICE unsigned choice_token(unsigned long long order) {
 // 2^24 of them do not overflow. A series for 2^f, |f| <= 0.5, is 1.2e-7 off at most.
 constexpr unsigned long long kChoiceOne = 1ull << 39;
 STRETTO_HOST_DEVICE unsigned long long choice_weight(float x) {
-  const float y = x * 1.44269504f;  // log2(e)
-  if (!(y > -60.f)) return 0;       // 2^-39 is less, and there is NaN
-  const float n = y + 12582912.f;   // 1.5 * 2^23: rounds to a whole number
-  const float f = y - (n - 12582912.f);
+  const float y = x * 1.44269504f;              // log2(e)
+  const float bounded = y > -60.f ? y : -60.f;  // 2^-39 is more; also of NaN
+  const float n = bounded + 12582912.f;         // 1.5 * 2^23: rounds to a whole number
+  const float f = bounded - (n - 12582912.f);
   float p = 1.54035304e-4f;
   p = p * f + 1.33335581e-3f;
   p = p * f + 9.61812911e-3f;
@@ -106,11 +106,9 @@ STRETTO_HOST_DEVICE unsigned long long choice_weight(float x) {
   p = p * f + 2.40226507e-1f;
   p = p * f + 6.93147181e-1f;
   p = p * f + 1.f;
-  const unsigned bits = choice_bits(p);
-  const int exponent = static_cast<int>(bits >> 23) - 127;  // -1 or 0
-  const int down = -exponent - (static_cast<int>(choice_bits(n)) - 0x4b400000);
-  const unsigned long long mantissa = (bits & 0x7fffffu) | 0x800000u;
-  return down > 40 ? 0 : (mantissa << 16) >> down;
+  // Times 2^(n + 39), in the exponent; then whole, cut off.
+  const float units = choice_float(choice_bits(p) + ((choice_bits(n) - (0x4b400000u - 39)) << 23));
+  return static_cast<unsigned long long>(static_cast<long long>(units));
 }
 
 // What the distribution is made of: relative to the best logit.

@@ -140,6 +140,10 @@ template <class T>
 inline T __shfl_xor_sync(unsigned, T v, int mask) {
   return sim_shuffle(v, int(threadIdx.x & 31) ^ mask);
 }
+inline unsigned __reduce_add_sync(unsigned mask, unsigned v) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) v += __shfl_xor_sync(mask, v, lanes);
+  return v;
+}
 inline bool __any_sync(unsigned, bool v) {
   bool mine = v;
   sim::warp_together(sim::WarpOp::kAny, &mine, [](void* const lanes[32]) {

@@ -110,6 +110,12 @@ STRETTO_DEVICE u64 of_warp(u64 v, F f) {
   return v;
 }
 
+// The sum of numbers below 2^42.
+STRETTO_DEVICE u64 sum_of_warp(u64 v) {
+  const u32 low = __reduce_add_sync(0xffffffffu, u32(v) & 0x1fffffu);
+  return (u64(__reduce_add_sync(0xffffffffu, u32(v >> 21))) << 21) + low;
+}
+
 // Of all threads, on all threads. Barriers before and after it.
 template <class F>
 STRETTO_DEVICE u64 of_block(ChoiceShared& s, u64 v, F f) {

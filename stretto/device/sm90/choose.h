@@ -19,17 +19,18 @@ struct ScaledRow {
   LogitRow row;
   float best, inverse;
   STRETTO_DEVICE float scaled(float logit) const { return choice_scaled(logit, best, inverse); }
-  // Monotone in the logit. Weights end where the bins do.
-  STRETTO_DEVICE u32 bin(float scaled) const {
+  // Among the bins, of which it is one's number and a fraction. Monotone in the logit; weights end
+  // where the bins do.
+  STRETTO_DEVICE float place(float scaled) const {
     constexpr float kBinsOfOne = float(kChoiceBins) / 27.2f;  // 39 * log(2) = 27.03
     const float at = -scaled * kBinsOfOne, last = float(kChoiceBins - 1);
-    return u32(at < last ? at : last);
+    return at < last ? at : last;
   }
 };
 
-// Tokens stay whose keys are larger, and the first `ties` of those with this key. Key 0: all.
+// Tokens stay whose logits are larger, and the first `ties` of those with this one. -inf: all.
 struct Cut {
-  u32 key;
+  float logit;
   u32 ties;
   u64 weight;  // of one of them
   u64 weight_before;
@@ -40,8 +41,8 @@ struct CutRange {
   u32 bin, low, high;
   u32 count;  // of tokens there
   u64 count_before, weight_before;
-  STRETTO_DEVICE bool holds(u32 at, u32 key) const {
-    return at == bin && key >= low && key <= high;
+  STRETTO_DEVICE bool holds(float place) const {
+    return place >= float(bin) && place < float(bin + 1);
   }
 };
 
@@ -50,7 +51,7 @@ STRETTO_DEVICE void fill_bins(ChoiceShared& s, const ScaledRow& r) {
   each_logit(r.row, [&](u32, float logit) {
     const float x = r.scaled(logit);
     const u64 weight = choice_weight(x);
-    if (weight != 0) add_to_bin(s, r.bin(x), 1, weight);
+    if (weight != 0) add_to_bin(s, u32(r.place(x)), 1, weight);
   });
   __syncthreads();
 }
@@ -60,10 +61,10 @@ template <u32 kDepth, class F>
 STRETTO_DEVICE void each_in_range(const ScaledRow& r, const CutRange& range, F f) {
   each_logit<kDepth>(r.row, [&](u32, float logit) {
     const float x = r.scaled(logit);
+    if (!range.holds(r.place(x))) return;
     const u32 key = choice_key(logit);
-    if (!range.holds(r.bin(x), key)) return;
     const u64 weight = choice_weight(x);
-    if (weight != 0) f(key, weight);
+    if (weight != 0 && key >= range.low && key <= range.high) f(key, weight);
   });
 }
 
@@ -125,8 +126,8 @@ STRETTO_DEVICE Cut find_cut(ChoiceShared& s, const ScaledRow& r, const Crossing&
     narrow(s, r, range, target, by_weight);
   }
   if (range.low == range.high) {
-    const u64 weight = choice_weight(r.scaled(choice_logit(range.high)));
-    return {range.high, range.count, weight, range.weight_before};
+    const float logit = choice_logit(range.high);
+    return {logit, range.count, choice_weight(r.scaled(logit)), range.weight_before};
   }
   __syncthreads();
   if (threadIdx.x == 0) s.listed = 0;
@@ -137,7 +138,7 @@ STRETTO_DEVICE Cut find_cut(ChoiceShared& s, const ScaledRow& r, const Crossing&
   });
   __syncthreads();
   cut_in_list(s, range, target, by_weight);
-  return {u32(s.found[0]), u32(s.found[1]), s.found[2], s.found[3]};
+  return {choice_logit(u32(s.found[0])), u32(s.found[1]), s.found[2], s.found[3]};
 }
 
 STRETTO_DEVICE bool asks_top_k(const ScaledRow& r, const ChoiceRow& asked) {
@@ -150,7 +151,7 @@ STRETTO_DEVICE u64 enough_of(u64 total, const ChoiceRow& asked) {
 
 // Top-k, and then top-p of the weight that it leaves. Of a row whose histogram is there.
 STRETTO_DEVICE Cut cut_of(ChoiceShared& s, const ScaledRow& r, const ChoiceRow& asked, u64 total) {
-  Cut cut{0, 0, 0, 0};
+  Cut cut{choice_dropped(), 0, 0, 0};
   bool kept = true;
 #pragma unroll 1
   for (u32 part = 0; part < 2; ++part) {
@@ -184,7 +185,7 @@ STRETTO_DEVICE void list_few(ChoiceShared& s, const ScaledRow& r, u32 bin) {
   __syncthreads();
   each_logit(r.row, [&](u32 token, float logit) {
     const float x = r.scaled(logit);
-    if (r.bin(x) > bin) return;
+    if (r.place(x) >= float(bin + 1)) return;
     const u64 weight = choice_weight(x);
     if (weight == 0) return;
     const u32 at = atomicAdd(&s.listed, 1u);
@@ -231,7 +232,7 @@ STRETTO_DEVICE u32 groups_of_piece(const LogitRow& r) {
   return groups;
 }
 
-// What is kept of four tokens, but for those at the cut's key, and how many those are.
+// What is kept of four tokens, but for those at the cut, and which those are.
 struct KeptGroup {
   u64 weights[4];
   bool ties[4];
@@ -245,9 +246,8 @@ STRETTO_DEVICE KeptGroup kept_group(const ScaledRow& r, const Cut& cut, u64 leas
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const u64 weight = choice_weight(r.scaled(x[i]));
-    const u32 key = choice_key(x[i]);
-    out.ties[i] = key == cut.key;
-    out.weights[i] = key > cut.key && weight >= least ? weight : 0;
+    out.ties[i] = x[i] == cut.logit;
+    out.weights[i] = x[i] > cut.logit && weight >= least ? weight : 0;
   }
   return out;
 }
@@ -319,7 +319,7 @@ STRETTO_DEVICE void draw_token(ChoiceShared& s, const ScaledRow& r, const Cut& c
 
 STRETTO_DEVICE u32 draw(ChoiceShared& s, const ScaledRow& r, const ChoiceRow& asked) {
   const u64 least = asked.min_weight > 0 ? asked.min_weight : 1;
-  Cut cut{0, 0, 0, 0};
+  Cut cut{choice_dropped(), 0, 0, 0};
   if (asks_top_k(r, asked) || asks_top_p(asked)) {
     fill_bins(s, r);
     Crossing c = find_crossing(s, asks_top_k(r, asked) ? asked.top_k : 0, false);
@@ -337,8 +337,8 @@ STRETTO_DEVICE u32 draw(ChoiceShared& s, const ScaledRow& r, const ChoiceRow& as
   clear_bins(s);
   each_group(r.row, [&](u32 group, float(&x)[4]) {
     const KeptGroup kept = kept_group(r, cut, least, group, x);
-    const u64 weight = of_warp(kept.weight(), AddNumbers());
-    const u32 ties = cut.ties == 0 ? 0 : u32(of_warp(kept.num_ties(), AddNumbers()));
+    const u64 weight = sum_of_warp(kept.weight());
+    const u32 ties = cut.ties == 0 ? 0 : __reduce_add_sync(0xffffffffu, kept.num_ties());
     if (threadIdx.x % 32 == 0 && (weight != 0 || ties != 0)) {
       add_to_bin(s, group / groups, ties, weight);
     }
@@ -384,7 +384,7 @@ STRETTO_DEVICE void tell_row(ChoiceShared& s, const LogitRow& r, u64 of_thread, 
                              const ChoiceRow& asked, ChoiceResult& out) {
   const u32 wanted = asked.num_top < i32(r.vocab) ? u32(asked.num_top) : r.vocab;
   const u64 least = wanted > 0 ? nth_of_threads(s, of_thread, wanted) : ~0ull;
-  const float largest = choice_logit(u32(best >> 32));
+  const float largest = choice_logit(u32(best >> 32)), lowest = choice_logit(u32(least >> 32));
   __syncthreads();
   if (threadIdx.x == 0) s.listed = 0;
   __syncthreads();
@@ -393,8 +393,10 @@ STRETTO_DEVICE void tell_row(ChoiceShared& s, const LogitRow& r, u64 of_thread, 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       total += choice_weight(x[i] - largest);
+      // A NaN where none or all are wanted.
+      if (wanted == 0 || x[i] < lowest || x[i] == choice_dropped()) continue;
       const u64 order = choice_order(x[i], u32(r.token(group) + i));
-      if (wanted == 0 || order < least || x[i] == choice_dropped()) continue;
+      if (order < least) continue;
       const u32 at = atomicAdd(&s.listed, 1u);
       if (at < kChoiceList) s.orders[at] = order;
     }
