@@ -12,9 +12,6 @@ namespace {
 // Of a row that the lanes of one warp hold.
 constexpr std::int64_t kMostWarpBytes = 512;
 
-// Most ranks whose keys and values a GPU has room for by default.
-constexpr int kMostHeldRanks = 8;
-
 // Part 0 is the own keys and values, part s = 1 .. P - 1 those of rank r - s, which lie in slot
 // (s - 1) % num_slots. Where each has a slot of its own, a tile of queries goes through all parts
 // and is stored (one pass). Otherwise all tiles go through a part before the first goes through the
@@ -212,21 +209,6 @@ class RingAttention {
 };
 
 }  // namespace
-
-SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& d, Target target) {
-  SequenceAttentionConfig c = default_config(d, target);
-  c.num_queues = 1;
-  if (target == Target::kCuda && d.world_size <= kMostHeldRanks) {
-    c.num_slots = std::max(d.world_size - 1, 1);
-  } else if (target == Target::kCuda) {
-    // Sums that are loaded and stored in a loop over steps take registers: more keys spill then.
-    c.tile_kv = std::min<std::int64_t>(c.tile_kv, 80);
-    c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
-  }
-  // On a GPU a block waits for what the queue is to pass on, and of two ranks none passes anything.
-  if (d.world_size > 2) c.num_workers = std::min(c.num_workers, target.sms() - 1);
-  return c;
-}
 
 Program ring_attention(const SequenceAttentionDesc& d, const SequenceAttentionConfig& cfg) {
   SequenceAttentionConfig will_run = cfg;

@@ -118,24 +118,4 @@ int heads_in_l2(const SequenceAttentionDesc& d, std::int64_t tokens) {
   return static_cast<int>(kv_heads) * (d.num_heads / d.num_kv_heads);
 }
 
-SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target target) {
-  std::int64_t chunk = ceil_div(d.m, std::int64_t{2} * d.world_size);
-  if (target == Target::kCpu) {
-    return {.tile_rows = std::min<std::int64_t>(32, chunk),
-            .tile_kv = std::min<std::int64_t>(64, chunk),
-            .comm_rows = std::min<std::int64_t>(256, chunk)};
-  }
-  AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
-  SequenceAttentionConfig c{
-      .tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
-  // Whose chunk is whose takes registers where the remainder is no mask: 128 keys spill then.
-  if (!masks_ranks(d.world_size)) c.tile_kv = std::min<std::int64_t>(c.tile_kv, 112);
-  c.head_group = heads_in_l2(d, d.m);
-  // A copy costs a few calls of the host, so there are few.
-  std::int64_t cols = d.num_kv_heads * d.head_dim;
-  c.comm_rows = std::min(chunk, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
-  c.num_workers = gpu_workers(ceil_div(chunk, c.tile_rows) * 2 * d.num_heads, target.sms());
-  return c;
-}
-
 }  // namespace stretto

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <functional>
 
 #include "stretto/ops/attention/sequence_attention.h"
@@ -167,19 +166,6 @@ class TokenRing {
 };
 
 }  // namespace
-
-SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& d, Target target) {
-  SequenceAttentionConfig c = default_config(d, target);
-  std::int64_t cols = d.num_heads * d.head_dim;
-  c.comm_rows = std::min(c.comm_rows, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
-  if (target == Target::kCuda) {
-    // What a window leaves of whose chunks takes registers as well: 96 keys spill then.
-    bool masks = masks_ranks(d.world_size);
-    c.tile_kv = std::min<std::int64_t>(c.tile_kv, d.window > 0 && !masks ? 80 : 96);
-    c.head_group = heads_in_l2(d, ceil_div(d.m, std::int64_t{d.world_size}));
-  }
-  return c;
-}
 
 Program token_ring(const SequenceAttentionDesc& d, const SequenceAttentionConfig& cfg) {
   SequenceAttentionConfig will_run = cfg;

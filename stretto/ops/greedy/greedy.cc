@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "stretto/base/errors.h"
@@ -78,13 +77,6 @@ Program greedy_token(const GreedyDesc& d, const GreedyConfig& cfg) {
     p.store(next_past.tile({0, 1}, 1, 1), p.zeros(DType::kI32, 1, 1));
   });
   return p.finish();
-}
-
-GreedyConfig default_config(const GreedyDesc& d, Target target) {
-  if (target == Target::kCpu) return {.tile_vocab = std::min<std::int64_t>(d.vocab, 4096)};
-  GreedyConfig c;
-  c.num_workers = gpu_workers(ceil_div(d.vocab, c.tile_vocab), target.sms() / 2);
-  return c;
 }
 
 }  // namespace stretto

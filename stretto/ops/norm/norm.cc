@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "stretto/base/errors.h"
@@ -170,28 +169,6 @@ Program add_row(const NormDesc& d, const NormConfig& cfg) {
 std::string to_string(const NormDesc& d) {
   return fmt::format("[{}, {}] {} (weight {}) eps={} P={}", d.m, d.hidden, short_name(d.dtype),
                      short_name(d.weight_dtype), d.eps, d.world_size);
-}
-
-NormConfig default_config(const NormDesc& d, Target target) {
-  if (target == Target::kCpu) return {.tile_rows = std::min<std::int64_t>(16, d.m)};
-  constexpr std::int64_t kElements = 4096;  // of a tile, 16 a thread
-  NormConfig c{.tile_rows = std::clamp<std::int64_t>(kElements / d.hidden, 1, d.m)};
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), target.sms());
-  return c;
-}
-
-NormConfig default_all_reduce_config(const NormDesc& d, Target target) {
-  NormConfig c = default_config(d, target);
-  if (target == Target::kCpu) return c;
-  // In graphs, gpu_bench collectives, on two and four H100s, 2026-11-26: packets of 64 rows took
-  // 0.57 and 0.38 of the time of reads that two rounds of signals order, on four 256 rows 0.39. In
-  // two shots 256 KB took 1.04 of the time of one on four, 1 MB 0.62.
-  constexpr std::int64_t kMega = std::int64_t{1} << 20;
-  std::int64_t bytes = d.m * d.hidden * static_cast<std::int64_t>(size_bytes(d.dtype));
-  c.packets = bytes <= 4 * kMega;
-  c.two_shot = c.packets && d.world_size > 2 && (d.world_size - 1) * bytes > kMega;
-  c.threads = d.hidden >= 8192 ? 1024 : d.hidden >= 4096 ? 512 : 0;
-  return c;
 }
 
 }  // namespace stretto

@@ -1,7 +1,6 @@
 // Normalisations of rows whose sums over ranks, or whose columns, are spread over the ranks.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 #include <optional>
 
@@ -145,25 +144,6 @@ Program rms_norm_columns(const NormDesc& d, const NormConfig& cfg) {
     });
   });
   return finish_with_threads(p, cfg.threads);
-}
-
-NormConfig default_reduce_scatter_config(const NormDesc& d, Target target) {
-  NormDesc own = d;
-  own.m = ceil_div(d.m, std::int64_t{d.world_size});
-  NormConfig c = default_config(own, target);
-  if (target == Target::kCpu) return c;
-  // As of all_reduce_add_rms_norm, of which this sends one part to each rank.
-  NormConfig all = default_all_reduce_config(d, target);
-  c.packets = all.packets;
-  c.threads = all.threads;
-  return c;
-}
-
-NormConfig default_columns_config(const NormDesc& d, Target target) {
-  NormConfig c = default_config(d, target);
-  c.packets = true;
-  if (target == Target::kCuda) c.threads = default_all_reduce_config(d, target).threads;
-  return c;
 }
 
 }  // namespace stretto

@@ -1,8 +1,8 @@
-// Configs of mixtures of experts' fused layers, part of configs.h.
+#include "stretto/ops/moe/expert_layers_sm90.h"
+
 #include <algorithm>
 
 #include "stretto/ops/operator/config_list.h"
-#include "stretto/ops/choose/configs.h"
 
 namespace stretto {
 namespace {
