@@ -174,6 +174,30 @@ TEST_F(GpuChoiceTest, ARowIsChosenAloneAsInCompany) {
   }
 }
 
+// More edits than a launch has room for, and rows whose pieces are of more than a warp's tokens.
+TEST_F(GpuChoiceTest, LongRowsAndManyEdits) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  Rows rows{.vocab = 270001};
+  for (int i = 0; i < 3; ++i) {
+    for (std::size_t t = 0; t < rows.vocab; ++t) rows.logits.push_back(normal(random));
+    OwnWish w{.row = {.random = random(),
+                      .top_p = i == 1 ? choice_top_p(0.7) : kNoTopP,
+                      .inverse_temperature = 1,
+                      .repetition_penalty = 1.3f}};
+    for (unsigned t = 0; t < rows.vocab; t += 2) w.edits.push_back({.token = t, .kinds = 1});
+    rows.wishes.push_back(w);
+  }
+  std::vector<ChoiceResult> got = OnGpu().choose(rows);
+  int elsewhere = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE("row " + std::to_string(i));
+    expect_defined(got[i], rows.row(i), rows.wishes[i], elsewhere);
+  }
+}
+
 TEST_F(GpuChoiceTest, WhatIsNoNumberIsToldWhereverItStands) {
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity}) {
     Rows rows{.vocab = 70};
