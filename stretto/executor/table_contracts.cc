@@ -12,8 +12,6 @@ TableContracts::TableContracts(const ProgramCode& code, const std::vector<Tensor
                                const std::vector<std::int64_t>& vars)
     : code_(code), tensors_(tensors), vars_(vars), checked_(code.program->tensors.size(), false) {}
 
-void TableContracts::begin_launch() { checked_.assign(checked_.size(), false); }
-
 std::int64_t TableContracts::entry(int tensor, std::int64_t entry) const {
   const TensorMem& mem = tensors_[static_cast<std::size_t>(tensor)];
   const std::byte* base = mem.at[static_cast<std::size_t>(code_.rank)];
@@ -38,7 +36,7 @@ std::optional<BrokenEntry> TableContracts::check(int tensor, std::int64_t entry)
   // Only inputs are complete before the first read.
   if (t.kind != TensorKind::kInput) return check_entry(tensor, entry);
   if (checked_[idx]) return std::nullopt;
-  checked_[idx] = true;
+  checked_[idx] = any_checked_ = true;
   std::optional<BrokenEntry> broken = check_table(tensor, 0, 0);
   if (broken || t.contract.kind != ContractKind::kPermutation) return broken;
   return check_permutation(tensor);

@@ -25,7 +25,10 @@ class TableContracts {
   TableContracts(const ProgramCode& code, const std::vector<TensorMem>& tensors,
                  const std::vector<std::int64_t>& vars);
 
-  void begin_launch();
+  void begin_launch() {
+    if (any_checked_) checked_.assign(checked_.size(), false);
+    any_checked_ = false;
+  }
   // UserError for a tensor that holds no whole numbers.
   std::int64_t entry(int tensor, std::int64_t entry) const;
   // Of a table that is read at an entry; the first entry that breaks its contract.
@@ -42,7 +45,8 @@ class TableContracts {
   const std::vector<TensorMem>& tensors_;
   const std::vector<std::int64_t>& vars_;
   std::vector<bool> checked_;  // [tensor] in this launch
-  std::vector<bool> seen_;     // scratch of check_permutation
+  bool any_checked_ = false;
+  std::vector<bool> seen_;  // scratch of check_permutation
 };
 
 }  // namespace stretto
