@@ -274,6 +274,9 @@ class OfficialClientTest(ServeCase):
                    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
                    {"type": "function_call_output", "call_id": "1", "output": "3"}])
         self.assertEqual(again.tools[0].name, "f")
+        formed = self.client.responses.create(model=self.model, input="x", max_output_tokens=200,
+                                              extra_body={"guided_choice": ["yes", "no"], "reasoning": None})
+        self.assertIn(formed.output_text, ("yes", "no"))
 
     def test_responses_streamed(self):
         events = list(self.client.responses.create(model=self.model, input="gcc:", max_output_tokens=8, temperature=0,
@@ -287,8 +290,18 @@ class OfficialClientTest(ServeCase):
         self.assertIn(kinds[-1], ("response.completed", "response.incomplete"))
         text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
         self.assertEqual(text, events[-1].response.output_text)
+        # The field is named as it is here, though a chat request finds the fault.
+        image = [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]
+        endless = {"type": "json_schema", "name": "x", "schema": {"contains": {}}}
         for param, body in {"previous_response_id": {"previous_response_id": "x"}, "background": {"background": True},
-                            "text": {"text": {"format": 3}}, "input": {"input": []}}.items():
+                            "text": {"text": {"format": endless}}, "input": {"input": image}, "n": {"n": 2},
+                            "max_output_tokens": {"max_output_tokens": 0}, "instructions": {"instructions": ["x"]},
+                            "reasoning": {"reasoning": 3}, "bad_words": {"bad_words": ["x"]},
+                            "guided_regex": {"guided_regex": "("}, "stop": {"stop": 3}}.items():
+            said = self.refusal(self.server, {"input": "x", **body}, param, path="/v1/responses")
+            self.assertIn(param, said)
+        self.refusal(self.server, {"input": []}, "input", path="/v1/responses")
+        for param, body in {"text": {"text": {"format": 3}}, "input": {"input": "a b " * 4000}}.items():
             self.refusal(self.server, {"input": "x", **body}, param, path="/v1/responses")
 
 

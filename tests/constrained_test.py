@@ -240,6 +240,11 @@ class ToolsTest(ServeCase):
                     self.assertGreater(len(several), 1)
                     for call in several[:-1]:  # of which the last one is cut
                         self.check(call)
+                for limit in range(1, 60, 3):  # where the limit cuts a call off, its rest is no content
+                    status, answer = server.post(CHAT, {"messages": USER, "tools": two, "tool_choice": "required",
+                                                        "max_tokens": limit, "seed": limit})
+                    self.assertEqual(status, 200, answer)
+                    self.assertFalse(answer["choices"][0]["message"]["content"], answer)
                 self.refusal(server, {"messages": USER, "tools": TOOLS, "tool_choice": {
                     "type": "function", "function": {"name": "x"}}}, "tool_choice", path=CHAT)
                 self.refusal(server, {"messages": USER, "tools": TOOLS, "tool_choice": "required",

@@ -8,6 +8,8 @@ import pathlib
 import random
 import subprocess
 import sys
+import threading
+import time
 import unittest
 
 import python_environment
@@ -129,6 +131,50 @@ class JinjaTest(unittest.TestCase):
                          "{{ " + "-" * 9999 + "1 }}", "{{ 1" + "+1" * 99999 + " }}", "{{ a" + "|upper" * 9999 + " }}",
                          "{% if x %}" * 9999, "{{ " + "[" * 9999, "{{ range(99999999) }}", "{{ 2 ** 99 }}"]:
             self.assertIn("error", self.lines.render(template, {}), template[:80])
+
+    def test_what_is_shared_costs_each_time(self):
+        """A list that holds the one before twice is small, and endless for who goes over all of it. Texts that nearly
+        hold each other, and many names. Whatever a template does with them, it ends."""
+        begin = "{{% set n = namespace(x=(1,), d={{}}) %}}{{% for i in range({}) %}}{{% set n.x = {} %}}{{% endfor %}}"
+        uses = ["n.x", "n.x|tojson", "n.x|tojson(indent=99)", "n.x|tojson(sort_keys=true)", "n.x == n.x", "n.x < n.x",
+                "n.x >= n.x", "n.x != [n.x]", "n.x in [n.x]", "[n.x].index(n.x)", "[n.x].count(n.x)",
+                "[n.x, n.x]|sort", "[n.x, n.x]|max", "[n.x, n.x]|unique|list|length", "n.x is eq n.x", "n.x is lower",
+                "'a'|replace('a', n.x)", "n.x ~ ''", "n.x|string", "n.x|upper", "n.x|join", "[n.x]|join",
+                "'%s' % [n.x]", "'%r' % [n.x]", "'{}'.format(n.x)", "n.x|attr(n.x)", "n.d[n.x]", "n.d.get(n.x)", "n.x in n.d",
+                "{n.x: 1}", "dict([(n.x, 1)])", "{1: n.x}|dictsort", "[n.x]|map(n.x)", "[n.x]|select('eq', n.x)|list",
+                "[n.x]|map(attribute=n.x)|list", "raise_exception(n.x)", "n.x|escape", "n.x|trim", "n.x|wordcount",
+                "n.x|list|length", "n.x.x", "namespace(a=n.x)", "n.x|length", "[n.x]|sum(start=[])", "n.x|safe"]
+        made = [begin.format(150, one) for one in ("[n.x, n.x]", "(n.x, n.x)", "{1: n.x, 2: n.x}", "[n.x, n.x]|select")]
+        templates = [one + "{{ " + use + " }}" for one in made for use in uses]
+        inner = ", ".join(f"a{i}=n.x" for i in range(9))
+        templates += [begin.format(19, f"namespace({inner})") + "{{ n.x }}",
+                      begin.format(19, f"namespace({inner})") + "{{ [n.x] ~ n.x }}"]
+        texts = "{% set t = 'a' * 1000000 %}{% set h = 'a' * 500000 ~ 'b' %}{% set d = {} %}"
+        for use in ["h in t", "t.find(h)", "t.rfind(h)", "t.count(h)", "t.split(h)|length", "t.rsplit(h)|length",
+                    "t.replace(h, '')|length", "t.partition(h)|length", "t.strip(h[::-1])|length",
+                    "('ab' * 500000).rsplit('b')|length", "('ab' * 500000).split('b')|length", "t.startswith(h)",
+                    "[1]|map(attribute=('a.' * 500000), default={})|list", "[{}, {}]|sort(attribute='a,' * 500000)"]:
+            templates.append(texts + "{{ " + use + " }}")
+        for use in ["d[t]", "d.get(t)", "t in d", "t.isalpha()", "t is lower", "t == t ~ ''", "t.startswith(t)",
+                    "[t, t]|max|length", "[t] == [t ~ '']", "t|attr('x' * 999)", "dict(d2)|length", "{t: 1}|length",
+                    "namespace(d2)"]:
+            templates.append(texts + "{% set d2 = {t: 1} %}{% for i in range(30000) %}{% if " + use +
+                             " %}{% endif %}{% endfor %}")
+        templates.append("".join(f"{{% set a{i} = 1 %}}" for i in range(100000)) + "{{ a99999 }}")
+        slowest = 0
+        for template in templates:
+            begun = time.monotonic()
+            watch = threading.Timer(100, self.lines.process.kill)
+            watch.start()
+            try:
+                got = self.lines.render(template, {})
+            except ValueError:
+                self.fail(f"is killed after 100 s: {template[-200:]}")
+            finally:
+                watch.cancel()
+            slowest = max(slowest, time.monotonic() - begun)
+            self.assertTrue("error" in got or len(got["text"]) < 2_000_000, template[-200:])
+        print(f"{len(templates)} templates, the slowest {slowest:.1f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

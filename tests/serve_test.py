@@ -179,6 +179,13 @@ class AnswersTest(ServeCase):
         self.assertEqual(self.server.post("/detokenize", {"tokens": bare["tokens"]}),
                          (200, {"prompt": "naïve ☃ text"}))
 
+    def test_an_answer_may_be_large(self):
+        """Larger than what may wait for a client that is slow to take a stream."""
+        tokens = self.server.post("/tokenize", {"prompt": " documentation", "add_special_tokens": False})[1]["tokens"]
+        status, told = self.server.post("/detokenize", {"tokens": tokens * 2_000_000})
+        self.assertEqual((status, told["prompt"][:28]), (200, " documentation documentation"))
+        self.assertEqual(len(told["prompt"]), 2_000_000 * len(" documentation"))
+
     def test_the_other_paths(self):
         status, headers, data = self.server.call("GET", "/v1/models")
         card = json.loads(data)["data"][0]
@@ -188,7 +195,7 @@ class AnswersTest(ServeCase):
         self.assertEqual(self.server.call("GET", "/health")[0::2], (200, b""))
         self.assertEqual(self.server.call("HEAD", "/version")[2], b"")
         self.assertIn("version", json.loads(self.server.call("GET", "/version?x=1")[2]))
-        self.assertEqual(self.server.call("GET", "/nothing")[0], 404)
+        self.assertIn("/nothing", self.refusal(self.server, {}, status=404, path="/nothing"))
         self.assertEqual(self.server.call("GET", "/v1/completions")[0], 405)
         before = self.server.metric("vllm:generation_tokens_total")
         self.server.complete(prompt=PROMPT, max_tokens=7, ignore_eos=True)
@@ -254,6 +261,14 @@ class RefusalsTest(ServeCase):
         for path in ("/tokenize", "/detokenize", "/abort_requests"):
             for body in (b"", b"[]", b"{}", b'{"prompt": 3, "tokens": "x", "request_ids": 1}'):
                 self.assertEqual(self.server.call("POST", path, body)[0], 400, path)
+        for path, fields in {"/tokenize": ("prompt", "add_special_tokens", "split_special_tokens", "return_token_strs"),
+                             "/detokenize": ("tokens",), "/abort_requests": ("request_ids",)}.items():
+            for field in (*fields, *(["model"] if path != "/abort_requests" else [])):
+                for wrong in (3.5, {"a": 1}, [[]]):
+                    body = {"prompt": "x", "tokens": [5], "request_ids": [], field: wrong}
+                    self.assertIn(field, self.refusal(self.server, body, field, path=path))
+            missing = self.refusal(self.server, {}, fields[0], path=path)
+            self.assertIn("is missing", missing)
         self.assertEqual(self.server.call("POST", "/v1/completions", b"x" * (33 << 20))[0], 413)
 
     def test_random_bodies(self):

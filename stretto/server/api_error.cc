@@ -17,6 +17,12 @@ const char* ApiError::type() const {
       return "NotFoundError";
     case 405:
       return "MethodNotAllowed";
+    case 408:
+      return "RequestTimeout";
+    case 413:
+      return "PayloadTooLarge";
+    case 415:
+      return "UnsupportedMediaType";
     case 429:
       return "RateLimitError";
     case 501:

@@ -65,8 +65,12 @@ ChatModel::ChatModel(const std::filesystem::path& directory, const ChatOptions& 
 
 std::string ChatModel::describe() const {
   if (!templates_.missing().empty()) return "chat: " + templates_.missing();
-  return fmt::format("chat: calls of tools as {}, reasoning {}",
-                     kFormats[static_cast<std::size_t>(tool_format_)],
+  const std::string calls =
+      tool_format_ != ToolFormat::kNone
+          ? fmt::format("calls of tools as {}", kFormats[static_cast<std::size_t>(tool_format_)])
+          : "tools refused (the template has no calls of a known form; --tool-call-parser names "
+            "one)";
+  return fmt::format("chat: {}, reasoning {}", calls,
                      has_reasoning_ ? "between <think> and </think>" : "not told apart");
 }
 
@@ -81,8 +85,8 @@ ChatPrompt ChatModel::render(const ChatRequest& request, const Tokenizer& tokeni
                : templates_.choose(request.template_name, request.has_tools);
     if (request.has_tools && tool_format_ == ToolFormat::kNone) {
       throw ApiError(400,
-                     "tools: it is not known how this model writes calls; the server takes "
-                     "--tool-call-parser",
+                     "tools: it is not known how this model writes calls; start the server with "
+                     "--tool-call-parser hermes, llama3 or mistral",
                      "tools");
     }
     ChatPrompt prompt =
@@ -182,7 +186,8 @@ ChatCompletion::ChatCompletion(const AnswerContext& context, std::string id, con
   if (!request_.has_seed) request_.sampling.seed = drawn;
   const ChatOutput::Options options{.tools = tool_format_,
                                     .has_reasoning = model.has_reasoning(),
-                                    .begins_in_reasoning = begins_in_reasoning};
+                                    .begins_in_reasoning = begins_in_reasoning,
+                                    .must_call = request.must_call};
   for (int i = 0; i < request_.n; ++i) answers_.push_back(std::make_unique<Answer>(options));
 }
 

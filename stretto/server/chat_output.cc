@@ -85,18 +85,13 @@ ChatOutput::ChatOutput(const Options& options)
 
 ChatDelta ChatOutput::push(std::string_view text) {
   held_ += text;
-  ChatDelta out;
-  step(out, false);
-  return out;
+  return step(false);
 }
 
-ChatDelta ChatOutput::finish() {
-  ChatDelta out;
-  step(out, true);
-  return out;
-}
+ChatDelta ChatOutput::finish() { return step(true); }
 
-void ChatOutput::step(ChatDelta& out, bool is_end) {
+ChatDelta ChatOutput::step(bool is_end) {
+  ChatDelta out;
   bool goes_on = true;
   while (goes_on) {
     switch (state_) {
@@ -120,6 +115,8 @@ void ChatOutput::step(ChatDelta& out, bool is_end) {
         break;
     }
   }
+  if (options_.must_call) out.content.clear();
+  return out;
 }
 
 bool ChatOutput::step_begin(bool is_end) {

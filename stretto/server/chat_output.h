@@ -46,6 +46,7 @@ class ChatOutput {
     ToolFormat tools = ToolFormat::kNone;
     bool has_reasoning = false;        // <think> ... </think> is told apart
     bool begins_in_reasoning = false;  // the prompt has opened it
+    bool must_call = false;            // there is no content: what is cut off is part of a call
   };
   explicit ChatOutput(const Options& options);
 
@@ -57,7 +58,7 @@ class ChatOutput {
  private:
   enum class State : std::uint8_t { kBegin, kReasoning, kAfterReasoning, kContent, kCall };
 
-  void step(ChatDelta& out, bool is_end);
+  ChatDelta step(bool is_end);
   bool step_begin(bool is_end);
   bool step_reasoning(ChatDelta& out, bool is_end);
   bool step_content(ChatDelta& out, bool is_end);

@@ -244,6 +244,47 @@ TEST(ChatOutput, ArgumentsComeWhileTheyAreWritten) {
   }
 }
 
+// Where the limit of tokens ends an answer amid calls, clients would show what is left of the tags.
+TEST(ChatOutput, WhatIsCutOffAmidCallsIsNoContent) {
+  const std::string a = R"({"x": "}"})", b = R"({"y": [1]})";
+  const auto object = [](const std::string& name, const std::string& field,
+                         const std::string& value) {
+    return "{\"name\": \"" + name + "\", \"" + field + "\": " + value + "}";
+  };
+  const std::string f = object("f", "arguments", a), g = object("g", "arguments", b);
+  const std::vector<std::pair<ToolFormat, std::string>> all = {
+      {ToolFormat::kHermes,
+       "<tool_call>\n" + f + "\n</tool_call>\n<tool_call>\n" + g + "\n</tool_call>"},
+      {ToolFormat::kLlama3, object("f", "parameters", a) + "; " + object("g", "parameters", b)},
+      {ToolFormat::kMistral, "[TOOL_CALLS][" + f + ", " + g + "]"},
+      {ToolFormat::kMistral, "[TOOL_CALLS]f[ARGS]" + a + "[TOOL_CALLS]g[ARGS]" + b}};
+  for (const auto& [format, text] : all) {
+    const std::size_t first = text.find(a), second = text.find(b);
+    // Where the second call begins.
+    const std::size_t again =
+        text.find_first_of("<{[", text.find_first_not_of("}\n", first + a.size()) +
+                                      (format == ToolFormat::kHermes ? 1 : 0));
+    for (std::size_t size = 0; size <= text.size(); ++size) {
+      SCOPED_TRACE(text.substr(0, size));
+      for (bool must_call : {false, true}) {
+        ChatOutput output({.tools = format, .must_call = must_call});
+        ChatDelta whole;
+        for (std::size_t i = 0; i < size; ++i) whole.add(output.push(text.substr(i, 1)));
+        whole.add(output.finish());
+        ASSERT_EQ(whole.calls.size(), (size > first ? 1U : 0U) + (size > second ? 1U : 0U));
+        const bool is_told = (size > first && size <= again) || size > second;
+        if (is_told || must_call) {
+          ASSERT_EQ(whole.content, "");
+        }
+        if (size > first) {
+          const std::string got = whole.calls[0].arguments;
+          ASSERT_EQ(got, a.substr(0, std::min(a.size(), size - first)));
+        }
+      }
+    }
+  }
+}
+
 TEST(ChatOutput, TakesCallsByLotApart) {
   const auto seed = test_seed();
   SCOPED_TRACE(seed);

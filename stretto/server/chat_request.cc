@@ -14,7 +14,7 @@ namespace {
 
 using jinja::Value;
 
-constexpr std::size_t kMostMessages = 16384, kMostTools = 128;
+constexpr std::size_t kMostMessages = 16384, kMostTools = 128, kMostVariables = 256;
 
 // What constrains the output, or asks for another answer: ignoring it would answer something else.
 constexpr std::array kRefused = {
@@ -176,6 +176,10 @@ class ChatReader : public RequestReader {
     const Value* more = field("chat_template_kwargs");
     if (more == nullptr) return;
     if (!more->is(Value::Kind::kDict)) fail("chat_template_kwargs", "need an object");
+    if (more->as_dict().items.size() > kMostVariables) {
+      fail("chat_template_kwargs",
+           fmt::format("{} variables, at most {}", more->as_dict().items.size(), kMostVariables));
+    }
     for (const auto& [key, value] : more->as_dict().items) {
       std::string name = jinja::to_utf8(key.as_text());
       if (name == "messages" || name == "tools") {

@@ -10,6 +10,7 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+constexpr std::size_t kMostPromptBytes = std::size_t{64} << 20;  // twice a request's
 constexpr JsonLimits kConfigLimits{.max_bytes = std::size_t{64} << 20};
 
 // {"default": ...}, of a text or of a list of {"name", "template"}.
@@ -83,7 +84,7 @@ ChatTemplates ChatTemplates::load(const std::filesystem::path& directory, const 
     }
   }
   if (out.sources_.empty()) {
-    out.missing_ = "the model has no chat template; the server takes one with --chat-template FILE";
+    out.missing_ = "the model has no chat template; start the server with --chat-template FILE";
   }
   for (const auto& [name, source] : out.sources_) {
     const std::string shown = name == "default" ? "chat template" : "chat template '" + name + "'";
@@ -112,6 +113,12 @@ ChatPrompt render_chat(const jinja::Template& chosen, const ChatVariables& varia
                        const Tokenizer& tokenizer, bool add_special_tokens) {
   ChatPrompt out;
   out.pieces = chosen.render(variables);
+  std::size_t bytes = 0;
+  for (const jinja::Piece& piece : out.pieces) bytes += piece.text.size();
+  if (bytes > kMostPromptBytes) {
+    throw UserError(
+        fmt::format("the prompt has {} bytes, at most {} are read", bytes, kMostPromptBytes));
+  }
   EncodeOptions options{.add_special_tokens = add_special_tokens};
   for (const jinja::Piece& piece : out.pieces) {
     const std::size_t begin = out.text.size();

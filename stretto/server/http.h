@@ -24,7 +24,7 @@ struct HttpLimits {
   std::size_t max_header_bytes = std::size_t{16} << 10;
   std::size_t max_headers = 100;
   std::size_t max_connections = 4096;
-  // Of answers that a client is slow to take, for one connection; beyond, it is closed.
+  // Of an answer in pieces that a client is slow to take; beyond, the connection is closed.
   std::size_t max_outbox_bytes = std::size_t{16} << 20;
   std::chrono::milliseconds header_timeout{10'000};  // from a request's first byte
   std::chrono::milliseconds body_timeout{60'000};    // from the end of its header

@@ -376,8 +376,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void queue(std::string text) {
     if (closed_) return;
-    outbox_ += text;
+    // What waits counts, not what comes: an answer may be large.
     if (outbox_.size() > server_->limits.max_outbox_bytes) return close();
+    outbox_ += text;
     if (writing_.empty()) write();
   }
 

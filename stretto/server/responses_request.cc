@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "stretto/base/errors.h"
@@ -55,7 +57,8 @@ void add_item(const Ordered& item, Ordered& messages) {
 
 Ordered messages_of(const Ordered& request) {
   Ordered messages = Ordered::array();
-  if (auto at = request.find("instructions"); at != request.end() && at->is_string()) {
+  if (auto at = request.find("instructions"); at != request.end() && !at->is_null()) {
+    if (!at->is_string()) wrong("instructions", "need a text, got " + quote_json(*at));
     messages.push_back({{"role", "system"}, {"content", *at}});
   }
   auto input = request.find("input");
@@ -90,13 +93,19 @@ void refuse(const Json& request) {
       wrong(field, "no state is kept between requests; send the whole input");
     }
   }
-  if (request.value("background", Json(false)) == true)
+  if (request.value("background", Json(false)) == true) {
     wrong("background", "is not supported here");
+  }
+  if (Json n = request.value("n", Json()); !n.is_null() && n != 1) {
+    wrong("n", "a response has one answer");
+  }
   if (Json store = request.value("store", Json()); !store.is_null() && !store.is_boolean()) {
     wrong("store", "need true or false");
   }
-  Json text = request.value("text", Json());
-  if (!text.is_null() && !text.is_object()) wrong("text", "need an object");
+  for (const char* field : {"text", "reasoning"}) {
+    const Json value = request.value(field, Json());
+    if (!value.is_null() && !value.is_object()) wrong(field, "need an object");
+  }
 }
 
 // text.format as chat's response_format.
@@ -105,6 +114,29 @@ Ordered response_format_of(const Ordered& format) {
   auto type = format.find("type");
   if (type == format.end() || *type != "json_schema") return format;
   return {{"type", "json_schema"}, {"json_schema", format}};
+}
+
+// Fields that mean something else than in a chat request, or nothing.
+bool is_own(const std::string& field) {
+  static constexpr std::array kOwn = {"input",
+                                      "instructions",
+                                      "max_output_tokens",
+                                      "max_completion_tokens",
+                                      "max_tokens",
+                                      "messages",
+                                      "tools",
+                                      "reasoning",
+                                      "text",
+                                      "response_format",
+                                      "stream_options",
+                                      "logprobs",
+                                      "top_logprobs",
+                                      "prompt_logprobs",
+                                      "return_token_ids",
+                                      "n",
+                                      "prompt",
+                                      "truncation"};
+  return std::find(kOwn.begin(), kOwn.end(), field) != kOwn.end();
 }
 
 // FunctionTool of the API has all of these.
@@ -121,25 +153,32 @@ Json told_tools(const Json& tools) {
 
 }  // namespace
 
+ApiError in_words_of_responses(const ApiError& error) {
+  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"messages", "input"},
+      {"max_completion_tokens", "max_output_tokens"},
+      {"response_format", "text"},
+      {"reasoning_effort", "reasoning"}};
+  for (const auto& [chat, name] : kNames) {
+    if (error.param() != chat) continue;
+    std::string message = error.what();
+    if (auto at = message.find(chat); at != message.npos) message.replace(at, chat.size(), name);
+    return ApiError(error.status(), message, std::string(name));
+  }
+  return error;
+}
+
 ResponsesRequest parse_responses_request(std::string_view body, const SamplingDefaults& defaults,
                                          int vocab_size) {
   const Json json = request_object(body);
   const Ordered request = in_order(json, body);
   refuse(json);
   Ordered chat = {{"messages", messages_of(request)}};
-  static constexpr std::pair<const char*, const char*> kSame[] = {
-      {"model", "model"},
-      {"max_output_tokens", "max_completion_tokens"},
-      {"temperature", "temperature"},
-      {"top_p", "top_p"},
-      {"stream", "stream"},
-      {"tool_choice", "tool_choice"},
-      {"seed", "seed"},
-      {"parallel_tool_calls", "parallel_tool_calls"},
-      {"top_k", "top_k"},
-      {"chat_template_kwargs", "chat_template_kwargs"}};
-  for (const auto& [from, to] : kSame) {
-    if (auto at = request.find(from); at != request.end()) chat[to] = *at;
+  for (const auto& [field, value] : request.items()) {
+    if (!is_own(field)) chat[field] = value;  // counts as it does there
+  }
+  if (auto at = request.find("max_output_tokens"); at != request.end()) {
+    chat["max_completion_tokens"] = *at;
   }
   auto tools = request.find("tools");
   const bool has_tools =

@@ -17,8 +17,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
-#include "stretto/base/json_fields.h"
 #include "stretto/base/log.h"
+#include "stretto/base/printable.h"
 #include "stretto/base/threads.h"
 #include "stretto/engine/run_requests.h"
 #include "stretto/server/access_log.h"
@@ -27,6 +27,7 @@
 #include "stretto/server/completion.h"
 #include "stretto/server/metrics.h"
 #include "stretto/server/page.h"
+#include "stretto/server/request_reader.h"
 #include "stretto/server/responses.h"
 #include "stretto/server/stats.h"
 #include "stretto/server/text_workers.h"
@@ -38,6 +39,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostWaitingTexts = 4096;
 constexpr std::size_t kMostIdBytes = 128;
+constexpr CompletionLimits kLimits;
 
 // Letters, digits and a few signs: safe in headers, logs and URLs.
 bool is_plain_id(std::string_view text) {
@@ -197,7 +199,10 @@ const Server::State::Routed& Server::State::route_of(const HttpRequest& request)
     if (method == routed.route.method) return routed;
     other_method = &routed;
   }
-  if (other_method == nullptr) throw ApiError(404, "there is no such path");
+  if (other_method == nullptr) {
+    throw ApiError(404, fmt::format("there is no path '{}' here; /openapi.json lists them",
+                                    printable(request.path, 100)));
+  }
   throw ApiError(405, fmt::format("this path takes {}", other_method->route.method));
 }
 
@@ -368,23 +373,24 @@ void Server::State::models(const CallPtr& call) {
 }
 
 void Server::State::tokenize(const CallPtr& call) {
-  Json json = parse_json(call->request().body, "request");
-  JsonFields fields(json, "request");
-  require_model(fields.optional_text("model").value_or(""));
+  const Json json = request_object(call->request().body);
+  const RequestReader reader(json, static_cast<int>(files.config.vocab_size), kLimits);
+  require_model(reader.text("model", ""));
   std::vector<int> ids;
-  if (fields.has("messages")) {
+  if (reader.fields().has("messages")) {
     ids = chat.render(read_chat(call), files.tokenizer).ids;
   } else {
+    if (!reader.fields().has("prompt")) reader.fail("prompt", "is missing");
     ids = files.tokenizer.encode(
-        fields.text("prompt"),
-        {.add_special_tokens = fields.optional_boolean("add_special_tokens").value_or(true),
-         .split_special_tokens = fields.optional_boolean("split_special_tokens").value_or(false)});
+        reader.text("prompt", ""),
+        {.add_special_tokens = reader.boolean("add_special_tokens", true),
+         .split_special_tokens = reader.boolean("split_special_tokens", false)});
   }
   Json out = {{"count", ids.size()},
               {"max_model_len", engine.max_model_len()},
               {"tokens", ids},
               {"token_strs", nullptr}};
-  if (fields.optional_boolean("return_token_strs").value_or(false)) {
+  if (reader.boolean("return_token_strs", false)) {
     Json texts = Json::array();
     for (int id : ids) texts.push_back(files.tokenizer.decode({&id, 1}, false));
     out["token_strs"] = std::move(texts);
@@ -393,14 +399,11 @@ void Server::State::tokenize(const CallPtr& call) {
 }
 
 void Server::State::detokenize(const CallPtr& call) {
-  Json json = parse_json(call->request().body, "request");
-  JsonFields fields(json, "request");
-  require_model(fields.optional_text("model").value_or(""));
-  if (!fields.has("tokens")) throw ApiError(400, "tokens: is missing", "tokens");
-  std::vector<int> ids;
-  for (std::int64_t id : fields.integers("tokens", 0, files.config.vocab_size - 1)) {
-    ids.push_back(static_cast<int>(id));
-  }
+  const Json json = request_object(call->request().body);
+  const RequestReader reader(json, static_cast<int>(files.config.vocab_size), kLimits);
+  require_model(reader.text("model", ""));
+  if (!reader.fields().has("tokens")) reader.fail("tokens", "is missing");
+  const std::vector<int> ids = reader.token_ids("tokens");
   answer(call, {.body = to_line({{"prompt", files.tokenizer.decode(ids, false)}})});
 }
 
@@ -430,13 +433,18 @@ void Server::State::chat_complete(const CallPtr& call) {
 }
 
 void Server::State::respond(const CallPtr& call) {
-  ResponsesRequest request = parse_responses_request(call->request().body, defaults,
-                                                     static_cast<int>(files.config.vocab_size));
-  require_model(request.chat.completion.model);
-  run(call, [&](Completion::OnDone on_done) {
-    return std::make_shared<ResponsesCompletion>(
-        context, "resp_" + call->id, chat, std::move(request), call->exchange, std::move(on_done));
-  });
+  try {
+    ResponsesRequest request = parse_responses_request(call->request().body, defaults,
+                                                       static_cast<int>(files.config.vocab_size));
+    require_model(request.chat.completion.model);
+    run(call, [&](Completion::OnDone on_done) {
+      return std::make_shared<ResponsesCompletion>(context, "resp_" + call->id, chat,
+                                                   std::move(request), call->exchange,
+                                                   std::move(on_done));
+    });
+  } catch (const ApiError& e) {
+    throw in_words_of_responses(e);
+  }
 }
 
 // The prompt that a chat request would run, and which parts of it are the user's.
@@ -478,10 +486,11 @@ void Server::State::run(const CallPtr& call, const Make& make) {
 }
 
 void Server::State::abort(const CallPtr& call) {
-  Json json = parse_json(call->request().body, "request");
-  JsonFields fields(json, "request");
-  auto ids = fields.optional_texts("request_ids", 4096);
-  if (!ids) throw ApiError(400, "request_ids: is missing", "request_ids");
+  const Json json = request_object(call->request().body);
+  const RequestReader reader(json, static_cast<int>(files.config.vocab_size), kLimits);
+  const auto ids = reader.checked(
+      "request_ids", [&] { return reader.fields().optional_texts("request_ids", 4096); });
+  if (!ids) reader.fail("request_ids", "is missing");
   Json aborted = Json::array();
   for (const std::string& id : *ids) {
     std::shared_ptr<Completion> completion;

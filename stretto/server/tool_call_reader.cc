@@ -167,7 +167,8 @@ ToolCallReader::Is ToolCallReader::read_on(std::string_view held, bool is_end,
     if (!step(held, is_end, calls, is)) return is;
   }
   if (!is_end) return Is::kOpen;
-  if (state_ == State::kBetween) told_ = at_;  // white space
+  // White space, and the sign before another call that did not come.
+  if (state_ == State::kBetween || (state_ == State::kBegin && has_call_)) told_ = at_;
   return at_ == told_ ? Is::kDone : Is::kNone;
 }
 
@@ -256,7 +257,7 @@ bool ToolCallReader::step_object(std::string_view held, bool is_end, std::vector
     const Begins end = begins(held.substr(at_), kToolCallEnd, is_end);
     if (end == Begins::kYes) told_ = at_ += kToolCallEnd.size();
     is = end == Begins::kPerhaps ? Is::kOpen : Is::kDone;
-    if (end != Begins::kNo) return false;
+    if (end != Begins::kNo || take_cut_end(held, is_end)) return false;
   }
   switch (object_.take(c)) {
     case CallObject::Step::kBegins:
@@ -297,9 +298,17 @@ bool ToolCallReader::step_object(std::string_view held, bool is_end, std::vector
   return false;
 }
 
+// Hermes' closing tag, of which the answer's end has left a part.
+bool ToolCallReader::take_cut_end(std::string_view held, bool is_end) {
+  if (!is_end || !kToolCallEnd.starts_with(held.substr(at_))) return false;
+  told_ = at_ = held.size();
+  return true;
+}
+
 bool ToolCallReader::step_between(std::string_view held, bool is_end, Is& is) {
   const char c = held[at_];
   is = Is::kDone;
+  has_call_ = true;
   if (is_space(c)) {
     ++at_;
     return true;
@@ -308,7 +317,7 @@ bool ToolCallReader::step_between(std::string_view held, bool is_end, Is& is) {
     const Begins end = begins(held.substr(at_), kToolCallEnd, is_end);
     if (end == Begins::kYes) told_ = at_ += kToolCallEnd.size();
     if (end == Begins::kPerhaps) is = Is::kOpen;
-    if (end != Begins::kNo) return false;
+    if (end != Begins::kNo || take_cut_end(held, is_end)) return false;
     if (c == '{') state_ = State::kBegin;  // another one between the same tags
     return c == '{';
   }

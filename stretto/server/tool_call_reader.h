@@ -102,6 +102,7 @@ class ToolCallReader {
   bool step_name(std::string_view held, bool is_end, std::vector<ToolCall>& calls, Is& is);
   bool step_object(std::string_view held, bool is_end, std::vector<ToolCall>& calls, Is& is);
   bool step_between(std::string_view held, bool is_end, Is& is);
+  bool take_cut_end(std::string_view held, bool is_end);
   void add(std::vector<ToolCall>& calls, char c);
 
   ToolFormat format_;
@@ -111,6 +112,7 @@ class ToolCallReader {
   JsonNesting arguments_;  // after a name
   std::size_t at_ = 0, told_ = 0;
   bool is_list_ = false;
+  bool has_call_ = false;  // that has ended
 };
 
 }  // namespace stretto

@@ -1,7 +1,7 @@
 // Steps of many requests over a cache of pages with random weights on one GPU or several: whether
 // answers are those of each request alone, and how near steps of decoding come to the time that
 // reading weights and cache takes.
-//   gpu_batch run     [--model NAME|DIR] [--tp N] [--rows 1,8,32] [--context N]
+//   gpu_batch run     [--model NAME|DIR] [--tp N] [--rows 1,8,32] [--context N] [--kv-dtype LIST]
 //   gpu_batch sampling [--rows 1,64,256]   the choice of tokens alone
 //   gpu_batch compile [...]     every proof and kernel of it; needs no GPU
 #include "stretto/model/gpu/gpu_batch.h"
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <memory>
 
 #include "bench/gpu/batch/batch_check.h"
@@ -38,6 +39,7 @@ constexpr std::int64_t kPage = 64;
 struct Settings {
   std::string model = "llama-3-8b", dtype = "bf16", only, out, commit, driver;
   std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256}, sampled_rows = {1, 64, 256};
+  std::vector<std::string> kv_dtypes = {"auto"};  // one after the other
   std::int64_t context = 1024, max_rows = 512;
   std::int64_t vocab = 128256;  // of the choice alone
   std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
@@ -53,7 +55,21 @@ struct Settings {
 
 using Attention = PagedCache::Attention;
 
-ModelShape shape_of(const Settings& s, const ModelConfig& config, Attention attention) {
+// What the steps of a model are made for.
+struct Kind {
+  Attention attention = Attention::kPrompts;
+  std::string kv_dtype = "auto";
+
+  bool is_apart() const { return attention == Attention::kDecodes; }
+};
+
+std::vector<Kind> kinds_of(const Settings& s, const std::string& kv_dtype) {
+  std::vector<Kind> out = {{Attention::kPrompts, kv_dtype}};
+  if (s.apart) out.push_back({Attention::kDecodes, kv_dtype});
+  return out;
+}
+
+ModelShape shape_of(const Settings& s, const ModelConfig& config, const Kind& kind) {
   DType dtype = parse_dtype(s.dtype);
   ModelShape shape = batch_shape(config, s.ranks,
                                  {.dtype = dtype,
@@ -62,7 +78,8 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, Attention atte
                                   .cache = {.page = kPage,
                                             .num_pages = s.pages(),
                                             .sequences = s.sequences(),
-                                            .attention = attention},
+                                            .fp8 = kind.kv_dtype == "fp8",
+                                            .attention = kind.attention},
                                   .plan_for = Target::kCuda});
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
@@ -72,11 +89,13 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, Attention atte
 // All but what is in the cache; false where a kernel or proof failed.
 bool compile_all(const Settings& s, const ModelConfig& config) {
   std::vector<LabelledProgram> programs;
-  for (Attention attention : {Attention::kPrompts, Attention::kDecodes}) {
-    const bool apart = attention == Attention::kDecodes;
-    if (apart && !s.apart) continue;
-    const std::int64_t most = apart ? s.sequences() : s.max_rows;
-    ModelShape shape = shape_of(s, config, attention);
+  std::vector<Kind> kinds;
+  for (const std::string& kv_dtype : s.kv_dtypes) {
+    for (const Kind& kind : kinds_of(s, kv_dtype)) kinds.push_back(kind);
+  }
+  for (const Kind& kind : kinds) {
+    const std::int64_t most = kind.is_apart() ? s.sequences() : s.max_rows;
+    ModelShape shape = shape_of(s, config, kind);
     for (const auto& [rows, sequences] : batch_bounds(shape, most)) {
       shape.paged.sequences = sequences;
       StepPlan plan = plan_step(shape, rows);
@@ -84,9 +103,11 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
       for (std::size_t i = 0; i < plan.programs.size(); ++i) {
         Program& p = plan.programs[i];
         if (p.name.find(s.only) == std::string::npos) continue;
-        programs.push_back({fmt::format("{}rows={} {}", apart ? "decode " : "", rows, p.name),
-                            std::move(p),
-                            {.constants = constants[i]}});
+        programs.push_back(
+            {fmt::format("{}{}rows={} {}", kind.is_apart() ? "decode " : "",
+                         kind.kv_dtype == "auto" ? "" : kind.kv_dtype + " ", rows, p.name),
+             std::move(p),
+             {.constants = constants[i]}});
       }
     }
   }
@@ -142,12 +163,13 @@ struct Work {
 Work work_of(const Settings& s, const ModelShape& shape, std::int64_t rows) {
   Work w;
   for (const PlanBuffer& b : model_buffers(shape)) {
-    bool cache = b.name.ends_with("_cache");
+    bool cache = b.name.ends_with("_cache") || b.name.ends_with("_scales");
     if (cache) {
       double tokens = static_cast<double>(rows * s.context);
       double of_token = static_cast<double>(b.bytes()) /
                         static_cast<double>(shape.paged.num_pages * shape.paged.page);
       w.bytes += tokens * of_token;
+      if (b.name.ends_with("_scales")) continue;
       // Of each key and value, one multiplication and addition for every query head.
       double group = static_cast<double>(shape.config->num_heads) / shape.config->num_kv_heads;
       w.operations += 2 * group * tokens * of_token / static_cast<double>(size_bytes(b.dtype));
@@ -256,6 +278,42 @@ int run_sampling(const Settings& s) {
   return wrong == 0 ? 0 : 1;
 }
 
+struct Rates {
+  double copied = 0, multiplied = 0;  // a second
+  Clock::time_point begin;            // of the program
+};
+
+// Times of a kind's steps and what they answer in company, in `run`, which `keep` keeps.
+void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel>& weights,
+              const Kind& kind, const Rates& rates, Json& run, const std::function<void()>& keep) {
+  const bool apart = kind.is_apart();
+  Clock::time_point making = Clock::now();
+  BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, kind.attention),
+                   apart ? s.sequences() : s.max_rows);
+  run["ready_s"] = seconds_since(making);
+  say("{}: ready in {:.1f} s, after {:.1f} s",
+      apart ? "steps of decoding through paged_decode" : "all rows through paged_attention",
+      seconds_since(making), seconds_since(rates.begin));
+  for (std::int64_t rows : s.rows) {
+    if (seconds_since(rates.begin) > s.seconds) {
+      say("  {} rows: left out, no time left", rows);
+      continue;
+    }
+    run["steps"].push_back(time_rows(s, model, rows, rates.copied, rates.multiplied));
+    keep();
+  }
+  const double left = s.seconds - seconds_since(rates.begin);
+  if (apart || !s.check || left < 0) return;
+  Company c = compare_company(model, {.requests = s.requests,
+                                      .seed = s.seed,
+                                      .max_rows = s.max_rows,
+                                      .num_pages = s.pages(),
+                                      .seconds = left / 2});
+  say("  {}", c.to_string());
+  run["company"] = c.to_json();
+  run["differs"] = c.other_bits > 0 || c.alone == 0;
+}
+
 int run_all(const Settings& s) {
   Clock::time_point begin = Clock::now();
   ModelConfig config = model_config(s.model, s.layers);
@@ -281,51 +339,26 @@ int run_all(const Settings& s) {
   compile_all(s, config);
   say("compiled after {:.1f} s", seconds_since(begin));
   Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
-  auto weights =
-      std::make_shared<GpuModel>(world, shape_of(s, config, Attention::kPrompts), checkpoint);
-  say("{:.2f} GB of weights on each rank after {:.1f} s",
-      static_cast<double>(weights->weight_bytes()) / 1e9, seconds_since(begin));
   int failed = 0;
-  for (Attention attention : {Attention::kPrompts, Attention::kDecodes}) {
-    const bool apart = attention == Attention::kDecodes;
-    if (apart && !s.apart) continue;
-    Json run = {{"attention", apart ? "paged_decode" : "paged_attention"}};
-    auto keep_run = [&] {
-      out["runs"][apart ? 1 : 0] = run;
-      keep();
-    };
-    try {
-      Clock::time_point making = Clock::now();
-      BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, attention),
-                       apart ? s.sequences() : s.max_rows);
-      run["ready_s"] = seconds_since(making);
-      say("{}: ready in {:.1f} s, after {:.1f} s",
-          apart ? "steps of decoding through paged_decode" : "all rows through paged_attention",
-          seconds_since(making), seconds_since(begin));
-      for (std::int64_t rows : s.rows) {
-        if (seconds_since(begin) > s.seconds) {
-          say("  {} rows: left out, no time left", rows);
-          continue;
-        }
-        run["steps"].push_back(time_rows(s, model, rows, copied, multiplied));
-        keep_run();
+  for (const std::string& kv_dtype : s.kv_dtypes) {
+    auto weights = std::make_shared<GpuModel>(
+        world, shape_of(s, config, {Attention::kPrompts, kv_dtype}), checkpoint);
+    say("cache {}: {:.2f} GB of weights on each rank after {:.1f} s", kv_dtype,
+        static_cast<double>(weights->weight_bytes()) / 1e9, seconds_since(begin));
+    for (const Kind& kind : kinds_of(s, kv_dtype)) {
+      Json& run = out["runs"].emplace_back();
+      run = {{"attention", kind.is_apart() ? "paged_decode" : "paged_attention"}};
+      if (kv_dtype != "auto") run["kv_dtype"] = kv_dtype;
+      try {
+        run_kind(s, world, weights, kind, {copied, multiplied, begin}, run, keep);
+        failed += run.value("differs", false);
+      } catch (const Error& e) {
+        say("  FAILED: {}", e.what());
+        run["error"] = e.what();
+        ++failed;
       }
-      double left = s.seconds - seconds_since(begin);
-      if (apart || !s.check || left < 0) continue;
-      Company c = compare_company(model, {.requests = s.requests,
-                                          .seed = s.seed,
-                                          .max_rows = s.max_rows,
-                                          .num_pages = s.pages(),
-                                          .seconds = left / 2});
-      say("  {}", c.to_string());
-      run["company"] = c.to_json();
-      if (c.other_bits > 0 || c.alone == 0) ++failed;
-    } catch (const Error& e) {
-      say("  FAILED: {}", e.what());
-      run["error"] = e.what();
-      ++failed;
+      keep();
     }
-    keep_run();
   }
   say("batch: {} failed, {:.1f} s", failed, seconds_since(begin));
   return failed == 0 ? 0 : 1;
@@ -336,6 +369,9 @@ void add_options(CLI::App* command, Settings& s) {
       ->capture_default_str();
   command->add_option("--tp", s.ranks, "GPUs")->check(CLI::Range(1, 8));
   command->add_option("--dtype", s.dtype)->capture_default_str();
+  command->add_option("--kv-dtype", s.kv_dtypes, "of caches, one after the other: auto, fp8")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"auto", "fp8"}));
   command->add_option("--layers", s.layers, "only so many layers; 0: all");
   command->add_option("--rows", s.rows, "sequences of the steps that are timed")
       ->delimiter(',')

@@ -15,6 +15,8 @@ void Scope::set(const std::string& name, Value value) {
       return;
     }
   }
+  constexpr std::size_t kMost = 4096;  // they are looked for one by one
+  if (names.size() >= kMost) fail("has more than {} names", kMost);
   names.emplace_back(name, std::move(value));
 }
 
@@ -98,7 +100,7 @@ Evaluator::Flow Evaluator::run(const Statement& statement) {
       print(statement.text);
       return Flow::kOn;
     case Kind::kPrint:
-      print(to_str(eval(*statement.expr)));
+      print(to_str(eval(*statement.expr), text_left()));
       return Flow::kOn;
     case Kind::kIf:
       return run(eval(*statement.expr).truth() ? statement.body : statement.other);
@@ -121,7 +123,7 @@ Evaluator::Flow Evaluator::run(const Statement& statement) {
       auto [flow, printed] = run_apart(statement.body);
       if (flow != Flow::kOn) return flow;
       Value text = Value::text(std::move(printed));
-      print(to_str(eval_filter(*statement.expr, &text)));
+      print(to_str(eval_filter(*statement.expr, &text), text_left()));
       return Flow::kOn;
     }
     case Kind::kWith: {
@@ -291,7 +293,9 @@ Value Evaluator::make_namespace(Arguments& arguments) {
   if (arguments.positional.size() > 1) fail("namespace takes one dict");
   for (const Value& dict : arguments.positional) {
     if (!dict.is(Value::Kind::kDict)) fail("namespace takes a dict, not {}", dict.type_name());
-    for (const auto& [key, value] : dict.as_dict().items) space->set(to_utf8(to_str(key)), value);
+    const std::size_t count = dict.as_dict().items.size();
+    charge(count * count);  // names are looked for one by one
+    for (const auto& [key, value] : dict.as_dict().items) space->set(to_name(key), value);
   }
   for (auto& [name, value] : arguments.named) space->set(name, std::move(value));
   return Value::of(space);

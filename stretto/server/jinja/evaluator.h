@@ -42,6 +42,8 @@ class Evaluator {
   // For builtins.
   void charge(std::size_t steps);
   void charge_text(std::size_t code_points);
+  void charge_comparison(const Value& a, const Value& b) { charge(comparison_cost(a, b)); }
+  std::size_t text_left() const { return static_cast<std::size_t>(limits_.max_text - text_); }
   Value call(const Value& function, Arguments& arguments);
   Value filter(const std::string& name, const Value& value, Arguments& arguments);
   bool test(const std::string& name, const Value& value, Arguments& arguments);
@@ -89,6 +91,8 @@ bool contains(Evaluator& evaluator, const Value& container, const Value& item);
 std::vector<std::size_t> slice_places(std::size_t size, const Value& begin, const Value& end,
                                       const Value& step);
 // "..." % value.
-Text percent_format(const Text& format, const Value& values);
+Text percent_format(Evaluator& evaluator, const Text& format, const Value& values);
+// str() of it.
+Text charged_str(Evaluator& evaluator, const Value& value);
 
 }  // namespace stretto::jinja

@@ -42,6 +42,7 @@ Value Evaluator::eval(const Expr& expr) {
       Dict dict;
       for (std::size_t i = 0; i < expr.parts.size(); i += 2) {
         Value key = eval(*expr.parts[i]);
+        charge(key.extent().size);
         dict.set(key, eval(*expr.parts[i + 1]));
       }
       return Value::dict(std::move(dict));
@@ -60,9 +61,7 @@ Value Evaluator::eval(const Expr& expr) {
     case Kind::kConcat: {
       Text out;
       for (const Value& part : eval_parts()) {
-        Text text = to_str(part);
-        charge_text(text.size());
-        out += text;
+        out += charged_str(*this, part);
       }
       return Value::text(std::move(out));
     }
@@ -128,6 +127,7 @@ Value Evaluator::eval_binary(const Expr& expr) {
 }
 
 bool Evaluator::compare(const std::string& word, const Value& a, const Value& b) {
+  charge_comparison(a, b);
   if (word == "==") return equal(a, b);
   if (word == "!=") return !equal(a, b);
   if (word == "<") return less(a, b);
@@ -174,6 +174,7 @@ Value Evaluator::eval_slice(const Value& object, const Expr& slice) {
 
 Value Evaluator::item(const Value& object, const Value& key) {
   using Kind = Value::Kind;
+  charge(key.extent().size);
   if (object.is_undefined()) fail("{}", object.note());
   if (object.is(Kind::kDict)) {
     bool is_key = key.is_none() || key.is_undefined() || key.is_number() || key.is_text() ||
@@ -198,10 +199,13 @@ Value Evaluator::item(const Value& object, const Value& key) {
     return Value::undefined(
         fmt::format("'{}' object has no attribute '{}'", object.type_name(), name.substr(0, 100)));
   }
-  return Value::undefined(fmt::format("'{}' object has no element {}", object.type_name(),
-                                      key.is(Kind::kFunction) || key.is(Kind::kGenerator)
-                                          ? std::string(key.type_name())
-                                          : to_utf8(to_repr(key)).substr(0, 100)));
+  std::string shown = key.type_name();
+  if (!key.is(Kind::kFunction) && !key.is(Kind::kGenerator)) {
+    const Text printed = to_repr(key, text_left());
+    charge_text(printed.size());
+    shown = to_utf8(printed).substr(0, 100);
+  }
+  return Value::undefined(fmt::format("'{}' object has no element {}", object.type_name(), shown));
 }
 
 Value Evaluator::attribute(const Value& object, const std::string& name) {

@@ -18,10 +18,4 @@ struct NamedFilter {
 Filter find_text_filter(const std::string& name);
 Filter find_sequence_filter(const std::string& name);
 
-inline Text charged_str(Evaluator& evaluator, const Value& value) {
-  Text text = to_str(value);
-  evaluator.charge_text(text.size());
-  return text;
-}
-
 }  // namespace stretto::jinja

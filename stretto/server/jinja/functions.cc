@@ -33,16 +33,18 @@ Value range(Evaluator& evaluator, Arguments& arguments) {
   return Value::list(std::move(out));
 }
 
-Value dict(Evaluator&, Arguments& arguments) {
+Value dict(Evaluator& evaluator, Arguments& arguments) {
   Dict out;
   if (arguments.positional.size() > 1) fail("dict takes one dict");
   for (const Value& given : arguments.positional) {
     if (given.is(Value::Kind::kDict)) {
+      evaluator.charge(given.extent().size);
       for (const auto& [key, value] : given.as_dict().items) out.set(key, value);
       continue;
     }
     for (const Value& pair : to_items(given)) {
       Values items = to_items(pair);
+      for (const Value& item : items) evaluator.charge(item.extent().size);
       if (items.size() != 2) fail("dict takes pairs");
       out.set(items[0], items[1]);
     }
@@ -51,9 +53,9 @@ Value dict(Evaluator&, Arguments& arguments) {
   return Value::dict(std::move(out));
 }
 
-Value raise_exception(Evaluator&, Arguments& arguments) {
+Value raise_exception(Evaluator& evaluator, Arguments& arguments) {
   Given given("raise_exception", arguments, {"message"}, 1);
-  throw TemplateError(to_utf8(to_str(given[0])).substr(0, 2000));
+  throw TemplateError(to_utf8(charged_str(evaluator, given[0])).substr(0, 2000));
 }
 
 // What a hidden namespace remembers between calls: joiner and cycler of jinja2.
@@ -148,7 +150,8 @@ std::int64_t Given::integer(std::size_t i, std::int64_t absent) const {
 }
 
 Text Given::text(std::size_t i, TextView absent) const {
-  return has(i) ? to_str(values_[i]) : Text(absent);
+  if (!has(i)) return Text(absent);
+  return values_[i].is_text() ? values_[i].as_text() : to_text(to_name(values_[i]));
 }
 
 const Text& Given::need_text(std::size_t i) const {

@@ -107,11 +107,12 @@ Value splitlines(Evaluator& evaluator, const Value& self, Arguments& arguments) 
 }
 
 template <bool kStart>
-Value with_method(Evaluator&, const Value& self, Arguments& arguments) {
+Value with_method(Evaluator& evaluator, const Value& self, Arguments& arguments) {
   Given given(kStart ? "startswith" : "endswith", arguments, {"prefix", "start", "end"}, 1);
-  Text text = self.as_text();
+  TextView text = self.as_text();
+  Text part;
   if (given.has(1) || given.has(2)) {
-    Text part;
+    evaluator.charge_text(text.size());
     for (std::size_t place : slice_places(text.size(), given.has(1) ? given[1] : Value::none(),
                                           given.has(2) ? given[2] : Value::none(), Value::none())) {
       part += text[place];
@@ -120,6 +121,7 @@ Value with_method(Evaluator&, const Value& self, Arguments& arguments) {
   }
   auto fits = [&](const Value& what) {
     if (!what.is_text()) fail("startswith and endswith take texts, not {}", what.type_name());
+    evaluator.charge(what.extent().size);
     return kStart ? starts_with(text, what.as_text()) : ends_with(text, what.as_text());
   };
   if (!given[0].is(Value::Kind::kTuple)) return Value::boolean(fits(given[0]));
@@ -228,8 +230,9 @@ Value partition(Evaluator& evaluator, const Value& self, Arguments& arguments) {
 }
 
 template <bool (*kIs)(char32_t)>
-Value all_method(Evaluator&, const Value& self, Arguments& arguments) {
+Value all_method(Evaluator& evaluator, const Value& self, Arguments& arguments) {
   Given("a text's method", arguments, {});
+  evaluator.charge(self.extent().size);
   const Text& text = self.as_text();
   return Value::boolean(!text.empty() && std::all_of(text.begin(), text.end(), kIs));
 }
@@ -267,9 +270,7 @@ Value format_method(Evaluator& evaluator, const Value& self, Arguments& argument
         }
       }
       if (value == nullptr) fail("format: nothing is given for '{{{}}}'", name.substr(0, 100));
-      Text printed = to_str(*value);
-      evaluator.charge_text(printed.size());
-      out += printed;
+      out += charged_str(evaluator, *value);
     }
   }
   evaluator.charge_text(text.size());
@@ -311,8 +312,9 @@ constexpr const char* kOtherTextMethods[] = {
     "isidentifier", "islower", "isnumeric", "isprintable", "istitle",    "isupper", "ljust",
     "maketrans",    "rjust",   "swapcase",  "translate",   "zfill"};
 
-Value get(Evaluator&, const Value& self, Arguments& arguments) {
+Value get(Evaluator& evaluator, const Value& self, Arguments& arguments) {
   Given given("get", arguments, {"key", "default"}, 1);
+  evaluator.charge(given[0].extent().size);
   if (const Value* found = self.as_dict().find(given[0])) return *found;
   return given.has(1) ? given[1] : Value::none();
 }
@@ -351,6 +353,7 @@ Value index_of(Evaluator& evaluator, const Value& self, Arguments& arguments) {
   Given given("index", arguments, {"value"}, 1);
   evaluator.charge(self.items().size());
   for (std::size_t i = 0; i < self.items().size(); ++i) {
+    evaluator.charge_comparison(self.items()[i], given[0]);
     if (equal(self.items()[i], given[0])) return Value::integer(static_cast<std::int64_t>(i));
   }
   fail("the value is not in the list");
@@ -358,8 +361,11 @@ Value index_of(Evaluator& evaluator, const Value& self, Arguments& arguments) {
 Value count_of(Evaluator& evaluator, const Value& self, Arguments& arguments) {
   Given given("count", arguments, {"value"}, 1);
   evaluator.charge(self.items().size());
-  return Value::integer(std::count_if(self.items().begin(), self.items().end(),
-                                      [&](const Value& item) { return equal(item, given[0]); }));
+  return Value::integer(
+      std::count_if(self.items().begin(), self.items().end(), [&](const Value& item) {
+        evaluator.charge_comparison(item, given[0]);
+        return equal(item, given[0]);
+      }));
 }
 constexpr Named kListMethods[] = {{"index", index_of}, {"count", count_of}, {"copy", copy}};
 constexpr const char* kOtherListMethods[] = {"append", "clear",  "extend",  "insert",
@@ -369,16 +375,19 @@ Value cycle(Evaluator&, const Value& self, Arguments& arguments) {
   if (arguments.positional.empty()) fail("no items for cycling given");
   return arguments.positional[self.as_loop().at % arguments.positional.size()];
 }
-Value changed(Evaluator&, const Value& self, Arguments& arguments) {
+Value changed(Evaluator& evaluator, const Value& self, Arguments& arguments) {
   Loop& loop = self.as_loop();
-  bool same =
-      loop.has_changed_before && loop.last_changed.size() == arguments.positional.size() &&
-      std::equal(loop.last_changed.begin(), loop.last_changed.end(), arguments.positional.begin(),
-                 [](const Value& a, const Value& b) { return equal(a, b); });
+  bool same = loop.has_changed_before && loop.last_changed.size() == arguments.positional.size() &&
+              std::equal(loop.last_changed.begin(), loop.last_changed.end(),
+                         arguments.positional.begin(), [&](const Value& a, const Value& b) {
+                           evaluator.charge_comparison(a, b);
+                           return equal(a, b);
+                         });
   if (same) return Value::boolean(false);
   // Loops, namespaces and macros would hold themselves.
   for (const Value& value : arguments.positional) {
-    if (value.is(Value::Kind::kLoop) || value.is(Value::Kind::kFunction) || value.depth() > 0) {
+    if (value.is(Value::Kind::kLoop) || value.is(Value::Kind::kFunction) ||
+        value.extent().depth > 0) {
       fail("loop.changed of a {} is not supported", value.type_name());
     }
   }

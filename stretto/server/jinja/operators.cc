@@ -126,7 +126,7 @@ Value binary(Evaluator& evaluator, const std::string& word, const Value& a, cons
     }
   }
   if (word == "%" && a.is_text()) {
-    Text out = percent_format(a.as_text(), b);
+    Text out = percent_format(evaluator, a.as_text(), b);
     evaluator.charge_text(out.size());
     return Value::text(std::move(out));
   }
@@ -142,13 +142,19 @@ bool contains(Evaluator& evaluator, const Value& container, const Value& item) {
     evaluator.charge(container.as_text().size() / 8);
     return find_in(container.as_text(), item.as_text()) != TextView::npos;
   }
-  if (container.is(Kind::kDict)) return container.as_dict().find(item) != nullptr;
+  if (container.is(Kind::kDict)) {
+    evaluator.charge(item.extent().size);
+    return container.as_dict().find(item) != nullptr;
+  }
   if (container.is_none() || container.is_number() || container.is(Kind::kNamespace)) {
     fail("argument of type '{}' is not iterable", container.type_name());
   }
   Values items = to_items(container);
   evaluator.charge(items.size());
-  return std::any_of(items.begin(), items.end(), [&](const Value& v) { return equal(v, item); });
+  return std::any_of(items.begin(), items.end(), [&](const Value& v) {
+    evaluator.charge_comparison(v, item);
+    return equal(v, item);
+  });
 }
 
 std::vector<std::size_t> slice_places(std::size_t size, const Value& begin, const Value& end,
@@ -180,7 +186,13 @@ std::vector<std::size_t> slice_places(std::size_t size, const Value& begin, cons
   return out;
 }
 
-Text percent_format(const Text& format, const Value& values) {
+Text charged_str(Evaluator& evaluator, const Value& value) {
+  Text text = to_str(value, evaluator.text_left());
+  evaluator.charge_text(text.size());
+  return text;
+}
+
+Text percent_format(Evaluator& evaluator, const Text& format, const Value& values) {
   Text out;
   std::size_t next = 0;
   const bool is_tuple = values.is(Value::Kind::kTuple);
@@ -199,9 +211,11 @@ Text percent_format(const Text& format, const Value& values) {
     if (sort == U'%') {
       out += format[i];
     } else if (sort == U's') {
-      out += to_str(take());
+      out += charged_str(evaluator, take());
     } else if (sort == U'r') {
-      out += to_repr(take());
+      const Text text = to_repr(take(), evaluator.text_left());
+      evaluator.charge_text(text.size());
+      out += text;
     } else if (sort == U'd' || sort == U'i') {
       const Value& value = take();
       if (!value.is_number())

@@ -11,17 +11,29 @@ namespace {
 
 constexpr int kMostNamespaces = 20;  // in one another, when printed: one may hold itself
 
-void append_repr(Text& out, const Value& value, int namespaces);
+// Values may hold another one many times, and those others likewise.
+void check_size(std::size_t size, std::size_t most) {
+  if (size > most) fail("prints more than {} characters", most);
+}
 
-void append_items(Text& out, const Values& items, int namespaces) {
+struct Printing {
+  Text out;
+  std::size_t most;
+};
+
+void append_repr(Printing& to, const Value& value, int namespaces);
+
+void append_items(Printing& to, const Values& items, int namespaces) {
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) out += U", ";
-    append_repr(out, items[i], namespaces);
+    if (i > 0) to.out += U", ";
+    append_repr(to, items[i], namespaces);
   }
 }
 
-void append_repr(Text& out, const Value& value, int namespaces) {
+void append_repr(Printing& to, const Value& value, int namespaces) {
   using Kind = Value::Kind;
+  Text& out = to.out;
+  check_size(out.size(), to.most);
   switch (value.kind()) {
     case Kind::kUndefined:
       out += U"Undefined";
@@ -46,12 +58,12 @@ void append_repr(Text& out, const Value& value, int namespaces) {
       return;
     case Kind::kList:
       out += U'[';
-      append_items(out, value.items(), namespaces);
+      append_items(to, value.items(), namespaces);
       out += U']';
       return;
     case Kind::kTuple:
       out += U'(';
-      append_items(out, value.items(), namespaces);
+      append_items(to, value.items(), namespaces);
       out += value.items().size() == 1 ? U",)" : U")";
       return;
     case Kind::kDict: {
@@ -59,9 +71,9 @@ void append_repr(Text& out, const Value& value, int namespaces) {
       bool is_first = true;
       for (const auto& [key, held] : value.as_dict().items) {
         if (!std::exchange(is_first, false)) out += U", ";
-        append_repr(out, key, namespaces);
+        append_repr(to, key, namespaces);
         out += U": ";
-        append_repr(out, held, namespaces);
+        append_repr(to, held, namespaces);
       }
       out += U'}';
       return;
@@ -74,7 +86,7 @@ void append_repr(Text& out, const Value& value, int namespaces) {
         if (!std::exchange(is_first, false)) out += U", ";
         out += repr(to_text(name));
         out += U": ";
-        append_repr(out, held, namespaces + 1);
+        append_repr(to, held, namespaces + 1);
       }
       out += U"}>";
       return;
@@ -92,7 +104,7 @@ void append_repr(Text& out, const Value& value, int namespaces) {
 
 class JsonWriter {
  public:
-  explicit JsonWriter(const JsonStyle& style) : style_(style) {}
+  JsonWriter(const JsonStyle& style, std::size_t most) : style_(style), most_(most) {}
 
   Text write(const Value& value) {
     append(value, 0);
@@ -102,6 +114,7 @@ class JsonWriter {
  private:
   void append(const Value& value, int level) {
     using Kind = Value::Kind;
+    check_size(out_.size(), most_);
     switch (value.kind()) {
       case Kind::kNone:
         out_ += U"null";
@@ -183,10 +196,14 @@ class JsonWriter {
   }
   void new_line(int level) {
     out_ += U'\n';
-    for (int i = 0; i < level; ++i) out_ += style_.indent;
+    for (int i = 0; i < level; ++i) {
+      out_ += style_.indent;
+      check_size(out_.size(), most_);
+    }
   }
 
   const JsonStyle& style_;
+  const std::size_t most_;
   Text out_;
   bool is_empty_ = false;
 };
@@ -213,18 +230,29 @@ std::string float_repr(double d) {
   return fixed.find('.') == std::string::npos ? fixed + ".0" : fixed;
 }
 
-Text to_str(const Value& value) {
+Text to_str(const Value& value, std::size_t most) {
   if (value.is_text()) return value.as_text();
   if (value.is_undefined()) return {};
-  return to_repr(value);
+  return to_repr(value, most);
 }
 
-Text to_repr(const Value& value) {
-  Text out;
-  append_repr(out, value, 0);
-  return out;
+std::string to_name(const Value& value) {
+  constexpr std::size_t kMost = 4096;
+  const Text text = to_str(value, kMost);
+  if (text.size() > kMost) fail("a name has more than {} characters", kMost);
+  return to_utf8(text);
 }
 
-Text to_json(const Value& value, const JsonStyle& style) { return JsonWriter(style).write(value); }
+Text to_repr(const Value& value, std::size_t most) {
+  check_size(value.extent().size, most);  // so much at least
+  Printing to{.out = {}, .most = most};
+  append_repr(to, value, 0);
+  return std::move(to.out);
+}
+
+Text to_json(const Value& value, const JsonStyle& style, std::size_t most) {
+  check_size(value.extent().size, most);
+  return JsonWriter(style, most).write(value);
+}
 
 }  // namespace stretto::jinja

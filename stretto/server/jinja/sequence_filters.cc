@@ -20,7 +20,7 @@ Values charged_items(Evaluator& evaluator, const Value& value) {
 Value dig(Evaluator& evaluator, const Value& item, const Value& path, const Value* absent) {
   if (path.is_integral()) return evaluator.item(item, path);
   Value at = item;
-  std::string left = to_utf8(to_str(path));
+  std::string left = to_name(path);
   for (;;) {
     std::size_t dot = left.find('.');
     std::string name = left.substr(0, dot);
@@ -39,7 +39,10 @@ Value key_of(Evaluator& evaluator, const Value& item, const Value* attribute, bo
   Value key = attribute != nullptr && !attribute->is_none()
                   ? dig(evaluator, item, *attribute, nullptr)
                   : item;
-  if (!case_sensitive && key.is_text()) return Value::text(lower(key.as_text()));
+  if (!case_sensitive && key.is_text()) {
+    evaluator.charge_text(key.as_text().size());
+    return Value::text(lower(key.as_text()));
+  }
   return key;
 }
 
@@ -53,7 +56,7 @@ Values sorted(Evaluator& evaluator, Values items, bool reverse,
   evaluator.charge(items.size() * 16);
   // An order that is none (NaN) must not confuse the sort: the merge is our own.
   auto before = [&](const auto& a, const auto& b) {
-    evaluator.charge(1);
+    evaluator.charge_comparison(a.first, b.first);
     return reverse ? less(b.first, a.first) : less(a.first, b.first);
   };
   for (std::size_t width = 1; width < keyed.size(); width *= 2) {
@@ -122,9 +125,8 @@ Value filter_join(Evaluator& evaluator, const Value& value, Arguments& arguments
   for (const Value& item : charged_items(evaluator, value)) {
     if (!std::exchange(is_first, false)) out += separator;
     bool has_attribute = given.has(1) && !given[1].is_none();
-    Text text = to_str(has_attribute ? dig(evaluator, item, given[1], nullptr) : item);
-    evaluator.charge_text(text.size() + separator.size());
-    out += text;
+    evaluator.charge_text(separator.size());
+    out += charged_str(evaluator, has_attribute ? dig(evaluator, item, given[1], nullptr) : item);
   }
   return Value::text(std::move(out));
 }
@@ -161,7 +163,7 @@ Value filter_map(Evaluator& evaluator, const Value& value, Arguments& arguments)
     }
     return Value::generator(std::move(out));
   }
-  const std::string name = to_utf8(to_str(arguments.positional.front()));
+  const std::string name = to_name(arguments.positional.front());
   for (const Value& item : charged_items(evaluator, value)) {
     Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
     out.push_back(evaluator.filter(name, item, rest));
@@ -180,6 +182,7 @@ Value filter_extreme(Evaluator& evaluator, const Value& value, Arguments& argume
   std::size_t best = 0;
   for (std::size_t i = 1; i < items.size(); ++i) {
     Value mine = key(items[i]), its = key(items[best]);
+    evaluator.charge_comparison(mine, its);
     if (kMax ? less(its, mine) : less(mine, its)) best = i;
   }
   return items[best];
@@ -196,7 +199,7 @@ Value filter_select(Evaluator& evaluator, const Value& value, Arguments& argumen
     path = arguments.positional[at++];
   }
   const bool has_test = at < arguments.positional.size();
-  const std::string name = has_test ? to_utf8(to_str(arguments.positional[at++])) : "";
+  const std::string name = has_test ? to_name(arguments.positional[at++]) : "";
   Values out;
   for (const Value& item : charged_items(evaluator, value)) {
     Value tested = kByAttribute ? dig(evaluator, item, path, nullptr) : item;
@@ -231,7 +234,7 @@ Value filter_sort(Evaluator& evaluator, const Value& value, Arguments& arguments
           {key_of(evaluator, item, given.has(2) ? &given[2] : nullptr, case_sensitive)});
     }
     Values keys;  // of 'a,b' both
-    Text left = given[2].as_text();
+    Text left = to_text(to_name(given[2]));
     for (;;) {
       std::size_t comma = find_in(left, U",");
       Value name = Value::text(left.substr(0, comma));
@@ -262,6 +265,7 @@ Value filter_unique(Evaluator& evaluator, const Value& value, Arguments& argumen
   Values out;
   for (const Value& item : charged_items(evaluator, value)) {
     Value key = key_of(evaluator, item, given.has(1) ? &given[1] : nullptr, given.truth(0, false));
+    evaluator.charge(key.extent().size);
     if (seen.find(key) != nullptr) continue;
     seen.set(key, Value::none());
     out.push_back(item);

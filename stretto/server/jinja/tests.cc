@@ -12,6 +12,7 @@ using Kind = Value::Kind;
 // Tests of one argument.
 bool compares(Evaluator& evaluator, const std::string& name, const Value& a, const Value& b,
               bool& is) {
+  evaluator.charge_comparison(a, b);
   if (name == "eq" || name == "equalto" || name == "==") {
     is = equal(a, b);
   } else if (name == "ne" || name == "!=") {
@@ -37,8 +38,9 @@ bool compares(Evaluator& evaluator, const std::string& name, const Value& a, con
   return true;
 }
 
-bool is_cased(const Value& value, bool (*wanted)(char32_t), bool (*refused)(char32_t)) {
-  Text text = to_str(value);
+bool is_cased(Evaluator& evaluator, const Value& value, bool (*wanted)(char32_t),
+              bool (*refused)(char32_t)) {
+  const Text text = charged_str(evaluator, value);
   return std::any_of(text.begin(), text.end(), wanted) &&
          std::none_of(text.begin(), text.end(), refused);
 }
@@ -85,8 +87,8 @@ bool Evaluator::test(const std::string& name, const Value& value, Arguments& arg
     return value.is_undefined() || value.is_text() || value.is_sequence() || value.is(Kind::kDict);
   }
   if (name == "callable") return value.is(Kind::kFunction) || value.is_undefined();
-  if (name == "lower") return is_cased(value, is_cased_lower, is_cased_upper);
-  if (name == "upper") return is_cased(value, is_cased_upper, is_cased_lower);
+  if (name == "lower") return is_cased(*this, value, is_cased_lower, is_cased_upper);
+  if (name == "upper") return is_cased(*this, value, is_cased_upper, is_cased_lower);
   if (name == "escaped") return false;
   if (name == "odd" || name == "even") {
     return equal(binary(*this, "%", value, Value::integer(2)),

@@ -58,6 +58,36 @@ char32_t lower_of(char32_t c) {
   return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
 }
 
+// Where `what` is first, in time of both their sizes (Knuth, Morris, Pratt, "Fast pattern matching
+// in strings", 1977): texts of users are looked for in each other.
+template <typename At>
+std::size_t find_between(At begin, At end, At what, At what_end) {
+  const auto size = static_cast<std::size_t>(what_end - what);
+  if (size == 0) return 0;
+  if (static_cast<std::size_t>(end - begin) < size) return TextView::npos;
+  auto same = [](char32_t a, char32_t b) { return plain(a) == plain(b); };
+  auto wanted = [&](std::size_t i) { return what[static_cast<std::ptrdiff_t>(i)]; };
+  constexpr std::size_t kFew = 8;  // comparisons at each place do no harm
+  if (size <= kFew) {
+    const At at = std::search(begin, end, what, what_end, same);
+    return at == end ? TextView::npos : static_cast<std::size_t>(at - begin);
+  }
+  // Of the first i + 1 characters of `what`, how many at their end are those of its beginning.
+  std::vector<std::size_t> borders(size, 0);
+  for (std::size_t i = 1, length = 0; i < size; ++i) {
+    while (length > 0 && !same(wanted(i), wanted(length))) length = borders[length - 1];
+    if (same(wanted(i), wanted(length))) ++length;
+    borders[i] = length;
+  }
+  std::size_t length = 0;
+  for (At at = begin; at != end; ++at) {
+    while (length > 0 && !same(*at, wanted(length))) length = borders[length - 1];
+    if (same(*at, wanted(length))) ++length;
+    if (length == size) return static_cast<std::size_t>(at - begin) + 1 - size;
+  }
+  return TextView::npos;
+}
+
 }  // namespace
 
 Text to_text(std::string_view utf8, Origin origin) {
@@ -113,17 +143,14 @@ bool equal(TextView a, TextView b) { return a.size() == b.size() && compare(a, b
 
 std::size_t find_in(TextView text, TextView what, std::size_t from) {
   if (from > text.size()) return TextView::npos;
-  auto at = std::search(text.begin() + static_cast<std::ptrdiff_t>(from), text.end(), what.begin(),
-                        what.end(), [](char32_t a, char32_t b) { return plain(a) == plain(b); });
-  if (at == text.end() && !what.empty()) return TextView::npos;
-  return static_cast<std::size_t>(at - text.begin());
+  text.remove_prefix(from);
+  const std::size_t at = find_between(text.begin(), text.end(), what.begin(), what.end());
+  return at == TextView::npos ? at : from + at;
 }
 
 std::size_t rfind_in(TextView text, TextView what) {
-  if (what.empty()) return text.size();
-  auto at = std::find_end(text.begin(), text.end(), what.begin(), what.end(),
-                          [](char32_t a, char32_t b) { return plain(a) == plain(b); });
-  return at == text.end() ? TextView::npos : static_cast<std::size_t>(at - text.begin());
+  const std::size_t at = find_between(text.rbegin(), text.rend(), what.rbegin(), what.rend());
+  return at == TextView::npos ? at : text.size() - what.size() - at;
 }
 
 bool starts_with(TextView text, TextView what) {
@@ -142,10 +169,14 @@ bool is_space(char32_t marked) {
 }
 
 TextView strip(TextView text, const Text* chars, bool left, bool right) {
+  Text sorted;
+  if (chars != nullptr) {
+    for (char32_t c : *chars) sorted += plain(c);
+    std::sort(sorted.begin(), sorted.end());
+  }
   auto goes = [&](char32_t c) {
-    if (chars == nullptr) return is_space(c);
-    return std::any_of(chars->begin(), chars->end(),
-                       [&](char32_t one) { return plain(one) == plain(c); });
+    return chars == nullptr ? is_space(c)
+                            : std::binary_search(sorted.begin(), sorted.end(), plain(c));
   };
   while (left && !text.empty() && goes(text.front())) text.remove_prefix(1);
   while (right && !text.empty() && goes(text.back())) text.remove_suffix(1);

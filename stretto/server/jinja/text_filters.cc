@@ -45,7 +45,7 @@ Value filter_default(Evaluator&, const Value& value, Arguments& arguments) {
 Value filter_escape(Evaluator& evaluator, const Value& value, Arguments& arguments) {
   Given("escape", arguments, {});
   Text out;
-  for (char32_t c : to_str(value)) {
+  for (char32_t c : charged_str(evaluator, value)) {
     const char32_t mark = user_bit(c);
     const TextView with = plain(c) == U'&'    ? U"&amp;"
                           : plain(c) == U'<'  ? U"&lt;"
@@ -167,9 +167,9 @@ Value filter_round(Evaluator&, const Value& value, Arguments& arguments) {
   return Value::number((way == "ceil" ? std::ceil(d * factor) : std::floor(d * factor)) / factor);
 }
 
-Value filter_same(Evaluator&, const Value& value, Arguments& arguments) {
+Value filter_same(Evaluator& evaluator, const Value& value, Arguments& arguments) {
   Given("safe", arguments, {});
-  return value.is_text() ? value : Value::text(to_str(value));
+  return value.is_text() ? value : Value::text(charged_str(evaluator, value));
 }
 
 Value filter_string(Evaluator& evaluator, const Value& value, Arguments& arguments) {
@@ -194,10 +194,10 @@ Value filter_tojson(Evaluator& evaluator, const Value& value, Arguments& argumen
   if (given.has(2) && !given[2].is_none()) {
     if (!given[2].is_sequence() || given[2].items().size() != 2)
       fail("tojson: separators are two texts");
-    style.item_separator = to_str(given[2].items()[0]);
-    style.key_separator = to_str(given[2].items()[1]);
+    style.item_separator = charged_str(evaluator, given[2].items()[0]);
+    style.key_separator = charged_str(evaluator, given[2].items()[1]);
   }
-  Text out = to_json(value, style);
+  Text out = to_json(value, style, evaluator.text_left());
   evaluator.charge_text(out.size());
   return Value::text(std::move(out));
 }
@@ -224,12 +224,13 @@ Value filter_wordcount(Evaluator& evaluator, const Value& value, Arguments& argu
 Value filter_attr(Evaluator&, const Value& value, Arguments& arguments) {
   Given given("attr", arguments, {"name"}, 1);
   if (value.is_undefined()) fail("{}", value.note());
-  return method(value, to_utf8(to_str(given[0])));
+  return method(value, to_name(given[0]));
 }
 
 Value filter_format(Evaluator& evaluator, const Value& value, Arguments& arguments) {
   if (!arguments.named.empty()) fail("format with names is not supported");
-  Text out = percent_format(to_str(value), Value::tuple(arguments.positional));
+  Text out =
+      percent_format(evaluator, charged_str(evaluator, value), Value::tuple(arguments.positional));
   evaluator.charge_text(out.size());
   return Value::text(std::move(out));
 }

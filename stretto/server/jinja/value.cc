@@ -11,11 +11,13 @@ namespace {
 
 constexpr int kMostDepth = 200;  // of containers in containers: all that follows them recurses
 
-int depth_of(const Values& items) {
-  int depth = 1;
-  for (const Value& item : items) depth = std::max(depth, 1 + item.depth());
-  if (depth > kMostDepth) fail("lists and dicts are nested deeper than {}", kMostDepth);
-  return depth;
+constexpr std::size_t kMostSize = std::size_t{1} << 48;  // what is more counts as so much
+constexpr std::size_t kMostOfKey = std::size_t{1} << 16;
+
+Extent extent_of(const Values& items) {
+  Extent out;
+  for (const Value& item : items) out.add(item);
+  return out;
 }
 
 std::size_t hash_of(const Value& key) {
@@ -36,6 +38,7 @@ std::size_t hash_of(const Value& key) {
       return hash;
     }
     case Kind::kTuple: {
+      if (key.extent().size > kMostOfKey) fail("a key has more than {} values", kMostOfKey);
       std::size_t hash = 7;
       for (const Value& item : key.items()) hash = hash * 1000003 + hash_of(item);
       return hash;
@@ -101,9 +104,9 @@ Value Value::text(Text text) {
 
 Value Value::list(Values items) {
   Value out;
-  int depth = depth_of(items);
+  const Extent extent = extent_of(items);
   out.kind_ = Kind::kList;
-  out.object_ = std::make_shared<Sequence>(Sequence{std::move(items), depth});
+  out.object_ = std::make_shared<Sequence>(Sequence{std::move(items), extent});
   return out;
 }
 
@@ -121,10 +124,10 @@ Value Value::dict(Dict dict) {
 }
 
 Value Value::generator(Values items) {
-  depth_of(items);
+  const Extent extent = extent_of(items);
   Value out;
   out.kind_ = Kind::kGenerator;
-  out.object_ = std::make_shared<Generator>(Generator{std::move(items)});
+  out.object_ = std::make_shared<Generator>(Generator{std::move(items), extent});
   return out;
 }
 
@@ -175,21 +178,27 @@ bool Value::truth() const {
   }
 }
 
-int Value::depth() const {
+Extent Value::extent() const {
   switch (kind_) {
     case Kind::kList:
     case Kind::kTuple:
-      return static_cast<const Sequence*>(object_.get())->depth;
+      return static_cast<const Sequence*>(object_.get())->extent;
     case Kind::kDict:
-      return as_dict().depth;
-    case Kind::kGenerator: {
-      int depth = 1;
-      for (const Value& item : as_generator().items) depth = std::max(depth, 1 + item.depth());
-      return depth;
-    }
+      return as_dict().extent;
+    case Kind::kGenerator:
+      return as_generator().extent;
+    case Kind::kText:
+      return {.depth = 0, .size = 1 + as_text().size() / 16};
     default:
-      return 0;
+      return {.depth = 0, .size = 1};
   }
+}
+
+void Extent::add(const Value& item) {
+  const Extent its = item.extent();
+  depth = std::max(depth, 1 + its.depth);
+  size = std::min(size + its.size, kMostSize);
+  if (depth > kMostDepth) fail("lists and dicts are nested deeper than {}", kMostDepth);
 }
 
 const char* Value::type_name() const {
@@ -227,8 +236,8 @@ const char* Value::type_name() const {
 
 void Dict::set(const Value& key, Value value) {
   const std::size_t hash = hash_of(key);
-  depth = std::max({depth, 1 + key.depth(), 1 + value.depth()});
-  if (depth > kMostDepth) fail("lists and dicts are nested deeper than {}", kMostDepth);
+  extent.add(key);
+  extent.add(value);
   auto [at, end] = index_.equal_range(hash);
   for (; at != end; ++at) {
     if (!equal(items[at->second].first, key)) continue;
@@ -317,6 +326,10 @@ bool less(const Value& a, const Value& b) {
     if (side->is_undefined()) fail("{}", side->note());
   }
   fail("'<' not supported between instances of '{}' and '{}'", a.type_name(), b.type_name());
+}
+
+std::size_t comparison_cost(const Value& a, const Value& b) {
+  return std::min(a.extent().size, b.extent().size);
 }
 
 Values to_items(const Value& value) {

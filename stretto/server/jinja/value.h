@@ -34,15 +34,26 @@ struct Callable {
   std::function<Value(Evaluator&, Arguments&)> call;
 };
 
+// How deep containers are in a container, and how much there is in it: values, and characters of
+// texts by the dozen, the same one each time that it is met. Going over all of it takes so long.
+struct Extent {
+  int depth = 1;
+  std::size_t size = 1;
+
+  // TemplateError where they are nested too deep.
+  void add(const Value& item);
+};
+
 // Items that are gone over once, as Python's generators.
 struct Generator {
   Values items;
+  Extent extent;
   std::size_t next = 0;
 };
 
 struct Sequence {
   Values items;
-  int depth = 1;  // of containers in it
+  Extent extent;
 };
 
 class Value {
@@ -105,7 +116,7 @@ class Value {
   const void* identity() const { return object_.get(); }
 
   bool truth() const;
-  int depth() const;
+  Extent extent() const;
   // "str", "int", "NoneType", ...
   const char* type_name() const;
 
@@ -121,9 +132,9 @@ class Value {
 // In the order in which they were put in.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  int depth = 1;
+  Extent extent;
 
-  // TemplateError for keys that Python cannot hash.
+  // TemplateError for keys that Python cannot hash, and for tuples of very many values.
   void set(const Value& key, Value value);
   const Value* find(const Value& key) const;
   const Value* find(std::string_view utf8) const;
@@ -147,15 +158,20 @@ struct Loop {
   bool has_changed_before = false;
 };
 
-// str() and repr().
-Text to_str(const Value& value);
-Text to_repr(const Value& value);
+// str() and repr(). TemplateError where they make more than about `most` characters; a text is
+// itself whatever its size.
+Text to_str(const Value& value, std::size_t most);
+Text to_repr(const Value& value, std::size_t most);
+// str() of what names an attribute, a filter or a test; TemplateError beyond 4096 characters.
+std::string to_name(const Value& value);
 // Of a float, as Python prints it.
 std::string float_repr(double d);
 
+// Both take steps as comparison_cost() says.
 bool equal(const Value& a, const Value& b);
 // a < b; TemplateError where Python has no order.
 bool less(const Value& a, const Value& b);
+std::size_t comparison_cost(const Value& a, const Value& b);
 // What a for goes over; a generator is used up. TemplateError for what cannot be gone over.
 Values to_items(const Value& value);
 
@@ -165,8 +181,8 @@ struct JsonStyle {
   Text indent;
   Text item_separator = U", ", key_separator = U": ";
 };
-// json.dumps(). TemplateError for what it refuses.
-Text to_json(const Value& value, const JsonStyle& style);
+// json.dumps(). TemplateError for what it refuses, and as above.
+Text to_json(const Value& value, const JsonStyle& style, std::size_t most);
 
 // JSON text as json.loads() reads it, key order kept, all text marked as the user's. `text` must
 // have passed parse_json() of base/json.h.
