@@ -140,8 +140,9 @@ class JinjaTest(unittest.TestCase):
                 "n.x >= n.x", "n.x != [n.x]", "n.x in [n.x]", "[n.x].index(n.x)", "[n.x].count(n.x)",
                 "[n.x, n.x]|sort", "[n.x, n.x]|max", "[n.x, n.x]|unique|list|length", "n.x is eq n.x", "n.x is lower",
                 "'a'|replace('a', n.x)", "n.x ~ ''", "n.x|string", "n.x|upper", "n.x|join", "[n.x]|join",
-                "'%s' % [n.x]", "'%r' % [n.x]", "'{}'.format(n.x)", "n.x|attr(n.x)", "n.d[n.x]", "n.d.get(n.x)", "n.x in n.d",
-                "{n.x: 1}", "dict([(n.x, 1)])", "{1: n.x}|dictsort", "[n.x]|map(n.x)", "[n.x]|select('eq', n.x)|list",
+                "'%s' % [n.x]", "'%r' % [n.x]", "'{}'.format(n.x)", "n.x|attr(n.x)", "n.d[n.x]", "n.d.get(n.x)",
+                "n.x in n.d", "{n.x: 1}", "dict([(n.x, 1)])", "{1: n.x}|dictsort", "[n.x]|map(n.x)",
+                "[n.x]|select('eq', n.x)|list",
                 "[n.x]|map(attribute=n.x)|list", "raise_exception(n.x)", "n.x|escape", "n.x|trim", "n.x|wordcount",
                 "n.x|list|length", "n.x.x", "namespace(a=n.x)", "n.x|length", "[n.x]|sum(start=[])", "n.x|safe"]
         made = [begin.format(150, one) for one in ("[n.x, n.x]", "(n.x, n.x)", "{1: n.x, 2: n.x}", "[n.x, n.x]|select")]
