@@ -274,7 +274,7 @@ class OfficialClientTest(ServeCase):
                    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
                    {"type": "function_call_output", "call_id": "1", "output": "3"}])
         self.assertEqual(again.tools[0].name, "f")
-        formed = self.client.responses.create(model=self.model, input="x", max_output_tokens=200,
+        formed = self.client.responses.create(model=self.model, input="x", max_output_tokens=200, temperature=0,
                                               extra_body={"guided_choice": ["yes", "no"], "reasoning": None})
         self.assertIn(formed.output_text, ("yes", "no"))
 
