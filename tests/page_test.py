@@ -393,10 +393,12 @@ class PageTest(ServeCase):
             for what, width, height in (("wide", 1280, 800), ("narrow", 390, 844)):
                 self.browser.look(width, height, scheme)
                 for shown in self.browser.all("#alternatives:not([hidden])"):
-                    at = shown.rect
-                    self.assertTrue(0 <= at["x"] and at["x"] + at["width"] <= width, at)
-                    token = self.browser.one(".token[aria-expanded=true]").rect
-                    self.browser.until(lambda at=at, token=token: abs(at["y"] - token["y"]) < 300, "its place")
+                    def is_in_place(shown=shown, width=width):  # some frames after the window's new size
+                        at, token = shown.rect, self.browser.one(".token[aria-expanded=true]").rect
+                        is_whole = 0 <= at["x"] and at["x"] + at["width"] <= width
+                        return is_whole and abs(at["y"] - token["y"]) < 300
+
+                    self.browser.until(is_in_place, "its place")
                 contrasts = self.browser.run(CONTRASTS)
                 self.assertGreater(len(contrasts), 15)
                 for where, contrast in contrasts:
