@@ -85,11 +85,12 @@ def decode_launches_table(results: Results, ranks: int) -> str:
 
 
 def batch_table(results: Results, _ranks: int) -> str:
-    """Of steps of many sequences: the newest run of each way of attention, a row for each number of rows."""
+    """Of steps of many sequences of 1,024 tokens: the newest run of each way of attention over a cache of the
+    activations' dtype, a row for each number of rows."""
     found = {}
     for run in results.runs:
         for row in run.data.get("runs", []) if run.kind == "batch" else []:
-            if row.get("steps"):
+            if row.get("steps") and "kv_dtype" not in row and run.data.get("context", 1024) == 1024:
                 found[row["attention"]] = (row, run)
     take(results, found)
     lines = {}

@@ -40,6 +40,15 @@ class DecodeAndLoops(MadeResults):
         self.assertIn("| all | 256 | 12.5 | **401.0 [401.0, 401.0]** | 400 | 451 | none |", text)
         self.assertIn("| all | 64 | 12.5 | 401.0 [401.0, 401.0] |  | 451 | none |", text)
 
+    def test_steps_over_other_caches_do_not_take_their_place(self):
+        def run(ms, **more):
+            return {"attention": "paged_attention", "steps": [
+                {"rows": 8, "bound_ms": 3.5, "samples_ms": [ms] * 3, "host_ms": 9.0}], **more}
+        self.result("gpu-batch-2026-01-02.json", context=1024, runs=[run(5.0)])
+        self.result("gpu-batch-2026-01-03-fp8.json", context=1024, runs=[run(6.0, kv_dtype="fp8")])
+        self.result("gpu-batch-2026-01-04-long.json", context=8192, runs=[run(7.0)])
+        self.assertIn("| 8 | 3.50 | 5.00 [5.00, 5.00] | 0.70 | 9.0 |", self.tables("--print", "batch").stdout)
+
     def test_loops_held_out_stand_apart(self):
         def loop(name, ms, **more):
             return {"name": name, "bytes": 1e6, "flops": 7e11, "roofline_ms": 1.0, "ms": [ms] * 3, **more}
