@@ -70,7 +70,7 @@ std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& sh
     for (std::size_t i = 0; i < plan.programs.size(); ++i) {
       Program& p = plan.programs[i];
       programs.push_back({fmt::format("tp={} rows={} {}", shape.world_size, bound, p.name),
-                          std::move(p), constants[i]});
+                          std::move(p), {.constants = constants[i]}});
     }
     if (!s.prefill || bound == shape.max_tokens) break;
   }
