@@ -40,8 +40,8 @@ def start(size, code, *, argument="-c", **variables):
     return processes
 
 
-def finish(processes, seconds=600):
-    """[(exit code, output, errors)] by rank."""
+def finish(processes, seconds=1200):
+    """[(exit code, output, errors)] by rank. Only what hangs takes so long, also on a loaded machine."""
     results = []
     try:
         for process in processes:

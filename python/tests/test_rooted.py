@@ -247,5 +247,5 @@ def test_as_torch_distributed():
     stretto.finalize()
     dist.destroy_process_group()
     """
-    for rank, (status, _, errors) in enumerate(finish(start(2, textwrap.dedent(code)), 240)):
+    for rank, (status, _, errors) in enumerate(finish(start(2, textwrap.dedent(code)))):
         assert status == 0, f"rank {rank}: {errors}"

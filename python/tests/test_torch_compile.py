@@ -26,7 +26,7 @@ def run(size, cache, body):
 
     begin = "import torch, stretto\nstretto.init()\nr = stretto.rank()\n"
     variables = {"TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
-    ends = finish(start(size, begin + body, **variables), 240)
+    ends = finish(start(size, begin + body, **variables))
     for rank, (code, _, errors) in enumerate(ends):
         assert code == 0, f"rank {rank}: {errors}"
 
@@ -226,7 +226,7 @@ def test_calls_that_no_graph_holds_run_beside_it():
     assert stretto.all_reduce(torch.ones(1))[0] == 2
     stretto.finalize()
     """
-    for rank, (status, _, errors) in enumerate(finish(start(2, code), 240)):
+    for rank, (status, _, errors) in enumerate(finish(start(2, code))):
         assert status == 0, f"rank {rank}: {errors}"
 
 

@@ -334,7 +334,7 @@ def test_graphs_in_inference_mode():
         except stretto.Fault as fault:
             print(type(fault).__name__, fault.record is not None)
     """
-    ends = finish(start(2, code), 240)
+    ends = finish(start(2, code))
     for status, _, errors in ends:
         assert status == 0, errors
     assert ends[0][1].splitlines() == ["interrupted", "Fault True"], ends
