@@ -70,7 +70,7 @@ void InputTables::require(std::string_view call, const Table& table, const std::
   for_each_entry(shape, table.strides, 0, [&](std::int64_t entry) {
     std::int64_t value = entry_of(t, data, entry);
     if (value < lo || value >= hi) broken(entry, fmt::format("need {} <= entry < {}", lo, hi));
-    if (kind == ContractKind::kPermutation && !seen.insert(value).second) {
+    if (kind == ContractKind::kPermutation && value >= 0 && !seen.insert(value).second) {
       broken(entry, "which occurs before");
     }
     bool ascends = kind == ContractKind::kAscending || is_partition;

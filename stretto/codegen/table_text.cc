@@ -14,8 +14,20 @@
 namespace stretto {
 namespace {
 
-// Entries past this are not told apart: one bit each of the shared memory of a block.
-constexpr std::int64_t kMostDistinct = std::int64_t{200} * 1024 * 8;
+// Values past the first are not told apart by a bit each of a block's shared memory, and entries
+// past the second not by comparing each with all before it.
+constexpr std::int64_t kMostDistinct = std::int64_t{200} * 1024 * 8, kMostCompared = 1 << 16;
+
+// Of a permutation: whether its entries are compared with each other, as where they are few among
+// very many values, or some of them name nothing.
+bool compares_pairs(const Program& program, int tensor) {
+  const Tensor& t = program.tensors[static_cast<std::size_t>(tensor)];
+  if (t.contract.kind != ContractKind::kPermutation || t.shape.size() != 1) return false;
+  std::vector<std::int64_t> vars = initial_vars(program, 0, extent_bounds(program));
+  std::int64_t entries = bound_shape(program, tensor)[0], lo = eval(t.contract.lo, vars);
+  std::int64_t values = eval(t.contract.hi, vars) - lo;
+  return entries <= kMostCompared && (lo < 0 || values > kMostDistinct);
+}
 
 void tables_of(const Expr& expr, std::set<int>& out) {
   if (!expr.has_value()) return;
@@ -61,11 +73,12 @@ std::string contract_text(const Program& program, int tensor) {
     rows += fmt::format(" * {}", bounds[d]);
   }
   ContractKind kind = t.contract.kind;
+  bool distinct = kind == ContractKind::kPermutation, in_pairs = compares_pairs(program, tensor);
   bool ends = kind == ContractKind::kPartition, ascends = ends || kind == ContractKind::kAscending;
-  return fmt::format("{{{} * {}, max(i64(1), {}), {}, {}, {}, {}, {}, {}}}", rows, size(last),
+  return fmt::format("{{{} * {}, max(i64(1), {}), {}, {}, {}, {}, {}, {}, {}}}", rows, size(last),
                      size(last), bounds[last], expr_text(program, t.contract.lo),
-                     expr_text(program, t.contract.hi), ascends, ends,
-                     kind == ContractKind::kPermutation);
+                     expr_text(program, t.contract.hi), ascends, ends, distinct && !in_pairs,
+                     distinct && in_pairs);
 }
 
 }  // namespace
@@ -104,7 +117,7 @@ std::string table_checks_text(const Program& program, LaunchPlan& launch) {
       launch.sites.push_back({.table = idx, .file = t.loc.file, .line = t.loc.line});
     }
     if (t.kind != TensorKind::kInput || !is_table(t)) continue;
-    if (t.contract.kind == ContractKind::kPermutation) {
+    if (t.contract.kind == ContractKind::kPermutation && !compares_pairs(program, idx)) {
       std::int64_t values =
           eval(t.contract.hi - t.contract.lo, initial_vars(program, 0, extent_bounds(program)));
       if (values > kMostDistinct) {

@@ -44,10 +44,11 @@ TEST(TableText, EveryContractIsCheckedAtTheStart) {
     const char* check;
   };
   const Expected kExpected[] = {
-      {{ContractKind::kRange, 0, 9}, ", 6, 0, 9, false, false, false}"},
-      {{ContractKind::kPermutation, 0, 6}, ", 6, 0, 6, false, false, true}"},
-      {{ContractKind::kAscending, 2, 30}, ", 6, 2, 30, true, false, false}"},
-      {{ContractKind::kPartition, 0, 0}, "_m + 1), true, true, false}"},
+      {{ContractKind::kRange, 0, 9}, ", 6, 0, 9, false, false, false, false}"},
+      {{ContractKind::kPermutation, 0, 6}, ", 6, 0, 6, false, false, true, false}"},
+      {{ContractKind::kAscending, 2, 30}, ", 6, 2, 30, true, false, false, false}"},
+      {{ContractKind::kPartition, 0, 0}, "_m + 1), true, true, false, false}"},
+      {{ContractKind::kPermutation, -1, 40}, ", 6, -1, 40, false, false, false, true}"},
   };
   for (const auto& [contract, check] : kExpected) {
     Program program = dealt_out(contract);
@@ -74,7 +75,7 @@ TEST(TableText, ATableWhoseTilesPickRowsIsChecked) {
     Value rows = p.load(table.tile({0, 0}, 8, 1));
     p.store(out.tile({0, 0}, 8, kCols), p.load_rows(in.tile({0, 0}, 8, kCols), rows));
   });
-  expect_contains(generate_kernel(run_pipeline(p.finish())), ", -1, 40, false, false, false}");
+  expect_contains(generate_kernel(run_pipeline(p.finish())), ", -1, 40, false, false, false,");
 }
 
 // Rows that a table names, which another role makes.

@@ -356,7 +356,32 @@ TEST_F(MemoryOps, TablesAreCheckedAgainstTheirContract) {
   fails(ContractKind::kRange, {1, 3, 7, 5, 6}, "entry 2");
   fails(ContractKind::kRange, {1, -1, 4, 5, 6}, "entry 1");
   fails(ContractKind::kPermutation, {1, 3, 4, 3, 6}, "entry 3");
+  fails(ContractKind::kPermutation, {1, 0, 4, 5, 0}, "entry 4");
   fails(ContractKind::kAscending, {1, 3, 4, 2, 6}, "entry 3");
+}
+
+// What names nothing may occur again.
+TEST_F(MemoryOps, EntriesBelowZeroOfAPermutationNameNothing) {
+  ProgramBuilder p("route", 1);
+  auto table = p.table("table", {5}, {ContractKind::kPermutation, -2, 7});
+  auto x = p.input("x", DType::kF32, {5, 3});
+  auto y = p.state("y", DType::kF32, {7, 3});
+  p.role("r", Resource::host(), p.range(5), [&](const Tile& t) {
+    Index row = p.read(table, {t.index});
+    p.copy(y.tile({row, 0}, 1, 3), x.tile({t.index, 0}, 1, 3));
+  });
+  auto program = at_schedule_level(p.finish());
+  Doubles in = randoms(15), before(21, 5.0), want = before, table_in = {-1, 6, -2, 0, -1};
+  for (std::size_t i = 0; i < table_in.size(); ++i) {
+    if (table_in[i] < 0) continue;
+    auto row = static_cast<std::ptrdiff_t>(table_in[i]);
+    std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(3 * i), 3, want.begin() + 3 * row);
+  }
+  auto run = [&] { return run_once(program, {{"table", table_in}, {"x", in}, {"y", before}}); };
+  expect_near(run()["y"], want, 0);
+  table_in[4] = 6;
+  std::string error = error_of<Fault>(run);
+  EXPECT_NE(error.find("entry 4 is 6, which occurs before"), std::string::npos) << error;
 }
 
 // A table of rows of a table, as experts' sums have: entries come by load_rows alone.

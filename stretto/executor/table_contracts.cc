@@ -82,7 +82,9 @@ std::optional<BrokenEntry> TableContracts::check_permutation(int tensor) {
   std::int64_t hi = code_.tensors[idx].hi.eval(vars_);
   seen_.assign(static_cast<std::size_t>(std::max<std::int64_t>(hi - lo, 0)), false);
   for (std::int64_t i = 0; i < tensors_[idx].shape[0]; ++i) {
-    std::vector<bool>::reference seen = seen_[static_cast<std::size_t>(entry(tensor, i) - lo)];
+    std::int64_t value = entry(tensor, i);
+    if (value < 0) continue;
+    std::vector<bool>::reference seen = seen_[static_cast<std::size_t>(value - lo)];
     if (seen) return BrokenEntry{i, "which occurs before"};
     seen = true;
   }

@@ -40,6 +40,21 @@ Program doubled(ContractKind kind) {
   return p.finish();
 }
 
+// Blocks that come whence the first of many entries say, of which some name nothing.
+Program doubled_from_some() {
+  ProgramBuilder p("doubled", 1);
+  constexpr std::int64_t kBlock = kRows / kParts;
+  auto order = p.table("order", {kLong}, {ContractKind::kPermutation, -2, 100 * kLong});
+  auto in = p.input("in", DType::kF32, {kRows, kCols});
+  auto out = p.output("out", DType::kF32, {kRows, kCols});
+  p.role("double", Resource::sms(3), p.range(kParts), [&](const Tile& t) {
+    Index block = p.read(order, {t.index}) % kParts;
+    p.store(out.tile({t.index * kBlock, 0}, kBlock, kCols),
+            p.load(in.tile({block * kBlock, 0}, kBlock, kCols)) * 2.0);
+  });
+  return p.finish();
+}
+
 // The same by blocks, whose order the launch copies into a table of its own.
 Program doubled_in_own_order() {
   ProgramBuilder p("doubled", 1);
@@ -136,6 +151,26 @@ TEST_F(GpuTables, EveryBlockChecksAPartOfALongTable) {
       expect_fault(ContractKind::kAscending, entries,
                    "table 'order' breaks its contract (ascending 0, 4): entry " +
                        std::to_string(bad) + " is " + std::to_string(value));
+    }
+  }
+}
+
+TEST_F(GpuTables, EntriesThatNameTheSameAreFoundInALongTable) {
+  Table kept(kLong);
+  for (std::int32_t i = 0; i < kLong; ++i) {
+    kept[static_cast<std::size_t>(i)] = i % 7 == 5 ? -1 - i % 2 : 100 * i;
+  }
+  for (std::int32_t i = 0; i < kParts; ++i) kept[static_cast<std::size_t>(i)] = 200 * i + i;
+  EXPECT_EQ(run(doubled_from_some(), kept), "");
+  for (std::size_t bad : {1, 31, 32, 33, 700, 2500, 5001, 5002}) {
+    for (std::size_t before : {std::size_t{0}, bad / 2, bad - 1}) {
+      if (kept[before] < 0) continue;
+      Table entries = kept;
+      entries[bad] = entries[before];
+      std::string report = run(doubled_from_some(), entries);
+      std::string words = "table 'order' breaks its contract (permutation -2, 500300): entry " +
+                          std::to_string(bad) + " is " + std::to_string(entries[bad]);
+      EXPECT_NE(report.find(words), std::string::npos) << words << "\n" << report;
     }
   }
 }

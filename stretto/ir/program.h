@@ -69,7 +69,7 @@ enum class Space : std::uint8_t { kLocal, kSymmetric };
 enum class ContractKind : std::uint8_t {
   kNone,
   kRange,        // lo <= value < hi
-  kPermutation,  // kRange, and no value twice
+  kPermutation,  // kRange, and no value from 0 on twice; those below 0 name nothing
   kAscending,    // kRange, and each value >= the one before
   kPartition,    // kAscending, from lo to hi - 1: entries i and i + 1 bound part i of [lo, hi - 1)
 };

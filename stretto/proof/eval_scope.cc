@@ -418,11 +418,16 @@ std::optional<TablePoint> EvalScope::table_point(const Expr& expr) {
     auto it = points_.find(static_cast<int>(n.value));
     return it == points_.end() ? std::nullopt : std::optional(it->second);
   }
+  return affine_point(n, [&](const Expr& open) { return table_point(open); });
+}
+
+template <typename PointOf>
+std::optional<TablePoint> EvalScope::affine_point(const ExprNode& n, const PointOf& point_of) {
   if (n.op != ExprOp::kAdd && n.op != ExprOp::kSub && n.op != ExprOp::kMul) return std::nullopt;
   bool left = !range(n.args[0]).exact();
   if (n.op == ExprOp::kSub && !left) return std::nullopt;
   ValueRange by = range(n.args[left ? 1 : 0]);
-  std::optional<TablePoint> p = table_point(n.args[left ? 0 : 1]);
+  std::optional<TablePoint> p = point_of(n.args[left ? 0 : 1]);
   if (!p || !by.exact()) return std::nullopt;
   if (n.op == ExprOp::kMul) {
     p->scale *= by.lo;
@@ -431,6 +436,34 @@ std::optional<TablePoint> EvalScope::table_point(const Expr& expr) {
     p->offset += n.op == ExprOp::kAdd ? by.lo : -by.lo;
   }
   return p;
+}
+
+std::optional<TablePoint> EvalScope::quotient_point(const Expr& expr, std::int64_t by) {
+  if (by == 1) return table_point(expr);
+  if (!expr.has_value() || range(expr).exact()) return std::nullopt;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) {
+    const Expr* value = definition(static_cast<int>(n.value));
+    return value == nullptr ? std::nullopt : quotient_point(*value, by);
+  }
+  if (n.op == ExprOp::kFloorDiv && n.args[1].is_const(by)) return entry_point(n.args[0]);
+  return affine_point(n, [&](const Expr& open) { return quotient_point(open, by); });
+}
+
+std::optional<TablePoint> EvalScope::remainder_point(const Expr& expr, std::int64_t by) {
+  if (!expr.has_value()) return std::nullopt;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) {
+    const Expr* value = definition(static_cast<int>(n.value));
+    return value == nullptr ? std::nullopt : remainder_point(*value, by);
+  }
+  bool divides = n.op == ExprOp::kMod && n.args[1].is_const(by);
+  return divides ? entry_point(n.args[0]) : std::nullopt;
+}
+
+std::optional<TablePoint> EvalScope::entry_point(const Expr& expr) {
+  std::optional<TablePoint> p = table_point(expr);
+  return p && p->scale == 1 && p->offset == 0 ? p : std::nullopt;
 }
 
 ValueRange EvalScope::open_range(const Expr& expr) {

@@ -74,6 +74,10 @@ class EvalScope {
   ValueRange range(const Expr& expr);
   // Which entry of a table the value comes from, where it is one and not known.
   std::optional<TablePoint> table_point(const Expr& expr);
+  // The same of scale * (entry / by) + offset.
+  std::optional<TablePoint> quotient_point(const Expr& expr, std::int64_t by);
+  // Of entry % by.
+  std::optional<TablePoint> remainder_point(const Expr& expr, std::int64_t by);
   // Of a number of rows: of which part of a partition they are, and how many more.
   std::optional<TablePoint> rows_of_part(const Expr& expr);
 
@@ -97,8 +101,13 @@ class EvalScope {
   void note_times(const Expr& expr, std::map<int, int>& as_of) const;
   void changed(int var);
   ValueRange open_range(const Expr& expr);
+  // Of a sum, difference or product of what `point_of` knows and a number.
+  template <typename PointOf>
+  std::optional<TablePoint> affine_point(const ExprNode& node, const PointOf& point_of);
   ValueRange table_range(const ExprNode& node);
   ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
+  // An entry itself.
+  std::optional<TablePoint> entry_point(const Expr& expr);
   // Of comparisons between entries of a table that ascends.
   std::optional<bool> ascends(const ExprNode& node);
   // Of an entry, plus something, minus one of the same table: what is known beyond their ranges.

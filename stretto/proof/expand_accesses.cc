@@ -24,6 +24,12 @@ void mask_source(LooseBox& from, int from_dim, const LooseBox& to, int to_dim) {
   from.limit.hi[f] = std::min(from.limit.hi[f], to.limit.hi[t] + shift);
 }
 
+// Of a dimension that is all in the number of the part.
+void only_element(LooseBox& box, int dim) {
+  box.origin[at(dim)] = box.limit.lo[at(dim)] = 0;
+  box.size[at(dim)] = box.limit.hi[at(dim)] = 1;
+}
+
 }  // namespace
 
 void AccessExpander::access(const Op& op, AccessKind kind) {
@@ -288,7 +294,7 @@ AccessExpander::Target AccessExpander::resolve(const Region& region) {
       throw NoValue(fmt::format("a box begins at {} in dimension {}, need {} to {}",
                                 r.hi > kMaxOrigin ? r.hi : r.lo, d, -kMaxOrigin, kMaxOrigin));
     }
-    (cells && static_cast<int>(d) == cells->dim ? rows_exact : target.exact) &= r.exact();
+    (cells && cells->deals(static_cast<int>(d)) ? rows_exact : target.exact) &= r.exact();
     box.origin[d] = r.lo;
     box.size[d] = r.hi - r.lo;
     if (static_cast<int>(d) == region.row_dim) {
@@ -302,10 +308,11 @@ AccessExpander::Target AccessExpander::resolve(const Region& region) {
   auto limit = [&](int dim, const Expr& end) {
     if (!end.has_value()) return;
     ValueRange r = state_.scope.range(end);
-    (cells && dim == cells->dim ? rows_exact : target.exact) &= r.exact();
+    (cells && cells->deals(dim) ? rows_exact : target.exact) &= r.exact();
     box.limit.hi[at(dim)] = std::min(box.limit.hi[at(dim)], r.hi);
   };
   if (cells) box.limit.hi[at(cells->dim)] = cells->rows;
+  if (cells && cells->digit_dim >= 0) box.limit.hi[at(cells->digit_dim)] = cells->by;
   if (region.row_dim >= 0) limit(region.row_dim, region.row_end);
   limit(region.col_dim, region.col_end);
   if (cells) to_cells(region, rows_exact, target);
@@ -324,23 +331,48 @@ void AccessExpander::to_cells(const Region& region, bool rows_exact, Target& tar
     box.limit.lo[d] = 0;
     box.limit.hi[d] = cells.height;
     box.origin[part_dim] = target.part->entry;
+    if (cells.digit_dim >= 0) only_element(box, cells.digit_dim);
     return;
   }
-  bool everything = box.origin[d] <= 0 && box.limit.hi[d] == cells.rows &&
-                    box.origin[d] + box.size[d] >= cells.rows;
-  bool nothing = std::min(box.origin[d] + box.size[d], box.limit.hi[d]) <=
-                 std::max(box.origin[d], std::int64_t{0});
+  auto all_of = [&](std::size_t dim, std::int64_t rows) {
+    return box.origin[dim] <= 0 && box.limit.hi[dim] == rows &&
+           box.origin[dim] + box.size[dim] >= rows;
+  };
+  auto none_of = [&](std::size_t dim) {
+    return std::min(box.origin[dim] + box.size[dim], box.limit.hi[dim]) <=
+           std::max(box.origin[dim], std::int64_t{0});
+  };
+  bool everything = all_of(d, cells.rows), nothing = none_of(d);
+  if (cells.digit_dim >= 0) {
+    everything &= all_of(at(cells.digit_dim), cells.by);
+    nothing |= none_of(at(cells.digit_dim));
+  }
+  const std::int64_t origin = box.origin[d], size = box.size[d];
+  const bool outside = origin >= cells.rows || origin + size <= 0;
   span_all_parts(region.tensor, box);
   if (nothing) box.size[d] = 0;
+  // Where it lies outside whatever a permutation says, it is seen to (reach.h).
+  if (nothing && outside && !cells.is_partition()) {
+    box.origin[d] = origin;
+    box.size[d] = size;
+  }
   target.exact &= rows_exact && (everything || nothing);
 }
 
 std::optional<TablePoint> AccessExpander::part_of(const Region& region, const TableCells& cells) {
   EvalScope& scope = state_.scope;
-  std::optional<TablePoint> from = scope.table_point(region.origin[at(cells.dim)]);
+  std::optional<TablePoint> from = scope.quotient_point(region.origin[at(cells.dim)], cells.by);
   if (!from || from->table != cells.table || from->offset < 0 || from->entry < 0 ||
       from->entry >= cells.count || cells.dim == region.col_dim) {
     return std::nullopt;
+  }
+  if (cells.leaves_out && from->entry + 1 == cells.count) return std::nullopt;
+  if (cells.digit_dim >= 0) {
+    std::optional<TablePoint> digit =
+        scope.remainder_point(region.origin[at(cells.digit_dim)], cells.by);
+    bool one_row = cells.digit_dim != region.row_dim && cells.digit_dim != region.col_dim;
+    bool same = digit && digit->table == from->table && digit->entry == from->entry;
+    if (!same || !one_row) return std::nullopt;
   }
   bool is_row = cells.dim == region.row_dim;
   bool ends_with_part = false;
@@ -364,6 +396,7 @@ void AccessExpander::span_all_parts(int tensor, LooseBox& box) const {
   box.origin[d] = box.origin[part_dim] = box.limit.lo[d] = 0;
   box.size[d] = box.limit.hi[d] = cells->height;
   box.size[part_dim] = cells->count;
+  if (cells->digit_dim >= 0) only_element(box, cells->digit_dim);
 }
 
 void AccessExpander::check_target(const Op& op, int tensor_idx, const Target& target,

@@ -43,6 +43,9 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
   for (std::size_t t = 0; t < cells.size(); ++t) {
     if (!cells[t]) continue;
     graph.shapes[t][static_cast<std::size_t>(cells[t]->dim)] = cells[t]->height;
+    if (cells[t]->digit_dim >= 0) {
+      graph.shapes[t][static_cast<std::size_t>(cells[t]->digit_dim)] = 1;
+    }
     graph.shapes[t].push_back(cells[t]->count);
     has_cells = true;
   }
@@ -107,7 +110,10 @@ bool ExpandState::stays_in_parts(const Op& loop, const std::set<int>& moving) co
   return std::none_of(loop.bodies[0].begin(), loop.bodies[0].end(), [&](const Op& op) {
     if (!op.region) return false;
     const auto& of = cells[static_cast<std::size_t>(op.region->tensor)];
-    return of && uses_any(op.region->origin[static_cast<std::size_t>(of->dim)], moving);
+    auto moves = [&](int dim) {
+      return dim >= 0 && uses_any(op.region->origin[static_cast<std::size_t>(dim)], moving);
+    };
+    return of && (moves(of->dim) || moves(of->digit_dim));
   });
 }
 

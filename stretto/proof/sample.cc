@@ -138,7 +138,7 @@ class PatternTables : public TableWitness {
       if (fact.entry[d] < 0 || fact.entry[d] >= shape[d]) return false;  // not at these sizes
       linear = linear * shape[d] + fact.entry[d];
     }
-    if (contract.kind == ContractKind::kPermutation) {
+    if (contract.kind == ContractKind::kPermutation && fact.value >= 0) {
       auto other = std::find(table.begin(), table.end(), fact.value);
       if (other != table.end()) *other = table[at(linear)];
     }
@@ -175,7 +175,13 @@ class PatternTables : public TableWitness {
 
   std::int64_t one(ContractKind kind, std::int64_t lo, std::int64_t hi, std::int64_t i,
                    std::int64_t n, std::mt19937_64& random) const {
-    if (kind == ContractKind::kPermutation) return pattern_ == Pattern::kHigh ? hi - 1 - i : lo + i;
+    if (kind == ContractKind::kPermutation) {
+      // Nowhere where there is no other value left, and all of them in one pattern.
+      std::int64_t first = std::max<std::int64_t>(lo, 0);
+      std::int64_t value = pattern_ == Pattern::kHigh ? hi - 1 - i : first + i;
+      bool nowhere = value < first || value >= hi || pattern_ == Pattern::kLow;
+      return nowhere && lo < 0 ? lo : std::clamp(value, first, std::max(first, hi - 1));
+    }
     switch (pattern_) {
       case Pattern::kLow:
         return lo;

@@ -303,6 +303,111 @@ TEST(TableCells, BlocksThatMayMeetAreRefused) {
   }
 }
 
+// Rows stored where the entries of a permutation say, or nowhere, and fetched again from there: in
+// a tensor of slots, or in pages of kPage slots for each of two heads.
+struct Scattered {
+  ContractKind contract = ContractKind::kPermutation;
+  bool paged = true, named = false;      // by the page, and that under a name
+  std::int64_t heads = 2, stored = 2;    // of a page; of a row
+  std::int64_t fetches = 0, digits = 0;  // by the entry so many further; its place in the page
+  bool asks = false;                     // whether a row goes anywhere
+};
+
+constexpr std::int64_t kPage = 2, kSlots = 4;
+
+Program scattered(const Scattered& o) {
+  ProgramBuilder p("scattered", kWorld);
+  auto slots = p.table("slots", {kParts}, {o.contract, -1, kSlots});
+  auto in = p.input("in", DType::kF32, {o.stored, kParts, kCols});
+  auto kept = o.paged ? p.buffer("kept", DType::kF32, {kSlots / kPage * o.heads, kPage, kCols})
+                      : p.buffer("kept", DType::kF32, {kSlots * o.heads, kCols});
+  auto out = p.output("out", DType::kF32, {kParts, o.stored, kCols});
+  auto stored = p.signal("stored", kParts);
+  auto place = [&](const Index& entry) {
+    Index slot = p.let("slot", p.read(slots, {entry}));
+    if (!o.paged) return kept.tile({slot * o.heads, 0}, o.stored, kCols);
+    Index other = p.let("other", p.read(slots, {(entry + o.digits) % kParts}));
+    Index page = slot / kPage * o.heads, row = (o.digits > 0 ? other : slot) % kPage;
+    if (o.named) page = p.let("page", page), row = p.let("row", row);
+    return kept.tile({page, row, 0}, o.stored, kCols).rows_along(0);
+  };
+  p.role("store", Resource::sms(2), p.range(kParts), [&](const Tile& t) {
+    auto store = [&] {
+      p.store(place(t.index), p.load(in.tile({0, t.index, 0}, o.stored, kCols).rows_along(0)));
+    };
+    o.asks ? p.when(p.read(slots, {t.index}) >= 0, store) : store();
+    p.notify(stored[t.index], p.rank());
+  });
+  p.role("fetch", Resource::sms(1), p.range(kParts), [&](const Tile& t) {
+    p.wait(stored[t.index]);
+    p.store(out.tile({t.index, 0, 0}, o.stored, kCols),
+            p.load(place((t.index + o.fetches) % kParts)));
+  });
+  return run_pipeline(p.finish());
+}
+
+// All that name no slot twice.
+std::vector<Table> distinct_tables() {
+  std::vector<Table> all;
+  for (std::int64_t a = -1; a < kSlots; ++a) {
+    for (std::int64_t b = -1; b < kSlots; ++b) {
+      for (std::int64_t c = -1; c < kSlots; ++c) {
+        bool twice = (a >= 0 && (a == b || a == c)) || (b >= 0 && b == c);
+        if (!twice) all.push_back({a, b, c});
+      }
+    }
+  }
+  return all;
+}
+
+TEST(TableCells, SlotsThatDifferAreProvedForEveryTable) {
+  const std::vector<Scattered> kRight = {
+      {},
+      {.named = true},
+      {.heads = 3, .stored = 2},
+      {.heads = 1, .stored = 1},
+      {.paged = false},
+      {.paged = false, .heads = 1, .stored = 1},
+  };
+  for (const Scattered& o : kRight) {
+    expect_proved_for_every_table(scattered(o));
+    EXPECT_TRUE(holds_for_all(scattered(o), distinct_tables()));
+  }
+}
+
+TEST(TableCells, SlotsThatMayMeetAreRefused) {
+  expect_refused(scattered({.contract = ContractKind::kRange}), FindingKind::kRace, "'kept'");
+  expect_refused(scattered({.contract = ContractKind::kAscending}), FindingKind::kRace, "'kept'");
+  const std::vector<Scattered> kBroken = {{.heads = 1},
+                                          {.fetches = 1},
+                                          {.digits = 1},
+                                          {.named = true, .digits = 1},
+                                          {.paged = false, .heads = 1},
+                                          {.paged = false, .fetches = 1}};
+  for (const Scattered& o : kBroken) {
+    EXPECT_FALSE(holds_for_all(scattered(o), distinct_tables())) << "meant to be broken";
+    ProofResult r = prove(scattered(o));
+    EXPECT_TRUE(r.rejected()) << r.report;
+  }
+}
+
+// A slot that no entry names was not written, so what reads all of them is not covered.
+TEST(TableCells, EntriesMayLeaveSlotsOut) {
+  ProgramBuilder p("left_out", 1);
+  auto slots = p.table("slots", {kParts}, {ContractKind::kPermutation, 0, kSlots});
+  auto kept = p.buffer("kept", DType::kF32, {kSlots, kCols});
+  auto out = p.output("out", DType::kF32, {kSlots, kCols});
+  p.role("store", Resource::sms(1), p.range(kParts), [&](const Tile& t) {
+    p.store(kept.tile({p.read(slots, {t.index}), 0}, 1, kCols), p.zeros(DType::kF32, 1, kCols));
+    p.when(t.index == kParts - 1, [&] {
+      p.worker_fence();
+      p.store(out.tile({0, 0}, kSlots, kCols), p.load(kept.tile({0, 0}, kSlots, kCols)));
+    });
+  });
+  ProofResult r = prove(run_pipeline(p.finish()));
+  EXPECT_TRUE(r.rejected()) << r.report;
+}
+
 // Rows that are fetched from where a partition deals them out, whose bounds have one name or two.
 Program pulls(bool second_names) {
   ProgramBuilder p("pulls", kWorld);

@@ -33,11 +33,32 @@ STRETTO_DEVICE i64 made_entry(const u8* table, i64 entry, i64 lo, i64 hi, const 
 constexpr int kNotRead = -2147483647 - 1;  // of an entry that an agent keeps: not yet
 
 // What is promised of a table: `count` entries in rows of `row` that lie `stride` apart, each
-// lo <= entry < hi; `ends`: the first is lo and the last hi - 1.
+// lo <= entry < hi; `ends`: the first is lo and the last hi - 1; `distinct`: none twice; `apart`:
+// none from 0 on twice, all in one row.
 struct TableContract {
   i64 count, row, stride, lo, hi;
-  bool ascends, ends, distinct;
+  bool ascends, ends, distinct, apart;
 };
+
+// Whether an entry is equal to one before it: by all threads of all blocks, so many of those before
+// at a time.
+template <typename T>
+STRETTO_DEVICE void check_apart(const T* values, const TableContract& c, u32 part, const Watch& w,
+                                int site) {
+  constexpr i64 kRun = 32;
+  const i64 runs = (c.count + kRun - 1) / kRun;
+  i64 wrong = -1;
+#pragma unroll 1
+  for (i64 i = computed_here(int(part * blockDim.x + threadIdx.x)); i < c.count * runs;
+       i += gridDim.x * blockDim.x) {
+    const i64 entry = i % c.count, first = i / c.count * kRun;
+    const i64 end = entry < first + kRun ? entry : first + kRun;
+    const T value = values[entry];
+    if (value < 0) continue;
+    for (i64 j = first; j < end; ++j) wrong = values[j] == value ? entry : wrong;
+  }
+  if (wrong >= 0) report_fault(w, site, wrong, 0, u64(i64(values[wrong])));
+}
 
 // By all threads of all blocks. Tables begin with one block after the other, so that short ones,
 // each of which is an answer of memory to wait for, are not all the same block's. `seen`: shared
@@ -69,6 +90,7 @@ STRETTO_DEVICE void check_table(const u8* table, const TableContract& c, u32* se
     found = broken ? value : found;
   }
   if (wrong >= 0) report_fault(w, site, entry_of(wrong), 0, u64(found));
+  if (c.apart) check_apart(reinterpret_cast<const T*>(table), c, part, w, site);
   if (!c.distinct) return;
   fence_proxy_async_shared();  // TMA may fill that memory next
   __syncthreads();

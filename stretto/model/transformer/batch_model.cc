@@ -112,14 +112,20 @@ void BatchModel::place_piece(const BatchPiece& piece, bool apart, StepRows& rows
 }
 
 // Rows of nobody, as if they began a sequence, or each its own, all pages of which are the last.
+// The first of them fill that page, and no slot is written twice.
 void BatchModel::fill_up(StepRows& rows, Sequences& sequences) {
   const bool apart = shape().paged.attention == PagedCache::Attention::kDecodes;
+  auto* slots = bucket_->step->input_as<std::int32_t>(StepPlan::kSlots);
+  const std::int64_t first = rows.count;
   while (rows.count < bucket_->rows) {
     auto size = static_cast<std::size_t>(
         apart ? 1 : std::min(bucket_->rows - rows.count, shape().max_tokens));
     const std::vector<int> tokens(size, 0);
     const std::vector<int> pages(size, static_cast<int>(shape().paged.num_pages) - 1);
+    const std::int64_t row = rows.count;
     place_piece({.tokens = tokens, .pages = pages}, apart, rows, sequences);
+    std::int64_t written = row > first ? 0 : shape().paged.page;
+    if (row + written < rows.count) std::fill(slots + row + written, slots + rows.count, -1);
   }
 }
 

@@ -104,8 +104,9 @@ class HostTables {
       }
       for (std::int64_t row = 0; row < sequences.rows[s]; ++row) {
         std::int64_t position = sequences.tokens[s] - sequences.rows[s] + row;
-        slots_.push_back(
-            static_cast<std::int32_t>(page_of(position / kPage) * kPage + position % kPage));
+        bool again = sequences.is_nobody(s) && position >= kPage;
+        std::int64_t slot = page_of(position / kPage) * kPage + position % kPage;
+        slots_.push_back(again ? -1 : static_cast<std::int32_t>(slot));
       }
       page += count;
       pages_.insert(pages_.end(), own.begin(), own.end());

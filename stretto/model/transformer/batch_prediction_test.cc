@@ -61,7 +61,7 @@ TEST_P(BatchPredictionTest, AnFp8CacheIsHalfAsLarge) {
 // A GPU runs steps of a few numbers of rows.
 TEST_P(BatchPredictionTest, StepsAreFilledUp) {
   BatchPrediction some = ask({.batch = 65}), filled = ask({.batch = 100});
-  EXPECT_GT(some.time_ms, 1.1 * ask({.batch = 64}).time_ms);
+  EXPECT_GT(some.time_ms, ask({.batch = 64}).time_ms);
   EXPECT_LT(some.time_ms, 1.2 * filled.time_ms);
   EXPECT_LT(some.tokens_per_second, filled.tokens_per_second);
 }

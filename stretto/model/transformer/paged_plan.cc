@@ -44,7 +44,7 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
                           .fp8 = cache.fp8,
                           .world_size = rope.world_size};
   rope_ = add_program(rope_program(rope, s_.target));
-  write_ = add_program(paged_write(write));
+  write_ = add_program(paged_write(write, default_config(write, s_.target)));
   for (const LayerConfig& layer : c.layers) {
     prompts.window = decodes.window = layer.window;
     if (has_prompts() && !prompts_.contains(layer.window)) {

@@ -23,13 +23,14 @@ bool in_equal_runs(const PagedWriteDesc& d) {
   return heads % group == 0 || group % heads == 0;
 }
 
-void check(const PagedWriteDesc& d) {
+void check(const PagedWriteDesc& d, const PagedWriteConfig& c) {
   FieldCheck need{"paged_write"};
   need.at_least_one({{"m", d.m},
                      {"page", d.page},
                      {"num_pages", d.num_pages},
                      {"head_dim", d.head_dim},
-                     {"world_size", d.world_size}});
+                     {"world_size", d.world_size},
+                     {"num_workers", c.num_workers}});
   need.heads(d.num_heads, d.num_kv_heads);
 }
 
@@ -46,13 +47,18 @@ int cached_heads(const PagedWriteDesc& d) {
   return in_equal_runs(d) ? split.kv_heads_per_rank : split.heads_per_rank;
 }
 
-Program paged_write(const PagedWriteDesc& d) {
-  check(d);
+PagedWriteConfig default_config(const PagedWriteDesc& d, Target target) {
+  if (target == Target::kCpu) return {};
+  return {.num_workers = gpu_workers(d.m, target.sms())};
+}
+
+Program paged_write(const PagedWriteDesc& d, const PagedWriteConfig& cfg) {
+  check(d, cfg);
   HeadSplit split = split_of(d);
   const std::int64_t kv = split.kv_heads_per_rank, cached = cached_heads(d);
   ProgramBuilder p(d.fp8 ? "paged_write_fp8" : "paged_write", d.world_size);
   Index m = p.extent("m", d.m);
-  TensorRef slots = p.table("slots", {m}, {ContractKind::kRange, -1, d.num_pages * d.page});
+  TensorRef slots = p.table("slots", {m}, {ContractKind::kPermutation, -1, d.num_pages * d.page});
   TensorRef k_rows = p.input("k_rows", d.dtype, {kv, d.m, d.head_dim});
   TensorRef v_rows = p.input("v_rows", d.dtype, {kv, d.m, d.head_dim});
   CachedRowsDesc cache{.dtype = d.dtype,
@@ -66,11 +72,10 @@ Program paged_write(const PagedWriteDesc& d) {
     pages.store(to, slot, heads,
                 p.load(rows.tile({from, row, 0}, heads, d.head_dim).rows_along(0)));
   };
-  p.role("write", Resource::sms(1), p.range(m), [&](const Tile& t) {
+  p.role("write", Resource::sms(cfg.num_workers), p.range(m), [&](const Tile& t) {
     Index slot = p.let("slot", p.read(slots, {t.index}));
     p.when(slot >= 0, [&] {
       Index entry = p.let("entry", slot / d.page * cached), row = p.let("row", slot % d.page);
-      p.worker_fence();  // the slot may be that of an earlier row
       if (in_equal_runs(d)) {
         copy(k, k_rows, entry, row, 0, t.index, kv);
         copy(v, v_rows, entry, row, 0, t.index, kv);

@@ -22,7 +22,12 @@ struct PagedWriteDesc {
   int world_size = 1;
 };
 
+struct PagedWriteConfig {
+  int num_workers = 1;
+};
+
 std::string to_string(const PagedWriteDesc& desc);
+PagedWriteConfig default_config(const PagedWriteDesc& desc, Target target);
 
 // Heads of a rank in the cache, the same number on each: its query heads are theirs in equal runs.
 // Where a rank's query heads do not fall on KV heads so, each of them has its own copy.
@@ -32,9 +37,9 @@ int cached_heads(const PagedWriteDesc& desc);
 // split_heads) goes to row slots[r] % page of page slots[r] / page of k_pages, v_pages
 // [num_pages * cached_heads, page, head_dim], where head h of page i is entry
 // i * cached_heads + h; with fp8 they are e4m3 beside k_scales, v_scales (cached_rows.h). A row
-// whose slot is -1 goes nowhere. Of rows with the same slot the last one stays. One worker: nothing
-// says that slots differ.
-Program paged_write(const PagedWriteDesc& desc);
+// whose slot is -1 goes nowhere. Two rows with the same slot are a Fault with the table and one of
+// the two. UserError naming a bad field.
+Program paged_write(const PagedWriteDesc& desc, const PagedWriteConfig& config);
 
 // m: rows, n: tokens of the cache, k: head size.
 OperatorInfo paged_write_info();

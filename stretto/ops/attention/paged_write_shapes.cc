@@ -34,7 +34,10 @@ PagedWriteDesc paged_write_desc(const OpShape& s, bool fp8) {
 }
 
 Program paged_write_program(const OpShape& s, bool fp8) {
-  return paged_write(paged_write_desc(s, fp8));
+  PagedWriteDesc d = paged_write_desc(s, fp8);
+  PagedWriteConfig c = default_config(d, s.target);
+  if (s.target == Target::kCpu) c.num_workers = 2;
+  return paged_write(d, c);
 }
 
 OperatorInfo paged_write_info() {

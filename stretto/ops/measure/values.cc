@@ -1,5 +1,6 @@
 #include "stretto/ops/measure/values.h"
 
+#include <algorithm>
 #include <random>
 
 namespace stretto {
@@ -31,8 +32,11 @@ Values table_values(const Program& program, std::size_t tensor_idx) {
   std::int64_t lo = t.contract.lo.has_value() ? eval(t.contract.lo, vars) : 0;
   Values values(count, static_cast<double>(lo));
   if (t.contract.kind == ContractKind::kPermutation) {
-    for (std::size_t i = 0; i < count; ++i)
-      values[i] = static_cast<double>(lo) + static_cast<double>(i);
+    std::int64_t first = std::max<std::int64_t>(lo, 0), end = eval(t.contract.hi, vars);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::int64_t value = first + static_cast<std::int64_t>(i);
+      if (value < end) values[i] = static_cast<double>(value);
+    }
   }
   if (t.contract.kind == ContractKind::kPartition) {
     std::int64_t span = eval(t.contract.hi, vars) - 1 - lo;

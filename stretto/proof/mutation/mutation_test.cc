@@ -46,13 +46,17 @@ void fill_tables(const Program& program, int rank, const std::vector<std::int64_
   std::vector<std::int64_t> vars = initial_vars(program, rank, extents);
   for (std::size_t t = 0; t < program.tensors.size(); ++t) {
     const Tensor& tensor = program.tensors[t];
+    bool distinct = tensor.contract.kind == ContractKind::kPermutation;
     bool table = tensor.kind == TensorKind::kInput && tensor.dtype == DType::kI32 &&
-                 tensor.contract.kind == ContractKind::kRange;
+                 (distinct || tensor.contract.kind == ContractKind::kRange);
     if (!table) continue;
     auto* values = reinterpret_cast<std::int32_t*>(memory.data(rank, static_cast<int>(t)));
     std::int64_t count = num_elements(bound_shape(program, static_cast<int>(t)));
     auto top = static_cast<std::int32_t>(eval(tensor.contract.hi, vars) - 1);
     std::fill(values, values + count, top);
+    if (!distinct) continue;
+    auto lowest = static_cast<std::int32_t>(eval(tensor.contract.lo, vars));
+    for (std::int32_t i = 0; i < count; ++i) values[i] = top >= i ? top - i : lowest;
   }
 }
 

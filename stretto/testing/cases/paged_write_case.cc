@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "stretto/ops/attention/attention_shapes.h"
 #include "stretto/ops/attention/paged_write.h"
@@ -23,14 +24,16 @@ class Reference {
       c.inputs[r_][t] = random_values(count, tensor.dtype, seed * 131 + 7 * t + 1000 * rank);
       if (tensor.kind == TensorKind::kState) c.expected[r_][t] = c.inputs[r_][t];
     }
-    // Nowhere, where an earlier row went, or anywhere, often the first and the last place.
+    // Nowhere or anywhere, often the first and the last place or beside an earlier row, but never
+    // where one went.
     Values& slots = in("slots");
+    std::set<std::int64_t> taken;
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      std::int64_t kind = below(6), end = d.num_pages * d.page;
-      slots[i] = kind == 0            ? -1.0
-                 : kind == 1 && i > 0 ? slots[at(below(static_cast<std::int64_t>(i)))]
-                 : kind == 2          ? static_cast<double>(below(2) * (end - 1))
-                                      : static_cast<double>(below(end));
+      std::int64_t kind = below(6), end = d.num_pages * d.page, slot = below(end);
+      if (kind == 1 && i > 0) slot = (static_cast<std::int64_t>(slots[i - 1]) + 1) % end;
+      if (kind == 2) slot = below(2) * (end - 1);
+      bool goes = kind != 0 && taken.insert(slot).second;
+      slots[i] = goes ? static_cast<double>(slot) : -1.0;
     }
   }
 
