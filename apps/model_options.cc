@@ -88,6 +88,13 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
       ->envname("STRETTO_DTYPE")
       ->capture_default_str();
   command
+      ->add_option("--weights", options.weights,
+                   "of the layers' products: auto, as the checkpoint has them, or fp8, e4m3 with a "
+                   "scale for each 128 x 128, made at loading where the checkpoint has others")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->envname("STRETTO_WEIGHTS")
+      ->capture_default_str();
+  command
       ->add_option("--kv-dtype", options.kv_dtype,
                    "of the cache: auto, the activations' dtype, or fp8, e4m3 with a scale for each "
                    "token of each head")
@@ -133,6 +140,12 @@ ModelFiles open_model(const ModelOptions& options) {
   ModelFiles files(options.model,
                    options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kSafetensors);
   set_rope_frequencies(files.config, options.rope_frequencies);
+  set_weights(files.config, options.weights);
+  if (files.config.has_fp8_products() && options.sequence_parallel) {
+    throw UserError(fmt::format(
+        "{}: e4m3 weights: not with --sequence-parallel, whose products have no fp8 programs",
+        files.config.where));
+  }
   if (options.num_ranks() > World::kMaxWorldSize) {
     throw UserError(fmt::format("--dp {} x --tp {}: {} ranks, at most {}", options.dp, options.tp,
                                 options.num_ranks(), World::kMaxWorldSize));

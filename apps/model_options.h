@@ -14,7 +14,7 @@ namespace stretto {
 
 struct ModelOptions {
   std::string model, dtype = "auto", rope_frequencies = "exact";
-  std::string device = "cpu", load_format = "auto", kv_dtype = "auto";
+  std::string device = "cpu", load_format = "auto", kv_dtype = "auto", weights = "auto";
   int tp = 1, ep = 1, dp = 1;
   bool sequence_parallel = false;
   LauncherOptions launcher;

@@ -123,6 +123,14 @@ void add_predict_model_options(CLI::App* command, PredictModelOptions& options) 
       ->group("Steps of a model")
       ->needs(model)
       ->capture_default_str();
+  command
+      ->add_option("--weights", options.weights,
+                   "of the layers' products: auto, as config.json says, or fp8, e4m3 with a scale "
+                   "for each 128 x 128")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->group("Steps of a model")
+      ->needs(model)
+      ->capture_default_str();
   command->add_option("--plan", options.plan_file, "write the step's plan as text")
       ->group("Steps of a model")
       ->needs(model);
@@ -132,6 +140,7 @@ void predict_model(PredictModelOptions options, const std::string& dtype,
                    const predict::Machine& machine, bool json) {
   if (!options.plan_file.empty()) check_writable(options.plan_file);
   ModelConfig config = read_config(options.model);
+  set_weights(config, options.weights);
   options.question.dtype = activation_dtype(dtype, config);
   options.question.fp8_cache = options.kv_dtype == "fp8";
   BatchPrediction p = predict_batch(config, machine, options.question);

@@ -12,7 +12,7 @@ class App;
 namespace stretto {
 
 struct PredictModelOptions {
-  std::string model, plan_file, kv_dtype = "auto";
+  std::string model, plan_file, kv_dtype = "auto", weights = "auto";
   BatchQuestion question;
 };
 

@@ -20,6 +20,7 @@ struct Company {
   const char* model;
   int ranks = 1;
   bool fp8_cache = false;
+  const char* weights = "auto";
 };
 
 class BatchTest : public testing::TestWithParam<Company> {};
@@ -30,6 +31,7 @@ TEST_P(BatchTest, AnswersAreThoseOfRequestsAlone) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   ModelFiles files(std::string("checkpoints/") + GetParam().model);
+  set_weights(files.config, GetParam().weights);
   Requests requests(seed);
   std::vector<Wish> wishes;
   for (int i = 0; i < 40; ++i) {
@@ -40,13 +42,12 @@ TEST_P(BatchTest, AnswersAreThoseOfRequestsAlone) {
   std::vector<Served> together(static_cast<std::size_t>(world.size()));
   std::vector<Reply> alone;
   world.run([&](Rank& rank) {
-    BatchModel model(rank, files.config, files.checkpoint,
-                     {.max_rows = 64,
-                      .max_tokens = 512,
-                      .cache = {.page = kPage,
-                                .num_pages = kBlocks,
-                                .sequences = 16,
-                                .fp8 = GetParam().fp8_cache}});
+    BatchModel model(
+        rank, files.config, files.checkpoint,
+        {.max_rows = 64,
+         .max_tokens = 512,
+         .cache = {
+             .page = kPage, .num_pages = kBlocks, .sequences = 16, .fp8 = GetParam().fp8_cache}});
     Served& run = together[static_cast<std::size_t>(rank.index())];
     serve(model, {.max_running = 16, .max_rows = 64, .num_blocks = kBlocks}, wishes, run);
     for (Wish wish : wishes) {
@@ -101,17 +102,23 @@ TEST_P(BatchTokensTest, TokensAreTheModels) {
 std::string name_of(const testing::TestParamInfo<Company>& info) {
   std::string name = info.param.model;
   std::replace(name.begin(), name.end(), '-', '_');
-  return name + "_" + std::to_string(info.param.ranks) + (info.param.fp8_cache ? "_fp8" : "");
+  return name + "_" + std::to_string(info.param.ranks) + (info.param.fp8_cache ? "_fp8" : "") +
+         "_" + info.param.weights;
 }
 
-const auto kCompanies = testing::Values(Company{"debian-llama-8m", 1}, Company{"debian-llama-8m", 2},
-                                        Company{"debian-llama-draft-1m", 3},
-                                        Company{"debian-qwen3moe-18m", 2});
+const auto kCompanies =
+    testing::Values(Company{"debian-llama-8m", 1}, Company{"debian-llama-8m", 2},
+                    Company{"debian-llama-draft-1m", 3}, Company{"debian-qwen3moe-18m", 2});
 
 INSTANTIATE_TEST_SUITE_P(Models, BatchTest, kCompanies, name_of);
 INSTANTIATE_TEST_SUITE_P(Models, BatchTokensTest, kCompanies, name_of);
 INSTANTIATE_TEST_SUITE_P(CachesOfFp8, BatchTest,
                          testing::Values(Company{"debian-llama-8m", 2, true}), name_of);
+INSTANTIATE_TEST_SUITE_P(WeightsOfFp8, BatchTest,
+                         testing::Values(Company{"debian-llama-8m", 2, false, "fp8"},
+                                         Company{"debian-llama-draft-1m", 1, true, "fp8"},
+                                         Company{"debian-qwen3moe-18m", 2, false, "fp8"}),
+                         name_of);
 
 }  // namespace
 }  // namespace stretto

@@ -25,10 +25,12 @@ struct GpuCompany {
   int ranks = 1;
   DType dtype = DType::kF32;
   bool fp8_cache = false;
+  const char* weights = "auto";
 };
 
 void PrintTo(const GpuCompany& c, std::ostream* out) {
-  *out << c.model << " tp " << c.ranks << " " << name(c.dtype) << (c.fp8_cache ? " fp8 cache" : "");
+  *out << c.model << " tp " << c.ranks << " " << name(c.dtype) << (c.fp8_cache ? " fp8 cache" : "")
+       << " weights " << c.weights;
 }
 
 bool has_gpus(int count) { return cuda::num_devices() >= count; }
@@ -68,6 +70,7 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   ModelFiles files(std::string("checkpoints/") + c.model);
+  set_weights(files.config, c.weights);
   std::vector<Wish> wishes = few_wishes(seed, static_cast<int>(files.config.vocab_size));
   // Few, so that requests are cut short and begin again.
   const int num_blocks = c.ranks > 1 ? 2 : 4;
@@ -108,18 +111,20 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GpuBatchTest,
-                         testing::Values(GpuCompany{"debian-llama-draft-1m", 1, DType::kF32},
-                                         GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16},
-                                         GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16, true},
-                                         GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16}),
-                         [](const auto& info) {
-                           std::string text = testing::PrintToString(info.param);
-                           std::replace_if(
-                               text.begin(), text.end(),
-                               [](char c) { return std::isalnum(c) == 0; }, '_');
-                           return text;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, GpuBatchTest,
+    testing::Values(GpuCompany{"debian-llama-draft-1m", 1, DType::kF32},
+                    GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16},
+                    GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16, true},
+                    GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16},
+                    GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16, false, "fp8"},
+                    GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16, false, "fp8"}),
+    [](const auto& info) {
+      std::string text = testing::PrintToString(info.param);
+      std::replace_if(
+          text.begin(), text.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+      return text;
+    });
 
 }  // namespace
 }  // namespace stretto

@@ -49,6 +49,10 @@ ModelFiles::ModelFiles(const std::filesystem::path& path, LoadFormat format)
       generation(read_generation_config(directory, config)),
       tokenizer(Tokenizer::load(directory)),
       checkpoint(format == LoadFormat::kDummy ? dummy_checkpoint(config) : Checkpoint(directory)) {
+  // Random weights are never stored as e4m3.
+  if (format == LoadFormat::kDummy && config.has_fp8_products()) {
+    config.product_weights = ProductWeights::kFp8Made;
+  }
   config.settle_with(checkpoint);
   compare_special_tokens(*this);
   compare_vocabularies(*this);

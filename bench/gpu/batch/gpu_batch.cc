@@ -37,7 +37,7 @@ namespace {
 constexpr std::int64_t kPage = 64;
 
 struct Settings {
-  std::string model = "llama-3-8b", dtype = "bf16", only, out, commit, driver;
+  std::string model = "llama-3-8b", dtype = "bf16", weights = "auto", only, out, commit, driver;
   std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256}, sampled_rows = {1, 64, 256};
   std::vector<std::string> kv_dtypes = {"auto"};  // one after the other
   std::int64_t context = 1024, max_rows = 512;
@@ -52,6 +52,12 @@ struct Settings {
   std::int64_t max_tokens() const { return ceil_div(context + kPage, kPage) * kPage; }
   std::int64_t pages() const { return sequences() * (max_tokens() / kPage); }
 };
+
+ModelConfig config_of(const Settings& s) {
+  ModelConfig config = model_config(s.model, s.layers);
+  set_weights(config, s.weights);
+  return config;
+}
 
 using Attention = PagedCache::Attention;
 
@@ -316,7 +322,7 @@ void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel
 
 int run_all(const Settings& s) {
   Clock::time_point begin = Clock::now();
-  ModelConfig config = model_config(s.model, s.layers);
+  ModelConfig config = config_of(s);
   if (cuda::num_devices() < s.ranks) throw DeviceError("too few GPUs");
   GpuWorld world({.size = s.ranks});
   double copied = copy_bandwidth(world);
@@ -328,6 +334,7 @@ int run_all(const Settings& s) {
   Json out = of_a_run(s, world, copied);
   out.update({{"model", s.model},
               {"dtype", s.dtype},
+              {"weights", s.weights},
               {"context", s.context},
               {"tp", s.ranks},
               {"layers", config.layers.size()},
@@ -372,6 +379,7 @@ void add_options(CLI::App* command, Settings& s) {
   command->add_option("--kv-dtype", s.kv_dtypes, "of caches, one after the other: auto, fp8")
       ->delimiter(',')
       ->check(CLI::IsMember({"auto", "fp8"}));
+  command->add_option("--weights", s.weights, "of products: auto, or fp8")->capture_default_str();
   command->add_option("--layers", s.layers, "only so many layers; 0: all");
   command->add_option("--rows", s.rows, "sequences of the steps that are timed")
       ->delimiter(',')
@@ -413,7 +421,7 @@ int main_of(int argc, char** argv) {
   run->add_option("--seconds", s.seconds, "nothing further is begun after this");
   run->add_flag("!--no-check", s.check, "compare no answers");
   CLI11_PARSE(app, argc, argv);
-  if (compile->parsed()) return compile_all(s, model_config(s.model, s.layers)) ? 0 : 1;
+  if (compile->parsed()) return compile_all(s, config_of(s)) ? 0 : 1;
   return sampling->parsed() ? run_sampling(s) : run_all(s);
 }
 

@@ -29,7 +29,7 @@ namespace stretto::bench {
 namespace {
 
 struct Settings {
-  std::string model = "llama-3-8b", dtype = "bf16", out, commit, driver;
+  std::string model = "llama-3-8b", dtype = "bf16", weights = "auto", out, commit, driver;
   std::vector<int> ranks = {1, 2, 4};
   std::int64_t max_tokens = 4096, context = 512;
   int tokens = 64, layers = 0;
@@ -79,6 +79,7 @@ std::vector<CompiledKernel> compile_plan(const Settings& s, const ModelShape& sh
 
 int run_compile(const Settings& s) {
   ModelConfig config = model_config(s.model, s.layers);
+  set_weights(config, s.weights);
   int failed = 0, dirty = 0, total = 0;
   for (int ranks : s.ranks) {
     predict::Machine machine = calibrated_machine(ranks);
@@ -378,6 +379,7 @@ Json measure(const Settings& s, const ModelConfig& config, const Checkpoint& che
 int run_decode(const Settings& s) {
   Clock::time_point begin = Clock::now();
   ModelConfig config = model_config(s.model, s.layers);
+  set_weights(config, s.weights);
   int devices = cuda::num_devices();
   if (devices == 0) throw DeviceError("no GPU");
   say("{} {}: random weights, {} GPUs", s.model, s.dtype, devices);
@@ -387,6 +389,7 @@ int run_decode(const Settings& s) {
   Json out = {
       {"model", s.model},
       {"dtype", s.dtype},
+      {"weights", s.weights},
       {"context", s.context},
       {"sequence_parallel", s.ulysses},
       {"commit", s.commit},
@@ -425,6 +428,7 @@ void add_options(CLI::App* command, Settings& s) {
   command->add_flag("--sequence-parallel", s.ulysses,
                     "prompts through sequence-parallel attention");
   command->add_option("--dtype", s.dtype)->capture_default_str();
+  command->add_option("--weights", s.weights, "of products: auto, or fp8")->capture_default_str();
   command->add_option("--max-tokens", s.max_tokens, "capacity of the cache")
       ->check(CLI::Range(64, 1 << 20));
   command->add_option("--layers", s.layers, "only so many layers; 0: all");

@@ -69,6 +69,10 @@ bool same_tensor(const TensorView& a, const TensorView& b) {
          std::equal(a.data, a.data + a.size_bytes, b.data, b.data + b.size_bytes);
 }
 
+std::string dtype_text(const TensorView& view) {
+  return view.unread_dtype.empty() ? stretto::name(view.dtype) : std::string(view.unread_dtype);
+}
+
 // model.safetensors counts, as in transformers; an index beside it that speaks of other files is
 // told.
 void compare_with_index(const std::filesystem::path& single, const std::filesystem::path& index,
@@ -214,19 +218,31 @@ void Checkpoint::also_known_as(std::string_view name, const std::string& other) 
   tensors_.emplace(other, &tensor(name));
 }
 
-const TensorView& Checkpoint::tensor(std::string_view name) const {
+const TensorView& Checkpoint::find(std::string_view name) const {
   auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     throw UserError(fmt::format("{}: tensor '{}': missing", directory_.string(), printable(name)));
   }
-  const TensorView& view = *found->second;
-  if (!view.unread_dtype.empty()) {
+  return *found->second;
+}
+
+const TensorView& Checkpoint::tensor(std::string_view name) const {
+  const TensorView& view = find(name);
+  const bool read =
+      view.unread_dtype.empty() &&
+      (view.dtype == DType::kF32 || view.dtype == DType::kF16 || view.dtype == DType::kBF16);
+  if (!read) {
     throw UserError(fmt::format("{}: tensor '{}': dtype {}: need float32, float16 or bfloat16",
-                                directory_.string(), printable(name), view.unread_dtype));
+                                directory_.string(), printable(name), dtype_text(view)));
   }
-  if (view.dtype != DType::kF32 && view.dtype != DType::kF16 && view.dtype != DType::kBF16) {
-    throw UserError(fmt::format("{}: tensor '{}': dtype {}: need float32, float16 or bfloat16",
-                                directory_.string(), printable(name), stretto::name(view.dtype)));
+  return view;
+}
+
+const TensorView& Checkpoint::fp8_tensor(std::string_view name) const {
+  const TensorView& view = find(name);
+  if (!view.unread_dtype.empty() || view.dtype != DType::kF8E4M3) {
+    throw UserError(fmt::format("{}: tensor '{}': dtype {}: need {}", directory_.string(),
+                                printable(name), dtype_text(view), stretto::name(DType::kF8E4M3)));
   }
   return view;
 }

@@ -40,8 +40,11 @@ class Checkpoint {
   // A weight: float32, float16 or bfloat16. UserError when it is missing or of another dtype. The
   // view lives as long as this checkpoint.
   const TensorView& tensor(std::string_view name) const;
+  // A weight of e4m3. UserError as above.
+  const TensorView& fp8_tensor(std::string_view name) const;
 
  private:
+  const TensorView& find(std::string_view name) const;
   void open_shards(const std::filesystem::path& index);
   void open_numbered(const std::vector<std::filesystem::path>& shards);
   using Holders = std::map<std::string, const SafetensorsFile*, std::less<>>;  // by tensor

@@ -265,15 +265,6 @@ void refuse_unsupported(const JsonFields& fields) {
     fields.fail("hidden_act",
                 fmt::format("'{}' is not supported; supported: silu", printable(activation)));
   }
-  if (const Json* quantised = fields.find("quantization_config")) {
-    auto scheme = quantised->find("kv_cache_scheme");  // end() of what is no object
-    bool scales = scheme != quantised->end() && !scheme->is_null();
-    fields.fail("quantization_config",
-                fmt::format("quantised weights are not supported{}",
-                            scales ? ", nor the scales of kv_cache_scheme: an fp8 cache has scales "
-                                     "of its own"
-                                   : ""));
-  }
 }
 
 }  // namespace
@@ -285,6 +276,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   config.where = where;
   config.traits = &find_family(fields);
   refuse_unsupported(fields);
+  config.product_weights = read_quantization(fields);
   config.vocab_size = fields.integer("vocab_size", 1, kMaxVocab);
   config.hidden_size = fields.integer("hidden_size", 1, kMaxWidth);
   config.intermediate_size = fields.integer("intermediate_size", 1, kMaxWidth);
@@ -311,6 +303,14 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   check_model_directory(directory);
   std::filesystem::path path = directory / "config.json";
   return parse_config(read_downloaded_file(path, kMaxConfigBytes), path.string());
+}
+
+void set_weights(ModelConfig& config, std::string_view choice) {
+  if (choice == "fp8") {
+    if (!config.has_fp8_products()) config.product_weights = ProductWeights::kFp8Made;
+  } else if (choice != "auto") {
+    throw UserError(fmt::format("weights '{}': need auto or fp8", printable(choice)));
+  }
 }
 
 void set_rope_frequencies(ModelConfig& config, std::string_view choice) {

@@ -97,6 +97,20 @@ MoeNames moe_names(Family family);
 // What MoeConfig::choice_bias adds, <block>.gate.e_score_correction_bias, is kept in float32.
 bool is_choice_bias(std::string_view weight_name);
 
+// How the weights of the layers' products are kept: attention's and the MLPs' or experts', but for
+// biases. All others (embedding, head, norms, routers) are kept as they are stored.
+enum class ProductWeights {
+  kStored,     // as all others
+  kFp8Stored,  // e4m3, and beside each weight one with the scales of its blocks: scales_name()
+  kFp8Made,    // stored as all others; ranks make e4m3 of their shares as they load them
+};
+// Both sides of a block of weights that share a scale.
+inline constexpr std::int64_t kWeightBlock = 128;
+// Of one of those weights, as for_each_weight() names them: "...o_proj.weight".
+bool is_product_weight(std::string_view weight_name);
+std::string scales_name(std::string_view weight_name);  // "...o_proj.weight_scale_inv"
+bool is_scales(std::string_view tensor_name);
+
 struct LayerConfig {
   std::int64_t window = 0;  // keys a query sees, itself included; 0: all before it
   bool moe = false;         // this layer's MLP is a mixture of experts
@@ -118,6 +132,7 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;
   std::optional<MoeConfig> moe;
 
+  ProductWeights product_weights = ProductWeights::kStored;
   bool qkv_bias = false;
   bool out_bias = false;
   bool mlp_bias = false;
@@ -132,7 +147,9 @@ struct ModelConfig {
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
 
-  // Every weight that this config implies, in the order of the model.
+  bool has_fp8_products() const { return product_weights != ProductWeights::kStored; }
+
+  // Every weight that this config implies, in the order of the model, but for scales.
   using VisitShape =
       std::function<void(const std::string& name, const std::vector<std::int64_t>& shape)>;
   void for_each_weight(const VisitShape& visit) const;
@@ -155,6 +172,10 @@ struct ModelConfig {
 ModelConfig parse_config(std::string_view text, const std::string& where);
 // config.json of a model directory.
 ModelConfig read_config(const std::filesystem::path& directory);
+
+// "auto" keeps weights as the checkpoint has them; "fp8" makes the products' e4m3 at loading, where
+// they are not yet. UserError for another word.
+void set_weights(ModelConfig& config, std::string_view choice);
 
 // "exact" keeps the rotary frequencies in f32, as loading a checkpoint does; "checkpoint-dtype"
 // rounds them to `config.dtype`, as casting a whole model does. UserError for another word, or when

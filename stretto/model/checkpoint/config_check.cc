@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -82,16 +83,31 @@ bool same_values(const TensorView& a, const TensorView& b) {
 }
 
 // What most of the weights are stored in, counted by their elements: norms and routers may be
-// wider.
-DType stored_dtype(const Checkpoint& checkpoint) {
+// wider, and weights of e4m3 do not count.
+DType stored_dtype(const Checkpoint& checkpoint, bool fp8) {
   std::map<DType, std::int64_t> elements;
   for (const std::string& name : checkpoint.names()) {
+    if (fp8 && (is_product_weight(name) || is_scales(name))) continue;
     const TensorView& view = checkpoint.tensor(name);
     elements[view.dtype] += view.num_elements();
   }
   return std::max_element(elements.begin(), elements.end(),
                           [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;
+}
+
+// A damaged scale would make every product of its block meaningless.
+void check_scales(const Checkpoint& checkpoint, const std::string& name) {
+  const TensorView& view = checkpoint.tensor(name);
+  for (std::int64_t i = 0; i < view.num_elements(); ++i) {
+    double scale =
+        load_element(view.dtype, view.data + static_cast<std::size_t>(i) * size_bytes(view.dtype));
+    if (std::isfinite(scale) && scale >= 0) continue;
+    throw UserError(fmt::format(
+        "{}: tensor '{}': the scale of block {}, {} is {}, need a finite "
+        "number that is not negative",
+        checkpoint.directory().string(), name, i / view.shape[1], i % view.shape[1], scale));
+  }
 }
 
 }  // namespace
@@ -145,7 +161,7 @@ void ModelConfig::settle_with(Checkpoint& checkpoint) {
 
 // The config's word counts, as in transformers and vLLM; without it the weights' own.
 void ModelConfig::settle_dtype(const Checkpoint& checkpoint) {
-  const DType stored = stored_dtype(checkpoint);
+  const DType stored = stored_dtype(checkpoint, product_weights == ProductWeights::kFp8Stored);
   const auto told = [](DType dtype) { return std::string(name(dtype)); };
   settle<std::string>(
       {{where + ": dtype", dtype ? std::optional(told(*dtype)) : std::nullopt},
@@ -184,17 +200,26 @@ std::set<std::string> ModelConfig::explained_weights(const Checkpoint& checkpoin
   std::string directory = checkpoint.directory().string();
   // The first missing weight ends the walk, so that its length is bounded by the tensors present.
   std::set<std::string> explained;
-  for_each_weight([&](const std::string& name, const Shape& shape) {
+  auto explain = [&](const std::string& name, const Shape& shape, bool fp8) {
     if (!checkpoint.contains(name)) {
       throw UserError(fmt::format("{}: tensor '{}': missing, {} implies it with shape {}",
                                   directory, name, where, to_string(shape)));
     }
-    const TensorView& found = checkpoint.tensor(name);
+    const TensorView& found = fp8 ? checkpoint.fp8_tensor(name) : checkpoint.tensor(name);
     if (found.shape != shape) {
       throw UserError(fmt::format("{}: tensor '{}': expected shape {} ({}), found {}", directory,
                                   name, to_string(shape), where, to_string(found.shape)));
     }
     explained.insert(name);
+  };
+  for_each_weight([&](const std::string& name, const Shape& shape) {
+    const bool fp8 = product_weights == ProductWeights::kFp8Stored && is_product_weight(name);
+    explain(name, shape, fp8);
+    if (!fp8) return;
+    const std::string scales = scales_name(name);
+    auto blocks = [](std::int64_t size) { return (size + kWeightBlock - 1) / kWeightBlock; };
+    explain(scales, {blocks(shape[0]), blocks(shape[1])}, false);
+    check_scales(checkpoint, scales);
   });
   return explained;
 }

@@ -22,6 +22,9 @@ inline constexpr std::int64_t kMaxPositions = 1 << 30;
 RopeConfig read_rope(const JsonFields& config, const FamilyTraits& traits,
                      std::int64_t max_positions, Warnings& warnings);
 
+// What quantization_config says of the weights; UserError that names what is not read, and what is.
+ProductWeights read_quantization(const JsonFields& config);
+
 // Sets config.moe, and which layers have experts. `object` is what `fields` reads.
 void read_moe(const Json& object, const JsonFields& fields, ModelConfig& config);
 

@@ -312,7 +312,9 @@ TEST(Config, WhatIsNotSupportedIsNamed) {
   refuse_llama({{"architectures", {"Qwen2ForCausalLM"}}},
                {"architectures", "does not fit model_type 'llama'"});
   refuse_llama({{"hidden_act", "gelu"}}, {"hidden_act", "'gelu'", "silu"});
-  refuse_llama({{"quantization_config", {{"bits", 4}}}}, {"quantization_config"});
+  refuse_llama({{"quantization_config", {{"bits", 4}}}}, {"quantization_config", "quant_method"});
+  refuse_llama({{"quantization_config", {{"quant_method", "awq"}}}},
+               {"quantization_config", "'awq'", "weight_block_size [128, 128]", "--weights fp8"});
   refuse_llama({{"quantization_config", "fp8"}}, {"quantization_config"});
   refuse_llama({{"quantization_config", {{"kv_cache_scheme", {{"num_bits", 8}}}}}},
                {"quantization_config", "kv_cache_scheme"});

@@ -23,31 +23,42 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
   auto weight = [&](const char* part, std::int64_t rows, std::int64_t cols) {
     out.push_back({layer_buffer(layer, part), s.weight_dtype, rows, cols});
   };
+  // Of a product, in `parts` with blocks of their own.
+  auto product = [&](const char* part, std::int64_t parts, std::int64_t rows, std::int64_t cols) {
+    if (!c.has_fp8_products()) return weight(part, parts * rows, cols);
+    const std::string name = layer_buffer(layer, part);
+    out.push_back({name, DType::kF8E4M3, parts * rows, cols});
+    out.push_back({scales_buffer(name), DType::kF32, parts * ceil_div(rows, kWeightBlock),
+                   ceil_div(cols, kWeightBlock)});
+  };
+  auto product_bias = [&](const char* part, std::int64_t cols) {
+    out.push_back({layer_buffer(layer, part), product_bias_dtype(c, s.weight_dtype), 1, cols});
+  };
   weight("input_norm", 1, hidden);
   weight("post_norm", 1, hidden);
-  weight("qkv", qkv_rows, hidden);
-  if (c.qkv_bias) weight("qkv_bias", 1, qkv_rows);
+  product("qkv", 1, qkv_rows, hidden);
+  if (c.qkv_bias) product_bias("qkv_bias", qkv_rows);
   if (c.traits->qk_norm) {
     weight("q_norm", 1, c.head_dim);
     weight("k_norm", 1, c.head_dim);
   }
-  weight("out", hidden, q_cols);
+  product("out", 1, hidden, q_cols);
   if (s.has_whole_attention()) {
     weight("whole_qkv", s.world_size * qkv_rows, hidden);
     if (c.qkv_bias) weight("whole_qkv_bias", 1, s.world_size * qkv_rows);
     weight("whole_out", hidden, s.world_size * q_cols);
   }
-  weight("gate", experts * ffn, hidden);
-  weight("up", experts * ffn, hidden);
-  weight("down", experts * hidden, ffn);
+  product("gate", experts, ffn, hidden);
+  product("up", experts, ffn, hidden);
+  product("down", experts, hidden, ffn);
   if (moe) weight("router", c.moe->num_experts, hidden);
   if (moe && c.moe->choice_bias) {
     out.push_back({layer_buffer(layer, "router_bias"), DType::kF32, 1, c.moe->num_experts});
   }
   if (c.out_bias) weight("out_bias", 1, hidden);
   if (c.mlp_bias && !moe) {
-    weight("gate_bias", 1, ffn);
-    weight("up_bias", 1, ffn);
+    product_bias("gate_bias", ffn);
+    product_bias("up_bias", ffn);
     weight("down_bias", 1, hidden);
   }
   std::int64_t rows = split.kv_heads_per_rank * s.max_tokens;

@@ -1,14 +1,18 @@
 #include "stretto/model/transformer/moe_plan.h"
 
+#include <utility>
+
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/ops/moe/even_routing.h"
 
 namespace stretto {
 
-MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, StepPlan& plan)
+MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& products,
+                 StepPlan& plan)
     : s_(shape),
       c_(*shape.config),
+      products_(products),
       plan_(plan),
       sequence_parallel_(sequence_parallel),
       exchange_(sequence_parallel && shape.expert_groups > 1) {
@@ -37,16 +41,16 @@ void MoePlan::launch(std::size_t program, Rows rows, std::vector<Binding> bindin
 
 GroupedDesc MoePlan::down_desc(std::int64_t m, std::int64_t num_experts, int groups) const {
   ExpertSplit split = expert_split(c_, s_.expert_ranks(), s_.expert_groups);
-  return {.world_size = s_.expert_ranks(),
-          .m = m,
-          .rows_per_token = c_.moe->experts_per_token,
-          .num_experts = num_experts,
-          .expert_groups = groups,
-          .n = c_.hidden_size,
-          .k = expert_ffn_per_rank(c_, split),
-          .a_dtype = s_.dtype,
-          .b_dtype = s_.weight_dtype,
-          .c_dtype = s_.dtype};
+  GroupedDesc d{.world_size = s_.expert_ranks(),
+                .m = m,
+                .rows_per_token = c_.moe->experts_per_token,
+                .num_experts = num_experts,
+                .expert_groups = groups,
+                .n = c_.hidden_size,
+                .k = expert_ffn_per_rank(c_, split),
+                .c_dtype = s_.dtype};
+  products_.set_factors(d);
+  return d;
 }
 
 RouteDesc MoePlan::route_desc(std::int64_t m, bool tables) const {
@@ -77,6 +81,13 @@ void MoePlan::prepare_sums() {
   up.gathered = up.swiglu = true;
   local("expert_act", s_.dtype, rows, down.k);
   local("expert_out", s_.dtype, rows, c_.hidden_size);
+  if (sequence_parallel_) {
+    products_.prepare({.buffer = "all_normed",
+                       .tokens = bound,
+                       .cols = c_.hidden_size,
+                       .world_size = s_.expert_ranks()});
+  }
+  prepare_acts(down);
   local("weights", DType::kF32, bound, top_k);
   local("slots", DType::kI32, bound, top_k);
   local("offsets", DType::kI32, 1, num_experts + 1);
@@ -127,6 +138,11 @@ void MoePlan::prepare_exchange() {
   local("row_tokens", DType::kI32, received * top_k, 1);
   local("expert_act", s_.dtype, received * top_k, down.k);
   local("expert_out", s_.dtype, received * top_k, c_.hidden_size);
+  products_.prepare({.buffer = "recv",
+                     .tokens = received,
+                     .cols = c_.hidden_size,
+                     .world_size = s_.expert_ranks()});
+  prepare_acts(down);
   route_ = add_program(step_program(route_desc(own, false), s_.target));
   send_ = add_program(send_program(ep_, s_.target));
   place_ = add_program(place_program(ep_, s_.target));
@@ -140,20 +156,29 @@ void MoePlan::prepare_exchange() {
   if (returns_to_parts_) local("parts", s_.dtype, received, c_.hidden_size, true);
 }
 
+void MoePlan::prepare_acts(const GroupedDesc& down) {
+  products_.prepare({.buffer = "expert_act",
+                     .tokens = down.m,
+                     .rows_per_token = down.rows_per_token,
+                     .cols = down.k,
+                     .world_size = down.world_size});
+}
+
 void MoePlan::add_products(std::int64_t layer, const char* tokens, Rows rows,
                            const std::vector<std::int64_t>& fixed) {
+  using Weight = ProductPlan::Weight;
   auto w = [layer](const char* name) { return layer_buffer(layer, name); };
-  launch(up_, rows,
-         {{"offsets", "offsets"},
-          {"tokens", "row_tokens"},
-          {"a", tokens},
-          {"b_gate", w("gate")},
-          {"b_up", w("up")},
-          {"c", "expert_act"}},
-         fixed);
-  launch(down_, rows,
-         {{"offsets", "offsets"}, {"a", "expert_act"}, {"b", w("down")}, {"c", "expert_out"}},
-         fixed);
+  std::vector<Binding> up = {{"offsets", "offsets"}, {"tokens", "row_tokens"}, {"c", "expert_act"}};
+  products_.bind_rows(tokens, up);
+  products_.bind_weight(Weight::kGate, w("gate"), up);
+  products_.bind_weight(Weight::kUp, w("up"), up);
+  products_.quantize(tokens, rows, fixed);
+  launch(up_, rows, std::move(up), fixed);
+  std::vector<Binding> down = {{"offsets", "offsets"}, {"c", "expert_out"}};
+  products_.bind_rows("expert_act", down);
+  products_.bind_weight(Weight::kOnly, w("down"), down);
+  products_.quantize("expert_act", rows, fixed);
+  launch(down_, rows, std::move(down), fixed);
 }
 
 void MoePlan::add(std::int64_t layer, const char* tokens) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "stretto/model/transformer/product_plan.h"
 #include "stretto/model/transformer/step_plan.h"
 #include "stretto/ops/moe/ep_desc.h"
 #include "stretto/ops/moe/grouped_gemm.h"
@@ -18,9 +19,9 @@ namespace stretto {
 
 class MoePlan {
  public:
-  // Adds programs and buffers to the plan; `shape` and `plan` must outlive it. Sequence-parallel: a
+  // Adds programs and buffers to the plan; what it is given must outlive it. Sequence-parallel: a
   // rank has ceil(bound / P) rows of "x2" and "x", else all of them.
-  MoePlan(const ModelShape& shape, bool sequence_parallel, StepPlan& plan);
+  MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& products, StepPlan& plan);
 
   // Whether layers want the rank's own rows, else all of them.
   bool takes_own_rows() const { return exchange_; }
@@ -38,11 +39,13 @@ class MoePlan {
   RouteDesc route_desc(std::int64_t m, bool tables) const;
   // Products of `m` tokens with `num_experts` experts of `groups`.
   GroupedDesc down_desc(std::int64_t m, std::int64_t num_experts, int groups) const;
+  void prepare_acts(const GroupedDesc& down);
   void add_products(std::int64_t layer, const char* tokens, Rows rows,
                     const std::vector<std::int64_t>& fixed);
 
   const ModelShape& s_;
   const ModelConfig& c_;
+  ProductPlan& products_;
   StepPlan& plan_;
   bool sequence_parallel_, exchange_;
   EpDesc ep_;                      // of the exchange

@@ -6,6 +6,7 @@
 
 #include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/paged_plan.h"
+#include "stretto/model/transformer/product_plan.h"
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/ops/choose/fastest.h"
@@ -37,6 +38,8 @@ struct AttentionPart {
 };
 
 class Planner {
+  using Weight = ProductPlan::Weight;
+
  public:
   Planner(const ModelShape& shape, std::int64_t bound)
       : s_(shape),
@@ -44,7 +47,8 @@ class Planner {
         bound_(bound),
         own_rows_(ceil_div(bound, std::int64_t{shape.world_size})),
         hidden_(c_.hidden_size),
-        ffn_(ffn_per_rank(c_, shape.world_size)) {
+        ffn_(ffn_per_rank(c_, shape.world_size)),
+        products_(shape, plan_) {
     plan_.bound = bound;
   }
 
@@ -142,7 +146,9 @@ class Planner {
     auto w = [&](const char* own, const char* whole) {
       return layer_buffer(layer, spreads_attention_ ? whole : own);
     };
-    std::vector<Binding> out = {{"a", "normed"}, {"b", w("qkv", "whole_qkv")}, {"c", "qkv"}};
+    std::vector<Binding> out = {{"c", "qkv"}};
+    products_.bind_rows("normed", out);
+    products_.bind_weight(Weight::kOnly, w("qkv", "whole_qkv"), out);
     if (c_.qkv_bias) out.push_back({"bias", w("qkv_bias", "whole_qkv_bias")});
     return out;
   }
@@ -181,36 +187,40 @@ class Planner {
   }
   void add_out(std::size_t program, std::int64_t layer) {
     const char* sum = with_bias(c_.out_bias, Rows::kOwn, "x", layer_buffer(layer, "out_bias"));
-    add(program, Rows::kAll,
-        {{"a", "attended"},
-         {"b", layer_buffer(layer, spreads_attention_ ? "whole_out" : "out")},
-         {"residual", sum},
-         {spreads_attention_ ? "c" : "out", "x2"}});
+    add_product(program, "attended", layer_buffer(layer, spreads_attention_ ? "whole_out" : "out"),
+                {{"residual", sum}, {spreads_attention_ ? "c" : "out", "x2"}});
+  }
+  // A product of all rows that `rows` has, quantised before it where weights are.
+  void add_product(std::size_t program, const char* rows, const std::string& weight,
+                   std::vector<Binding> others) {
+    products_.quantize(rows, Rows::kAll);
+    products_.bind_rows(rows, others);
+    products_.bind_weight(Weight::kOnly, weight, others);
+    add(program, Rows::kAll, std::move(others));
   }
 
   AgGemmDesc gathered_desc() const {
-    return {.world_size = s_.world_size,
-            .m = bound_,
-            .k = hidden_,
-            .a_dtype = s_.dtype,
-            .b_dtype = s_.weight_dtype,
-            .c_dtype = s_.dtype};
+    AgGemmDesc d{.world_size = s_.world_size, .m = bound_, .k = hidden_, .c_dtype = s_.dtype};
+    products_.set_factors(d);
+    return d;
   }
   GemmRsDesc scattered_desc(std::int64_t k) const {
-    return {.world_size = s_.world_size,
-            .m = bound_,
-            .n = hidden_,
-            .k = k,
-            .a_dtype = s_.dtype,
-            .b_dtype = s_.weight_dtype,
-            .out_dtype = s_.dtype,
-            .residual = true};
+    GemmRsDesc d{.world_size = s_.world_size,
+                 .m = bound_,
+                 .n = hidden_,
+                 .k = k,
+                 .out_dtype = s_.dtype,
+                 .residual = true};
+    products_.set_factors(d);
+    return d;
   }
 
   std::vector<Binding> ffn_bindings(std::int64_t layer) const {
     auto w = [layer](const char* part) { return layer_buffer(layer, part); };
-    std::vector<Binding> out = {
-        {"a", "normed"}, {"b_gate", w("gate")}, {"b_up", w("up")}, {"c", "act"}};
+    std::vector<Binding> out = {{"c", "act"}};
+    products_.bind_rows("normed", out);
+    products_.bind_weight(Weight::kGate, w("gate"), out);
+    products_.bind_weight(Weight::kUp, w("up"), out);
     if (c_.mlp_bias) {
       out.push_back({"bias_gate", w("gate_bias")});
       out.push_back({"bias_up", w("up_bias")});
@@ -226,7 +236,14 @@ class Planner {
 
   std::optional<MoePlan> moe_plan(bool sequence_parallel) {
     if (!c_.moe) return std::nullopt;
-    return std::optional<MoePlan>(std::in_place, s_, sequence_parallel, plan_);
+    return std::optional<MoePlan>(std::in_place, s_, sequence_parallel, products_, plan_);
+  }
+
+  // Of all rows; those that are normalised differ by the step's shape.
+  void prepare_products(const AttentionPart& part) {
+    products_.prepare({.buffer = "attended", .tokens = bound_, .cols = part.q_cols});
+    if (!has_dense_layers()) return;
+    products_.prepare({.buffer = "act", .tokens = bound_, .cols = ffn_});
   }
 
   // A bias after a row-parallel GEMM is added once, to what the sum of the ranks is added to.
@@ -294,12 +311,8 @@ class Planner {
   void replicated() {
     AttentionPart part = attention_part();
     std::size_t norm = add_program(step_program(norm_desc(bound_), s_.target));
-    GemmDesc gemm_desc{.world_size = s_.world_size,
-                       .m = bound_,
-                       .k = hidden_,
-                       .a_dtype = s_.dtype,
-                       .b_dtype = s_.weight_dtype,
-                       .c_dtype = s_.dtype};
+    GemmDesc gemm_desc{.world_size = s_.world_size, .m = bound_, .k = hidden_, .c_dtype = s_.dtype};
+    products_.set_factors(gemm_desc);
     GemmDesc qkv_desc = gemm_desc;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
@@ -323,10 +336,9 @@ class Planner {
                    .m = bound_,
                    .n = hidden_,
                    .k = k,
-                   .a_dtype = s_.dtype,
-                   .b_dtype = s_.weight_dtype,
                    .out_dtype = s_.dtype,
                    .residual = true};
+      products_.set_factors(d);
       if (bound_ > 1) return add_program(step_program(d, s_.target));
       SlotLimits limits{.bytes = slot_bytes, .columns = s_.slots.columns};
       return add_program(row_program(d, s_.target, limits));
@@ -341,25 +353,27 @@ class Planner {
     symmetric("x2", bound_, hidden_);
     local("normed", bound_, hidden_);
     if (has_dense_layers()) local("act", bound_, ffn_);
+    products_.prepare({.buffer = "normed", .tokens = bound_, .cols = hidden_});
+    prepare_products(part);
     prepare_biases(bound_);
     add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
       add(norm, Rows::kAll, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
+      products_.quantize("normed", Rows::kAll);
       add(qkv, Rows::kAll, qkv_bindings(i));
       add_attention(part, i);
       const char* attention_sum = with_bias(c_.out_bias, Rows::kAll, "x", w("out_bias"));
-      add(out_gemm, Rows::kAll,
-          {{"a", "attended"}, {"b", w("out")}, {"residual", attention_sum}, {out, "x2"}});
+      add_product(out_gemm, "attended", w("out"), {{"residual", attention_sum}, {out, "x2"}});
       add(norm, Rows::kAll, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
       if (is_moe(i)) {
         moe->add(i, "normed");
         continue;
       }
+      products_.quantize("normed", Rows::kAll);
       add(ffn, Rows::kAll, ffn_bindings(i));
       const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kAll, "x2", w("down_bias"));
-      add(down_gemm, Rows::kAll,
-          {{"a", "act"}, {"b", w("down")}, {"residual", mlp_sum}, {out, "x"}});
+      add_product(down_gemm, "act", w("down"), {{"residual", mlp_sum}, {out, "x"}});
     }
     add(norm, Rows::kAll, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
     add_head("normed");
@@ -393,11 +407,15 @@ class Planner {
     symmetric("normed", own_rows_, hidden_);
     if (has_dense_layers()) local("act", bound_, ffn_);
     local("all_normed", bound_, hidden_);
+    products_.prepare(
+        {.buffer = "normed", .tokens = own_rows_, .cols = hidden_, .symmetric = true});
+    prepare_products(part);
     prepare_biases(own_rows_);
     add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
       add(norm, Rows::kOwn, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
+      products_.quantize("normed", Rows::kOwn);
       add(around.qkv, Rows::kAll, qkv_bindings(i));
       add_attention(part, i);
       add_out(around.out, i);
@@ -408,10 +426,10 @@ class Planner {
         moe->add(i, own ? "normed" : "all_normed");
         continue;
       }
+      products_.quantize("normed", Rows::kOwn);
       add(ffn, Rows::kAll, ffn_bindings(i));
       const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kOwn, "x2", w("down_bias"));
-      add(down_gemm, Rows::kAll,
-          {{"a", "act"}, {"b", w("down")}, {"residual", mlp_sum}, {"out", "x"}});
+      add_product(down_gemm, "act", w("down"), {{"residual", mlp_sum}, {"out", "x"}});
     }
     add(norm, Rows::kOwn, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
     add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
@@ -424,6 +442,7 @@ class Planner {
   bool spreads_attention_ = false;  // rows stay split through its products
   std::size_t add_row_ = 0;
   StepPlan plan_;
+  ProductPlan products_;
 };
 
 }  // namespace

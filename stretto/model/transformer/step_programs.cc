@@ -35,13 +35,23 @@ Program step_program(const GemmArDesc& d, Target target) {
 }
 
 Program row_program(const GemmDesc& d, Target target, const SlotLimits& limits) {
-  GpuLoopDesc loop{
-      .m = d.m, .n = d.n, .k = d.k, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype, .swiglu = d.swiglu};
+  GpuLoopDesc loop{.m = d.m,
+                   .n = d.n,
+                   .k = d.k,
+                   .a_dtype = d.a_dtype,
+                   .b_dtype = d.b_dtype,
+                   .swiglu = d.swiglu,
+                   .scaling = d.scaling};
   return gemm(d, with_limits(config_for(d, target), loop, target, limits));
 }
 
 Program row_program(const GemmArDesc& d, Target target, const SlotLimits& limits) {
-  GpuLoopDesc loop{.m = d.m, .n = d.n, .k = d.k, .a_dtype = d.a_dtype, .b_dtype = d.b_dtype};
+  GpuLoopDesc loop{.m = d.m,
+                   .n = d.n,
+                   .k = d.k,
+                   .a_dtype = d.a_dtype,
+                   .b_dtype = d.b_dtype,
+                   .scaling = d.scaling};
   return gemm_ar(d, with_limits(config_for(d, target), loop, target, limits));
 }
 
@@ -51,6 +61,10 @@ Program step_program(const GemmRsDesc& d, Target target) {
 
 Program step_program(const AgGemmDesc& d, Target target) {
   return ag_gemm(d, config_for(d, target));
+}
+
+Program step_program(const QuantizeDesc& d, Target target) {
+  return quantize_fp8(d, config_for(d, target));
 }
 
 Program step_program(const NormDesc& d, Target target) {

@@ -10,6 +10,7 @@
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm.h"
+#include "stretto/ops/gemm/quantize_fp8.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 #include "stretto/ops/greedy/greedy.h"
@@ -34,6 +35,7 @@ Program row_program(const GemmDesc& desc, Target target, const SlotLimits& limit
 Program row_program(const GemmArDesc& desc, Target target, const SlotLimits& limits);
 Program step_program(const GemmRsDesc& desc, Target target);
 Program step_program(const AgGemmDesc& desc, Target target);
+Program step_program(const QuantizeDesc& desc, Target target);
 Program step_program(const NormDesc& desc, Target target);        // rms_norm
 Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
 Program step_program(const RouteDesc& desc, Target target);

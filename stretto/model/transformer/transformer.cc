@@ -23,6 +23,11 @@ void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int
 ModelShape model_shape(const ModelConfig& config, int num_ranks,
                        const TransformerOptions& options) {
   check_groups(config, num_ranks, options.data_groups, options.expert_groups);
+  check_blocks(config, num_ranks / options.data_groups);
+  if (config.has_fp8_products() && options.ulysses) {
+    throw UserError(fmt::format(
+        "{}: e4m3 weights are not spread by heads (sequence-parallel prompts)", config.where));
+  }
   return {.config = &config,
           .world_size = num_ranks / options.data_groups,
           .dtype = options.dtype,

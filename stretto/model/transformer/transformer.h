@@ -34,7 +34,7 @@ struct TransformerOptions {
 void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int expert_groups);
 
 // What the options make of a config on `num_ranks` ranks; weight_dtype is left to the runner.
-// UserError as check_groups.
+// UserError as check_groups and check_blocks (weights.h), and for e4m3 weights with ulysses.
 ModelShape model_shape(const ModelConfig& config, int num_ranks, const TransformerOptions& options);
 
 class Transformer {

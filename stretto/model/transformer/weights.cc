@@ -1,18 +1,16 @@
 #include "stretto/model/transformer/weights.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
+#include <utility>
 
 #include "stretto/base/errors.h"
 
 namespace stretto {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
 
 // Where one rank's heads lie in the rows of q_proj, k_proj and v_proj.
 struct HeadRange {
@@ -36,54 +34,34 @@ Matrix as_row(const Matrix& column) {
   return row;
 }
 
+void keep(ProductMatrix matrix, Matrix& weight, Matrix& scales) {
+  ProductMatrix::Made made = matrix.finish();
+  weight = std::move(made.weight);
+  scales = std::move(made.scales);
+}
+
+// Of e4m3 weights, whole blocks.
+std::int64_t share_of_ranks(const ModelConfig& c, std::int64_t size, std::int64_t ranks) {
+  std::int64_t share = ceil_div(size, ranks);
+  if (!c.has_fp8_products() || ranks == 1) return share;
+  return ceil_div(share, kWeightBlock) * kWeightBlock;
+}
+
 }  // namespace
-
-void Matrix::Free::operator()(std::byte* p) const {
-  ::operator delete[](p, std::align_val_t{kAlignment});
-}
-
-Matrix::Matrix(DType dtype, std::int64_t rows, std::int64_t cols)
-    : dtype_(dtype), rows_(rows), cols_(cols) {
-  std::size_t bytes = static_cast<std::size_t>(rows * cols) * size_bytes(dtype);
-  data_.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kAlignment})));
-  std::memset(data_.get(), 0, bytes);
-}
-
-std::byte* Matrix::row(std::int64_t r) const {
-  return data_.get() + static_cast<std::size_t>(r * cols_) * size_bytes(dtype_);
-}
-
-void Matrix::copy_from(const TensorView& from, const Cut& cut) {
-  // A vector is one row, or one column when this matrix is one.
-  std::int64_t from_cols = from.shape.size() >= 2 ? from.shape[1] : cols_ == 1 ? 1 : from.shape[0];
-  std::int64_t count_cols = cut.num_cols < 0 ? from_cols : cut.num_cols;
-  STRETTO_CHECK(cut.to_col + count_cols <= cols_ && cut.to + cut.count <= rows_,
-                "a weight does not fit its shard");
-  std::size_t from_size = size_bytes(from.dtype), to_size = size_bytes(dtype_);
-  for (std::int64_t r = 0; r < cut.count; ++r) {
-    const std::byte* source =
-        from.data +
-        static_cast<std::size_t>((cut.first + r) * from_cols + cut.first_col) * from_size;
-    std::byte* target = row(cut.to + r) + static_cast<std::size_t>(cut.to_col) * to_size;
-    if (from.dtype == dtype_) {
-      std::memcpy(target, source, static_cast<std::size_t>(count_cols) * to_size);
-      continue;
-    }
-    for (std::int64_t i = 0; i < count_cols; ++i) {
-      auto at = static_cast<std::size_t>(i);
-      store_element(dtype_, target + at * to_size,
-                    load_element(from.dtype, source + at * from_size));
-    }
-  }
-}
 
 DType weight_dtype(const Checkpoint& checkpoint, DType activations) {
   if (activations != DType::kF32) return activations;
   DType first = checkpoint.tensor("model.embed_tokens.weight").dtype;
   for (const std::string& name : checkpoint.names()) {
-    if (!is_choice_bias(name) && checkpoint.tensor(name).dtype != first) return DType::kF32;
+    if (is_product_weight(name) && checkpoint.contains(scales_name(name))) continue;
+    if (!is_choice_bias(name) && !is_scales(name) && checkpoint.tensor(name).dtype != first)
+      return DType::kF32;
   }
   return first;
+}
+
+DType product_bias_dtype(const ModelConfig& config, DType weights) {
+  return config.has_fp8_products() ? DType::kBF16 : weights;
 }
 
 ShardSpec shard_spec(const ModelShape& s, int rank) {
@@ -133,66 +111,83 @@ Matrix WeightLoader::row_block(const std::string& name, std::int64_t share, std:
   return m;
 }
 
-Matrix WeightLoader::col_block(const std::string& name, std::int64_t first, std::int64_t count,
-                               std::int64_t share) const {
-  const TensorView& view = checkpoint_.tensor(name);
-  Matrix m(dtype_, view.shape[0], share);
-  m.copy_from(view, {.count = m.rows(), .first_col = first, .num_cols = count});
-  return m;
+Matrix WeightLoader::row_bias(const std::string& name, std::int64_t share,
+                              std::int64_t rows) const {
+  Matrix column(product_bias_dtype(c_, dtype_), share, 1);
+  std::int64_t first = std::min(spec_.rank * share, rows);
+  column.copy_from(checkpoint_.tensor(name),
+                   {.first = first, .count = std::min(share, rows - first)});
+  return as_row(column);
 }
 
-// Of each rank q, k and v under one another; `cols` is hidden_size for weights, 1 for biases.
-Matrix WeightLoader::qkv(const std::string& attention, const char* suffix, std::int64_t cols,
-                         const Ranks& ranks) const {
+std::int64_t WeightLoader::qkv_rows(const Ranks& ranks) const {
+  HeadSplit split = split_heads(attention_desc(c_, spec_.world_size));
+  return ranks.count * (split.heads_per_rank + 2 * split.kv_heads_per_rank) * c_.head_dim;
+}
+
+// Of each rank q, k and v under one another.
+void WeightLoader::qkv(const std::string& attention, const char* suffix, const Ranks& ranks,
+                       const Put& put) const {
   AttentionDesc d = attention_desc(c_, spec_.world_size);
   HeadSplit split = split_heads(d);
   std::int64_t dim = d.head_dim, q = split.heads_per_rank, kv = split.kv_heads_per_rank;
-  auto view = [&](const char* part) -> const TensorView& {
-    return checkpoint_.tensor(attention + part + suffix);
-  };
-  Matrix m(dtype_, ranks.count * (q + 2 * kv) * dim, cols);
   for (int i = 0; i < ranks.count; ++i) {
     HeadRange h = heads_of(d, ranks.first + i);
     std::int64_t to = i * (q + 2 * kv) * dim;
-    m.copy_from(view("q_proj."), {.first = h.q_first * dim, .count = h.q_count * dim, .to = to});
+    put(attention + "q_proj." + suffix,
+        {.first = h.q_first * dim, .count = h.q_count * dim, .to = to});
     Matrix::Cut cut{.first = h.kv_first * dim, .count = h.kv_count * dim, .to = to + q * dim};
-    m.copy_from(view("k_proj."), cut);
+    put(attention + "k_proj." + suffix, cut);
     cut.to += kv * dim;
-    m.copy_from(view("v_proj."), cut);
+    put(attention + "v_proj." + suffix, cut);
   }
+}
+
+ProductMatrix WeightLoader::qkv_weight(const std::string& attention, const Ranks& ranks) const {
+  ProductMatrix m(checkpoint_, c_, dtype_, {.rows = qkv_rows(ranks), .cols = c_.hidden_size});
+  qkv(attention, "weight", ranks,
+      [&](const std::string& name, const Matrix::Cut& cut) { m.add(0, name, cut); });
   return m;
 }
 
+Matrix WeightLoader::qkv_bias(const std::string& attention, const Ranks& ranks) const {
+  Matrix column(product_bias_dtype(c_, dtype_), qkv_rows(ranks), 1);
+  qkv(attention, "bias", ranks, [&](const std::string& name, const Matrix::Cut& cut) {
+    column.copy_from(checkpoint_.tensor(name), cut);
+  });
+  return as_row(column);
+}
+
 // The columns of each rank's heads side by side.
-Matrix WeightLoader::out(const std::string& attention, const Ranks& ranks) const {
+ProductMatrix WeightLoader::out(const std::string& attention, const Ranks& ranks) const {
   AttentionDesc d = attention_desc(c_, spec_.world_size);
   std::int64_t share = split_heads(d).heads_per_rank * d.head_dim;
-  const TensorView& view = checkpoint_.tensor(attention + "o_proj.weight");
-  Matrix m(dtype_, view.shape[0], ranks.count * share);
+  ProductMatrix m(checkpoint_, c_, dtype_, {.rows = c_.hidden_size, .cols = ranks.count * share});
   for (int i = 0; i < ranks.count; ++i) {
     HeadRange h = heads_of(d, ranks.first + i);
-    m.copy_from(view, {.count = m.rows(),
-                       .first_col = h.q_first * d.head_dim,
-                       .num_cols = h.q_count * d.head_dim,
-                       .to_col = i * share});
+    m.add(0, attention + "o_proj.weight",
+          {.count = c_.hidden_size,
+           .first_col = h.q_first * d.head_dim,
+           .num_cols = h.q_count * d.head_dim,
+           .to_col = i * share});
   }
   return m;
 }
 
 void WeightLoader::attention(LayerWeights& w, const std::string& attention) const {
   Ranks own{.first = spec_.rank}, all{.count = spec_.world_size};
-  w.qkv = qkv(attention, "weight", c_.hidden_size, own);
-  if (c_.qkv_bias) w.qkv_bias = as_row(qkv(attention, "bias", 1, own));
-  w.out = out(attention, own);
+  keep(qkv_weight(attention, own), w.qkv, w.qkv_scales);
+  if (c_.qkv_bias) w.qkv_bias = qkv_bias(attention, own);
+  keep(out(attention, own), w.out, w.out_scales);
   if (c_.out_bias) w.out_bias = whole(attention + "o_proj.bias", c_.hidden_size);
   if (c_.traits->qk_norm) {
     w.q_norm = whole(attention + "q_norm.weight", c_.head_dim);
     w.k_norm = whole(attention + "k_norm.weight", c_.head_dim);
   }
   if (!spec_.whole_attention) return;
-  w.whole_qkv = qkv(attention, "weight", c_.hidden_size, all);
-  if (c_.qkv_bias) w.whole_qkv_bias = as_row(qkv(attention, "bias", 1, all));
-  w.whole_out = out(attention, all);
+  w.whole_qkv = qkv_weight(attention, all).finish().weight;
+  if (c_.qkv_bias) w.whole_qkv_bias = qkv_bias(attention, all);
+  w.whole_out = out(attention, all).finish().weight;
 }
 
 LayerWeights WeightLoader::layer(std::int64_t i) const {
@@ -211,13 +206,21 @@ LayerWeights WeightLoader::layer(std::int64_t i) const {
 
 void WeightLoader::dense_mlp(LayerWeights& w, const std::string& mlp) const {
   std::int64_t share = ffn_per_rank(c_, spec_.world_size), size = c_.intermediate_size;
-  w.gate = row_block(mlp + "gate_proj.weight", share, size, c_.hidden_size);
-  w.up = row_block(mlp + "up_proj.weight", share, size, c_.hidden_size);
-  std::int64_t first = std::min(spec_.rank * share, size);
-  w.down = col_block(mlp + "down_proj.weight", first, std::min(share, size - first), share);
+  std::int64_t first = std::min(spec_.rank * share, size), count = std::min(share, size - first);
+  auto rows = [&](const char* name, Matrix& weight, Matrix& scales) {
+    ProductMatrix m(checkpoint_, c_, dtype_, {.rows = share, .cols = c_.hidden_size});
+    m.add(0, mlp + name, {.first = first, .count = count});
+    keep(std::move(m), weight, scales);
+  };
+  rows("gate_proj.weight", w.gate, w.gate_scales);
+  rows("up_proj.weight", w.up, w.up_scales);
+  ProductMatrix down(checkpoint_, c_, dtype_, {.rows = c_.hidden_size, .cols = share});
+  down.add(0, mlp + "down_proj.weight",
+           {.count = c_.hidden_size, .first_col = first, .num_cols = count});
+  keep(std::move(down), w.down, w.down_scales);
   if (c_.mlp_bias) {
-    w.gate_bias = as_row(row_block(mlp + "gate_proj.bias", share, size, 1));
-    w.up_bias = as_row(row_block(mlp + "up_proj.bias", share, size, 1));
+    w.gate_bias = row_bias(mlp + "gate_proj.bias", share, size);
+    w.up_bias = row_bias(mlp + "up_proj.bias", share, size);
     w.down_bias = whole(mlp + "down_proj.bias", c_.hidden_size);
   }
 }
@@ -239,22 +242,25 @@ void WeightLoader::experts(LayerWeights& w, const std::string& layer) const {
                      {.count = column.rows()});
     w.router_bias = as_row(column);
   }
-  w.gate = Matrix(dtype_, split.share() * share, hidden);
-  w.up = Matrix(dtype_, split.share() * share, hidden);
-  w.down = Matrix(dtype_, split.share() * hidden, share);
   std::int64_t first_expert = split.first(spec_.expert_rank);
-  for (std::int64_t e = first_expert; e < split.end(spec_.expert_rank); ++e) {
-    std::int64_t own = e - first_expert;
-    auto view = [&](const char* name) -> const TensorView& {
-      return checkpoint_.tensor(fmt::format("{}experts.{}.{}.weight", block, e, name));
-    };
-    Matrix::Cut rows{.first = first, .count = count, .to = own * share};
-    w.gate.copy_from(view(names.gate), rows);
-    w.up.copy_from(view(names.up), rows);
-    w.down.copy_from(view(names.down),
-                     {.count = hidden, .to = own * hidden, .first_col = first, .num_cols = count});
-  }
+  auto of_experts = [&](const char* name, const ProductMatrix::Size& of_expert,
+                        const Matrix::Cut& cut) {
+    ProductMatrix m(checkpoint_, c_, dtype_, of_expert);
+    for (std::int64_t e = first_expert; e < split.end(spec_.expert_rank); ++e) {
+      m.add(e - first_expert, fmt::format("{}experts.{}.{}.weight", block, e, name), cut);
+    }
+    return m;
+  };
+  const ProductMatrix::Size up{.parts = split.share(), .rows = share, .cols = hidden};
+  const ProductMatrix::Size down{.parts = split.share(), .rows = hidden, .cols = share};
+  const Matrix::Cut rows{.first = first, .count = count};
+  keep(of_experts(names.gate, up, rows), w.gate, w.gate_scales);
+  keep(of_experts(names.up, up, rows), w.up, w.up_scales);
+  keep(of_experts(names.down, down, {.count = hidden, .first_col = first, .num_cols = count}),
+       w.down, w.down_scales);
 }
+
+std::string scales_buffer(const std::string& weight_buffer) { return weight_buffer + "_scales"; }
 
 void for_each_weight(const ModelWeights& w, const VisitWeight& visit) {
   visit("embedding", w.embedding);
@@ -269,19 +275,24 @@ void for_each_weight(const LayerWeights& w, std::int64_t layer_idx, const VisitW
   const std::pair<const char*, const Matrix*> parts[] = {{"input_norm", &w.input_norm},
                                                          {"post_norm", &w.post_norm},
                                                          {"qkv", &w.qkv},
+                                                         {"qkv_scales", &w.qkv_scales},
                                                          {"qkv_bias", &w.qkv_bias},
                                                          {"q_norm", &w.q_norm},
                                                          {"k_norm", &w.k_norm},
                                                          {"out", &w.out},
+                                                         {"out_scales", &w.out_scales},
                                                          {"out_bias", &w.out_bias},
                                                          {"whole_qkv", &w.whole_qkv},
                                                          {"whole_qkv_bias", &w.whole_qkv_bias},
                                                          {"whole_out", &w.whole_out},
                                                          {"gate", &w.gate},
+                                                         {"gate_scales", &w.gate_scales},
                                                          {"gate_bias", &w.gate_bias},
                                                          {"up", &w.up},
+                                                         {"up_scales", &w.up_scales},
                                                          {"up_bias", &w.up_bias},
                                                          {"down", &w.down},
+                                                         {"down_scales", &w.down_scales},
                                                          {"down_bias", &w.down_bias},
                                                          {"router", &w.router},
                                                          {"router_bias", &w.router_bias}};
@@ -308,7 +319,7 @@ AttentionDesc attention_desc(const ModelConfig& c, int world_size) {
 }
 
 std::int64_t ffn_per_rank(const ModelConfig& c, int world_size) {
-  return ceil_div(c.intermediate_size, static_cast<std::int64_t>(world_size));
+  return share_of_ranks(c, c.intermediate_size, world_size);
 }
 
 ExpertSplit expert_split(const ModelConfig& c, int world_size, int groups) {
@@ -316,7 +327,7 @@ ExpertSplit expert_split(const ModelConfig& c, int world_size, int groups) {
 }
 
 std::int64_t expert_ffn_per_rank(const ModelConfig& c, const ExpertSplit& split) {
-  return ceil_div(c.moe->intermediate_size, std::int64_t{split.ranks_per_group()});
+  return share_of_ranks(c, c.moe->intermediate_size, split.ranks_per_group());
 }
 
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -325,6 +336,46 @@ ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& confi
   ModelWeights weights = loader.outer();
   for (std::int64_t i = 0; i < config.num_layers(); ++i) weights.layers.push_back(loader.layer(i));
   return weights;
+}
+
+namespace {
+
+bool is_whole(std::int64_t size) { return size % kWeightBlock == 0; }
+
+// The row of which tensor begins within a block on some rank, or where its share does; empty: all
+// are at the beginning of blocks.
+std::string cut_block(const ModelConfig& c, int world_size) {
+  AttentionDesc d = attention_desc(c, world_size);
+  HeadSplit split = split_heads(d);
+  const std::int64_t q = split.heads_per_rank * d.head_dim,
+                     kv = split.kv_heads_per_rank * d.head_dim;
+  if (!is_whole(q)) {
+    return fmt::format("a rank has {} rows of q_proj.weight and columns of o_proj.weight", q);
+  }
+  if (!is_whole(kv)) return fmt::format("a rank has {} rows of k_proj.weight", kv);
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::int64_t first = split.first_kv_head(rank) * d.head_dim;
+    if (is_whole(first) || split.num_heads_of(rank) == 0) continue;
+    return fmt::format("rank {} begins with row {} of k_proj.weight", rank, first);
+  }
+  return "";
+}
+
+}  // namespace
+
+void check_blocks(const ModelConfig& c, int world_size) {
+  if (c.product_weights != ProductWeights::kFp8Stored) return;
+  std::string cut = cut_block(c, world_size);
+  if (cut.empty()) return;
+  std::vector<int> possible;
+  for (int ranks = 1; ranks <= 16; ++ranks) {
+    if (cut_block(c, ranks).empty()) possible.push_back(ranks);
+  }
+  throw UserError(
+      fmt::format("{}: {} tensor-parallel ranks: {}, no whole blocks of {} that share a scale; {}",
+                  c.where, world_size, cut, kWeightBlock,
+                  possible.empty() ? "no number of ranks has"
+                                   : fmt::format("possible are {}", fmt::join(possible, ", "))));
 }
 
 }  // namespace stretto

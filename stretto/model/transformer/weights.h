@@ -10,41 +10,13 @@
 #include <vector>
 
 #include "stretto/model/checkpoint/config.h"
+#include "stretto/model/transformer/fp8_weights.h"
+#include "stretto/model/transformer/matrix.h"
 #include "stretto/model/transformer/step_plan.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/moe/expert_split.h"
 
 namespace stretto {
-
-// Row-major, 64-byte aligned, owned.
-class Matrix {
- public:
-  Matrix() = default;
-  Matrix(DType dtype, std::int64_t rows, std::int64_t cols);  // zeros
-
-  DType dtype() const { return dtype_; }
-  std::int64_t rows() const { return rows_; }
-  std::int64_t cols() const { return cols_; }
-  bool empty() const { return rows_ * cols_ == 0; }
-  std::byte* data() const { return data_.get(); }
-  std::byte* row(std::int64_t r) const;
-
-  // Copies `count` rows of `from` ([*, cols]) starting at `first`, to rows starting at `to`,
-  // converting to this dtype; columns [first_col, first_col + num_cols) land at column to_col.
-  struct Cut {
-    std::int64_t first = 0, count = 0, to = 0;
-    std::int64_t first_col = 0, num_cols = -1, to_col = 0;  // -1: all
-  };
-  void copy_from(const TensorView& from, const Cut& cut);
-
- private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-  DType dtype_ = DType::kF32;
-  std::int64_t rows_ = 0, cols_ = 0;
-  std::unique_ptr<std::byte[], Free> data_;
-};
 
 struct LayerWeights {
   Matrix input_norm, post_norm;  // [1, hidden]
@@ -62,6 +34,9 @@ struct LayerWeights {
   Matrix gate_bias, up_bias;  // [1, I'], or empty
   Matrix down;                // [hidden, I']
   Matrix down_bias;           // as out_bias
+  // With e4m3 products, of qkv, out, gate, up and down: f32, a scale for each 128 x 128, of experts
+  // in blocks of their own; else empty.
+  Matrix qkv_scales, out_scales, gate_scales, up_scales, down_scales;
   // Of a mixture of experts: gate and up are [E' * I', hidden], down is [E' * hidden, I'], one of
   // the rank's experts under the other.
   Matrix router;       // [E, hidden], or empty
@@ -93,9 +68,12 @@ std::int64_t ffn_per_rank(const ModelConfig& config, int world_size);
 ExpertSplit expert_split(const ModelConfig& config, int world_size, int groups);
 std::int64_t expert_ffn_per_rank(const ModelConfig& config, const ExpertSplit& split);
 
-// What ranks keep the weights in: the activations' dtype, or under f32 activations the checkpoint's
-// own where all weights agree on one, which loses nothing.
+// What ranks keep the weights in, but for products of e4m3: the activations' dtype, or under f32
+// activations the checkpoint's own where all weights agree on one, which loses nothing.
 DType weight_dtype(const Checkpoint& checkpoint, DType activations);
+
+// Biases that products add, which those of e4m3 take in bfloat16.
+DType product_bias_dtype(const ModelConfig& config, DType weights);
 
 // Cuts one rank's share out of a checkpoint, which must outlive it, part by part.
 class WeightLoader {
@@ -110,15 +88,18 @@ class WeightLoader {
   Matrix vocabulary(const std::string& name) const;
   Matrix row_block(const std::string& name, std::int64_t share, std::int64_t rows,
                    std::int64_t cols) const;
-  Matrix col_block(const std::string& name, std::int64_t first, std::int64_t count,
-                   std::int64_t share) const;
   // Shares of attention's weights: of ranks [first, first + count).
   struct Ranks {
     int first = 0, count = 1;
   };
-  Matrix qkv(const std::string& attention, const char* suffix, std::int64_t cols,
-             const Ranks& ranks) const;
-  Matrix out(const std::string& attention, const Ranks& ranks) const;
+  using Put = std::function<void(const std::string& name, const Matrix::Cut& cut)>;
+  std::int64_t qkv_rows(const Ranks& ranks) const;
+  void qkv(const std::string& attention, const char* suffix, const Ranks& ranks,
+           const Put& put) const;
+  Matrix qkv_bias(const std::string& attention, const Ranks& ranks) const;
+  ProductMatrix qkv_weight(const std::string& attention, const Ranks& ranks) const;
+  ProductMatrix out(const std::string& attention, const Ranks& ranks) const;
+  Matrix row_bias(const std::string& name, std::int64_t share, std::int64_t rows) const;
   void attention(LayerWeights& w, const std::string& attention) const;
   void dense_mlp(LayerWeights& w, const std::string& mlp) const;
   void experts(LayerWeights& w, const std::string& layer) const;
@@ -128,6 +109,12 @@ class WeightLoader {
   ShardSpec spec_;
   DType dtype_;
 };
+
+// Of a weight of e4m3: "layers.3.qkv_scales".
+std::string scales_buffer(const std::string& weight_buffer);
+
+// UserError where blocks of stored e4m3 weights would be cut by so many tensor-parallel ranks.
+void check_blocks(const ModelConfig& config, int world_size);
 
 using VisitWeight = std::function<void(const std::string& name, const Matrix& weight)>;
 // Those that are not empty, under the names of step_plan.h: model_buffers().

@@ -12,6 +12,7 @@
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm_shapes.h"
+#include "stretto/ops/gemm/quantize_fp8.h"
 #include "stretto/ops/gemm_ar/gemm_ar_shapes.h"
 #include "stretto/ops/gemm_rs/gemm_rs_shapes.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
@@ -51,6 +52,7 @@ const std::vector<OperatorInfo>& catalog() {
       gemm_fp8_info(),
       gemm_fp8_block_info(),
       gemm_split_k_info(),
+      quantize_fp8_info(),
       ag_gemm_info(),
       ag_gemm_push_info(),
       ag_gemm_fp8_info(),

@@ -34,6 +34,7 @@ std::vector<OpCase> cases_of_rows(const OperatorInfo& op, const OpShape& shape, 
 // --- the parts of the list ---
 std::vector<OperatorCase> collective_cases();
 std::vector<OperatorCase> gemm_cases();
+std::vector<OperatorCase> quantize_cases();
 std::vector<OperatorCase> ag_gemm_cases();
 std::vector<OperatorCase> ag_columns_cases();
 std::vector<OperatorCase> gemm_rs_cases();
