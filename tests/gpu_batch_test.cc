@@ -41,11 +41,7 @@ BatchOptions options_for(const GpuCompany& c, std::int64_t pages) {
   return {.dtype = c.dtype,
           .max_rows = kMaxRows,
           .max_tokens = 192,
-          .cache = {.page = kPage,
-                    .num_pages = pages,
-                    .sequences = 6,
-                    .fp8 = c.fp8_cache,
-                    .attention = PagedCache::Attention::kPrompts},
+          .cache = {.page = kPage, .num_pages = pages, .sequences = 6, .fp8 = c.fp8_cache},
           .plan_for = Target::kCuda};
 }
 

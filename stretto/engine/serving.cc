@@ -77,8 +77,6 @@ void ServingEngine::size_cache(const EngineOptions& options) {
       .cache = {.page = kPageTokens, .sequences = options_.max_num_seqs, .fp8 = options.fp8_cache},
       .plan_for = options.device,
       .expert_groups = options.expert_groups};
-  // On GPUs a row's bits are the same beside any others only where one program makes all of them.
-  if (options.device == Target::kCuda) batch_.cache.attention = PagedCache::Attention::kPrompts;
   CacheSize size = engine_->size_cache(batch_, options_.kv_bytes);
   if (size.num_pages * kPageTokens < max_model_len_ && options_.max_model_len > 0) {
     throw UserError(

@@ -51,13 +51,10 @@ bool Engine::takes_many() const {
 }
 
 BatchOptions Engine::batch_options() const {
-  BatchOptions options{.dtype = options_.dtype,
-                       .cache = {.fp8 = options_.fp8_cache},
-                       .plan_for = options_.device,
-                       .expert_groups = options_.expert_groups};
-  // On GPUs a row's bits are the same beside any others only where one program makes all of them.
-  if (gpus_) options.cache.attention = PagedCache::Attention::kPrompts;
-  return options;
+  return {.dtype = options_.dtype,
+          .cache = {.fp8 = options_.fp8_cache},
+          .plan_for = options_.device,
+          .expert_groups = options_.expert_groups};
 }
 
 std::vector<GenerateResult> Engine::generate_together(const std::vector<GenerateRequest>& requests,

@@ -63,14 +63,14 @@ using Attention = PagedCache::Attention;
 
 // What the steps of a model are made for.
 struct Kind {
-  Attention attention = Attention::kPrompts;
+  Attention attention = Attention::kByKind;
   std::string kv_dtype = "auto";
 
   bool is_apart() const { return attention == Attention::kDecodes; }
 };
 
 std::vector<Kind> kinds_of(const Settings& s, const std::string& kv_dtype) {
-  std::vector<Kind> out = {{Attention::kPrompts, kv_dtype}};
+  std::vector<Kind> out = {{Attention::kByKind, kv_dtype}};
   if (s.apart) out.push_back({Attention::kDecodes, kv_dtype});
   return out;
 }
@@ -298,7 +298,7 @@ void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel
                    apart ? s.sequences() : s.max_rows);
   run["ready_s"] = seconds_since(making);
   say("{}: ready in {:.1f} s, after {:.1f} s",
-      apart ? "steps of decoding through paged_decode" : "all rows through paged_attention",
+      apart ? "decoding in the fastest order" : "steps as they are served",
       seconds_since(making), seconds_since(rates.begin));
   for (std::int64_t rows : s.rows) {
     if (seconds_since(rates.begin) > s.seconds) {
@@ -349,12 +349,12 @@ int run_all(const Settings& s) {
   int failed = 0;
   for (const std::string& kv_dtype : s.kv_dtypes) {
     auto weights = std::make_shared<GpuModel>(
-        world, shape_of(s, config, {Attention::kPrompts, kv_dtype}), checkpoint);
+        world, shape_of(s, config, {Attention::kByKind, kv_dtype}), checkpoint);
     say("cache {}: {:.2f} GB of weights on each rank after {:.1f} s", kv_dtype,
         static_cast<double>(weights->weight_bytes()) / 1e9, seconds_since(begin));
     for (const Kind& kind : kinds_of(s, kv_dtype)) {
       Json& run = out["runs"].emplace_back();
-      run = {{"attention", kind.is_apart() ? "paged_decode" : "paged_attention"}};
+      run = {{"attention", kind.is_apart() ? "paged_decode" : "as served"}};
       if (kv_dtype != "auto") run["kv_dtype"] = kv_dtype;
       try {
         run_kind(s, world, weights, kind, {copied, multiplied, begin}, run, keep);

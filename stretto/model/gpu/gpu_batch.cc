@@ -21,16 +21,13 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
       model_buffers_(model_buffers),
       early_starts_(options.early_starts),
       plan_(plan_step(shape, bound)) {
-  STRETTO_CHECK(shape_.paged.attention != PagedCache::Attention::kByKind,
-                "rows of a kind are some of a step's");
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
   for (StepKernel& k : build_step_kernels(shape_, plan_, {.bounds_only = true})) {
     instances_.push_back(std::make_unique<GpuInstance>(world_, k.program, std::move(k.code)));
   }
   allocate();
-  bool decodes = shape_.paged.attention == PagedCache::Attention::kDecodes;
-  StepRows rows{.count = bound, .most = bound, .decodes = decodes ? bound : 0};
+  StepRows rows{.count = bound, .most = bound};
   for (const PlanLaunch& l : plan_.launches) {
     args_.push_back(bind(l));
     args_.back().extents = launch_extents(l, rows, shape_);
@@ -40,6 +37,11 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   const Program& head = instances_[plan_.head.program]->program();
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   if (options.graphs) capture();
+}
+
+// Launches that such a step needs none of.
+bool GpuBatchStep::leaves_out(const PlanLaunch& launch) const {
+  return only_decodes_ && launch.rows == Rows::kPrompts;
 }
 
 // Memory and code may go only once nothing runs that uses them.
@@ -113,37 +115,51 @@ void GpuBatchStep::set_early_starts(bool early) {
 }
 
 void GpuBatchStep::capture() {
-  std::vector<cuda::GraphExec> graphs;
   set_early_starts(early_starts_);
+  graphs_ = capture_graphs();
+  // A step of nothing but decodes is filled up with such rows where there is room for them.
+  bool some = shape_.fills_by_kind() && plan_.bound <= shape_.paged.sequences;
+  if (some && !shape_.only_decodes(plan_.bound)) {
+    only_decodes_ = true;
+    decode_graphs_ = capture_graphs();
+    only_decodes_ = false;
+  }
+  set_early_starts(false);
+}
+
+std::vector<cuda::GraphExec> GpuBatchStep::capture_graphs() {
+  std::vector<cuda::GraphExec> graphs;
   for (int r : world_.local_ranks()) {
     const cuda::Stream& stream = world_.stream(r);
     graphs.push_back(cuda::capture(stream, [&] {
       enqueue_inputs(r, stream);
       for (std::size_t i = 0; i < args_.size(); ++i) {
+        if (leaves_out(plan_.launches[i])) continue;
         instances_[plan_.launches[i].program]->launch(args_[i], r, stream);
       }
     }));
   }
-  set_early_starts(false);
-  graphs_ = std::move(graphs);
+  return graphs;
 }
 
 void GpuBatchStep::enqueue_step() {
-  if (!graphs_.empty()) {
-    for (int r : world_.local_ranks()) {
-      graphs_[world_.local_index(r)].launch(world_.stream(r));
-    }
+  const std::vector<cuda::GraphExec>& graphs =
+      only_decodes_ && !decode_graphs_.empty() ? decode_graphs_ : graphs_;
+  if (!graphs.empty()) {
+    for (int r : world_.local_ranks()) graphs[world_.local_index(r)].launch(world_.stream(r));
     return;
   }
   for (int r : world_.local_ranks()) enqueue_inputs(r, world_.stream(r));
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
   for (std::size_t i = 0; i < args_.size(); ++i) {
+    if (leaves_out(plan_.launches[i])) continue;
     instances_[plan_.launches[i].program]->launch(args_[i]);
   }
 }
 
 void GpuBatchStep::run(const StepRows& rows) {
   STRETTO_CHECK(rows.count == plan_.bound, "a step that was not filled up");
+  only_decodes_ = shape_.fills_by_kind() && rows.decodes == rows.count;
   busy_ = true;
   enqueue_step();
 }

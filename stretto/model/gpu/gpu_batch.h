@@ -3,7 +3,8 @@
 // local ranks' streams. The host waits once for each part of the logits that it asks for.
 //
 // A plan's launches are always the same, each with all rows that it is made for, and run as one
-// captured graph per rank: all that changes between steps are the inputs.
+// captured graph per rank: all that changes between steps are the inputs. Steps of nothing but
+// sequences that go on by a token have a graph of their own, without attention of prompts.
 #pragma once
 
 #include <cstddef>
@@ -50,6 +51,8 @@ class GpuBatchStep : public BatchStep {
   void enqueue_step();
   void enqueue_head(std::span<const std::int64_t> rows);
   void capture();
+  std::vector<cuda::GraphExec> capture_graphs();
+  bool leaves_out(const PlanLaunch& launch) const;
   void set_early_starts(bool early);
   void finish();  // waits for all ranks
 
@@ -69,7 +72,9 @@ class GpuBatchStep : public BatchStep {
   GpuLaunchArgs head_args_;
   std::size_t head_tensor_ = 0;
   GpuChooser* chooser_ = nullptr;
-  std::vector<cuda::GraphExec> graphs_;  // by local rank; empty where none are wanted
+  bool only_decodes_ = false;  // what runs
+  // By local rank; empty where none are wanted, the second also where no step is so.
+  std::vector<cuda::GraphExec> graphs_, decode_graphs_;
   bool busy_ = false;                    // enqueued work may still read host_inputs_
 };
 
@@ -79,7 +84,7 @@ class GpuBatchRunner : public BatchRunner {
   // `model` has a cache of pages; several runners may use it one after the other.
   GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> model,
                  PagedCache::Attention attention, const GpuModelOptions& options = {});
-  // As GpuModel; shape.paged is used, and its attention is not by kind.
+  // As GpuModel; shape.paged is used.
   GpuBatchRunner(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint)
       : GpuBatchRunner(world, std::make_shared<const GpuModel>(world, shape, checkpoint),
                        shape.paged.attention) {}

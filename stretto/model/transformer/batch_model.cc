@@ -6,6 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/model/transformer/batch_plan.h"
+#include "stretto/model/transformer/paged_plan.h"
 #include "stretto/model/transformer/transformer.h"
 #include "stretto/model/transformer/weights.h"
 
@@ -85,10 +86,18 @@ StepRows BatchModel::place(std::span<const BatchPiece> pieces) {
   rows.most = rows.count;
   if (attention == Attention::kDecodes) return rows;
   BatchStep& step = *bucket_->step;
+  const bool by_kind = shape().fills_by_kind();
+  if (by_kind) {
+    auto* decoded = step.input_as<std::int32_t>(StepPlan::kDecodeTokens);
+    std::fill(decoded + sequences.decodes, decoded + bucket_->sequences, 0);
+  }
+  if (shape().only_decodes(bucket_->rows)) return rows;
   auto* starts = step.input_as<std::int32_t>(StepPlan::kPromptStarts);
   auto* tokens = step.input_as<std::int32_t>(StepPlan::kPromptTokens);
+  // With the rows of decodes in front of them, or behind these.
+  if (by_kind) *starts++ = 0;
   std::fill(starts + sequences.prompts, starts + bucket_->sequences + 1,
-            static_cast<std::int32_t>(rows.count - rows.decodes));
+            static_cast<std::int32_t>(rows.count - (by_kind ? 0 : rows.decodes)));
   std::fill(tokens + sequences.prompts, tokens + bucket_->sequences, 0);
   return rows;
 }
@@ -102,8 +111,9 @@ void BatchModel::place_piece(const BatchPiece& piece, bool apart, StepRows& rows
                     piece.wanted <= size,
                 "a step outside its bounds");
   if (!apart) {
-    bucket_->step->input_as<std::int32_t>(StepPlan::kPromptStarts)[count] =
-        static_cast<std::int32_t>(rows.count - rows.decodes);
+    const bool by_kind = shape().fills_by_kind();
+    bucket_->step->input_as<std::int32_t>(StepPlan::kPromptStarts)[count + (by_kind ? 1 : 0)] =
+        static_cast<std::int32_t>(rows.count - (by_kind ? 0 : rows.decodes));
   }
   place_rows(piece, rows.count);
   place_pages(piece, count++, apart);
@@ -114,7 +124,10 @@ void BatchModel::place_piece(const BatchPiece& piece, bool apart, StepRows& rows
 // Rows of nobody, as if they began a sequence, or each its own, all pages of which are the last.
 // The first of them fill that page, and no slot is written twice.
 void BatchModel::fill_up(StepRows& rows, Sequences& sequences) {
-  const bool apart = shape().paged.attention == PagedCache::Attention::kDecodes;
+  // Where all others decode, so that no launch is needed for prompts.
+  const bool decodes =
+      shape().fills_by_kind() && sequences.prompts == 0 && bucket_->rows <= bucket_->sequences;
+  const bool apart = decodes || shape().paged.attention == PagedCache::Attention::kDecodes;
   auto* slots = bucket_->step->input_as<std::int32_t>(StepPlan::kSlots);
   const std::int64_t first = rows.count;
   while (rows.count < bucket_->rows) {
@@ -226,6 +239,9 @@ ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOpti
                                   .expert_groups = options.expert_groups});
   shape.paged = options.cache;
   if (shape.target == Target::kCuda) ++shape.paged.num_pages;
+  if (shape.fills_by_kind() && !has_prompt_order(shape)) {
+    shape.paged.attention = PagedCache::Attention::kPrompts;
+  }
   return shape;
 }
 

@@ -23,7 +23,7 @@ Size all_rows() { return Size::of_extent(kRows); }
 Size own_rows(std::int64_t ranks) { return {.terms = {{kRows}}, .divisor = ranks}; }
 Size prompt_rows() { return {.terms = {{kRows, 1}, {kDecodes, -1}}}; }
 
-std::vector<Size> sizes_of(const PlanLaunch& launch, const ModelShape& shape) {
+std::vector<Size> sizes_of(const PlanLaunch& launch, const ModelShape& shape, std::int64_t bound) {
   switch (launch.rows) {
     case Rows::kAll:
       return {all_rows()};
@@ -32,9 +32,10 @@ std::vector<Size> sizes_of(const PlanLaunch& launch, const ModelShape& shape) {
     case Rows::kAllAsNew:
       return {all_rows(), Size::of(0)};
     case Rows::kDecodes:
+      if (shape.fills_steps()) return {Size::of(std::min(shape.paged.sequences, bound))};
       return {Size::of_extent(kDecodes)};
     case Rows::kPrompts:
-      return {prompt_rows()};
+      return {shape.fills_steps() ? all_rows() : prompt_rows()};
     case Rows::kFixed: {
       std::vector<Size> out;
       for (std::int64_t n : launch.fixed) out.push_back(Size::of(n));
@@ -59,7 +60,7 @@ class Converter {
                    {"wanted", from_.head_rows}};
     to_.programs = std::move(from_.programs);
     add_buffers();
-    for (const PlanLaunch& l : from_.launches) add_node(l, sizes_of(l, s_));
+    for (const PlanLaunch& l : from_.launches) add_node(l, sizes_of(l, s_, from_.bound));
     to_.sections = {{kBodySection, 0, to_.nodes.size()}};
     add_node(from_.head, {Size::of_extent(kWanted)});
     to_.sections.push_back({kHeadSection, to_.nodes.size() - 1, to_.nodes.size()});

@@ -18,16 +18,22 @@ namespace {
 constexpr std::int64_t kPage = 64;
 constexpr std::int64_t kMostRows = 8192;
 
-// The sequences of a step, those that go on first, and last that of nobody with which a step on
+// The sequences of a step, those that go on first, and last those of nobody with which a step on
 // GPUs is filled up.
 struct Sequences {
   std::vector<std::int64_t> rows, tokens;
-  bool is_filled = false;
+  std::size_t of_somebody = 0;
 
   std::int64_t num_rows() const {
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   }
-  bool is_nobody(std::size_t s) const { return is_filled && s + 1 == rows.size(); }
+  bool is_nobody(std::size_t s) const { return s >= of_somebody; }
+  // Those with one row, which come first.
+  std::size_t num_single() const {
+    return static_cast<std::size_t>(
+        std::find_if(rows.begin(), rows.end(), [](std::int64_t n) { return n != 1; }) -
+        rows.begin());
+  }
 };
 
 void check(const ModelConfig& config, const BatchQuestion& q) {
@@ -56,6 +62,7 @@ Sequences sequences_of(const BatchQuestion& q) {
     s.rows.push_back(q.prompt);
     s.tokens.push_back(std::max(q.context, q.prompt));
   }
+  s.of_somebody = s.rows.size();
   return s;
 }
 
@@ -67,8 +74,7 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
                        .cache = {.page = kPage,
                                  .num_pages = pages,
                                  .sequences = std::ssize(sequences.rows),
-                                 .fp8 = q.fp8_cache,
-                                 .attention = PagedCache::Attention::kPrompts},
+                                 .fp8 = q.fp8_cache},
                        .plan_for = Target::kCuda,
                        .expert_groups = q.expert_groups};
   ModelShape shape = batch_shape(config, q.ranks, options);
@@ -77,12 +83,17 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
   return shape;
 }
 
-Sequences filled(Sequences s, std::int64_t bound, const ModelShape& shape) {
-  std::int64_t more = std::min(bound - s.num_rows(), shape.max_tokens);
+// As batch_model.h does it.
+Sequences filled(Sequences s, const BatchBounds& bucket, const ModelShape& shape) {
+  std::int64_t more = bucket.rows - s.num_rows();
   if (!shape.fills_steps() || more <= 0) return s;
-  s.rows.push_back(more);
-  s.tokens.push_back(more);
-  s.is_filled = true;
+  bool apart =
+      shape.fills_by_kind() && s.num_single() == s.rows.size() && bucket.rows <= bucket.sequences;
+  std::int64_t each = apart ? 1 : std::min(more, shape.max_tokens);
+  for (std::int64_t i = 0; i < (apart ? more : 1); ++i) {
+    s.rows.push_back(each);
+    s.tokens.push_back(each);
+  }
   return s;
 }
 
@@ -91,7 +102,9 @@ Sequences filled(Sequences s, std::int64_t bound, const ModelShape& shape) {
 class HostTables {
  public:
   HostTables(const Sequences& sequences, const ModelShape& shape)
-      : sequences_(sequences), width_(ceil_div(shape.max_tokens, kPage)) {
+      : sequences_(sequences),
+        width_(ceil_div(shape.max_tokens, kPage)),
+        num_decodes_(shape.fills_by_kind() ? sequences.num_single() : 0) {
     std::int64_t page = 0;
     for (std::size_t s = 0; s < sequences.rows.size(); ++s) {
       std::int64_t count = ceil_div(sequences.tokens[s], kPage);
@@ -104,7 +117,7 @@ class HostTables {
       }
       for (std::int64_t row = 0; row < sequences.rows[s]; ++row) {
         std::int64_t position = sequences.tokens[s] - sequences.rows[s] + row;
-        bool again = sequences.is_nobody(s) && position >= kPage;
+        bool again = sequences.is_nobody(s) && (position >= kPage || s > sequences.of_somebody);
         std::int64_t slot = page_of(position / kPage) * kPage + position % kPage;
         slots_.push_back(again ? -1 : static_cast<std::int32_t>(slot));
       }
@@ -122,30 +135,28 @@ class HostTables {
     if (program.name.starts_with("paged_write")) values["slots"] = slots_;
     if (program.name.starts_with("paged_attention")) {
       std::vector<std::int32_t>&starts = values["starts"], &tokens = values["tokens"];
-      starts.assign(entries("starts"), 0);
+      starts.assign(entries("starts"), static_cast<std::int32_t>(sequences_.num_rows()));
       tokens.assign(entries("tokens"), 0);
-      std::int64_t row = 0;
-      for (std::size_t s = 0; s < starts.size(); ++s) {
-        starts[s] = static_cast<std::int32_t>(row);
-        if (s < sequences_.rows.size()) row += sequences_.rows[s];
-        if (s < tokens.size() && s < sequences_.tokens.size()) {
-          tokens[s] = static_cast<std::int32_t>(sequences_.tokens[s]);
-        }
+      // The rows of decodes come before those of the first sequence here.
+      const std::size_t parts_before = starts.size() - 1 - tokens.size();
+      starts[0] = 0;
+      auto row = static_cast<std::int64_t>(num_decodes_);
+      for (std::size_t s = num_decodes_; s < sequences_.rows.size(); ++s) {
+        const std::size_t own = s - num_decodes_;
+        starts[own + parts_before] = static_cast<std::int32_t>(row);
+        tokens[own] = static_cast<std::int32_t>(sequences_.tokens[s]);
+        row += sequences_.rows[s];
       }
-      values["pages"] = pages_;
-      values["pages"].resize(entries("pages"), 0);
+      values["pages"] = pages_of(num_decodes_, sequences_.rows.size(), entries("pages"));
+    }
+    if (program.name.starts_with("paged_decode")) {
+      std::vector<std::int32_t>& tokens = values["tokens"];
+      tokens.assign(sequences_.tokens.begin(),
+                    sequences_.tokens.begin() + static_cast<std::ptrdiff_t>(num_decodes_));
+      tokens.resize(entries("tokens"), 0);
+      values["pages"] = pages_of(0, num_decodes_, entries("pages"));
     }
     auto ranks = static_cast<std::size_t>(program.world_size);
-    if (program.name.starts_with("paged_decode")) {
-      std::vector<std::int32_t> tokens(sequences_.tokens.begin(), sequences_.tokens.end());
-      return [tokens, pages = pages_, width = width_, ranks](const auto& extents) {
-        auto rows = static_cast<std::ptrdiff_t>(extents.front());
-        predict::TableValues own;
-        own["tokens"].assign(tokens.begin(), tokens.begin() + rows);
-        own["pages"].assign(pages.begin(), pages.begin() + rows * width);
-        return std::vector<predict::TableValues>(ranks, own);
-      };
-    }
     if (values.empty()) return {};
     return [values, ranks](const std::vector<std::int64_t>&) {
       return std::vector<predict::TableValues>(ranks, values);
@@ -153,8 +164,19 @@ class HostTables {
   }
 
  private:
+  // Of sequences begin .. end - 1, then zeros.
+  std::vector<std::int32_t> pages_of(std::size_t begin, std::size_t end, std::size_t count) const {
+    auto at = [&](std::size_t s) {
+      return pages_.begin() + static_cast<std::ptrdiff_t>(s) * static_cast<std::ptrdiff_t>(width_);
+    };
+    std::vector<std::int32_t> out(at(begin), at(end));
+    out.resize(count, 0);
+    return out;
+  }
+
   const Sequences& sequences_;
   std::int64_t width_;
+  std::size_t num_decodes_;
   std::vector<std::int32_t> slots_, pages_;
 };
 
@@ -179,9 +201,13 @@ BatchPrediction predict_batch(const ModelConfig& config, const predict::Machine&
   of_step.paged.sequences = bucket->sequences;
   StepPlan plan = plan_step(of_step, bucket->rows);
   auto usual = std::move(plan.usual_tables);
+  const Sequences all = filled(sequences, *bucket, of_step);
+  // Of nothing but decodes, which GPUs have a graph of their own for.
+  if (of_step.fills_by_kind() && all.num_single() == all.rows.size()) {
+    std::erase_if(plan.launches, [](const PlanLaunch& l) { return l.rows == Rows::kPrompts; });
+  }
   BatchPrediction out;
   out.plan = batch_plan(of_step, std::move(plan));
-  const Sequences all = filled(sequences, bucket->rows, of_step);
   HostTables host(all, of_step);
   out.step = step::predict(
       out.plan, machine,

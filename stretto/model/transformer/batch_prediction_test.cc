@@ -79,6 +79,10 @@ TEST_P(BatchPredictionTest, ThePlanIsText) {
   step::Plan again = step::parse(text, "plan");
   step::check(again);
   EXPECT_EQ(step::print(again), text);
+  EXPECT_NE(text.find("node \"layers.1.paged_decode\" runs"), std::string::npos);
+  EXPECT_EQ(text.find("paged_attention\" runs"), std::string::npos);
+  text = step::print(ask({.batch = 3, .prompt = 20, .ranks = 2}).plan);
+  EXPECT_NE(text.find("node \"layers.1.paged_decode\" runs"), std::string::npos);
   EXPECT_NE(text.find("node \"layers.1.paged_attention\" runs"), std::string::npos);
 }
 

@@ -4,6 +4,41 @@
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
+namespace {
+
+PagedWriteDesc write_desc(const ModelShape& s, std::int64_t bound) {
+  AttentionDesc all = attention_desc(*s.config, s.world_size);
+  return {.dtype = s.dtype,
+          .fp8 = s.paged.fp8,
+          .m = bound,
+          .page = s.paged.page,
+          .num_pages = s.paged.num_pages,
+          .num_heads = all.num_heads,
+          .num_kv_heads = all.num_kv_heads,
+          .head_dim = all.head_dim,
+          .world_size = all.world_size};
+}
+
+PagedDecodeDesc decode_desc(const ModelShape& s, const PagedWriteDesc& write) {
+  return {.dtype = s.dtype,
+          .m = s.paged.sequences,
+          .page = s.paged.page,
+          .num_pages = s.paged.num_pages,
+          .max_tokens = s.max_tokens,
+          .num_heads = split_heads(attention_desc(*s.config, s.world_size)).heads_per_rank,
+          .num_kv_heads = cached_heads(write),
+          .head_dim = write.head_dim,
+          .fp8 = s.paged.fp8,
+          .world_size = write.world_size};
+}
+
+}  // namespace
+
+bool has_prompt_order(const ModelShape& shape) {
+  PagedDecodeDesc d = decode_desc(shape, write_desc(shape, 1));
+  d.m = 1;
+  return prompt_order_config(d, shape.target).has_value();
+}
 
 PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_(plan) {
   const ModelConfig& c = *s_.config;
@@ -12,15 +47,8 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
   rope.dtype = s_.dtype;
   rope.weight_dtype = s_.weight_dtype;
   rope.m = rope.max_tokens = plan_.bound;  // into buffers of rows, as if these were a cache
-  PagedWriteDesc write{.dtype = s_.dtype,
-                       .fp8 = cache.fp8,
-                       .m = plan_.bound,
-                       .page = cache.page,
-                       .num_pages = cache.num_pages,
-                       .num_heads = rope.num_heads,
-                       .num_kv_heads = rope.num_kv_heads,
-                       .head_dim = rope.head_dim,
-                       .world_size = rope.world_size};
+  const PagedWriteDesc write = write_desc(s_, plan_.bound);
+  PagedDecodeDesc decodes = decode_desc(s_, write);
   HeadSplit split = split_heads(rope);
   PackedAttentionDesc prompts{.dtype = s_.dtype,
                               .m = plan_.bound,
@@ -28,21 +56,12 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
                               .page = cache.page,
                               .num_pages = cache.num_pages,
                               .max_tokens = s_.max_tokens,
-                              .num_heads = split.heads_per_rank,
-                              .num_kv_heads = cached_heads(write),
+                              .num_heads = decodes.num_heads,
+                              .num_kv_heads = decodes.num_kv_heads,
                               .head_dim = rope.head_dim,
                               .fp8 = cache.fp8,
+                              .behind_others = shares_rows(),
                               .world_size = rope.world_size};
-  PagedDecodeDesc decodes{.dtype = s_.dtype,
-                          .m = cache.sequences,
-                          .page = cache.page,
-                          .num_pages = cache.num_pages,
-                          .max_tokens = s_.max_tokens,
-                          .num_heads = prompts.num_heads,
-                          .num_kv_heads = prompts.num_kv_heads,
-                          .head_dim = rope.head_dim,
-                          .fp8 = cache.fp8,
-                          .world_size = rope.world_size};
   rope_ = add_program(rope_program(rope, s_.target));
   write_ = add_program(paged_write(write, default_config(write, s_.target)));
   for (const LayerConfig& layer : c.layers) {
@@ -51,7 +70,10 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
       prompts_[layer.window] = add_program(paged_attention_program(prompts, s_.target));
     }
     if (has_decodes() && !decodes_.contains(layer.window)) {
-      decodes_[layer.window] = add_program(paged_decode_program(decodes, s_.target));
+      decodes_[layer.window] =
+          add_program(s_.paged.attention == PagedCache::Attention::kByKind
+                          ? paged_decode(decodes, prompt_order_config(decodes, s_.target).value())
+                          : paged_decode_program(decodes, s_.target));
     }
   }
   std::int64_t q_cols = split.heads_per_rank * rope.head_dim;
@@ -70,17 +92,20 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
     input(StepPlan::kDecodeTokens, DType::kI32, cache.sequences, 1);
   }
   if (!has_prompts()) return;
-  input(StepPlan::kPromptStarts, DType::kI32, cache.sequences + 1, 1);
+  std::int64_t parts = cache.sequences + (shares_rows() ? 1 : 0);
+  input(StepPlan::kPromptStarts, DType::kI32, parts + 1, 1);
   input(StepPlan::kPromptPages, DType::kI32, cache.sequences, pages);
   input(StepPlan::kPromptTokens, DType::kI32, cache.sequences, 1);
 }
 
 bool PagedPlan::has_prompts() const {
-  return s_.paged.attention != PagedCache::Attention::kDecodes;
+  return s_.paged.attention != PagedCache::Attention::kDecodes && !s_.only_decodes(plan_.bound);
 }
 bool PagedPlan::has_decodes() const {
   return s_.paged.attention != PagedCache::Attention::kPrompts;
 }
+
+bool PagedPlan::shares_rows() const { return s_.fills_by_kind() && has_prompts(); }
 
 std::size_t PagedPlan::add_program(Program program) {
   plan_.programs.push_back(std::move(program));
@@ -122,12 +147,13 @@ void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
                        {"out", "attended"}}));
   }
   if (!has_prompts()) return;
+  const bool behind = !shares_rows();
   launch(prompts_.at(window), Rows::kPrompts,
          with_cache({{"starts", StepPlan::kPromptStarts},
-                     {"q", "q", true},
+                     {"q", "q", behind},
                      {"pages", StepPlan::kPromptPages},
                      {"tokens", StepPlan::kPromptTokens},
-                     {"out", "attended", true}}));
+                     {"out", "attended", behind}}));
 }
 
 }  // namespace stretto

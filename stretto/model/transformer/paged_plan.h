@@ -12,6 +12,9 @@
 
 namespace stretto {
 
+// Whether decodes and prompts of such steps add up in one order, where each goes its own way.
+bool has_prompt_order(const ModelShape& shape);
+
 class PagedPlan {
  public:
   // Adds programs and buffers to the plan, but for "qkv"; `shape` and `plan` must outlive it.
@@ -23,6 +26,7 @@ class PagedPlan {
  private:
   bool has_prompts() const;
   bool has_decodes() const;
+  bool shares_rows() const;  // each of a step's rows is of a sequence that goes one of the two ways
   std::size_t add_program(Program program);
   void input(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);
   void local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);

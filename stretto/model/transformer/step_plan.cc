@@ -516,9 +516,9 @@ std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRow
     case Rows::kAllAsNew:
       return {rows.count, 0};
     case Rows::kDecodes:
-      return {rows.decodes};
+      return {shape.fills_steps() ? std::min(shape.paged.sequences, rows.count) : rows.decodes};
     case Rows::kPrompts:
-      return {rows.count - rows.decodes};
+      return {shape.fills_steps() ? rows.count : rows.count - rows.decodes};
   }
   return {};
 }

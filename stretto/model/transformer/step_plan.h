@@ -44,11 +44,13 @@ struct PagedCache {
   // Keys and values are e4m3 with a scale for each token of each head (ops/attention/cached_rows.h)
   // in place of the activations' dtype.
   bool fp8 = false;
-  // What rows go through. CPU ranks compute the same either way.
+  // What rows go through. CPU ranks compute the same each way, GPUs by the first two.
   enum class Attention : std::uint8_t {
-    kByKind,   // paged_decode where they are their sequence's only ones, else paged_attention
+    // paged_decode in the order of paged_attention where they are their sequence's only ones, else
+    // paged_attention.
+    kByKind,
     kPrompts,  // paged_attention
-    kDecodes,  // paged_decode: steps have no other rows
+    kDecodes,  // paged_decode, on GPUs in the order that is fastest: steps have no other rows
   };
   Attention attention = Attention::kByKind;
 
@@ -80,6 +82,13 @@ struct ModelShape {
   int all_ranks() const { return world_size * data_groups; }
   // Steps with pages on GPUs have all rows that they are made for, some of nobody (batch_model.h).
   bool fills_steps() const { return paged.is_used() && target == Target::kCuda; }
+  // And each row in them goes through attention of its kind: tables say which rows are of which,
+  // since extents are at their bounds.
+  bool fills_by_kind() const {
+    return fills_steps() && paged.attention == PagedCache::Attention::kByKind;
+  }
+  // Whether so many rows are their sequences' only ones.
+  bool only_decodes(std::int64_t rows) const { return fills_by_kind() && rows == 1; }
   bool has_whole_attention() const { return ulysses && world_size > 1; }
   // Whether tokens of different data groups meet at the experts.
   bool shares_experts() const { return data_groups > 1 && expert_groups > 1; }
@@ -122,7 +131,7 @@ enum class Rows : std::uint8_t {
   // Of steps with pages.
   kAllAsNew,  // extents: the step's rows, 0
   kDecodes,   // extent: the rows that are their sequence's only ones, which come first
-  kPrompts,   // extent: the other rows
+  kPrompts,   // extent: the other rows; where steps are filled up, all of them
 };
 
 // What a group's step has to do.
@@ -169,7 +178,8 @@ struct StepPlan {
   // Of steps with pages, from the host, i32 but for the tables of the rotary embedding, whose rows
   // are those of the tokens' positions: slots [bound, 1], and of the sequences of each kind
   // (packed_attention.h) pages [sequences, pages of one], tokens [sequences, 1], and the prompts'
-  // starts [sequences + 1, 1]. What the head multiplies is copied to kWanted [head_rows, hidden].
+  // starts [sequences + 1, 1], behind one entry more where steps are filled up by kind. What the
+  // head multiplies is copied to kWanted [head_rows, hidden].
   static constexpr const char* kSlots = "cache_slots";
   static constexpr const char* kDecodePages = "decode_pages";
   static constexpr const char* kDecodeTokens = "decode_tokens";

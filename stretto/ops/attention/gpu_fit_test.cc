@@ -58,6 +58,20 @@ TEST(GpuFit, PagedDecodingTakesHeadsOfUpTo256) {
   }
 }
 
+// In the order of prompts, with few heads of queries for one of keys, and many.
+TEST(GpuFit, DecodingInTheOrderOfPromptsTakesHeadsOfUpTo256) {
+  for (std::int64_t k : {32, 64, 96, 128, 192, 224, 256}) {
+    for (int heads : {2, 8, 64}) {
+      for (bool fp8 : {false, true}) {
+        PagedDecodeDesc d{.dtype = DType::kBF16, .m = 64, .page = 64, .num_pages = 512};
+        d.max_tokens = 1024, d.num_heads = heads, d.num_kv_heads = 2, d.head_dim = k, d.fp8 = fp8;
+        Program p = paged_decode(d, prompt_order_config(d, Target::kCuda).value());
+        EXPECT_NO_THROW(generate_kernel(run_pipeline(p))) << "heads=" << heads << " k=" << k;
+      }
+    }
+  }
+}
+
 TEST(GpuFit, SequencesOverRanksTakeHeadsOfUpTo256) {
   for (int world_size : {1, 2, 4, 8}) {
     for (std::int64_t k : {64, 96, 128, 192, 224, 256}) {

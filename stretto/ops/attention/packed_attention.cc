@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
@@ -35,13 +36,15 @@ void check_pages(const PackedAttentionDesc& d, const PackedAttentionConfig& c) {
   FieldCheck need{"paged_attention"};
   need(d.page >= 1 && d.page % c.tile_kv == 0, "page", d.page, "a multiple of tile_kv");
   need.at_least_one({{"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}});
+  need(!d.lse || !d.behind_others, "lse", d.lse, "0 behind the rows of others");
 }
 
 class PackedAttention {
  public:
   PackedAttention(const char* name, const PackedAttentionDesc& d, const PackedAttentionConfig& cfg)
       : d_(d), cfg_(cfg), p_(name, d.world_size), m_(p_.extent("m", d.m)) {
-    starts_ = p_.table("starts", {d.sequences + 1}, {ContractKind::kPartition, 0, m_ + 1});
+    const std::int64_t parts = d.sequences + (d.behind_others ? 1 : 0);
+    starts_ = p_.table("starts", {parts + 1}, {ContractKind::kPartition, 0, m_ + 1});
     q_ = p_.input("q", d.dtype, {m_, d.num_heads * d.head_dim});
     if (paged()) {
       pages_ = p_.table("pages", {d.sequences, d.pages_per_sequence()},
@@ -60,7 +63,8 @@ class PackedAttention {
       k_ = p_.input("k", d.dtype, {m_, d.num_kv_heads * d.head_dim});
       v_ = p_.input("v", d.dtype, {m_, d.num_kv_heads * d.head_dim});
     }
-    out_ = p_.output("out", d.dtype, {m_, d.num_heads * d.head_dim});
+    const std::vector<Index> shape = {m_, d.num_heads * d.head_dim};
+    out_ = d.behind_others ? p_.state("out", d.dtype, shape) : p_.output("out", d.dtype, shape);
     if (d.lse) lse_ = p_.output("lse", DType::kF32, {d.num_heads, m_});
   }
 
@@ -92,8 +96,9 @@ class PackedAttention {
 
   Sequence sequence(const Index& idx) {
     Sequence s{.idx = idx};
-    s.start = p_.read(starts_, {idx});
-    s.end = p_.read(starts_, {idx + 1});
+    const Index part = d_.behind_others ? idx + 1 : idx;
+    s.start = p_.read(starts_, {part});
+    s.end = p_.read(starts_, {part + 1});
     s.tokens = paged() ? p_.read(tokens_, {idx}) : p_.let("tokens", s.end - s.start);
     s.past = paged() ? p_.let("past", s.tokens - (s.end - s.start)) : Index(0);
     return s;
@@ -219,6 +224,8 @@ PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target
 Program packed_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
   check("packed_attention", d, cfg);
   FieldCheck{"packed_attention"}(d.page == 0, "page", d.page, "0");
+  FieldCheck{"packed_attention"}(!d.behind_others, "behind_others", d.behind_others,
+                                 "0: it reads no cache");
   FieldCheck{"packed_attention"}(!d.fp8, "fp8", d.fp8, "0: it reads no cache");
   return PackedAttention("packed_attention", d, cfg).run();
 }

@@ -28,6 +28,8 @@ struct PackedAttentionDesc {
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
   bool fp8 = false;                  // the pages are e4m3 with scales (cached_rows.h)
   bool lse = false;                  // also the logarithm of each row's sum of weights
+  // The rows before the first sequence's are others', which this launch neither reads nor writes.
+  bool behind_others = false;
   int world_size = 1;
 
   std::int64_t pages_per_sequence() const;  // columns of the table of pages
@@ -56,6 +58,7 @@ Program packed_attention(const PackedAttentionDesc& desc, const PackedAttentionC
 // the cache, those of its queries included and last. Rows that see nothing have -inf as lse, and
 // nothing that counts as out. An entry that names no page is a Fault with its table and place.
 // With fp8 the cache is that of cached_rows.h, and its numbers take part as their dtype has them.
+// With behind_others the table starts has one entry more, the first, and out is a state; no lse.
 // After PagedAttention (Kwon et al. 2023). With a window, pages that no query sees are not read.
 Program paged_attention(const PackedAttentionDesc& desc, const PackedAttentionConfig& config);
 

@@ -12,6 +12,7 @@
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/ops/attention/attention_shapes.h"
 #include "stretto/ops/attention/paged_decode.h"
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/harness/run_case.h"
@@ -64,6 +65,64 @@ TEST(PackedAttention, NoSequenceHasMoreRowsThanItsPagesHold) {
   }
 }
 
+// Rows before the first sequence's are as they were; all others as without them.
+TEST(PackedAttention, RowsOfOthersAreLeftAlone) {
+  const OpShape shape{.m = 10, .n = 13, .k = 4};
+  OpCase whole;
+  std::uint64_t seed = test_seed() / 12 * 12;
+  do {  // until the first sequence has rows
+    whole = make_case(paged_attention_info(), shape, seed);
+    seed += 12;
+  } while (tensor_of(whole.inputs, whole, "starts")[1] == 0);
+  PackedAttentionDesc d = packed_desc(shape, PackedKeys::kPaged);
+  --d.sequences;
+  d.behind_others = true;
+  OpCase c = whole;
+  c.program = paged_attention(d, {.tile_rows = 2, .tile_kv = 2, .blocks = 2, .num_workers = 2});
+  c.inputs = no_values(c.program);
+  c.expected = no_values(c.program);
+  for (const char* name : {"starts", "q", "pages", "tokens", "k_pages", "v_pages"}) {
+    tensor_of(c.inputs, c, name) = tensor_of(whole.inputs, whole, name);
+  }
+  Values &pages = tensor_of(c.inputs, c, "pages"), &tokens = tensor_of(c.inputs, c, "tokens");
+  pages.erase(pages.begin(), pages.begin() + d.pages_per_sequence());
+  tokens.erase(tokens.begin());
+  const Values& starts = tensor_of(c.inputs, c, "starts");
+  auto others = static_cast<std::ptrdiff_t>(starts[1]) * d.num_heads * d.head_dim;
+  const Values& out = tensor_of(whole.expected, whole, "out");
+  Values before(out.size(), 7.0), after = out;
+  std::copy(before.begin(), before.begin() + others, after.begin());
+  tensor_of(c.inputs, c, "out") = before;
+  tensor_of(c.expected, c, "out") = after;
+  EXPECT_EQ(run_case(c, {.launches = 2, .waiver = ""}), "");
+}
+
+TEST(PackedAttention, RowsOfOthersComeWithoutLogarithms) {
+  PackedAttentionDesc d{.m = 4, .page = 4, .num_pages = 2, .max_tokens = 8, .lse = true};
+  d.behind_others = true;
+  expect_user_error([&] { paged_attention(d, {.tile_kv = 4}); }, {"lse is 1"});
+  d.page = 0;
+  expect_user_error([&] { packed_attention(d, {}); }, {"behind_others is 1"});
+}
+
+// On GPUs by the same tiles of keys, one after the other.
+TEST(PagedDecode, TheOrderOfPromptsIsThatOfTheirConfig) {
+  PagedDecodeDesc d{.dtype = DType::kBF16, .m = 3, .page = 64, .num_pages = 4, .max_tokens = 128};
+  d.num_heads = 8, d.num_kv_heads = 2, d.head_dim = 64;
+  for (bool fp8 : {false, true}) {
+    d.fp8 = fp8;
+    std::optional<PagedDecodeConfig> c = prompt_order_config(d, Target::kCuda);
+    ASSERT_TRUE(c);
+    PackedAttentionDesc prompts{.dtype = d.dtype, .page = d.page, .head_dim = d.head_dim};
+    prompts.fp8 = fp8;
+    EXPECT_EQ(c->tile_kv, default_config(prompts, Target::kCuda).tile_kv);
+    EXPECT_EQ(c->splits, 1);
+    EXPECT_TRUE(c->sums_by_product);
+  }
+  d.dtype = DType::kF32;
+  EXPECT_FALSE(prompt_order_config(d, Target::kCuda));
+}
+
 TEST(PagedDecode, SequencesOfOneTokenGiveItsValueAndThoseOfNoneNobodyElses) {
   constexpr std::size_t kDim = 4, kHeads = 6, kKvHeads = 2, kPage = 4, kColumns = 4;
   OpCase c = make_case(paged_decode_info(), {.m = 5, .n = 14, .k = kDim}, test_seed() / 12 * 12);
@@ -104,6 +163,11 @@ TEST(PagedDecode, RefusesSizesThatMakeNoSense) {
   d.num_pages = 1;
   expect_user_error([&] { paged_decode(d, {.tile_kv = 3}); }, {"page is 4", "tile_kv"});
   expect_user_error([&] { paged_decode(d, {.tile_kv = 4, .splits = 0}); }, {"splits is 0"});
+  PagedDecodeConfig c{.tile_kv = 4, .splits = 2, .sums_by_product = true};
+  expect_user_error([&] { paged_decode(d, c); }, {"splits is 2", "sums_by_product"});
+  d.num_heads = 4;
+  expect_user_error([&] { paged_decode(d, {.tile_kv = 4, .tile_rows = 3}); }, {"tile_rows is 3"});
+  d.num_heads = 1;
   d.window = -1;
   expect_user_error([&] { paged_decode(d, {.tile_kv = 4}); }, {"window is -1"});
   d.window = 0;

@@ -10,6 +10,7 @@
 #include "stretto/ops/attention/cached_rows.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
+#include "stretto/ops/attention/packed_attention.h"
 
 namespace stretto {
 namespace {
@@ -28,6 +29,9 @@ void check(const PagedDecodeDesc& d, const PagedDecodeConfig& c) {
                      {"num_workers", c.num_workers},
                      {"num_combiners", c.num_combiners}});
   need(d.page >= 1 && d.page % c.tile_kv == 0, "page", d.page, "a multiple of tile_kv");
+  need(c.tile_rows == 0 || c.tile_rows * d.num_kv_heads >= d.num_heads, "tile_rows", c.tile_rows,
+       "0, or room for the query heads of a KV head");
+  need(!c.sums_by_product || c.splits == 1, "splits", c.splits, "1 with sums_by_product");
 }
 
 class PagedDecode {
@@ -36,7 +40,8 @@ class PagedDecode {
       : d_(desc),
         cfg_(config),
         group_(desc.num_heads / desc.num_kv_heads),
-        rows_(std::max<std::int64_t>(group_, 2)),  // the tensor core takes no single row
+        // The tensor core takes no single row.
+        rows_(config.tile_rows > 0 ? config.tile_rows : std::max<std::int64_t>(group_, 2)),
         units_(desc.m * desc.num_kv_heads),
         p_(desc.fp8 ? "paged_decode_fp8" : "paged_decode", desc.world_size),
         m_(p_.extent("m", desc.m)) {
@@ -96,7 +101,8 @@ class PagedDecode {
             {.dtype = d_.dtype,
              .rows = rows_,
              .head_dim = d_.head_dim,
-             .scale = score_scale(d_.scale, d_.head_dim)}};
+             .scale = score_scale(d_.scale, d_.head_dim),
+             .sums_by_product = cfg_.sums_by_product}};
   }
 
   void attend(const Unit& unit, const Index& run) {
@@ -108,7 +114,7 @@ class PagedDecode {
     Index last = p_.let("last", ceil_div(tokens, bn));
     Index steps = p_.let("steps", max(last - first, 0));
     Index per_run = p_.let("per_run", ceil_div(steps, cfg_.splits));
-    Value query = p_.load(of_heads(q_, unit, d_.head_dim));
+    Value query = p_.load(queries(unit));
     OnlineSoftmax sums = softmax();
     Index start = min(first + run * per_run, last), end = min(first + (run + 1) * per_run, last);
     p_.loop(start, end, [&](const Index& j) {
@@ -155,6 +161,12 @@ class PagedDecode {
     return {of(sums_, d_.head_dim), of(weights_, 1), of(peaks_, 1)};
   }
 
+  // Of wide tiles the rows past the group are other heads', which costs no mask.
+  Slice queries(const Unit& unit) const {
+    if (cfg_.tile_rows == 0) return of_heads(q_, unit, d_.head_dim);
+    return q_.tile({unit.sequence, unit.kv * group_, 0}, rows_, d_.head_dim);
+  }
+
   Slice of_heads(const TensorRef& tensor, const Unit& unit, std::int64_t cols) const {
     Index head = unit.kv * group_;
     return tensor.tile({unit.sequence, head, 0}, rows_, cols).until_row(head + group_);
@@ -177,6 +189,23 @@ class PagedDecode {
   CachedRows k_, v_;
   SignalRef arrived_;
 };
+
+// The same cache for prompts.
+PackedAttentionDesc prompts_of(const PagedDecodeDesc& d) {
+  return {.dtype = d.dtype,
+          .m = d.m,
+          .sequences = d.m,
+          .page = d.page,
+          .num_pages = d.num_pages,
+          .max_tokens = d.max_tokens,
+          .num_heads = d.num_heads,
+          .num_kv_heads = d.num_kv_heads,
+          .head_dim = d.head_dim,
+          .window = d.window,
+          .scale = d.scale,
+          .fp8 = d.fp8,
+          .world_size = d.world_size};
+}
 
 }  // namespace
 
@@ -214,6 +243,21 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   c.num_combiners = c.splits > 1 ? gpu_workers(units, sms / (many_combine ? 8 : 32)) : 1;
   c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? sms - c.num_combiners : sms);
   return c;
+}
+
+std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& d, Target target) {
+  if (target == Target::kCpu) return default_config(d, target);
+  constexpr std::int64_t kRows = 64;  // of a warpgroup's product
+  const std::int64_t group = d.num_heads / d.num_kv_heads;
+  PackedAttentionConfig prompts = default_config(prompts_of(d), target);
+  bool by_product =
+      prompts.num_stages > 0 && multiplied_by_tensor_core(d.dtype, prompts.tile_kv, d.head_dim);
+  if (!by_product || group > kRows) return std::nullopt;
+  return PagedDecodeConfig{.tile_kv = prompts.tile_kv,
+                           .num_workers = gpu_workers(d.m * d.num_kv_heads, target.sms()),
+                           .num_stages = decode_stages(kRows, prompts.tile_kv, d.head_dim),
+                           .tile_rows = kRows,
+                           .sums_by_product = true};
 }
 
 Program paged_decode(const PagedDecodeDesc& d, const PagedDecodeConfig& cfg) {

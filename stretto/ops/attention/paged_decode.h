@@ -38,10 +38,17 @@ struct PagedDecodeConfig {
   int num_workers = 1;        // that read runs
   int num_combiners = 1;      // that add them up, where there are several
   int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
+  // Rows of a tile, the query heads of a KV head and others that nobody stores; 0: the heads alone.
+  std::int64_t tile_rows = 0;
+  bool sums_by_product = false;  // weights add up beside values (online_softmax.h); one run
 };
 
 std::string to_string(const PagedDecodeDesc& desc);
 PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
+// The config by which a row adds up in the order of paged_attention with its default config, bit by
+// bit: the same blocks of keys one after the other, through the same products. None where there is
+// none: on GPUs where the tensor core does not take the heads.
+std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& desc, Target target);
 
 // Extent m. q [m, num_heads, head_dim] -> out as q; with lse also lse [m, num_heads] f32.
 // k_pages, v_pages [num_pages * num_kv_heads, page, head_dim] and the tables pages
