@@ -85,13 +85,15 @@ def decode_launches_table(results: Results, ranks: int) -> str:
 
 
 def batch_table(results: Results, _ranks: int) -> str:
-    """Of steps of many sequences of 1,024 tokens: the newest run of each way of attention over a cache of the
+    """Of steps of many sequences of 1,024 tokens: the newest run's ways of attention, with weights and a cache of the
     activations' dtype, a row for each number of rows."""
     found = {}
     for run in results.runs:
-        for row in run.data.get("runs", []) if run.kind == "batch" else []:
-            if row.get("steps") and "kv_dtype" not in row and run.data.get("context", 1024) == 1024:
-                found[row["attention"]] = (row, run)
+        if run.kind != "batch" or run.data.get("context", 1024) != 1024 or run.data.get("weights", "auto") != "auto":
+            continue
+        timed = [row for row in run.data.get("runs", []) if row.get("steps") and "kv_dtype" not in row]
+        if timed:
+            found = {row["attention"]: (row, run) for row in timed}
     take(results, found)
     lines = {}
     by_gpu = {"greedy_ms": "with the GPU, ms", "all_ms": "with all options, ms"}  # newer runs have them
@@ -104,7 +106,7 @@ def batch_table(results: Results, _ranks: int) -> str:
             line += [shown(ms), f"{step['bound_ms'] / ms.median:.2f}", f"{step['host_ms']:.1f}",
                      *(f"{step[key]:.2f}" if key in step else "-" for key in by_gpu)]
     columns = [text for name in sorted(found)
-               for text in (f"`{name}`, ms", "of the bound", "with the host choosing, ms", *by_gpu.values())]
+               for text in (f"{name}, ms", "of the bound", "with the host choosing, ms", *by_gpu.values())]
     return table(["rows", "bound, ms", *columns], [lines[rows] for rows in sorted(lines)]) + sources(found)
 
 

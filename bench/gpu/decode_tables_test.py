@@ -47,6 +47,7 @@ class DecodeAndLoops(MadeResults):
         self.result("gpu-batch-2026-01-02.json", context=1024, runs=[run(5.0)])
         self.result("gpu-batch-2026-01-03-fp8.json", context=1024, runs=[run(6.0, kv_dtype="fp8")])
         self.result("gpu-batch-2026-01-04-long.json", context=8192, runs=[run(7.0)])
+        self.result("gpu-batch-2026-01-05-weights.json", context=1024, weights="fp8", runs=[run(8.0)])
         self.assertIn("| 8 | 3.50 | 5.00 [5.00, 5.00] | 0.70 | 9.0 |", self.tables("--print", "batch").stdout)
 
     def test_loops_held_out_stand_apart(self):
