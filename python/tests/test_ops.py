@@ -328,7 +328,7 @@ def test_repeated_calls_of_several_sequences_or_results(rng):
 
     with_options, ops = stretto._calls.with_options, stretto.transformer
     attention = with_options(ops._scaled_dot_product_attention, False, 1.0, False, 0, False)
-    norm = with_options(ops._all_reduce_add_rms_norm, 1e-5)
+    norm = with_options(stretto.norms._all_reduce_add_rms_norm, 1e-5)
     stretto.init()
     plans = stretto._world.group_of().plans
     try:
