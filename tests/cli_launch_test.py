@@ -3,6 +3,7 @@ from the root of the repository."""
 
 import json
 import os
+import signal
 
 import cli_case
 from cli_case import DATA, MODEL, PROMPT, STRETTO, run, CliCase
@@ -83,6 +84,20 @@ class LaunchTest(CliCase):
                    "[ $RANK = 1 ] && { sleep 0.1; kill -9 $$; }; exit 3")
         self.assertEqual((done.returncode, done.stdout), (128 + 9, b""))
         self.assertEqual(done.stderr.decode(), "stretto: rank 1 was ended by signal 9 (Killed)\n")
+
+    def test_all_end_at_once(self):
+        """None has the time to tell of another's end, however many there are: each of them waits for that of rank 0."""
+        for number in ("PIPE", "TERM", "INT"):
+            for _ in range(4):
+                fifo = self.tmp / f"ends{number}{_}"
+                os.mkfifo(fifo)
+                # All of them wait before the signal comes.
+                script = (f"if [ $RANK = 0 ]; then exec 3> {fifo}; sleep 0.3; kill -{number} $PPID; sleep 60; "
+                          f"else {{ echo waits >&2; read word; }} < {fifo}; echo told >&2; fi")
+                done = run("launch", "-n", 24, "--", "sh", "-c", script)
+                said = done.stderr.decode().split()
+                self.assertEqual((done.returncode, said.count("told")), (128 + signal.Signals[f"SIG{number}"], 0))
+                self.assertEqual(said.count("waits"), 23)
 
     def test_refusals(self):
         self.refused("launch", "--", "true", says="--ranks")

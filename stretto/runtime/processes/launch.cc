@@ -78,11 +78,19 @@ class Launcher {
   bool reap();
   std::vector<Ended> reaped();
   void ended(std::size_t rank, int status);
+  // All at once: they stand still meanwhile, so none of them tells of another's end.
   void kill_all(int signal) {
+    signal_each(SIGSTOP);
+    await_standstill();
+    signal_each(signal);
+    signal_each(SIGCONT);
+  }
+  void signal_each(int signal) const {
     for (pid_t pid : pids_) {
       if (pid > 0) ::kill(-pid, signal);
     }
   }
+  void await_standstill() const;
   int num_running() const {
     int count = 0;
     for (pid_t pid : pids_) count += pid > 0 ? 1 : 0;
@@ -176,6 +184,18 @@ void Launcher::wait_for_news() {
   next_ = deadline_in(options_.grace);
 }
 
+void Launcher::await_standstill() const {
+  auto moves = [](pid_t pid) {
+    siginfo_t news{};
+    int look = WSTOPPED | WEXITED | WNOWAIT | WNOHANG;
+    return pid > 0 && ::waitid(P_PID, static_cast<id_t>(pid), &news, look) == 0 && news.si_pid == 0;
+  };
+  for (Deadline until = deadline_in(kDying);
+       std::any_of(pids_.begin(), pids_.end(), moves) && ms_until(until) > 0;) {
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
 // Of those that have ended since, who was killed comes first: the others' faults are of that. They
 // know of it as soon as its sockets are closed, and may end before it has given its memory back.
 bool Launcher::reap() {
@@ -232,7 +252,7 @@ void end_together_on_broken_pipe() {
   told.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
   told.sa_handler = [](int) {
     ::kill(::getppid(), SIGPIPE);
-    ::sleep(1);         // it kills this process meanwhile
+    ::sleep(10);       // it kills this process meanwhile
     ::raise(SIGPIPE);  // or it is no launcher
   };
   ::sigaction(SIGPIPE, &told, nullptr);
