@@ -22,6 +22,7 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t kMostKeyBytes = std::size_t{1} << 20;
+constexpr std::chrono::seconds kTellProgress{3};
 
 struct ServeOptions {
   ModelOptions model;
@@ -105,7 +106,10 @@ void serve(ServeOptions& options) {
   Server server(files, *engine, options.server);  // a port that is taken shows before the wait
   say("stretto: loading {} ({} ranks, {})\n", options.model.model, options.model.num_ranks(),
       options.model.device);
-  engine->wait_until_ready();
+  server.start();
+  while (!engine->wait_until_ready(kTellProgress)) {
+    say("stretto: loading, {}\n", engine->state().loads);
+  }
   constexpr double kMiB = 1 << 20;
   const CacheSize& m = engine->memory();
   auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
@@ -126,6 +130,7 @@ void serve(ServeOptions& options) {
     file.write(server.url() + "\n");
     file.commit();
   }
+  server.take_signals();
   fmt::print("listening on {}\n", server.url());
   std::fflush(stdout);
   server.run();

@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "apps/commands.h"
+#include "apps/cut_short.h"
 #include "apps/inherited.h"
 #include "apps/whole_numbers.h"
 #include "stretto/base/errors.h"
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
   open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // what grows too large is told like a full disk
   std::signal(SIGCHLD, SIG_DFL);  // who has started this may not want to hear of its children
+  stretto::tell_files_cut_short();
   CLI::App app("Overlapped tile programs for LLM computing: prove, run, time and serve them.",
                "stretto");
   app.set_version_flag("--version", STRETTO_VERSION);

@@ -101,6 +101,11 @@ class AnswersTest(ServeCase):
         own = "{{ messages[0].tool_calls[0].function.arguments|tojson }}{{ messages[0].content is none }}{{ x }}"
         self.assertEqual(prompt({"role": "assistant", "tool_calls": [call]}, chat_template=own,
                                 chat_template_kwargs={"x": 5}), '{"b": 1, "a": 2}True5')
+        # What a model wrote may be no object, and comes back with the conversation.
+        for text in ('{"b": 1', "[1]", "3", "{]"):
+            cut = {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}
+            self.assertEqual(prompt({"role": "assistant", "tool_calls": [cut]}, chat_template=own),
+                             json.dumps(text) + "True")
         self.assertEqual(prompt({"role": "user", "content": "a"}, {"role": "assistant", "content": "It is"},
                                 chat_template="{% for m in messages %}[{{ m.content }}]{% endfor %}!",
                                 continue_final_message=True), "[a][It is")
@@ -147,7 +152,7 @@ class AnswersTest(ServeCase):
             self.refusal(self.server, {"messages": USER, "max_tokens": 5, **body}, param, path=CHAT)
         for message in [3, {}, {"role": "user"}, {"role": 1, "content": "x"}, {"role": "user", "content": 4},
                         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-                        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]:
+                        {"role": "assistant", "tool_calls": [{"function": "f"}]}]:
             self.refusal(self.server, {"messages": [message]}, "messages", path=CHAT)
         self.refusal(self.server, {"messages": USER, "tools": [TOOL]}, "tools", path=CHAT)
         self.refusal(self.server, {"messages": USER, "model": "x"}, "model", status=404, path=CHAT)

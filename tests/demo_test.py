@@ -38,11 +38,12 @@ class Demo(unittest.TestCase):
         (self.tree / "build" / "bin" / "stretto").symlink_to(STRETTO)
 
     def ask(self, line: str) -> dict:
-        """What the request answers, once the server listens."""
+        """What the request answers, once the server is ready."""
         until = time.monotonic() + SECONDS
         while True:
             done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
-            if done.returncode == 0 or time.monotonic() > until:
+            loads = done.returncode != 0 or "is loading" in done.stdout
+            if not loads or time.monotonic() > until:
                 self.assertEqual(done.returncode, 0, done.stderr)
                 return json.loads(done.stdout)
             time.sleep(0.5)
@@ -78,6 +79,11 @@ class Demo(unittest.TestCase):
                 said += os.read(terminal, 65536)
         text = said.decode(errors="replace").replace("\r", "")
         self.assertTrue(self.ask(re.search(r"a request to it: +(.+)", text)[1])["choices"])
+        lines = text.splitlines()
+        page = next(i for i, line in enumerate(lines) if "its page, for a browser:" in line)
+        self.assertIn("a request to it:", lines[page + 1])  # one below the other
+        with urllib.request.urlopen(lines[page].split()[-1]) as answer:
+            self.assertIn(b"<title>stretto</title>", answer.read())
         os.write(terminal, b"\x03")
         while True:  # what it says is read, or it waits for that
             try:

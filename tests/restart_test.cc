@@ -1,12 +1,14 @@
 // A rank that faults while others are served: with --restart-on-fault who runs is told, who waits
 // is served as if nothing had been, and nothing of the cache is lost.
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -152,6 +154,31 @@ TEST(Restart, WithoutTheOptionAllAreTold) {
   for (auto& answer : answers) EXPECT_EQ(answer->end.get().first, End::kDied);
   EXPECT_NE(engine.state().died_of.find("a rank was killed"), std::string::npos);
   EXPECT_THROW(engine.submit({ask(3)->request}), EngineBusy);
+}
+
+// Weights are read from the checkpoint again; what another program has made of it is no model.
+TEST(Restart, FilesThatHaveChangedAreTheEnd) {
+  const std::filesystem::path place =
+      std::filesystem::temp_directory_path() / fmt::format("stretto-restart-{}", ::getpid());
+  std::filesystem::copy("checkpoints/debian-llama-draft-1m", place);
+  {
+    const ModelFiles own(place);
+    ServingEngine engine(own, {.world_size = 2}, few_at_once(true));
+    engine.wait_until_ready();
+    std::filesystem::resize_file(place / "model.safetensors", 4096);
+    std::vector<std::unique_ptr<Answer>> answers;
+    std::vector<std::shared_ptr<ServedRequest>> requests;
+    for (int i = 0; i < 6; ++i) {
+      answers.push_back(ask(10 + i, i == 0 ? 2 : -1));
+      requests.push_back(answers.back()->request);
+    }
+    engine.submit(requests);
+    for (auto& answer : answers) EXPECT_EQ(answer->end.get().first, End::kDied);
+    const std::string why = engine.state().died_of;
+    EXPECT_NE(why.find("model.safetensors: was cut short"), std::string::npos) << why;
+    EXPECT_THROW(engine.submit({ask(3)->request}), EngineBusy);
+  }
+  std::filesystem::remove_all(place);
 }
 
 TEST(Restart, FaultsWithoutAStepInBetweenAreTheEnd) {

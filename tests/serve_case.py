@@ -18,16 +18,22 @@ WAIT = int(os.environ.get("STRETTO_TEST_WAIT", 120))  # seconds that anything ma
 
 
 class Server:
-    """`stretto serve` on a free port; stops when it leaves its `with`."""
+    """`stretto serve` on a free port; stops when it leaves its `with`. With `waits` false it need not be ready, and
+    `port` is one that is free."""
 
-    def __init__(self, *args, model=MODEL, env=None, stderr=None, device="cpu"):
+    def __init__(self, *args, model=MODEL, env=None, stderr=None, device="cpu", port=0, waits=True):
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith("STRETTO_") or k == "STRETTO_CACHE_DIR"}
         clean.update(env or {})
         self.err = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [STRETTO, "serve", "--model", model, "--port", "0", "--device", device, *map(str, args)], env=clean,
+            [STRETTO, "serve", "--model", model, "--port", str(port), "--device", device, *map(str, args)], env=clean,
             stdout=subprocess.PIPE, stderr=stderr or self.err, cwd=cli_case.ROOT)
+        self.port = port
+        if waits:
+            self.wait_until_ready()
+
+    def wait_until_ready(self):
         ready, _, _ = select.select([self.process.stdout], [], [], WAIT)
         line = self.process.stdout.readline().decode() if ready else ""
         if not line.startswith("listening on http://127.0.0.1:"):
@@ -118,6 +124,11 @@ class Server:
             if time.monotonic() > end:
                 raise AssertionError(f"never: {what}")
             time.sleep(0.01)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
 
 
 class ServeCase(CliCase):

@@ -10,6 +10,11 @@
 #include "stretto/base/printable.h"
 
 namespace stretto {
+namespace {
+
+std::string place(const std::string& where) { return where.empty() ? "" : where + ": "; }
+
+}  // namespace
 
 std::string quote_json(const Json& value) {
   // Containers are named, not printed: a hostile one may be large.
@@ -22,12 +27,13 @@ std::string quote_json(const Json& value) {
 JsonFields::JsonFields(const Json& object, std::string where)
     : object_(object), where_(std::move(where)) {
   if (!object_.is_object()) {
-    throw UserError(fmt::format("{}: need a JSON object, got {}", where_, quote_json(object_)));
+    throw UserError(
+        fmt::format("{}need a JSON object, got {}", place(where_), quote_json(object_)));
   }
 }
 
 void JsonFields::fail(const char* field, const std::string& reason) const {
-  throw UserError(fmt::format("{}: {}: {}", where_, field, reason));
+  throw UserError(fmt::format("{}{}: {}", place(where_), field, reason));
 }
 
 bool JsonFields::names(const char* field) const { return object_.contains(field); }

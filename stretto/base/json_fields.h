@@ -15,7 +15,7 @@ namespace stretto {
 class JsonFields {
  public:
   // `object` must outlive this reader; UserError when it is not an object. `where` names it in
-  // errors.
+  // errors; "": the field's name says enough.
   JsonFields(const Json& object, std::string where);
 
   const std::string& where() const { return where_; }
@@ -42,7 +42,7 @@ class JsonFields {
   std::optional<std::vector<std::string>> optional_texts(const char* field,
                                                          std::size_t max_size) const;
 
-  // Throws UserError "<where>: <field>: <reason>".
+  // Throws UserError "<where>: <field>: <reason>", without a place "<field>: <reason>".
   [[noreturn]] void fail(const char* field, const std::string& reason) const;
 
  private:

@@ -203,8 +203,10 @@ void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
   if (gpus_) {
     STRETTO_CHECK(world_ == nullptr, "batches run on the GPUs of one process");
-    BatchModel model(std::make_unique<GpuBatchRunner>(*gpus_, shape, files_.checkpoint),
-                     options.max_rows);
+    BatchModel model(std::make_unique<GpuBatchRunner>(
+                         *gpus_, shape, files_.checkpoint,
+                         GpuModelOptions{.progress = options.progress}),
+                     options.max_rows, options.progress);
     return body(nullptr, model);
   }
   check_host_memory(shape);

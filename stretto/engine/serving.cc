@@ -76,7 +76,8 @@ void ServingEngine::size_cache(const EngineOptions& options) {
       .max_tokens = max_model_len_,
       .cache = {.page = kPageTokens, .sequences = options_.max_num_seqs, .fp8 = options.fp8_cache},
       .plan_for = options.device,
-      .expert_groups = options.expert_groups};
+      .expert_groups = options.expert_groups,
+      .progress = &progress_};
   CacheSize size = engine_->size_cache(batch_, options_.kv_bytes);
   if (size.num_pages * kPageTokens < max_model_len_ && options_.max_model_len > 0) {
     throw UserError(
@@ -121,9 +122,15 @@ ServingEngine::~ServingEngine() {
 }
 
 void ServingEngine::wait_until_ready() {
+  while (!wait_until_ready(std::chrono::hours(1))) continue;
+}
+
+bool ServingEngine::wait_until_ready(std::chrono::milliseconds at_most) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ready_ || failure_ || !died_of_.empty(); });
+  const bool is_over = changed_.wait_for(
+      lock, at_most, [&] { return ready_ || failure_ || !died_of_.empty(); });
   if (failure_) std::rethrow_exception(failure_);
+  return is_over;
 }
 
 void ServingEngine::check(ServedRequest& request) const {
@@ -187,6 +194,11 @@ ServingEngine::State ServingEngine::state() const {
   state.running = running_.size() - noted_.waiting;
   state.waiting += queue_.size();
   state.died_of = died_of_;
+  const bool loads = !ready_ || !noted_.restarts_for.empty();
+  if (!loads || !died_of_.empty()) return state;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began_;
+  const std::string now = progress_.text();
+  state.loads = fmt::format("{:.0f} s so far{}{}", took.count(), now.empty() ? "" : ": ", now);
   return state;
 }
 
@@ -217,6 +229,8 @@ bool ServingEngine::restart_for(const std::string& why) {
     noted_.waiting = 0;
     noted_.cache_use = 0;
     noted_.restarts_for = why;
+    began_ = std::chrono::steady_clock::now();
+    progress_.within("");
     ++noted_.restarts;
   }
   log_warning("the engine starts again after a fault: " + why);

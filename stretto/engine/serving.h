@@ -3,6 +3,7 @@
 // generate.h's Engine; server/ puts clients in front of it.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/base/progress.h"
 #include "stretto/engine/generate.h"
 #include "stretto/engine/scheduler.h"
 #include "stretto/engine/served_request.h"
@@ -50,6 +52,8 @@ class ServingEngine {
 
   // Returns when every step is proved, compiled and allocated; throws what went wrong with that.
   void wait_until_ready();
+  // The same for so long at most: whether it is ready.
+  bool wait_until_ready(std::chrono::milliseconds at_most);
 
   std::int64_t max_model_len() const { return max_model_len_; }
   // All of them or none. UserError for a prompt that is empty, has ids outside the vocabulary or
@@ -70,6 +74,8 @@ class ServingEngine {
     std::string died_of;                               // empty while it lives
     std::int64_t restarts = 0;                         // after faults
     std::string restarts_for;                          // the fault; empty once it is ready again
+    // What it does before it is ready, and for how long; empty once it is, and after its death.
+    std::string loads;
   };
   State state() const;
 
@@ -111,6 +117,8 @@ class ServingEngine {
   std::deque<Request> queue_;
   std::vector<Request> running_;
   State noted_;  // what of it is not counted here
+  Progress progress_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();  // to load
   bool ready_ = false, draining_ = false, stopping_ = false;
   std::string died_of_;
   std::exception_ptr failure_;  // before it was ready

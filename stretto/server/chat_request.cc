@@ -281,7 +281,7 @@ class ChatReader : public RequestReader {
       jinja::Dict made, its_function;
       for (const auto& [key, value] : function->as_dict().items) {
         bool is_arguments = jinja::to_utf8(key.as_text()) == "arguments";
-        its_function.set(key, is_arguments ? arguments(value, where) : value);
+        its_function.set(key, is_arguments ? arguments(value) : value);
       }
       for (const auto& [key, value] : call.as_dict().items) {
         bool is_function = jinja::to_utf8(key.as_text()) == "function";
@@ -292,16 +292,16 @@ class ChatReader : public RequestReader {
     return Value::list(std::move(out));
   }
 
-  Value arguments(const Value& given, const std::string& where) const {
+  // A text that is no object stays one: what was answered before can always be sent back.
+  static Value arguments(const Value& given) {
     if (!given.is_text()) return given;
     const std::string text = jinja::to_utf8(given.as_text());
     if (text.find_first_not_of(" \t\r\n") == text.npos) return Value::dict({});
     try {
-      if (!parse_json(text, "arguments").is_object()) throw UserError("arguments: need an object");
-    } catch (const UserError& e) {
-      fail("messages", where + ": " + printable(e.what(), 300));
+      if (parse_json(text, "arguments").is_object()) return jinja::from_json(text);
+    } catch (const UserError&) {  // what a model wrote that was cut off, or erred
     }
-    return jinja::from_json(text);
+    return given;
   }
 
   const Json& json_;

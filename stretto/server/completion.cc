@@ -391,9 +391,9 @@ void Completion::add_logprob(Choice& choice, const TokenLogprob& token, bool has
     top.emplace(text, finite(token.logprob));
     delta.logprobs.push_back(finite(token.logprob));
     delta.top.push_back(std::move(top));
-  } else {
-    delta.logprobs.push_back(nullptr);
-    delta.top.push_back(nullptr);
+  } else {  // docs/decisions/0039-no-null-among-logprobs.md
+    delta.logprobs.push_back(0.0);
+    delta.top.push_back(Json::object());
   }
   delta.tokens.push_back(std::move(text));
 }

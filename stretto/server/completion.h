@@ -66,7 +66,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::string text;
     std::vector<int> token_ids;
     std::vector<std::string> tokens;  // of logprobs, with ...
-    std::vector<Json> logprobs;       // ... null for the first token of a prompt
+    std::vector<double> logprobs;     // ... 0 for the first token of a prompt
     std::vector<Json> top;
     std::vector<std::int64_t> offsets;  // in code points
   };

@@ -39,7 +39,7 @@ class RequestReader {
 
   // `json` and `limits` must outlive it. UserError where it is no object.
   RequestReader(const Json& json, int vocab_size, const CompletionLimits& limits)
-      : fields_(json, "request"), vocab_size_(vocab_size), limits_(limits) {}
+      : fields_(json, ""), vocab_size_(vocab_size), limits_(limits) {}
 
   const JsonFields& fields() const { return fields_; }
   int vocab_size() const { return vocab_size_; }
@@ -194,7 +194,7 @@ class RequestReader {
     if (options == nullptr) return;
     if (!out.stream) fail("stream_options", "needs stream");
     checked("stream_options", [&] {
-      JsonFields reader(*options, "request: stream_options");
+      JsonFields reader(*options, "stream_options");
       out.include_usage = reader.optional_boolean("include_usage").value_or(false);
       out.continuous_usage_stats =
           reader.optional_boolean("continuous_usage_stats").value_or(false);

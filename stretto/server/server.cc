@@ -71,6 +71,10 @@ struct Route {
   bool is_text_work;  // on a text worker
 };
 
+std::string loading(const ServingEngine::State& state) {
+  return "the server is loading the model, " + state.loads;
+}
+
 }  // namespace
 
 struct Server::State {
@@ -92,7 +96,8 @@ struct Server::State {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Completion>> running;  // by id
   std::atomic<bool> draining{false}, ends_now{false};
-  std::thread drainer;
+  std::thread drainer, serving;
+  bool takes_signals = false;
   // In this order: what is under way ends before what it uses.
   std::optional<HttpServer> http;
   std::optional<TextWorkers> workers;
@@ -117,6 +122,7 @@ struct Server::State {
 
   const Routed& route_of(const HttpRequest& request) const;
   void require_key(const HttpRequest& request) const;
+  void require_ready() const;
   void handle(const CallPtr& call, Handle handle);
   void answer(const CallPtr& call, HttpResponse response, const AnswerSummary& summary = {});
   void note(const CallPtr& call, const AnswerSummary& summary);
@@ -219,13 +225,22 @@ void Server::State::require_key(const HttpRequest& request) const {
   if (!known) throw ApiError(401, "the API key is missing or wrong");
 }
 
+void Server::State::require_ready() const {
+  const ServingEngine::State state = engine.state();
+  const bool is_first = state.restarts_for.empty();  // requests wait for later ones
+  if (is_first && !state.loads.empty()) throw ApiError(503, loading(state));
+}
+
 void Server::State::take(const std::shared_ptr<HttpExchange>& exchange) {
   auto call = std::make_shared<Call>(Call{.exchange = exchange, .id = {}});
   auto given = call->request().header("x-request-id");
   call->id = given && is_plain_id(*given) ? std::string(*given) : drawn_id();
   try {
     const Routed& routed = route_of(call->request());
-    if (!routed.route.is_open) require_key(call->request());
+    if (!routed.route.is_open) {
+      require_key(call->request());
+      require_ready();
+    }
     if (!routed.route.is_text_work) return handle(call, routed.handle);
     bool taken = workers->post([this, call, handler = routed.handle] { handle(call, handler); });
     if (!taken) throw ApiError(429, "too many requests are waiting to be read");
@@ -287,8 +302,10 @@ void Server::State::health(const CallPtr& call) {
   const ServingEngine::State state = engine.state();
   if (!state.died_of.empty()) throw ApiError(503, "the engine has died: " + state.died_of);
   if (!state.restarts_for.empty()) {
-    throw ApiError(503, "the engine starts again after a fault: " + state.restarts_for);
+    throw ApiError(503, fmt::format("the engine starts again after a fault: {}; {}",
+                                    state.restarts_for, state.loads));
   }
+  if (!state.loads.empty()) throw ApiError(503, loading(state));
   if (draining) throw ApiError(503, "the server is shutting down");
   answer(call, {.body = ""});
 }
@@ -554,18 +571,35 @@ Server::Server(const ModelFiles& files, ServingEngine& engine, ServerOptions opt
 }
 
 Server::~Server() {
-  if (state_->drainer.joinable()) state_->drainer.join();
+  if (!state_->serving.joinable()) return;
+  state_->ends_now = true;
+  state_->http->stop();
+  join();
 }
 
 std::string Server::describe_chat() const { return state_->chat.describe(); }
 
 std::string Server::url() const { return state_->http->url(); }
 
-void Server::run() {
+void Server::start() {
+  state_->serving = start_thread("the server's clients", [this] { state_->http->run(); });
+}
+
+void Server::take_signals() {
+  state_->takes_signals = true;
   state_->http->handle_signals([this](int count) { state_->on_signal(count); });
-  state_->http->run();
-  if (state_->drainer.joinable()) state_->drainer.join();
+}
+
+void Server::run() {
+  if (!state_->serving.joinable()) start();
+  if (!state_->takes_signals) take_signals();
+  join();
   state_->workers.reset();
+}
+
+void Server::join() {
+  state_->serving.join();
+  if (state_->drainer.joinable()) state_->drainer.join();
 }
 
 }  // namespace stretto

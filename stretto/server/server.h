@@ -30,21 +30,29 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Listens, but answers nothing before run(). UserError where the address cannot be had, or a key
-  // is empty.
+  // Listens, but answers nothing before start() or run(). UserError where the address cannot be
+  // had, or a key is empty.
   Server(const ModelFiles& files, ServingEngine& engine, ServerOptions options);
-  ~Server();
+  ~Server();  // as after a second signal
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   std::string url() const;
   // What chat does with this model, for the log.
   std::string describe_chat() const;
-  // Until SIGTERM or SIGINT: then no more is taken, what runs may end within the time of the
-  // options, and idle connections are closed. A second signal ends it at once.
+  // Answers from now on, on a thread of its own: with 503 and what the engine does until that is
+  // ready. Signals end the process as ever.
+  void start();
+  // From now on SIGTERM and SIGINT end run().
+  void take_signals();
+  // Starts and takes signals where that is not done, and lasts until SIGTERM or SIGINT. Then no
+  // more is taken, what runs may end within the time of the options, and idle connections are
+  // closed. A second signal ends it at once.
   void run();
 
  private:
+  void join();
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -55,6 +55,10 @@ class CpuStep::State {
     check(plan_);
     memory_ = assign(plan_, options.sharing);
     for (const Program& program : plan_.programs) {
+      if (options.progress != nullptr) {
+        options.progress->begin(fmt::format("proving {}, operator {} of {}", program.name,
+                                            programs_.size() + 1, plan_.programs.size()));
+      }
       Rank& world = program.world_size == plan_.group_size ? worlds_.group : worlds_.all;
       programs_.push_back(load(prove(lower(program)), world));
     }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/progress.h"
 #include "stretto/runtime/world.h"
 #include "stretto/step/memory.h"
 #include "stretto/step/plan.h"
@@ -28,6 +29,7 @@ struct CpuStepOptions {
   // Before a node, fills what the step's buffers in the arena hold that no node needs any more with
   // bytes of a NaN, so that a read of it shows. For tests.
   bool poison = false;
+  Progress* progress = nullptr;  // hears what the construction does; outlives that
 };
 
 class CpuStep {

@@ -218,6 +218,10 @@ void Checkpoint::also_known_as(std::string_view name, const std::string& other) 
   tensors_.emplace(other, &tensor(name));
 }
 
+void Checkpoint::check_unchanged() const {
+  for (const SafetensorsFile& file : files_) file.check_unchanged();
+}
+
 const TensorView& Checkpoint::find(std::string_view name) const {
   auto found = tensors_.find(name);
   if (found == tensors_.end()) {

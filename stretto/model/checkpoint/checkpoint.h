@@ -37,6 +37,8 @@ class Checkpoint {
   // Makes the tensor `name` known under `other`, too.
   void also_known_as(std::string_view name, const std::string& other);
   const Warnings& warnings() const { return warnings_; }
+  // UserError naming a shard that another program has written to or cut short since it was mapped.
+  void check_unchanged() const;
   // A weight: float32, float16 or bfloat16. UserError when it is missing or of another dtype. The
   // view lives as long as this checkpoint.
   const TensorView& tensor(std::string_view name) const;

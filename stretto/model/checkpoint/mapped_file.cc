@@ -27,10 +27,13 @@ class Descriptor {
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0) fail(path, "cannot be opened for reading");
   }
-  ~Descriptor() { ::close(fd_); }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -51,17 +54,38 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) fail(path, "cannot be mapped into memory");
   bytes_ = {static_cast<const std::byte*>(address), size};
+  modified_ = status.st_mtim;
+  fd_ = file.release();
 }
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (fd_ >= 0) ::close(fd_);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})),
+      fd_(std::exchange(other.fd_, -1)),
+      modified_(other.modified_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(bytes_, other.bytes_);
+  std::swap(fd_, other.fd_);
+  std::swap(modified_, other.modified_);
   return *this;
+}
+
+void MappedFile::check_unchanged(const std::filesystem::path& path) const {
+  if (fd_ < 0) return;  // empty
+  struct stat now = {};
+  if (::fstat(fd_, &now) != 0) fail(path, "cannot be examined");
+  if (static_cast<std::size_t>(now.st_size) < bytes_.size()) {
+    throw UserError(fmt::format("{}: was cut short while it was in use, from {} bytes to {}",
+                                path.string(), bytes_.size(), now.st_size));
+  }
+  if (now.st_mtim.tv_sec != modified_.tv_sec || now.st_mtim.tv_nsec != modified_.tv_nsec) {
+    throw UserError(fmt::format("{}: was written to while it was in use", path.string()));
+  }
 }
 
 }  // namespace stretto

@@ -48,6 +48,8 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return path_; }
   // Views live as long as this file, also when it is moved.
   const TensorMap& tensors() const { return tensors_; }
+  // As MappedFile::check_unchanged.
+  void check_unchanged() const { file_.check_unchanged(path_); }
 
  private:
   std::filesystem::path path_;

@@ -239,5 +239,35 @@ TEST(SafetensorsFile, WhatIsNotAFileIsNamed) {
   fails(dir.path() / "fifo", "not a regular file");
 }
 
+// What a server has read may be read again hours later.
+TEST(SafetensorsFile, WhatOtherProgramsDoToItIsSeen) {
+  const std::string bytes = safetensors_bytes({{"a", "F32", {2}, "12345678"}});
+  TemporaryDirectory dir;
+  const auto opened = [&](const std::string& name) {
+    return SafetensorsFile(dir.write(name, bytes));
+  };
+  const auto fails = [](const SafetensorsFile& file, const char* part) {
+    expect_user_error([&] { file.check_unchanged(); }, {file.path().string() + ": was ", part});
+  };
+  const SafetensorsFile same = opened("same"), gone = opened("gone"), replaced = opened("replaced"),
+                        cut = opened("cut"), longer = opened("longer"), written = opened("written");
+  std::filesystem::remove(gone.path());
+  std::filesystem::rename(dir.write("other", bytes + "x"), replaced.path());
+  std::filesystem::resize_file(cut.path(), 9);
+  std::filesystem::resize_file(longer.path(), bytes.size() + 1);
+  std::filesystem::last_write_time(written.path(), std::filesystem::file_time_type::clock::now());
+  for (const SafetensorsFile* file : {&same, &gone, &replaced}) {
+    file->check_unchanged();
+    EXPECT_EQ(std::memcmp(file->tensors().at("a").data, "12345678", 8), 0);
+  }
+  fails(cut, "cut short");
+  fails(longer, "written to");
+  fails(written, "written to");
+  SafetensorsFile moved = opened("moved");
+  SafetensorsFile to = std::move(moved);
+  std::filesystem::resize_file(to.path(), 9);
+  fails(to, "cut short");
+}
+
 }  // namespace
 }  // namespace stretto

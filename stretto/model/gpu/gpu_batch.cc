@@ -23,7 +23,8 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
       plan_(plan_step(shape, bound)) {
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
-  for (StepKernel& k : build_step_kernels(shape_, plan_, {.bounds_only = true})) {
+  for (StepKernel& k : build_step_kernels(shape_, plan_, {.bounds_only = true},
+                                           options.progress)) {
     instances_.push_back(std::make_unique<GpuInstance>(world_, k.program, std::move(k.code)));
   }
   allocate();
@@ -36,7 +37,9 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   head_args_.extents = {plan_.head_rows};
   const Program& head = instances_[plan_.head.program]->program();
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
-  if (options.graphs) capture();
+  if (!options.graphs) return;
+  if (options.progress != nullptr) options.progress->begin("capturing the launches");
+  capture();
 }
 
 // Launches that such a step needs none of.

@@ -85,9 +85,10 @@ class GpuBatchRunner : public BatchRunner {
   GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> model,
                  PagedCache::Attention attention, const GpuModelOptions& options = {});
   // As GpuModel; shape.paged is used.
-  GpuBatchRunner(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint)
-      : GpuBatchRunner(world, std::make_shared<const GpuModel>(world, shape, checkpoint),
-                       shape.paged.attention) {}
+  GpuBatchRunner(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint,
+                 const GpuModelOptions& options = {})
+      : GpuBatchRunner(world, std::make_shared<const GpuModel>(world, shape, checkpoint, options),
+                       shape.paged.attention, options) {}
 
   const ModelShape& shape() const override { return shape_; }
   std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) override;

@@ -47,6 +47,7 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
   }
   world_.meet();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_.size()));
+  checkpoint.check_unchanged();
   {
     std::vector<std::jthread> ranks;
     for (int r : world_.local_ranks()) {
@@ -62,6 +63,7 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
   for (const std::exception_ptr& e : errors) {
     if (e) std::rethrow_exception(e);
   }
+  checkpoint.check_unchanged();
 }
 
 void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
@@ -95,12 +97,14 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
     for_each_weight(outer, upload);
     stream.synchronize();
   }
+  const bool tells = rank == world_.local_ranks().front();
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+    tell_layer(tells ? options_.progress : nullptr, i, config.num_layers());
     LayerWeights layer = loader.layer(i);
     for_each_weight(layer, i, upload);
     stream.synchronize();
   }
-  if (rank == world_.local_ranks().front()) weight_bytes_ = sum;
+  if (tells) weight_bytes_ = sum;
   if (shape_.paged.is_used()) return;  // steps have the rows of their positions
   RopeTable rope = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
   upload("cos", rope.cos);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "stretto/base/progress.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/checkpoint.h"
 #include "stretto/model/transformer/forward_step.h"
@@ -35,6 +36,7 @@ struct GpuModelOptions {
   bool exchanges = true;
   RowSlots slots = {};
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
+  Progress* progress = nullptr;  // hears what making model and steps does; outlives that
 };
 
 // Addresses of buffers on every rank, by the names of step_plan.h.

@@ -1,5 +1,8 @@
 #include "stretto/model/gpu/step_kernels.h"
 
+#include <fmt/format.h>
+
+#include <atomic>
 #include <exception>
 #include <optional>
 
@@ -8,15 +11,26 @@
 namespace stretto {
 
 std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan,
-                                           const ProveOptions& options) {
+                                           const ProveOptions& options, Progress* progress) {
   std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
   std::vector<std::optional<StepKernel>> built(plan.programs.size());
   std::vector<std::exception_ptr> errors(plan.programs.size());
+  std::atomic<std::size_t> proved{0}, compiled{0};
+  auto tell = [&] {
+    if (progress == nullptr) return;
+    progress->begin(fmt::format("proving and compiling {} operators, {} are proved, {} compiled",
+                                built.size(), proved.load(), compiled.load()));
+  };
+  tell();
   side_by_side(plan.programs.size(), num_processors(), [&](std::size_t i) {
     try {
       Proved program = prove(lower(std::move(plan.programs[i])), options);
+      ++proved;
+      tell();
       GpuCode code = generate(program.lowered(), {.constants = constants[i]});
       built[i].emplace(StepKernel{std::move(program), std::move(code)});
+      ++compiled;
+      tell();
     } catch (...) {
       errors[i] = std::current_exception();
     }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/progress.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_code.h"
 #include "stretto/model/transformer/step_plan.h"
@@ -18,8 +19,9 @@ struct StepKernel {
 
 // Lowers, proves and compiles the programs of `plan`, which it takes out of it, in their order.
 // Rejected and errors of the compiler as compiler.h and gpu_code.h; the first program's that has
-// one.
+// one. `progress` hears how many are done.
 std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan,
-                                           const ProveOptions& options = {});
+                                           const ProveOptions& options = {},
+                                           Progress* progress = nullptr);
 
 }  // namespace stretto

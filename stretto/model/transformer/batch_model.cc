@@ -1,5 +1,7 @@
 #include "stretto/model/transformer/batch_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -11,7 +13,8 @@
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
-BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_rows)
+BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_rows,
+                       Progress* progress)
     : runner_(std::move(runner)) {
   const ModelShape& s = shape();
   rope_ = make_rope_table(s.config->rope, s.config->head_dim, s.max_tokens);
@@ -20,6 +23,11 @@ BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_row
   }
   // The largest first: what takes the most memory fails before the rest is made.
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+    if (progress != nullptr) {
+      progress->within(fmt::format("step {} of {}, {} rows", bucket - buckets_.rbegin() + 1,
+                                   buckets_.size(), bucket->rows));
+      progress->begin("planning");
+    }
     bucket->step = runner_->make_step(bucket->rows, bucket->sequences);
   }
 }

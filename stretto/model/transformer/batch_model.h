@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "stretto/base/progress.h"
 #include "stretto/model/transformer/batch_runner.h"
 #include "stretto/model/transformer/rope_table.h"
 #include "stretto/runtime/world.h"
@@ -28,6 +29,7 @@ struct BatchOptions {
   Target plan_for = Target::kCpu;
   int expert_groups = 1;  // transformer.h
   bool poison = false;    // on CPU ranks, for tests: step/cpu_step.h
+  Progress* progress = nullptr;  // hears what making the model does; outlives that
 };
 
 // UserError as model_shape() of transformer.h. On GPUs a step is filled up with rows of nobody to
@@ -70,7 +72,8 @@ class BatchModel {
  public:
   // Makes the steps: every step is ready afterwards, proved, compiled and allocated. Collective, as
   // all calls, where ranks are threads.
-  BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_rows);
+  BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_rows,
+             Progress* progress = nullptr);
   // On a CPU rank. `checkpoint` is read here only, `config` must outlive the model.
   BatchModel(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
              const BatchOptions& options);

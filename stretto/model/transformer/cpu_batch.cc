@@ -55,7 +55,8 @@ CpuBatchRunner::CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkp
                                const step::CpuStepOptions& options)
     : rank_(rank), options_(options), shape_(shape) {
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
-  weights_ = load_weights(checkpoint, *shape_.config, shard_spec(shape_, rank.index()));
+  weights_ = load_weights(checkpoint, *shape_.config, shard_spec(shape_, rank.index()),
+                          options_.progress);
   for_each_weight(weights_,
                   [&](const std::string& name, const Matrix& m) { buffers_[name] = m.data(); });
   for (const PlanBuffer& b : model_buffers(shape_)) {
@@ -71,12 +72,22 @@ std::unique_ptr<BatchStep> CpuBatchRunner::make_step(std::int64_t bound, std::in
   return std::make_unique<CpuBatchStep>(rank_, shape, bound, buffers_, options_);
 }
 
+namespace {
+
+// All ranks do the same; the first one tells it.
+Progress* progress_of(const Rank& rank, const BatchOptions& options) {
+  return rank.index() == 0 ? options.progress : nullptr;
+}
+
+}  // namespace
+
 // Here, so that who drives GPUs does not link the executor.
 BatchModel::BatchModel(Rank& rank, const ModelConfig& config, const Checkpoint& checkpoint,
                        const BatchOptions& options)
-    : BatchModel(std::make_unique<CpuBatchRunner>(rank, batch_shape(config, rank.size(), options),
-                                                  checkpoint,
-                                                  step::CpuStepOptions{.poison = options.poison}),
-                 options.max_rows) {}
+    : BatchModel(std::make_unique<CpuBatchRunner>(
+                     rank, batch_shape(config, rank.size(), options), checkpoint,
+                     step::CpuStepOptions{.poison = options.poison,
+                                          .progress = progress_of(rank, options)}),
+                 options.max_rows, progress_of(rank, options)) {}
 
 }  // namespace stretto

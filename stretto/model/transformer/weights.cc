@@ -330,11 +330,21 @@ std::int64_t expert_ffn_per_rank(const ModelConfig& c, const ExpertSplit& split)
   return share_of_ranks(c, c.moe->intermediate_size, split.ranks_per_group());
 }
 
+void tell_layer(Progress* progress, std::int64_t layer_idx, std::int64_t num_layers) {
+  if (progress == nullptr) return;
+  progress->begin(fmt::format("loading weights, layer {} of {}", layer_idx + 1, num_layers));
+}
+
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
-                          const ShardSpec& spec) {
+                          const ShardSpec& spec, Progress* progress) {
+  checkpoint.check_unchanged();
   WeightLoader loader(checkpoint, config, spec);
   ModelWeights weights = loader.outer();
-  for (std::int64_t i = 0; i < config.num_layers(); ++i) weights.layers.push_back(loader.layer(i));
+  for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+    tell_layer(progress, i, config.num_layers());
+    weights.layers.push_back(loader.layer(i));
+  }
+  checkpoint.check_unchanged();
   return weights;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/progress.h"
 #include "stretto/model/checkpoint/config.h"
 #include "stretto/model/transformer/fp8_weights.h"
 #include "stretto/model/transformer/matrix.h"
@@ -121,8 +122,11 @@ using VisitWeight = std::function<void(const std::string& name, const Matrix& we
 void for_each_weight(const ModelWeights& weights, const VisitWeight& visit);
 void for_each_weight(const LayerWeights& weights, std::int64_t layer_idx, const VisitWeight& visit);
 
-// All parts of WeightLoader together.
+// Who loads weights tells whom it may concern; nobody where `progress` is null.
+void tell_layer(Progress* progress, std::int64_t layer_idx, std::int64_t num_layers);
+
+// All parts of WeightLoader together. UserError where files of the checkpoint have changed.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config,
-                          const ShardSpec& spec);
+                          const ShardSpec& spec, Progress* progress = nullptr);
 
 }  // namespace stretto

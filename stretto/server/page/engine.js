@@ -102,7 +102,8 @@ export function startEngine({ showProblem, onStats }) {
       failed = false;
     } catch (error) {
       failed = true;
-      showProblem(`The engine's numbers are missing: ${error.message}`);
+      const loads = error.status === 503;  // the message says what, and is new each time
+      showProblem(loads ? `Not ready: ${error.message}` : `The engine's numbers are missing: ${error.message}`);
     }
     setTimeout(ask, document.hidden ? 5 * EVERY : EVERY);
   }

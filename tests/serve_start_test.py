@@ -1,0 +1,145 @@
+"""`stretto serve` before it is ready, and what becomes of it when its files change under it. Usage: serve_start_test.py
+PATH_OF_STRETTO [unittest arguments], from the root of the repository. If this fails, who waits for a server does not
+know what for, or a server that should go on dies without a word."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import struct
+import time
+
+import cli_case
+from cli_case import MODEL, ROOT
+from serve_case import WAIT, Server, ServeCase, free_port
+
+PROMPT = "libopenmpi-dev:"
+LOADING = re.compile(r"the server is loading the model, \d+ s so far"
+                     r"(: (loading weights, layer \d+ of \d+|"
+                     r"(planning|proving \w+, operator \d+ of \d+), step \d+ of \d+, \d+ rows), for \d+ s)?$")
+
+
+class LoadingTest(ServeCase):
+    def starting(self, *args, **more):
+        """A server whose proofs are not known yet."""
+        return Server("--dtype", "float32", *args, env={"STRETTO_CACHE_DIR": str(self.tmp / "cache")}, port=free_port(),
+                      waits=False, **more)
+
+    def health(self, server):
+        """Status and text, once it listens."""
+        end = time.monotonic() + WAIT
+        while True:
+            try:
+                status, headers, data = server.call("GET", "/health")
+            except ConnectionRefusedError:
+                self.assertIsNone(server.process.poll(), server.said())
+                self.assertLess(time.monotonic(), end)
+                continue
+            if status == 200:
+                return status, ""
+            self.assertEqual((status, headers["Retry-After"]), (503, "1"))
+            return status, json.loads(data)["error"]["message"]
+
+    def test_it_tells_what_it_does(self):
+        said = set()
+        with self.starting("--api-key", "k", "--tp", 2, model=str(ROOT / "checkpoints/debian-qwen3moe-18m")) as server:
+            key = {"Authorization": "Bearer k"}
+            while (told := self.health(server))[0] == 503:
+                self.assertRegex(told[1], LOADING)
+                said.add(told[1])
+                if len(said) == 1:  # nobody waits, and only who may asks
+                    for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/stats"),
+                                         ("POST", "/tokenize"), ("POST", "/v1/responses")):
+                        status, _, data = server.call(method, path, {"prompt": "x"} if method == "POST" else None, key)
+                        if status == 503:
+                            self.assertRegex(json.loads(data)["error"]["message"], LOADING)
+                        self.assertEqual(server.call(method, path, b"{}" if method == "POST" else None)[0], 401)
+                    for path in ("/version", "/", "/metrics", "/openapi.json"):
+                        self.assertEqual(server.call("GET", path)[0], 200)
+            server.wait_until_ready()
+            self.assertTrue(any("proving" in text for text in said), said)
+            self.assertEqual(server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}, key)[0], 200)
+            code, out, err = server.stop()
+            self.assertEqual((code, out), (0, b""), err)
+
+    def test_a_signal_while_it_loads_ends_it(self):
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            with self.starting() as server:
+                self.health(server)
+                self.assertIn(server.stop(sent)[0], (0, -sent))
+            shutil.rmtree(self.tmp / "cache", ignore_errors=True)
+
+
+class FilesTest(ServeCase):
+    def model(self, model=MODEL):
+        place = self.tmp / "model"
+        shutil.copytree(model, place)
+        return place
+
+    def test_what_becomes_of_the_files_of_a_server_that_runs(self):
+        """Nothing: weights, tokenizer and template are in memory."""
+        model = self.model()
+        with Server("--dtype", "float32", model=str(model)) as server:
+            ask = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 12, "temperature": 0}
+            before = server.post("/v1/chat/completions", ask)[1]["choices"]
+            os.truncate(model / "model.safetensors", 100)
+            self.assertEqual(server.post("/v1/chat/completions", ask)[1]["choices"], before)
+            shutil.rmtree(model)
+            self.assertEqual(server.post("/v1/chat/completions", ask)[1]["choices"], before)
+            self.assertEqual(server.call("GET", "/health")[0], 200)
+            self.assertEqual(server.stop()[0], 0)
+
+    def large(self):
+        """A model that takes a while to load: many wide layers of zeros, which take no room on a disk."""
+        place = self.model()
+        config = json.loads((place / "config.json").read_text())
+        config |= {"num_hidden_layers": 48, "intermediate_size": 16384}
+        (place / "config.json").write_text(json.dumps(config))
+        hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+        heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+        shapes = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}
+        for i in range(config["num_hidden_layers"]):
+            shapes |= {f"model.layers.{i}.{name}.weight": shape for name, shape in {
+                "self_attn.q_proj": [heads * head, hidden], "self_attn.k_proj": [kv * head, hidden],
+                "self_attn.v_proj": [kv * head, hidden], "self_attn.o_proj": [hidden, heads * head],
+                "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner],
+                "input_layernorm": [hidden], "post_attention_layernorm": [hidden]}.items()}
+        header, at = {}, 0
+        for name, shape in shapes.items():
+            size = 2 * math.prod(shape)
+            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        with open(place / "model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + at)
+        return place
+
+    def test_a_file_that_is_cut_short_while_it_is_loaded(self):
+        model = self.large()
+        with Server("--dtype", "bfloat16", model=str(model), port=free_port(), waits=False) as server:
+            end = time.monotonic() + WAIT
+            while True:  # in the middle of it
+                self.assertLess(time.monotonic(), end)
+                self.assertIsNone(server.process.poll(), server.said())
+                try:
+                    text = server.call("GET", "/health")[2].decode()
+                except ConnectionRefusedError:
+                    continue
+                if found := re.search(r"layer (\d+) of 48", text):
+                    server.process.send_signal(signal.SIGSTOP)
+                    break
+            self.assertLess(int(found[1]), 40, "too fast for this test")
+            os.truncate(model / "model.safetensors", 1 << 16)
+            server.process.send_signal(signal.SIGCONT)
+            code, out, err = server.wait()
+            self.assertEqual((code, out), (2, b""), err)
+            lines = [line for line in err.splitlines() if line.startswith("stretto: error: ")]
+            self.assertEqual(len(lines), 1, err)
+            self.assertRegex(lines[0], r"/model\.safetensors: was cut short")
+
+
+if __name__ == "__main__":
+    cli_case.main(__doc__)
