@@ -23,7 +23,8 @@ CollectiveDesc reduction(Fields& fields) {
                  {name(Reduction::kAverage), Reduction::kAverage},
                  {name(Reduction::kMin), Reduction::kMin},
                  {name(Reduction::kMax), Reduction::kMax},
-                 {name(Reduction::kProduct), Reduction::kProduct}}}});
+                 {name(Reduction::kProduct), Reduction::kProduct},
+                 {name(Reduction::kPremulSum), Reduction::kPremulSum}}}});
   return d;
 }
 

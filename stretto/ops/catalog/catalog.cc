@@ -41,6 +41,8 @@ const std::vector<OperatorInfo>& catalog() {
       all_reduce_info(AllReduceKind::kRing),
       reduce_scatter_info(Reduction::kProduct),
       all_reduce_info(AllReduceKind::kTwoShot, Reduction::kMax),
+      reduce_scatter_info(Reduction::kPremulSum),
+      all_reduce_info(AllReduceKind::kOneShot, Reduction::kPremulSum),
       all_to_all_info(),
       broadcast_info(),
       reduce_info(),

@@ -105,10 +105,14 @@ OperatorInfo all_gather_info() {
 }
 
 OperatorInfo reduce_scatter_info(Reduction reduction) {
-  bool sums = reduction == Reduction::kSum;
-  return {.name = sums ? "reduce_scatter" : "reduce_scatter_product",
+  bool sums = reduction == Reduction::kSum, multiplies = reduction == Reduction::kPremulSum;
+  return {.name = sums         ? "reduce_scatter"
+                  : multiplies ? "reduce_scatter_premul_sum"
+                               : "reduce_scatter_product",
           .summary = sums ? "every rank gets its rows of the sum over ranks of [m, n]"
-                          : "every rank gets its rows of the product over ranks of [m, n]",
+                     : multiplies
+                         ? "every rank gets its rows of the sum over ranks of factor * [m, n]"
+                         : "every rank gets its rows of the product over ranks of [m, n]",
           .program =
               [reduction](const OpShape& s) {
                 return reduce_scatter(collective_desc(s, reduction),
@@ -121,10 +125,13 @@ OperatorInfo reduce_scatter_info(Reduction reduction) {
 OperatorInfo all_reduce_info(AllReduceKind kind, Reduction reduction) {
   constexpr const char* kNames[] = {"all_reduce_one_shot", "all_reduce_two_shot",
                                     "all_reduce_packet", "all_reduce_ring"};
-  bool sums = reduction == Reduction::kSum;
-  return {.name = sums ? kNames[static_cast<std::size_t>(kind)] : "all_reduce_two_shot_max",
-          .summary = sums ? "every rank gets the sum over ranks of [m, n]"
-                          : "every rank gets the greatest of each element of [m, n]",
+  bool sums = reduction == Reduction::kSum, multiplies = reduction == Reduction::kPremulSum;
+  return {.name = sums         ? kNames[static_cast<std::size_t>(kind)]
+                  : multiplies ? "all_reduce_one_shot_premul_sum"
+                               : "all_reduce_two_shot_max",
+          .summary = sums         ? "every rank gets the sum over ranks of [m, n]"
+                     : multiplies ? "every rank gets the sum over ranks of factor * [m, n]"
+                                  : "every rank gets the greatest of each element of [m, n]",
           .program =
               [kind, reduction](const OpShape& s) {
                 return all_reduce(collective_desc(s, reduction),

@@ -14,7 +14,7 @@ namespace stretto {
 
 using collective::finish;
 using collective::for_pieces;
-using collective::rounded;
+using collective::Rounding;
 using collective::rows_held;
 using collective::Runs;
 
@@ -66,6 +66,7 @@ Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   if (cfg.push && d.world_size > 1) return collective::push_reduce_scatter(d, cfg);
   ProgramBuilder p("reduce_scatter", d.world_size);
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
   TensorRef out = p.output("out", d.dtype, {ceil_div(m, d.world_size), d.n});
   Runs runs(m, d, cfg);
@@ -84,7 +85,7 @@ Program reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
       Value sum = reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part);
       p.store(out.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows),
-              rounded(d, sum));
+              rounded(sum));
     });
     p.notify_all(done);
   });
@@ -99,6 +100,7 @@ namespace {
 Program all_reduce_one_shot(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_one_shot", d.world_size);
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   TensorRef inbox = p.buffer("inbox", d.dtype, {d.world_size, m, d.n},
@@ -131,7 +133,7 @@ Program all_reduce_one_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
         return p.load(inbox.tile({r, row, t.col}, rows, cfg.tile_cols).until_row(end));
       };
       Value sum = reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part);
-      p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), rounded(d, sum));
+      p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), rounded(sum));
     });
   });
   return finish(p, cfg);
@@ -143,6 +145,7 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
   ProgramBuilder p("all_reduce_two_shot", d.world_size);
   std::int64_t world = d.world_size, peers = std::max<std::int64_t>(world - 1, 1);
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   TensorRef sums =
@@ -163,8 +166,7 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
       Index end = min(runs.end(p.rank()), runs.first(p.rank()) + t.row + cfg.tile_rows);
       Slice mine = in.tile({row, t.col}, rows, cfg.tile_cols).until_row(end);
       auto part = [&](const Index& r) { return p.load(mine.on(r)); };
-      Value sum =
-          rounded(d, reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part));
+      Value sum = rounded(reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part));
       p.store(sums.tile({local, t.col}, rows, cfg.tile_cols).until_row(t.row + cfg.tile_rows), sum);
       p.store(out.tile({row, t.col}, rows, cfg.tile_cols).until_row(end), sum);
     });
@@ -191,6 +193,7 @@ Program all_reduce_two_shot(const CollectiveDesc& d, const CollectiveConfig& cfg
 Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_packet", d.world_size);
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   std::int64_t n = ceil_div(d.n, 4) * 4;  // whole packets in every row, whatever the dtype
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
@@ -210,7 +213,7 @@ Program all_reduce_packet(const CollectiveDesc& d, const CollectiveConfig& cfg) 
     Value sum = reduce_with_own(p, d.reduction, mine, [&](const Index& r) {
       return p.load_packet(inbox.tile({r, t.row, t.col}, rows, cols).until_row(end));
     });
-    p.store(out.tile({t.row, t.col}, rows, cols), rounded(d, sum));
+    p.store(out.tile({t.row, t.col}, rows, cols), rounded(sum));
   });
   return finish(p, cfg);
 }
@@ -223,7 +226,7 @@ struct RingParts {
 void begin_with(ProgramBuilder& p, Reduction reduction, const Index& s, Value& part,
                 const RingParts& from) {
   p.when(s > 0, [&] { part = p.load(from.arrived); });
-  if (reduction == Reduction::kSum || reduction == Reduction::kAverage) return;
+  if (is_sum(reduction)) return;
   p.when(s == 0, [&] {
     part = reduction == Reduction::kProduct ? p.full(part.dtype(), part.rows(), part.cols(), 1)
                                             : p.load(from.own);
@@ -236,6 +239,7 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_ring", d.world_size);
   std::int64_t world = d.world_size, steps = 2 * world - 1;
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   Index chunk_rows = max(ceil_div(m, world), 1);
@@ -247,10 +251,6 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   SignalRef arrived = p.signal("arrived", steps);
   Index next = (p.rank() + 1) % world, previous = (p.rank() + world - 1) % world;
   DType wide = reduced_in(d.dtype);
-  auto wide_part = [&](const Value& loaded) {
-    Value part = cast(loaded, wide);
-    return d.reduction == Reduction::kAverage ? part * (1.0 / static_cast<double>(world)) : part;
-  };
 
   p.on_start([&] { p.notify(ready, previous); });
   p.role("ring", Resource::sms(1), p.range(1), [&](const Tile&) {
@@ -271,7 +271,8 @@ Program all_reduce_ring(const CollectiveDesc& d, const CollectiveConfig& cfg) {
         begin_with(p, d.reduction, s, part, {at_step(s), own(in)});
         p.when(s < world, [&] {
           // Rounded at each hop, so that an average is one of parts.
-          Value sum = reduced(d.reduction, cast(part, wide), wide_part(p.load(own(in))));
+          Value mine = rounded.scaled(cast(p.load(own(in)), wide));
+          Value sum = reduced(d.reduction, cast(part, wide), mine);
           part = cast(sum, d.dtype);
         });
         p.when(s >= world - 1, [&] { p.store(own(out), part); });

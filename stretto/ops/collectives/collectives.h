@@ -23,7 +23,9 @@ struct CollectiveDesc {
   std::int64_t m = 1;  // bound of the run-time extent `m`, rows over all ranks
   std::int64_t n = 1;  // columns
   int world_size = 1;
-  Reduction reduction = Reduction::kSum;  // of floats alone where it divides
+  // Of floats alone where it divides; where it multiplies, launches take the float `factor` after
+  // m, the same on all ranks, and elements are float32 or narrower.
+  Reduction reduction = Reduction::kSum;
 };
 
 enum class AllReduceKind : std::uint8_t {
@@ -107,9 +109,9 @@ Program send_to(const CollectiveDesc& desc, const CollectiveConfig& config, int 
 Program scatter_from(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
 
 OperatorInfo all_gather_info();
-// Of sums, or products.
+// Of sums, products or premultiplied sums.
 OperatorInfo reduce_scatter_info(Reduction reduction = Reduction::kSum);
-// Of sums, or maxima.
+// Of sums, maxima or premultiplied sums.
 OperatorInfo all_reduce_info(AllReduceKind kind, Reduction reduction = Reduction::kSum);
 OperatorInfo all_to_all_info();
 OperatorInfo broadcast_info();

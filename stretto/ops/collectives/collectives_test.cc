@@ -329,6 +329,50 @@ TEST(Collectives, WholeNumbersStayWhole) {
   EXPECT_EQ(run_case(c, {.launches = 1, .waiver = {}}), "");
 }
 
+// As inputs multiplied before, by every route, of sums that the type does not hold.
+TEST(Collectives, PremultipliedSums) {
+  constexpr float kFactor = -0.125F;
+  auto check = [&](const char* what, Program program, std::int64_t out_rows) {
+    int world = program.world_size;
+    auto in = [](int rank, std::size_t i) {
+      return 32 * static_cast<double>((i * 7 + static_cast<std::size_t>(rank) * 5) % 900) + 30000;
+    };
+    OpCase c = case_of(std::move(program), out_rows, in, [&](int, std::size_t i) {
+      double total = 0;
+      for (int r = 0; r < world; ++r) total += kFactor * in(r, i);
+      return total;
+    });
+    c.extents.push_back(scalar_of_float(kFactor));
+    c.tolerance = 5e-3;  // the ring rounds at each of its hops
+    EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "") << what << " of " << world;
+  };
+  for (int world : {1, 2, 3, 9}) {
+    CollectiveDesc d{.dtype = DType::kF16,
+                     .m = 13,
+                     .n = 21,
+                     .world_size = world,
+                     .reduction = Reduction::kPremulSum};
+    for (CollectiveConfig way : every_way({.tile_rows = 3, .tile_cols = 16})) {
+      check("reduce_scatter", reduce_scatter(d, way), ceil_div(13, world));
+      way.num_receivers = 0;
+      check("two-shot", all_reduce(d, way), 13);
+    }
+    for (AllReduceKind kind :
+         {AllReduceKind::kOneShot, AllReduceKind::kPacket, AllReduceKind::kRing}) {
+      check(name(kind), all_reduce(d, {.tile_rows = 3, .tile_cols = 16, .all_reduce = kind}), 13);
+    }
+  }
+}
+
+TEST(Collectives, PremultipliedSumsOfWhatNoFloat32HoldsAreRefused) {
+  for (DType dtype : {DType::kF64, DType::kI32}) {
+    CollectiveDesc d{
+        .dtype = dtype, .m = 4, .n = 4, .world_size = 2, .reduction = Reduction::kPremulSum};
+    expect_user_error([&] { reduce_scatter(d, {}); },
+                      {"reduce_scatter", "premultiplied", name(dtype)});
+  }
+}
+
 TEST(Collectives, AnAverageOfWholeNumbersIsRefused) {
   CollectiveDesc d{
       .dtype = DType::kI32, .m = 4, .n = 4, .world_size = 2, .reduction = Reduction::kAverage};

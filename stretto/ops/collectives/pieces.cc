@@ -28,6 +28,18 @@ void check_use(const Form& form, const CollectiveDesc& d, CollectiveConfig c) {
   }
 }
 
+void check_reduction(const Form& form, const CollectiveDesc& d) {
+  if (d.reduction == Reduction::kAverage && !is_float(d.dtype)) {
+    throw UserError(fmt::format("{}: an average of {} need not be one; sum, min, max or product",
+                                form.name, stretto::name(d.dtype)));
+  }
+  if (d.reduction == Reduction::kPremulSum && reduced_in(d.dtype) != DType::kF32) {
+    throw UserError(fmt::format(
+        "{}: premultiplied sums are of floats up to float32, as their factor is, not {}", form.name,
+        stretto::name(d.dtype)));
+  }
+}
+
 }  // namespace
 
 void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c) {
@@ -38,10 +50,7 @@ void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c)
   positive(d.m, "m");
   positive(d.n, "n");
   positive(d.world_size, "world_size");
-  if (d.reduction == Reduction::kAverage && !is_float(d.dtype)) {
-    throw UserError(fmt::format("{}: an average of {} need not be one; sum, min, max or product",
-                                form.name, stretto::name(d.dtype)));
-  }
+  check_reduction(form, d);
   positive(c.tile_rows, "tile_rows");
   positive(c.tile_cols, "tile_cols");
   positive(c.num_workers, "num_workers");
@@ -81,9 +90,15 @@ void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
   p.loop(ceil_div(cfg.tile_rows, rows), [&](const Index& i) { fn(i * rows, rows); });
 }
 
-Value rounded(const CollectiveDesc& d, const Value& sum) {
-  bool divides = d.reduction == Reduction::kAverage && d.world_size > 1;
-  return cast(divides ? sum * (1.0 / d.world_size) : sum, d.dtype);
+Rounding::Rounding(ProgramBuilder& p, const CollectiveDesc& d)
+    : p_(p), dtype_(d.dtype), reduction_(d.reduction) {
+  if (reduction_ == Reduction::kPremulSum) factor_ = p.float_scalar("factor");
+}
+
+Value Rounding::scaled(const Value& sum) const {
+  if (reduction_ == Reduction::kPremulSum) return sum * p_.splat(factor_);
+  bool divides = reduction_ == Reduction::kAverage && p_.world_size() > 1;
+  return divides ? sum * (1.0 / p_.world_size()) : sum;
 }
 
 }  // namespace stretto::collective

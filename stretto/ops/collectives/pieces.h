@@ -42,8 +42,21 @@ std::int64_t rows_held(const CollectiveConfig& cfg);
 void for_pieces(ProgramBuilder& p, const CollectiveConfig& cfg,
                 const std::function<void(const Index&, std::int64_t)>& fn);
 
-// What a reduction gives of a sum, of the desc's type.
-Value rounded(const CollectiveDesc& d, const Value& sum);
+// How results come out of what parts were reduced to: an average is divided, a premultiplied sum
+// multiplied by the launch's float `factor`, before it is rounded to the desc's type. Declared
+// after the extents.
+class Rounding {
+ public:
+  Rounding(ProgramBuilder& p, const CollectiveDesc& d);
+  Value operator()(const Value& sum) const { return cast(scaled(sum), dtype_); }
+  Value scaled(const Value& sum) const;
+
+ private:
+  ProgramBuilder& p_;
+  DType dtype_;
+  Reduction reduction_;
+  FloatScalar factor_;
+};
 
 // The forms in which senders write into slots of the receivers' memory (CollectiveConfig::push),
 // for worlds of several ranks.

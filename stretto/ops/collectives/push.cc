@@ -110,10 +110,10 @@ class Exchange {
       fn({row, t.col, end, rows, slot + first, 0, slot + cfg_.tile_rows});
     });
   }
-  // What came of others and `mine`.
+  // What came of others and `mine`, not rounded.
   Value sum(const Piece& at, const Value& mine) const {
-    return rounded(d_, reduce_with_own(p_, d_.reduction, mine,
-                                       [&](const Index& r) { return received(r, at); }));
+    return reduce_with_own(p_, d_.reduction, mine,
+                           [&](const Index& r) { return received(r, at); });
   }
   // Of x [rows, n].
   Slice cut(const TensorRef& x, const Piece& at) const {
@@ -251,6 +251,7 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
 Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("reduce_scatter", d.world_size);
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   Runs runs(m, d, cfg);
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {ceil_div(m, d.world_size), d.n});
@@ -260,7 +261,7 @@ Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg
   auto receive = [&](const Tile& t) {
     parts.await(t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      p.store(parts.cut(out, at), parts.sum(at, own_part(p, parts, in, runs, at)));
+      p.store(parts.cut(out, at), rounded(parts.sum(at, own_part(p, parts, in, runs, at))));
     });
     parts.free(t);
   };
@@ -271,6 +272,7 @@ Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg
 Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   ProgramBuilder p("all_reduce_two_shot", d.world_size);
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   Runs runs(m, d, cfg);
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
@@ -283,7 +285,7 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
     parts.await(t);
     sums.await_room(t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      Value sum = parts.sum(at, own_part(p, parts, in, runs, at));
+      Value sum = rounded(parts.sum(at, own_part(p, parts, in, runs, at)));
       sums.for_peers([&](const Index& peer) { sums.send(peer, at, sum); });
       p.store(sums.of_run(out, runs, p.rank(), at), sum);
     });

@@ -12,7 +12,7 @@ namespace stretto {
 
 using collective::finish;
 using collective::for_pieces;
-using collective::rounded;
+using collective::Rounding;
 using collective::Runs;
 
 namespace {
@@ -35,6 +35,7 @@ Program reduce_to(const CollectiveDesc& d, const CollectiveConfig& cfg, int root
   check_rooted("reduce", d, cfg, root);
   ProgramBuilder p("reduce", d.world_size);
   Index m = p.extent("m", d.m);
+  Rounding rounded(p, d);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
   TensorRef out = p.state("out", d.dtype, {m, d.n});
   SignalRef ready = p.signal("ready");  // this rank's input may be read
@@ -52,7 +53,7 @@ Program reduce_to(const CollectiveDesc& d, const CollectiveConfig& cfg, int root
         };
         auto part = [&](const Index& r) { return p.load(cut(in).on(r)); };
         Value sum = reduce_over_ranks(p, d.reduction, {d.dtype, rows, cfg.tile_cols}, part);
-        p.store(cut(out), rounded(d, sum));
+        p.store(cut(out), rounded(sum));
       });
       p.notify_all(done);
     });

@@ -8,7 +8,7 @@
 namespace stretto {
 
 const char* name(Reduction reduction) {
-  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product"};
+  constexpr const char* kNames[] = {"sum", "avg", "min", "max", "product", "premul_sum"};
   return kNames[static_cast<std::size_t>(reduction)];
 }
 
@@ -16,6 +16,7 @@ Value reduced(Reduction reduction, const Value& a, const Value& b) {
   switch (reduction) {
     case Reduction::kSum:
     case Reduction::kAverage:
+    case Reduction::kPremulSum:
       return a + b;
     case Reduction::kMin:
       return minimum(a, b);
@@ -29,11 +30,12 @@ Value reduced(Reduction reduction, const Value& a, const Value& b) {
 
 DType reduced_in(DType dtype) { return is_float(dtype) ? sum_dtype(dtype) : dtype; }
 
-namespace {
-
 bool is_sum(Reduction reduction) {
-  return reduction == Reduction::kSum || reduction == Reduction::kAverage;
+  return reduction == Reduction::kSum || reduction == Reduction::kAverage ||
+         reduction == Reduction::kPremulSum;
 }
+
+namespace {
 
 // What a loop over parts begins with, of sums and products.
 Value neutral(ProgramBuilder& p, Reduction reduction, const ValueType& type) {

@@ -14,11 +14,12 @@ namespace stretto {
 // Of worlds up to this one value per rank fits into registers.
 constexpr int kRanksTogether = 8;
 
-// kAverage: the sum, which its caller divides. kMin, kMax: NaN is left out where there is anything
-// else, as minimum and maximum do.
-enum class Reduction : std::uint8_t { kSum, kAverage, kMin, kMax, kProduct };
-const char* name(
-    Reduction reduction);  // "sum", "avg", "min", "max", "product", as PyTorch has them
+// kAverage, kPremulSum: the sum, which its caller divides, or multiplies by a float of the launch.
+// kMin, kMax: NaN is left out where there is anything else, as minimum and maximum do.
+enum class Reduction : std::uint8_t { kSum, kAverage, kMin, kMax, kProduct, kPremulSum };
+// "sum", "avg", "min", "max", "product", "premul_sum", as PyTorch has them.
+const char* name(Reduction reduction);
+bool is_sum(Reduction reduction);  // of parts as they are
 // Of two parts, both of reduced_in().
 Value reduced(Reduction reduction, const Value& a, const Value& b);
 // In what parts of this type are reduced.

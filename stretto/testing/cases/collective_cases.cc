@@ -24,6 +24,7 @@ struct CaseBuilder {
   std::int64_t rows = 0;        // per rank, run-time
   std::int64_t bound_rows = 0;  // per rank, at the bound
   std::size_t in = 0, out = 0;
+  float factor = 1;  // of premultiplied sums
 
   CaseBuilder(const CollectiveDesc& desc, const CollectiveConfig& config, Program program,
               const OpShape& shape, std::uint64_t seed)
@@ -54,6 +55,10 @@ struct CaseBuilder {
       expected(r).assign(outputs, kUnchecked);
     }
     if (any_rows) c.extents = {m};
+    if (d.reduction == Reduction::kPremulSum) {
+      factor = static_cast<float>(random_values(1, DType::kF32, seed * 31 + 5)[0] - 1.25);
+      c.extents.push_back(scalar_of_float(factor));
+    }
   }
 
   Values& input(int rank) { return c.inputs[static_cast<std::size_t>(rank)][in]; }
@@ -65,9 +70,9 @@ struct CaseBuilder {
   // Over ranks of in[row, col], as the definition has it: exact order, fp32 partial sums are within
   // tolerance.
   double reduced(std::int64_t row, std::int64_t col) {
-    double total = input(0)[at(row, col)];
+    double total = factor * input(0)[at(row, col)];
     for (int r = 1; r < d.world_size; ++r) {
-      double part = input(r)[at(row, col)];
+      double part = factor * input(r)[at(row, col)];
       switch (d.reduction) {
         case Reduction::kMin:
           total = std::min(total, part);
@@ -236,7 +241,7 @@ std::vector<OperatorCase> collective_cases() {
       {"broadcast", broadcast_case},   {"reduce", reduce_case},
       {"gather", gather_case},         {"send", send_case},
       {"scatter", scatter_case}};
-  for (Reduction reduction : {Reduction::kSum, Reduction::kProduct}) {
+  for (Reduction reduction : {Reduction::kSum, Reduction::kProduct, Reduction::kPremulSum}) {
     cases.push_back(
         {reduce_scatter_info(reduction).name, [reduction](const OpShape& s, std::uint64_t seed) {
            return reduce_scatter_case(s, seed, reduction);
@@ -253,6 +258,7 @@ std::vector<OperatorCase> collective_cases() {
     add(kind, Reduction::kSum);
   }
   add(AllReduceKind::kTwoShot, Reduction::kMax);
+  add(AllReduceKind::kOneShot, Reduction::kPremulSum);
   return cases;
 }
 
