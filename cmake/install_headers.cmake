@@ -33,7 +33,7 @@ set(pending
     stretto/ops/choose/fastest.h
     stretto/model/transformer/step_programs.h
     stretto/engine/generate.h)
-foreach(operator ag_gemm attention collectives embedding gemm gemm_ar gemm_rs norm)
+foreach(operator ag_gemm attention collectives embedding gemm gemm_ag gemm_ar gemm_rs norm)
   list(APPEND pending stretto/ops/${operator}/${operator}.h)
 endforeach()
 foreach(form decode_attention flash_decode packed_attention paged_decode paged_write

@@ -15,6 +15,7 @@ namespace {
 
 DType result_dtype(const AgGemmDesc& d) { return d.c_dtype; }
 DType result_dtype(const AgColumnsDesc& d) { return d.c_dtype; }
+DType result_dtype(const GemmAgDesc& d) { return d.c_dtype; }
 DType result_dtype(const GemmRsDesc& d) { return d.out_dtype; }
 DType result_dtype(const GemmArDesc& d) { return d.out_dtype; }
 
@@ -95,6 +96,29 @@ std::vector<Program> chosen(const char* op, const Desc& desc,
   }
 }
 
+// The same of what has no sequence. configs(gpu): those beside the default.
+template <typename Desc, typename Config, typename Configs>
+std::vector<Program> chosen_fused(const char* op, const Desc& desc,
+                                  Program (*make)(const Desc&, const Config&), Products products,
+                                  Target target, const Configs& configs) {
+  if (desc.world_size == 1 && target == Target::kCuda) {
+    return {gemm(product_of(desc), default_config(product_of(desc), target))};
+  }
+  const Config first = default_config(desc, target);
+  if (products == Products::kDefault || desc.world_size == 1 || target == Target::kCpu) {
+    return {make(desc, first)};
+  }
+  predict::Machine machine = calibrated_machine(desc.world_size);
+  OpCandidates offered;
+  add_configs(offered, desc, std::vector<Config>{first}, make);
+  add_configs(offered, desc, configs(GpuTarget{.sms = machine.num_sms}), make);
+  try {
+    return {choose_program(op, desc, offered, {.machine = machine})};
+  } catch (const UserError&) {  // the default says what is wrong, if anything
+    return {make(desc, first)};
+  }
+}
+
 }  // namespace
 
 Products take_products(Fields& fields) {
@@ -118,26 +142,19 @@ std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, 
 }
 
 std::vector<Program> chosen_programs(const AgColumnsDesc& desc, Products products, Target target) {
-  if (desc.world_size == 1 && target == Target::kCuda) {
-    return {gemm(product_of(desc), default_config(product_of(desc), target))};
-  }
-  Program fused = ag_columns_gemm(desc, default_config(desc, target));
-  if (products == Products::kDefault || desc.world_size == 1 || target == Target::kCpu) {
-    return {fused};
-  }
-  predict::Machine machine = calibrated_machine(desc.world_size);
-  OpCandidates offered;
-  const std::vector<AgColumnsConfig> first = {default_config(desc, target)};
-  add_configs(offered, desc, first, ag_columns_gemm);
-  for (Gather gather : {Gather::kSend, Gather::kPush}) {
-    add_configs(offered, desc, gpu_configs(desc, gather, {.sms = machine.num_sms}),
-                ag_columns_gemm);
-  }
-  try {
-    return {choose_program("ag_columns_gemm", desc, offered, {.machine = machine})};
-  } catch (const UserError&) {  // the default says what is wrong, if anything
-    return {fused};
-  }
+  return chosen_fused("ag_columns_gemm", desc, ag_columns_gemm, products, target,
+                      [&](const GpuTarget& gpu) {
+                        std::vector<AgColumnsConfig> all = gpu_configs(desc, Gather::kSend, gpu);
+                        for (const AgColumnsConfig& c : gpu_configs(desc, Gather::kPush, gpu)) {
+                          all.push_back(c);
+                        }
+                        return all;
+                      });
+}
+
+std::vector<Program> chosen_programs(const GemmAgDesc& desc, Products products, Target target) {
+  return chosen_fused("gemm_ag", desc, gemm_ag, products, target,
+                      [&](const GpuTarget& gpu) { return gpu_configs(desc, gpu); });
 }
 
 std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, Target target) {

@@ -8,6 +8,7 @@
 #include "fields.h"
 #include "stretto/ops/ag_gemm/ag_columns_gemm.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
+#include "stretto/ops/gemm_ag/gemm_ag.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
 
@@ -28,8 +29,9 @@ Products take_products(Fields& fields);
 // disk, and is the same in every process. Up to some seconds. The default config where nothing can
 // be predicted. UserError naming the field of a bad desc.
 std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, Target target);
-// Has no sequence: what is asked for as one is the caller's.
+// These have no sequence: what is asked for as one is the caller's.
 std::vector<Program> chosen_programs(const AgColumnsDesc& desc, Products products, Target target);
+std::vector<Program> chosen_programs(const GemmAgDesc& desc, Products products, Target target);
 std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, Target target);
 std::vector<Program> chosen_programs(const GemmArDesc& desc, Products products, Target target);
 

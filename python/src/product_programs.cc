@@ -37,6 +37,12 @@ AgColumnsDesc columns(Fields& fields) {
   return d;
 }
 
+GemmAgDesc columns_gathered(Fields& fields) {
+  GemmAgDesc d;
+  take_product(fields, d, d.c_dtype);
+  return d;
+}
+
 template <typename Desc>
 Desc reduced(Fields& fields) {
   Desc d;
@@ -65,6 +71,7 @@ void bind_product(nb::module_& m, const char* name, Desc (*desc)(Fields&)) {
 void bind_products(nb::module_& m) {
   bind_product(m, "ag_gemm", gathered);
   bind_product(m, "ag_columns_gemm", columns);
+  bind_product(m, "gemm_ag", columns_gathered);
   bind_product(m, "gemm_rs", scattered);
   bind_product(m, "gemm_ar", reduced<GemmArDesc>);
 }

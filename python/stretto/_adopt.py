@@ -25,7 +25,7 @@ _WITH_GRADIENT = {
     ),
     "all_gather": " with out= or sizes",
     **dict.fromkeys(
-        ("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"),
+        ("all_gather_matmul", "matmul_all_gather", "matmul_all_reduce", "matmul_reduce_scatter"),
         " with out= or scales",
     ),
 }

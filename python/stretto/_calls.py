@@ -219,25 +219,49 @@ def axis(op: str, name: str, dim: int, num_dims: int) -> int:
     return dim % num_dims
 
 
-REDUCTIONS = ("sum", "avg", "min", "max", "product")
+REDUCTIONS = ("sum", "avg", "min", "max", "product", "premul_sum")
+_ONE_BITS = 0x3F800000  # 1 as a float32
 
 
-def reduction(op: str, reduce_op: str) -> str:
-    """One of those of all_reduce and reduce_scatter."""
+class Reducing(NamedTuple):
+    """What the ranks' parts are reduced to."""
+
+    reduce_op: str = "sum"
+    factor_bits: int = _ONE_BITS  # of "premul_sum" alone: its factor, a float32
+
+    @property
+    def factor(self) -> float:
+        return struct.unpack("<f", struct.pack("<I", self.factor_bits))[0]
+
+    def named(self) -> str:
+        """For described()."""
+        factor = f", factor={self.factor:.9g}" if self.reduce_op == "premul_sum" else ""
+        return "" if self.reduce_op == "sum" else f"reduce_op={self.reduce_op}{factor}"
+
+    def scalars(self) -> Tuple[int, ...]:
+        """What launches take after their sizes."""
+        return (self.factor_bits,) if self.reduce_op == "premul_sum" else ()
+
+
+SUM = Reducing()
+
+
+def reduction(op: str, reduce_op: str, factor: Any = None) -> Reducing:
+    """As all_reduce and reduce_scatter are told."""
     if reduce_op not in REDUCTIONS:
         raise UserError(f"{op}: reduce_op '{reduce_op}': one of {', '.join(REDUCTIONS)}")
-    return reduce_op
+    if (factor is not None) != (reduce_op == "premul_sum"):
+        raise UserError(
+            f"{op}: reduce_op '{reduce_op}' and factor {factor!r}: 'premul_sum' has one, no other"
+        )
+    return Reducing(reduce_op, _ONE_BITS if factor is None else float_bits(op, "factor", factor))
 
 
-def named_reduction(reduce_op: str) -> str:
-    """For described()."""
-    return "" if reduce_op == "sum" else f"reduce_op={reduce_op}"
-
-
-def by_reduction(body):
-    """For Group.call, by `reduce_op`; the same objects each time."""
-    others = {word: functools.partial(body, reduce_op=word) for word in REDUCTIONS[1:]}
-    return {REDUCTIONS[0]: body, **others}
+@functools.lru_cache(maxsize=1024)
+@_route.beside_graphs
+def by_reduction(body: Callable[..., Any], reducing: Reducing) -> Callable[..., Any]:
+    """For Group.call; the same object each time."""
+    return body if reducing == SUM else functools.partial(body, reducing=reducing)
 
 
 def reduced_dtype(op: str, kind, x: Any, reduce_op: str) -> None:
@@ -246,6 +270,11 @@ def reduced_dtype(op: str, kind, x: Any, reduce_op: str) -> None:
         computed_dtype(op, kind, {"x": x})
     elif reduce_op == "avg":
         raise UserError(f"{op}: an average of int32 need not be one; sum, min, max, product")
+    if reduce_op == "premul_sum" and kind.dtype(x) in ("int32", "float64"):
+        raise UserError(
+            f"{op}: premultiplied sums are of floats up to float32, as their factor is, not "
+            f"{kind.dtype(x)}; multiply before"
+        )
 
 
 def is_average(op: str, reduce_op: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from . import collectives, matmul, ops
+from . import collectives, matmul, ops, spread_columns
 from ._arrays import TorchKind
 from ._gradients import empty_like_weight, rms_norm_gradients, weight_gradient
 from ._torch_library import (
@@ -79,10 +79,19 @@ def _reduce_scatter(x, dim, reduce_op, group):
     return ops.reduce_scatter(x.detach(), dim=dim, reduce_op=reduce_op, group=group)
 
 
+def _reduce_scatter_premul_sum(x, dim, factor, group):
+    how = {"reduce_op": "premul_sum", "factor": factor}
+    return ops.reduce_scatter(x.detach(), dim=dim, **how, group=group)
+
+
 def _all_reduce(x, reduce_op, group):
     if reduce_op == "sum":
         return group_of(group).call(collectives._all_reduce, 0, None, x)
     return ops.all_reduce(x.detach(), reduce_op=reduce_op, group=group)
+
+
+def _all_reduce_premul_sum(x, factor, group):
+    return ops.all_reduce(x.detach(), reduce_op="premul_sum", factor=factor, group=group)
 
 
 def _all_gather_matmul(a, b, gather_dim, group):
@@ -110,6 +119,10 @@ def _matmul_reduce_scatter_gradients(grad, a, b, group):
 
 def _matmul_all_reduce(a, b, replicated, group):
     return group_of(group).call(matmul._matmul_all_reduce, 0, None, a, b)
+
+
+def _matmul_all_gather(a, b, group):
+    return group_of(group).call(spread_columns._matmul_all_gather, 0, None, a, b)
 
 
 def _broadcast(x, root, group):
@@ -160,6 +173,19 @@ all_reduce = define(
     lambda x, *_: x.new_empty(x.shape),
     is_one_call=True,
 )
+# Apart: graphs and users know the operators above by their arguments.
+reduce_scatter_premul_sum = define(
+    "reduce_scatter_premul_sum(Tensor x, int dim, float factor, str group) -> Tensor",
+    _reduce_scatter_premul_sum,
+    lambda x, dim, _, group: x.new_empty(resized(x.shape, dim, parts=group_of(group).size)),
+    is_one_call=True,
+)
+all_reduce_premul_sum = define(
+    "all_reduce_premul_sum(Tensor x, float factor, str group) -> Tensor",
+    _all_reduce_premul_sum,
+    lambda x, *_: x.new_empty(x.shape),
+    is_one_call=True,
+)
 all_gather_matmul = define(
     "all_gather_matmul(Tensor a, Tensor b, int gather_dim, str group) -> Tensor",
     _all_gather_matmul,
@@ -197,6 +223,12 @@ matmul_all_reduce = define(
     "matmul_all_reduce(Tensor a, Tensor b, bool replicated, str group) -> Tensor",
     _matmul_all_reduce,
     lambda a, b, *_: a.new_empty(tuple(a.shape[:-1]) + (b.shape[1],)),
+    is_one_call=True,
+)
+matmul_all_gather = define(
+    "matmul_all_gather(Tensor a, Tensor b, str group) -> Tensor",
+    _matmul_all_gather,
+    lambda a, b, group: a.new_empty((*a.shape[:-1], group_of(group).size * b.shape[1])),
     is_one_call=True,
 )
 broadcast = define(
@@ -306,6 +338,14 @@ def _matmul_all_reduce_backward(ctx, grad):
     return grad @ b.t(), weight_gradient(a, grad, b), None, None
 
 
+def _matmul_all_gather_backward(ctx, grad):
+    """Of the own columns, which all ranks' losses have seen."""
+    a, b = ctx.saved_tensors
+    (group,) = ctx.options
+    own = reduce_scatter(grad, grad.ndim - 1, "sum", group)
+    return own @ b.t(), weight_gradient(a, own, b), None
+
+
 def _all_gather_backward(ctx, grad):
     dim, group = ctx.options
     return reduce_scatter(grad, dim, "sum", group), None, None
@@ -316,8 +356,17 @@ def _reduce_scatter_backward(ctx, grad):
     return all_gather(_scaled(grad, _scale(reduce_op, group)), dim, group), None, None, None
 
 
+def _reduce_scatter_premul_sum_backward(ctx, grad):
+    dim, factor, group = ctx.options
+    return all_gather(_scaled(grad, factor), dim, group), None, None, None
+
+
 def _all_reduce_backward(ctx, grad):
     return all_reduce(grad, *ctx.options), None, None
+
+
+def _all_reduce_premul_sum_backward(ctx, grad):
+    return all_reduce_premul_sum(grad, *ctx.options), None, None
 
 
 def _broadcast_backward(ctx, grad):
@@ -396,6 +445,18 @@ for _op, _body, _keep, _backward in (
     (all_gather, _all_gather, _keep_options, _all_gather_backward),
     (reduce_scatter, _reduce_scatter, _keep_reduction, _reduce_scatter_backward),
     (all_reduce, _all_reduce, _keep_reduction, _all_reduce_backward),
+    (
+        reduce_scatter_premul_sum,
+        _reduce_scatter_premul_sum,
+        _keep_options,
+        _reduce_scatter_premul_sum_backward,
+    ),
+    (
+        all_reduce_premul_sum,
+        _all_reduce_premul_sum,
+        _keep_options,
+        _all_reduce_premul_sum_backward,
+    ),
     (broadcast, _broadcast, _keep_options, _broadcast_backward),
     (sum_to_root, _sum_to_root, _keep_options, _sum_to_root_backward),
     (copy_to_ranks, _copy_to_ranks, _keep_options, _copy_to_ranks_backward),
@@ -406,6 +467,7 @@ for _op, _body, _keep, _backward in (
         _matmul_reduce_scatter_backward,
     ),
     (matmul_all_reduce, _matmul_all_reduce, _keep_factors, _matmul_all_reduce_backward),
+    (matmul_all_gather, _matmul_all_gather, _keep_factors, _matmul_all_gather_backward),
 ):
     differentiate(_op, _body, node_of(_op, _body, _keep, _backward))
 differentiate(

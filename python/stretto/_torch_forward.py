@@ -401,9 +401,9 @@ ep_moe_layer = _forward(
 _SCALED = "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b"
 
 
-def _product_fake(a, b, out_dtype, dim=0, **resizing):
-    """Of as many rows as resized() says, by default a's."""
-    shape = resized(a.shape, dim, last=b.shape[1], **resizing)
+def _product_fake(a, b, out_dtype, dim=0, ranks=1, **resizing):
+    """Of as many rows as resized() says, by default a's, and so many ranks' columns."""
+    shape = resized(a.shape, dim, last=ranks * b.shape[1], **resizing)
     return a.new_empty(shape, dtype=getattr(torch, out_dtype))
 
 
@@ -469,5 +469,15 @@ scaled_matmul_all_reduce = _forward(
         matmul.scaled_op("matmul_all_reduce", out_dtype), 0, None, a, b, scale_a, scale_b
     ),
     lambda a, b, _scale_a, _scale_b, out_dtype, _group: _product_fake(a, b, out_dtype),
+    is_one_call=True,
+)
+scaled_matmul_all_gather = _forward(
+    f"scaled_matmul_all_gather({_SCALED}, str out_dtype, str group) -> Tensor",
+    lambda a, b, scale_a, scale_b, out_dtype, group: group_of(group).call(
+        matmul.scaled_op("matmul_all_gather", out_dtype), 0, None, a, b, scale_a, scale_b
+    ),
+    lambda a, b, _scale_a, _scale_b, out_dtype, group: _product_fake(
+        a, b, out_dtype, ranks=group_of(group).size
+    ),
     is_one_call=True,
 )

@@ -12,6 +12,7 @@ from . import _route
 from ._adopt import adopt
 from ._arrays import ALIGNMENT, ArrayT, NumpyKind, kind_of, may_overlap
 from ._calls import (
+    SUM,
     as_rows,
     axis,
     bound_of,
@@ -21,7 +22,6 @@ from ._calls import (
     finish,
     make_result,
     moved_as,
-    named_reduction,
     padded,
     reduced_dtype,
     reduction,
@@ -119,16 +119,16 @@ def _is_part(group, kind, whole, part) -> bool:
     return dense and kind.address(part) == kind.address(whole) + begin
 
 
-def launch_rows(op, group, kind, rows, runs, source, target, said, **fields) -> None:
-    """A collective over the `runs` runs that its longer array has. `said`: the call in words; `fields`:
-    those of its Desc that others lack."""
+def launch_rows(op, group, kind, rows, runs, source, target, said, scalars=(), **fields) -> None:
+    """A collective over the `runs` runs that its longer array has. `said`: the call in words; `scalars`:
+    what its launches take after the rows; `fields`: those of its Desc that others lack."""
     m = rows.rows * runs
     if m == 0:
         group.agree_on_nothing(said)
         return
     sizes = {"m": bound_of(m), "n": rows.columns}
     desc = {"world_size": group.size, "dtype": rows.dtype, **sizes, **fields}
-    group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m,), said=said)
+    group.launch_operator(kind, op, desc, ("in", "out"), (source, target), (m, *scalars), said=said)
 
 
 @counted
@@ -137,23 +137,27 @@ def reduce_scatter(
     *,
     dim: int = 0,
     reduce_op: str = "sum",
+    factor: Optional[float] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
-    """The sum over the ranks (or "avg", "min", "max", "product": as all_reduce has them), of which each
-    rank gets its part along `dim`: [.., P * d, ..] -> [.., d, ..]. `out` may be this rank's part of
-    `x`."""
-    reduction("reduce_scatter", reduce_op)
+    """The sum over the ranks (or "avg", "min", "max", "product", "premul_sum": as all_reduce has them),
+    of which each rank gets its part along `dim`: [.., P * d, ..] -> [.., d, ..]. `out` may be this
+    rank's part of `x`."""
+    reducing = reduction("reduce_scatter", reduce_op, factor)
     dim = whole("reduce_scatter", "dim", dim)
     if out is None and _route.wants(x):
+        if reduce_op == "premul_sum":
+            made = _route.layer.reduce_scatter_premul_sum
+            return made(x, dim, reducing.factor, name_of(group))
         return _route.layer.reduce_scatter(x, dim, reduce_op, name_of(group))
-    return group_of(group).call(_REDUCE_SCATTER[reduce_op], dim, out, x)
+    return group_of(group).call(by_reduction(_reduce_scatter, reducing), dim, out, x)
 
 
-def _reduce_scatter(group, x, dim, out, reduce_op="sum"):
+def _reduce_scatter(group, x, dim, out, reducing=SUM):
     op, x_name, dim_name = group.caller or ("reduce_scatter", "x", "dim")
     kind, x = adopt(op, x_name, x)
-    reduced_dtype(op, kind, x, reduce_op)
+    reduced_dtype(op, kind, x, reducing.reduce_op)
     if x.ndim == 0:
         raise UserError(f"{op}: {x_name} needs at least one dimension")
     dim = axis(op, dim_name, dim, x.ndim)
@@ -167,28 +171,34 @@ def _reduce_scatter(group, x, dim, out, reduce_op="sum"):
     made = result_along(op, kind, out, shape, dim, x, read)
     rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
     target = rows.target(kind, made.target, 1)
-    options = f"{dim_name}={dim}", named_reduction(reduce_op)
+    options = f"{dim_name}={dim}", reducing.named()
     said, op = described(op, kind, {x_name: x}, *options), "reduce_scatter"
-    launch_rows(op, group, kind, rows, group.size, rows.array, target, said, reduction=reduce_op)
+    arrays, fields = (rows.array, target), {"reduction": reducing.reduce_op}
+    launch_rows(op, group, kind, rows, group.size, *arrays, said, reducing.scalars(), **fields)
     rows.finish(kind, made.target, target, 1)
     return made.finish()
 
 
-_REDUCE_SCATTER = by_reduction(_reduce_scatter)
-
-
 @counted
 def all_reduce(
-    x: ArrayT, *, reduce_op: str = "sum", group: GroupLike = None, out: Optional[ArrayT] = None
+    x: ArrayT,
+    *,
+    reduce_op: str = "sum",
+    factor: Optional[float] = None,
+    group: GroupLike = None,
+    out: Optional[ArrayT] = None,
 ) -> ArrayT:
-    """The sum over the ranks (or "avg", "min", "max", "product"), on every rank, the same bits on all.
-    Of floats, sums and products are taken in float32 in rank order and rounded once; averages are
-    divided before; "min" and "max" leave NaN out where there is anything else. Of int32, too, but
-    for "avg": exact, sums and products wrap. `out` may be `x`."""
-    reduction("all_reduce", reduce_op)
+    """The sum over the ranks (or "avg", "min", "max", "product", "premul_sum"), on every rank, the same
+    bits on all. Of floats, sums and products are taken in float32 in rank order and rounded once;
+    averages are divided, and sums of "premul_sum" multiplied by `factor`, a float32 that is the same
+    on every rank, before that; "min" and "max" leave NaN out where there is anything else. Of int32,
+    too, but for "avg" and "premul_sum": exact, sums and products wrap. `out` may be `x`."""
+    reducing = reduction("all_reduce", reduce_op, factor)
     if out is None and _route.wants(x):
+        if reduce_op == "premul_sum":
+            return _route.layer.all_reduce_premul_sum(x, reducing.factor, name_of(group))
         return _route.layer.all_reduce(x, reduce_op, name_of(group))
-    return group_of(group).call(_ALL_REDUCE[reduce_op], 0, out, x)
+    return group_of(group).call(by_reduction(_all_reduce, reducing), 0, out, x)
 
 
 def launch_whole(group, kind, rows, x, written, launch) -> None:
@@ -204,23 +214,21 @@ def launch_whole(group, kind, rows, x, written, launch) -> None:
     rows.finish(kind, written, landed, 1)
 
 
-def _all_reduce(group, x, _, out, reduce_op="sum"):
+def _all_reduce(group, x, _, out, reducing=SUM):
     op = "all_reduce"
     kind, x = adopt(op, "x", x)
-    reduced_dtype(op, kind, x, reduce_op)
+    reduced_dtype(op, kind, x, reducing.reduce_op)
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
     rows = as_rows(kind, dense)
 
     def launch(source, target):
-        said = described(op, kind, {"x": x}, named_reduction(reduce_op))
-        launch_rows(op, group, kind, rows, 1, source, target, said, reduction=reduce_op)
+        said = described(op, kind, {"x": x}, reducing.named())
+        arrays, fields = (source, target), {"reduction": reducing.reduce_op}
+        launch_rows(op, group, kind, rows, 1, *arrays, said, reducing.scalars(), **fields)
 
     launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
-
-
-_ALL_REDUCE = by_reduction(_all_reduce)
 
 
 @counted
@@ -307,7 +315,7 @@ def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) 
     said = f"all_to_all({rows}, with sizes)"
     with group.used():
         group.session.agree(group.rank, said)  # same() does not tell another call from another word
-        return group.session.same(group.rank, said, word)
+        return group.session.same(group.rank, said, word) and even
 
 
 def _sizes(op: str, name: str, rows: Optional[Sequence[int]]) -> Optional[List[int]]:

@@ -188,10 +188,10 @@ def _check_factors(op: str, a, b, times: int = 1) -> None:
 
 def _gather(group, name: str, x, gather_dim: int):
     """What all_gather_matmul() gathers before it multiplies, or besides: its argument of that name."""
-    return _as_part(group, ("all_gather_matmul", name, "gather_dim"), all_gather, x, dim=gather_dim)
+    return as_part(group, ("all_gather_matmul", name, "gather_dim"), all_gather, x, dim=gather_dim)
 
 
-def _as_part(group, caller, collective, x, **options):
+def as_part(group, caller, collective, x, **options):
     """A collective that is part of what the user has called, whose errors say so."""
     if _route.is_compiling():
         return collective(x, group=group, **options)
@@ -414,7 +414,7 @@ def matmul_reduce_scatter(
         _check_factors(op, a, b)
         partial, caller = _own_product(op, group, a, b), (op, "a @ b", "scatter_dim")
         options = {"dim": -1, "reduce_op": reduce_op, "out": out}
-        return _as_part(group, caller, reduce_scatter, partial, **options)
+        return as_part(group, caller, reduce_scatter, partial, **options)
     arrays = (a, b) if result is None else (a, b, scale_a, scale_b)
     if out is None and _route.wants(*arrays):
         options = scatter_dim, reduce_op
@@ -489,6 +489,14 @@ def _reduced(p, _, out):
     return finish(p.kind, result, written)
 
 
+def columns_collected(p, _, out):
+    """Of matmul_all_gather, which spread_columns.py has."""
+    shape = (*p.a.shape[:-1], p.group.size * p.columns)
+    result, written = make_result(p.op, p.kind, out, shape, p.like, p.read)
+    p.launch("gemm_ag", math.prod(shape[:-1]), 0, {"c": written})
+    return finish(p.kind, result, written)
+
+
 def _matmul_reduce_scatter(group, a, b, _, out):
     return _gathered(product("matmul_reduce_scatter", group, a, b), 0, out)
 
@@ -502,4 +510,5 @@ _BODIES = {
     "all_gather_matmul": _gathered,
     "matmul_reduce_scatter": _scattered,
     "matmul_all_reduce": _reduced,
+    "matmul_all_gather": columns_collected,
 }

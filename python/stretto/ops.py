@@ -45,6 +45,7 @@ from .matmul import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
 from .moe import grouped_matmul, moe_combine, moe_route
 from .norms import all_reduce_add_rms_norm, reduce_scatter_add_rms_norm, rms_norm_columns
 from .rooted import batch_send_recv, gather, recv, reduce, scatter, send
+from .spread_columns import matmul_all_gather
 from .transformer import scaled_dot_product_attention
 from .ulysses import all_to_all_matmul, matmul_all_to_all
 
@@ -66,6 +67,7 @@ __all__ = [
     "grouped_matmul",
     "grouped_matmul_all_reduce",
     "grouped_matmul_reduce_scatter",
+    "matmul_all_gather",
     "matmul_all_reduce",
     "matmul_all_to_all",
     "matmul_reduce_scatter",

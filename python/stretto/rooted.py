@@ -8,12 +8,12 @@ from typing import Optional, Sequence, Tuple
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
+    SUM,
     as_rows,
     by_reduction,
     described,
     finish,
     make_result,
-    named_reduction,
     reduced_dtype,
     reduction,
     result_along,
@@ -42,26 +42,27 @@ def reduce(
     root: int = 0,
     *,
     reduce_op: str = "sum",
+    factor: Optional[float] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> Optional[ArrayT]:
     """What all_reduce gives, on rank `root` of the group alone; None on the others, which pass no
     `out`. `out` may be `x`."""
-    body = _REDUCE[reduction("reduce", reduce_op)]
+    body = by_reduction(_reduce, reduction("reduce", reduce_op, factor))
     return group_of(group).call(body, whole("reduce", "root", root), out, x)
 
 
-def _reduce(group, x, root, out, reduce_op="sum"):
+def _reduce(group, x, root, out, reducing=SUM):
     op = "reduce"
     kind, x = _checked(group, op, x, root, out)
-    reduced_dtype(op, kind, x, reduce_op)
+    reduced_dtype(op, kind, x, reducing.reduce_op)
     dense = kind.dense(x)
     rows = as_rows(kind, dense)
-    said = described(op, kind, {"x": x}, f"root={root}", named_reduction(reduce_op))
+    said = described(op, kind, {"x": x}, f"root={root}", reducing.named())
 
     def launch(source, target):
-        fields = {"reduction": reduce_op, "root": root}
-        launch_rows(op, group, kind, rows, 1, source, target, said, **fields)
+        fields = {"reduction": reducing.reduce_op, "root": root}
+        launch_rows(op, group, kind, rows, 1, source, target, said, reducing.scalars(), **fields)
 
     if group.rank != root:
         launch(rows.array, rows.array)  # which is not written
@@ -69,9 +70,6 @@ def _reduce(group, x, root, out, reduce_op="sum"):
     result, written = make_result(op, kind, out, x.shape, x, (x,))
     launch_whole(group, kind, rows, dense, written, launch)
     return finish(kind, result, written)
-
-
-_REDUCE = by_reduction(_reduce)
 
 
 @counted

@@ -157,6 +157,10 @@ class Products(GpuTest):
             for m, n, k in ((1, 512, 256), (64, 512, 256), (1024, 512, 256)):
                 a, w = self.factors(m, n, k, dtype)
                 self.same(stretto.matmul_all_reduce(a, w.t()), total(a.float() @ w.float().t()))
+                own = (a.float() @ w.float().t()).contiguous()
+                every = [torch.empty_like(own) for _ in range(SIZE)]
+                dist.all_gather(every, own)
+                self.same(stretto.matmul_all_gather(a, w.t()), torch.cat(every, 1))
 
     def test_torch_can_use_a_weight_that_is_not_transposed(self):
         a, b = randn(64, 64), randn(64, 128, scale=0.125)

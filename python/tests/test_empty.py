@@ -36,6 +36,7 @@ COLLECTIVE = {
     "dim 1": (lambda: stretto.all_gather_matmul(of(2, 0, 4), of(4, 5), gather_dim=1), (2, 0, 5)),
     "matmul_reduce_scatter": (lambda: stretto.matmul_reduce_scatter(of(0, 4), of(4, 5)), (0, 5)),
     "matmul_all_reduce": (lambda: stretto.matmul_all_reduce(of(0, 4), of(4, 5)), (0, 5)),
+    "matmul_all_gather": (lambda: stretto.matmul_all_gather(of(0, 4), of(4, 5)), (0, 10)),
     "rms_norm": (lambda: stretto.all_reduce_add_rms_norm(of(0, 4), of(0, 4), of(4))[1], (0, 4)),
     "scattered norm": (
         lambda: stretto.reduce_scatter_add_rms_norm(of(0, 4), of(0, 4), of(4))[0],

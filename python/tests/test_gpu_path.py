@@ -75,10 +75,13 @@ def test_sums_and_products():
             stretto.reduce_scatter(xs[r]),
             stretto.all_gather_matmul(a[r], w[r].t()),
             stretto.matmul_all_reduce(a[r], w[r].t()),
+            stretto.matmul_all_gather(a[r], w[r].t()),
         )
 
     total, product = sum(xs), sum(x @ y.t() for x, y in zip(a, w))
-    for r, (all_sum, part, c, ar) in enumerate(testing.run(SIZE, body)):
+    columns = torch.cat([x @ y.t() for x, y in zip(a, w)], 1)
+    for r, (all_sum, part, c, ar, spread) in enumerate(testing.run(SIZE, body)):
+        torch.testing.assert_close(spread, columns, rtol=1e-4, atol=1e-2)
         torch.testing.assert_close(all_sum, total)
         torch.testing.assert_close(part, total.chunk(SIZE)[r])
         torch.testing.assert_close(c, torch.cat(a) @ w[r].t(), rtol=1e-4, atol=1e-2)

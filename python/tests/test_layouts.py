@@ -39,7 +39,8 @@ def test_layouts(rng, size, dtype, turn):
     x, y, a, b = each(shape), each(long), each((m * size, k)), each((k, n))
     order = (np.ascontiguousarray, np.asfortranarray)[turn % 2]  # one for all ranks
     b = [order(factor) for factor in b]
-    outs = list(zip(*map(each, (long, shape, shape, shape, (m * size, n), (m, n), (m * size**2, n)))))
+    results = (long, shape, shape, shape, (m * size, n), (m, n), (m * size**2, n), (m * size, n * size))
+    outs = list(zip(*map(each, results)))
 
     def body():
         r = stretto.rank()
@@ -51,6 +52,7 @@ def test_layouts(rng, size, dtype, turn):
             lambda out: stretto.matmul_all_reduce(a[r], b[r], out=out),
             lambda out: stretto.matmul_reduce_scatter(a[r], b[r], out=out),
             lambda out: stretto.all_gather_matmul(a[r], b[r], out=out),
+            lambda out: stretto.matmul_all_gather(a[r], b[r], out=out),
         )
         given = [call(out) for call, out in zip(calls, outs[r])]
         assert all(one is other for one, other in zip(given, outs[r]))
@@ -68,6 +70,7 @@ def test_layouts(rng, size, dtype, turn):
             product,
             np.split(product, size)[r],
             np.concatenate(a) @ b[r],
+            np.concatenate([p @ q for p, q in zip(a, b)], 1),
         )
         for pair, want in zip(results, wanted):
             for got in pair:

@@ -122,8 +122,8 @@ CHECKS = {
     ),
     "all_reduce_coalesced": absent("all_reduce_coalesced", "all_gather_coalesced"),
     "ReduceOp.BAND": refused(
-        "reduce_op '(band|bor|bxor|premul_sum)': one of sum, avg",
-        *(lambda op=op: stretto.all_reduce(X, reduce_op=op) for op in ("band", "bor", "premul_sum")),
+        "reduce_op '(band|bor|bxor)': one of sum, avg",
+        *(lambda op=op: stretto.all_reduce(X, reduce_op=op) for op in ("band", "bor")),
         lambda: stretto.reduce_scatter(X, reduce_op="bxor"),
     ),
     "async_op=True": keyword("async_op", stretto.all_reduce, stretto.all_gather, stretto.barrier),
@@ -138,7 +138,9 @@ CHECKS = {
     "flex_attention": absent("flex_attention", "score_mod", "create_block_mask"),
     "linear": absent("linear", "embedding", "cross_entropy", "rms_norm", "layer_norm", "silu"),
     "bias=": keyword(
-        "bias", stretto.all_gather_matmul, stretto.matmul_reduce_scatter, stretto.matmul_all_reduce
+        "bias",
+        *(stretto.all_gather_matmul, stretto.matmul_reduce_scatter),
+        *(stretto.matmul_all_gather, stretto.matmul_all_reduce),
     ),
     "SyncBatchNorm": absent("SyncBatchNorm", "batch_norm"),
     "float8_e5m2": e5m2,

@@ -168,6 +168,13 @@ def test_products(rng, size, dtype, sequence):
         sequence=sequence,
     ):
         near(g, total, dtype, k)
+    columns = np.concatenate([f @ w.T for f, w in zip(wide(full), wide(weight))], 1)
+    for g in testing.run(
+        size,
+        lambda: stretto.matmul_all_gather(full[stretto.rank()], b[stretto.rank()]),
+        sequence=sequence,
+    ):
+        near(g, columns, dtype, k)
 
 
 def test_products_in_sequence_are_those_that_are_fused(rng):
@@ -187,6 +194,7 @@ def test_products_in_sequence_are_those_that_are_fused(rng):
                 stretto.all_gather_matmul(a[r], w),
                 stretto.matmul_reduce_scatter(full[r], w, scatter_dim=1),
                 stretto.matmul_all_reduce(full[r], w),
+                stretto.matmul_all_gather(full[r], w),
             ]
         matmul, known = stretto.matmul, []
         for op, x in ((matmul._all_gather_matmul, a[r]), (matmul._matmul_all_reduce, full[r])):
@@ -227,11 +235,14 @@ def test_products_with_scales(rng, form):
         gathered, c = stretto.all_gather_matmul(
             a[r], w[r].T, return_a=True, out_dtype=np.float32, **scales
         )
-        return c, out, stretto.matmul_all_reduce(a[r], w[r].T, **scales), gathered
+        columns = stretto.matmul_all_gather(a[r], w[r].T, out_dtype="float32", **scales)
+        return c, out, stretto.matmul_all_reduce(a[r], w[r].T, **scales), gathered, columns
 
     whole, total = np.concatenate(wide_a), sum(x @ y.T for x, y in zip(wide_a, wide_w))
     near_sum = {"rtol": 1e-5, "atol": 1e-6 * 64 * k}  # terms are up to 64
-    for r, (c, part, everywhere, gathered) in enumerate(testing.run(size, body)):
+    of_all = np.concatenate([x @ y.T for x, y in zip(wide_a, wide_w)], 1)
+    for r, (c, part, everywhere, gathered, columns) in enumerate(testing.run(size, body)):
+        np.testing.assert_allclose(columns, of_all, **near_sum)
         np.testing.assert_allclose(c, whole @ wide_w[r].T, **near_sum)
         np.testing.assert_allclose(part, np.split(total, size)[r], **near_sum)
         near(everywhere, total, "bfloat16", 64 * k)

@@ -66,10 +66,58 @@ def test_ranks_that_reduce_differently_are_told():
         assert (got == 2).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_premultiplied_sums(rng, size, dtype):
+    """Of sums that float16 does not hold, with factors that change from call to call."""
+    x = [(20000 * (1 + rng.random((2 * size, 3, 5)))).astype(dtype) for _ in range(size)]
+    factors = [0.25, -1 / 3, 0.0, 1, np.float32(0.1), 0.25]
+
+    def body():
+        mine, results = x[stretto.rank()], []
+        for factor in factors:
+            how = {"reduce_op": "premul_sum", "factor": factor}
+            again = mine.copy()
+            assert stretto.all_reduce(again, out=again, **how) is again
+            root = stretto.reduce(mine, size - 1, **how)
+            assert root is None or (root == again).all()
+            results.append((again, stretto.reduce_scatter(mine, **how)))
+        return results
+
+    total = np.zeros((2 * size, 3, 5), np.float32)
+    for part in x:
+        total += part.astype(np.float32)
+    results = testing.run(size, body)
+    for i, factor in enumerate(factors):
+        want = (total * np.float32(factor)).astype(dtype)
+        for of_rank in results:
+            np.testing.assert_array_equal(of_rank[i][0], want)
+        np.testing.assert_array_equal(np.concatenate([of_rank[i][1] for of_rank in results]), want)
+
+
+def test_ranks_with_factors_of_their_own_are_told():
+    def body():
+        with pytest.raises(stretto.UserError, match="factor=2.*factor=1|factor=1.*factor=2"):
+            stretto.all_reduce(np.ones(3, np.float32), reduce_op="premul_sum", factor=1 + stretto.rank())
+        return stretto.all_reduce(np.ones(3, np.float32))
+
+    for got in testing.run(2, body):
+        assert (got == 2).all()
+
+
 def test_refusals():
     def body():
         with pytest.raises(stretto.UserError, match="reduce_op 'bor': one of sum, avg, min, max, product"):
             stretto.all_reduce(np.ones(3, np.float32), reduce_op="bor")
+        for given in ({"reduce_op": "premul_sum"}, {"factor": 2.0}, {"reduce_op": "avg", "factor": 2.0}):
+            with pytest.raises(stretto.UserError, match="and factor .*: 'premul_sum' has one"):
+                stretto.reduce_scatter(np.ones(3, np.float32), **given)
+        for factor, what in (("2", "need a number"), (1e60, "more than a float32 holds")):
+            with pytest.raises(stretto.UserError, match=what):
+                stretto.all_reduce(np.ones(3, np.float32), reduce_op="premul_sum", factor=factor)
+        for dtype in ("float64", "int32"):
+            with pytest.raises(stretto.UserError, match=f"floats up to float32.*{dtype}; multiply before"):
+                stretto.all_reduce(np.ones(3, dtype), reduce_op="premul_sum", factor=2)
         with pytest.raises(stretto.UserError, match="all_reduce: an average of int32"):
             stretto.all_reduce(np.ones(3, np.int32), reduce_op="avg")
 
@@ -89,6 +137,18 @@ def test_no_gradient_of_a_maximum():
 
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_gradients_of_premultiplied_sums():
+    def body():
+        for call in (stretto.all_reduce, stretto.reduce_scatter):
+            x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+            call(x, reduce_op="premul_sum", factor=0.5).sum().backward()
+            of_all = 2 if call is stretto.all_reduce else 1  # ranks whose losses count each element
+            assert (x.grad == 0.5 * of_all).all()
+
+    testing.run(2, body)
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 def test_as_torch_distributed():
     from test_processes import finish, start
 
@@ -103,6 +163,11 @@ def test_as_torch_distributed():
     g = torch.Generator().manual_seed(r)
     for dtype in (torch.float32, torch.bfloat16, torch.int32):
         x = torch.randint(-3, 4, (5, 7), generator=g).to(dtype)
+        if dtype != torch.int32:  # gloo has no premultiplied sums
+            want = (x * 0.5).clone()
+            dist.all_reduce(want)
+            how = {"reduce_op": "premul_sum", "factor": torch.tensor(0.5)}
+            assert torch.equal(stretto.all_reduce(x, **how), want), dtype
         for name, op in there.items():
             want = x.clone()
             dist.all_reduce(want, op)

@@ -1,6 +1,8 @@
 """Numbers of rows that follow one another, as steps of a server have them: few programs for all of them, the
 results of each its own."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -125,9 +127,20 @@ def reduced_product(x, all_of, weight, r):
     near(got, sum(all_of) @ weight.T.astype(np.float64), "float32", HIDDEN * len(x))
 
 
+def spread_product(x, all_of, weight, r):
+    got = stretto.matmul_all_gather(x[r], weight.T)
+    want = [y @ weight.T.astype(np.float64) for y in all_of]
+    near(got, np.concatenate(want, 1), "float32", HIDDEN)
+
+
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("product", [gathered_product, scattered_product, reduced_product])
-@pytest.mark.parametrize("products", ["fused", "sequence"])
+@pytest.mark.parametrize(
+    "product, products",
+    [
+        *itertools.product([gathered_product, scattered_product, reduced_product], ["fused", "sequence"]),
+        (spread_product, "fused"),  # in sequence columns are gathered, whose programs are by rows
+    ],
+)
 def test_products_have_few_programs(rng, monkeypatch, size, product, products):
     """The first numbers of rows have programs of their own, which later ones do not disturb."""
     weight = parts(rng, 1, (24, HIDDEN))[0]

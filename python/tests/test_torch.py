@@ -204,6 +204,10 @@ DIFFERENTIABLE = {
         lambda a, w: stretto.matmul_all_reduce(a, w.t()),
         lambda p: [(2, 3), (2, 3)],
     ),
+    "matmul_all_gather": (
+        lambda a, w: stretto.matmul_all_gather(a, w.t()),
+        lambda p: [(1, 2, 3), (2, 3)],
+    ),
     "broadcast": (lambda x: stretto.broadcast(x, stretto.world_size() - 1), lambda p: [(2, 3)]),
     "all_to_all": (stretto.all_to_all, lambda p: [(2 * p, 3)]),
     "all_to_all_of_known_blocks": (

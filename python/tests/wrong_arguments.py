@@ -38,6 +38,7 @@ COLLECTIVES = [
     "scatter",
     "all_gather_matmul",
     "matmul_reduce_scatter",
+    "matmul_all_gather",
     "matmul_all_reduce",
     "all_reduce_add_rms_norm",
     "reduce_scatter_add_rms_norm",
@@ -93,6 +94,7 @@ def arguments_of(name, size, rows, draw):
         "scatter": lambda: {"x": x(rows, 4), "root": 0},
         "all_gather_matmul": lambda: {"a_shard": x(rows, 6), "b": x(6, 4), "gather_dim": 0},
         "matmul_reduce_scatter": lambda: {"a": x(rows, 6), "b": x(6, 4), "scatter_dim": 0},
+        "matmul_all_gather": lambda: {"a": x(rows, 6), "b": x(6, 4)},
         "matmul_all_reduce": lambda: {"a": x(rows, 6), "b": x(6, 4)},
         "all_reduce_add_rms_norm": lambda: {
             "x": x(rows, 4),

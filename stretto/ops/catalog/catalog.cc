@@ -13,6 +13,7 @@
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm_shapes.h"
 #include "stretto/ops/gemm/quantize_fp8.h"
+#include "stretto/ops/gemm_ag/gemm_ag_shapes.h"
 #include "stretto/ops/gemm_ar/gemm_ar_shapes.h"
 #include "stretto/ops/gemm_rs/gemm_rs_shapes.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
@@ -63,6 +64,8 @@ const std::vector<OperatorInfo>& catalog() {
       ag_columns_gemm_info(),
       ag_columns_gemm_fp8_info(),
       ag_columns_gemm_fp8_block_info(),
+      gemm_ag_info(),
+      gemm_ag_fp8_info(),
       gemm_rs_info(),
       gemm_rs_copy_info(),
       gemm_rs_fp8_info(),

@@ -9,6 +9,7 @@
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/gemm/gemm_shapes.h"
+#include "stretto/ops/gemm_ag/gemm_ag_shapes.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
@@ -113,6 +114,14 @@ OpCandidates of_ag_columns(const OpShape& s, const GpuTarget& gpu) {
   return out;
 }
 
+// Without one, too.
+OpCandidates of_gemm_ag(const OpShape& s, Scaling scaling, const GpuTarget& gpu) {
+  GemmAgDesc desc = gemm_ag_desc(s, scaling);
+  OpCandidates out;
+  add_configs(out, desc, gpu_configs(desc, gpu), gemm_ag);
+  return out;
+}
+
 OpCandidates of_gemm_rs(const OpShape& s, const std::vector<Scatter>& scatters,
                         const GpuTarget& gpu) {
   GemmRsDesc desc{.world_size = s.world_size,
@@ -212,6 +221,8 @@ OpCandidates made(const OperatorInfo& info, const OpShape& s, const OpShape& ask
   if (op == "ag_gemm") return of_ag_gemm(s, {Gather::kSend, Gather::kPush}, gpu);
   if (op == "ag_gemm_push") return of_ag_gemm(s, {Gather::kPush}, gpu);
   if (op == "ag_columns_gemm") return of_ag_columns(s, gpu);
+  if (op == "gemm_ag") return of_gemm_ag(s, Scaling::kNone, gpu);
+  if (op == "gemm_ag_fp8") return of_gemm_ag(s, Scaling::kRowWise, gpu);
   if (op == "gemm_rs") {
     return of_gemm_rs(s, {Scatter::kEpilogue, Scatter::kCopyEngine}, gpu);
   }

@@ -35,11 +35,26 @@ double predicted_ms(const Program& program, const predict::Machine& machine) {
 }
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
-  for (const char* op :
-       {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "ag_columns_gemm", "gemm_rs", "gemm_ar",
-        "all_gather", "reduce_scatter", "all_reduce_one_shot", "all_reduce_two_shot",
-        "all_reduce_packet", "gemm_a2a", "a2a_gemm", "ag_grouped_gemm", "grouped_gemm_rs",
-        "grouped_gemm_ar", "moe_layer", "ep_moe_layer"}) {
+  for (const char* op : {"gemm",
+                         "gemm_fp8",
+                         "gemm_fp8_block",
+                         "ag_gemm",
+                         "ag_columns_gemm",
+                         "gemm_ag",
+                         "gemm_rs",
+                         "gemm_ar",
+                         "all_gather",
+                         "reduce_scatter",
+                         "all_reduce_one_shot",
+                         "all_reduce_two_shot",
+                         "all_reduce_packet",
+                         "gemm_a2a",
+                         "a2a_gemm",
+                         "ag_grouped_gemm",
+                         "grouped_gemm_rs",
+                         "grouped_gemm_ar",
+                         "moe_layer",
+                         "ep_moe_layer"}) {
     for (std::int64_t m : {8, 72, 512}) {
       for (int ranks : {1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << op << " m=" << m << " P=" << ranks);
@@ -79,8 +94,8 @@ TEST_F(ChooseTest, TheOperatorsDefaultComesFirst) {
 }
 
 TEST_F(ChooseTest, CandidatesForManyRowsCopyPiecesThatAProgramMayHold) {
-  for (const char* op : {"ag_gemm", "ag_columns_gemm", "gemm_rs", "gemm_ar", "all_gather",
-                         "all_reduce_two_shot", "a2a_gemm"}) {
+  for (const char* op : {"ag_gemm", "ag_columns_gemm", "gemm_ag", "gemm_rs", "gemm_ar",
+                         "all_gather", "all_reduce_two_shot", "a2a_gemm"}) {
     for (std::int64_t m : {32768, 65536}) {
       OpShape large{.world_size = 2, .m = m, .n = 8192, .k = 28672, .dtype = DType::kBF16};
       for (const Candidate& c : candidates(op, large).fused) {

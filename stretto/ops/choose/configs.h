@@ -7,6 +7,7 @@
 #include "stretto/ops/ag_gemm/ag_gemm_sm90.h"
 #include "stretto/ops/collectives/collectives_sm90.h"
 #include "stretto/ops/gemm/gemm_sm90.h"
+#include "stretto/ops/gemm_ag/gemm_ag_sm90.h"
 #include "stretto/ops/gemm_ar/gemm_ar_sm90.h"
 #include "stretto/ops/gemm_rs/gemm_rs_sm90.h"
 #include "stretto/ops/moe/expert_layers_sm90.h"

@@ -112,8 +112,7 @@ class Exchange {
   }
   // What came of others and `mine`, not rounded.
   Value sum(const Piece& at, const Value& mine) const {
-    return reduce_with_own(p_, d_.reduction, mine,
-                           [&](const Index& r) { return received(r, at); });
+    return reduce_with_own(p_, d_.reduction, mine, [&](const Index& r) { return received(r, at); });
   }
   // Of x [rows, n].
   Slice cut(const TensorRef& x, const Piece& at) const {

@@ -37,6 +37,7 @@ std::vector<OperatorCase> gemm_cases();
 std::vector<OperatorCase> quantize_cases();
 std::vector<OperatorCase> ag_gemm_cases();
 std::vector<OperatorCase> ag_columns_cases();
+std::vector<OperatorCase> gemm_ag_cases();
 std::vector<OperatorCase> gemm_rs_cases();
 std::vector<OperatorCase> gemm_ar_cases();
 std::vector<OperatorCase> norm_cases();

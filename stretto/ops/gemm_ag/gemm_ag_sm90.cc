@@ -1,0 +1,36 @@
+#include "stretto/ops/gemm_ag/gemm_ag_sm90.h"
+
+#include "stretto/ops/gemm/candidate_loops.h"
+
+namespace stretto {
+
+GemmAgConfig default_config(const GemmAgDesc& d, Target target) {
+  if (target == Target::kCpu) return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)};
+  GpuLoop loop = gpu_loop({.m = d.m,
+                           .n = d.n,
+                           .k = d.k,
+                           .a_dtype = d.a_dtype,
+                           .b_dtype = d.b_dtype,
+                           .scaling = d.scaling,
+                           .num_sms = target.sms()});
+  return {.tile = loop.tile,
+          .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), target.sms()),
+          .num_stages = loop.num_stages,
+          .raster = 8};
+}
+
+std::vector<GemmAgConfig> gpu_configs(const GemmAgDesc& d, const GpuTarget& gpu) {
+  std::vector<GemmAgConfig> configs = {default_config(d, gpu)};
+  if (!is_half(d.a_dtype, d.b_dtype)) return configs;
+  for (const CandidateLoop& loop : loops_for(d.m)) {
+    for (std::int64_t raster : {8, 2}) {
+      add(configs, {.tile = loop.tile,
+                    .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms),
+                    .num_stages = loop.stages,
+                    .raster = raster});
+    }
+  }
+  return configs;
+}
+
+}  // namespace stretto
