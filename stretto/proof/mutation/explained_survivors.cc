@@ -59,7 +59,7 @@ const std::vector<Explanation>& explanations() {
       {"ring_all_reduce P=@(2|3)*", "notify before the access", "reduce: notify 'freed'", kOfSums},
       {"@(gemm_ar|gemm_ar_fp8*|gemm_ar_shared) P=@(2|3)*", "duplicate notify",
        "gemm@(|.consumer): notify 'arrived'", kOneArrival},
-      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+      {"@(all_gather|reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*|all_reduce_two_shot|"
        "all_reduce_two_shot_max|all_reduce_ring|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_"
        "gathered|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=@(2|3)*",
        "duplicate notify", "on_start: notify 'ready'", kOneArrival},
@@ -69,7 +69,7 @@ const std::vector<Explanation>& explanations() {
       {"@(embedding|moe_combine) P=3", "duplicate notify", "sum: notify 'done'", kOneArrival},
       {"@(gemm_ar|gemm_ar_fp8*|gemm_ar_shared) P=@(2|3)*", "notify too much",
        "gemm@(|.consumer): notify 'arrived'", kOneArrival},
-      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+      {"@(all_gather|reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*|all_reduce_two_shot|"
        "all_reduce_two_shot_max|all_reduce_ring|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_"
        "gathered|ag_gemm_push|gemm_rs_copy|all_reduce_add_rms_norm) P=@(2|3)*",
        "notify too much", "on_start: notify 'ready'", kOneArrival},
@@ -109,23 +109,23 @@ const std::vector<Explanation>& explanations() {
       {"ep_return P=2", "access on wrong rank", "combine: store 'parts'",
        "whoever stores there reads what it had before instead: a matter of values"},
       {"moe_combine P=@(2|3)*", "notify wrong rank", "combine: notify 'combined'", kEveryRank},
-      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+      {"@(all_gather|reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*|all_reduce_two_shot|"
        "all_reduce_two_shot_max|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|ag_gemm_push|gemm_rs_"
        "copy|all_reduce_add_rms_norm) P=@(2|3)*",
        "notify wrong rank", "on_start: notify 'ready'", kEveryRank},
-      {"@(reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|all_reduce_"
+      {"@(reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*|all_reduce_two_shot|all_reduce_"
        "two_shot_max) P=@(2|3)*",
        "notify wrong rank", "reduce: notify 'done'", kEveryRank},
       {"all_reduce_add_rms_norm P=@(2|3)*", "notify wrong rank", "reduce_norm: notify 'done'",
        kEveryRank},
       {"@(embedding|moe_combine) P=@(2|3)*", "notify wrong rank", "sum: notify 'done'", kEveryRank},
-      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+      {"@(all_gather|reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*|all_reduce_two_shot|"
        "all_reduce_two_shot_max|all_to_all|broadcast|ag_gemm|ag_gemm_fp8*|all_reduce_add_rms_norm|"
        "embedding|lm_head|moe_combine) P=@(2|3)*",
        "wait for wrong channel", "on_end: wait 'done'", kEveryChannel},
       {"gemm_ar_@(two_shot|shared) P=@(2|3)*", "wait for wrong channel", "on_end: wait 'gathered'",
        kEveryChannel},
-      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+      {"@(all_gather|reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*|all_reduce_two_shot|"
        "all_reduce_two_shot_max|all_to_all) P=@(2|3)*",
        "wait in wrong rotation", "on_end: wait 'done'", kEveryChannel},
       {"@(all_gather|all_reduce_two_shot|all_reduce_two_shot_max|ag_gemm|ag_gemm_fp8*|lm_head) "
@@ -133,15 +133,15 @@ const std::vector<Explanation>& explanations() {
        "notify wrong channel", "gather: notify 'done'", kSwappedSources},
       {"@(all_to_all|broadcast) P=@(2|3)*", "notify wrong channel", "pull: notify 'done'",
        kSwappedSources},
-      {"@(reduce_scatter|reduce_scatter_product|all_reduce_one_shot) P=@(2|3)*",
-       "notify wrong channel", "reduce: notify 'done'", kSwappedSources},
+      {"@(reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*) P=@(2|3)*", "notify wrong channel",
+       "reduce: notify 'done'", kSwappedSources},
       {"gemm_ar_two_shot P=@(2|3)*", "notify wrong channel", "reduce: notify 'gathered'",
        kSwappedSources},
       {"all_reduce_add_rms_norm P=@(2|3)*", "notify wrong channel", "reduce_norm: notify 'done'",
        kSwappedSources},
       {"@(embedding|moe_combine) P=@(2|3)*", "notify wrong channel", "sum: notify 'done'",
        kSwappedSources},
-      {"@(all_gather|reduce_scatter|reduce_scatter_product|all_reduce_one_shot|all_reduce_two_shot|"
+      {"@(all_gather|reduce_scatter|reduce_scatter_p*|all_reduce_one_shot*|all_reduce_two_shot|"
        "all_reduce_two_shot_max|all_to_all) P=@(2|3)*",
        "skip first iteration", "on_end: loop 'done'", kOwnRank},
       {"broadcast P=@(2|3)*", "skip last iteration", "on_end: loop 'done'", kOwnRank},
@@ -190,28 +190,28 @@ const std::vector<Explanation>& explanations() {
        "the loop stores at every rank before it notifies any: only the order changes"},
       {"gemm_ar_shared P=@(2|3) gpu", "packet to wrong slot", "gemm.consumer: store_packet 'parts'",
        "every rank's part is received at once: senders swap places, a matter of values"},
-      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+      {"@(reduce_scatter|reduce_scatter_p*|all_reduce_two_shot|all_reduce_two_shot_max) "
        "P=@(2|3)*",
        "notify wrong channel", "on_start: notify 'ready'", kSwappedSources},
-      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+      {"@(reduce_scatter|reduce_scatter_p*|all_reduce_two_shot|all_reduce_two_shot_max) "
        "P=@(2|3)*",
        "@(wait for wrong channel|wait in wrong rotation)", "reduce: wait 'ready'", kEveryChannel},
-      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+      {"@(reduce_scatter|reduce_scatter_p*|all_reduce_two_shot|all_reduce_two_shot_max) "
        "P=@(2|3)*",
        "skip first iteration", "reduce: loop 'ready'", kOwnRank},
-      {"@(reduce_scatter|reduce_scatter_product|all_reduce_two_shot|all_reduce_two_shot_max) "
+      {"@(reduce_scatter|reduce_scatter_p*|all_reduce_two_shot|all_reduce_two_shot_max) "
        "P=@(2|3)*",
        "access on wrong rank", "reduce: load 'in'*",
        "every rank is ready and hears when all parts are read: a matter of values"},
       {"@(all_reduce_two_shot|all_reduce_two_shot_max) P=@(2|3)*",
        "@(duplicate notify|notify too much)", "reduce: notify 'reduced'", kOneArrival},
-      {"all_reduce_one_shot P=@(2|3)*", "@(duplicate notify|notify too much)",
+      {"all_reduce_one_shot* P=@(2|3)*", "@(duplicate notify|notify too much)",
        "reduce: notify 'arrived'", kOneArrival},
-      {"all_reduce_one_shot P=@(2|3)*", "notify wrong rank", "reduce: notify 'arrived'",
+      {"all_reduce_one_shot* P=@(2|3)*", "notify wrong rank", "reduce: notify 'arrived'",
        kEveryRank},
-      {"all_reduce_one_shot P=@(2|3)*", "access on wrong rank", "reduce: store 'inbox'",
+      {"all_reduce_one_shot* P=@(2|3)*", "access on wrong rank", "reduce: store 'inbox'",
        "the loop stores at every rank before it notifies any: only the order changes"},
-      {"all_reduce_one_shot P=@(2|3)*", "fewer slots", "buffer 'inbox'",
+      {"all_reduce_one_shot* P=@(2|3)*", "fewer slots", "buffer 'inbox'",
        "workers have several tiles here, and the notify of one tile says that the one before was "
        "read"},
       {"ag_gemm_push P=@(2|3) gpu", "@(duplicate notify|notify too much)", "push: notify 'arrived'",
@@ -415,6 +415,12 @@ const std::vector<Explanation>& explanations() {
       {"@(token_ring|gemm_a2a|a2a_gemm) P=@(2|3|4)*", "@(duplicate notify|notify too much)",
        "@(on_start: notify 'ready'|attend@(|.consumer): notify 'returned'|send: notify 'arrived')",
        kOneArrival},
+      {"gemm_ag@(|_fp8) P=@(2|3)*", "@(duplicate notify|notify too much)",
+       "on_start: notify 'ready'", kOneArrival},
+      {"gemm_ag@(|_fp8) P=3 gpu", "@(duplicate notify|notify too much)",
+       "gemm.consumer: notify 'stored'", kOneArrival},
+      {"gemm_ag@(|_fp8) P=@(2|3)", "condition always holds", "gemm: when 'ready'",
+       "tiles without rows wait for what comes anyway, and write nothing"},
       {"gemm_a2a P=@(2|3) gpu", "@(duplicate notify|notify too much)",
        "gemm.consumer: notify 'stored'", kOneArrival},
       {"token_ring P=2*", "@(drop wait|wait after the access)", "send: wait 'ready'",
