@@ -8,6 +8,7 @@ for NumPy arrays and PyTorch tensors, and tile programs of one's own.
 
 from . import _route, symm_mem
 from ._trace import trace
+from ._warm import warm_up
 from ._group import Group
 from ._world import barrier, finalize, init, mesh, new_group, rank, recover, world_size
 from .attention import zigzag
@@ -124,6 +125,7 @@ __all__ = [
     "sequence_attention",
     "symm_mem",
     "trace",
+    "warm_up",
     "world_size",
     "zigzag",
 ]

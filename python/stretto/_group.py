@@ -309,6 +309,14 @@ class Group:
     def is_symmetric(self, address: int) -> bool:
         return self.session.is_symmetric(self.rank, address)
 
+    def symmetric_memory(self, kind: Any, said: str, size_bytes: int) -> Any:
+        """For symm_mem.empty. Collective; `said`: as in launch()."""
+        if self.size > 1 and not kind.on_gpu:  # else the devices compare it
+            self.session.agree(self.rank, said)
+        return _core.SymmetricMemory.allocate(
+            self.session, self.rank, said, kind.on_gpu, size_bytes
+        )
+
     def open_gpu(self, device: int) -> None:
         """Makes this rank's GPU ready, at its first use collectively. UserError for another one."""
         if device != self._gpu:
@@ -503,3 +511,14 @@ def _compile(key, make, at_bounds):
         if key not in _compiled:
             _compiled[key] = make().compile(bounds_only=at_bounds)
         return _compiled[key]
+
+
+def compile_ahead(key, make) -> str:
+    """Of a launch() that will come, by what it is kept under: (on a GPU, key, at_bounds). The program's
+    name."""
+    on_gpu, _, at_bounds = key
+    compiled = make(on_gpu).compile(bounds_only=at_bounds)
+    if on_gpu:
+        compiled.compile_for_gpu()
+    with _compiled_lock:
+        return _compiled.setdefault(key, compiled).program.name

@@ -89,11 +89,7 @@ def _allocate(group, kind, device: int, said: str, dtype: str, shape, itemsize: 
     with group.used():
         if kind.on_gpu:
             group.open_gpu(device)
-        if group.size > 1 and not kind.on_gpu:  # else the devices compare it
-            group.session.agree(group.rank, said)
-        memory = _core.SymmetricMemory.allocate(
-            group.session, group.rank, said, kind.on_gpu, max(1, size_bytes)
-        )
+        memory = group.symmetric_memory(kind, said, max(1, size_bytes))
     return kind.from_memory(memory, dtype, shape, size_bytes)
 
 

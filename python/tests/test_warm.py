@@ -1,0 +1,98 @@
+"""If these fail, a first call takes long although it was prepared, or preparing it does what only a call
+should."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import _group, testing
+
+
+def made(*shape, dtype="float32"):
+    return np.ones(shape, dtype)
+
+
+def layer():
+    """Of every kind: rows and columns, ordinary and symmetric arrays, workspaces, tables."""
+    x, w = made(12, 10), made(6, 10)
+    stretto.all_gather_matmul(x, w.T)
+    stretto.all_gather_matmul(x, [w.T, made(10, 4)])
+    stretto.matmul_reduce_scatter(x, w.T)
+    stretto.matmul_all_reduce(stretto.symm_mem.empty(12, 10), w.T)
+    stretto.matmul_all_gather(x, w.T)
+    stretto.all_reduce(x, reduce_op="premul_sum", factor=0.5)
+    stretto.all_to_all(x, [6, 6], [6, 6])
+    stretto.all_to_all(x, None, [4, 8])
+    stretto.reduce(x, 1)
+    stretto.batch_send_recv([(x[0], 1 - stretto.rank())], [(np.empty(10, np.float32), 1 - stretto.rank())])
+    weights, chosen = stretto.moe_route(x, made(4, 10), 2)
+    up, down = made(4, 10, 8), made(4, 8, 10)
+    stretto.moe_layer(x, up, up, down, np.tile(chosen, (2, 1)), np.tile(weights, (2, 1)))
+    stretto.ep_moe_layer(x, up[:2], up[:2], down[:2], chosen, weights, 4)
+    stretto.ring_attention(*(made(2, 8, 4) for _ in range(3)))
+    stretto.packed_attention(made(4, 2, 8), made(4, 2, 8), made(4, 2, 8), np.array([0, 4], np.int32))
+    stretto.matmul_all_to_all(x, made(10, 6))
+
+
+@pytest.fixture(autouse=True)
+def empty_caches(monkeypatch, tmp_path):
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_group, "_compiled", {})
+    monkeypatch.setattr(_group, "_programs", {})
+    return tmp_path
+
+
+def proofs(directory):
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def test_first_calls_prove_nothing_then(empty_caches, monkeypatch):
+    said = []
+    count = stretto.warm_up(layer, world_size=2, progress=lambda *step: said.append(step))
+    assert count == len(said) == len(_group._compiled) > 12
+    assert [step[:2] for step in said] == [(i + 1, count) for i in range(count)]
+    assert "gemm_ag" in {step[2] for step in said}
+    known, kept = set(_group._compiled), proofs(empty_caches)
+    assert len(kept) >= count // 2
+    testing.run(2, layer)
+    assert set(_group._compiled) == known
+    monkeypatch.setattr(_group, "_compiled", {})  # as in another process
+    testing.run(2, layer)
+    assert set(_group._compiled) == known and proofs(empty_caches) == kept
+
+
+def test_nothing_runs_and_worlds_stay_as_they_are():
+    out, threads = made(3), threading.active_count()
+
+    def body():
+        before = stretto.rank(), stretto.world_size()
+        stretto.warm_up(lambda: stretto.all_reduce(out, out=out), world_size=64)
+        assert (stretto.rank(), stretto.world_size()) == before
+        return stretto.all_reduce(made(2))
+
+    for got in testing.run(2, body):
+        assert (got == 2).all()
+    assert (out == 1).all() and threading.active_count() == threads
+
+
+def test_groups_by_name_and_the_world_as_it_is():
+    sizes = []
+
+    def calls():
+        sizes.append((stretto.world_size(), stretto.world_size("tp"), stretto.rank("tp")))
+        stretto.all_gather(made(3), group="tp")
+
+    def body():
+        return stretto.warm_up(calls, groups={"tp": 2})
+
+    assert testing.run(3, body) == [1] * 3
+    assert sizes == [(3, 2, 0)] * 3
+
+
+def test_errors_are_those_of_the_calls():
+    with pytest.raises(stretto.UserError, match="all_reduce: reduce_op 'bor'"):
+        stretto.warm_up(lambda: stretto.all_reduce(made(3), reduce_op="bor"), world_size=2)
+    with pytest.raises(stretto.UserError, match="a world of 65 ranks; need 1 to 64"):
+        stretto.warm_up(lambda: None, world_size=65)
