@@ -40,9 +40,9 @@ TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
                          "gemm_fp8_block",
                          "ag_gemm",
                          "ag_columns_gemm",
-                         "gemm_ag",
                          "gemm_rs",
                          "gemm_ar",
+                         "gemm_ag",
                          "all_gather",
                          "reduce_scatter",
                          "all_reduce_one_shot",
@@ -116,7 +116,7 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
                              {4096, 8192, 8192, 1},  {8192, 4096, 3584, 4}, {8192, 22016, 4096, 1},
                              {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
   for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "ag_columns_gemm",
-                         "gemm_rs", "gemm_ar", "gemm_a2a", "a2a_gemm", "ag_grouped_gemm",
+                         "gemm_ag", "gemm_rs", "gemm_ar", "gemm_a2a", "a2a_gemm", "ag_grouped_gemm",
                          "grouped_gemm_rs", "grouped_gemm_ar", "moe_layer", "ep_moe_layer"}) {
     for (const Size& size : kSizes) {
       OpShape s{
