@@ -177,6 +177,14 @@ for dtype in (np.float32, np.int32):
                 stretto.send(x)
             else:
                 same(stretto.recv(got), every[root])
+        if dtype == np.float32:
+            for factor in (0.25, -3):
+                want, how = factor * sum(every), {"reduce_op": "premul_sum", "factor": factor}
+                same(stretto.all_reduce(x, **how), want)
+                same(stretto.reduce_scatter(x, **how), np.split(want, 2)[r])
+            whole = np.concatenate([e @ e.T for e in every], 1)  # [8, 2 * 8]
+            for _ in range(3):
+                same(stretto.matmul_all_gather(x, x.T), whole)
         rows = shape[0] // 2
         same(stretto.all_to_all(x, [rows] * 2, [rows] * 2), np.concatenate([np.split(e, 2)[r] for e in every]))
 """
