@@ -28,7 +28,7 @@ struct ProveCommand {
   std::string source, ranks = "1..8", dtype, target = "cpu";
   OpShape shape;
   bool all = false, large = false, mutants = false, json = false;
-  int limit_s = LargeOptions{}.limit_s;
+  int limit_s = LargeOptions{}.limit_s, limit_mb = LargeOptions{}.limit_mb;
   const CLI::App* command = nullptr;
 };
 
@@ -145,8 +145,11 @@ void run_prove(const ProveCommand& options) {
           "prove: --large goes with an operator or --all and without --mutants, sizes and "
           "--target");
     }
-    return prove_large(
-        {.limit_s = options.limit_s, .json = options.json, .op = options.source, .ranks = ranks});
+    return prove_large({.limit_s = options.limit_s,
+                        .limit_mb = options.limit_mb,
+                        .json = options.json,
+                        .op = options.source,
+                        .ranks = ranks});
   }
   if (is_one_shape(options) && (options.source.empty() || options.mutants)) {
     throw UserError(
@@ -214,6 +217,9 @@ void add_prove_command(CLI::App& app) {
       "with --all or an operator: at shapes of models, as GPUs run them, on those of 1, 2, 4 and "
       "8 ranks that are in --ranks");
   command->add_option("--limit-s", options->limit_s, "with --large: CPU time per program")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--limit-mb", options->limit_mb, "with --large: memory per program")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_flag("--mutants", options->mutants,

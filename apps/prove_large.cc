@@ -1,14 +1,19 @@
 #include "apps/prove_large.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +43,9 @@ std::vector<OpShape> large_shapes(const OperatorInfo& op, int world_size) {
   if (shape.m < 1024) return {shape};
   std::vector<std::int64_t> rows = {4096, 16384};
   std::string_view name = op.name;
-  if (name == "sequence_attention" || name == "ring_attention" || name == "token_ring") {
-    rows.push_back(65536);
+  for (std::string_view long_one :
+       {"attention", "sequence_attention", "ring_attention", "token_ring"}) {
+    if (name == long_one) rows.push_back(65536);
   }
   std::vector<OpShape> shapes;
   for (std::int64_t m : rows) {
@@ -88,47 +94,92 @@ json proof_of(const OperatorInfo& op, const OpShape& shape) {
   _exit(0);
 }
 
-std::string read_all(int from) {
+// Of a process that may have ended.
+long resident_mb(pid_t process) {
+  std::ifstream from(fmt::format("/proc/{}/statm", process));
+  long all = 0, resident = 0;
+  from >> all >> resident;
+  return resident * (sysconf(_SC_PAGESIZE) / 1024) / 1024;
+}
+
+// One program of the table, while it is proved.
+struct Watched {
+  pid_t process = 0;
+  int from = -1;  // what it writes
+  std::string label;
+};
+
+// What it has written, to the end. Where it takes more than its limits, it is ended: then why.
+std::pair<std::string, std::optional<std::string>> watch(const Watched& one,
+                                                         const LargeOptions& options) {
+  using std::chrono::seconds;
+  using std::chrono::steady_clock;
   std::string text;
   char buffer[4096];
+  std::optional<std::string> why;
+  steady_clock::time_point begin = steady_clock::now(), say_next = begin + seconds(2);
   for (;;) {
-    ssize_t n = read(from, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return text;
-    text.append(buffer, static_cast<std::size_t>(n));
+    pollfd ready{.fd = one.from, .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, /*timeout_ms=*/50) > 0) {
+      ssize_t n = read(one.from, buffer, sizeof buffer);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return {text, why};
+      text.append(buffer, static_cast<std::size_t>(n));
+      continue;
+    }
+    steady_clock::time_point now = steady_clock::now();
+    long mb = resident_mb(one.process);
+    if (mb > options.limit_mb) why = fmt::format("{} MB of memory, the limit", options.limit_mb);
+    // One that gets no CPU time has no end either.
+    seconds longest(20L * options.limit_s);
+    if (now - begin > longest) why = fmt::format("{} s, the limit", longest.count());
+    if (why) kill(one.process, SIGKILL);
+    if (now < say_next) continue;
+    auto so_far = std::chrono::duration_cast<seconds>(now - begin).count();
+    say("stretto: proving {}: {} s, {} MB so far\n", one.label, so_far, mb);
+    say_next += seconds(10);
   }
 }
 
-json measured(const OperatorInfo& op, const OpShape& shape, int limit_s) {
+json measured(const OperatorInfo& op, const OpShape& shape, const std::string& progress,
+              const LargeOptions& options) {
   int ends[2];
   if (pipe(ends) != 0) throw UserError(fmt::format("prove: pipe: {}", std::strerror(errno)));
   pid_t child = fork();
   if (child < 0) throw UserError(fmt::format("prove: fork: {}", std::strerror(errno)));
   if (child == 0) {
     close(ends[0]);
-    prove_and_exit(op, shape, limit_s, ends[1]);
+    prove_and_exit(op, shape, options.limit_s, ends[1]);
   }
   close(ends[1]);
-  std::string text = read_all(ends[0]);
+  std::string label = fmt::format("{} {}", op.name, to_string(shape));
+  auto [text, why] = watch({.process = child, .from = ends[0], .label = progress + label}, options);
   close(ends[0]);
   int status = 0;
   rusage used{};
   while (wait4(child, &status, 0, &used) < 0 && errno == EINTR) {
   }
   json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (result.is_discarded() || status != 0) {
-    std::string why = WIFSIGNALED(status) && used.ru_utime.tv_sec + used.ru_stime.tv_sec >= limit_s
-                          ? fmt::format("{} s of CPU time, the limit", limit_s)
-                          : fmt::format("its process ended with status {}", status);
-    result = not_complete(why);
-  }
+  bool past_limit =
+      WIFSIGNALED(status) && used.ru_utime.tv_sec + used.ru_stime.tv_sec >= options.limit_s;
+  if (!why && past_limit) why = fmt::format("{} s of CPU time, the limit", options.limit_s);
+  if (!why && status != 0) why = fmt::format("its process ended with status {}", status);
+  if (why || result.is_discarded()) result = not_complete(why.value_or("it said nothing"));
   auto seconds = [](const timeval& t) {
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   };
-  result["label"] = fmt::format("{} {}", op.name, to_string(shape));
+  result["label"] = label;
   result["cpu_seconds"] = seconds(used.ru_utime) + seconds(used.ru_stime);
   result["peak_mb"] = used.ru_maxrss / 1024;
   return result;
+}
+
+std::string all_missing(const json& r) {
+  std::string text;
+  for (const json& m : r["missing"]) {
+    text += (text.empty() ? "" : ", ") + m["what"].get<std::string>();
+  }
+  return text;
 }
 
 // At once: the whole run takes minutes.
@@ -137,9 +188,9 @@ void print_row(const json& r, bool as_json) {
   if (as_json) {
     fmt::print("{}\n", to_line(r));
   } else {
-    fmt::print("| {} | {} | {} | {} | {:.2f} | {} |\n", label, r["verdict"].get<std::string>(),
-               r.value("cases", 0), r.value("events", 0), r["cpu_seconds"].get<double>(),
-               r["peak_mb"].get<long>());
+    fmt::print("| {} | {} | {} | {} | {} | {:.2f} | {} |\n", label, r["verdict"].get<std::string>(),
+               all_missing(r), r.value("cases", 0), r.value("events", 0),
+               r["cpu_seconds"].get<double>(), r["peak_mb"].get<long>());
   }
   std::fflush(stdout);
   for (const json& m : r["missing"]) {
@@ -161,44 +212,76 @@ std::vector<int> world_sizes(const RankRange& ranks) {
                   ranks.first, ranks.last));
 }
 
+struct LargeProgram {
+  const OperatorInfo* op;
+  OpShape shape;
+};
+
+std::vector<LargeProgram> large_programs(const LargeOptions& options) {
+  std::vector<LargeProgram> out;
+  for (const OperatorInfo& op : catalog()) {
+    if (!options.op.empty() && options.op != op.name) continue;
+    for (int world_size : world_sizes(options.ranks)) {
+      for (const OpShape& shape : large_shapes(op, world_size)) out.push_back({&op, shape});
+    }
+  }
+  if (out.empty()) throw UserError(fmt::format("prove: --large: no operator '{}'", options.op));
+  return out;
+}
+
+struct LargeTotals {
+  std::size_t programs = 0;
+  int complete = 0, not_complete = 0, rejected = 0;
+  std::vector<double> times;
+  long most_mb = 0;
+
+  void add(const json& r) {
+    ++programs;
+    rejected += r["verdict"] == name(Verdict::kRejected) ? 1 : 0;
+    not_complete += r["verdict"] == name(Verdict::kNotComplete) ? 1 : 0;
+    complete = static_cast<int>(programs) - rejected - not_complete;
+    times.push_back(r["cpu_seconds"]);
+    most_mb = std::max(most_mb, r["peak_mb"].get<long>());
+  }
+
+  void print(bool as_json) {
+    std::sort(times.begin(), times.end());
+    double median = (times[(times.size() - 1) / 2] + times[times.size() / 2]) / 2;
+    if (as_json) {
+      json out = {{"programs", programs},         {"complete", complete},
+                  {"not_complete", not_complete}, {"rejected", rejected},
+                  {"median_cpu_seconds", median}, {"most_cpu_seconds", times.back()},
+                  {"most_peak_mb", most_mb}};
+      fmt::print("{}\n", to_line(out));
+    } else {
+      fmt::print(
+          "{} programs: {} complete, {} not complete, {} rejected; CPU s: median {:.2f}, "
+          "most {:.2f}; most MB {}\n",
+          programs, complete, not_complete, rejected, median, times.back(), most_mb);
+    }
+  }
+};
+
 }  // namespace
 
 void prove_large(const LargeOptions& options) {
-  std::vector<double> times;
-  int rejected = 0, not_complete = 0;
-  std::vector<int> sizes = world_sizes(options.ranks);
+  std::vector<LargeProgram> programs = large_programs(options);
   if (!options.json) {
-    fmt::print("| program | verdict | cases | events | CPU s | peak MB |\n");
-    fmt::print("|---|---|---|---|---|---|\n");
+    fmt::print("| program | verdict | missing | cases | events | CPU s | peak MB |\n");
+    fmt::print("|---|---|---|---|---|---|---|\n");
   }
-  for (const OperatorInfo& op : catalog()) {
-    if (!options.op.empty() && options.op != op.name) continue;
-    for (int world_size : sizes) {
-      for (const OpShape& shape : large_shapes(op, world_size)) {
-        json r = measured(op, shape, options.limit_s);
-        rejected += r["verdict"] == name(Verdict::kRejected) ? 1 : 0;
-        not_complete += r["verdict"] == name(Verdict::kNotComplete) ? 1 : 0;
-        times.push_back(r["cpu_seconds"]);
-        print_row(r, options.json);
-      }
-    }
+  LargeTotals totals;
+  for (const auto& [op, shape] : programs) {
+    std::string progress = fmt::format("{} of {}, ", totals.programs + 1, programs.size());
+    json r = measured(*op, shape, progress, options);
+    totals.add(r);
+    print_row(r, options.json);
   }
-  if (times.empty()) throw UserError(fmt::format("prove: --large: no operator '{}'", options.op));
-  std::sort(times.begin(), times.end());
-  double median = (times[(times.size() - 1) / 2] + times[times.size() / 2]) / 2;
-  if (options.json) {
-    json out = {{"programs", times.size()},
-                {"not_complete", not_complete},
-                {"rejected", rejected},
-                {"median_cpu_seconds", median},
-                {"most_cpu_seconds", times.back()}};
-    fmt::print("{}\n", to_line(out));
-  } else {
-    fmt::print("{} programs: {} not complete, {} rejected; CPU s: median {:.2f}, most {:.2f}\n",
-               times.size(), not_complete, rejected, median, times.back());
+  totals.print(options.json);
+  if (totals.rejected > 0) {
+    throw Rejected(fmt::format("{} of {} programs", totals.rejected, totals.programs));
   }
-  if (rejected > 0) throw Rejected(fmt::format("{} of {} programs", rejected, times.size()));
-  if (not_complete > 0) throw CommandFailed{kExitNotComplete};
+  if (totals.not_complete > 0) throw CommandFailed{kExitNotComplete};
 }
 
 }  // namespace stretto

@@ -365,10 +365,25 @@ class OtherCommandsTest(CliCase):
         for part in ("all_gather", "m=33", "bf16", "P=3"):
             self.assertIn(part, str(got["config"]))
 
+    def test_large_shapes(self):
+        """A table that ends whatever a program takes, and says what is missing."""
+        lines = self.good("prove", "send", "--large", "--ranks", 2, "--json").stdout.splitlines()
+        *programs, totals = map(json.loads, lines)
+        self.assertEqual([p["verdict"] for p in programs], ["proved"] * len(programs))
+        self.assertEqual((totals["programs"], totals["complete"]), (len(programs), len(programs)))
+        self.assertGreaterEqual(totals["most_peak_mb"], max(p["peak_mb"] for p in programs))
+        done = run("prove", "gemm_ar", "--large", "--ranks", 2, "--limit-mb", 1, "--json")
+        self.assertEqual(done.returncode, 5, done.stderr.decode())
+        *programs, totals = map(json.loads, done.stdout.splitlines())
+        self.assertEqual(totals["not_complete"], len(programs))
+        for program in programs:
+            self.assertEqual(program["missing"][0]["expression"], "1 MB of memory, the limit")
+
     def test_options_that_would_be_ignored(self):
         self.refused("prove", "gemm", "--all", says=["gemm", "--all"])
         self.refused("prove", "--large", says=["--large", "--all"])
         self.refused("prove", "--all", "--large", "--ranks", "5..7", says=["--ranks", "1, 2, 4 and 8"])
+        self.refused("prove", "send", "--large", "--limit-mb", 0, says=["--limit-mb"])
         self.refused("compile", "gemm", "--all", says=["gemm", "--all"])
         for option in (["--measure"], ["--graph"], ["--no-vendor"], ["--machine", "nosuch"]):
             self.refused("bench", "gemm", "--ranks", 1, *option, says=[option[0], "cuda"])
