@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, List, Optional
 
 from . import _route
+from ._adopt import adopt
 from ._arguments import checked
 from ._arrays import ArrayT
 from ._attention_calls import checked_heads, finished, heads_desc, options_in_words, results_of
@@ -14,6 +15,7 @@ from ._calls import (
     bound_of,
     described,
     int_table,
+    make_result,
     same_kind,
     scale_or_none,
     several,
@@ -66,6 +68,9 @@ def sequence_attention(
     (result, float32 [Hq, 2c], the logarithm of each row's sum of weights), `out` a pair then. Every
     rank gets all keys and values, or those that its window sees, by copy engines on GPUs, while it
     begins with its own.
+
+    Batches of sequences of one length: [batch, 2c, Hq, E] and [batch, 2c, Hkv, E], results
+    [batch, 2c, Hq, E] and [batch, Hq, 2c]; one launch, before which they are copied.
     """
     op = "sequence_attention"
     options = tokens, is_causal, scale, window, return_lse
@@ -96,6 +101,8 @@ def ring_attention(
 
 
 def _spread(program, op, query, key, value, *options):
+    if getattr(query, "ndim", 0) == 4:
+        return _batch_spread(program, op, (query, key, value), *options)
     tokens, is_causal, scale, window, return_lse, group, out = options
     is_causal, return_lse = bool(is_causal), bool(return_lse)
     if out is None and _route.wants(query, key, value):
@@ -135,6 +142,31 @@ def _spread(program, op, query, key, value, *options):
         said=described(op, kind, given, *options, travel),
     )
     return finished(kind, made)
+
+
+def _batch_spread(program, op, arrays, *options):
+    """Heads of different sequences see nothing of each other, so a batch is heads of one."""
+    *options, return_lse, group, out = options
+    shapes = [tuple(x.shape) for x in arrays if hasattr(x, "shape")]
+    batch, rows = shapes[0][:2]
+    if len(shapes) != 3 or any(len(s) != 4 or s[:2] != (batch, rows) for s in shapes):
+        raise UserError(
+            f"{op}: shapes {shapes}; need [batch, rows, Hq, E] and [batch, rows, Hkv, E] twice"
+        )
+    heads = [x.swapaxes(0, 1).reshape((rows, batch * x.shape[2], x.shape[3])) for x in arrays]
+    made = _spread(program, op, *heads, *options, return_lse, group, None)
+    results = list(made) if return_lse else [made]
+    results[0] = results[0].reshape((rows, batch, *shapes[0][2:])).swapaxes(0, 1)
+    if return_lse:
+        results[1] = results[1].reshape((batch, shapes[0][2], rows))
+    outs = (out,) if not return_lse else several(op, out, 2) or (None, None)
+    for i, given in enumerate(outs):
+        if given is not None:
+            kind, _ = adopt(op, "query", arrays[0])
+            result, _ = make_result(op, kind, given, results[i].shape, results[i])
+            kind.assign(result, results[i])
+            results[i] = given
+    return tuple(results) if return_lse else results[0]
 
 
 @counted

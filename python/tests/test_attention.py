@@ -95,6 +95,50 @@ def test_windows_of_a_sequence_over_the_ranks(rng, form, size, tokens):
             near(got[real], want[[own[i] for i in real]], "float32")
 
 
+@pytest.mark.parametrize("form", ["sequence", "ring", "token_ring"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_batches_of_sequences_over_the_ranks(rng, form, size):
+    """Against each sequence by itself in float64; with padding, a window, logarithms and given results."""
+    batch, tokens = 3, 4 * size - 1
+    rows = 2 * -(-tokens // (2 * size))
+    q, k, v = (rng.uniform(-1, 1, (batch, rows * size, h, 8)).astype(np.float32) for h in (4, 2, 2))
+    options = {"tokens": tokens, "window": 3, **({"queries_travel": True} if form == "token_ring" else {})}
+
+    def body():
+        at = stretto.zigzag(tokens)
+        op = stretto.sequence_attention if form == "sequence" else stretto.ring_attention
+        mine = [np.ascontiguousarray(x[:, at]) for x in (q, k, v)]
+        out, lse = np.empty((batch, rows, 4, 8), np.float32), np.empty((batch, 4, rows), np.float32)
+        given = op(*mine, **options, return_lse=True, out=(out, lse))
+        assert given[0] is out and given[1] is lse
+        got = op(*mine, **options)
+        np.testing.assert_array_equal(got, out)
+        return at, got, lse
+
+    for at, got, lse in testing.run(size, body):
+        real = [i for i, token in enumerate(at) if token < tokens]
+        for b in range(batch):
+            whole = (x[b, :tokens] for x in (q, k, v))
+            want = softmax_attention(*whole, np.arange(tokens) + 1, window=3)
+            near(got[b][real], want[[at[i] for i in real]], "float32", tokens)
+            keys = k[b, :tokens].repeat(2, 1).astype(np.float64)
+            scores = np.einsum("lhe,she->hls", q[b, :tokens], keys) / 8**0.5
+            row, key = np.arange(tokens)[:, None], np.arange(tokens)
+            scores[:, (key > row) | (key <= row - 3)] = -np.inf
+            near(lse[b][:, real], np.log(np.exp(scores).sum(-1))[:, [at[i] for i in real]], "float32", tokens)
+
+
+def test_batches_that_do_not_fit():
+    def body():
+        q, k = np.ones((2, 4, 2, 8), np.float32), np.ones((3, 4, 2, 8), np.float32)
+        with pytest.raises(stretto.UserError, match="need .batch, rows, Hq, E. and .batch, rows, Hkv, E. twice"):
+            stretto.ring_attention(q, k, k)
+        with pytest.raises(stretto.UserError, match="out"):
+            stretto.ring_attention(q, q, q, out=np.empty((2, 4, 2, 7), np.float32))
+
+    testing.run(1, body)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_windows_of_decoding_over_a_cache_on_all_ranks(rng, size):
     block, length = 4, 3
