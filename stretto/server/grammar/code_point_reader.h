@@ -83,6 +83,8 @@ class CodePointReader {
       is_valid &= (byte(at + static_cast<std::size_t>(i)) & 0xC0) == 0x80;
       out = out << 6 | (byte(at + static_cast<std::size_t>(i)) & 0x3F);
     }
+    static constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+    is_valid &= out >= kLeast[more] && out <= kLastCodePoint && (out < 0xD800 || out > 0xDFFF);
     if (!is_valid) fail("this is no UTF-8");
     at += static_cast<std::size_t>(more) + 1;
     return out;

@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "stretto/base/secret_hash.h"
+
 namespace stretto::grammar {
 namespace {
 
@@ -128,8 +130,10 @@ class Nfa {
       return static_cast<std::size_t>((r * 10 + d) % divisor);
     };
     for (std::size_t level = 0; level < at.size(); ++level) {
+      budget_.spend(divisor);
       const int there = level < 2 ? 0 : static_cast<int>(level) - 1;  // digits behind the point
       for (int r = 0; r < divisor; ++r) {
+        budget_.spend(10);
         const int state = at[level][static_cast<std::size_t>(r)];
         std::int64_t value = r;
         for (int i = there; i < places; ++i) value = value * 10 % divisor;
@@ -155,6 +159,7 @@ class Nfa {
     }
     add_free(from, of[static_cast<std::size_t>(dfa.start)]);
     for (int s = 0; s < dfa.num_states(); ++s) {
+      budget_.spend(20 + 5 * dfa.num_classes);
       std::map<int, ByteSet> to;
       for (unsigned byte = 0; byte < 256; ++byte) {
         const int next = dfa.step(s, static_cast<std::uint8_t>(byte));
@@ -176,16 +181,19 @@ class Nfa {
 };
 
 // Bytes that no set tells apart are of one class.
-void make_classes(const std::vector<ByteSet>& sets, Dfa& dfa) {
+void make_classes(const std::vector<ByteSet>& sets, Dfa& dfa, Budget& budget) {
   std::array<int, 256> of{};
   int count = 1;
   for (const ByteSet& set : sets) {
-    std::map<std::pair<int, bool>, int> split;
+    budget.spend(10);
+    std::array<std::array<int, 2>, 256> split;
+    split.fill({-1, -1});
+    count = 0;
     for (std::size_t byte = 0; byte < 256; ++byte) {
-      auto [at, is_new] = split.try_emplace({of[byte], set[byte]}, static_cast<int>(split.size()));
-      of[byte] = at->second;
+      int& now = split[static_cast<std::size_t>(of[byte])][set[byte] ? 1 : 0];
+      if (now < 0) now = count++;
+      of[byte] = now;
     }
-    count = static_cast<int>(split.size());
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
     dfa.class_of[byte] = static_cast<std::uint8_t>(of[byte]);
@@ -195,9 +203,9 @@ void make_classes(const std::vector<ByteSet>& sets, Dfa& dfa) {
 
 struct KeyHash {
   std::size_t operator()(const std::vector<int>& key) const {
-    std::uint64_t hash = 1469598103934665603ull;
-    for (int x : key) hash = (hash ^ static_cast<std::uint64_t>(x)) * 1099511628211ull;
-    return hash;
+    SecretHash hash;
+    for (int x : key) hash.add(static_cast<std::uint32_t>(x));
+    return hash.value();
   }
 };
 
@@ -246,6 +254,7 @@ Dfa without_dead_ends(const Dfa& dfa, Budget& budget) {
   while (!open.empty()) {
     const int s = open.back();
     open.pop_back();
+    budget.spend(1 + static_cast<std::int64_t>(before[static_cast<std::size_t>(s)].size()) / 8);
     for (int b : before[static_cast<std::size_t>(s)]) {
       if (!std::exchange(lives[static_cast<std::size_t>(b)], 1)) open.push_back(b);
     }
@@ -259,6 +268,7 @@ Dfa without_dead_ends(const Dfa& dfa, Budget& budget) {
   if (dfa.start >= 0) out.start = renamed[static_cast<std::size_t>(dfa.start)];
   for (std::size_t s = 0; s < count; ++s) {
     if (!lives[s]) continue;
+    budget.spend(1 + dfa.num_classes / 8);
     out.accepts.push_back(dfa.accepts[s]);
     bool goes_on = false;
     for (std::size_t c = 0; c < width; ++c) {
@@ -274,10 +284,11 @@ Dfa without_dead_ends(const Dfa& dfa, Budget& budget) {
 // Of states whose sets of edges are sorted by class beforehand.
 Dfa determinized(const Nfa& nfa, int most_states, Budget& budget) {
   Dfa dfa;
-  make_classes(nfa.sets(), dfa);
+  make_classes(nfa.sets(), dfa, budget);
   const auto width = static_cast<std::size_t>(dfa.num_classes);
   std::vector<std::vector<int>> classes_of_set;
   for (const ByteSet& set : nfa.sets()) {
+    budget.spend(5);
     std::vector<std::uint8_t> has(width, 0);
     for (std::size_t byte = 0; byte < 256; ++byte) has[dfa.class_of[byte]] |= set[byte];
     classes_of_set.emplace_back();
@@ -313,7 +324,9 @@ Dfa determinized(const Nfa& nfa, int most_states, Budget& budget) {
     for (int s : made.key(at)) {
       accepts |= s == nfa.end();
       for (const auto& [set, to] : states[static_cast<std::size_t>(s)].edges) {
-        for (int c : classes_of_set[static_cast<std::size_t>(set)]) {
+        const std::vector<int>& classes = classes_of_set[static_cast<std::size_t>(set)];
+        budget.spend(1 + static_cast<std::int64_t>(classes.size()) / 16);
+        for (int c : classes) {
           targets[static_cast<std::size_t>(c)].push_back(to);
         }
       }

@@ -65,7 +65,10 @@ class Parser {
 
   int index_of(const std::string& name) {
     auto [at, is_new] = index_.try_emplace(name, static_cast<int>(rules_.bodies.size()));
-    if (is_new) rules_.bodies.push_back(nullptr);
+    if (is_new) {
+      budget_.make_rule(rules_.bodies.size());
+      rules_.bodies.push_back(nullptr);
+    }
     return at->second;
   }
 
@@ -98,7 +101,7 @@ class Parser {
     std::vector<ExprPtr> out;
     for (;;) {
       skip(depth > 0);
-      budget_.spend();
+      budget_.make_parts(2);
       std::optional<ExprPtr> part = atom(depth);
       if (!part) return sequence(std::move(out));
       out.push_back(repeated(std::move(*part), depth));
@@ -155,9 +158,9 @@ class Parser {
       case 'x':
         return in_.hex(2);
       case 'u':
-        return in_.hex(4);
+        return whole_character(in_.hex(4));
       case 'U':
-        return in_.hex(8);
+        return whole_character(in_.hex(8));
       case '"':
       case '\\':
       case '[':
@@ -170,6 +173,13 @@ class Parser {
       default:
         in_.fail("an escape that is not known");
     }
+  }
+
+  std::uint32_t whole_character(std::uint32_t c) const {
+    if (c >= 0xD800 && c <= 0xDFFF) {
+      in_.fail(fmt::format("U+{:04X} is half a surrogate pair, which no text has", c));
+    }
+    return c;
   }
 
   ExprPtr quoted() {
@@ -195,7 +205,7 @@ class Parser {
         }
       }
       if (low > high) in_.fail("a range that ends before it begins");
-      budget_.spend();
+      budget_.make_parts(5);
       out.emplace_back(low, high);
     }
     return utf8(is_negative ? complement(out) : normalized(out));

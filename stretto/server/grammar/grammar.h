@@ -47,7 +47,7 @@ class Network {
 
   void take_out_dead_ends(Budget& budget);
   void check_beginnings(Budget& budget) const;
-  void shorten();
+  void shorten(Budget& budget);
 
   int root_;
   std::vector<std::vector<Edge>> nodes_;

@@ -134,6 +134,26 @@ TEST(Grammar, LongStringsWithALimitAreThoseOfTheAutomaton) {
   }
 }
 
+TEST(Grammar, HalfASurrogatePairIsNoCharacter) {
+  for (const char* half : {"\\uD800", "\\udbff", "\\uDC00", "\\uDFFF", "\\U0000D912"}) {
+    const std::string code = half;
+    for (const std::string& body :
+         {'"' + code + '"', "\"a" + code + "b\"", '[' + code + ']', "[a-" + code + ']',
+          '[' + code + "-\\uFFFF]", "[^" + code + ']'}) {
+      EXPECT_NE(error_of(gbnf("root ::= " + body)).find("half a surrogate pair"), std::string::npos)
+          << body;
+    }
+  }
+  EXPECT_EQ(error_of(gbnf("root ::= \"\\uD7FF\\uE000\\U0001F600\" [\\uD7FF-\\uE000]")), "");
+  // Bytes that would be one, or a character beyond the last, or one in too many bytes.
+  for (const char* bytes :
+       {"\xED\xA0\x80", "\xED\xBF\xBF", "\xF4\x90\x80\x80", "\xE0\x80\x80", "\xF0\x8F\xBF\xBF"}) {
+    for (const Asked& asked : {gbnf(std::string("root ::= \"") + bytes + '"'), regex(bytes)}) {
+      EXPECT_NE(error_of(asked).find("this is no UTF-8"), std::string::npos) << bytes;
+    }
+  }
+}
+
 TEST(Grammar, WhatCannotBeIsRefusedSoon) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_NE(error_of(regex("(a|b)*a(a|b){40}")).find("too large"), std::string::npos);

@@ -54,10 +54,11 @@ class Compiler {
   using Names = std::set<std::string>;
 
   ExprPtr of(const SchemaPlace& given, int depth, const Names& forced = {}) {
-    budget_.spend();
+    budget_.make_parts(2);
     if (depth > kMostDepth) given.fail("nests too deeply");
     if (given.schema->is_boolean()) return given.schema->get<bool>() ? any_value() : choice({});
     if (!given.schema->is_object()) given.fail("need an object, true or false");
+    budget_.spend(static_cast<std::int64_t>(given.schema->size()));
     SchemaReader::check_keywords(given);
     const SchemaPlace at = reader_.written_out(given);
     const OrderedJson& schema = *at.schema;
@@ -71,20 +72,24 @@ class Compiler {
     }
     if (schema.contains("not")) return but(at, depth, forced);
     if (schema.contains("const") || schema.contains("enum")) return values(at);
-    const std::vector<std::string> types = SchemaReader::types(at);
+    const std::vector<std::string> types = reader_.types(at);
     if (types.empty()) return any_value();
     std::vector<ExprPtr> out;
     for (const std::string& type : types) out.push_back(of_type(type, at, depth, forced));
     return choice(std::move(out));
   }
 
+  int new_rule() {
+    budget_.make_rule(rules_.bodies.size());
+    return rules_.add(nullptr);
+  }
+
   // One rule for each place that is referred to, which may lead back to itself.
   ExprPtr reference(const SchemaPlace& target, const Names& forced) {
-    std::string key = target.path;
-    for (const std::string& name : forced) key += '\n' + name;
-    auto [at, is_new] = rule_of_.try_emplace(key, -1);
+    budget_.spend(2 + 10 * static_cast<std::int64_t>(forced.size()));
+    auto [at, is_new] = rule_of_.try_emplace({target.schema, forced}, -1);
     if (is_new) {
-      at->second = rules_.add(nullptr);
+      at->second = new_rule();
       pending_.push_back({at->second, target, forced});
     }
     return rule(at->second);
@@ -123,22 +128,23 @@ class Compiler {
   ExprPtr but(const SchemaPlace& at, int depth, const Names& forced) {
     const SchemaPlace taken = reader_.followed(at.in("not")), rest = reader_.without(at, "not");
     const bool is_of_values = taken.schema->contains("const") || taken.schema->contains("enum");
-    const std::vector<std::string> taken_types = SchemaReader::types(taken);
+    const std::vector<std::string> taken_types = reader_.types(taken);
     if (!is_of_values && taken_types != std::vector<std::string>{"string"}) {
       taken.fail("'not' is supported of values, types, strings, and names of properties");
     }
     std::vector<const OrderedJson*> values;
-    if (is_of_values) values = SchemaReader::values(taken);
+    if (is_of_values) values = reader_.values(taken);
     if (rest.schema->contains("const") || rest.schema->contains("enum")) {
       if (!is_of_values) at.fail("'enum' beside such a 'not' is not supported");
-      std::vector<const OrderedJson*> left = SchemaReader::values(rest);
+      std::vector<const OrderedJson*> left = reader_.values(rest);
       std::erase_if(left, [&](const OrderedJson* value) {
+        budget_.spend(1 + static_cast<std::int64_t>(values.size()) / 4 + weight(*value) / 4);
         return std::any_of(values.begin(), values.end(),
                            [&](const OrderedJson* other) { return *value == *other; });
       });
       return of_values(left);
     }
-    std::vector<std::string> types = SchemaReader::types(rest);
+    std::vector<std::string> types = reader_.types(rest);
     if (types.empty()) types = {"object", "array", "string", "number", "boolean", "null"};
     // Strings without a type beside them leave out everything else, too.
     if (!is_of_values && !taken.schema->contains("type")) {
@@ -179,9 +185,10 @@ class Compiler {
     return choice(std::move(out));
   }
 
-  static ExprPtr integers(const std::vector<const OrderedJson*>& values) {
+  ExprPtr integers(const std::vector<const OrderedJson*>& values) {
     std::vector<ExprPtr> out;
     for (const OrderedJson* value : values) {
+      budget_.make_parts(2);
       if (!value->is_number()) continue;
       const Decimal number = Decimal::of(Json(*value));
       if (!number.is_whole()) continue;
@@ -191,12 +198,13 @@ class Compiler {
     return choice(std::move(out));
   }
 
-  ExprPtr values(const SchemaPlace& at) { return of_values(SchemaReader::values(at)); }
+  ExprPtr values(const SchemaPlace& at) { return of_values(reader_.values(at)); }
 
   ExprPtr of_values(const std::vector<const OrderedJson*>& values) {
     std::vector<ExprPtr> plain, structured;
     for (const OrderedJson* value : values) {
-      budget_.spend();
+      budget_.make_parts(1);
+      budget_.spend(weight(*value) / 8);
       if (value->is_structured()) {
         structured.push_back(written(*value));
       } else {
@@ -208,7 +216,7 @@ class Compiler {
   }
 
   ExprPtr written(const OrderedJson& value) {
-    budget_.spend();
+    budget_.make_parts(4 + 2 * value.size());
     if (!value.is_structured()) return terminal(text(value.dump()));
     const bool is_object = value.is_object();
     if (value.empty()) return terminal(text(is_object ? "{}" : "[]"));
@@ -231,6 +239,7 @@ class Compiler {
     if (type == "string") return string(at);
     if (type == "integer" || type == "number") {
       const NumberBounds bounds = SchemaReader::bounds(at);
+      budget_.make_parts(bounds.any() || bounds.multiple ? 300 : 20);
       return type == "integer" ? json_integer(bounds) : json_number(bounds);
     }
     if (type == "boolean") return terminal(choice({text("true"), text("false")}));
@@ -239,8 +248,8 @@ class Compiler {
 
   ExprPtr any_value() {
     if (any_value_ < 0) {
-      any_value_ = rules_.add(nullptr);
-      const int object = rules_.add(nullptr), array = rules_.add(nullptr);
+      any_value_ = new_rule();
+      const int object = new_rule(), array = new_rule();
       const ExprPtr value = rule(any_value_), comma = sequence({mark(","), space_});
       const ExprPtr member = sequence({any_key(), mark(":"), space_, value});
       rules_.bodies[static_cast<std::size_t>(object)] = list("{", member, comma, "}");
@@ -284,6 +293,7 @@ class Compiler {
         continue;
       }
       for (std::size_t i = 0; i < patterns.size(); ++i) {
+        budget_.spend(10);
         if (!texts_.fits(patterns[i], member.name)) continue;
         const SchemaPlace& also = its.patterns[i].place;
         member.place = member.place.schema == nullptr ? also : reader_.both(member.place, also);
@@ -292,9 +302,10 @@ class Compiler {
       member.place = its.additional.value_or(SchemaPlace{&nothing(), at.path});
     }
     const bool is_free = is_plain && taken.empty();
-    const ExprPtr any = repeat(json_characters(complement({})), 0, -1);
+    const ExprPtr any = repeat(json_plain_character(), 0, -1);
     std::vector<Further> out;
     auto add = [&](ExprPtr content, const SchemaPlace& place) {
+      budget_.make_parts(10 + taken.size() / 8);
       if (!taken.empty()) content = but_not(std::move(content), choice(taken));
       if (names) content = both(std::move(content), *names);
       out.push_back({is_free ? any_key() : json_string(std::move(content)), of(place, depth + 1)});
@@ -303,6 +314,7 @@ class Compiler {
       // A name of several patterns would have to be of all their schemas: it does not come.
       std::vector<ExprPtr> others;
       for (std::size_t j = 0; j < patterns.size(); ++j) {
+        budget_.spend(5);
         if (j != i && *its.patterns[i].place.schema != *its.patterns[j].place.schema) {
           others.push_back(patterns[j]);
         }
@@ -384,7 +396,9 @@ class Compiler {
     if (its.items && of.schema->is_object()) {
       SchemaReader::check_keywords(of);
       if (of.schema->contains("const") || of.schema->contains("enum")) {
-        for (const OrderedJson* value : SchemaReader::values(of)) {
+        for (const OrderedJson* value : reader_.values(of)) {
+          budget_.spend(1 + weight(*value) / 4);
+          if (values.size() > kMostUnique) break;
           const bool is_there = std::any_of(values.begin(), values.end(),
                                             [&](const auto* other) { return *other == *value; });
           if (!is_there) values.push_back(value);
@@ -402,7 +416,7 @@ class Compiler {
     for (const OrderedJson* value : values) items.push_back(written(*value));
     const ExprPtr close = sequence({space_, mark("]")}), comma = sequence({mark(","), space_});
     std::vector<int> after;  // by the set of those that were
-    for (std::size_t set = 0; set < std::size_t{1} << count; ++set) after.push_back(rules_.add({}));
+    for (std::size_t set = 0; set < std::size_t{1} << count; ++set) after.push_back(new_rule());
     for (std::size_t set = 0; set < after.size(); ++set) {
       budget_.spend(static_cast<std::int64_t>(count));
       const int there = std::popcount(set);
@@ -426,7 +440,7 @@ class Compiler {
   SchemaTexts texts_;
   Budget& budget_;
   ExprPtr space_;
-  std::map<std::string, int> rule_of_;
+  std::map<std::pair<const OrderedJson*, Names>, int> rule_of_;
   struct Pending {
     int index;
     SchemaPlace target;

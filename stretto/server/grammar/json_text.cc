@@ -137,15 +137,22 @@ ExprPtr json_characters(const CodePoints& set) {
   return choice(std::move(out));
 }
 
+ExprPtr json_plain_character() {
+  static const ExprPtr made = json_characters(complement({}));
+  return made;
+}
+
 ExprPtr json_any_character() {
   const ExprPtr h = hex();
   auto set = [](std::string_view chars) { return bytes(bytes_of(chars)); };
-  return choice({utf8({{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastCodePoint}}),
-                 sequence({text("\\"), set("\"\\/bfnrt")}),
-                 sequence({text("\\u"), set("0123456789abcefABCEF"), h, h, h}),
-                 sequence({text("\\u"), set("dD"), set("01234567"), h, h}),
-                 sequence({text("\\u"), set("dD"), set("89abAB"), h, h, text("\\u"), set("dD"),
-                           set("cdefCDEF"), h, h})});
+  static const ExprPtr made =
+      choice({utf8({{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastCodePoint}}),
+              sequence({text("\\"), set("\"\\/bfnrt")}),
+              sequence({text("\\u"), set("0123456789abcefABCEF"), h, h, h}),
+              sequence({text("\\u"), set("dD"), set("01234567"), h, h}),
+              sequence({text("\\u"), set("dD"), set("89abAB"), h, h, text("\\u"), set("dD"),
+                        set("cdefCDEF"), h, h})});
+  return made;
 }
 
 ExprPtr json_string(ExprPtr content) {

@@ -17,6 +17,8 @@ ExprPtr json_space(bool is_compact);
 
 // A character of a set inside quotes, in the one way in which writers escape it.
 ExprPtr json_characters(const CodePoints& set);
+// Any character in that way.
+ExprPtr json_plain_character();
 // Any character, escaped in any way. Halves of surrogate pairs are none.
 ExprPtr json_any_character();
 // In quotes, as a terminal.

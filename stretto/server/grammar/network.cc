@@ -107,7 +107,7 @@ Network::Network(const Rules& rules, const Vocabulary& vocabulary, Budget& budge
   for (const ExprPtr& body : rules.bodies) builder.add_rule(*body);
   take_out_dead_ends(budget);
   check_beginnings(budget);
-  shorten();
+  shorten(budget);
   for (const auto& list : nodes_) bytes_ += sizeof(list) + list.size() * sizeof(Edge);
   for (const auto& terminal : terminals_) bytes_ += 4 * terminal->dfa().next.size() + 1024;
 }
@@ -117,6 +117,7 @@ void Network::take_out_dead_ends(Budget& budget) {
   std::vector<std::vector<std::pair<int, Edge>>> before(nodes_.size());
   std::vector<std::vector<int>> callers(rules_.size());  // nodes
   for (int n = 0; n < num_nodes(); ++n) {
+    budget.spend(1 + static_cast<std::int64_t>(edges(n).size()));
     for (const Edge& edge : edges(n)) {
       before[static_cast<std::size_t>(edge.target)].emplace_back(n, edge);
       if (edge.kind == Edge::Kind::kRule) callers[static_cast<std::size_t>(edge.what)].push_back(n);
@@ -150,7 +151,7 @@ void Network::take_out_dead_ends(Budget& budget) {
     auto its_rule = rule_of_start.find(node);
     if (its_rule == rule_of_start.end()) continue;
     for (int from : callers[static_cast<std::size_t>(its_rule->second)]) {
-      budget.spend();
+      budget.spend(1 + static_cast<std::int64_t>(edges(from).size()) / 4);
       for (const Edge& edge : edges(from)) {
         if (may_pass(edge)) revive(from);
       }
@@ -187,6 +188,7 @@ void Network::check_beginnings(Budget& budget) const {
       if (std::exchange(mark[static_cast<std::size_t>(node)], round) == round) continue;
       budget.spend();
       visit(node);
+      budget.spend(static_cast<std::int64_t>(edges(node).size()) / 4);
       for (const Edge& edge : edges(node)) {
         if (passes(edge)) open.push_back(edge.target);
       }
@@ -222,6 +224,7 @@ void Network::check_beginnings(Budget& budget) const {
         continue;
       }
       const int to = its[next++];
+      budget.spend();
       if (state[static_cast<std::size_t>(to)] == kOpen) {
         throw GrammarError("a rule begins with itself (left recursion), which is not supported");
       }
@@ -235,12 +238,13 @@ void Network::check_beginnings(Budget& budget) const {
 }
 
 // Edges lead past nodes that only lead on.
-void Network::shorten() {
+void Network::shorten(Budget& budget) {
   for (auto& list : nodes_) {
     for (Edge& edge : list) {
       for (int hops = 0; hops < 1000; ++hops) {
         const auto& next = edges(edge.target);
         if (is_end(edge.target) || next.size() != 1 || next[0].kind != Edge::Kind::kFree) break;
+        budget.spend();
         edge.target = next[0].target;
       }
     }

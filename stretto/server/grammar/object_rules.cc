@@ -14,7 +14,8 @@ ObjectRules::Place ObjectRules::past(Place place, bool has_new_name) const {
 ExprPtr ObjectRules::from(Place place) {
   auto [known, is_new] = rule_of_.try_emplace({place, false}, -1);
   if (!is_new) return rule(known->second);
-  budget_.spend();
+  budget_.make_parts(6);
+  budget_.make_rule(rules_.bodies.size());
   const int index = known->second = rules_.add(nullptr);
   std::vector<ExprPtr> out;
   const bool has_room = max_ < 0 || place.members < max_;
@@ -37,7 +38,8 @@ ExprPtr ObjectRules::from(Place place) {
 ExprPtr ObjectRules::after(Place place) {
   auto [known, is_new] = rule_of_.try_emplace({place, true}, -1);
   if (!is_new) return rule(known->second);
-  budget_.spend();
+  budget_.make_parts(6);
+  budget_.make_rule(rules_.bodies.size());
   const int index = known->second = rules_.add(nullptr);
   std::vector<ExprPtr> out = {sequence({terminal(text(",")), space_, from(place)})};
   if (place.at >= last_required_ && place.names >= min_) {

@@ -114,7 +114,10 @@ class Parser {
     }
   }
 
-  ExprPtr written(const CodePoints& set) const { return options_.written(normalized(set)); }
+  ExprPtr written(const CodePoints& set) {
+    budget_.make_parts(5 + 5 * set.size());
+    return options_.written(normalized(set));
+  }
 
   ExprPtr repeated(ExprPtr part) {
     for (int i = 0;; ++i) {

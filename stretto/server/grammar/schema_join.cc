@@ -20,7 +20,8 @@ bool is_anything(const OrderedJson& schema) {
   return schema == true || schema == OrderedJson::object();
 }
 
-OrderedJson all_of(const OrderedJson& a, const OrderedJson& b) {
+OrderedJson all_of(const OrderedJson& a, const OrderedJson& b, Budget& budget) {
+  budget.spend(weight(a) + weight(b));
   if (a == b || is_anything(b)) return a;
   if (is_anything(a)) return b;
   if (a == false || b == false) return false;
@@ -31,25 +32,17 @@ bool is_one_of(const OrderedJson& list, const OrderedJson& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// Copying schemas costs memory, too.
-std::int64_t weight(const OrderedJson& json) {
-  if (json.is_string())
-    return 20 + static_cast<std::int64_t>(json.get_ref<const std::string&>().size());
-  std::int64_t out = 20;
-  if (json.is_structured()) {
-    for (const OrderedJson& one : json) out += weight(one);
-  }
-  return out;
-}
-
 OrderedJson list_of(const OrderedJson& value) {
   return value.is_array() ? value : OrderedJson::array({value});
 }
 
-OrderedJson common_types(const OrderedJson& a, const OrderedJson& b) {
+OrderedJson common_types(const OrderedJson& a, const OrderedJson& b, Budget& budget) {
+  budget.spend(weight(a) + weight(b));
   const OrderedJson in_a = list_of(a), in_b = list_of(b);
+  const std::int64_t each = weight(in_b) / 4;
   OrderedJson out = OrderedJson::array();
   for (const OrderedJson& type : in_a) {
+    budget.spend(each);
     const bool is_in_both =
         is_one_of(in_b, type) || (type == "integer" && is_one_of(in_b, "number"));
     if (is_in_both) out.push_back(type);
@@ -70,7 +63,7 @@ bool has_object(const OrderedJson& schema, const char* keyword) {
 }
 
 // The keywords `properties`, `patternProperties` and `additionalProperties` of both.
-void join_properties(const SchemaPlace& part, OrderedJson& out) {
+void join_properties(const SchemaPlace& part, OrderedJson& out, Budget& budget) {
   static constexpr std::array kNames = {"properties", "patternProperties"};
   const OrderedJson& other = *part.schema;
   const OrderedJson its_others = others(other), own_others = others(out);
@@ -84,24 +77,27 @@ void join_properties(const SchemaPlace& part, OrderedJson& out) {
     OrderedJson made = OrderedJson::object();
     if (out.contains(keyword)) {
       for (const auto& [name, schema] : out[keyword].items()) {
+        budget.spend(other.contains(keyword) ? static_cast<std::int64_t>(other[keyword].size())
+                                             : 1);
         const bool in_both = other.contains(keyword) && other[keyword].contains(name);
-        made[name] = all_of(schema, in_both ? other[keyword][name] : its_others);
+        made[name] = all_of(schema, in_both ? other[keyword][name] : its_others, budget);
       }
     }
     if (other.contains(keyword)) {
       if (!other[keyword].is_object()) part.fail(fmt::format("{}: need an object", keyword));
       for (const auto& [name, schema] : other[keyword].items()) {
-        if (!made.contains(name)) made[name] = all_of(schema, own_others);
+        budget.spend(static_cast<std::int64_t>(made.size()));
+        if (!made.contains(name)) made[name] = all_of(schema, own_others, budget);
       }
     }
     out[keyword] = std::move(made);
   }
   if (other.contains("additionalProperties") || out.contains("additionalProperties")) {
-    out["additionalProperties"] = all_of(own_others, its_others);
+    out["additionalProperties"] = all_of(own_others, its_others, budget);
   }
 }
 
-void join_items(const OrderedJson& other, OrderedJson& out) {
+void join_items(const OrderedJson& other, OrderedJson& out, Budget& budget) {
   static const OrderedJson anything = true;
   auto first = [](const OrderedJson& schema) {
     return schema.contains("prefixItems") && schema["prefixItems"].is_array()
@@ -114,11 +110,11 @@ void join_items(const OrderedJson& other, OrderedJson& out) {
   const OrderedJson in_a = first(out), in_b = first(other);
   OrderedJson made = OrderedJson::array();
   for (std::size_t i = 0; i < std::max(in_a.size(), in_b.size()); ++i) {
-    made.push_back(
-        all_of(i < in_a.size() ? in_a[i] : rest(out), i < in_b.size() ? in_b[i] : rest(other)));
+    made.push_back(all_of(i < in_a.size() ? in_a[i] : rest(out),
+                          i < in_b.size() ? in_b[i] : rest(other), budget));
   }
   const bool has_items = out.contains("items") || other.contains("items");
-  OrderedJson joined = all_of(rest(out), rest(other));
+  OrderedJson joined = all_of(rest(out), rest(other), budget);
   if (!made.empty()) out["prefixItems"] = std::move(made);
   if (has_items) out["items"] = std::move(joined);
 }
@@ -143,13 +139,15 @@ void SchemaReader::join_key(const SchemaPlace& part, const std::string& key, Ord
   const OrderedJson& value = part.schema->at(key);
   if (out[key] == value || join_bound(key, value, out)) return;
   if (key == "type") {
-    out[key] = common_types(out[key], value);
+    out[key] = common_types(out[key], value, budget_);
     if (out[key].empty()) out["enum"] = OrderedJson::array();
   } else if (key == "required" && value.is_array() && out[key].is_array()) {
     for (const OrderedJson& name : value) out[key].push_back(name);
   } else if (key == "enum" && value.is_array() && out[key].is_array()) {
     OrderedJson both = OrderedJson::array();
+    const std::int64_t each = weight(value) / 4;
     for (const OrderedJson& one : out[key]) {
+      budget_.spend(each);
       if (is_one_of(value, one)) both.push_back(one);
     }
     out[key] = std::move(both);
@@ -164,11 +162,11 @@ void SchemaReader::join_key(const SchemaPlace& part, const std::string& key, Ord
   } else if (key == "not") {
     out[key] = {{"anyOf", OrderedJson::array({out[key], value})}};
   } else if (key == "propertyNames") {
-    out[key] = all_of(out[key], value);
+    out[key] = all_of(out[key], value, budget_);
   } else if (key == "anyOf" && value.is_array() && out[key].is_array()) {
     OrderedJson pairs = OrderedJson::array();
     for (const OrderedJson& a : out[key]) {
-      for (const OrderedJson& b : value) pairs.push_back(all_of(a, b));
+      for (const OrderedJson& b : value) pairs.push_back(all_of(a, b, budget_));
       if (pairs.size() > kMostBranches) part.fail("anyOf: too many branches together");
     }
     out[key] = std::move(pairs);
@@ -196,8 +194,8 @@ void SchemaReader::join(const SchemaPlace& given, OrderedJson& out, int depth) {
     return std::any_of(keywords.begin(), keywords.end(),
                        [&](const char* key) { return part.schema->contains(key); });
   };
-  if (has_any(kOfObjects)) join_properties(part, out);
-  if (has_any(std::array{"items", "prefixItems"})) join_items(*part.schema, out);
+  if (has_any(kOfObjects)) join_properties(part, out, budget_);
+  if (has_any(std::array{"items", "prefixItems"})) join_items(*part.schema, out, budget_);
   for (const auto& [key, value] : part.schema->items()) {
     const bool is_joined = key == "items" || key == "prefixItems" ||
                            std::find(kOfObjects.begin(), kOfObjects.end(), key) != kOfObjects.end();
@@ -234,6 +232,7 @@ SchemaPlace SchemaReader::both(const SchemaPlace& a, const SchemaPlace& b) {
 }
 
 SchemaPlace SchemaReader::without(const SchemaPlace& at, const char* keyword) {
+  budget_.spend(weight(*at.schema));
   OrderedJson out = *at.schema;
   out.erase(keyword);
   return made(std::move(out), at.path);
@@ -242,6 +241,7 @@ SchemaPlace SchemaReader::without(const SchemaPlace& at, const char* keyword) {
 std::optional<OrderedJson> SchemaReader::negated(const SchemaPlace& given) const {
   const SchemaPlace at = followed(given);
   const OrderedJson& schema = *at.schema;
+  budget_.spend(weight(schema));
   if (schema.is_boolean()) return !schema.get<bool>();
   if (!schema.is_object()) at.fail("need an object, true or false");
   check_keywords(at);
@@ -322,6 +322,7 @@ SchemaPlace SchemaReader::written_out(const SchemaPlace& at) {
   const bool has_short = std::any_of(kShort.begin(), kShort.end(),
                                      [&](const char* key) { return schema.contains(key); });
   if (!is_tuple && !has_short && !schema.contains("additionalItems")) return at;
+  budget_.spend(weight(schema));
   OrderedJson out = schema;
   if (is_tuple) {  // as before 2020
     if (schema.contains("prefixItems")) at.fail("items: a list does not go with prefixItems");
@@ -340,7 +341,7 @@ SchemaPlace SchemaReader::written_out(const SchemaPlace& at) {
           "required");
     }
     auto branch = [&](const char* keyword, const OrderedJson& condition) {
-      return schema.contains(keyword) ? all_of(condition, schema[keyword]) : condition;
+      return schema.contains(keyword) ? all_of(condition, schema[keyword], budget_) : condition;
     };
     parts.push_back({{"anyOf", OrderedJson::array(
                                    {branch("then", schema["if"]), branch("else", *otherwise)})}});

@@ -78,6 +78,17 @@ std::string escaped(std::string_view key) {
   return out;
 }
 
+// Every place of a large schema has its own: a long one is cut.
+std::string further(const std::string& path, std::string_view keyword) {
+  constexpr std::size_t kMost = 300;
+  if (path.size() > kMost) return path;
+  return path + '/' + std::string(keyword.substr(0, kMost));
+}
+
+std::string further(const std::string& path, std::string_view keyword, std::string_view key) {
+  return further(further(path, keyword), escaped(key.substr(0, 300)));
+}
+
 std::string type_of(const OrderedJson& value) {
   if (value.is_object()) return "object";
   if (value.is_array()) return "array";
@@ -97,6 +108,16 @@ bool are_apart(const std::set<std::string>& a, const std::set<std::string>& b) {
 }
 
 }  // namespace
+
+std::int64_t weight(const OrderedJson& json) {
+  if (json.is_string())
+    return 20 + static_cast<std::int64_t>(json.get_ref<const std::string&>().size());
+  std::int64_t out = 20;
+  if (json.is_structured()) {
+    for (const OrderedJson& one : json) out += weight(one);
+  }
+  return out;
+}
 
 bool is_note(std::string_view keyword) { return has(kNotes, keyword) || keyword.starts_with("x-"); }
 
@@ -120,11 +141,11 @@ void SchemaPlace::refuse_beside(const char* keyword, std::initializer_list<const
 }
 
 SchemaPlace SchemaPlace::in(const char* keyword) const {
-  return {&schema->at(keyword), path + '/' + keyword};
+  return {&schema->at(keyword), further(path, keyword)};
 }
 
 SchemaPlace SchemaPlace::in(const char* keyword, const std::string& key) const {
-  return {&schema->at(keyword).at(key), path + '/' + keyword + '/' + escaped(key)};
+  return {&schema->at(keyword).at(key), further(path, keyword, key)};
 }
 
 void SchemaReader::check_keywords(const SchemaPlace& at) {
@@ -138,6 +159,7 @@ SchemaPlace SchemaReader::resolved(const SchemaPlace& at, const char* keyword) c
   const OrderedJson& value = at.schema->at(keyword);
   if (!value.is_string()) at.fail("$ref: need a text");
   const auto given = value.get<std::string>();
+  budget_.spend(10 + static_cast<std::int64_t>(given.size()));
   if (given != "#" && !given.starts_with("#/")) {
     at.fail("$ref '" + printable(given, 80) + "' is not supported: need '#' or '#/...'");
   }
@@ -151,7 +173,7 @@ SchemaPlace SchemaReader::resolved(const SchemaPlace& at, const char* keyword) c
   }
   try {
     const OrderedJson::json_pointer pointer(path);
-    if (root_.contains(pointer)) return {&root_.at(pointer), path};
+    if (root_.contains(pointer)) return {&root_.at(pointer), path.substr(0, 300)};
   } catch (const nlohmann::json::exception&) {
   }
   at.fail("$ref '" + printable(given, 80) + "' leads nowhere");
@@ -171,15 +193,17 @@ std::vector<SchemaPlace> SchemaReader::branches(const SchemaPlace& at, const cha
   if (list.size() > kMostBranches) {
     at.fail(fmt::format("{}: {} branches, at most {}", keyword, list.size(), kMostBranches));
   }
+  budget_.spend(10 + 5 * static_cast<std::int64_t>(list.size()));
   std::vector<SchemaPlace> out;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    out.push_back({&list[i], fmt::format("{}/{}/{}", at.path, keyword, i)});
+    out.push_back({&list[i], further(at.path, keyword, std::to_string(i))});
   }
   return out;
 }
 
 std::optional<std::set<std::string>> SchemaReader::kinds(const SchemaPlace& given,
                                                          int depth) const {
+  budget_.spend(10);
   const SchemaPlace at = followed(given);
   if (!at.schema->is_object() || depth > kMostHops) return std::nullopt;
   std::set<std::string> out;
@@ -207,6 +231,7 @@ std::optional<std::set<std::string>> SchemaReader::finite_values(const SchemaPla
   if (!at.schema->contains("const") && !at.schema->contains("enum")) return std::nullopt;
   std::set<std::string> out;
   for (const OrderedJson* value : values(at)) {
+    budget_.spend(weight(*value) / 4);
     // 1 and 1.0 are the same value.
     out.insert(value->is_number() ? fmt::format("{}", value->get<double>()) : value->dump());
   }
@@ -229,10 +254,13 @@ SchemaReader::Apart SchemaReader::told_apart_by(const std::vector<SchemaPlace>& 
     if (!a.place.schema->contains("properties") || !b.place.schema->contains("properties")) {
       return false;
     }
+    const OrderedJson& others = b.place.schema->at("properties");
     for (const auto& [name, schema] : a.place.schema->at("properties").items()) {
-      if (!b.place.schema->at("properties").contains(name)) continue;
-      auto in_a = finite_values(a.place.in("properties", name));
-      auto in_b = finite_values(b.place.in("properties", name));
+      budget_.spend(5 + static_cast<std::int64_t>(others.size()) / 8);
+      auto other = others.find(name);
+      if (other == others.end()) continue;
+      auto in_a = finite_values({&schema, further(a.place.path, "properties", name)});
+      auto in_b = finite_values({&*other, further(b.place.path, "properties", name)});
       if (in_a && in_b && are_apart(*in_a, *in_b)) {
         out.by.insert(name);
         return true;
@@ -243,6 +271,7 @@ SchemaReader::Apart SchemaReader::told_apart_by(const std::vector<SchemaPlace>& 
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t j = i + 1; j < all.size(); ++j) {
       const Branch &a = all[i], &b = all[j];
+      budget_.spend(5 + static_cast<std::int64_t>(a.values ? a.values->size() : 0));
       if (a.kinds && b.kinds && are_apart(*a.kinds, *b.kinds)) continue;
       if (a.values && b.values && are_apart(*a.values, *b.values)) continue;
       if (apart_by_property(a, b)) continue;
@@ -252,13 +281,14 @@ SchemaReader::Apart SchemaReader::told_apart_by(const std::vector<SchemaPlace>& 
   return out;
 }
 
-std::vector<std::string> SchemaReader::types(const SchemaPlace& at) {
+std::vector<std::string> SchemaReader::types(const SchemaPlace& at) const {
   static constexpr std::array kTypes = {"object", "array",   "string", "integer",
                                         "number", "boolean", "null"};
   const OrderedJson& schema = *at.schema;
   std::vector<std::string> out;
   if (schema.contains("type")) {
     const OrderedJson& type = schema["type"];
+    budget_.spend(weight(type) / 2);
     const OrderedJson list = type.is_array() ? type : OrderedJson::array({type});
     for (const OrderedJson& one : list) {
       if (!one.is_string() || !has(kTypes, one.get<std::string>())) {
@@ -301,8 +331,9 @@ std::vector<std::string> SchemaReader::types(const SchemaPlace& at) {
   return out;
 }
 
-std::vector<const OrderedJson*> SchemaReader::values(const SchemaPlace& at) {
+std::vector<const OrderedJson*> SchemaReader::values(const SchemaPlace& at) const {
   const OrderedJson& schema = *at.schema;
+  budget_.spend(schema.contains("enum") ? static_cast<std::int64_t>(schema["enum"].size()) : 1);
   std::vector<const OrderedJson*> out;
   if (schema.contains("enum") && schema["enum"].empty()) return out;
   at.refuse_beside("enum", {"const", "type", "not"});
@@ -326,7 +357,7 @@ std::vector<const OrderedJson*> SchemaReader::values(const SchemaPlace& at) {
   return out;
 }
 
-std::optional<int> SchemaReader::count(const SchemaPlace& at, const char* keyword, int most) {
+std::optional<int> SchemaReader::count(const SchemaPlace& at, const char* keyword, int most) const {
   if (!at.schema->contains(keyword)) return std::nullopt;
   const OrderedJson& value = (*at.schema)[keyword];
   const bool is_count =
@@ -385,6 +416,7 @@ SchemaReader::Object SchemaReader::object(const SchemaPlace& at,
   if (schema.contains("required")) {
     if (!schema["required"].is_array()) at.fail("required: need a list of names");
     for (const OrderedJson& name : schema["required"]) {
+      budget_.spend(weight(name) / 8);
       if (!name.is_string()) at.fail("required: need a list of names");
       if (required.insert(name.get<std::string>()).second) in_order.push_back(name);
     }
@@ -392,12 +424,13 @@ SchemaReader::Object SchemaReader::object(const SchemaPlace& at,
   if (schema.contains("properties")) {
     if (!schema["properties"].is_object()) at.fail("properties: need an object");
     for (const auto& [name, its] : schema["properties"].items()) {
+      budget_.spend(5 + static_cast<std::int64_t>(name.size()) / 8);
       if (its == false) {
         out.forbidden.insert(name);
         continue;
       }
       out.members.push_back({.name = name,
-                             .place = at.in("properties", name),
+                             .place = {&its, further(at.path, "properties", name)},
                              .is_required = required.contains(name) || forced.contains(name)});
       required.erase(name);
     }
@@ -405,7 +438,8 @@ SchemaReader::Object SchemaReader::object(const SchemaPlace& at,
   if (schema.contains("patternProperties")) {
     if (!schema["patternProperties"].is_object()) at.fail("patternProperties: need an object");
     for (const auto& [pattern, its] : schema["patternProperties"].items()) {
-      out.patterns.push_back({pattern, at.in("patternProperties", pattern)});
+      budget_.spend(5 + static_cast<std::int64_t>(pattern.size()) / 8);
+      out.patterns.push_back({pattern, {&its, further(at.path, "patternProperties", pattern)}});
     }
   }
   if (schema.contains("propertyNames")) out.names = at.in("propertyNames");

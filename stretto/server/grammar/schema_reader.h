@@ -17,7 +17,8 @@
 
 namespace stretto::grammar {
 
-// A part of a schema, and where it stands ("/properties/a"), for errors and references.
+// A part of a schema, and where it stands ("/properties/a"), for errors: the beginning of a long
+// way.
 struct SchemaPlace {
   const OrderedJson* schema = nullptr;
   std::string path;
@@ -42,6 +43,9 @@ inline constexpr const char* kForbidden =
 
 inline constexpr int kMostHops = 20;  // references that lead to references
 inline constexpr std::size_t kMostBranches = 200;
+
+// What copying JSON costs, about in bytes.
+std::int64_t weight(const OrderedJson& json);
 
 // Whether a keyword says nothing of what is valid.
 bool is_note(std::string_view keyword);
@@ -78,10 +82,10 @@ class SchemaReader {
   };
   Apart told_apart_by(const std::vector<SchemaPlace>& branches) const;
 
-  static std::vector<std::string> types(const SchemaPlace& at);
+  std::vector<std::string> types(const SchemaPlace& at) const;
   // Of const or enum, those that the types leave.
-  static std::vector<const OrderedJson*> values(const SchemaPlace& at);
-  static std::optional<int> count(const SchemaPlace& at, const char* keyword, int most);
+  std::vector<const OrderedJson*> values(const SchemaPlace& at) const;
+  std::optional<int> count(const SchemaPlace& at, const char* keyword, int most) const;
   static NumberBounds bounds(const SchemaPlace& at);
 
   struct Member {

@@ -18,7 +18,7 @@ namespace {
 constexpr int kMostLength = 2000;  // of maxLength and minLength, in characters
 constexpr int kShortLength = 100;
 
-ExprPtr any_text() { return repeat(json_characters(complement({})), 0, -1); }
+ExprPtr any_text() { return repeat(json_plain_character(), 0, -1); }
 
 }  // namespace
 
@@ -50,7 +50,7 @@ ExprPtr SchemaTexts::pattern(const std::string& pattern, const SchemaPlace& at) 
 }
 
 ExprPtr SchemaTexts::names(const SchemaPlace& given, int depth) {
-  budget_.spend();
+  budget_.make_parts(10);
   if (depth > kMostHops) given.fail("nests too deeply");
   SchemaPlace at = reader_.followed(given);
   if (at.schema->is_boolean()) {
@@ -75,9 +75,9 @@ ExprPtr SchemaTexts::names(const SchemaPlace& given, int depth) {
     return choice(std::move(out));
   }
   if (schema.contains("const") || schema.contains("enum")) {
-    return texts_of(SchemaReader::values(at));
+    return texts_of(reader_.values(at));
   }
-  const std::vector<std::string> types = SchemaReader::types(at);
+  const std::vector<std::string> types = reader_.types(at);
   const bool may_be = types.empty() || !schema.contains("type") ||
                       std::find(types.begin(), types.end(), "string") != types.end();
   return may_be ? content(at, false) : choice({});
@@ -85,9 +85,10 @@ ExprPtr SchemaTexts::names(const SchemaPlace& given, int depth) {
 
 ExprPtr SchemaTexts::content(const SchemaPlace& at, bool in_any_way) {
   const OrderedJson& schema = *at.schema;
-  const int min = SchemaReader::count(at, "minLength", kMostLength).value_or(0);
-  const std::optional<int> max = SchemaReader::count(at, "maxLength", kMostLength);
+  const int min = reader_.count(at, "minLength", kMostLength).value_or(0);
+  const std::optional<int> max = reader_.count(at, "maxLength", kMostLength);
   if (max && *max < min) at.fail("maxLength is below minLength");
+  budget_.make_parts(10);
   std::vector<ExprPtr> all;
   auto add = [&](const SchemaPlace& place) {
     for (const char* name : {"pattern", "format"}) {
@@ -103,7 +104,7 @@ ExprPtr SchemaTexts::content(const SchemaPlace& at, bool in_any_way) {
   if (min > 0 || max || all.empty()) {
     // Every way to escape a character makes a long string's automaton twice as large.
     const bool is_short = std::max(min, max.value_or(0)) <= kShortLength;
-    ExprPtr one = is_free && is_short ? json_any_character() : json_characters(complement({}));
+    ExprPtr one = is_free && is_short ? json_any_character() : json_plain_character();
     all.push_back(repeat(std::move(one), min, max.value_or(-1)));
   }
   ExprPtr whole = all[0];

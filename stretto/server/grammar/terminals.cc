@@ -63,6 +63,7 @@ class Finder {
       return facts.whole;
     }
     if (expr->parts.empty()) return expr;
+    budget_.make_parts(1);
     Expr out = *expr;
     for (ExprPtr& part : out.parts) part = whole(part);
     return std::make_shared<const Expr>(std::move(out));
@@ -75,7 +76,7 @@ class Finder {
     try {
       vocabulary_.terminal(*made, kMostStates, budget_);
     } catch (const GrammarError&) {
-      budget_.spend(0);
+      budget_.spend();  // nothing may follow where that was what had run out
       return nullptr;
     }
     return terminal(std::move(made));

@@ -1,9 +1,11 @@
 #include "stretto/server/jinja/value.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 
+#include "stretto/base/secret_hash.h"
 #include "stretto/server/jinja/error.h"
 
 namespace stretto::jinja {
@@ -20,37 +22,43 @@ Extent extent_of(const Values& items) {
   return out;
 }
 
-std::size_t hash_of(const Value& key) {
+void add_hash(const Value& key, SecretHash& out) {
   using Kind = Value::Kind;
   switch (key.kind()) {
     case Kind::kUndefined:
     case Kind::kNone:
-      return 1;
+      return out.add(1);
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kFloat:
-      return std::hash<double>()(key.as_double());
+    case Kind::kFloat: {
+      const double number = key.as_double();  // the same of what is equal
+      return out.add(number == 0 ? 0 : std::bit_cast<std::uint64_t>(number));
+    }
     case Kind::kBigInt:
-      return std::hash<std::string>()(key.note());
-    case Kind::kText: {
-      std::size_t hash = 14695981039346656037u;
-      for (char32_t c : key.as_text()) hash = (hash ^ plain(c)) * 1099511628211u;
-      return hash;
-    }
-    case Kind::kTuple: {
+      for (char c : key.note()) out.add(static_cast<unsigned char>(c));
+      return;
+    case Kind::kText:
+      for (char32_t c : key.as_text()) out.add(plain(c));
+      return;
+    case Kind::kTuple:
       if (key.extent().size > kMostOfKey) fail("a key has more than {} values", kMostOfKey);
-      std::size_t hash = 7;
-      for (const Value& item : key.items()) hash = hash * 1000003 + hash_of(item);
-      return hash;
-    }
+      out.add(key.items().size());
+      for (const Value& item : key.items()) add_hash(item, out);
+      return;
     case Kind::kNamespace:
     case Kind::kLoop:
     case Kind::kFunction:
     case Kind::kGenerator:
-      return std::hash<const void*>()(key.identity());
+      return out.add(reinterpret_cast<std::uintptr_t>(key.identity()));
     default:
       fail("unhashable type: '{}'", key.type_name());
   }
+}
+
+std::size_t hash_of(const Value& key) {
+  SecretHash out;
+  add_hash(key, out);
+  return out.value();
 }
 
 }  // namespace
