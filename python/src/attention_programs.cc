@@ -38,10 +38,8 @@ AttentionDesc cached(Fields& fields) {
 
 SequenceAttentionDesc sequence(Fields& fields) {
   auto d = heads<SequenceAttentionDesc>(fields);
-  fields.take({{"world_size", d.world_size},
-               {"causal", d.causal},
-               {"window", d.window},
-               {"lse", d.lse}});
+  fields.take(
+      {{"world_size", d.world_size}, {"causal", d.causal}, {"window", d.window}, {"lse", d.lse}});
   return d;
 }
 
@@ -64,7 +62,8 @@ PackedAttentionDesc packed(Fields& fields) {
 
 template <typename Desc>
 void take_pages(Fields& fields, Desc& d) {
-  fields.take({{"page", d.page}, {"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}});
+  fields.take(
+      {{"page", d.page}, {"num_pages", d.num_pages}, {"max_tokens", d.max_tokens}, {"fp8", d.fp8}});
 }
 
 PackedAttentionDesc packed_with_pages(Fields& fields) {

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from ._adopt import adopt
-from ._calls import check_apart, computed_dtype, finish, make_result, same_kind, several
+from ._calls import (
+    check_apart,
+    computed_dtype,
+    finish,
+    float_array,
+    make_result,
+    same_kind,
+    several,
+)
 from .errors import UserError
 
+_FP8 = "float8_e4m3fn"
 
-def checked_heads(op: str, query, key, value, layout: str):
+
+def checked_heads(op: str, query, key, value, layout: str, *, has_scales: bool = False):
     """(kind, dtype, q, k, v): queries [rows, Hq, E]; keys and values of `layout`, whose "rows" are
-    the queries' own."""
+    the queries' own. `has_scales`: keys and values are e4m3."""
     spread, paged = "cached" in layout, "pages" in layout
     stem = "_cache" if spread else "_pages" if paged else ""
     kind, q = adopt(op, "query", query)
     k, v = same_kind(op, kind, **{f"key{stem}": key, f"value{stem}": value})
     named = {"query": q, f"key{stem}": k, f"value{stem}": v}
-    dtype = computed_dtype(op, kind, named, doubles=False)
+    if has_scales:
+        dtype = computed_dtype(op, kind, {"query": q}, doubles=False)
+    else:
+        dtype = computed_dtype(op, kind, named, doubles=False)
     names = layout.split(", ")
     if (
         q.ndim != 3
@@ -33,6 +46,33 @@ def checked_heads(op: str, query, key, value, layout: str):
             f"[rows, Hq, E] and [{layout}] twice, Hq a multiple of Hkv"
         )
     return kind, dtype, q, k, v
+
+
+def scales_of_pages(op: str, key_scales, value_scales) -> Tuple[Any, ...]:
+    """Those that a call over pages was given: both or none."""
+    if (key_scales is None) != (value_scales is None):
+        missing, given = ("key", "value") if key_scales is None else ("value", "key")
+        raise UserError(f"{op}: {given}_scales without {missing}_scales; need both or none")
+    return () if key_scales is None else (key_scales, value_scales)
+
+
+def checked_pages(op: str, query, key, value, scales):
+    """checked_heads() of a cache of pages, and its scales, dense: both or none."""
+    for name, x in {"key_pages": key, "value_pages": value}.items():
+        kind, x = adopt(op, name, x)
+        is_fp8 = kind.dtype(x) == _FP8
+        if is_fp8 and not scales:
+            raise UserError(
+                f"{op}: {name} is {_FP8}: need key_scales and value_scales, float32 [pages, Hkv, page]"
+            )
+        if scales and not is_fp8:
+            raise UserError(
+                f"{op}: {name} is {kind.dtype(x)}; with key_scales and value_scales need {_FP8}"
+            )
+    layout = "pages, Hkv, page, E"
+    kind, dtype, q, k, v = checked_heads(op, query, key, value, layout, has_scales=bool(scales))
+    named = zip(("key_scales", "value_scales"), scales)
+    return kind, dtype, q, k, v, [float_array(op, kind, n, x, k.shape[:3]) for n, x in named]
 
 
 def heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dict[str, Any]:

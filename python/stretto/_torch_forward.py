@@ -123,10 +123,10 @@ packed_attention = _forward(
 )
 paged_attention = _forward(
     "paged_attention(Tensor query, Tensor key_pages, Tensor value_pages, Tensor cu_seqlens,"
-    " Tensor block_table, Tensor cache_tokens, bool is_causal, float? scale, int window,"
-    " bool return_lse) -> (Tensor, Tensor)",
+    " Tensor block_table, Tensor cache_tokens, Tensor? key_scales, Tensor? value_scales,"
+    " bool is_causal, float? scale, int window, bool return_lse) -> (Tensor, Tensor)",
     _and_lse(
-        lambda q, k, v, starts, table, tokens, is_causal, scale, window, lse: (
+        lambda q, k, v, starts, table, tokens, k_scales, v_scales, is_causal, scale, window, lse: (
             attention.paged_attention(
                 q,
                 k,
@@ -134,6 +134,8 @@ paged_attention = _forward(
                 starts,
                 table,
                 tokens,
+                key_scales=k_scales,
+                value_scales=v_scales,
                 is_causal=is_causal,
                 scale=scale,
                 window=window,
@@ -146,10 +148,22 @@ paged_attention = _forward(
 )
 paged_decode = _forward(
     "paged_decode(Tensor query, Tensor key_pages, Tensor value_pages, Tensor block_table,"
-    " Tensor cache_tokens, float? scale, int window, bool return_lse) -> (Tensor, Tensor)",
+    " Tensor cache_tokens, Tensor? key_scales, Tensor? value_scales, float? scale, int window,"
+    " bool return_lse) -> (Tensor, Tensor)",
     _and_lse(
-        lambda q, k, v, table, tokens, scale, window, lse: attention.paged_decode(
-            q, k, v, table, tokens, scale=scale, window=window, return_lse=lse
+        lambda q, k, v, table, tokens, k_scales, v_scales, scale, window, lse: (
+            attention.paged_decode(
+                q,
+                k,
+                v,
+                table,
+                tokens,
+                key_scales=k_scales,
+                value_scales=v_scales,
+                scale=scale,
+                window=window,
+                return_lse=lse,
+            )
         )
     ),
     _tokens_and_lse,

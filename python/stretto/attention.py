@@ -10,7 +10,15 @@ from . import _route
 from ._adopt import adopt
 from ._arguments import checked
 from ._arrays import ArrayT
-from ._attention_calls import checked_heads, finished, heads_desc, options_in_words, results_of
+from ._attention_calls import (
+    checked_heads,
+    checked_pages,
+    finished,
+    heads_desc,
+    options_in_words,
+    results_of,
+    scales_of_pages,
+)
 from ._calls import (
     bound_of,
     described,
@@ -341,6 +349,8 @@ def paged_attention(
     block_table: ArrayT,
     cache_tokens: ArrayT,
     *,
+    key_scales: Optional[ArrayT] = None,
+    value_scales: Optional[ArrayT] = None,
     is_causal: bool = True,
     scale: Optional[float] = None,
     window: int = 0,
@@ -355,33 +365,36 @@ def paged_attention(
     t % page of page block_table[s, t // page]. `block_table`: [sequences, most pages of one];
     `cache_tokens`: [sequences], how many tokens of each the cache holds, those of `query` included
     and last; int32 (int64 is converted), on the arrays' device. Entries of the table past a
-    sequence's pages must be numbers of pages as well, such as 0. `window`, scale: as
-    packed_attention(). Result [rows, Hq, E]; `return_lse`: (result, float32 [Hq, rows], the
-    logarithm of each row's sum of weights), `out` a pair then. Rows that see nothing have -inf
-    there, and a result that means nothing.
+    sequence's pages must be numbers of pages as well, such as 0. Pages of float8_e4m3fn have
+    `key_scales` and `value_scales`, float32 [pages, Hkv, page]: a number of a page times its token's
+    scale is what it stands for. `window`, scale: as packed_attention(). Result [rows, Hq, E];
+    `return_lse`: (result, float32 [Hq, rows], the logarithm of each row's sum of weights), `out` a
+    pair then. Rows that see nothing have -inf there, and a result that means nothing.
 
     Errors: as packed_attention(), for an entry that names no page likewise.
     """
-    arrays = (query, key_pages, value_pages, cu_seqlens, block_table, cache_tokens)
-    is_causal, return_lse = bool(is_causal), bool(return_lse)
-    if out is None and _route.wants(*arrays):
-        made = _route.forward.paged_attention(*arrays, is_causal, scale, window, return_lse)
-        return made if return_lse else made[0]
     name = "paged_attention"
+    arrays = (query, key_pages, value_pages, cu_seqlens, block_table, cache_tokens)
+    scales = scales_of_pages(name, key_scales, value_scales)
+    is_causal, return_lse = bool(is_causal), bool(return_lse)
+    if out is None and _route.wants(*arrays, *scales):
+        both = scales or (None, None)
+        made = _route.forward.paged_attention(*arrays, *both, is_causal, scale, window, return_lse)
+        return made if return_lse else made[0]
     options = scale_or_none(name, scale), whole(name, "window", window), return_lse
     op = with_options(_paged, is_causal, *options)
-    return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays)
+    return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays, *scales)
 
 
 def _paged(is_causal, scale, window, return_lse, group, query, key, value, *others):
-    op, (cu_seqlens, block_table, cache_tokens, _, out) = "paged_attention", others
-    kind, dtype, q, k, v = checked_heads(op, query, key, value, "pages, Hkv, page, E")
+    op, (cu_seqlens, block_table, cache_tokens, *scales, _, out) = "paged_attention", others
+    kind, dtype, q, k, v, scales = checked_pages(op, query, key, value, scales)
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
     starts = _starts(op, kind, cu_seqlens)
     sequences = starts.shape[0] - 1
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, sequences)
-    bound, read = bound_of(rows), (q, k, v, starts, pages, tokens)
+    bound, read = bound_of(rows), (q, k, v, starts, pages, tokens, *scales)
     made = results_of(op, kind, out, read, return_lse, lse_columns=bound)
     if rows == 0:
         return finished(kind, made)
@@ -394,12 +407,21 @@ def _paged(is_causal, scale, window, return_lse, group, query, key, value, *othe
             "causal": is_causal,
             "window": window,
             "lse": return_lse,
+            "fp8": bool(scales),
             "page": page,
             "num_pages": num_pages,
             "max_tokens": pages.shape[1] * page,
         },
-        ("starts", "q", "pages", "tokens", "k_pages", "v_pages", "out", "lse")[: 6 + len(made)],
-        (starts, kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), *(w for _, w in made)),
+        (
+            *("starts", "q", "pages", "tokens", "k_pages", "v_pages"),
+            *("k_scales", "v_scales")[: len(scales)],
+            *("out", "lse")[: len(made)],
+        ),
+        (
+            *(starts, kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v)),
+            *scales,
+            *(w for _, w in made),
+        ),
         (rows,),
         said=op,
     )
@@ -414,6 +436,8 @@ def paged_decode(
     block_table: ArrayT,
     cache_tokens: ArrayT,
     *,
+    key_scales: Optional[ArrayT] = None,
+    value_scales: Optional[ArrayT] = None,
     scale: Optional[float] = None,
     window: int = 0,
     return_lse: bool = False,
@@ -431,25 +455,26 @@ def paged_decode(
 
     Errors: as paged_attention().
     """
-    arrays = (query, key_pages, value_pages, block_table, cache_tokens)
-    return_lse = bool(return_lse)
-    if out is None and _route.wants(*arrays):
-        made = _route.forward.paged_decode(*arrays, scale, window, return_lse)
-        return made if return_lse else made[0]
     name = "paged_decode"
+    arrays = (query, key_pages, value_pages, block_table, cache_tokens)
+    scales = scales_of_pages(name, key_scales, value_scales)
+    return_lse = bool(return_lse)
+    if out is None and _route.wants(*arrays, *scales):
+        both = scales or (None, None)
+        made = _route.forward.paged_decode(*arrays, *both, scale, window, return_lse)
+        return made if return_lse else made[0]
     options = scale_or_none(name, scale), whole(name, "window", window), return_lse
     op = with_options(_decode_pages, *options)
-    return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays)
+    return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays, *scales)
 
 
 def _decode_pages(scale, window, return_lse, group, query, key, value, *others):
-    block_table, cache_tokens, _, out = others
-    op = "paged_decode"
-    kind, dtype, q, k, v = checked_heads(op, query, key, value, "pages, Hkv, page, E")
+    op, (block_table, cache_tokens, *scales, _, out) = "paged_decode", others
+    kind, dtype, q, k, v, scales = checked_pages(op, query, key, value, scales)
     rows, heads, width = q.shape
     num_pages, kv_heads, page, _ = k.shape
     pages, tokens = _page_tables(op, kind, block_table, cache_tokens, rows)
-    read = q, k, v, pages, tokens
+    read = q, k, v, pages, tokens, *scales
     made = results_of(op, kind, out, read, return_lse, lse_shape=(rows, heads))
     if rows == 0:
         return finished(kind, made)
@@ -460,12 +485,21 @@ def _decode_pages(scale, window, return_lse, group, query, key, value, *others):
             **heads_desc(dtype, bound_of(rows), heads, kv_heads, width, scale),
             "window": window,
             "lse": return_lse,
+            "fp8": bool(scales),
             "page": page,
             "num_pages": num_pages,
             "max_tokens": pages.shape[1] * page,
         },
-        ("q", "pages", "tokens", "k_pages", "v_pages", "out", "lse")[: 5 + len(made)],
-        (kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v), *(w for _, w in made)),
+        (
+            *("q", "pages", "tokens", "k_pages", "v_pages"),
+            *("k_scales", "v_scales")[: len(scales)],
+            *("out", "lse")[: len(made)],
+        ),
+        (
+            *(kind.dense(q), pages, tokens, kind.dense(k), kind.dense(v)),
+            *scales,
+            *(w for _, w in made),
+        ),
         (rows,),
         said=op,
     )

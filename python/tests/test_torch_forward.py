@@ -50,12 +50,12 @@ def forward_cases():
                 stretto.paged_attention(*x, window=2),
             ),
             (q, pages, *paged),
-            [(q, pages, *paged, True, None, 2, lse) for lse in (False, True)],
+            [(q, pages, *paged, None, None, True, None, 2, lse) for lse in (False, True)],
         ),
         "paged_decode": (
             lambda *x: stretto.paged_decode(*x, return_lse=True),
             (q[:2], pages, pages, table, tokens),
-            [(q[:2], pages, pages, table, tokens, None, 2, lse) for lse in (False, True)],
+            [(q[:2], pages, pages, table, tokens, *[None] * 3, 2, lse) for lse in (False, True)],
         ),
         "reduce_scatter_add_rms_norm": (
             lambda x, y, z: stretto.reduce_scatter_add_rms_norm(x, y, z),
