@@ -12,6 +12,7 @@ import threading
 import time
 import unittest
 
+import jinja_constructs
 import python_environment
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -96,6 +97,22 @@ class JinjaTest(unittest.TestCase):
         print(f"seed {SEED}: {COUNTS['--conversations']} conversations, rendered: {good}", file=sys.stderr)
         for name, count in good.items():
             self.assertGreater(count, COUNTS["--conversations"] / 20, name)
+
+    def test_constructs_of_public_templates(self):
+        variables = jinja_constructs.VARIABLES
+        for name, template in jinja_constructs.RENDERED.items():
+            with self.subTest(name):
+                want, why = jinja_reference.render(jinja_reference.compiled(self.env, template), variables)
+                self.assertIsNotNone(want, why)
+                got = self.lines.render(template, variables)
+                self.assertEqual(got.get("text"), want, got.get("error"))
+        for template, line in jinja_constructs.FAILING + jinja_constructs.REFUSED:
+            with self.subTest(template):
+                self.assertRegex(self.lines.render(template, variables).get("error", "no error"),
+                                 f"^template: line {line}: ")
+                if (template, line) in jinja_constructs.FAILING:
+                    compiled = jinja_reference.compiled(self.env, template)
+                    self.assertIsNone(jinja_reference.render(compiled, variables)[0])
 
     def test_templates_by_lot(self):
         good = 0

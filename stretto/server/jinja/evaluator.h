@@ -91,7 +91,8 @@ bool contains(Evaluator& evaluator, const Value& container, const Value& item);
 std::vector<std::size_t> slice_places(std::size_t size, const Value& begin, const Value& end,
                                       const Value& step);
 // "..." % value.
-Text percent_format(Evaluator& evaluator, const Text& format, const Value& values);
+// `escapes`: what is put in, where the format is safe.
+Text percent_format(Evaluator& evaluator, const Text& format, const Value& values, bool escapes);
 // str() of it.
 Text charged_str(Evaluator& evaluator, const Value& value);
 

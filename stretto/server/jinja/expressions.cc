@@ -161,7 +161,7 @@ Value Evaluator::eval_slice(const Value& object, const Expr& slice) {
     Text out;
     for (std::size_t place : slice_places(text.size(), begin, end, step)) out += text[place];
     charge_text(out.size());
-    return Value::text(std::move(out));
+    return Value::text(std::move(out), object.is_safe());
   }
   if (!object.is_sequence()) fail("'{}' object has no slices", object.type_name());
   Values out;
@@ -188,7 +188,7 @@ Value Evaluator::item(const Value& object, const Value& key) {
     std::int64_t at = key.as_int() < 0 ? key.as_int() + size : key.as_int();
     if (at >= 0 && at < size) {
       auto place = static_cast<std::size_t>(at);
-      return object.is_text() ? Value::text(Text(1, object.as_text()[place]))
+      return object.is_text() ? Value::text(Text(1, object.as_text()[place]), object.is_safe())
                               : object.items()[place];
     }
   }

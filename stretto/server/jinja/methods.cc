@@ -435,6 +435,34 @@ Value bound(const Value& self, const std::string& name, const Named (&methods)[k
   });
 }
 
+// Of a safe text: what methods make of it is safe, and what they put into it is escaped.
+Value safe_method(const Value& object, const std::string& name) {
+  static constexpr const char* kNot[] = {"join", "format", "escape", "unescape", "striptags"};
+  if (std::find(std::begin(kNot), std::end(kNot), name) != std::end(kNot)) {
+    return Value::function(name, [name](Evaluator&, Arguments&) -> Value {
+      fail("the method '{}' of a safe text is not supported", name);
+    });
+  }
+  Value found = bound(object, name, kTextMethods, kOtherTextMethods);
+  if (!found.is(Value::Kind::kFunction)) return found;
+  return Value::function(name, [name, found](Evaluator& evaluator, Arguments& arguments) {
+    if (name == "replace") {
+      if (!arguments.named.empty() || arguments.positional.size() < 2) {
+        fail("replace of a safe text takes its two texts in order");
+      }
+      Value& with = arguments.positional[1];
+      if (with.is_text() && !with.is_safe()) with = Value::text(html_escaped(with.as_text()));
+    }
+    Value out = found.as_function().call(evaluator, arguments);
+    if (out.is_text()) return Value::text(out.as_text(), true);
+    if (!out.is_sequence()) return out;
+    Values parts;
+    for (const Value& part : out.items()) parts.push_back(Value::text(part.as_text(), true));
+    return out.is(Value::Kind::kList) ? Value::list(std::move(parts))
+                                      : Value::tuple(std::move(parts));
+  });
+}
+
 }  // namespace
 
 Value method(const Value& object, const std::string& name) {
@@ -442,6 +470,7 @@ Value method(const Value& object, const std::string& name) {
   static constexpr const char* kNoOthers[] = {""};
   switch (object.kind()) {
     case Value::Kind::kText:
+      if (object.is_safe()) return safe_method(object, name);
       return bound(object, name, kTextMethods, kOtherTextMethods);
     case Value::Kind::kDict:
       return bound(object, name, kDictMethods, kOtherDictMethods);

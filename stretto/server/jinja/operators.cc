@@ -76,7 +76,7 @@ Value repeated(Evaluator& evaluator, const Value& what, std::int64_t count) {
     }
     Text out;
     for (std::size_t i = 0; i < times && !text.empty(); ++i) out += text;
-    return Value::text(std::move(out));
+    return Value::text(std::move(out), what.is_safe());
   }
   const Values& items = what.items();
   if (!items.empty()) {
@@ -108,7 +108,11 @@ Value binary(Evaluator& evaluator, const std::string& word, const Value& a, cons
   if (word == "+") {
     if (a.is_text() && b.is_text()) {
       evaluator.charge_text(a.as_text().size() + b.as_text().size());
-      return Value::text(a.as_text() + b.as_text());
+      if (a.is_safe() == b.is_safe()) return Value::text(a.as_text() + b.as_text(), a.is_safe());
+      Text out = a.is_safe() ? a.as_text() + html_escaped(b.as_text())
+                             : html_escaped(a.as_text()) + b.as_text();
+      evaluator.charge_text(out.size());
+      return Value::text(std::move(out), true);
     }
     if (a.is_sequence() && a.kind() == b.kind()) {
       evaluator.charge(a.items().size() + b.items().size());
@@ -126,9 +130,9 @@ Value binary(Evaluator& evaluator, const std::string& word, const Value& a, cons
     }
   }
   if (word == "%" && a.is_text()) {
-    Text out = percent_format(evaluator, a.as_text(), b);
+    Text out = percent_format(evaluator, a.as_text(), b, a.is_safe());
     evaluator.charge_text(out.size());
-    return Value::text(std::move(out));
+    return Value::text(std::move(out), a.is_safe());
   }
   unsupported(word, a, b);
 }
@@ -192,7 +196,7 @@ Text charged_str(Evaluator& evaluator, const Value& value) {
   return text;
 }
 
-Text percent_format(Evaluator& evaluator, const Text& format, const Value& values) {
+Text percent_format(Evaluator& evaluator, const Text& format, const Value& values, bool escapes) {
   Text out;
   std::size_t next = 0;
   const bool is_tuple = values.is(Value::Kind::kTuple);
@@ -211,11 +215,13 @@ Text percent_format(Evaluator& evaluator, const Text& format, const Value& value
     if (sort == U'%') {
       out += format[i];
     } else if (sort == U's') {
-      out += charged_str(evaluator, take());
+      const Value& value = take();
+      const Text text = charged_str(evaluator, value);
+      out += escapes && !value.is_safe() ? html_escaped(text) : text;
     } else if (sort == U'r') {
       const Text text = to_repr(take(), evaluator.text_left());
       evaluator.charge_text(text.size());
-      out += text;
+      out += escapes ? html_escaped(text) : text;
     } else if (sort == U'd' || sort == U'i') {
       const Value& value = take();
       if (!value.is_number())

@@ -54,7 +54,9 @@ void append_repr(Printing& to, const Value& value, int namespaces) {
       out += to_text(float_repr(value.as_double()));
       return;
     case Kind::kText:
+      if (value.is_safe()) out += U"Markup(";
       out += repr(value.as_text());
+      if (value.is_safe()) out += U')';
       return;
     case Kind::kList:
       out += U'[';

@@ -104,7 +104,8 @@ Value filter_last(Evaluator& evaluator, const Value& value, Arguments& arguments
   Given("last", arguments, {});
   if (value.is(Value::Kind::kGenerator)) fail("'generator' object is not reversible");
   Values items = charged_items(evaluator, value);
-  return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+  if (items.empty()) return Value::undefined("No last item, sequence was empty.");
+  return value.is_safe() ? Value::text(items.back().as_text(), true) : items.back();
 }
 
 Value filter_items(Evaluator& evaluator, const Value& value, Arguments& arguments) {
@@ -217,7 +218,7 @@ Value filter_reverse(Evaluator& evaluator, const Value& value, Arguments& argume
   if (value.is_text()) {
     Text text = charged_str(evaluator, value);
     std::reverse(text.begin(), text.end());
-    return Value::text(std::move(text));
+    return Value::text(std::move(text), value.is_safe());
   }
   Values items = charged_items(evaluator, value);
   std::reverse(items.begin(), items.end());

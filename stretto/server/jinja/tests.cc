@@ -30,8 +30,10 @@ bool compares(Evaluator& evaluator, const std::string& name, const Value& a, con
   } else if (name == "divisibleby") {
     is = equal(binary(evaluator, "%", a, b), Value::integer(0));
   } else if (name == "sameas") {
-    is = a.kind() == b.kind() && (a.is_none() || (a.is(Kind::kBool) && a.as_int() == b.as_int()) ||
-                                  (a.identity() != nullptr && a.identity() == b.identity()));
+    const bool is_kept = a.is(Kind::kInt) && a.as_int() >= -5 && a.as_int() <= 256;  // by Python
+    is = a.kind() == b.kind() &&
+         (a.is_none() || ((a.is(Kind::kBool) || is_kept) && a.as_int() == b.as_int()) ||
+          (a.identity() != nullptr && a.identity() == b.identity()));
   } else {
     return false;
   }
@@ -89,7 +91,7 @@ bool Evaluator::test(const std::string& name, const Value& value, Arguments& arg
   if (name == "callable") return value.is(Kind::kFunction) || value.is_undefined();
   if (name == "lower") return is_cased(*this, value, is_cased_lower, is_cased_upper);
   if (name == "upper") return is_cased(*this, value, is_cased_upper, is_cased_lower);
-  if (name == "escaped") return false;
+  if (name == "escaped") return value.is_safe();
   if (name == "odd" || name == "even") {
     return equal(binary(*this, "%", value, Value::integer(2)),
                  Value::integer(name == "odd" ? 1 : 0));

@@ -272,6 +272,21 @@ bool is_alpha(char32_t c) {
 bool is_cased_upper(char32_t c) { return category(plain(c)) == UTF8PROC_CATEGORY_LU; }
 bool is_cased_lower(char32_t c) { return category(plain(c)) == UTF8PROC_CATEGORY_LL; }
 
+Text html_escaped(TextView text) {
+  Text out;
+  for (char32_t c : text) {
+    const TextView with = plain(c) == U'&'    ? U"&amp;"
+                          : plain(c) == U'<'  ? U"&lt;"
+                          : plain(c) == U'>'  ? U"&gt;"
+                          : plain(c) == U'"'  ? U"&#34;"
+                          : plain(c) == U'\'' ? U"&#39;"
+                                              : U"";
+    if (with.empty()) out += c;
+    for (char32_t one : with) out += one | user_bit(c);
+  }
+  return out;
+}
+
 Text repr(TextView text) {
   auto has = [&](char32_t wanted) {
     return std::any_of(text.begin(), text.end(), [&](char32_t c) { return plain(c) == wanted; });

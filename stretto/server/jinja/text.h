@@ -57,6 +57,8 @@ bool is_alpha(char32_t c);
 bool is_cased_upper(char32_t c);
 bool is_cased_lower(char32_t c);
 
+// With & < > " ' as HTML writes them.
+Text html_escaped(TextView text);
 // repr(): quoted and escaped.
 Text repr(TextView text);
 // As json.dumps(ensure_ascii=False) writes it, or with \u escapes.

@@ -17,12 +17,6 @@ Value filter_abs(Evaluator&, const Value& value, Arguments& arguments) {
   return value.as_int() < 0 ? negated(value) : Value::integer(value.as_int());
 }
 
-template <Text (*kMap)(TextView)>
-Value filter_map_text(Evaluator& evaluator, const Value& value, Arguments& arguments) {
-  Given("a filter", arguments, {});
-  return Value::text(kMap(charged_str(evaluator, value)));
-}
-
 Text title(TextView text) {
   // Words end at white space, hyphens and brackets.
   Text out;
@@ -35,6 +29,12 @@ Text title(TextView text) {
   return out;
 }
 
+template <Text (*kMap)(TextView), bool kStaysSafe = true>
+Value filter_map_text(Evaluator& evaluator, const Value& value, Arguments& arguments) {
+  Given("a filter", arguments, {});
+  return Value::text(kMap(charged_str(evaluator, value)), kStaysSafe && value.is_safe());
+}
+
 Value filter_default(Evaluator&, const Value& value, Arguments& arguments) {
   Given given("default", arguments, {"default_value", "boolean"});
   bool is_absent = value.is_undefined() || (given.truth(1, false) && !value.truth());
@@ -44,20 +44,10 @@ Value filter_default(Evaluator&, const Value& value, Arguments& arguments) {
 
 Value filter_escape(Evaluator& evaluator, const Value& value, Arguments& arguments) {
   Given("escape", arguments, {});
-  Text out;
-  for (char32_t c : charged_str(evaluator, value)) {
-    const char32_t mark = user_bit(c);
-    const TextView with = plain(c) == U'&'    ? U"&amp;"
-                          : plain(c) == U'<'  ? U"&lt;"
-                          : plain(c) == U'>'  ? U"&gt;"
-                          : plain(c) == U'"'  ? U"&#34;"
-                          : plain(c) == U'\'' ? U"&#39;"
-                                              : U"";
-    if (with.empty()) out += c;
-    for (char32_t one : with) out += one | mark;
-  }
+  if (value.is_safe()) return value;
+  Text out = html_escaped(charged_str(evaluator, value));
   evaluator.charge_text(out.size());
-  return Value::text(std::move(out));
+  return Value::text(std::move(out), true);
 }
 
 Value filter_float(Evaluator&, const Value& value, Arguments& arguments) {
@@ -136,7 +126,7 @@ Value filter_indent(Evaluator& evaluator, const Value& value, Arguments& argumen
     is_first = false;
   }
   evaluator.charge_text(out.size());
-  return Value::text(std::move(out));
+  return Value::text(std::move(out), value.is_safe());
 }
 
 Value filter_replace(Evaluator& evaluator, const Value& value, Arguments& arguments) {
@@ -167,14 +157,14 @@ Value filter_round(Evaluator&, const Value& value, Arguments& arguments) {
   return Value::number((way == "ceil" ? std::ceil(d * factor) : std::floor(d * factor)) / factor);
 }
 
-Value filter_same(Evaluator& evaluator, const Value& value, Arguments& arguments) {
+Value filter_safe(Evaluator& evaluator, const Value& value, Arguments& arguments) {
   Given("safe", arguments, {});
-  return value.is_text() ? value : Value::text(charged_str(evaluator, value));
+  return value.is_safe() ? value : Value::text(charged_str(evaluator, value), true);
 }
 
 Value filter_string(Evaluator& evaluator, const Value& value, Arguments& arguments) {
   Given("string", arguments, {});
-  return Value::text(charged_str(evaluator, value));
+  return value.is_text() ? value : Value::text(charged_str(evaluator, value));
 }
 
 Value filter_tojson(Evaluator& evaluator, const Value& value, Arguments& arguments) {
@@ -206,7 +196,8 @@ Value filter_trim(Evaluator& evaluator, const Value& value, Arguments& arguments
   Given given("trim", arguments, {"chars"});
   Text text = charged_str(evaluator, value);
   bool has_chars = given.has(0) && !given[0].is_none();
-  return Value::text(Text(strip(text, has_chars ? &given.need_text(0) : nullptr, true, true)));
+  return Value::text(Text(strip(text, has_chars ? &given.need_text(0) : nullptr, true, true)),
+                     value.is_safe());
 }
 
 Value filter_wordcount(Evaluator& evaluator, const Value& value, Arguments& arguments) {
@@ -229,10 +220,10 @@ Value filter_attr(Evaluator&, const Value& value, Arguments& arguments) {
 
 Value filter_format(Evaluator& evaluator, const Value& value, Arguments& arguments) {
   if (!arguments.named.empty()) fail("format with names is not supported");
-  Text out =
-      percent_format(evaluator, charged_str(evaluator, value), Value::tuple(arguments.positional));
+  Text out = percent_format(evaluator, charged_str(evaluator, value),
+                            Value::tuple(arguments.positional), value.is_safe());
   evaluator.charge_text(out.size());
-  return Value::text(std::move(out));
+  return Value::text(std::move(out), value.is_safe());
 }
 
 constexpr NamedFilter kTextFilters[] = {
@@ -250,9 +241,9 @@ constexpr NamedFilter kTextFilters[] = {
     {"lower", filter_map_text<lower>},
     {"replace", filter_replace},
     {"round", filter_round},
-    {"safe", filter_same},
+    {"safe", filter_safe},
     {"string", filter_string},
-    {"title", filter_map_text<title>},
+    {"title", filter_map_text<title, false>},
     {"tojson", filter_tojson},
     {"trim", filter_trim},
     {"upper", filter_map_text<upper>},

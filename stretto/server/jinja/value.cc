@@ -103,9 +103,10 @@ Value Value::number(double d) {
   return out;
 }
 
-Value Value::text(Text text) {
+Value Value::text(Text text, bool is_safe) {
   Value out;
   out.kind_ = Kind::kText;
+  out.int_ = is_safe ? 1 : 0;
   out.object_ = std::make_shared<Text>(std::move(text));
   return out;
 }

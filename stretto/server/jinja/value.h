@@ -82,7 +82,9 @@ class Value {
   static Value integer(std::int64_t i);
   static Value big_integer(std::string digits);
   static Value number(double d);
-  static Value text(Text text);
+  // `is_safe`: Python's Markup, which `safe` and `escape` make: texts that are added to it are
+  // escaped.
+  static Value text(Text text, bool is_safe = false);
   static Value text(std::string_view utf8) { return text(to_text(utf8)); }
   // TemplateError where they are nested too deep.
   static Value list(Values items);
@@ -98,6 +100,7 @@ class Value {
   bool is_undefined() const { return kind_ == Kind::kUndefined; }
   bool is_none() const { return kind_ == Kind::kNone; }
   bool is_text() const { return kind_ == Kind::kText; }
+  bool is_safe() const { return is_text() && int_ != 0; }
   bool is_integral() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
   bool is_number() const { return is_integral() || kind_ == Kind::kFloat; }
   bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
@@ -123,7 +126,7 @@ class Value {
  private:
   Kind kind_ = Kind::kUndefined;
   union {
-    std::int64_t int_ = 0;
+    std::int64_t int_ = 0;  // of a text: whether it is safe
     double float_;
   };
   std::shared_ptr<void> object_;
