@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import struct
+import subprocess
 import time
 
 import cli_case
@@ -70,6 +71,30 @@ class LoadingTest(ServeCase):
                 self.health(server)
                 self.assertIn(server.stop(sent)[0], (0, -sent))
             shutil.rmtree(self.tmp / "cache", ignore_errors=True)
+
+
+class MemoryTest(ServeCase):
+    """No memory for the cache: one line before anything is loaded, or while it is."""
+
+    def test_more_than_there_is(self):
+        place = self.tmp / "model"
+        shutil.copytree(MODEL, place)
+        config = json.loads((place / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1 << 20}))
+        self.refused("serve", "--model", place, "--device", "cpu", "--port", 0, "--kv-memory", "512TiB",
+                     "--max-num-seqs", 4096, "--max-num-batched-tokens", 4096,
+                     says=["--kv-memory: a cache of ", "do not fit the memory"])
+
+    def test_more_than_a_process_may_have(self):
+        command = ["sh", "-c", 'ulimit -v 500000; exec "$@"', "sh", cli_case.STRETTO, "serve", "--model",
+                   str(ROOT / "checkpoints/debian-llama-8m"), "--device", "cpu", "--port", "0", "--kv-memory", "500MiB"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT, cwd=ROOT, check=False)
+        if "ReserveShadowMemoryRange" in done.stderr or "Sanitizer" in done.stderr:
+            self.skipTest("sanitizers need more")
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("stretto: loading ")]
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertRegex(lines[0], "^stretto: error: there is no memory on rank 0 for '.*' of the cache")
 
 
 class FilesTest(ServeCase):

@@ -27,11 +27,12 @@ void check_host_memory(const ModelShape& shape) {
   std::size_t available = available_host_memory();
   if (needed <= available) return;
   auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  const std::int64_t tokens =
+      shape.paged.is_used() ? shape.paged.num_pages * shape.paged.page : shape.max_tokens;
   throw UserError(fmt::format(
       "{}: the weights and the cache of {} tokens on {} ranks take {:.1f} GiB of memory, {:.1f} "
-      "are "
-      "available",
-      shape.config->where, shape.max_tokens, shape.all_ranks(), gib(needed), gib(available)));
+      "are available",
+      shape.config->where, tokens, shape.all_ranks(), gib(needed), gib(available)));
 }
 
 std::size_t page_bytes(const ModelShape& shape) {

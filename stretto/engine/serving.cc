@@ -18,6 +18,20 @@ namespace {
 constexpr std::chrono::milliseconds kLook{50};
 constexpr int kMostFaultsInRow = 3;
 
+// Before anything is loaded; the cache is what users can make smaller.
+void check_room_for(const CacheSize& size, int num_ranks) {
+  const std::size_t cache = static_cast<std::size_t>(size.num_pages) * size.page_bytes;
+  const std::size_t others =
+      static_cast<std::size_t>(num_ranks) * (size.weight_bytes + size.work_bytes);
+  const std::size_t available = available_host_memory();
+  if (cache + others <= available) return;
+  auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  throw UserError(fmt::format(
+      "--kv-memory: a cache of {:.1f} GiB, and {:.1f} GiB of weights and steps, do not fit the "
+      "memory: {:.1f} GiB are available",
+      gib(cache), gib(others), gib(available)));
+}
+
 }  // namespace
 
 // The steps that rank 0 decides, told to each other rank in order: ranks are threads that make the
@@ -88,6 +102,7 @@ void ServingEngine::size_cache(const EngineOptions& options) {
     throw UserError(fmt::format("--kv-memory: {} bytes hold no page of {} tokens, which has {}",
                                 size.allowed, kPageTokens, size.page_bytes));
   }
+  if (options.device == Target::kCpu) check_room_for(size, options.world_size);
   max_model_len_ = std::min(max_model_len_, size.num_pages * kPageTokens);
   batch_.max_tokens = max_model_len_;
   batch_.cache.num_pages = size.num_pages;
@@ -250,8 +265,10 @@ bool ServingEngine::restart_for(const std::string& why) {
 
 void ServingEngine::die(const std::string& why) {
   std::deque<Request> left;
+  bool was_ready = false;  // else who waits for that is told
   {
     std::lock_guard lock(mutex_);
+    was_ready = ready_;
     died_of_ = why;
     left.swap(queue_);
     left.insert(left.begin(), running_.begin(), running_.end());
@@ -259,7 +276,7 @@ void ServingEngine::die(const std::string& why) {
     noted_.waiting = 0;
     changed_.notify_all();
   }
-  log_warning("the engine has died: " + why);
+  if (was_ready) log_warning("the engine has died: " + why);
   for (const Request& request : left) request->on_end(ServedRequest::End::kDied, why);
 }
 

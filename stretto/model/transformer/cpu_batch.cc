@@ -1,8 +1,12 @@
 #include "stretto/model/transformer/cpu_batch.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "stretto/base/errors.h"
 #include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/batch_plan.h"
 #include "stretto/step/cpu_step.h"
@@ -61,7 +65,13 @@ CpuBatchRunner::CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkp
                   [&](const std::string& name, const Matrix& m) { buffers_[name] = m.data(); });
   for (const PlanBuffer& b : model_buffers(shape_)) {
     if (buffers_.contains(b.name)) continue;
-    caches_.emplace_back(b.dtype, b.rows, b.cols);
+    try {
+      caches_.emplace_back(b.dtype, b.rows, b.cols);
+    } catch (const std::bad_alloc&) {
+      throw UserError(fmt::format(
+          "there is no memory on rank {} for '{}' of the cache, {:.1f} MiB; fewer tokens need less",
+          rank.index(), b.name, static_cast<double>(b.bytes()) / (1 << 20)));
+    }
     buffers_[b.name] = caches_.back().data();
   }
 }
