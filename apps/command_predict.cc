@@ -33,9 +33,9 @@ struct PredictCommand {
   const CLI::App* command = nullptr;
 };
 
-// What is predicted, at schedule level.
+// What is predicted.
 struct Predicted {
-  Program program;
+  Lowered program;
   std::string config;
   predict::LaunchTables tables;
   std::string sequence;  // the operator's steps one after the other, and their time; empty: none
@@ -49,8 +49,10 @@ Predicted schedule_of(const PredictCommand& options, const predict::Machine& mac
   shape.dtype = parse_dtype(options.dtype);
   shape.target = options.target == "cuda" ? Target::kCuda : Target::kCpu;
   if (source.fixed_world_size()) shape.world_size = *source.fixed_world_size();
-  Predicted out{.config = fmt::format("{} P={}", options.source, shape.world_size)};
-  auto& [program, config, tables, sequence, sequence_ms] = out;
+  Program program;
+  std::string config = fmt::format("{} P={}", options.source, shape.world_size), sequence;
+  predict::LaunchTables tables;
+  double sequence_ms = 0;
   if (source.op() == nullptr) {
     program = source.program(shape);
   } else {
@@ -68,12 +70,13 @@ Predicted schedule_of(const PredictCommand& options, const predict::Machine& mac
       sequence_ms = chosen.sequence_ms;
     }
   }
-  program = lower(std::move(program)).program();
-  for (const Role& role : program.roles) {
+  Lowered lowered = lower(std::move(program));
+  for (const Role& role : lowered.program().roles) {
     config += fmt::format(", {} on {} {}", role.name, role.resource.num_workers,
                           name(role.resource.kind));
   }
-  return out;
+  return {std::move(lowered), std::move(config), std::move(tables), std::move(sequence),
+          sequence_ms};
 }
 
 // "m=128", "alpha=0.5": a number as the variable takes it; none where it is no number.
@@ -152,12 +155,13 @@ void run_predict(const PredictCommand& options) {
   if (!options.output.empty()) check_writable(options.output);
   predict::Machine machine = predict::find_machine(options.machine);
   Predicted predicted = schedule_of(options, machine);
-  const Program& program = predicted.program;
-  predict::Prediction p = predict::predict(program, machine,
-                                           {.plan = {.extents = extents_of(program, options),
-                                                     .eager = options.eager,
-                                                     .tables = predicted.tables},
-                                            .record = !options.json || !options.output.empty()});
+  const Lowered& lowered = predicted.program;
+  predict::Prediction p =
+      predict::predict(lowered, machine,
+                       {.plan = {.extents = extents_of(lowered.program(), options),
+                                 .eager = options.eager,
+                                 .tables = predicted.tables},
+                        .record = !options.json || !options.output.empty()});
   if (!options.output.empty()) write_predicted_trace(p, options.output);
   if (options.json) {
     fmt::print("{}\n", to_line(to_json(p, machine, predicted)));

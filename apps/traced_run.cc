@@ -29,7 +29,7 @@ class TraceFile {
     try {
       plan.eager = true;
       prediction_ =
-          predict::predict(schedule_.program(), machine, {.plan = std::move(plan), .record = true});
+          predict::predict(schedule_, machine, {.plan = std::move(plan), .record = true});
     } catch (const UserError& e) {
       if (!options.machine.empty()) throw;
       why_not_ = e.what();

@@ -84,7 +84,7 @@ std::string pin_or_error(Read read) {
   }
 }
 
-std::string predicted_us(const OperatorInfo& op, const OpShape& shape, const Program& schedule) {
+std::string predicted_us(const OperatorInfo& op, const OpShape& shape, const Lowered& schedule) {
   static const predict::Machine machine = predict::find_machine("h200x4");
   predict::PredictOptions options;
   if (op.tables) options.plan.tables = op.tables(shape);
@@ -98,14 +98,15 @@ std::string line_of(const OperatorInfo& op, const OpShape& shape, bool small) {
                   shape.world_size, cuda ? "cuda" : "cpu", shape.test_config ? " test" : "");
   Program program = op.program(shape);
   out += ' ' + pin_of(print(program));
-  program = run_pipeline(std::move(program));
+  const Lowered lowered = lower(std::move(program));
+  program = lowered.program();
   out += ' ' + pin_of(print(program));
   out += ' ' + (!small ? "-" : pin_or_error([&] {
            return pin_of(print_instances(program, extent_bounds(program)));
          }));
   out +=
       ' ' + (!cuda ? "-" : pin_or_error([&] { return pin_of(generate_kernel(program).source); }));
-  return out + ' ' + pin_or_error([&] { return predicted_us(op, shape, program); });
+  return out + ' ' + pin_or_error([&] { return predicted_us(op, shape, lowered); });
 }
 
 std::vector<std::string> all_lines() {

@@ -35,7 +35,7 @@ TEST_P(LoopsTest, IsProvedAndRunsRightOnRaggedRows) {
 
 TEST_P(LoopsTest, IsPredictedNoFasterThanItsRoofline) {
   const Loop& loop = GetParam();
-  Program schedule = run_pipeline(loop.program(loop.large, kSms));
+  Lowered schedule = lower(loop.program(loop.large, kSms));
   predict::Prediction got = predict::predict(schedule, predict::find_machine("h200x1"));
   EXPECT_GE(got.time_ms, loop.flops / 900e12 * 1e3);
   EXPECT_GE(got.time_ms, got.floors.hbm_ms);

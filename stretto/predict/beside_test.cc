@@ -13,7 +13,7 @@ namespace {
 
 // Role `first`'s or `second`'s only worker, by an agent of this kind, copies 64 tiles [64, 64] by
 // way of registers. `where`: of `second`.
-Program copies(const std::string& role, const std::string& kind, const std::string& where) {
+Lowered copies(const std::string& role, const std::string& kind, const std::string& where) {
   const std::string work = R"(
       values $0: f32[64, 64]
       loop %i from 0 to 64 {
@@ -24,7 +24,7 @@ Program copies(const std::string& role, const std::string& kind, const std::stri
     return of == role ? "    agent work " + kind + " {" + work + "\n    }\n"
                       : std::string("    agent body body {\n    }\n");
   };
-  return parse(R"(program "rows" world 1 level schedule {
+  return lower(parse(R"(program "rows" world 1 level schedule {
   rank %rank
   tile %t
   tile %u
@@ -41,7 +41,7 @@ Program copies(const std::string& role, const std::string& kind, const std::stri
   }
 }
 )",
-               "test", MissingLocs::kFill);
+               "test", MissingLocs::kFill));
 }
 
 // They are behind those of the products, so what one SM of its own takes is longer there.

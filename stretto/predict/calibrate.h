@@ -17,7 +17,7 @@ namespace stretto::predict {
 Machine with_figures(const Machine& machine, const Json& figures, const std::string& where);
 
 struct MeasuredProgram {
-  const Program* program = nullptr;  // schedule level; alive during the fit
+  Lowered program;
   PlanOptions options;
   double milliseconds = 0;  // above 0
 };

@@ -17,7 +17,7 @@
 namespace stretto::predict {
 namespace {
 
-Program read(const std::string& text) { return parse(text, "test", MissingLocs::kFill); }
+Lowered read(const std::string& text) { return lower(parse(text, "test", MissingLocs::kFill)); }
 
 // Rank 0 sends 1 MB (f32[512, 512]) to rank 1, which waits for it and copies it on.
 std::string send(const std::string& waits_for = "1") {
@@ -57,7 +57,7 @@ std::string send(const std::string& waits_for = "1") {
 constexpr double kMegabyte = 512 * 512 * 4;
 
 TEST(Engine, ACopyANotifyAndAWaitAddUp) {
-  Program program = read(send());
+  Lowered program = read(send());
   Machine m = round_machine(2);
   m.graph_launch = 3e-6;
   m.eager_launch = 7e-6;
@@ -116,7 +116,7 @@ TEST(Engine, QueuesWaitForEachOthersSetUp) {
 }
 
 TEST(Engine, ADeadlockIsReportedNotWaitedFor) {
-  Program program = read(send("2"));
+  Lowered program = read(send("2"));
   try {
     predict(program, round_machine(2));
     FAIL() << "a wait for 2 that gets 1 ends";
@@ -128,7 +128,7 @@ TEST(Engine, ADeadlockIsReportedNotWaitedFor) {
 }
 
 TEST(Engine, MachinesThatAreTooSmallAreRefused) {
-  Program program = read(send());
+  Lowered program = read(send());
   EXPECT_THROW(predict(program, round_machine(1)), UserError);
   Machine m = round_machine(2);
   m.num_sms = 1;
@@ -137,7 +137,7 @@ TEST(Engine, MachinesThatAreTooSmallAreRefused) {
 }
 
 // `workers` SMs of rank 0 each push 1 MB to rank 1.
-Program push(int workers) {
+Lowered push(int workers) {
   return read(R"(program "push" world 2 level schedule {
   rank %rank
   tile %t
@@ -172,7 +172,7 @@ TEST(Engine, WorkersShareALink) {
 
 // Rank 0's only worker, of 128 threads, sums a row of its own tensor and one of rank 1's in each of
 // 8 iterations, and stores the sum at home or at rank 1.
-Program sum_rows(int cols, const std::string& to) {
+Lowered sum_rows(int cols, const std::string& to) {
   std::string n = std::to_string(cols);
   return read(R"(program "sum_rows" world 2 level schedule {
   rank %rank
@@ -241,7 +241,7 @@ TEST(Engine, LoadsAndStoresOfRegistersFillLinksInTheirOwnWay) {
 
 // One worker, `tiles` tiles, each a loop of 16 products [64, 64] * [64, 64] and a store, which an
 // agent of its own may make; all that is computed may stand under a condition.
-Program product(int tiles, bool drained = false, bool conditional = false) {
+Lowered product(int tiles, bool drained = false, bool conditional = false) {
   std::string pipe = R"(
     pipe stores : f32[64, 64] slots 2 swizzle b128 producer consumer consumer drain)";
   std::string store = R"(
@@ -383,7 +383,7 @@ TEST(Engine, LoadsBoundALoopOfCheapProducts) {
 
 TEST(Engine, TheSameAgainAndAgain) {
   Machine m = find_machine("h200x2");
-  Program program = push(4);
+  Lowered program = push(4);
   EXPECT_EQ(predict(program, m).time_ms, predict(program, m).time_ms);
 }
 
@@ -392,7 +392,7 @@ TEST(Engine, FasterPartsNeverMakeItSlower) {
   SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> log_rate(8, 12), log_time(-7, -5), more(1, 4);
-  const Program programs[] = {read(send()), push(1), push(3), product(1), product(5)};
+  const Lowered programs[] = {read(send()), push(1), push(3), product(1), product(5)};
   for (int i = 0; i < 200; ++i) {
     Machine m = round_machine(2);
     double* rates[] = {&m.hbm_rate,
@@ -407,26 +407,26 @@ TEST(Engine, FasterPartsNeverMakeItSlower) {
     double* times[] = {&m.load_latency, &m.link_latency, &m.copy_latency, &m.notify_cost,
                        &m.tile_cost};
     for (double* time : times) *time = std::pow(10, log_time(random));
-    for (const Program& program : programs) {
+    for (const Lowered& program : programs) {
       Prediction p = predict(program, m);
       EXPECT_LE(p.exposed_comm_ms, p.time_ms);
       for (double floor : {p.floors.tensor_ms, p.floors.hbm_ms, p.floors.l2_ms, p.floors.link_ms,
                            p.floors.copy_ms}) {
-        EXPECT_GE(p.time_ms, floor * (1 - 1e-9)) << program.name;
+        EXPECT_GE(p.time_ms, floor * (1 - 1e-9)) << program.program().name;
       }
       double* rate = rates[random() % std::size(rates)];
       double kept = *rate;
       *rate *= more(random);
       // Sharing in proportion lets what one load gains delay another a little
       // (docs/concepts/prediction.md).
-      EXPECT_LE(predict(program, m).time_ms, p.time_ms * 1.02) << program.name;
+      EXPECT_LE(predict(program, m).time_ms, p.time_ms * 1.02) << program.program().name;
       *rate = kept;
     }
   }
 }
 
 TEST(LanePicture, ShowsWhenWorkersAreBusy) {
-  Program program = read(send());
+  Lowered program = read(send());
   Machine m = round_machine(2);
   Prediction p = predict(program, m, {.record = true});
   std::string picture = lane_picture(p, 10);

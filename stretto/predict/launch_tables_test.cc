@@ -16,11 +16,13 @@ constexpr int kMost = 1000;
 constexpr double kMicro = 1e-6;
 
 // Each rank's only worker loads a row of 16 bytes in as many iterations as its table says.
-Program rows_of_table() {
-  return parse(R"(program "rows" world 2 level schedule {
+Lowered rows_of_table() {
+  return lower(parse(R"(program "rows" world 2 level schedule {
   rank %rank
   tile %t
   loop %i
+  let %begin
+  let %end
   input @count : i32[2] contract range 0, 1001
   input @in : f32[1000, 4]
   on_start on_start body {
@@ -28,8 +30,10 @@ Program rows_of_table() {
   role load sms 1 tiles %t < 1 {
     agent body body threads 128 {
       values $0: f32[1, 4], $1: f32[1, 4]
+      let %begin = @count[0]
+      let %end = @count[1]
       loop %i from 0 to 1000 {
-        when @count[0] <= %i && %i < @count[1] {
+        when %begin <= %i && %i < %end {
           $0 = load @in[%i, 0] tile [1, 4]
           $1 = binary add $0, $0
         }
@@ -40,7 +44,7 @@ Program rows_of_table() {
   }
 }
 )",
-               "test", MissingLocs::kFill);
+               "test", MissingLocs::kFill));
 }
 
 double rows_loaded(const LaunchTables& tables) {

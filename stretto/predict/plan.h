@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -79,7 +80,7 @@ struct Link {
 };
 
 struct Plan {
-  const Program* program = nullptr;
+  std::shared_ptr<const Program> program;
   std::vector<PlannedAgent> agents;  // rank by rank: on_start, on_end, then the roles' agents
   std::vector<Work> works;
   std::vector<Link> links;

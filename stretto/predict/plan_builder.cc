@@ -43,14 +43,14 @@ void check_fits(const Program& program, const Machine& machine) {
 
 class PlanBuilder {
  public:
-  PlanBuilder(const Program& program, const Machine& machine, const PlanOptions& options)
-      : program_(program),
+  PlanBuilder(const Lowered& program, const Machine& machine, const PlanOptions& options)
+      : program_(program.program()),
         machine_(machine),
-        extents_(options.extents.empty() ? default_extents(program) : options.extents),
-        tables_(tables_of_launch(program, extents_, options.tables)),
-        scope_(program, initial_vars(program, 0, extents_), tables_.get()),
-        frames_(program, machine, shapes()) {
-    plan_.program = &program;
+        extents_(options.extents.empty() ? default_extents(program_) : options.extents),
+        tables_(tables_of_launch(program_, extents_, options.tables)),
+        scope_(program_, initial_vars(program_, 0, extents_), tables_.get()),
+        frames_(program_, machine, shapes()) {
+    plan_.program = program.shared();
     plan_.launch = options.eager ? machine.eager_launch : machine.graph_launch;
     plan_.power[kTensor] = 1;
     plan_.power[kL2] = machine.power.l2;
@@ -431,13 +431,13 @@ std::vector<std::int64_t> default_extents(const Program& program) {
   return extents;
 }
 
-Plan build_plan(const Program& program, const Machine& machine, const PlanOptions& options) {
-  STRETTO_CHECK(program.level == Level::kSchedule, "predictions are of schedule-level programs");
-  check_fits(program, machine);
+Plan build_plan(const Lowered& program, const Machine& machine, const PlanOptions& options) {
+  check_fits(program.program(), machine);
   try {
     return PlanBuilder(program, machine, options).run();
   } catch (const DependsOnTable& e) {
-    throw UserError(fmt::format("{}: a table without a contract decides {}", program.name, e.what));
+    throw UserError(fmt::format("{}: a table without a contract decides {}", program.program().name,
+                                e.what));
   }
 }
 

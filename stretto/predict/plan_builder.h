@@ -1,4 +1,4 @@
-// Schedule-level program + machine -> plan: walks every role's tiles for every rank, worker and
+// Lowered program + machine -> plan: walks every role's tiles for every rank, worker and
 // agent once, folds what lies between signals into pieces of work, and turns costs into demands on
 // the machine's resources.
 #pragma once
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "stretto/compiler.h"
 #include "stretto/predict/launch_tables.h"
 #include "stretto/predict/machine.h"
 #include "stretto/predict/plan.h"
@@ -18,10 +19,10 @@ struct PlanOptions {
   LaunchTables tables = {};           // what is known of its tables
 };
 
-// `program` must outlive the plan and be at schedule level. Tables of which nothing is known hold
-// the largest values that their contracts allow. UserError where the machine is too small for the
-// program, Rejected for what no launch could do: a channel or rank out of range.
-Plan build_plan(const Program& program, const Machine& machine, const PlanOptions& options = {});
+// Tables of which nothing is known hold the largest values that their contracts allow. UserError
+// where the machine is too small for the program, Rejected for what no launch could do: a channel
+// or rank out of range.
+Plan build_plan(const Lowered& program, const Machine& machine, const PlanOptions& options = {});
 
 std::vector<std::int64_t> default_extents(const Program& program);
 

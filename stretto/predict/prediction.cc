@@ -96,7 +96,7 @@ const char* name(Unit unit) {
   return kNames[unit];
 }
 
-Prediction predict(const Program& program, const Machine& machine, const PredictOptions& options) {
+Prediction predict(const Lowered& program, const Machine& machine, const PredictOptions& options) {
   Prediction p;
   p.plan = build_plan(program, machine, options.plan);
   p.run = run_plan(p.plan, {.record = options.record});

@@ -1,5 +1,5 @@
 // What a launch of a program would cost on a machine: the answer of the fourth reader. Comes after
-// the passes; the command line, the chooser and the trace use it.
+// lower() of compiler.h; the command line, the chooser and the trace use it.
 #pragma once
 
 #include <string>
@@ -41,8 +41,8 @@ struct PredictOptions {
   bool record = false;  // spans and notifies, for a timeline
 };
 
-// `program` at schedule level, and alive as long as the result. Errors as build_plan and run_plan.
-Prediction predict(const Program& program, const Machine& machine,
+// Errors as build_plan and run_plan.
+Prediction predict(const Lowered& program, const Machine& machine,
                    const PredictOptions& options = {});
 
 // One lane per role of the rank that ends last: how many of its workers are busy over time.

@@ -54,7 +54,7 @@ StepPrediction predict(const Plan& plan, const predict::Machine& machine,
       if (options.tables) {
         asked.plan.tables = options.tables(static_cast<std::size_t>(node.program));
       }
-      predict::Prediction p = predict::predict(program->second.program(), machine, asked);
+      predict::Prediction p = predict::predict(program->second, machine, asked);
       NodePrediction one{.time_ms = p.time_ms, .bound = bound_of(p, machine)};
       found = known.emplace(std::pair{node.program, extents}, one).first;
     }

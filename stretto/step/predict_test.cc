@@ -19,7 +19,7 @@ TEST(StepPrediction, IsTheSumOfItsLaunches) {
   ASSERT_EQ(p.nodes.size(), 5u);
   double sum = 0;
   for (std::size_t i = 0; i < 5; ++i) {
-    double alone = predict::predict(lower(plan.programs[i % 2]).program(), machine).time_ms;
+    double alone = predict::predict(lower(plan.programs[i % 2]), machine).time_ms;
     EXPECT_DOUBLE_EQ(p.nodes[i].time_ms, alone);
     sum += alone;
   }

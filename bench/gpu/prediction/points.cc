@@ -156,7 +156,7 @@ namespace {
 void predict_one(Point& p, const predict::Machine& machine) {
   try {
     Lowered compiled = lower(point_program(p));
-    predict::Prediction got = predict::predict(compiled.program(), machine);
+    predict::Prediction got = predict::predict(compiled, machine);
     p.predicted_ms = got.time_ms;
     p.bound_by = got.bound_by;
   } catch (const UserError& e) {

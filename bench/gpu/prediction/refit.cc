@@ -37,17 +37,14 @@ Refit refit(const predict::Machine& start, std::vector<Point> points, const Refi
     (fitted[i] ? result.fitted : result.held_out).push_back(std::move(points[i]));
   }
   if (!options.parameters.empty()) {
-    std::vector<Lowered> compiled;
     std::vector<predict::MeasuredProgram> measured;
     for (const Point& p : result.fitted) {
       try {
-        compiled.push_back(lower(point_program(p)));
+        measured.push_back({.program = lower(point_program(p)),
+                            .options = {},
+                            .milliseconds = p.measured_ms});
       } catch (const UserError&) {  // not offered any more
-        continue;
       }
-      measured.push_back({.program = compiled.back().shared().get(),
-                          .options = {},
-                          .milliseconds = p.measured_ms});
     }
     result.machine = predict::fit(start, measured, options.parameters, options.rounds).machine;
   }

@@ -73,7 +73,7 @@ struct AttentionTile {
 AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim);
 // Where the tensor core takes 16-bit heads a row of queries at a time, or few: so many blocks of
 // `kv` keys and values, up to four, as a block's shared memory holds beside two tiles of `rows`.
-int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim);
+int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim, const GpuTarget& gpu);
 
 std::string to_string(const AttentionDesc& desc);
 AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);

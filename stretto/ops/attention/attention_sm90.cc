@@ -36,8 +36,8 @@ AttentionConfig gpu_config(const AttentionDesc& d, const GpuTarget& gpu) {
 
 }  // namespace
 
-int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim) {
-  const auto block_bytes = static_cast<std::int64_t>(GpuTarget{}.shared_bytes);
+int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim, const GpuTarget& gpu) {
+  const auto block_bytes = static_cast<std::int64_t>(gpu.shared_bytes);
   constexpr std::int64_t kElement = 2, kMost = 4;
   constexpr std::int64_t kBeside = 20 * 1024;  // barriers, staging; 18688 of 256 rows
   constexpr std::int64_t kFew = 8, kRowsOfWarpgroup = 64;

@@ -260,7 +260,9 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
   if (matrix) {
     // Of more rows the sums would not fit a thread's registers.
     c.tile_rows = d.head_dim <= 64 ? 256 : 128;
-    auto stages = [&] { return decode_stages(tile_rows(d, c), c.tile_kv, d.head_dim); };
+    auto stages = [&] {
+      return decode_stages(tile_rows(d, c), c.tile_kv, d.head_dim, target.gpu());
+    };
     while (stages() < 2 && c.tile_kv % 2 == 0) c.tile_kv /= 2;
     // More blocks ahead, where they fit, took 2 to 3 % longer from 256 thousand tokens on, on one
     // and on four H100s, 2026-11-27 (gpu_bench attention-ranks).

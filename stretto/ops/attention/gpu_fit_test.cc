@@ -72,6 +72,28 @@ TEST(GpuFit, DecodingInTheOrderOfPromptsTakesHeadsOfUpTo256) {
   }
 }
 
+// Of a GPU whose blocks have less shared memory than a Hopper's, decoding has fewer blocks of keys
+// ahead, and its kernels still fit.
+TEST(GpuFit, DecodingGoesByTheSharedMemoryOfItsTarget) {
+  OpShape shape{.world_size = 2, .m = 8, .k = 128, .dtype = DType::kBF16};
+  int last = 1000;
+  bool fewer = false;
+  for (std::size_t kilobytes : {227, 163, 123, 99}) {
+    const GpuTarget gpu{.shared_bytes = kilobytes * 1024};
+    shape.target = gpu;
+    const int stages = decode_stages(64, 64, 128, gpu);
+    EXPECT_LE(stages, last) << kilobytes << " KB";
+    fewer |= stages < last && last <= 4;
+    last = stages;
+    if (stages == 0) continue;
+    for (const OperatorInfo& op : {decode_attention_info(), flash_decode_info()}) {
+      Program schedule = run_pipeline(op.program(shape));
+      EXPECT_NO_THROW(generate_kernel(schedule, {.target = gpu})) << op.name << kilobytes << " KB";
+    }
+  }
+  EXPECT_TRUE(fewer) << "the target counts for nothing";
+}
+
 TEST(GpuFit, SequencesOverRanksTakeHeadsOfUpTo256) {
   for (int world_size : {1, 2, 4, 8}) {
     for (std::int64_t k : {64, 96, 128, 192, 224, 256}) {

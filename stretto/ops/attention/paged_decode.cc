@@ -225,7 +225,7 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   while (d.page % c.tile_kv != 0) --c.tile_kv;
   if (target == Target::kCpu) return c;
   std::int64_t group = d.num_heads / d.num_kv_heads;
-  c.num_stages = matrix ? decode_stages(group, c.tile_kv, d.head_dim) : 0;
+  c.num_stages = matrix ? decode_stages(group, c.tile_kv, d.head_dim, target.gpu()) : 0;
   std::int64_t units = d.m * d.num_kv_heads, seen = d.max_tokens;
   if (d.window > 0) seen = std::min(seen, d.window + c.tile_kv);
   std::int64_t steps = ceil_div(seen, c.tile_kv);
@@ -255,7 +255,8 @@ std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& d, T
   if (!by_product || group > kRows) return std::nullopt;
   return PagedDecodeConfig{.tile_kv = prompts.tile_kv,
                            .num_workers = gpu_workers(d.m * d.num_kv_heads, target.sms()),
-                           .num_stages = decode_stages(kRows, prompts.tile_kv, d.head_dim),
+                           .num_stages =
+                               decode_stages(kRows, prompts.tile_kv, d.head_dim, target.gpu()),
                            .tile_rows = kRows,
                            .sums_by_product = true};
 }

@@ -228,19 +228,16 @@ std::vector<TrainingRun> training_runs(int world_size) {
 
 GpuCalibration fit_runs(const predict::Machine& start, const std::vector<TrainingRun>& runs,
                         int rounds) {
-  std::vector<Lowered> compiled;
   std::vector<predict::MeasuredProgram> measured;
   for (const TrainingRun& run : runs) {
-    compiled.push_back(lower(run.program));
-    measured.push_back({.program = compiled.back().shared().get(),
-                        .options = {},
-                        .milliseconds = run.measured_ms});
+    measured.push_back(
+        {.program = lower(run.program), .options = {}, .milliseconds = run.measured_ms});
   }
   predict::Fit fit = predict::fit(start, measured, predict::fitted_parameters(), rounds);
   GpuCalibration result{.machine = fit.machine, .error = fit.error};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     auto predicted = [&](const predict::Machine& machine) {
-      return predict::run_plan(predict::build_plan(*measured[i].program, machine)).seconds * 1e3;
+      return predict::run_plan(predict::build_plan(measured[i].program, machine)).seconds * 1e3;
     };
     result.training.push_back({{"run", runs[i].label},
                                {"measured_ms", runs[i].measured_ms},

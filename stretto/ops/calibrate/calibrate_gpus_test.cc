@@ -15,7 +15,7 @@ namespace {
 
 double predicted_ms(const Program& program, const predict::Machine& machine) {
   Lowered compiled = lower(program);
-  return predict::predict(compiled.program(), machine).time_ms;
+  return predict::predict(compiled, machine).time_ms;
 }
 
 // What the machine file says was measured with so many SMs.

@@ -5,19 +5,19 @@
 #include <ctime>
 
 #include "stretto/ops/catalog/catalog.h"
-#include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto {
 namespace {
 
 predict::Prediction predict_op(const char* op, const OpShape& shape, const predict::Machine& m,
-                               std::shared_ptr<Program>& keep) {
+                               std::shared_ptr<const Program>& keep) {
   const OperatorInfo& info = *find_operator(op);
-  keep = std::make_shared<Program>(run_pipeline(info.program(shape)));
+  Lowered program = lower(info.program(shape));
+  keep = program.shared();
   predict::PlanOptions plan;
   if (info.tables) plan.tables = info.tables(shape);
-  return predict::predict(*keep, m, {.plan = plan});
+  return predict::predict(program, m, {.plan = plan});
 }
 
 TEST(PredictCatalog, EveryOperatorEndsAndKeepsItsFloors) {
@@ -28,7 +28,7 @@ TEST(PredictCatalog, EveryOperatorEndsAndKeepsItsFloors) {
         for (Target target : {Target::kCpu, Target::kCuda}) {
           shape.target = target;
           SCOPED_TRACE(testing::Message() << op.name << " P=" << p << " m=" << shape.m);
-          std::shared_ptr<Program> program;
+          std::shared_ptr<const Program> program;
           predict::Prediction got = predict_op(op.name, shape, machine, program);
           EXPECT_GE(got.time_ms, machine.graph_launch * 1e3);
           EXPECT_LT(got.time_ms, 100);
@@ -55,7 +55,7 @@ TEST(PredictCatalog, ProductsTakeAtLeastWhatTheirShapesNeed) {
                     .target = Target::kCuda};
       SCOPED_TRACE(testing::Message() << op << " P=" << p);
       predict::Machine m = predict::find_machine("h200x4");
-      std::shared_ptr<Program> program;
+      std::shared_ptr<const Program> program;
       double time = predict_op(op, shape, m, program).time_ms;
       double split = op == std::string("gemm") ? 1 : p;
       double flops = 2.0 * 2048 * 4096 * 4096 / split;
@@ -75,7 +75,7 @@ TEST(PredictCatalog, LargestLayersAreQuick) {
                 .k = 8192,
                 .dtype = DType::kBF16,
                 .target = Target::kCuda};
-  std::shared_ptr<Program> program;
+  std::shared_ptr<const Program> program;
   predict::Prediction got =
       predict_op("ag_gemm_push", shape, predict::find_machine("h200x4"), program);
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;

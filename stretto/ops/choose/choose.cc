@@ -22,7 +22,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double must_predict(const Candidate& candidate, const predict::Machine& machine, bool eager) {
   Lowered compiled = lower(candidate.program());
-  predict::Plan plan = predict::build_plan(compiled.program(), machine,
+  predict::Plan plan = predict::build_plan(compiled, machine,
                                            {.eager = eager, .tables = candidate.tables});
   return predict::run_plan(plan).seconds * 1e3;
 }

@@ -31,7 +31,7 @@ OpShape shape(int ranks, std::int64_t m = 512) {
 
 double predicted_ms(const Program& program, const predict::Machine& machine) {
   Lowered compiled = lower(program);
-  return predict::predict(compiled.program(), machine).time_ms;
+  return predict::predict(compiled, machine).time_ms;
 }
 
 TEST_F(ChooseTest, EveryCandidateIsAProgramOfItsOwn) {
