@@ -52,7 +52,7 @@ class Measurement {
                           .warmup_ms = kWarmupMs,
                           .samples = options_.samples,
                           .calls_per_graph = options_.graph ? kCallsPerGraph : 0});
-    if (fused) fused->instance().wait();
+    if (fused) fused->executable().wait();
     result_.samples_ms = ms.front();
     if (unfused_) {
       result_.sequence = unfused_->description();
@@ -96,7 +96,7 @@ class Measurement {
       if (fault) {
         world_.synchronize();
         world_.clear_fault();
-        if (fastest_.program) fastest_.program->instance().recover();
+        if (fastest_.program) fastest_.program->executable().recover();
       }
       if (is_first()) {
         say("{}: {}\n", candidate == nullptr ? "sequence" : candidate->config, e.what());
@@ -117,7 +117,7 @@ class Measurement {
                                  {.num_sets = num_sets,
                                   .samples = kCandidateSamples,
                                   .calls_per_graph = options_.graph ? kCallsPerGraph : 0});
-    if (made.program) made.program->instance().wait();
+    if (made.program) made.program->executable().wait();
     if (found.won) fastest_ = std::move(made);
     return {.ms = found.ms, .fastest = found.won};
   }

@@ -91,15 +91,15 @@ std::string trace_on_gpus(const ProgramSource& source, const OpShape& shape,
   RandomFill random(world, kSeed, shape.dtype);
   GpuProgram program(world, chosen.program, num_launch_sets(chosen.program, world), random,
                      {.record = true});
-  GpuInstance& instance = program.instance();
+  GpuExecutable& executable = program.executable();
   RanksCall call = program.call();
   for (int i = 0; i < kWarmups; ++i) call(i % program.num_sets());
-  instance.wait();
-  instance.set_recording(true);
+  executable.wait();
+  executable.set_recording(true);
   for (int i = 0; i < options.samples; ++i) call(i % program.num_sets());
-  instance.wait();
+  executable.wait();
   Recorder recorder(world.size());
-  std::int64_t error_ns = instance.collect(recorder);
+  std::int64_t error_ns = executable.collect(recorder);
   file.write(recorder, {{"clock_error_ns", std::to_string(error_ns)}});
   return file.summary(chosen.config) + fmt::format(", clocks within {:.2f} us, {} events dropped",
                                                    static_cast<double>(error_ns) / 1000,

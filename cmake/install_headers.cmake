@@ -23,9 +23,8 @@ set(pending
     stretto/runtime/recorder.h
     stretto/runtime/world.h
     stretto/executor/executor.h
-    stretto/gpu/gpu_instance.h
     stretto/gpu/gpu_world.h
-    stretto/launch/executable.h
+    stretto/stretto.h
     stretto/ops/catalog/catalog.h
     stretto/ops/choose/calibrated_machine.h
     stretto/ops/choose/choose.h

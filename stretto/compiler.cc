@@ -17,38 +17,68 @@ Lowered lower(Program program, const AfterPass& after) {
   return Lowered(std::move(program));
 }
 
-ProveOptions for_launches_of(const Lowered& program, const std::vector<std::int64_t>& extents) {
-  return {.bounds_only = extents == extent_bounds(program.program())};
+ProveOptions for_launches_of(const Lowered& program, const std::vector<std::int64_t>& extents,
+                             const GpuTarget& gpu) {
+  return {.bounds_only = extents == extent_bounds(program.program()), .gpu = gpu};
 }
 
-Proved::Proved(Lowered lowered, bool bounds_only, std::string waiver)
+namespace {
+
+ProofScope scope_of(const Program& program, const ProveOptions& options) {
+  ProofScope scope{.sizes = {}, .sms = options.gpu.sms};
+  for (const Var& var : program.vars) {
+    const bool is_scalar = var.kind == VarKind::kScalar;
+    if (var.kind != VarKind::kExtent && !is_scalar) continue;
+    const std::int64_t least = options.bounds_only && !is_scalar ? var.bound : 0;
+    scope.sizes.push_back(
+        {.name = var.name, .least = least, .most = var.bound, .is_scalar = is_scalar});
+  }
+  return scope;
+}
+
+}  // namespace
+
+Proved::Proved(Lowered lowered, const ProveOptions& options, std::string waiver)
     : lowered_(std::move(lowered)),
       quotas_(std::make_shared<const Quotas>(count_quotas(program(), extent_bounds(program())))),
-      bounds_only_(bounds_only),
+      scope_(std::make_shared<const ProofScope>(scope_of(program(), options))),
+      bounds_only_(options.bounds_only),
       waiver_(std::move(waiver)) {}
 
 void Proved::require_covers(std::span<const std::int64_t> extents) const {
-  if (!bounds_only_) return;
-  std::size_t at = 0;
-  for (const Var& var : program().vars) {
-    if (var.kind != VarKind::kExtent && var.kind != VarKind::kScalar) continue;
-    if (at == extents.size()) return;  // too few: whoever takes them says so
-    if (var.kind == VarKind::kExtent && extents[at] != var.bound) {
+  const std::vector<ProofScope::Size>& sizes = scope_->sizes;
+  if (extents.size() != sizes.size()) {
+    throw UserError(fmt::format("{}: {} extents given, {} declared", program().name,
+                                extents.size(), sizes.size()));
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const ProofScope::Size& size = sizes[i];
+    if (extents[i] >= size.least && extents[i] <= size.most) continue;
+    if (size.least == size.most) {
       throw UserError(fmt::format("{}: {} is {}, and the program is proved for {} alone",
-                                  program().name, var.name, extents[at], var.bound));
+                                  program().name, size.name, extents[i], size.most));
     }
-    ++at;
+    throw UserError(fmt::format("{}: {} '{}' is {}, and the program is proved for {} to {}",
+                                program().name, size.is_scalar ? "scalar" : "extent", size.name,
+                                extents[i], size.least, size.most));
   }
 }
 
-Proved prove(Lowered program, const ProveOptions& options) {
-  require_proved(program.program(), {.bounds_only = options.bounds_only});
-  return {std::move(program), options.bounds_only, ""};
+void Proved::require_covers_gpu(int sms, std::string_view gpu) const {
+  if (sms == scope_->sms) return;
+  throw UserError(fmt::format("{}: proved for GPUs of {} SMs, and {} has {}", program().name,
+                              scope_->sms, gpu, sms));
 }
 
-Proved waive_proof(Lowered program, std::string why) {
+Proved prove(Lowered program, const ProveOptions& options) {
+  require_proved(program.program(), {.max_workers_per_rank = options.gpu.sms,
+                                     .bounds_only = options.bounds_only});
+  return {std::move(program), options, ""};
+}
+
+Proved waive_proof(Lowered program, std::string why, const GpuTarget& gpu) {
   STRETTO_CHECK(!why.empty(), "a proof is waived for a reason");
-  return {std::move(program), false, std::move(why)};
+  return {std::move(program), {.gpu = gpu}, std::move(why)};
 }
 
 }  // namespace stretto

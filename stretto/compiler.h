@@ -1,21 +1,17 @@
-// The one way of a tile program to what runs it:
-//   Lowered    lower(Program)                    the passes
-//   Proved     prove(Lowered)                    or waive_proof(Lowered, why): no third way
-//   Prediction predict::predict(program, machine)      predict/prediction.h
-//   GpuCode    generate(Lowered, options)        gpu/gpu_code.h, for a GpuTarget
-//   Executable load(Proved, ranks)               launch/executable.h, as what follows
-//   Launch     executable.prepare(args)
-//              launch.run(extents, stream)
-// What is launched was proved, or its caller has said in words why not.
+// The first steps of a tile program to what runs it (stretto.h has all of them): lowered by the
+// passes, then proved for certain launches. What is launched was proved, or its caller has said in
+// words why not.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "stretto/ir/gpu_target.h"
 #include "stretto/ir/program.h"
 #include "stretto/ir/quota.h"
 #include "stretto/passes/pass.h"
@@ -43,10 +39,24 @@ struct ProveOptions {
   // For launches that have every extent at its bound, and no others: a large product takes a second
   // instead of a minute.
   bool bounds_only = false;
+  // The GPUs that launch it (GpuWorld::target()): all workers of a rank are on SMs at a time.
+  GpuTarget gpu = {};
 };
 
 // For a program that is launched with these extents and no others.
-ProveOptions for_launches_of(const Lowered& program, const std::vector<std::int64_t>& extents);
+ProveOptions for_launches_of(const Lowered& program, const std::vector<std::int64_t>& extents,
+                             const GpuTarget& gpu = {});
+
+// The launches that a proof holds for.
+struct ProofScope {
+  struct Size {
+    std::string name;
+    std::int64_t least = 0, most = 0;
+    bool is_scalar = false;
+  };
+  std::vector<Size> sizes;  // kExtent and kScalar variables in declaration order
+  int sms = 0;              // of each GPU; CPU ranks have none
+};
 
 // A program that may be launched, and for which launches that holds. Copies are cheap.
 class Proved {
@@ -54,19 +64,23 @@ class Proved {
   const Lowered& lowered() const { return lowered_; }
   const Program& program() const { return lowered_.program(); }
   const Quotas& quotas() const { return *quotas_; }
+  const ProofScope& scope() const { return *scope_; }
   // Launches have every extent at its bound.
   bool bounds_only() const { return bounds_only_; }
   // UserError where these extents, in declaration order, are not among what was proved.
   void require_covers(std::span<const std::int64_t> extents) const;
+  // UserError where it was proved for another number of SMs than this GPU has; `gpu` names it.
+  void require_covers_gpu(int sms, std::string_view gpu) const;
   // Why nothing was proved; empty where it was.
   const std::string& waiver() const { return waiver_; }
 
  private:
-  Proved(Lowered lowered, bool bounds_only, std::string waiver);
+  Proved(Lowered lowered, const ProveOptions& options, std::string waiver);
   friend Proved prove(Lowered program, const ProveOptions& options);
-  friend Proved waive_proof(Lowered program, std::string why);
+  friend Proved waive_proof(Lowered program, std::string why, const GpuTarget& gpu);
   Lowered lowered_;
   std::shared_ptr<const Quotas> quotas_;
+  std::shared_ptr<const ProofScope> scope_;
   bool bounds_only_;
   std::string waiver_;
 };
@@ -75,7 +89,8 @@ class Proved {
 // kept on disk (proof/proof_cache.h).
 Proved prove(Lowered program, const ProveOptions& options = {});
 // For tests, and for whoever has shown it otherwise: `why`, in words, is never empty. Neither the
-// command, the model, the engine nor benchmarks do it; tools/lint looks.
-Proved waive_proof(Lowered program, std::string why);
+// command, the model, the engine nor benchmarks do it; tools/lint looks. It is launched as if it
+// had been proved for all sizes and this GPU.
+Proved waive_proof(Lowered program, std::string why, const GpuTarget& gpu = {});
 
 }  // namespace stretto

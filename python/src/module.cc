@@ -77,6 +77,8 @@ void bind_session(nb::module_& m) {
       .def_static("of_environment", &environment_session, nb::arg("timeout_ms"),
                   nb::call_guard<Interruptible>())
       .def_prop_ro("local_rank", &Session::local_rank)
+      // Of the GPU, once it is open.
+      .def_prop_ro("num_sms", [](Session& s) { return s.gpu().world().target().sms; })
       .def_prop_ro("has_threads", [](Session& s) { return s.world().local_ranks().size() > 1; })
       .def("split", &Session::split, nb::arg("rank"), nb::arg("group"), nb::arg("request"),
            nb::call_guard<Interruptible>())

@@ -17,7 +17,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/slow_notice.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/gpu/gpu_code.h"
 #include "stretto/ir/parser.h"
 #include "stretto/ir/printer.h"
 #include "stretto/lang/program_file.h"
@@ -240,13 +240,15 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("extents", &extents)
       .def(
           "compile",
-          [](const Program& p, bool bounds_only, const std::string& waive_proof) {
+          [](const Program& p, bool bounds_only, const std::string& waive_proof, int num_sms) {
             nb::gil_scoped_release unlocked;
-            if (!waive_proof.empty()) return stretto::waive_proof(lower(p), waive_proof);
+            const GpuTarget gpu{.sms = num_sms};
+            if (!waive_proof.empty()) return stretto::waive_proof(lower(p), waive_proof, gpu);
             SlowNotice notice(fmt::format("proving '{}', kept for later runs", p.name));
-            return prove(lower(p), {.bounds_only = bounds_only});
+            return prove(lower(p), {.bounds_only = bounds_only, .gpu = gpu});
           },
-          nb::arg("bounds_only") = false, nb::arg("waive_proof") = "")
+          nb::arg("bounds_only") = false, nb::arg("waive_proof") = "",
+          nb::arg("num_sms") = GpuTarget{}.sms)
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;

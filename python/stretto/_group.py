@@ -403,7 +403,8 @@ class Group:
             name = kind.on_gpu, key, at_bounds
             entry = self._entries.get(name)
             if entry is None:
-                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds)
+                sms = {"num_sms": self.session.num_sms} if kind.on_gpu else {}
+                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds, **sms)
                 entry = self._entries[name] = _Entry(compiled, names)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
@@ -480,7 +481,8 @@ class Group:
         if not self._entries[name].executables:
             del self._entries[name]
             with _compiled_lock:
-                _compiled.pop(name, None)
+                for key in [key for key in _compiled if key[0] == name]:
+                    del _compiled[key]
 
     def agree_on_nothing(self, said: str) -> None:
         """For a collective call without elements, which launches nothing: the ranks compare it, in
@@ -506,10 +508,12 @@ def _name_of(op: Callable[..., Any]) -> str:
     return getattr(op, "func", op).__name__.strip("_")
 
 
-def _compile(key, make, at_bounds):
+def _compile(name, make, at_bounds, **sms):
+    """`sms`: num_sms of the GPU that launches it, of whose number is proved."""
+    key = name, *sms.values()
     with _compiled_lock:
         if key not in _compiled:
-            _compiled[key] = make().compile(bounds_only=at_bounds)
+            _compiled[key] = make().compile(bounds_only=at_bounds, **sms)
         return _compiled[key]
 
 

@@ -70,6 +70,64 @@ TEST(Launches, OfOtherSizesThanWereProvedAreRefused) {
   }
 }
 
+std::string refusal(const Proved& program, std::vector<std::int64_t> extents) {
+  try {
+    program.require_covers(extents);
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// Sizes below, at and past every edge of what was proved, of extents and of scalars, and too few.
+TEST(Launches, KnowWhichSizesWereProved) {
+  ProgramBuilder p("sized", 1);
+  Index rows = p.extent("rows", 8);
+  p.scalar("past", 100);
+  auto x = p.input("x", DType::kF32, {rows, 16});
+  auto y = p.output("y", DType::kF32, {rows, 16});
+  p.role("copy", Resource::sms(1), p.range(8), [&](const Tile& t) {
+    p.store(y.tile({t.index, 0}, 1, 16), p.load(x.tile({t.index, 0}, 1, 16)));
+  });
+  Lowered program = lower(p.finish());
+  Proved any = prove(program), fixed = prove(program, {.bounds_only = true});
+  Proved waived = waive_proof(program, "its sizes are looked at");
+  ASSERT_EQ(any.scope().sizes.size(), 2u);
+  EXPECT_EQ(any.scope().sizes[0].name, "rows");
+  for (const Proved* one : {&any, &waived}) {
+    for (std::int64_t rows_now : {0, 5, 8}) EXPECT_EQ(refusal(*one, {rows_now, 100}), "");
+    EXPECT_EQ(refusal(*one, {9, 0}),
+              "sized: extent 'rows' is 9, and the program is proved for 0 to 8");
+    EXPECT_EQ(refusal(*one, {-1, 0}),
+              "sized: extent 'rows' is -1, and the program is proved for 0 to 8");
+    EXPECT_EQ(refusal(*one, {8, 101}),
+              "sized: scalar 'past' is 101, and the program is proved for 0 to 100");
+    EXPECT_EQ(refusal(*one, {8}), "sized: 1 extents given, 2 declared");
+  }
+  for (std::int64_t past : {0, 100}) EXPECT_EQ(refusal(fixed, {8, past}), "");
+  for (std::int64_t rows_now : {0, 7, 9}) {
+    EXPECT_NE(refusal(fixed, {rows_now, 0}).find("proved for 8 alone"), std::string::npos);
+  }
+}
+
+// GPUs differ in it, and a rank's workers wait for each other: all are on SMs at a time.
+TEST(Launches, KnowOnWhichGpusTheyWereProved) {
+  Lowered program = lower(doubled(true));
+  EXPECT_THROW(prove(program, {.gpu = {.sms = 1}}), Rejected) << "two workers on one SM";
+  Proved proved = prove(program, {.gpu = {.sms = 114}});
+  EXPECT_EQ(proved.scope().sms, 114);
+  EXPECT_NO_THROW(proved.require_covers_gpu(114, "GPU 0"));
+  for (int sms : {113, 132}) EXPECT_THROW(proved.require_covers_gpu(sms, "GPU 0"), UserError);
+  try {
+    proved.require_covers_gpu(78, "GPU 1 (some)");
+    FAIL() << "is taken";
+  } catch (const UserError& e) {
+    EXPECT_STREQ(e.what(), "doubled: proved for GPUs of 114 SMs, and GPU 1 (some) has 78");
+  }
+  EXPECT_EQ(waive_proof(program, "its GPU is looked at", {.sms = 7}).scope().sms, 7);
+  launch_with(proved, 8);  // CPU ranks have no SMs
+}
+
 TEST(Launches, WithoutAProofSayWhy) {
   EXPECT_THROW(waive_proof(lower(doubled(true)), ""), InternalError);
   EXPECT_EQ(waive_proof(lower(doubled(true)), "it is looked at by hand").waiver(),

@@ -1,7 +1,8 @@
 // From a lowered program to the kernel that GPUs load: generated, then compiled by NVRTC or found
 // in the cache. Needs no GPU.
 //
-// Before: compiler.h lowered the program. After: gpu_instance.h loads the kernel of a proved one.
+// Before: compiler.h lowered the program. After: load() of launch/executable.h takes it with the
+// proved program.
 #pragma once
 
 #include "stretto/codegen/kernel.h"

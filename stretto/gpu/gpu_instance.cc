@@ -394,6 +394,10 @@ GpuInstance::GpuInstance(GpuWorld& world, const Proved& program, GpuCode code)
     throw UserError(fmt::format("{}: written for {} ranks, the world has {}", s.program->name,
                                 s.program->world_size, world.size()));
   }
+  for (int r : world.local_ranks()) {
+    const cuda::DeviceProperties& gpu = world.device(r).properties();
+    program.require_covers_gpu(gpu.num_sms, fmt::format("GPU {} ({})", gpu.ordinal, gpu.name));
+  }
   s.allocate();
 }
 
@@ -533,14 +537,23 @@ void GpuInstance::launch(const GpuLaunchArgs& args) {
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, std::span<const RankStream> on) {
-  std::array<std::shared_ptr<GpuLaunch>, World::kMaxWorldSize> launches;
-  std::array<State::Part, World::kMaxWorldSize> parts;
+  std::array<std::shared_ptr<GpuLaunch>, World::kMaxWorldSize> prepared;
+  std::array<RankLaunch, World::kMaxWorldSize> launches;
   for (std::size_t i = 0; i < on.size(); ++i) {
-    launches.at(i) = prepare(args, on[i].rank);
-    parts.at(i).launch = launches[i].get();
-    parts[i].stream = on[i].stream;
+    prepared.at(i) = prepare(args, on[i].rank);
+    launches.at(i) = {prepared[i].get(), on[i].stream};
   }
-  state_->run({parts.data(), on.size()}, args.extents);
+  run({launches.data(), on.size()}, args.extents);
+}
+
+void GpuInstance::run(std::span<const RankLaunch> launches,
+                      std::span<const std::int64_t> extents) {
+  std::array<State::Part, World::kMaxWorldSize> parts;
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    parts.at(i).launch = launches[i].launch;
+    parts[i].stream = launches[i].stream;
+  }
+  state_->run({parts.data(), launches.size()}, extents);
 }
 
 void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {

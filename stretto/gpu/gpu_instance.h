@@ -1,7 +1,9 @@
 // A program made ready to run on the GPUs of a world: one kernel, generated and compiled once in a
 // process, loaded on every local rank, with its own signals, buffers and epochs.
 //
-// Before: compiler.h lowered and proved the program. The CPU's counterpart is executor/executor.h.
+// Before: compiler.h lowered and proved the program. After: launch/executable.h and
+// launch/gpu_executable.h, through which whoever launches it comes here. The CPU's counterpart is
+// executor/executor.h.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +13,11 @@
 
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_code.h"
+#include "stretto/gpu/gpu_launch_args.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/runtime/recorder.h"
 
 namespace stretto {
-
-// What a launch works on. Every rank's address of every tensor that is the caller's: inputs,
-// outputs, state; entries of buffers are ignored. Addresses are aligned to 16 bytes. In a world of
-// processes those of other ranks are as this process sees them, and count only for tensors that
-// the program reaches on other ranks.
-struct GpuLaunchArgs {
-  std::vector<std::vector<CUdeviceptr>> tensors;  // [tensor][rank]
-  std::vector<std::int64_t> extents;  // kExtent and kScalar variables in declaration order
-  // [rank], or empty. Where each rank's memory holds the scalars, i64 in declaration order: kernels
-  // read them there when they start, and the scalars among `extents` count for nothing. A graph
-  // that captured such a launch can be replayed with other scalars; its extents are fixed.
-  std::vector<CUdeviceptr> scalars;
-  // Blocks may take their SMs while the stream's launch before, another kernel, is ending; until it
-  // has ended they touch no memory but the kernel's constants (codegen/kernel.h: KernelOptions),
-  // which nothing since the last launch without this may have written. Ignored where blocks wait
-  // for each other so that all must be resident.
-  bool starts_early = false;
-};
 
 // What a rank launches on certain memory, encoded: GpuInstance::prepare makes it.
 class GpuLaunch;
@@ -69,6 +54,12 @@ class GpuInstance {
   static constexpr std::size_t kMostPrepared = 64, kMostExtents = 16;  // of a prepared launch
   std::shared_ptr<GpuLaunch> prepare(const GpuLaunchArgs& args, int rank);
   void run(GpuLaunch& launch, std::span<const std::int64_t> extents, const cuda::Stream& stream);
+  // Those of some local ranks, ascending, in one call.
+  struct RankLaunch {
+    GpuLaunch* launch = nullptr;
+    const cuda::Stream* stream = nullptr;
+  };
+  void run(std::span<const RankLaunch> launches, std::span<const std::int64_t> extents);
   // Tensor maps encoded so far.
   std::int64_t num_encoded() const;
   // From the second run on, what a launch with copy engines enqueues is one graph, made once for

@@ -212,6 +212,10 @@ std::vector<RankStream> GpuWorld::local_streams() const {
   return out;
 }
 
+GpuTarget GpuWorld::target() const {
+  return {.sms = devices_.front().properties().num_sms};
+}
+
 std::unique_lock<std::mutex> GpuWorld::admit(int id, int rank, const SmDemand& demand,
                                              const cuda::Stream& stream) {
   std::size_t local = local_index(rank);

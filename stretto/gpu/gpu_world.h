@@ -18,6 +18,7 @@
 #include "stretto/abi/fault_record.h"
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_ledger.h"
+#include "stretto/ir/gpu_target.h"
 #include "stretto/runtime/cuda/device.h"
 #include "stretto/runtime/cuda/stream.h"
 #include "stretto/runtime/world.h"
@@ -77,6 +78,9 @@ class GpuWorld {
   const cuda::Device& device(int rank) const { return devices_[local_index(rank)]; }
   const cuda::Stream& stream(int rank) const { return streams_[local_index(rank)]; }
   std::vector<RankStream> local_streams() const;
+  // What to prove and to generate for here: the first local rank's GPU. Programs that are proved
+  // for it are refused by a GPU that has another number of SMs.
+  GpuTarget target() const;
   std::chrono::nanoseconds timeout() const { return timeout_; }
 
   // Collective: UserError on every rank where sizes differ or one has no memory.

@@ -7,12 +7,16 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/allocations_testing.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/runtime/cuda/driver.h"
+#include "stretto/runtime/cuda/driver_calls_testing.h"
 
 namespace stretto {
 namespace {
@@ -171,6 +175,102 @@ TEST(Executables, RunOnGpus) {
   Args unplaced{.tensors = std::vector<TensorArg>(loaded[0]->program().tensors.size())};
   EXPECT_THROW(loaded[0]->prepare(unplaced), UserError);
   EXPECT_THROW(loaded[0]->prepare({}), UserError);
+}
+
+// Both GPUs in one call, and one of them alone, at two places by turns: the same values, places are
+// found again, and nothing is allocated then.
+TEST(Executables, RunOnAllGpusInOneCall) {
+  if (cuda::num_devices() < kRanks) GTEST_SKIP() << "needs two GPUs";
+  std::mt19937_64 random(test_seed());
+  GpuWorld world({.size = kRanks});
+  const GpuTarget gpu = world.target();
+  Lowered program = lower(add_peers());
+  std::unique_ptr<GpuExecutable> loaded =
+      load_on_all(prove(program, {.gpu = gpu}), world, generate(program, {.target = gpu}));
+  const Program& p = loaded->program();
+  SymmetricGpuMemory own = world.allocate(2 * kBytes), shared = world.allocate(2 * kBytes),
+                     out = world.allocate(2 * kBytes);
+  auto args_at = [&](std::size_t offset) {
+    GpuLaunchArgs args{.tensors = std::vector<std::vector<CUdeviceptr>>(p.tensors.size())};
+    auto place = [&](const char* name, const SymmetricGpuMemory& memory) {
+      for (CUdeviceptr address : memory.addresses()) {
+        args.tensors[std::size_t(p.find_tensor(name))].push_back(address + offset);
+      }
+    };
+    place("own", own), place("shared", shared), place("out", out);
+    return args;
+  };
+  int turn = 0;
+  for (int rows : kLaunches) {
+    const std::size_t offset = turn % 2 * kBytes;
+    std::vector<RankValues> in = random_values(random);
+    for (std::size_t r = 0; r < kRanks; ++r) {
+      const cuda::Stream& stream = world.stream(int(r));
+      stream.upload(own.on[r].address() + offset, in[r].own.data(), kBytes);
+      stream.upload(shared.on[r].address() + offset, in[r].shared.data(), kBytes);
+    }
+    world.synchronize();
+    const std::int64_t extents[] = {rows};
+    std::shared_ptr<GpuLaunches> launches = loaded->prepare(args_at(offset));
+    if (turn++ < 2) {
+      launches->run(extents);
+    } else {
+      for (int r = 0; r < kRanks; ++r) launches->run(extents, r, world.stream(r));
+    }
+    loaded->wait();
+    for (std::size_t r = 0; r < kRanks; ++r) {
+      Values got(kElements);
+      world.stream(int(r)).download(got.data(), out.on[r].address() + offset, kBytes);
+      world.stream(int(r)).synchronize();
+      expect_sums(got, in, int(r), rows);
+    }
+  }
+  const GpuLaunchArgs first = args_at(0), second = args_at(kBytes);
+  std::shared_ptr<GpuLaunches> known = loaded->prepare(first);
+  EXPECT_NE(loaded->prepare(second), known);
+  EXPECT_EQ(loaded->prepare(first), known) << "the same places are prepared twice";
+  const std::int64_t all[] = {kRows}, past[] = {kRows + 1};
+  known->run(all);
+  loaded->wait();
+  {
+    cuda::DriverCalls swallowed(cuda::DriverCalls::Mode::kSwallow);
+    EXPECT_EQ(count_allocations([&] { loaded->prepare(first)->run(all); }), 0u);
+  }
+  EXPECT_THROW(known->run(past), UserError);
+  EXPECT_THROW(loaded->prepare({}), UserError);
+}
+
+static_assert(!std::is_constructible_v<GpuExecutable, Proved, GpuWorld&, GpuCode>);
+static_assert(!std::is_constructible_v<GpuExecutable, Program, GpuWorld&, GpuCode>);
+
+// What was proved elsewhere is not launched here.
+TEST(Executables, OnGpusAreOfWhatWasProved) {
+  if (cuda::num_devices() < kRanks) GTEST_SKIP() << "needs two GPUs";
+  GpuWorld world({.size = kRanks});
+  Lowered program = lower(add_peers());
+  GpuTarget here = world.target();
+  for (int more : {-1, 1}) {
+    Proved elsewhere = prove(program, {.gpu = {.sms = here.sms + more}});
+    try {
+      load(elsewhere, world, generate(program));
+      ADD_FAILURE() << "was loaded on " << here.sms << " SMs";
+    } catch (const UserError& e) {
+      EXPECT_NE(std::string(e.what()).find("add_peers: proved for GPUs of"), std::string::npos)
+          << e.what();
+    }
+  }
+  SymmetricGpuMemory memory = world.allocate(2 * kBytes);
+  const SymmetricBuffer buffer = on_gpus("memory", memory);
+  for (bool bounds_only : {false, true}) {
+    Proved proved = prove(program, {.bounds_only = bounds_only, .gpu = here});
+    auto loaded = load(proved, world, generate(program));
+    auto* own = reinterpret_cast<void*>(memory.on[0].address());
+    auto launch = loaded[0]->prepare(args_of(loaded[0]->program(), own, buffer, own));
+    for (std::int64_t rows : {kRows + 1, -1, bounds_only ? kRows - 1 : kRows + 2}) {
+      EXPECT_THROW(launch->run(std::span(&rows, 1)), UserError) << rows << " rows";
+    }
+    EXPECT_THROW(launch->run({}), UserError);
+  }
 }
 
 }  // namespace

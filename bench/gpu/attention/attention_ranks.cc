@@ -154,7 +154,7 @@ void trace_rows(GpuWorld& world, const Program& program, const Program* without,
   std::optional<GpuProgram> alone;
   auto launches_of = [](const char* name, const GpuProgram& p) {
     return traced(
-        name, "", [call = p.call()] { call(0); }, &p.instance());
+        name, "", [call = p.call()] { call(0); }, &p.executable());
   };
   std::vector<TracedLaunch> launches = {launches_of("with", with)};
   if (without != nullptr) {
@@ -176,7 +176,7 @@ void measure_both(GpuWorld& world, Row& row, RandomFill& random,
     try {
       auto ms = time_ranks(world, {with.call(), without.call()},
                            {.num_sets = sets, .samples = options.samples});
-      with.instance().wait();
+      with.executable().wait();
       row.result.all = std::move(ms[0]), row.result.without = std::move(ms[1]);
       if (!options.traces.empty()) {
         Program alone = without_communication(program);

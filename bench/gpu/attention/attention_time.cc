@@ -8,7 +8,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ops/measure/gpu_time.h"
 
@@ -41,13 +41,18 @@ std::vector<std::byte> random_tensor(std::size_t count, DType dtype, std::uint64
   return bytes;
 }
 
+std::unique_ptr<GpuExecutable> load(GpuWorld& world, const Lowered& program) {
+  const GpuTarget gpu = world.target();
+  return load_on_all(prove(program, {.gpu = gpu}), world, generate(program, {.target = gpu}));
+}
+
 class AttentionRun {
  public:
   AttentionRun(GpuWorld& world, const AttentionShape& shape, const AttentionConfig& config)
       : world_(world),
         shape_(shape),
         program_(attention(shape.desc, config)),
-        instance_(world, prove(lower(program_))) {}
+        executable_(load(world, lower(program_))) {}
 
   void fill(std::uint64_t seed, int sets) {
     const AttentionDesc& d = shape_.desc;
@@ -95,14 +100,14 @@ class AttentionRun {
     bind("k_cache", b.k);
     bind("v_cache", b.v);
     bind("out", b.out);
-    instance_.launch(args, 0, world_.stream(0));
+    executable_->prepare(args)->run(args.extents, 0, world_.stream(0));
   }
 
   // Rows drawn at random, the first and the last among them, against fp64.
   std::string check(std::uint64_t seed) {
     const AttentionDesc& d = shape_.desc;
     launch(0);
-    instance_.wait();
+    executable_->wait();
     std::vector<std::byte> bytes(buffers_[0].out.bytes());
     world_.stream(0).download(bytes.data(), buffers_[0].out.address(), bytes.size());
     world_.stream(0).synchronize();
@@ -172,7 +177,7 @@ class AttentionRun {
   GpuWorld& world_;
   AttentionShape shape_;
   Program program_;
-  GpuInstance instance_;
+  std::unique_ptr<GpuExecutable> executable_;
   Operands host_;
   std::vector<Buffers> buffers_;
 };

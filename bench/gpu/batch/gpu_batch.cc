@@ -136,11 +136,14 @@ double product_rate(GpuWorld& world, std::int64_t size) {
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
   Lowered lowered = lower(gemm(d, default_config(d, Target::kCuda)));
 
-  GpuInstance instance(world, prove(lowered, for_launches_of(lowered, {size})));
-  const Program& p = instance.program();
+  const GpuTarget gpu = world.target();
+  std::unique_ptr<GpuExecutable> executable =
+      load_on_all(prove(lowered, for_launches_of(lowered, {size}, gpu)), world,
+                  generate(lowered, {.target = gpu}));
+  const Program& p = executable->program();
   const auto bytes = static_cast<std::size_t>(size * size * 2);
   std::vector<SymmetricGpuMemory> memory;
-  GpuLaunchArgs args{.tensors = {}, .extents = {size}};
+  GpuLaunchArgs args;
   args.tensors.resize(p.tensors.size());
   for (const char* name : {"a", "b", "c"}) {
     memory.push_back(world.allocate(bytes));
@@ -148,14 +151,15 @@ double product_rate(GpuWorld& world, std::int64_t size) {
     world.stream(0).fill_bytes(memory.back().addresses()[0], 0x3c, bytes);
     args.tensors[static_cast<std::size_t>(p.find_tensor(name))] = memory.back().addresses();
   }
+  std::shared_ptr<GpuLaunches> launches = executable->prepare(args);
   cuda::Event begin(world.device(0), cuda::Event::Timing::kOn);
   cuda::Event end(world.device(0), cuda::Event::Timing::kOn);
   double best = 0;
   for (int i = 0; i < 12; ++i) {
     world.stream(0).record(begin);
-    instance.launch(args);
+    launches->run({&size, 1});
     world.stream(0).record(end);
-    instance.wait();
+    executable->wait();
     double operations = 2.0 * static_cast<double>(size) * static_cast<double>(size * size);
     best = std::max(best, 1e3 * operations / cuda::elapsed_ms(begin, end));
   }

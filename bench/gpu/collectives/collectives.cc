@@ -10,7 +10,7 @@
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/measure/gpu_program.h"
 #include "stretto/ops/measure/gpu_time.h"
 #include "stretto/ops/measure/ranks_time.h"
@@ -36,7 +36,7 @@ std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& 
 struct Candidate {
   TriedConfig time;
   Program program;
-  std::unique_ptr<GpuInstance> instance;  // null after an error
+  std::unique_ptr<GpuExecutable> executable;  // null after an error
 };
 
 struct Set {
@@ -143,11 +143,10 @@ class Comparison {
   // Launches of a graph start early where their kernel may (decision 0006).
   RanksCall call_of(const Candidate& c, bool in_graph = false) const {
     const Program& p = c.program;
-    std::vector<GpuLaunchArgs> args;
+    std::vector<std::shared_ptr<GpuLaunches>> launches;
     for (const Set& s : sets_) {
-      GpuLaunchArgs& of_set = args.emplace_back();
+      GpuLaunchArgs of_set;
       of_set.tensors.resize(p.tensors.size());
-      of_set.extents = extent_bounds(p);
       of_set.starts_early = in_graph;
       auto bind = [&](const std::string& name, const SymmetricGpuMemory& memory) {
         int tensor = p.find_tensor(name);
@@ -156,9 +155,11 @@ class Comparison {
       bind(shape_.kind == CollectiveKind::kAllReduceNorm ? "x" : "in", s.in);
       bind("out", s.ours);
       for (const auto& [name, memory] : s.others) bind(name, memory);
+      launches.push_back(c.executable->prepare(of_set));
     }
-    GpuInstance* instance = c.instance.get();
-    return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)]); };
+    return [launches, extents = extent_bounds(p)](int set) {
+      launches[static_cast<std::size_t>(set)]->run(extents);
+    };
   }
 
   void make_candidates() {
@@ -167,24 +168,26 @@ class Comparison {
       c.time.config = std::move(made.config);
       c.program = std::move(made.program);
       try {
-        Proved compiled = prove(lower(c.program), {.bounds_only = true});
-        c.instance = std::make_unique<GpuInstance>(world_, compiled);
+        Lowered lowered = lower(c.program);
+        const GpuTarget gpu = world_.target();
+        c.executable = load_on_all(prove(lowered, {.bounds_only = true, .gpu = gpu}), world_,
+                                   generate(lowered, {.target = gpu}));
         for (const Set& s : sets_) poison(world_, s.ours);
         world_.synchronize();
         call_of(c)(0);
-        c.instance->wait();
+        c.executable->wait();
         c.time.error = compare(0);
       } catch (const Fault& e) {
         c.time.error = e.what();
         world_.synchronize();
         world_.clear_fault();
         for (Candidate& other : candidates_) {
-          if (other.instance) other.instance->recover();
+          if (other.executable) other.executable->recover();
         }
       } catch (const Error& e) {
         c.time.error = e.what();
       }
-      if (!c.time.error.empty()) c.instance.reset();
+      if (!c.time.error.empty()) c.executable.reset();
     }
   }
 
@@ -193,7 +196,7 @@ class Comparison {
     std::vector<RanksCall> calls;
     std::vector<Candidate*> which;
     for (Candidate& c : candidates_) {
-      if (!c.instance) continue;
+      if (!c.executable) continue;
       calls.push_back(call_of(c, true));
       which.push_back(&c);
     }
@@ -216,7 +219,7 @@ class Comparison {
                           .warmup_ms = 50,
                           .samples = options_.samples,
                           .calls_per_graph = calls});
-    c.instance->wait();
+    c.executable->wait();
     return {std::move(ms[0]), std::move(ms[1])};
   }
 

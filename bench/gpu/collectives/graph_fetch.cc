@@ -285,7 +285,7 @@ GraphFetchResult run_operator(GpuWorld& world, GpuProgram& program, const std::s
   RanksCall call = program.call();
   try {
     call(0);
-    program.instance().wait();
+    program.executable().wait();
     for (int r = 0; r < kRanks; ++r) world.stream(r).begin_capture();
     for (int i = 0; i < launches; ++i) call(0);
     std::vector<cuda::GraphExec> graphs;
@@ -294,14 +294,14 @@ GraphFetchResult run_operator(GpuWorld& world, GpuProgram& program, const std::s
     for (int i = 0; i < replays; ++i) {
       for (int r = 0; r < kRanks; ++r) graphs[static_cast<std::size_t>(r)].launch(world.stream(r));
     }
-    program.instance().wait();
+    program.executable().wait();
     result.replay_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() /
                        (replays * launches);
   } catch (const Fault& e) {
     result.error = e.what();
     world.synchronize();
     world.clear_fault();
-    program.instance().recover();
+    program.executable().recover();
   } catch (const Error& e) {
     result.error = e.what();
     for (int r = 0; r < kRanks; ++r) {

@@ -16,7 +16,7 @@
 #include "bench/gpu/harness/each_shape.h"
 #include "bench/gpu/harness/traces.h"
 #include "stretto/base/errors.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/measure/gpu_time.h"
 #include "stretto/ops/measure/ranks_time.h"
@@ -61,29 +61,33 @@ using Set = std::map<std::string, SymmetricGpuMemory>;
 class Bound {
  public:
   Bound(GpuWorld& world, const Program& program, const std::vector<Set>& sets, bool records) {
-    ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true}, {.record = records});
-    instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
+    const GpuTarget gpu = world.target();
+    ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true, .gpu = gpu},
+                                      {.target = gpu, .record = records});
+    executable_ = load_on_all(made.program, world, std::move(made.code));
+    extents_ = extent_bounds(program);
     for (const Set& set : sets) {
-      GpuLaunchArgs& args = args_.emplace_back();
-      args.extents = extent_bounds(program);
+      GpuLaunchArgs args;
       for (const Tensor& t : program.tensors) {
         bool is_callers = t.kind != TensorKind::kBuffer;
         args.tensors.push_back(is_callers ? set.at(t.name).addresses()
                                           : std::vector<CUdeviceptr>{});
       }
+      launches_.push_back(executable_->prepare(args));
     }
     world.meet();
   }
 
   RanksCall call() const {  // valid as long as this lives
-    return [this](int set) { instance_->launch(args_[at(set)]); };
+    return [this](int set) { launches_[at(set)]->run(extents_); };
   }
-  void wait() const { instance_->wait(); }
-  GpuInstance* instance() const { return instance_.get(); }
+  void wait() const { executable_->wait(); }
+  GpuExecutable* executable() const { return executable_.get(); }
 
  private:
-  std::unique_ptr<GpuInstance> instance_;
-  std::vector<GpuLaunchArgs> args_;  // [set]
+  std::unique_ptr<GpuExecutable> executable_;
+  std::vector<std::shared_ptr<GpuLaunches>> launches_;  // [set]
+  std::vector<std::int64_t> extents_;
 };
 
 class Comparison {
@@ -223,7 +227,7 @@ class Comparison {
       launch(0);
       all_to_all(0);
     };
-    write_traces(world_, {traced("exchange", result_.chosen, in_turn, recorded.instance())},
+    write_traces(world_, {traced("exchange", result_.chosen, in_turn, recorded.executable())},
                  options_.traces, shape_.to_string());
   }
 

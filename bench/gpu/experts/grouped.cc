@@ -127,7 +127,7 @@ double time_config(GpuWorld& world, const Layer& layer, const GroupedConfig& con
   for (int set = 0; set < kSets; ++set) ready.bind("offsets", set, offsets);
   auto ms = time_gpu(world.device(0), world.stream(0), {ready.call()},
                      {.num_sets = kSets, .warmup_ms = 50, .samples = 15});
-  ready.instance().wait();
+  ready.executable().wait();
   return median(ms.front());
 }
 

@@ -6,10 +6,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
@@ -25,39 +26,44 @@ using Tensors = std::map<std::string, const SymmetricGpuMemory*>;
 class Loaded {
  public:
   Loaded(GpuWorld& world, const Program& program, const Tensors& tensors, bool records = false) {
-    ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true}, {.record = records});
-    instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
-    args_.extents = extent_bounds(program);
+    const GpuTarget gpu = world.target();
+    ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true, .gpu = gpu},
+                                      {.target = gpu, .record = records});
+    executable_ = load_on_all(made.program, world, std::move(made.code));
+    extents_ = extent_bounds(program);
+    GpuLaunchArgs args;
     for (const Tensor& t : program.tensors) {
       auto it = tensors.find(t.name);
-      args_.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
-                                  ? std::vector<CUdeviceptr>{}
-                                  : it->second->addresses());
+      args.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
+                                 ? std::vector<CUdeviceptr>{}
+                                 : it->second->addresses());
     }
+    launches_ = executable_->prepare(args);
   }
   // Launched after this one.
   void then(std::unique_ptr<Loaded> next) { next_ = std::move(next); }
   void launch() const {
-    instance_->launch(args_);
+    launches_->run(extents_);
     if (next_) next_->launch();
   }
   void wait() const {
-    instance_->wait();
+    executable_->wait();
     if (next_) next_->wait();
   }
-  // Of what was loaded to record: GpuInstance::set_recording and collect.
+  // Of what was loaded to record: GpuExecutable::set_recording and collect.
   void set_recording(bool on) {
-    instance_->set_recording(on);
+    executable_->set_recording(on);
     if (next_) next_->set_recording(on);
   }
   void collect(Recorder& recorder) {
-    instance_->collect(recorder);
+    executable_->collect(recorder);
     if (next_) next_->collect(recorder);
   }
 
  private:
-  std::unique_ptr<GpuInstance> instance_;
-  GpuLaunchArgs args_;
+  std::unique_ptr<GpuExecutable> executable_;
+  std::shared_ptr<GpuLaunches> launches_;
+  std::vector<std::int64_t> extents_;
   std::unique_ptr<Loaded> next_;
 };
 

@@ -10,7 +10,7 @@
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/measure/gpu_time.h"
@@ -88,15 +88,16 @@ class Measurement {
  private:
   RanksCall load() {
     Lowered lowered = lower(choice_.program);
-    fused_ = std::make_unique<GpuInstance>(
-        world_,
-        prove(lowered, for_launches_of(lowered, unfused_->arguments(choice_.program, 0).extents)));
-    std::vector<GpuLaunchArgs> args;
+    const std::vector<std::int64_t> extents = unfused_->arguments(choice_.program, 0).extents;
+    const GpuTarget gpu = world_.target();
+    fused_ = load_on_all(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
+                         generate(lowered, {.target = gpu}));
+    std::vector<std::shared_ptr<GpuLaunches>> launches;
     for (int i = 0; i < result_.num_sets; ++i) {
-      args.push_back(unfused_->arguments(choice_.program, i));
+      launches.push_back(fused_->prepare(unfused_->arguments(choice_.program, i)));
     }
-    RanksCall call = [args = std::move(args), launched = fused_.get()](int set) {
-      launched->launch(args[static_cast<std::size_t>(set)]);
+    RanksCall call = [launches = std::move(launches), extents](int set) {
+      launches[static_cast<std::size_t>(set)]->run(extents);
     };
     unfused_->poison_ours(0);
     call(0);
@@ -123,7 +124,7 @@ class Measurement {
   const LotChoice& choice_;
   const LotOptions& options_;
   std::unique_ptr<OverlapSequence> unfused_;
-  std::unique_ptr<GpuInstance> fused_;
+  std::unique_ptr<GpuExecutable> fused_;
   LotResult result_;
 };
 

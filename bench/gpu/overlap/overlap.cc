@@ -14,7 +14,7 @@
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
@@ -54,7 +54,7 @@ std::vector<OverlapCandidate> candidates_of(const OverlapShape& shape, int num_s
 struct Candidate {
   OverlapTime time;
   Program program;
-  std::unique_ptr<GpuInstance> instance;  // null after an error
+  std::unique_ptr<GpuExecutable> executable;  // null after an error
   // The first, which is the operator's default, or faster than it by the whole interval. At the
   // power limit the fastest of a dozen that are one per cent apart is a matter of luck.
   bool stands_out = false;
@@ -89,13 +89,15 @@ class Comparison {
 
  private:
   RanksCall call_of(const Candidate& c, bool early = false) const {
-    std::vector<GpuLaunchArgs> args;
+    std::vector<std::shared_ptr<GpuLaunches>> launches;
     for (int set = 0; set < kNumSets; ++set) {
-      args.push_back(unfused_.arguments(c.program, set));
-      args.back().starts_early = early;
+      GpuLaunchArgs args = unfused_.arguments(c.program, set);
+      args.starts_early = early;
+      launches.push_back(c.executable->prepare(args));
     }
-    GpuInstance* instance = c.instance.get();
-    return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)]); };
+    return [launches, extents = unfused_.arguments(c.program, 0).extents](int set) {
+      launches[static_cast<std::size_t>(set)]->run(extents);
+    };
   }
 
   // After a fault, which leaves nothing running.
@@ -103,7 +105,7 @@ class Comparison {
     world_.synchronize();
     world_.clear_fault();
     for (Candidate& c : candidates_) {
-      if (c.instance) c.instance->recover();
+      if (c.executable) c.executable->recover();
     }
   }
 
@@ -116,11 +118,12 @@ class Comparison {
       try {
         c.program = std::move(made.program);
         Lowered lowered = lower(c.program);
-        Proved compiled = prove(lowered, for_launches_of(lowered, {shape_.rank.m}));
-        GpuCode code = generate(compiled.lowered(), {.constants = constants_of(shape_)});
-        c.instance = std::make_unique<GpuInstance>(world_, compiled, std::move(code));
+        const GpuTarget gpu = world_.target();
+        Proved proved = prove(lowered, for_launches_of(lowered, {shape_.rank.m}, gpu));
+        GpuCode code = generate(lowered, {.target = gpu, .constants = constants_of(shape_)});
+        c.executable = load_on_all(proved, world_, std::move(code));
         call_of(c)(0);
-        c.instance->wait();
+        c.executable->wait();
       } catch (const Fault& e) {
         drop(c, e.what());
         start_anew();
@@ -132,14 +135,14 @@ class Comparison {
 
   static void drop(Candidate& c, const std::string& why) {
     c.time.error = why;
-    c.instance.reset();
+    c.executable.reset();
   }
 
   void time_candidates() {
     std::vector<RanksCall> calls;
     std::vector<Candidate*> which;
     for (Candidate& c : candidates_) {
-      if (!c.instance) continue;
+      if (!c.executable) continue;
       calls.push_back(call_of(c));
       which.push_back(&c);
     }
@@ -167,7 +170,7 @@ class Comparison {
   bool is_right(Candidate& c) {
     unfused_.poison_ours(0);
     call_of(c)(0);
-    c.instance->wait();
+    c.executable->wait();
     std::string found = unfused_.compare(0);
     c.time.error = found;
     return found.empty();
@@ -184,7 +187,7 @@ class Comparison {
                           .warmup_ms = 200,
                           .samples = options_.samples,
                           .calls_per_graph = calls_per_graph});
-    c.instance->wait();
+    c.executable->wait();
     return {std::move(ms[0]), std::move(ms[1]), std::move(ms[2]), std::move(ms[3]),
             std::move(ms[4])};
   }

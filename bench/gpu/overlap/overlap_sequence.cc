@@ -141,24 +141,26 @@ void OverlapSequence::load_own_collective() {
       shape_.kind,
       {.dtype = kDType, .m = message.rows, .n = message.cols, .world_size = world_.size()});
   Lowered lowered = lower(program);
-  own_ = std::make_unique<GpuInstance>(world_,
-                                       prove(lowered, for_launches_of(lowered, {message.rows})));
+  const GpuTarget gpu = world_.target();
+  own_ = load_on_all(prove(lowered, for_launches_of(lowered, {message.rows}, gpu)), world_,
+                     generate(lowered, {.target = gpu}));
   for (const Set& s : sets_) {
-    GpuLaunchArgs& args = own_args_.emplace_back();
+    GpuLaunchArgs args;
     args.tensors.resize(program.tensors.size());
-    args.extents = {message.rows};
     args.tensors[static_cast<std::size_t>(program.find_tensor("in"))] =
         (gathers() ? s.a : s.between).addresses();
     args.tensors[static_cast<std::size_t>(program.find_tensor("out"))] =
         (gathers() ? s.between : s.theirs).addresses();
+    own_launches_.push_back(own_->prepare(args));
   }
 }
 
 void OverlapSequence::run_with_own(int set) const {
-  const GpuLaunchArgs& args = own_args_.at(static_cast<std::size_t>(set));
-  if (gathers()) own_->launch(args);
+  GpuLaunches& own = *own_launches_.at(static_cast<std::size_t>(set));
+  const std::int64_t extents[] = {sizes_.between.rows};
+  if (gathers()) own.run(extents);
   product(set);
-  if (!gathers()) own_->launch(args);
+  if (!gathers()) own.run(extents);
 }
 
 GpuLaunchArgs OverlapSequence::arguments(const Program& p, int set) const {

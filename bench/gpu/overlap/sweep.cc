@@ -9,7 +9,7 @@
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/measure/ranks_time.h"
 
@@ -133,7 +133,7 @@ class Sweep {
  private:
   struct Candidate {
     std::string config;
-    std::unique_ptr<GpuInstance> instance;
+    std::unique_ptr<GpuExecutable> executable;
     RanksCall call;
   };
 
@@ -151,23 +151,26 @@ class Sweep {
   std::string load(const OverlapCandidate& made) {
     try {
       Lowered lowered = lower(made.program);
-      Proved compiled =
-          prove(lowered, for_launches_of(lowered, unfused_.arguments(made.program, 0).extents));
-      auto instance = std::make_unique<GpuInstance>(world_, compiled);
-      std::vector<GpuLaunchArgs> args;
-      for (int i = 0; i < kNumSets; ++i) args.push_back(unfused_.arguments(made.program, i));
-      GpuInstance* launched = instance.get();
-      RanksCall call = [=](int set) { launched->launch(args[static_cast<std::size_t>(set)]); };
+      const std::vector<std::int64_t> extents = unfused_.arguments(made.program, 0).extents;
+      const GpuTarget gpu = world_.target();
+      std::unique_ptr<GpuExecutable> executable =
+          load_on_all(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
+                      generate(lowered, {.target = gpu}));
+      std::vector<std::shared_ptr<GpuLaunches>> launches;
+      for (int i = 0; i < kNumSets; ++i) {
+        launches.push_back(executable->prepare(unfused_.arguments(made.program, i)));
+      }
+      RanksCall call = [=](int set) { launches[static_cast<std::size_t>(set)]->run(extents); };
       unfused_.poison_ours(0);
       call(0);
-      instance->wait();
+      executable->wait();
       std::string wrong = unfused_.compare(0);
       if (!wrong.empty()) return wrong;
-      which_.push_back({made.config, std::move(instance), std::move(call)});
+      which_.push_back({made.config, std::move(executable), std::move(call)});
     } catch (const Fault& e) {
       world_.synchronize();
       world_.clear_fault();
-      for (Candidate& c : which_) c.instance->recover();
+      for (Candidate& c : which_) c.executable->recover();
       unfused_.own_collective()->recover();
       return e.what();
     } catch (const Error& e) {
@@ -202,7 +205,7 @@ class Sweep {
     int samples =
         std::clamp(static_cast<int>(kMsOfSamples / *best), kLeastSamples, options_.samples);
     auto ms = timed({fused.call}, samples);
-    fused.instance->wait();
+    fused.executable->wait();
     result_.fused_ms = std::move(ms[0]);
     result_.nccl_ms = std::move(*(ms.end() - 2));
     result_.own_ms = std::move(ms.back());

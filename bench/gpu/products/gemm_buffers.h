@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/gpu/products/gemm_shapes.h"
-#include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 
 namespace stretto::bench {

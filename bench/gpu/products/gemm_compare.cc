@@ -20,7 +20,7 @@ namespace {
 struct Candidate {
   ConfigTime time;
   Program program;
-  std::unique_ptr<GpuInstance> instance;  // null after an error
+  std::unique_ptr<GpuExecutable> executable;  // null after an error
 };
 
 // Shapes with the same n and k, by their largest m.
@@ -51,8 +51,10 @@ std::vector<Candidate> make_candidates(GpuWorld& world, const GemmShape& largest
     c.time.config = config;
     try {
       c.program = gemm(gemm_desc(largest, options.dtype), config);
-      Proved compiled = prove(lower(c.program));
-      c.instance = std::make_unique<GpuInstance>(world, compiled);
+      Lowered lowered = lower(c.program);
+      const GpuTarget gpu = world.target();
+      c.executable =
+          load_on_all(prove(lowered, {.gpu = gpu}), world, generate(lowered, {.target = gpu}));
     } catch (const Error& e) {
       c.time.error = e.what();
     }
@@ -93,19 +95,20 @@ class Comparison {
 
  private:
   GpuCall call_of(const Candidate& c) const {
-    std::vector<GpuLaunchArgs> args;
+    std::vector<std::shared_ptr<GpuLaunches>> launches;
     for (int set = 0; set < buffers_.num_sets(); ++set) {
-      args.push_back(buffers_.ours(set, c.program));
+      launches.push_back(c.executable->prepare(buffers_.ours(set, c.program)));
     }
-    GpuInstance* instance = c.instance.get();
     const cuda::Stream* stream = &world_.stream(0);
-    return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)], 0, *stream); };
+    return [launches, stream, extents = buffers_.ours(0, c.program).extents](int set) {
+      launches[static_cast<std::size_t>(set)]->run(extents, 0, *stream);
+    };
   }
 
   void time_candidates() {
     std::vector<GpuCall> calls;
     for (const Candidate& c : candidates_) {
-      calls.push_back(c.instance == nullptr ? GpuCall() : call_of(c));
+      calls.push_back(c.executable == nullptr ? GpuCall() : call_of(c));
     }
     std::vector<double> ms = search_times(world_, calls, buffers_.num_sets());
     for (std::size_t i = 0; i < ms.size(); ++i) result_.configs[i].ms = ms[i];
@@ -115,7 +118,7 @@ class Comparison {
   std::vector<const Candidate*> by_time() const {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      bool runs = options_.profile && candidates_[i].instance != nullptr;
+      bool runs = options_.profile && candidates_[i].executable != nullptr;
       if (runs || result_.configs[i].ms > 0) order.push_back(i);
     }
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {

@@ -12,7 +12,7 @@
 #include "bench/gpu/harness/search_times.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/measure/random_fill.h"
 #include "stretto/runtime/cuda/cublaslt.h"
@@ -151,8 +151,9 @@ class Fp8Comparison {
       try {
         c.program = gemm(fp8_desc(shape), config);
         Lowered lowered = lower(c.program);
-        c.instance = std::make_unique<GpuInstance>(
-            world, prove(lowered, for_launches_of(lowered, {shape.shape.m})));
+        const GpuTarget gpu = world.target();
+        c.executable = load_on_all(prove(lowered, for_launches_of(lowered, {shape.shape.m}, gpu)),
+                                   world, generate(lowered, {.target = gpu}));
       } catch (const Error& e) {
         result_.configs.back().error = e.what();
       }
@@ -180,18 +181,19 @@ class Fp8Comparison {
  private:
   struct Candidate {
     Program program;
-    std::unique_ptr<GpuInstance> instance;  // null where it does not compile
+    std::unique_ptr<GpuExecutable> executable;  // null where it does not compile
   };
 
   GpuCall call_of(std::size_t candidate) const {
     const Candidate& c = candidates_[candidate];
-    std::vector<GpuLaunchArgs> args;
+    std::vector<std::shared_ptr<GpuLaunches>> launches;
     for (int set = 0; set < buffers_.num_sets(); ++set) {
-      args.push_back(buffers_.ours(set, c.program));
+      launches.push_back(c.executable->prepare(buffers_.ours(set, c.program)));
     }
-    GpuInstance* instance = c.instance.get();
     const cuda::Stream* stream = &world_.stream(0);
-    return [=](int set) { instance->launch(args[static_cast<std::size_t>(set)], 0, *stream); };
+    return [launches, stream, extents = buffers_.ours(0, c.program).extents](int set) {
+      launches[static_cast<std::size_t>(set)]->run(extents, 0, *stream);
+    };
   }
 
   void open_library() {
@@ -212,7 +214,7 @@ class Fp8Comparison {
   void time_candidates() {
     std::vector<GpuCall> calls;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      calls.push_back(candidates_[i].instance == nullptr ? GpuCall() : call_of(i));
+      calls.push_back(candidates_[i].executable == nullptr ? GpuCall() : call_of(i));
     }
     std::vector<double> ms = search_times(world_, calls, buffers_.num_sets());
     for (std::size_t i = 0; i < ms.size(); ++i) result_.configs[i].ms = ms[i];
@@ -221,7 +223,7 @@ class Fp8Comparison {
   std::vector<std::size_t> by_time() const {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      if (result_.configs[i].ms > 0 || (options_.profile && candidates_[i].instance)) {
+      if (result_.configs[i].ms > 0 || (options_.profile && candidates_[i].executable)) {
         order.push_back(i);
       }
     }

@@ -57,7 +57,7 @@ std::vector<double> time_loop(GpuWorld& world, const Program& program, RandomFil
   auto ms = time_gpu(
       world.device(0), world.stream(0), {ready.call()},
       {.num_sets = ready.num_sets(), .samples = options.samples, .profile = options.profile});
-  ready.instance().wait();
+  ready.executable().wait();
   return std::move(ms.front());
 }
 

@@ -10,7 +10,7 @@
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/statistics.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/runtime/cuda/driver_calls_testing.h"
@@ -88,8 +88,8 @@ class Measurement {
   Measurement(GpuWorld& world, const Operator& op, const EnqueueOptions& options)
       : world_(world),
         options_(options),
-        instance_(world, prove(lower(op.program), {.bounds_only = true})) {
-    memory_ = memory_for(world, instance_.program());
+        executable_(load(world, lower(op.program))) {
+    memory_ = memory_for(world, executable_->program());
     result_.op = op.text;
   }
 
@@ -98,19 +98,28 @@ class Measurement {
     if (options_.swallow) swallowed.emplace(cuda::DriverCalls::Mode::kSwallow);
     for (const GpuLaunchArgs& args : memory_.args) result_.new_us.push_back(us_of(args, 1));
     result_.one_by_one = measure();
-    instance_.replay_copies(true);
+    executable_->replay_copies(true);
     us_of(memory_.args[0], 1);  // makes the graph
     result_.replayed = measure();
     return std::move(result_);
   }
 
  private:
+  static std::unique_ptr<GpuExecutable> load(GpuWorld& world, const Lowered& program) {
+    const GpuTarget gpu = world.target();
+    return load_on_all(prove(program, {.bounds_only = true, .gpu = gpu}), world,
+                       generate(program, {.target = gpu}));
+  }
+
+  // As of a caller who finds out each time what it has prepared.
+  void launch(const GpuLaunchArgs& args) { executable_->prepare(args)->run(args.extents); }
+
   // Of one, while the GPUs are busy with those before.
   double us_of(const GpuLaunchArgs& args, int launches) {
     auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < launches; ++i) instance_.launch(args);
+    for (int i = 0; i < launches; ++i) launch(args);
     std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - begin;
-    instance_.wait();
+    executable_->wait();
     return us.count() / launches / num_ranks();
   }
 
@@ -124,13 +133,13 @@ class Measurement {
   }
 
   EnqueueWay count(EnqueueWay way, const cuda::DriverCalls& calls) {
-    instance_.launch(memory_.args[0]);
+    launch(memory_.args[0]);
     for (const auto& [name, n] : calls.counts()) {
       if (name == "cuCtxSetCurrent") continue;
       way.by_name[name] = static_cast<double>(n) / num_ranks();
       way.calls += way.by_name[name];
     }
-    instance_.wait();
+    executable_->wait();
     return way;
   }
 
@@ -138,7 +147,7 @@ class Measurement {
 
   GpuWorld& world_;
   const EnqueueOptions& options_;
-  GpuInstance instance_;
+  std::unique_ptr<GpuExecutable> executable_;
   LaunchMemory memory_;
   EnqueueResult result_;
 };

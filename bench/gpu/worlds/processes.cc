@@ -14,7 +14,7 @@
 #include "bench/gpu/harness/check.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/runtime/processes/launch.h"
 #include "stretto/runtime/world.h"
 #include "stretto/testing/gpu_harness/gpu_case.h"
@@ -144,17 +144,20 @@ bool RankOfProcesses::work() {
 // The last rank ends with a launch under way; the others' kernels wait for it.
 bool RankOfProcesses::death() {
   OpCase c = cases(options_).front().make(options_.seed).front();
-  Proved compiled = prove(lower(c.program));
-  GpuInstance instance(gpus_, compiled);
+  Lowered lowered = lower(c.program);
+  const GpuTarget gpu = gpus_.target();
+  std::unique_ptr<GpuExecutable> executable = load_on_all(
+      prove(lowered, {.gpu = gpu}), gpus_, generate(lowered, {.target = gpu}));
   GpuCaseMemory memory(gpus_, c);
+  std::shared_ptr<GpuLaunches> launches = executable->prepare(memory.args());
   int victim = options_.ranks - 1;
   auto last = Clock::now(), end = last + 3 * kKernelTimeout;
   std::string heard;
   try {
     for (int i = 0; Clock::now() < end; ++i) {
-      instance.launch(memory.args());
+      launches->run(memory.args().extents);
       if (rank_.index() == victim && i == kLaunchesBeforeDeath) ::raise(SIGKILL);
-      instance.wait();
+      executable->wait();
       last = Clock::now();
     }
   } catch (const Fault& fault) {

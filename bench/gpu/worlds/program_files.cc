@@ -49,7 +49,7 @@ int run_part(const Settings& s, const std::vector<std::string>& files) {
     std::vector<double> ms = time_in_a_row(
         world, ready.call(),
         {.num_sets = ready.num_sets(), .warmup_ms = s.warmup_ms, .samples = s.samples});
-    ready.instance().wait();
+    ready.executable().wait();
     if (rank.index() != 0) continue;
     fmt::print("{}: {:.4f} ms\n", file, median(ms));
     std::fflush(stdout);

@@ -17,7 +17,7 @@
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
@@ -202,29 +202,31 @@ std::vector<std::int64_t> extents_of(const Program& program, std::int64_t m) {
 }
 
 // A start; its parts go to `r`.
-std::unique_ptr<GpuInstance> start(GpuWorld& world, const Program& program, StartupResult& r) {
+std::unique_ptr<GpuExecutable> start(GpuWorld& world, const Program& program, StartupResult& r) {
   Stopwatch watch;
-  ProvedForGpu made = prove_for_gpu(lower(program));
+  const GpuTarget gpu = world.target();
+  ProvedForGpu made = prove_for_gpu(lower(program), {.gpu = gpu}, {.target = gpu});
   if (!made.code.image.from_cache) {
     ++r.compiled;
     r.nvrtc_s = made.code.image.compile_seconds;
   }
   r.code_ms.push_back(watch.ms());
-  auto instance = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
+  std::unique_ptr<GpuExecutable> executable =
+      load_on_all(made.program, world, std::move(made.code));
   r.load_ms.push_back(watch.ms());
   r.warm_ms.push_back(r.code_ms.back() + r.load_ms.back());
-  return instance;
+  return executable;
 }
 
 void measure(GpuWorld& world, const Operator& op, const StartupOptions& options, StartupResult& r) {
   EmptyCache cache;
-  std::unique_ptr<GpuInstance> instance = start(world, op.program, r);
+  std::unique_ptr<GpuExecutable> executable = start(world, op.program, r);
   r.cold_s = r.warm_ms.front() / 1e3;
   for (auto* part : {&r.warm_ms, &r.code_ms, &r.load_ms}) part->clear();
   r.compiled = 0;
   for (int i = 0; i < options.starts; ++i) {
-    instance.reset();
-    instance = start(world, op.program, r);
+    executable.reset();
+    executable = start(world, op.program, r);
   }
   LaunchMemory memory = random_memory(world, op.program, options.seed);
   std::vector<std::int64_t> rows(kMaxRows);
@@ -236,9 +238,9 @@ void measure(GpuWorld& world, const Operator& op, const StartupOptions& options,
     if (op.set_tables) op.set_tables(world, memory, m);
     memory.args.extents = extents_of(op.program, m);
     Stopwatch watch;
-    instance->launch(memory.args);
+    executable->prepare(memory.args)->run(memory.args.extents);
     r.new_m_ms.push_back(watch.ms());
-    instance->wait();
+    executable->wait();
   }
   r.compiled += cache.num_kernels() - kernels;
 }

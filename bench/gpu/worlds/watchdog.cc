@@ -7,7 +7,7 @@
 
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/measure/random_fill.h"
 #include "stretto/ops/measure/ranks_time.h"
@@ -53,7 +53,6 @@ WatchdogResult measure(GpuWorld& world, RandomFill& random, const Case& c, int s
   std::vector<SymmetricGpuMemory> memory;
   for (int i = 0; i < kNumSets; ++i) {
     GpuLaunchArgs& args = sets.emplace_back();
-    args.extents = {c.m};
     args.tensors.resize(c.program.tensors.size());
     for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
       if (c.program.tensors[t].kind == TensorKind::kBuffer) continue;
@@ -62,23 +61,25 @@ WatchdogResult measure(GpuWorld& world, RandomFill& random, const Case& c, int s
     }
   }
   Lowered lowered = lower(c.program);
-  Proved compiled = prove(lowered, for_launches_of(lowered, {c.m}));
-  std::vector<std::unique_ptr<GpuInstance>> instances;
+  const GpuTarget gpu = world.target();
+  Proved proved = prove(lowered, for_launches_of(lowered, {c.m}, gpu));
+  std::vector<std::unique_ptr<GpuExecutable>> executables;
   std::vector<RanksCall> calls;
   for (bool watchdog : {true, false}) {
-    GpuInstance* instance =
-        instances
-            .emplace_back(std::make_unique<GpuInstance>(
-                world, compiled, generate(compiled.lowered(), {.watchdog = watchdog})))
-            .get();
-    calls.push_back([=, &sets](int set) { instance->launch(sets[static_cast<std::size_t>(set)]); });
+    executables.push_back(
+        load_on_all(proved, world, generate(lowered, {.target = gpu, .watchdog = watchdog})));
+    std::vector<std::shared_ptr<GpuLaunches>> launches;
+    for (const GpuLaunchArgs& args : sets) launches.push_back(executables.back()->prepare(args));
+    calls.push_back([launches, m = c.m](int set) {
+      launches[static_cast<std::size_t>(set)]->run({&m, 1});
+    });
   }
   auto ms = time_ranks(world, calls,
                        {.num_sets = kNumSets,
                         .warmup_ms = 200,
                         .samples = samples,
                         .calls_per_graph = c.calls_per_graph});
-  instances.front()->wait();
+  executables.front()->wait();
   return {.label = c.label, .with_ms = std::move(ms[0]), .without_ms = std::move(ms[1])};
 }
 

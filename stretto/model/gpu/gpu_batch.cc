@@ -23,9 +23,9 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
       plan_(plan_step(shape, bound)) {
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
-  for (StepKernel& k : build_step_kernels(shape_, plan_, {.bounds_only = true},
-                                           options.progress)) {
-    instances_.push_back(std::make_unique<GpuInstance>(world_, k.program, std::move(k.code)));
+  const ProveOptions proof{.bounds_only = true, .gpu = world.target()};
+  for (StepKernel& k : build_step_kernels(shape_, plan_, proof, options.progress)) {
+    executables_.push_back(load_on_all(k.program, world_, std::move(k.code)));
   }
   allocate();
   StepRows rows{.count = bound, .most = bound};
@@ -35,7 +35,7 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   }
   head_args_ = bind(plan_.head);
   head_args_.extents = {plan_.head_rows};
-  const Program& head = instances_[plan_.head.program]->program();
+  const Program& head = executables_[plan_.head.program]->program();
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   if (!options.graphs) return;
   if (options.progress != nullptr) options.progress->begin("capturing the launches");
@@ -94,7 +94,7 @@ std::byte* GpuBatchStep::input(const std::string& name) {
 }
 
 GpuLaunchArgs GpuBatchStep::bind(const PlanLaunch& launch) const {
-  const Program& program = instances_[launch.program]->program();
+  const Program& program = executables_[launch.program]->program();
   GpuLaunchArgs args;
   args.tensors.resize(program.tensors.size());
   for (const Binding& b : launch.bindings) {
@@ -105,6 +105,11 @@ GpuLaunchArgs GpuBatchStep::bind(const PlanLaunch& launch) const {
         own != buffers_.end() ? own->second : model_buffers_.at(b.buffer);
   }
   return args;
+}
+
+std::shared_ptr<GpuLaunches> GpuBatchStep::prepare(const PlanLaunch& launch,
+                                                   const GpuLaunchArgs& args) {
+  return executables_[launch.program]->prepare(args);
 }
 
 void GpuBatchStep::enqueue_inputs(int rank, const cuda::Stream& stream) const {
@@ -138,7 +143,7 @@ std::vector<cuda::GraphExec> GpuBatchStep::capture_graphs() {
       enqueue_inputs(r, stream);
       for (std::size_t i = 0; i < args_.size(); ++i) {
         if (leaves_out(plan_.launches[i])) continue;
-        instances_[plan_.launches[i].program]->launch(args_[i], r, stream);
+        prepare(plan_.launches[i], args_[i])->run(args_[i].extents, r, stream);
       }
     }));
   }
@@ -156,7 +161,7 @@ void GpuBatchStep::enqueue_step() {
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
   for (std::size_t i = 0; i < args_.size(); ++i) {
     if (leaves_out(plan_.launches[i])) continue;
-    instances_[plan_.launches[i].program]->launch(args_[i]);
+    prepare(plan_.launches[i], args_[i])->run(args_[i].extents);
   }
 }
 
@@ -190,7 +195,7 @@ void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
     input = buffers_.at(StepPlan::kWanted);
   }
   head_args_.tensors[head_tensor_] = std::move(input);
-  instances_[plan_.head.program]->launch(head_args_);
+  prepare(plan_.head, head_args_)->run(head_args_.extents);
 }
 
 const float* GpuBatchStep::logits(std::span<const std::int64_t> rows) {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/model/gpu/gpu_choice.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/batch_runner.h"
@@ -47,6 +47,7 @@ class GpuBatchStep : public BatchStep {
  private:
   void allocate();
   GpuLaunchArgs bind(const PlanLaunch& launch) const;
+  std::shared_ptr<GpuLaunches> prepare(const PlanLaunch& launch, const GpuLaunchArgs& args);
   void enqueue_inputs(int rank, const cuda::Stream& stream) const;
   void enqueue_step();
   void enqueue_head(std::span<const std::int64_t> rows);
@@ -61,7 +62,7 @@ class GpuBatchStep : public BatchStep {
   const GpuBuffers& model_buffers_;
   const bool early_starts_;
   StepPlan plan_;
-  std::vector<std::unique_ptr<GpuInstance>> instances_;  // by program
+  std::vector<std::unique_ptr<GpuExecutable>> executables_;  // by program
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;                            // of this step
   std::map<std::string, std::size_t> row_bytes_;  // likewise

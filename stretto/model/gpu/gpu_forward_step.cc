@@ -38,7 +38,7 @@ GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
       // A group's step may be without rows, which a graph could not say.
       graphs_wanted_(options.graphs && bound == 1 && shape.data_groups == 1),
       early_starts_(options.early_starts) {
-  build_instances();
+  load_programs();
   allocate();
   for (const PlanLaunch& l : plan_.launches) {
     args_.push_back(bind(l));
@@ -52,7 +52,7 @@ GpuForwardStep::GpuForwardStep(GpuWorld& world, const ModelShape& shape,
     choose_args_.extents = {0};
     choose_args_.scalars = addresses_for(plan_.choose->program, inputs_.addresses());
   }
-  const Program& head = instances_[plan_.head.program]->program();
+  const Program& head = executables_[plan_.head.program]->program();
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   head_input_ = head_args_.tensors[head_tensor_];
 }
@@ -73,11 +73,11 @@ std::vector<CUdeviceptr> GpuForwardStep::addresses_for(
 
 void GpuForwardStep::launch(std::size_t program, const GpuLaunchArgs& args, int rank,
                             const cuda::Stream& stream) {
-  instances_[program]->launch(args, rank_for(program, rank), stream);
+  executables_[program]->prepare(args)->run(args.extents, rank_for(program, rank), stream);
 }
 
 void GpuForwardStep::launch(std::size_t program, const GpuLaunchArgs& args) {
-  if (!of_group_[program]) return instances_[program]->launch(args);
+  if (!of_group_[program]) return executables_[program]->prepare(args)->run(args.extents);
   if (group_.aborted()) group_.throw_fault();
   for (int r : world_.local_ranks()) launch(program, args, r, world_.stream(r));
 }
@@ -91,13 +91,13 @@ GpuForwardStep::~GpuForwardStep() {
   }
 }
 
-void GpuForwardStep::build_instances() {
+void GpuForwardStep::load_programs() {
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
-  for (StepKernel& k : build_step_kernels(shape_, plan_)) {
+  for (StepKernel& k : build_step_kernels(shape_, plan_, {.gpu = world_.target()})) {
     bool of_group = shape_.data_groups > 1 && k.program.program().world_size == shape_.world_size;
     GpuWorld& world = of_group ? group_ : world_;
-    instances_.push_back(std::make_unique<GpuInstance>(world, k.program, std::move(k.code)));
+    executables_.push_back(load_on_all(k.program, world, std::move(k.code)));
     of_group_.push_back(of_group);
   }
 }
@@ -129,7 +129,7 @@ void GpuForwardStep::allocate() {
 }
 
 GpuLaunchArgs GpuForwardStep::bind(const PlanLaunch& launch) const {
-  const Program& program = instances_[launch.program]->program();
+  const Program& program = executables_[launch.program]->program();
   GpuLaunchArgs args;
   args.tensors.resize(program.tensors.size());
   for (const Binding& b : launch.bindings) {
@@ -375,7 +375,7 @@ std::vector<GpuForwardStep::StageTime> GpuForwardStep::time_stages(int rounds) {
   auto add = [&](const PlanLaunch& launch, const GpuLaunchArgs& args) {
     step.push_back({launch.program, &args});
     StageTime& stage = stages[launch.program];
-    stage.program = instances_[launch.program]->program().name;
+    stage.program = executables_[launch.program]->program().name;
     ++stage.launches;
     // Of an embedding a few rows are read.
     if (stage.program == "embedding") return;

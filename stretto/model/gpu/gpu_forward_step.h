@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/model/gpu/gpu_model.h"
 
 namespace stretto {
@@ -48,7 +48,7 @@ class GpuForwardStep : public ForwardStep {
   std::vector<StageTime> time_stages(int rounds);
 
  private:
-  void build_instances();
+  void load_programs();
   // The same number of a rank, and the addresses of ranks, in the world that a program runs in.
   int rank_for(std::size_t program, int rank) const;
   std::vector<CUdeviceptr> addresses_for(std::size_t program,
@@ -85,7 +85,7 @@ class GpuForwardStep : public ForwardStep {
   const GpuBuffers& model_buffers_;
   StepPlan plan_;
   bool graphs_wanted_, early_starts_;
-  std::vector<std::unique_ptr<GpuInstance>> instances_;  // by program
+  std::vector<std::unique_ptr<GpuExecutable>> executables_;  // by program
   std::vector<bool> of_group_;  // by program, where there are several data groups: runs in group_
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;         // of this step

@@ -27,7 +27,8 @@ std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& pl
       Proved program = prove(lower(std::move(plan.programs[i])), options);
       ++proved;
       tell();
-      GpuCode code = generate(program.lowered(), {.constants = constants[i]});
+      GpuCode code = generate(program.lowered(),
+                              {.target = options.gpu, .constants = constants[i]});
       built[i].emplace(StepKernel{std::move(program), std::move(code)});
       ++compiled;
       tell();

@@ -21,7 +21,7 @@ struct StepKernel {
 // Rejected and errors of the compiler as compiler.h and gpu_code.h; the first program's that has
 // one. `progress` hears how many are done.
 std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan,
-                                           const ProveOptions& options = {},
+                                           const ProveOptions& options,
                                            Progress* progress = nullptr);
 
 }  // namespace stretto

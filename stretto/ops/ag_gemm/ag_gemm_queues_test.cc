@@ -9,7 +9,7 @@
 
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/gpu/gpu_code.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 

@@ -2,7 +2,7 @@
 // who loses this sees timelines of kernels that spill, or none.
 #include <gtest/gtest.h>
 
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/gpu/gpu_code.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 

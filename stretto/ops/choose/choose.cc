@@ -10,7 +10,7 @@
 #include "stretto/base/json.h"
 #include "stretto/base/threads.h"
 #include "stretto/compiler.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/gpu/gpu_code.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ops/choose/choice_cache.h"
 #include "stretto/predict/prediction.h"

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "stretto/base/test_seed.h"
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/gpu/gpu_code.h"
 #include "stretto/runtime/cuda/driver.h"
 #include "stretto/testing/gpu_harness/gpu_case.h"
 #include "stretto/testing/harness/run_case.h"

@@ -34,8 +34,9 @@ GpuProgram::GpuProgram(GpuWorld& world, const Program& program, int num_sets, Ra
                        const GpuProgramOptions& options)
     : program_(program) {
   ProvedForGpu made =
-      prove_for_gpu(lower(program), {.bounds_only = true}, {.record = options.record});
-  instance_ = std::make_unique<GpuInstance>(world, made.program, std::move(made.code));
+      prove_for_gpu(lower(program), {.bounds_only = true, .gpu = world.target()},
+                    {.target = world.target(), .record = options.record});
+  executable_ = load_on_all(made.program, world, std::move(made.code));
   std::size_t tensors = program.tensors.size();
   for (int set = 0; set < num_sets; ++set) {
     std::vector<SymmetricGpuMemory>& memory = memory_.emplace_back(tensors);
@@ -80,7 +81,10 @@ void GpuProgram::bind(const std::string& name, int set, const SymmetricGpuMemory
 }
 
 RanksCall GpuProgram::call() const {
-  return [this](int set) { instance_->launch(args_[static_cast<std::size_t>(set)]); };
+  return [this](int set) {
+    const GpuLaunchArgs& args = args_[static_cast<std::size_t>(set)];
+    executable_->prepare(args)->run(args.extents);
+  };
 }
 
 std::vector<std::vector<double>> time_programs(GpuWorld& world,
@@ -100,7 +104,7 @@ std::vector<std::vector<double>> time_programs(GpuWorld& world,
                           .warmup_ms = timing.warmup_ms,
                           .samples = timing.samples,
                           .calls_per_graph = timing.calls_per_graph});
-    for (const GpuProgram& p : ready) p.instance().wait();
+    for (const GpuProgram& p : ready) p.executable().wait();
     return ms;
   } catch (const Fault&) {
     world.synchronize();

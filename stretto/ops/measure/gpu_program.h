@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/gpu/gpu_instance.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/measure/random_fill.h"
 #include "stretto/ops/measure/ranks_time.h"
 
@@ -20,13 +20,13 @@ std::size_t bytes_of_tensors(const Program& program);
 int num_launch_sets(const Program& program, const GpuWorld& world);
 
 struct GpuProgramOptions {
-  bool record = false;  // instance().set_recording may be called
+  bool record = false;  // executable().set_recording may be called
 };
 
 class GpuProgram {
  public:
   // Proves for launches at the bounds, compiles, allocates, fills. Errors of prove_for_gpu() and
-  // GpuInstance.
+  // load_on_all().
   GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
              const GpuProgramOptions& options = {});
   GpuProgram(GpuProgram&&) = default;
@@ -36,14 +36,14 @@ class GpuProgram {
   void bind(const std::string& name, int set, const SymmetricGpuMemory& memory);
 
   RanksCall call() const;  // valid as long as this lives and nothing is bound
-  GpuInstance& instance() const { return *instance_; }
+  GpuExecutable& executable() const { return *executable_; }
   int num_sets() const { return static_cast<int>(args_.size()); }
 
  private:
   SymmetricGpuMemory fill(const GpuWorld& world, int tensor, RandomFill& random) const;
 
   Program program_;
-  std::unique_ptr<GpuInstance> instance_;
+  std::unique_ptr<GpuExecutable> executable_;
   std::vector<std::vector<SymmetricGpuMemory>> memory_;  // [set][tensor]
   std::vector<GpuLaunchArgs> args_;                      // [set]
 };

@@ -90,14 +90,16 @@ class Launches {
       : world_(world),
         right_(right),
         recover_(std::move(recover)),
-        compiled_(waive_proof(lower(right.program), "its tables break their contracts")),
-        instance_(world, compiled_),
+        compiled_(
+            waive_proof(lower(right.program), "its tables break their contracts", world.target())),
+        executable_(load_on_all(compiled_, world,
+                                generate(compiled_.lowered(), {.target = world.target()}))),
         memory_(world, right) {}
 
   void expect_right(const char* when) {
     memory_.restore();
-    instance_.launch(memory_.args());
-    instance_.wait();
+    launch(memory_);
+    executable_->wait();
     memory_.download();
     for (int r : world_.local_ranks()) EXPECT_EQ(found_on(right_, memory_, r), "") << when;
   }
@@ -114,8 +116,8 @@ class Launches {
     const auto begin = std::chrono::steady_clock::now();
     bool faulted = false;
     try {
-      instance_.launch(broken.args());
-      instance_.wait();
+      launch(broken);
+      executable_->wait();
     } catch (const Fault& fault) {
       faulted = true;
       expect_named(fault, e, culprit);
@@ -132,14 +134,17 @@ class Launches {
       EXPECT_EQ(found_on(wrong, broken, r), "");
     }
     if (here) {
-      EXPECT_THROW(instance_.launch(memory_.args()), Fault) << "a world with a fault";
+      EXPECT_THROW(launch(memory_), Fault) << "a world with a fault";
     }
     recover_();
-    instance_.recover();
+    executable_->recover();
     expect_right("recovered");
   }
 
  private:
+  void launch(const GpuCaseMemory& memory) {
+    executable_->prepare(memory.args())->run(memory.args().extents);
+  }
   bool is_local(int rank) const {
     const std::vector<int>& local = world_.local_ranks();
     return std::find(local.begin(), local.end(), rank) != local.end();
@@ -158,7 +163,7 @@ class Launches {
   const OpCase& right_;
   std::function<void()> recover_;
   Proved compiled_;
-  GpuInstance instance_;
+  std::unique_ptr<GpuExecutable> executable_;
   GpuCaseMemory memory_;
 };
 

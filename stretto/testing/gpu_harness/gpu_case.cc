@@ -117,7 +117,7 @@ GpuCases::Memory::Memory(const GpuWorld& world, const OpCase& c)
 
 GpuCases::GpuCases(GpuWorld& world, std::span<const OpCase> cases, const Proved& compiled,
                    GpuCode code, bool early)
-    : world_(world), cases_(cases), instance_(world, compiled, std::move(code)) {
+    : world_(world), cases_(cases), executable_(load_on_all(compiled, world, std::move(code))) {
   const Program& program = cases.front().program;
   if (early) late_ = std::make_unique<LateInputs>(world, program, weight_inputs(program));
   for (const OpCase& c : cases) {
@@ -136,7 +136,8 @@ void GpuCases::prepare() {
 }
 
 void GpuCases::launch(std::size_t idx) {
-  if (late_ == nullptr) return instance_.launch(memory_[idx]->args);
+  const GpuLaunchArgs& args = memory_[idx]->args;
+  if (late_ == nullptr) return executable_->prepare(args)->run(args.extents);
   launch(idx, world_.local_streams());
 }
 
@@ -144,7 +145,8 @@ void GpuCases::launch(std::size_t idx, std::span<const RankStream> on) {
   if (late_ != nullptr) {
     for (const RankStream& r : on) late_->launch(memory_[idx]->late, r.rank, *r.stream);
   }
-  instance_.launch(memory_[idx]->args, on);
+  const GpuLaunchArgs& args = memory_[idx]->args;
+  executable_->prepare(args)->run(args.extents, on);
 }
 
 std::vector<cuda::GraphExec> GpuCases::capture(std::size_t idx) {
@@ -174,13 +176,13 @@ void GpuCases::run(int count, const std::function<void(std::size_t)>& enqueue) {
   prepare();
   for (std::size_t i = 0; i < times; ++i) enqueue(i % size());
   if (!keeps_state(cases_.front().program) || times == size()) return;
-  instance_.wait();
+  executable_->wait();
   prepare();
   for (std::size_t i = 0; i < size(); ++i) enqueue(i);
 }
 
 std::string GpuCases::compare() {
-  instance_.wait();
+  executable_->wait();
   std::string found;
   for (std::size_t i = 0; i < size() && found.empty(); ++i) found = compare(i);
   return found;

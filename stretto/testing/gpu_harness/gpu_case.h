@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/launch/gpu_executable.h"
 #include "stretto/testing/gpu_harness/late_inputs.h"
 #include "stretto/testing/harness/case_data.h"
 #include "stretto/testing/harness/op_case.h"
@@ -54,7 +54,7 @@ class GpuCaseMemory {
   GpuLaunchArgs args_;
 };
 
-// An instance of the program that all cases have, and what each of them works on. In a world of
+// The program that all cases have, loaded, and what each of them works on. In a world of
 // processes every one makes it, and what waits for all ranks is collective.
 class GpuCases {
  public:
@@ -64,7 +64,7 @@ class GpuCases {
            bool early = false);
 
   std::size_t size() const { return memory_.size(); }
-  GpuInstance& instance() { return instance_; }
+  GpuExecutable& executable() { return *executable_; }
   // As before a first launch: outputs poisoned, state as it was given.
   void prepare();
   // One launch of a case, on every local rank's stream of the world or on these streams.
@@ -92,7 +92,7 @@ class GpuCases {
 
   GpuWorld& world_;
   std::span<const OpCase> cases_;
-  GpuInstance instance_;
+  std::unique_ptr<GpuExecutable> executable_;
   std::unique_ptr<LateInputs> late_;             // where launches start early
   std::vector<std::unique_ptr<Memory>> memory_;  // by case
 };

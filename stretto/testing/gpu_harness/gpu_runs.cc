@@ -55,7 +55,7 @@ std::string overlapped(GpuWorld& world, GpuCases& first, GpuCases& second) {
   second.prepare();
   // Once where state goes from launch to launch.
   std::size_t times = first.size();
-  if (!keeps_state(first.instance().program())) times = std::max(times, kOverlapped);
+  if (!keeps_state(first.executable().program())) times = std::max(times, kOverlapped);
   for (std::size_t i = 0; i < times; ++i) {
     first.launch(i % first.size());
     second.launch((i + 1) % second.size(), on);
@@ -68,13 +68,13 @@ std::string overlapped(GpuWorld& world, GpuCases& first, GpuCases& second) {
 
 // What is wrong with how a launch ended to which the last rank did not come.
 std::string stalled(GpuWorld& world, GpuCases& cases, bool meet) {
-  const std::string& name = cases.instance().program().name;
+  const std::string& name = cases.executable().program().name;
   auto begin = std::chrono::steady_clock::now();
   std::vector<RankStream> others = world.local_streams();
   others.pop_back();
   cases.launch(0, others);
   try {
-    cases.instance().wait();
+    cases.executable().wait();
   } catch (const Fault& fault) {
     const FaultRecord& record = fault.record();
     if (!meet) return fmt::format("a fault among ranks that never meet: {}", fault.what());
@@ -85,14 +85,17 @@ std::string stalled(GpuWorld& world, GpuCases& cases, bool meet) {
   return meet ? "no fault, though a rank did not come" : "";
 }
 
-Proved ready(const Program& program, const GpuRunOptions& options) {
-  if (!options.waiver.empty()) return waive_proof(lower(program), options.waiver);
-  return prove(lower(program));
+Proved ready(const GpuWorld& world, const Program& program, const GpuRunOptions& options) {
+  const GpuTarget gpu = world.target();
+  if (!options.waiver.empty()) return waive_proof(lower(program), options.waiver, gpu);
+  return prove(lower(program), {.gpu = gpu});
 }
 
-// An instance's code, with the constants of launches that start early.
-GpuCode build_code(const Proved& compiled, const Program& program, const GpuRunOptions& options) {
+// The code, with the constants of launches that start early.
+GpuCode build_code(const GpuWorld& world, const Proved& compiled, const Program& program,
+                   const GpuRunOptions& options) {
   KernelOptions kernel = options.kernel;
+  kernel.target = world.target();
   if (options.early) kernel.constants.merge(weight_inputs(program));
   return generate(compiled.lowered(), kernel);
 }
@@ -111,8 +114,8 @@ GpuRunResult run_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
                            const GpuRunOptions& options) {
   std::string unsaid = check_expected(op_cases);
   if (!unsaid.empty()) return {.found = with_seed(unsaid, options), .not_captured = {}};
-  Proved compiled = ready(op_cases.front().program, options);
-  GpuCode code = build_code(compiled, op_cases.front().program, options);
+  Proved compiled = ready(world, op_cases.front().program, options);
+  GpuCode code = build_code(world, compiled, op_cases.front().program, options);
   GpuCases cases(world, op_cases, compiled, code, options.early);
   const LaunchPlan& plan = code.kernel.launch;
   GpuRunResult result{.found = launched(cases, options),
@@ -136,9 +139,9 @@ GpuRunResult run_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
 
 std::string stall_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
                             const GpuRunOptions& options) {
-  Proved compiled = ready(op_cases.front().program, options);
-  GpuCases cases(world, op_cases, compiled, build_code(compiled, op_cases.front().program, options),
-                 options.early);
+  Proved compiled = ready(world, op_cases.front().program, options);
+  GpuCases cases(world, op_cases, compiled,
+                 build_code(world, compiled, op_cases.front().program, options), options.early);
   std::string found = launched(cases, {.launches = 1});
   std::vector<Graphs> graphs;
   try {
@@ -147,7 +150,7 @@ std::string stall_gpu_cases(GpuWorld& world, std::span<const OpCase> op_cases,
   }
   if (found.empty()) found = stalled(world, cases, ranks_meet(compiled.program()));
   world.clear_fault();  // the order of launches, too, which is another on the last rank
-  cases.instance().recover();
+  cases.executable().recover();
   if (found.empty()) found = launched(cases, {.launches = 2});
   if (found.empty() && graphs.size() == cases.size()) found = replayed(cases, graphs);
   return with_seed(found.empty() ? "" : fmt::format("a rank does not come: {}", found), options);

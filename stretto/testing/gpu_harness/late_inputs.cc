@@ -1,5 +1,7 @@
 #include "stretto/testing/gpu_harness/late_inputs.h"
 
+#include <utility>
+
 #include "stretto/compiler.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/testing/harness/case_data.h"
@@ -70,11 +72,21 @@ Program late_inputs(const Program& program, const std::set<std::string>& constan
   return p.finish();
 }
 
+namespace {
+
+std::unique_ptr<GpuExecutable> load(GpuWorld& world, const Program& program) {
+  ProvedForGpu made =
+      prove_for_gpu(lower(program), {.gpu = world.target()}, {.target = world.target()});
+  return load_on_all(made.program, world, std::move(made.code));
+}
+
+}  // namespace
+
 LateInputs::LateInputs(GpuWorld& world, const Program& program,
                        const std::set<std::string>& constants)
     : world_(world),
       program_(late_inputs(program, constants)),
-      instance_(world, prove(lower(program_))) {
+      executable_(load(world, program_)) {
   for (std::size_t t : late_tensors(program, constants)) {
     late_.push_back({.tensor = t,
                      .bytes = storage_bytes(program, static_cast<int>(t)),
@@ -116,7 +128,7 @@ void LateInputs::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream&
         args.tensors[static_cast<std::size_t>(late.to)][static_cast<std::size_t>(rank)];
     stream.fill_bytes(to, kPoison, late.bytes);
   }
-  instance_.launch(args, rank, stream);
+  executable_->prepare(args)->run(args.extents, rank, stream);
 }
 
 }  // namespace stretto

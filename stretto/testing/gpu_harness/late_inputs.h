@@ -3,13 +3,14 @@
 // Comes before gpu_case.h, which has every case's launch follow such a one.
 #pragma once
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "stretto/gpu/gpu_instance.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/ir/program.h"
+#include "stretto/launch/gpu_executable.h"
 
 namespace stretto {
 
@@ -31,7 +32,7 @@ Program late_inputs(const Program& program, const std::set<std::string>& constan
 // That program on the GPUs of a world.
 class LateInputs {
  public:
-  // `program` at tile level. Errors of prove() and GpuInstance.
+  // `program` at tile level. Errors of prove() and load_on_all().
   LateInputs(GpuWorld& world, const Program& program, const std::set<std::string>& constants);
 
   // Of a case whose tensors lie at these addresses: what they hold now, each launch() writes again.
@@ -51,7 +52,7 @@ class LateInputs {
   const GpuWorld& world_;
   Program program_;
   std::vector<Late> late_;
-  GpuInstance instance_;
+  std::unique_ptr<GpuExecutable> executable_;
   std::vector<SymmetricGpuMemory> memory_;  // of all arguments
 };
 
