@@ -29,7 +29,9 @@ class Measurement {
       : world_(world),
         source_(source),
         options_(options),
-        random_(world, kSeed, options.shape.dtype) {}
+        random_(world, kSeed, options.shape.dtype) {
+    options_.shape.target = world.target();
+  }
 
   GpuMeasurement run() {
     std::optional<Program> program;
@@ -176,7 +178,7 @@ class Measurement {
 
   GpuWorld& world_;
   const ProgramSource& source_;
-  const GpuMeasureOptions& options_;
+  GpuMeasureOptions options_;
   RandomFill random_;
   predict::Machine machine_;
   std::vector<OpCandidates::Step> steps_;

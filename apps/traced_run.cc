@@ -74,11 +74,11 @@ std::string trace_on_cpu(const Program& program, const std::string& config,
   return file.summary(config);
 }
 
-std::string trace_on_gpus(const ProgramSource& source, const OpShape& shape,
-                          const TraceOptions& options) {
+std::string trace_on_gpus(const ProgramSource& source, OpShape shape, const TraceOptions& options) {
   predict::Machine machine = options.machine.empty() ? calibrated_machine(shape.world_size)
                                                      : predict::find_machine(options.machine);
   GpuWorld world({.size = shape.world_size});
+  shape.target = world.target();
   ChosenProgram chosen;
   if (source.op() == nullptr) {
     chosen = {source.program(shape), ""};

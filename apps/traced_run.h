@@ -21,7 +21,6 @@ struct TraceOptions {
 std::string trace_on_cpu(const Program& program, const std::string& config,
                          const TraceOptions& options);
 // In the config that is predicted to be the fastest. DeviceError without enough GPUs.
-std::string trace_on_gpus(const ProgramSource& source, const OpShape& shape,
-                          const TraceOptions& options);
+std::string trace_on_gpus(const ProgramSource& source, OpShape shape, const TraceOptions& options);
 
 }  // namespace stretto

@@ -29,7 +29,7 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
   STRETTO_CHECK((shape.data_groups > 1) == options.data_group.has_value(),
                 "data groups are worlds, too");
   if (options.data_group) meeting_.emplace(options.data_group->rank);
-  shape_.target = Target::kCuda;
+  shape_.target = world.target();
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
   machine_ = calibrated_machine(shape_.world_size);
   chosen_shape_ = shape_;
