@@ -224,6 +224,7 @@ void bind_catalog(nb::module_& m) {
 void bind_programs(nb::module_& m) {
   nb::class_<Proved>(m, "Compiled")
       .def_prop_ro("program", [](const Proved& c) { return c.program(); })
+      .def_prop_ro("num_sms", [](const Proved& c) { return c.scope().sms; })  // of the GPU
       // Needs no GPU. Seconds; the kernel is in the cache then.
       .def("compile_for_gpu", [](const Proved& c) {
         nb::gil_scoped_release unlocked;

@@ -481,8 +481,7 @@ class Group:
         if not self._entries[name].executables:
             del self._entries[name]
             with _compiled_lock:
-                for key in [key for key in _compiled if key[0] == name]:
-                    del _compiled[key]
+                _compiled.pop(name, None)
 
     def agree_on_nothing(self, said: str) -> None:
         """For a collective call without elements, which launches nothing: the ranks compare it, in
@@ -509,12 +508,12 @@ def _name_of(op: Callable[..., Any]) -> str:
 
 
 def _compile(name, make, at_bounds, **sms):
-    """`sms`: num_sms of the GPU that launches it, of whose number is proved."""
-    key = name, *sms.values()
+    """`sms`: on a GPU, the num_sms for which it is proved."""
     with _compiled_lock:
-        if key not in _compiled:
-            _compiled[key] = make().compile(bounds_only=at_bounds, **sms)
-        return _compiled[key]
+        known = _compiled.get(name)
+        if known is None or (sms and known.num_sms != sms["num_sms"]):
+            known = _compiled[name] = make().compile(bounds_only=at_bounds, **sms)
+        return known
 
 
 def compile_ahead(key, make) -> str:
