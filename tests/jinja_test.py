@@ -141,7 +141,8 @@ class JinjaTest(unittest.TestCase):
 
     def test_limits(self):
         for template in ["{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-                         "{{ 'aaaaaaaaaa' * 1000000000 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+                         "{{ 'aaaaaaaaaa' * 1000000000 }}", "{{ 'ab' * 99999999 }}", "{{ 'a' * 67108865 }}",
+                         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
                          "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
                          "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}",
                          "{% set n = namespace() %}{% set n.x = n %}{{ n }}", "{{ " + "(" * 9999 + ")" * 9999 + " }}",

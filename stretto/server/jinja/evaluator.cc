@@ -65,6 +65,9 @@ void Evaluator::charge(std::size_t steps) {
 
 void Evaluator::charge_text(std::size_t code_points) {
   text_ += static_cast<std::int64_t>(std::min(code_points, std::size_t{1} << 40));
+  if (code_points > limits_.max_one_text) {
+    fail("makes a text of more than {} characters", limits_.max_one_text);
+  }
   if (text_ > limits_.max_text) fail("makes more than {} characters", limits_.max_text);
 }
 

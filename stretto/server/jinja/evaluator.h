@@ -16,6 +16,7 @@ namespace stretto::jinja {
 struct RenderLimits {
   std::int64_t max_steps = 20'000'000;
   std::int64_t max_text = 256'000'000;
+  std::size_t max_one_text = std::size_t{64} << 20;  // no prompt is longer
   int max_calls = 50;  // of macros in macros
 };
 
