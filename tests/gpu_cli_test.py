@@ -19,6 +19,8 @@ def run(*args, **env):
 
 
 def gpus():
+    if "STRETTO_SIMULATED_GPUS" in os.environ:
+        return int(os.environ["STRETTO_SIMULATED_GPUS"])
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
     except FileNotFoundError:
@@ -133,6 +135,32 @@ class Device(unittest.TestCase):
             self.assertEqual(got.returncode, 0, got.stderr)
             self.assertEqual([r["token_ids"] for r in json.loads(got.stdout)["results"]],
                              [g["greedy_ids"][:12] for g in golden], (dp, tp))
+
+
+class TogetherTest(unittest.TestCase):
+    """Requests that share steps, on the GPUs of one process and of several, which decide alike; simulated GPUs, too."""
+
+    @unittest.skipIf(gpus() < 2, "needs two GPUs")
+    def test_texts_and_scores_are_those_of_cpu_ranks(self):
+        prompts = ["--prompt", "Package: lib", "--prompt", "The", "--max-tokens", "4"]
+        commands = {"greedy": ["generate", *prompts],
+                    "drawn": ["generate", *prompts, "--temperature", "0.8", "--top-k", "20", "--seed", "7"],
+                    "score": ["score", "--file", DOCUMENTS, "--max-tokens-per-doc", "3"]}
+        for name, command in commands.items():
+            seen = []
+            for device in ([], ["--device", "cuda"], ["--device", "cuda", "--launcher", "processes"]):
+                got = run(*command, "--model", MODEL, "--dtype", "float32", "--tp", "2", "--json", *device)
+                self.assertEqual(got.returncode, 0, got.stderr)
+                self.assertEqual(got.stdout.count("\n"), 1)
+                seen.append(json.loads(got.stdout))
+            for of_gpus in seen[1:]:
+                with self.subTest(name):
+                    if name == "score":
+                        self.assertEqual(of_gpus["tokens"], seen[0]["tokens"])
+                        self.assertAlmostEqual(of_gpus["nll_per_token"], seen[0]["nll_per_token"], 4)
+                    else:
+                        self.assertEqual([r["token_ids"] for r in of_gpus["results"]],
+                                         [r["token_ids"] for r in seen[0]["results"]])
 
 
 class DummyWeights(unittest.TestCase):

@@ -73,6 +73,17 @@ void check(const GenerateRequest& r, std::int64_t capacity) {
   }
 }
 
+// The least of what the ranks hand in, on all of them. Collective.
+std::int64_t least_of(Rank& rank, std::int64_t value) {
+  SymmetricBuffer values = rank.allocate("values", DType::kI64, 1);
+  *values.on<std::int64_t>(rank.index()) = value;
+  rank.barrier();
+  for (int r = 0; r < rank.size(); ++r) value = std::min(value, *values.on<std::int64_t>(r));
+  rank.barrier();
+  rank.release(values);
+  return value;
+}
+
 // What every rank hands in, at rank 0 and by rank; elsewhere empty. Collective.
 std::vector<Json> gather(Rank& rank, const Json& value) {
   std::vector<std::uint8_t> bytes = Json::to_cbor(value);
@@ -146,9 +157,6 @@ Engine::Engine(const ModelFiles& files, const EngineOptions& options)
   if (options.data_groups > 1 && world_ == nullptr) {
     throw UserError("data-parallel groups on GPUs need a process per GPU");
   }
-  if (world_ != nullptr && options.fp8_cache) {
-    throw UserError("an fp8 cache is on the GPUs of one process");
-  }
   if (world_ != nullptr) {
     gpus_ = std::make_unique<GpuWorld>(world_->local_rank(), GpuProcessOptions{});
     if (options.data_groups > 1) join_group();
@@ -202,7 +210,6 @@ void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
   ModelShape shape = batch_shape(files_.config, options_.world_size, options);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
   if (gpus_) {
-    STRETTO_CHECK(world_ == nullptr, "batches run on the GPUs of one process");
     BatchModel model(std::make_unique<GpuBatchRunner>(
                          *gpus_, shape, files_.checkpoint,
                          GpuModelOptions{.progress = options.progress}),
@@ -219,7 +226,11 @@ void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
 CacheSize Engine::size_cache(const BatchOptions& options, std::size_t bytes) const {
   ModelShape shape = batch_shape(files_.config, options_.world_size, options);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
-  if (gpus_) return size_of_gpu_cache(*gpus_, shape, options.max_rows, bytes);
+  if (gpus_) {
+    CacheSize size = size_of_gpu_cache(*gpus_, shape, options.max_rows, bytes);
+    if (world_) size.num_pages = least_of(world_->local_rank(), size.num_pages);
+    return size;
+  }
   CacheSize size = size_of_cache(shape, bytes);
   shape.paged.num_pages = std::max<std::int64_t>(size.num_pages, 1);
   for (const PlanBuffer& b : model_buffers(shape)) size.weight_bytes += b.bytes();

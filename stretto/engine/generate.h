@@ -1,8 +1,7 @@
-// Text from a model on a world of ranks: prompts in, tokens out one by one. On CPU ranks requests
-// run together (run_requests.h): every rank runs the same loop and draws the same tokens from the
-// same logits, and rank 0 reports. On GPUs, with data groups and with sequence-parallel attention
-// they run one after the other (token_loop.h); on GPUs one host thread does so for all ranks of its
-// process. With an fp8 cache, which is one of pages, they run together on GPUs, too.
+// Text from a model on a world of ranks: prompts in, tokens out one by one. Requests run together
+// (run_requests.h): every rank runs the same loop and draws the same tokens from the same logits,
+// and rank 0 reports; on GPUs one host thread does so for all ranks of its process. With data
+// groups and with sequence-parallel attention they run one after the other (token_loop.h).
 #pragma once
 
 #include <cstdint>
@@ -64,7 +63,8 @@ class Engine {
               const std::function<void(std::size_t done)>& progress = {});
 
   // Runs `body` on every CPU rank with a model for many sequences at once, or once with one that
-  // drives all GPUs, and then without a rank. UserError where it does not fit the memory.
+  // drives all GPUs of this process, and then without a rank. UserError where it does not fit the
+  // memory.
   using RunBatches = std::function<void(Rank* rank, BatchModel& model)>;
   void run_batches(const BatchOptions& options, const RunBatches& body);
 
@@ -95,7 +95,8 @@ class Engine {
                        std::size_t index, const OnText& on_text, const OnLogits& on_logits) const;
   // Whether requests run together, in steps of many.
   bool takes_many() const;
-  BatchOptions batch_options() const;  // of such steps
+  BatchOptions batch_options() const;    // of such steps
+  int index_of(const Rank* rank) const;  // of those that run_batches() gives
   // What generate() and score() then do; `requests` have been checked, `capacity` holds any of
   // them.
   std::vector<GenerateResult> generate_together(const std::vector<GenerateRequest>& requests,

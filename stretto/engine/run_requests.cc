@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <bit>
-
-#include "stretto/engine/host_memory.h"
+#include <span>
 
 namespace stretto {
 namespace {
 
 constexpr std::uint64_t kMostSequences = 64;
-// Of a step; the smaller number where all prompts together have no more.
-constexpr int kFewRows = 16, kMostRows = 256;
+// Of a step: the first number that all prompts together do not exceed, or else the last. GPUs are
+// as long at a few hundred rows as at one.
+constexpr int kRows[] = {16, 256}, kGpuRows[] = {16, 256, 2048};
+
+int rows_for(std::int64_t tokens, std::span<const int> choices) {
+  auto fits = [&](int rows) { return tokens <= rows; };
+  auto found = std::find_if(choices.begin(), choices.end(), fits);
+  return found != choices.end() ? *found : choices.back();
+}
 
 std::int64_t power_of_two(std::int64_t n) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
@@ -18,8 +24,8 @@ std::int64_t power_of_two(std::int64_t n) {
 
 }  // namespace
 
-RunPlan plan_run(const ModelConfig& config, int num_ranks, const BatchOptions& options,
-                 const std::vector<RunLength>& lengths, std::int64_t capacity) {
+RunPlan plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
+                 const BatchOptions& options, const SizeCache& size_cache) {
   RunPlan run{.model = options, .limits = {}};
   auto sequences = std::bit_ceil(std::clamp<std::uint64_t>(lengths.size(), 1, kMostSequences));
   run.model.max_tokens = capacity;
@@ -35,10 +41,11 @@ RunPlan plan_run(const ModelConfig& config, int num_ranks, const BatchOptions& o
     wanted += pages;
     prompts += length.prompt;
   }
-  const int rows = prompts <= kFewRows ? kFewRows : kMostRows;
+  const bool on_gpus = options.plan_for == Target::kCuda;
+  const int rows = rows_for(prompts, on_gpus ? std::span<const int>(kGpuRows) : kRows);
   run.model.max_rows = rows;
-  CacheSize size = size_of_cache(batch_shape(config, num_ranks, run.model), 0);
-  std::int64_t pages = std::min(power_of_two(std::max(wanted, longest)), size.num_pages);
+  std::int64_t pages =
+      std::min(power_of_two(std::max(wanted, longest)), size_cache(run.model).num_pages);
   run.model.cache.num_pages = std::max(pages, longest);
   run.limits = {.max_running = static_cast<int>(sequences),
                 .max_rows = rows,

@@ -1,13 +1,15 @@
 // Requests that are all there from the beginning, answered in steps of many: what generate and
-// score do on CPU ranks. Every rank runs the same loop (batch_loop.h) over requests of its own, so
-// that all make the same decisions and draw the same tokens, and no rank has to tell another.
+// score do. Every rank, or process of GPUs, runs the same loop (batch_loop.h) over requests of its
+// own, so that all make the same decisions and draw the same tokens, and none has to tell another.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "stretto/engine/batch_loop.h"
+#include "stretto/engine/host_memory.h"
 #include "stretto/engine/scheduler.h"
 #include "stretto/engine/served_request.h"
 #include "stretto/model/transformer/batch_model.h"
@@ -27,12 +29,14 @@ struct RunLength {
   std::int64_t prompt = 1, all = 1;
 };
 
-// For such requests, none longer than `capacity`, in a world of so many ranks. Sizes are a few or
-// powers of two, which keeps the number of different programs small, each of which is proved once.
-// Of many requests some wait where the cache would take more memory than host_memory.h gives it;
-// the longest one always fits.
-RunPlan plan_run(const ModelConfig& config, int num_ranks, const BatchOptions& options,
-                 const std::vector<RunLength>& lengths, std::int64_t capacity);
+// How large the cache of such a model may be.
+using SizeCache = std::function<CacheSize(const BatchOptions&)>;
+
+// For such requests, none longer than `capacity`. Sizes are a few or powers of two, which keeps the
+// number of different programs small, each of which is proved once. Of many requests some wait
+// where all of them would need a larger cache than there may be; the longest one always fits.
+RunPlan plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
+                 const BatchOptions& options, const SizeCache& size_cache);
 
 // Collective. Every request ends (ServedRequest::on_end) before it returns.
 void run_requests(BatchModel& model, const SchedulerLimits& limits,

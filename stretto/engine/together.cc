@@ -13,9 +13,6 @@ namespace {
 
 using Request = std::shared_ptr<ServedRequest>;
 
-// Of GPUs one thread runs all, as the first rank.
-int index_of(const Rank* rank) { return rank != nullptr ? rank->index() : 0; }
-
 // What a request failed of; the first one's counts, on every rank the same.
 struct Failure {
   std::string what;
@@ -46,8 +43,12 @@ Request asked(const GenerateRequest& r, Answer& answer, Failure& failure) {
 }  // namespace
 
 bool Engine::takes_many() const {
-  bool on_cpu = options_.device == Target::kCpu;
-  return options_.data_groups == 1 && !options_.ulysses && (on_cpu || options_.fp8_cache);
+  return options_.data_groups == 1 && !options_.ulysses;
+}
+
+// Of GPUs one thread runs all of its process, as the first of them.
+int Engine::index_of(const Rank* rank) const {
+  return rank != nullptr ? rank->index() : gpus_->local_ranks().front();
 }
 
 BatchOptions Engine::batch_options() const {
@@ -65,21 +66,23 @@ std::vector<GenerateResult> Engine::generate_together(const std::vector<Generate
   for (const GenerateRequest& r : requests) {
     lengths.push_back({std::ssize(r.prompt), std::ssize(r.prompt) + r.max_tokens});
   }
-  RunPlan plan = plan_run(files_.config, options_.world_size, batch_options(), lengths, capacity);
+  RunPlan plan = plan_run(lengths, capacity, batch_options(),
+                          [this](const BatchOptions& o) { return size_cache(o, 0); });
   std::vector<GenerateResult> results;
   run_batches(plan.model, [&](Rank* rank, BatchModel& model) {
     std::vector<std::unique_ptr<Answer>> answers;
     std::vector<Request> asked_for;
     Failure failure;
-    bool reports = index_of(rank) == 0;
+    int own = index_of(rank);
+    bool reports = own == 0;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       answers.push_back(
           std::make_unique<Answer>(files_, requests[i], reports ? on_text : OnText()));
       asked_for.push_back(asked(requests[i], *answers.back(), failure));
       if (!on_logits) continue;
       Answer* answer = answers.back().get();
-      asked_for.back()->on_logits = [&on_logits, answer, rank, i](std::span<const float> logits) {
-        on_logits(index_of(rank), i, answer->num_tokens(), logits);
+      asked_for.back()->on_logits = [&on_logits, answer, own, i](std::span<const float> logits) {
+        on_logits(own, i, answer->num_tokens(), logits);
       };
     }
     run_requests(model, plan.limits, asked_for);
@@ -99,7 +102,8 @@ Engine::Score Engine::score_together(const std::vector<std::vector<int>>& docume
   }
   Score score;
   if (lengths.empty()) return score;
-  RunPlan plan = plan_run(files_.config, options_.world_size, batch_options(), lengths, capacity);
+  RunPlan plan = plan_run(lengths, capacity, batch_options(),
+                          [this](const BatchOptions& o) { return size_cache(o, 0); });
   run_batches(plan.model, [&](Rank* rank, BatchModel& model) {
     std::vector<std::vector<double>> told(documents.size());  // logprobs
     std::vector<Request> asked_for;
