@@ -22,6 +22,7 @@ void add_tokenize_command(CLI::App& app);
 void add_prove_command(CLI::App& app);
 void add_explain_command(CLI::App& app);
 void add_compile_command(CLI::App& app);
+void add_warm_command(CLI::App& app);
 void add_predict_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
 void add_trace_command(CLI::App& app);

@@ -103,6 +103,7 @@ int main(int argc, char** argv) {
   stretto::add_prove_command(app);
   stretto::add_explain_command(app);
   stretto::add_compile_command(app);
+  stretto::add_warm_command(app);
   stretto::add_predict_command(app);
   stretto::add_calibrate_command(app);
   stretto::add_trace_command(app);

@@ -245,5 +245,37 @@ class PredictTest(CliCase):
         self.refused("predict", stuck, code=1, says=["never ends", ">= 2", "stays at 1"])
 
 
+class WarmTest(CliCase):
+    """What is made ahead is what a run looks for."""
+
+    SHAPE = ("--m", 37, "--n", 24, "--k", 40, "--ranks", 2, "--dtype", "float32")
+
+    def kept(self):
+        return sorted(str(file) for file in (self.tmp / "cache").rglob("*") if file.is_file())
+
+    def test_a_run_proves_nothing_then(self):
+        env = {"STRETTO_CACHE_DIR": str(self.tmp / "cache")}
+        done = self.good("warm", "--ops", "ag_gemm,gemm_rs", *self.SHAPE, env=env)
+        self.assertRegex(done.stdout.decode(), r"^2 programs proved \(.* s\)\n$")
+        progress = done.stderr.decode().splitlines()
+        self.assertEqual([line[:7] for line in progress], ["1 of 2:", "2 of 2:"])
+        warmed = self.kept()
+        self.assertGreaterEqual(len(warmed), 2)
+        for op in ("ag_gemm", "gemm_rs"):
+            self.good("trace", op, *self.SHAPE, "-o", self.tmp / "trace.json", env=env)
+        self.assertEqual(self.kept(), warmed)
+        self.good("trace", "gemm_ar", *self.SHAPE, "-o", self.tmp / "trace.json", env=env)
+        self.assertGreater(len(self.kept()), len(warmed))
+
+    def test_world_sizes_and_json(self):
+        got = self.json_of("warm", "--ops", "all_gather", "--m", 16, "--n", 32, "--ranks", "1..3",
+                           keys=["programs", "target", "seconds"])
+        self.assertEqual((got["programs"], got["target"]), (3, "cpu"))
+
+    def test_what_is_no_operator(self):
+        self.refused("warm", "--ops", "gemm,gem", says=("'gem'",))
+        self.refused("warm", says=("--ops",))
+
+
 if __name__ == "__main__":
     cli_case.main(__doc__)

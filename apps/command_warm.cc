@@ -1,0 +1,125 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/chosen_program.h"
+#include "apps/commands.h"
+#include "apps/program_source.h"
+#include "apps/shape_options.h"
+#include "stretto/base/errors.h"
+#include "stretto/base/json.h"
+#include "stretto/base/say.h"
+#include "stretto/base/threads.h"
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_code.h"
+#include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/choose/calibrated_machine.h"
+#include "stretto/runtime/cuda/nvrtc.h"
+
+namespace stretto {
+namespace {
+
+struct WarmCommand {
+  std::vector<std::string> ops;
+  std::string ranks = "1..4", dtype = "bfloat16", target = "cpu";
+  OpShape shape;
+  bool json = false;
+};
+
+std::vector<OpShape> shapes_of(const OperatorInfo& op, const WarmCommand& options) {
+  OpShape shape = has_sizes(options.shape) ? options.shape : op.large;
+  shape.dtype = parse_dtype(options.dtype);
+  RankRange ranks = parse_ranks(options.ranks);
+  std::vector<OpShape> shapes;
+  for (int p = ranks.first; p <= ranks.last; ++p) {
+    shape.world_size = p;
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+// The default, and on GPUs the config that is predicted to be the fastest. Ranking uses all
+// processors.
+std::vector<NamedProgram> programs_of(const OperatorInfo& op, OpShape shape, bool gpu) {
+  const std::string label = fmt::format("{} {}", op.name, to_string(shape));
+  if (!gpu) return {{label, op.program(shape)}};
+  predict::Machine machine = calibrated_machine(shape.world_size);
+  shape.target = Target(GpuTarget{.sms = machine.num_sms});
+  std::vector<NamedProgram> programs = {{label, op.program(shape)}};
+  try {
+    ChosenProgram chosen = chosen_program(op.name, shape, machine, false);
+    programs.push_back({label + " | " + chosen.config, std::move(chosen.program)});
+  } catch (const UserError& error) {
+    say("{}: nothing chosen: {}\n", label, error.what());
+  }
+  return programs;
+}
+
+void run_warm(const WarmCommand& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool gpu = options.target == "cuda";
+  if (gpu) cuda::nvrtc_info();  // says at once how to get it
+  std::vector<NamedProgram> programs;
+  for (const std::string& name : options.ops) {
+    const ProgramSource source(name);
+    if (source.op() == nullptr) throw UserError(fmt::format("warm: '{}' is no operator", name));
+    for (const OpShape& shape : shapes_of(*source.op(), options)) {
+      for (NamedProgram& named : programs_of(*source.op(), shape, gpu)) {
+        programs.push_back(std::move(named));
+      }
+    }
+  }
+  std::size_t done = 0;
+  std::mutex mutex;
+  side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
+    const auto start = std::chrono::steady_clock::now();
+    const Lowered lowered = lower(std::move(programs[i].program));
+    prove(lowered);                         // for launches of any sizes,
+    prove(lowered, {.bounds_only = true});  // and of the largest alone
+    if (gpu) generate(lowered);
+    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    std::lock_guard lock(mutex);
+    say("{} of {}: {} ({:.3f} s)\n", ++done, programs.size(), programs[i].label, seconds.count());
+  });
+  std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  if (options.json) {
+    fmt::print("{}\n", to_line(nlohmann::json{{"programs", programs.size()},
+                                              {"target", options.target},
+                                              {"seconds", seconds.count()}}));
+    return;
+  }
+  fmt::print("{} programs proved{} ({:.1f} s)\n", programs.size(), gpu ? " and compiled" : "",
+             seconds.count());
+}
+
+}  // namespace
+
+void add_warm_command(CLI::App& app) {
+  auto options = std::make_shared<WarmCommand>();
+  CLI::App* command = app.add_subcommand(
+      "warm", "Prove and compile programs ahead of their first run, side by side, into the cache");
+  command->add_option("--ops", options->ops, "operators, with commas between them")
+      ->delimiter(',')
+      ->required();
+  command
+      ->add_option("--target", options->target,
+                   "cpu, or cuda: configs are ranked and kernels compiled, too, without a GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--ranks", options->ranks, "world sizes, N or A..B")->capture_default_str();
+  add_size_options(command, options->shape);  // none of them: a large model's layer
+  command->add_option("--dtype", options->dtype, "element type")
+      ->envname("STRETTO_DTYPE")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "one JSON object on stdout");
+  command->callback([options] { run_warm(*options); });
+}
+
+}  // namespace stretto
