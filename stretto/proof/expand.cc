@@ -12,6 +12,7 @@
 #include "stretto/proof/expand_accesses.h"
 #include "stretto/proof/expand_state.h"
 #include "stretto/proof/expand_syncs.h"
+#include "stretto/proof/local_roles.h"
 #include "stretto/proof/open_loops.h"
 #include "stretto/proof/packet_links.h"
 #include "stretto/proof/pipe_loops.h"
@@ -44,6 +45,7 @@ class Expander {
         conditions_(state_),
         sizes_(state_),
         open_loops_(state_, syncs_, accesses_),
+        local_roles_(program),
         trips_(state_.scope, trips) {}
 
   InstanceGraph run() {
@@ -85,6 +87,8 @@ class Expander {
   void expand_worker(int role_idx, int worker) {
     const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
     syncs_.start_worker(role_idx, worker);
+    bool masks_open = state_.region != nullptr && state_.region->masks_open();
+    if (masks_open && local_roles_.of(role).is_local) return expand_local_worker(role_idx, worker);
     pipe_loops_.start_worker(role);
     open_loops_.start_worker(role);
     trips_.start_worker(pipe_loops_.walked(), pipe_loops_.step());
@@ -103,6 +107,23 @@ class Expander {
     if (counts) state_.graph.trips = std::max(state_.graph.trips, pipe_loops_.walked());
   }
 
+  // What it reads and stores alone (local_roles.h).
+  void expand_local_worker(int role_idx, int worker) {
+    const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
+    local_ = &local_roles_.of(role);
+    looking_ = true;
+    for (std::size_t agent = 0; agent < role.agents.size(); ++agent) {
+      start_agent({.rank = state_.rank,
+                   .phase = Phase::kRoles,
+                   .role = role_idx,
+                   .worker = worker,
+                   .agent = static_cast<int>(agent)});
+      tiles(role, worker, agent, local_->counts_open);
+    }
+    looking_ = false;
+    local_ = nullptr;
+  }
+
   void expand_agent(int role_idx, int worker, std::size_t agent) {
     const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
     start_agent({.rank = state_.rank,
@@ -111,12 +132,25 @@ class Expander {
                  .worker = worker,
                  .agent = static_cast<int>(agent)});
     open_loops_.start_agent();
-    OpenTiles tiles(role, state_);
-    for (std::int64_t t = worker; t < tiles.most(); t += role.resource.num_workers) {
+    // Nobody waits for what is in a role without synchronisation: what its tiles touch that are
+    // there at some sizes only is masked like the rest.
+    bool open = state_.region != nullptr && state_.region->masks_open() &&
+                (local_roles_.of(role).counts_open || role.num_tiles.node().op != ExprOp::kMul) &&
+                std::none_of(role.agents.begin(), role.agents.end(),
+                             [](const Agent& a) { return synchronises(a.body); });
+    tiles(role, worker, agent, open);
+  }
+
+  // The worker's. `open`: how many there are need not be decided.
+  void tiles(const Role& role, int worker, std::size_t agent, bool open) {
+    std::int64_t decided = open ? 0 : state_.scope.value(role.num_tiles, "number of tiles");
+    for (std::int64_t t = worker; open || t < decided; t += role.resource.num_workers) {
+      auto there = open ? sizes_.more_than(t, role.num_tiles) : std::nullopt;
+      if (there && there->known && !*there->known) break;
       state_.budget.step(role.loc);
       state_.tile = t;
       state_.scope.set(role.tile_var, t);
-      state_.there = tiles.there(t);
+      if (there) state_.there = there->forms;
       block(role.agents[agent].body);
     }
     state_.there.clear();
@@ -168,10 +202,10 @@ class Expander {
       case OpCode::kAwait:
         return looking_ ? void() : syncs_.await(o);
       case OpCode::kLoop:
-        if (open_loops_.take(o)) return;
+        if (local_ == nullptr && open_loops_.take(o)) return;
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
-        if (open_loops_.take(o)) return;
+        if (local_ == nullptr && open_loops_.take(o)) return;
         return each_choice(o, 1, [&] { when(o); });
       default:
         if (op_info(o.code).synchronises || !op_info(o.code).schedule_level) {
@@ -181,6 +215,12 @@ class Expander {
   }
 
   void let(const Op& o) {
+    if (local_ != nullptr) {
+      auto in_order = local_->order.values.find(o.var);
+      if (in_order != local_->order.values.end()) {
+        return state_.scope.set_to(o.var, in_order->second);
+      }
+    }
     accesses_.table_reads(o, o.exprs[0]);
     std::optional<TablePoint> point;
     if (state_.has_cells) point = state_.scope.table_point(o.exprs[0]);
@@ -191,7 +231,7 @@ class Expander {
     }
     if (point) state_.scope.set_point(o.var, *point);
     if (trips_.wanted()) trips_.let(o.var, o.exprs[0]);
-    open_loops_.let(o.var, o.exprs[0]);
+    if (local_ == nullptr) open_loops_.let(o.var, o.exprs[0]);
   }
 
   // Once for each value of the deciding entries that a region goes by, or the first expressions of
@@ -291,7 +331,7 @@ class Expander {
   void all_iterations(const Op& o, std::int64_t begin, std::int64_t end) {
     std::int64_t trips = apply(ExprOp::kSub, end, begin);
     const LoopShape& shape = loops_.of(o);
-    if (shape.synchronises) {
+    if (shape.synchronises && local_ == nullptr) {
       bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped &&
                    state_.stays_in_parts(o, shape.moving);
       std::int64_t left_out = folds ? pipe_loops_.left_out({.pipe = shape.pipe,
@@ -303,7 +343,10 @@ class Expander {
       return walk_around(o, begin, end, left_out);
     }
     state_.recorder.begin_fold(shape.ordered);
-    if (shape.affine && !state_.has_cells && (!shape.chooses || !syncs_.holds_slots())) {
+    if ((shape.affine || shape.piped) && local_ != nullptr) {
+      Look all = look(o, begin, end);
+      state_.recorder.add_affine(all.first, all.second, all.trips);
+    } else if (shape.affine && !state_.has_cells && (!shape.chooses || !syncs_.holds_slots())) {
       Look all = look(o, begin, end);
       state_.recorder.add_affine(all.first, all.second, all.trips);
     } else {
@@ -461,6 +504,8 @@ class Expander {
   Conditions conditions_;
   SizeConditions sizes_;
   OpenLoops open_loops_;
+  LocalRoles local_roles_;
+  const LocalRoles::Local* local_ = nullptr;  // the role, where its tiles are not walked
   Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
@@ -492,8 +537,8 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
 }
 
 InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
-  InstanceGraph graph = walked(program, extents_at(axes, region.sample()), nullptr,
-                               PipeLoopMode::kFold, {}, &region);
+  InstanceGraph graph =
+      walked(program, extents_at(axes, region.sample()), nullptr, PipeLoopMode::kFold, {}, &region);
   if (region.masks_open()) settle_masks(graph, region);
   link_packets(graph);
   link_landings(graph);

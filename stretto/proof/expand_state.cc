@@ -123,29 +123,4 @@ WherePositive key_of(const std::vector<SizeForm>& forms) {
   return key;
 }
 
-OpenTiles::OpenTiles(const Role& role, ExpandState& state) {
-  bool open = state.region != nullptr && state.region->masks_open() &&
-              std::none_of(role.agents.begin(), role.agents.end(),
-                           [](const Agent& agent) { return synchronises(agent.body); });
-  if (!open) {
-    most_ = state.scope.value(role.num_tiles, "number of tiles");
-    return;
-  }
-  region_ = state.region;
-  const ExprNode& n = role.num_tiles.node();
-  bool divided = n.op == ExprOp::kFloorDiv && n.args[1].node().op == ExprOp::kConst &&
-                 n.args[1].node().value > 0;
-  if (divided) by_ = n.args[1].node().value;
-  dividend_ = state.scope.form(divided ? n.args[0] : role.num_tiles);
-  most_ = floor_div(region_->most(dividend_), by_);
-}
-
-// t < dividend / by where by * (t + 1) <= dividend.
-std::vector<SizeForm> OpenTiles::there(std::int64_t tile) const {
-  if (region_ == nullptr) return {};
-  SizeForm out = dividend_;
-  out.value -= by_ * (tile + 1) - 1;
-  return region_->least(out) < 1 ? std::vector{out} : std::vector<SizeForm>{};
-}
-
 }  // namespace stretto

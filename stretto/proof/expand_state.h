@@ -91,22 +91,4 @@ struct ExpandState {
   mutable std::optional<int> choice_;
 };
 
-// Of a role's tiles some are there at some sizes only, where masks are left open (size_masks.h):
-// nobody waits for what is in a role without synchronisation, so what such tiles touch is masked
-// like the rest.
-class OpenTiles {
- public:
-  OpenTiles(const Role& role, ExpandState& state);
-
-  // At any size of the region.
-  std::int64_t most() const { return most_; }
-  // Positive where the tile is there; none where it always is.
-  std::vector<SizeForm> there(std::int64_t tile) const;
-
- private:
-  const SizeRegion* region_ = nullptr;  // none: all of them are there
-  SizeForm dividend_;                   // of which, divided by `by_`, the number of tiles is
-  std::int64_t by_ = 1, most_ = 0;
-};
-
 }  // namespace stretto

@@ -22,7 +22,8 @@ bool moves_straight(const Op& op, const Op* loop) {
   return loop == nullptr || !op.region || is_affine(*op.region, {loop->var});
 }
 
-// Whether agents [first, ...) of the graph come to their ends, waiting for nobody else.
+}  // namespace
+
 bool come_through(const InstanceGraph& graph, std::size_t first) {
   std::vector<std::int64_t> value(graph.counters.size(), 0);
   std::vector<std::size_t> next(graph.agents.size(), 0);
@@ -44,8 +45,6 @@ bool come_through(const InstanceGraph& graph, std::size_t first) {
   }
   return done;
 }
-
-}  // namespace
 
 OpenLoops::OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses)
     : state_(state), syncs_(syncs), accesses_(accesses) {

@@ -23,6 +23,9 @@
 
 namespace stretto {
 
+// Whether agents [first, ...) of the graph come to their ends, waiting for nobody else.
+bool come_through(const InstanceGraph& graph, std::size_t first);
+
 class OpenLoops {
  public:
   OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses);

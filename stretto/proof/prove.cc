@@ -142,16 +142,18 @@ class Prover {
     bool few = options_.bounds_only || !options_.partition || options_.tables != nullptr ||
                all_extents(program_, kFewVectors).has_value();
     if (few) return false;
-    if (holds_with_masks(true)) return true;
-    // What launches rely on may be shown by waits that are under a condition: then it is decided.
-    return std::ranges::any_of(program_.roles, waits_under_condition) && holds_with_masks(false);
+    if (holds_with_masks(WaitsOpen::kAll)) return true;
+    // What launches rely on may be shown by waits that are under a condition: then it is decided,
+    // at first where few pieces come of that.
+    return std::ranges::any_of(program_.roles, waits_under_condition) &&
+           (holds_with_masks(WaitsOpen::kCostly) || holds_with_masks(WaitsOpen::kNone));
   }
 
-  bool holds_with_masks(bool waits_open) {
-    // In the mean a piece has half of the events that the bounds have.
-    std::size_t most = 2 * options_.max_enumerated / std::max<std::size_t>(1, events_);
-    std::optional<MaskedSlices> found =
-        masked_slices(program_, std::clamp(most, kMinCases, kMostPieces), waits_open, no_pieces_);
+  bool holds_with_masks(WaitsOpen waits_open) {
+    // Conditions that cost few sizes make few pieces, or it is not that on which launches rely.
+    std::size_t events = options_.max_enumerated / (waits_open == WaitsOpen::kCostly ? 4 : 1);
+    const MostPieces most{.at_least = kMinCases, .at_most = kMostPieces, .events = events};
+    std::optional<MaskedSlices> found = masked_slices(program_, most, waits_open, no_pieces_);
     if (!found) return false;
     for (std::optional<Case>& one : found->slices) share(*one, {});
     if (!slices_hold(found->slices)) return false;

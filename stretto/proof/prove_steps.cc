@@ -136,8 +136,8 @@ std::optional<Case> slice_of(const Case& one) {
 namespace {
 
 // `open_loops`: gets whether there were any.
-std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most, LeftOpen open,
-                                          bool& open_loops, NoPieces& why) {
+std::optional<MaskedSlices> masked_slices(const Program& program, const MostPieces& most,
+                                          LeftOpen open, bool& open_loops, NoPieces& why) {
   MaskedSlices out;
   std::vector<std::int64_t> quota;
   auto take = [&](const SizePartition& so_far, InstanceGraph graph) {
@@ -160,8 +160,8 @@ std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t mo
 
 }  // namespace
 
-std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most, bool waits_open,
-                                          NoPieces& why) {
+std::optional<MaskedSlices> masked_slices(const Program& program, const MostPieces& most,
+                                          WaitsOpen waits_open, NoPieces& why) {
   bool loops = false, none = false;
   auto found = masked_slices(program, most, {.waits = waits_open, .loops = true}, loops, why);
   if (found || !loops) return found;

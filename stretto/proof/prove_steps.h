@@ -42,7 +42,7 @@ struct MaskedSlices {
   std::vector<std::optional<Case>> slices;
   UnmetTensors unmet;
 };
-std::optional<MaskedSlices> masked_slices(const Program& program, std::size_t most,
-                                          bool waits_open, NoPieces& why);
+std::optional<MaskedSlices> masked_slices(const Program& program, const MostPieces& most,
+                                          WaitsOpen waits_open, NoPieces& why);
 
 }  // namespace stretto

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/proof/loop_fold.h"
 
@@ -78,7 +79,7 @@ bool SizeConditions::may_be_open(const Op& when) {
   std::set<int> vars;
   for (const Block& body : when.bodies) variables_set(body, vars);
   const Block& whole = role.agents[static_cast<std::size_t>(agent.agent)].body;
-  bool decided = !state_.region->waits_open() && waits_under_condition(role);
+  bool decided = state_.region->waits_open() == WaitsOpen::kNone && waits_under_condition(role);
   bool settled = std::any_of(when.bodies.begin(), when.bodies.end(), has_to_happen);
   it->second = !shares && !decided && !settled && (vars.empty() || !used_beside(whole, when, vars));
   return it->second;
@@ -99,8 +100,7 @@ std::optional<SizeConditions::Truth> SizeConditions::truth(const Expr& condition
       if (a->known) return *a->known == settles ? a : b;
       if (b->known) return *b->known == settles ? b : a;
       if (settles) return std::nullopt;
-      a->forms.insert(a->forms.end(), b->forms.begin(), b->forms.end());
-      return a;
+      return both(std::move(a), std::move(b));
     }
     case ExprOp::kLt:
       return less(n.args[0], n.args[1], 0);
@@ -112,6 +112,37 @@ std::optional<SizeConditions::Truth> SizeConditions::truth(const Expr& condition
       return Truth{.known = value.value != 0, .forms = {}};
     }
   }
+}
+
+// Where the condition holds at the sample and at most sizes, the others are cut off. All agents of
+// the role go by that, so what one of them has left open stays so.
+void SizeConditions::decide_if_cheap(std::optional<Truth>& truth) {
+  bool asked = state_.region->waits_open() == WaitsOpen::kCostly && truth && !truth->known;
+  if (!asked) return;
+  const AgentTrace& agent = state_.recorder.agent();
+  if (agent.phase != Phase::kRoles) return;
+  const Role& role = state_.program.roles[static_cast<std::size_t>(agent.role)];
+  auto [waits, is_new] = waits_.try_emplace(&role, false);
+  if (is_new) waits->second = waits_under_condition(role);
+  if (!waits->second || left_open_.count(key_of(truth->forms)) != 0) return;
+  SizeRegion left = *state_.region;
+  for (SizeForm form : truth->forms) {
+    if (form.value < 1) {
+      left_open_.insert(key_of(truth->forms));
+      return;
+    }
+    form.value -= 1;
+    left.keep_sign(form);
+  }
+  constexpr double kLeastLeft = 0.5;
+  double part = kept_ * left.num_sizes() / state_.region->num_sizes();
+  if (part < kLeastLeft) {
+    left_open_.insert(key_of(truth->forms));
+    return;
+  }
+  kept_ = part;
+  *state_.region = left;
+  truth = Truth{.known = true, .forms = {}};
 }
 
 std::optional<SizeConditions::Truth> SizeConditions::negated(const Truth& of) const {
@@ -127,6 +158,46 @@ std::optional<SizeConditions::Truth> SizeConditions::less(const Expr& a, const E
                                                           std::int64_t more) {
   SizeForm from = state_.scope.form(a);
   from.value -= more;
+  return less_than(from, b);
+}
+
+std::optional<SizeConditions::Truth> SizeConditions::both(std::optional<Truth> a,
+                                                          std::optional<Truth> b) {
+  if (!a || !b) return std::nullopt;
+  if (a->known) return *a->known ? b : a;
+  if (b->known) return *b->known ? a : b;
+  a->forms.insert(a->forms.end(), b->forms.begin(), b->forms.end());
+  return a;
+}
+
+// A number is below x / c where c (number + 1) <= x, and below x c where number / c is below x. So
+// a quotient of sizes is not decided.
+std::optional<SizeConditions::Truth> SizeConditions::less_than(SizeForm from, const Expr& b) {
+  constexpr std::int64_t kSmall = std::int64_t{1} << 30;
+  const ExprNode& n = b.node();
+  auto constant = [&](std::size_t i) {
+    return n.args.size() == 2 && n.args[i].is_const() && n.args[i].const_value() > 0 &&
+           n.args[i].const_value() < kSmall;
+  };
+  bool small = from.is_constant() && from.value > -kSmall && from.value < kSmall;
+  if (small && n.op == ExprOp::kMin) {
+    return both(less_than(from, n.args[0]), less_than(from, n.args[1]));
+  }
+  if (small && constant(1)) {
+    std::int64_t c = n.args[1].const_value();
+    switch (n.op) {
+      case ExprOp::kFloorDiv:
+        return less_than({.value = c * (from.value + 1) - 1}, n.args[0]);
+      case ExprOp::kMul:
+        return less_than({.value = floor_div(from.value, c)}, n.args[0]);
+      case ExprOp::kAdd:
+        return less_than({.value = from.value - c}, n.args[0]);
+      case ExprOp::kSub:
+        return less_than({.value = from.value + c}, n.args[0]);
+      default:
+        break;
+    }
+  }
   Truth out{.known = true, .forms = {}};
   for (const SizeForm& end : state_.scope.ends_behind(from, b)) {
     SizeForm there = state_.region->apply(ExprOp::kSub, end, from);

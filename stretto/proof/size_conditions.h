@@ -12,6 +12,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -29,6 +30,16 @@ class SizeConditions {
 
   void start_agent() { facts_.clear(); }
 
+  // A truth, or the forms that are all positive where it is so.
+  struct Truth {
+    std::optional<bool> known;
+    std::vector<SizeForm> forms;
+  };
+  // Whether so many tiles or more are there. Of a scope with a region.
+  std::optional<Truth> more_than(std::int64_t tiles, const Expr& num_tiles) {
+    return less_than({.value = tiles}, num_tiles);
+  }
+
   // Calls walk(body) for the body of a condition that sizes do not decide, or for each of its
   // bodies at the sizes at which it happens. False where the condition has to be decided: it is
   // made in another way, or what is under it has to be there at all sizes alike.
@@ -36,6 +47,7 @@ class SizeConditions {
   bool walk(const Op& when, const Walk& walk) {
     if (state_.region == nullptr || !state_.region->masks_open()) return false;
     std::optional<Truth> holds = truth(when.exprs[0]);
+    decide_if_cheap(holds);
     if (!holds) return false;
     if (holds->known) {
       walk(when.bodies[*holds->known ? 0 : 1]);
@@ -58,19 +70,20 @@ class SizeConditions {
   }
   void enter(const std::vector<SizeForm>& there);
   void leave(const std::vector<SizeForm>& there);
-  // A truth, or the forms that are all positive where it is so.
-  struct Truth {
-    std::optional<bool> known;
-    std::vector<SizeForm> forms;
-  };
   std::optional<Truth> truth(const Expr& condition);
+  void decide_if_cheap(std::optional<Truth>& truth);
   std::optional<Truth> negated(const Truth& of) const;
   std::optional<Truth> less(const Expr& a, const Expr& b, std::int64_t more);
+  std::optional<Truth> less_than(SizeForm from, const Expr& b);
+  static std::optional<Truth> both(std::optional<Truth> a, std::optional<Truth> b);
   bool may_be_open(const Op& when);
 
   ExpandState& state_;
   std::unordered_map<const Op*, bool> may_be_open_;
-  std::map<WherePositive, int> facts_;  // of the agent, by where they are so
+  std::unordered_map<const Role*, bool> waits_;  // under a condition
+  std::set<WherePositive> left_open_;            // of what costs many sizes
+  double kept_ = 1;                              // part of the sizes
+  std::map<WherePositive, int> facts_;           // of the agent, by where they are so
   std::vector<int> entered_;
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "stretto/base/errors.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ir/program.h"
 #include "stretto/proof/expand.h"
@@ -164,9 +165,34 @@ NoPieces cut_by(const Program& program, const Op* op) {
   return {.where = describe_loc(op), .expression = expr ? print_expr(program, *expr) : ""};
 }
 
-std::unique_ptr<SizePartition> partition(const Program& program, std::size_t most,
+// What is left of a region while it is walked: what was left open before it got smaller may be
+// known then, and agents that go by the same condition before and after that are not seen to. So
+// it is walked anew, in what is left.
+InstanceGraph expand_around(const Program& program, const SizePartition& parts,
+                            std::optional<LeftOpen> open, SizeRegion& region) {
+  constexpr int kMostTimes = 4;
+  for (int time = 1;; ++time) {
+    SizeRegion before = region;
+    region = SizeRegion(parts.axes, before.box(), before.sample());
+    if (open) region.leave_masks_open(open->waits);
+    if (open && open->loops) region.leave_loops_open();
+    auto again = [&] {
+      return open && time < kMostTimes && region.num_sizes() < before.num_sizes();
+    };
+    try {
+      return expand(program, parts.axes, region);
+    } catch (const DependsOnTable&) {
+      if (!again()) throw;
+    } catch (const Rejected&) {
+      if (!again()) throw;
+    }
+  }
+}
+
+std::unique_ptr<SizePartition> partition(const Program& program, const MostPieces& allowed,
                                          std::optional<LeftOpen> open, NoPieces& why,
                                          const OnPiece& taken) {
+  std::size_t most = allowed.at_most;
   auto table = std::ranges::find_if(
       program.tensors, [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
   auto out = std::make_unique<SizePartition>(SizePartition{.axes = axes_of(program), .pieces = {}});
@@ -186,16 +212,18 @@ std::unique_ptr<SizePartition> partition(const Program& program, std::size_t mos
     SizeBox box = left.pop();
     SizePoint sample = out->pieces.empty() ? box.hi : within(box);
     SizeRegion region(out->axes, box, sample);
-    if (open) region.leave_masks_open(open->waits);
-    if (open && open->loops) region.leave_loops_open();
     InstanceGraph graph;
     try {
-      graph = expand(program, out->axes, region);
+      graph = expand_around(program, *out, open, region);
     } catch (const DependsOnTable& reason) {
       why.expression = reason.what;
       return nullptr;
     }
     if (graph.deepest_cut.second < deepest.second) deepest = graph.deepest_cut;
+    if (out->pieces.empty()) {
+      std::size_t events = std::max<std::size_t>(1, graph.num_events());
+      most = std::clamp(2 * allowed.events / events, allowed.at_least, allowed.at_most);
+    }
     out->pieces.push_back({.box = region.box(), .sample = sample});
     left.take(box, region.box());
     if (!taken(*out, std::move(graph))) return nullptr;
@@ -207,11 +235,11 @@ std::unique_ptr<SizePartition> partition(const Program& program, std::size_t mos
 
 std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most,
                                                NoPieces& why) {
-  return partition(program, most, {}, why,
+  return partition(program, {.at_least = most, .at_most = most, .events = 0}, {}, why,
                    [](const auto&, const InstanceGraph&) { return true; });
 }
 
-std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
+std::unique_ptr<SizePartition> partition_with_masks(const Program& program, const MostPieces& most,
                                                     LeftOpen open, NoPieces& why,
                                                     const OnPiece& taken) {
   return partition(program, most, open, why, taken);

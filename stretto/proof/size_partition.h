@@ -39,14 +39,20 @@ std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size
 
 // What is left open besides masks: waits as SizeRegion says, loops as open_loops.h does.
 struct LeftOpen {
-  bool waits = true, loops = false;
+  WaitsOpen waits = WaitsOpen::kAll;
+  bool loops = false;
 };
 
 // The same with masks left open (size_masks.h), so that there are few pieces, and what each of them
 // does. `taken` gets every piece's graph, until it says that this is enough: none then, nor where
 // masks cannot be left open.
 using OnPiece = std::function<bool(const SizePartition& so_far, InstanceGraph graph)>;
-std::unique_ptr<SizePartition> partition_with_masks(const Program& program, std::size_t most,
+// How many pieces: from `at_least` to `at_most`, so that their events add up to no more than
+// `events` where a piece has half of those that the first one has, at the bounds.
+struct MostPieces {
+  std::size_t at_least, at_most, events;
+};
+std::unique_ptr<SizePartition> partition_with_masks(const Program& program, const MostPieces& most,
                                                     LeftOpen open, NoPieces& why,
                                                     const OnPiece& taken);
 

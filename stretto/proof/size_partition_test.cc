@@ -144,7 +144,8 @@ TEST(SizePartition, GivesUpEarlyWhereThereAreTooManyPieces) {
       return true;
     };
     NoPieces why;
-    complete = partition_with_masks(program, kMost, {}, why, count) != nullptr;
+    const MostPieces most{.at_least = kMost, .at_most = kMost, .events = 0};
+    complete = partition_with_masks(program, most, {}, why, count) != nullptr;
     return pieces;
   };
   bool complete = false;

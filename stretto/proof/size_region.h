@@ -37,6 +37,9 @@ struct SizeAxes {
 using SizePoint = std::array<std::int64_t, kMaxSizeAxes>;
 std::vector<std::int64_t> extents_at(const SizeAxes& axes, const SizePoint& point);
 
+// Of roles that wait for signals under conditions by size: which of these are not decided.
+enum class WaitsOpen { kAll, kCostly, kNone };
+
 // All points between two, both included.
 struct SizeBox {
   SizePoint lo{}, hi{};
@@ -63,13 +66,13 @@ class SizeRegion {
   int num_axes() const { return axes_.count; }
   // Boxes may be cut off in different tiles at different sizes (size_masks.h): their ends do not
   // narrow the region. Nor do conditions (size_conditions.h), but for those of roles that wait
-  // under one where `waits_open` is false.
-  void leave_masks_open(bool waits_open) {
+  // under one, as `waits_open` says: costly are those that would cut off many sizes.
+  void leave_masks_open(WaitsOpen waits_open) {
     masks_open_ = true;
     waits_open_ = waits_open;
   }
   bool masks_open() const { return masks_open_; }
-  bool waits_open() const { return waits_open_; }
+  WaitsOpen waits_open() const { return waits_open_; }
   // Nor does how often loops over slots run (open_loops.h).
   void leave_loops_open() { loops_open_ = true; }
   bool loops_open() const { return masks_open_ && loops_open_; }
@@ -120,7 +123,8 @@ class SizeRegion {
   SizeAxes axes_;
   SizeBox box_;
   SizePoint sample_;
-  bool masks_open_ = false, waits_open_ = false, loops_open_ = false;
+  bool masks_open_ = false, loops_open_ = false;
+  WaitsOpen waits_open_ = WaitsOpen::kNone;
   int num_cuts_ = 0;
   std::map<Axis, std::map<std::int64_t, SizeForm>> ends_;
 };

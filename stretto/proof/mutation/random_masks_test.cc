@@ -131,9 +131,10 @@ TEST(RandomSizes, WithMasksLeftOpenAPieceDoesWhatEachOfItsSizesDoes) {
       return true;
     };
     NoPieces why;
-    const LeftOpen open_parts{.waits = (i & 2) == 0};
+    const LeftOpen open_parts{.waits = static_cast<WaitsOpen>(i % 3)};
     try {
-      if (partition_with_masks(program, 2'000, open_parts, why, look) == nullptr) continue;
+      const MostPieces most{.at_least = 2'000, .at_most = 2'000, .events = 0};
+      if (partition_with_masks(program, most, open_parts, why, look) == nullptr) continue;
     } catch (const Error&) {
       continue;  // a slip that no launch gets past
     }
