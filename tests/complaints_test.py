@@ -19,6 +19,8 @@ complaints_test.py PATH_OF_STRETTO [unittest arguments], from the root of the re
 | log-probabilities are wrong | test_logprobs_are_the_models, test_many_at_once_are_as_alone |
 | constrained answers hang or kill the engine | test_hostile_schemas, WhatCannotBeIsRefusedSoon |
 | one bad request kills | test_no_input_is_a_server_error, test_requests_in_packets_cut_anywhere, test_random_bodies |
+| a server that starts says nothing for minutes | test_it_tells_what_it_does |
+| an agent's broken call is refused ever after | test_forms_of_messages |
 | the engine stays dead after a fault | WhoRunsIsToldAndWhoWaitsIsServed |
 """
 

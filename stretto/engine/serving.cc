@@ -142,8 +142,8 @@ void ServingEngine::wait_until_ready() {
 
 bool ServingEngine::wait_until_ready(std::chrono::milliseconds at_most) {
   std::unique_lock lock(mutex_);
-  const bool is_over = changed_.wait_for(
-      lock, at_most, [&] { return ready_ || failure_ || !died_of_.empty(); });
+  const bool is_over =
+      changed_.wait_for(lock, at_most, [&] { return ready_ || failure_ || !died_of_.empty(); });
   if (failure_) std::rethrow_exception(failure_);
   return is_over;
 }

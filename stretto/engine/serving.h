@@ -68,12 +68,12 @@ class ServingEngine {
   struct State {
     std::size_t running = 0, waiting = 0;
     std::int64_t preemptions = 0;
-    std::int64_t prefix_queries = 0, prefix_hits = 0;  // tokens, as Scheduler::Counters
+    std::int64_t prefix_queries = 0, prefix_hits = 0;     // tokens, as Scheduler::Counters
     std::int64_t chosen_by_machine = 0, chosen_here = 0;  // tokens, as BatchLoop::Chosen
-    double cache_use = 0;                              // of 1
-    std::string died_of;                               // empty while it lives
-    std::int64_t restarts = 0;                         // after faults
-    std::string restarts_for;                          // the fault; empty once it is ready again
+    double cache_use = 0;                                 // of 1
+    std::string died_of;                                  // empty while it lives
+    std::int64_t restarts = 0;                            // after faults
+    std::string restarts_for;                             // the fault; empty once it is ready again
     // What it does before it is ready, and for how long; empty once it is, and after its death.
     std::string loads;
   };

@@ -76,7 +76,7 @@ class GpuBatchStep : public BatchStep {
   bool only_decodes_ = false;  // what runs
   // By local rank; empty where none are wanted, the second also where no step is so.
   std::vector<cuda::GraphExec> graphs_, decode_graphs_;
-  bool busy_ = false;                    // enqueued work may still read host_inputs_
+  bool busy_ = false;  // enqueued work may still read host_inputs_
 };
 
 // The GPUs of a world as a BatchModel's machine, which must outlive it.

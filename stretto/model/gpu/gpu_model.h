@@ -36,7 +36,7 @@ struct GpuModelOptions {
   bool exchanges = true;
   RowSlots slots = {};
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
-  Progress* progress = nullptr;  // hears what making model and steps does; outlives that
+  Progress* progress = nullptr;            // hears what making model and steps does; outlives that
 };
 
 // Addresses of buffers on every rank, by the names of step_plan.h.

@@ -27,8 +27,8 @@ struct BatchOptions {
   PagedCache cache;
   // Whose configs the steps use; CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
-  int expert_groups = 1;  // transformer.h
-  bool poison = false;    // on CPU ranks, for tests: step/cpu_step.h
+  int expert_groups = 1;         // transformer.h
+  bool poison = false;           // on CPU ranks, for tests: step/cpu_step.h
   Progress* progress = nullptr;  // hears what making the model does; outlives that
 };
 

@@ -59,8 +59,8 @@ CpuBatchRunner::CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkp
                                const step::CpuStepOptions& options)
     : rank_(rank), options_(options), shape_(shape) {
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
-  weights_ = load_weights(checkpoint, *shape_.config, shard_spec(shape_, rank.index()),
-                          options_.progress);
+  weights_ =
+      load_weights(checkpoint, *shape_.config, shard_spec(shape_, rank.index()), options_.progress);
   for_each_weight(weights_,
                   [&](const std::string& name, const Matrix& m) { buffers_[name] = m.data(); });
   for (const PlanBuffer& b : model_buffers(shape_)) {
