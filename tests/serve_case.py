@@ -4,15 +4,18 @@ import contextlib
 import http.client
 import json
 import os
-import select
+import pathlib
 import signal
 import socket
-import subprocess
+import sys
 import tempfile
 import time
 
 import cli_case
 from cli_case import MODEL, STRETTO, CliCase
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+from server_process import ServerProcess
 
 WAIT = int(os.environ.get("STRETTO_TEST_WAIT", 120))  # seconds that anything may take on a loaded machine
 
@@ -26,20 +29,18 @@ class Server:
                  if not k.startswith("STRETTO_") or k == "STRETTO_CACHE_DIR"}
         clean.update(env or {})
         self.err = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            [STRETTO, "serve", "--model", model, "--port", str(port), "--device", device, *map(str, args)], env=clean,
-            stdout=subprocess.PIPE, stderr=stderr or self.err, cwd=cli_case.ROOT)
-        self.port = port
+        command = [STRETTO, "serve", "--model", model, "--port", port, "--device", device, *args]
+        self.server = ServerProcess(command, env=clean, stderr=stderr or self.err, cwd=cli_case.ROOT)
+        self.process, self.port = self.server.process, port
         if waits:
             self.wait_until_ready()
 
     def wait_until_ready(self):
-        ready, _, _ = select.select([self.process.stdout], [], [], WAIT)
-        line = self.process.stdout.readline().decode() if ready else ""
-        if not line.startswith("listening on http://127.0.0.1:"):
-            self.process.kill()
-            raise AssertionError(f"no server: {line!r} {self.said()}")
-        self.port = int(line.rsplit(":", 1)[1])
+        try:
+            self.server.wait_until_ready(WAIT)
+        except ServerProcess.NotReady as error:
+            raise AssertionError(f"{error} {self.said()}") from None
+        self.port = self.server.port
 
     def __enter__(self):
         return self
