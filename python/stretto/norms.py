@@ -50,29 +50,7 @@ def all_reduce_add_rms_norm(
 
 
 def _all_reduce_add_rms_norm(eps, group, x, residual, weight, _, out):
-    op = "all_reduce_add_rms_norm"
-    kind, x = adopt(op, "x", x)
-    residual, weight = same_kind(op, kind, residual=residual, weight=weight)
-    dtype = computed_dtype(op, kind, {"x": x, "residual": residual})
-    weight_dtype = computed_dtype(op, kind, {"weight": weight})
-    hidden = x.shape[-1] if x.ndim else 0
-    if tuple(residual.shape) != tuple(x.shape) or tuple(weight.shape) != (hidden,) or hidden == 0:
-        raise UserError(
-            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; "
-            "need [.., H], [.., H], [H]"
-        )
-    outs = out or (None, None)
-    read = [weight, x] if group.is_symmetric(kind.address(x)) else [weight]  # by all rows, by peers
-    (normed, written), (total, summed) = (
-        make_result(op, kind, each, x.shape, x, read + unless_same(kind, each, x, residual))
-        for each in outs
-    )
-    check_apart(op, kind, (normed, total))
-    x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
-    arrays = {"x": x, "weight": weight, "residual": residual, "sum": summed, "out": written}
-    desc = {"dtype": dtype, "weight_dtype": weight_dtype, "hidden": hidden, "eps": eps}
-    _launch(group, op, kind, desc, arrays, math.prod(x.shape[:-1]), said_of=("x", "weight"))
-    return finish(kind, normed, written), finish(kind, total, summed)
+    return _norms_of_sums(group, "all_reduce_add_rms_norm", eps, x, residual, weight, out, scattered=False)
 
 
 @counted
@@ -100,31 +78,40 @@ def reduce_scatter_add_rms_norm(
 
 
 def _reduce_scatter_add_rms_norm(eps, group, x, residual, weight, _, out):
-    op, size = "reduce_scatter_add_rms_norm", group.size
+    return _norms_of_sums(group, "reduce_scatter_add_rms_norm", eps, x, residual, weight, out, scattered=True)
+
+
+def _norms_of_sums(group, op: str, eps: float, x, residual, weight, out, *, scattered: bool):
+    size = group.size
     kind, x = adopt(op, "x", x)
     residual, weight = same_kind(op, kind, residual=residual, weight=weight)
     dtype = computed_dtype(op, kind, {"x": x, "residual": residual})
     weight_dtype = computed_dtype(op, kind, {"weight": weight})
-    hidden = x.shape[-1] if x.ndim > 1 else 0
-    if hidden and x.shape[0] % size:
+    hidden = x.shape[-1] if x.ndim > (1 if scattered else 0) else 0
+    if scattered and hidden and x.shape[0] % size:
         raise UserError(f"{op}: {x.shape[0]} rows cannot be split over {size} ranks")
-    own = (x.shape[0] // size, *x.shape[1:]) if hidden else ()
+    own = tuple(x.shape)
+    if scattered and hidden:
+        own = (x.shape[0] // size, *x.shape[1:])
     if hidden == 0 or tuple(residual.shape) != own or tuple(weight.shape) != (hidden,):
+        need = f"[M, .., H], [M / {size}, .., H], [H]" if scattered else "[.., H], [.., H], [H]"
         raise UserError(
-            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; "
-            f"need [M, .., H], [M / {size}, .., H], [H]"
+            f"{op}: shapes {tuple(x.shape)}, {tuple(residual.shape)}, {tuple(weight.shape)}; need {need}"
         )
     outs = out or (None, None)
-    read = [weight, x]  # by all rows, by peers
+    by_peers = scattered or group.is_symmetric(kind.address(x))
+    read = [weight, x] if by_peers else [weight]  # by all rows, by peers
+    in_place = (residual,) if scattered else (x, residual)
     (normed, written), (total, summed) = (
-        make_result(op, kind, each, own, x, read + unless_same(kind, each, residual))
+        make_result(op, kind, each, own, x, read + unless_same(kind, each, *in_place))
         for each in outs
     )
     check_apart(op, kind, (normed, total))
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
     arrays = {"x": x, "weight": weight, "residual": residual, "sum": summed, "out": written}
     desc = {"dtype": dtype, "weight_dtype": weight_dtype, "hidden": hidden, "eps": eps}
-    _launch(group, op, kind, desc, arrays, math.prod(x.shape[:-1]))
+    said_of = ("x", "weight", "residual") if scattered else ("x", "weight")
+    _launch(group, op, kind, desc, arrays, math.prod(x.shape[:-1]), said_of=said_of)
     return finish(kind, normed, written), finish(kind, total, summed)
 
 
