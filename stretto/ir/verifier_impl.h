@@ -1,5 +1,6 @@
 // Behind verifier.h: verifier.cc checks declarations and roles, verify_expr.cc expressions,
-// verify_body.cc operations in their order, verify_types.cc the typing rules.
+// verify_body.cc operations in their order (BodyChecker), verify_types.cc an operation's types
+// (TypeChecker).
 #pragma once
 
 #include <fmt/format.h>
@@ -38,17 +39,54 @@ std::optional<std::int64_t> value_at_bounds(const Program& program, const Expr& 
 
 std::string describe(const ValueType& type);  // "bf16[128, 64]"
 
+// Where a body stands. `role` is nullptr for on_start and on_end. All of it must outlive a checker.
+struct BodyPlace {
+  const Program& program;
+  const Role* role;
+  int agent_idx;
+  const Agent& agent;
+};
+
+// UserError that names the operation and where it stands.
+[[noreturn]] void fail_at_op(const BodyPlace& place, const Op& op, const std::string& reason);
+
+// The typing rules of one operation, whose registers, pipes and tensors exist.
+class TypeChecker {
+ public:
+  TypeChecker(const BodyPlace& place, const Op& op) : place_(place), op_(op) {}
+
+  void check();
+
+ private:
+  void dot();
+  void fill();
+  void columns();
+  void unary();
+  void binary();
+  void where();
+  void reduce();
+  void row_access();
+  void store();
+  void copy();
+  void need_result(const ValueType& expected);
+  ValueType broadcast_type(DType dtype, std::size_t first, std::size_t last);
+  ValueType region_type(const Region& r) const;
+  const ValueType& operand(std::size_t i) const;
+  const ValueType& result() const;
+  const Pipe& pipe() const;
+  template <typename... Args>
+  void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+    if (!holds) fail_at_op(place_, op_, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  const BodyPlace& place_;
+  const Op& op_;
+};
+
 // One agent's body.
 class BodyChecker {
  public:
-  // `role` is nullptr for on_start and on_end. All arguments must outlive the checker.
-  struct Place {
-    const Program& program;
-    const Role* role;
-    int agent_idx;
-    const Agent& agent;
-  };
-  explicit BodyChecker(const Place& place);
+  explicit BodyChecker(const BodyPlace& place);
 
   void check();
 
@@ -78,23 +116,6 @@ class BodyChecker {
   void scalar_influence();
   void attributes();
 
-  // verify_types.cc
-  void types();
-  void type_dot();
-  void type_fill();
-  void type_columns();
-  void type_unary();
-  void type_binary();
-  void type_where();
-  void type_reduce();
-  void type_row_access();
-  void type_store();
-  void type_copy();
-  void need_result(const ValueType& expected);
-  ValueType broadcast_type(DType dtype, std::size_t first, std::size_t last);
-  ValueType region_type(const Region& r);
-  const ValueType& operand(std::size_t i);
-
   const Tensor& tensor(const Region& r) const {
     return place_.program.tensors[static_cast<std::size_t>(r.tensor)];
   }
@@ -102,11 +123,10 @@ class BodyChecker {
   bool depends_on_scalar(const Expr& e) const;
   template <typename... Args>
   void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
-    if (!holds) fail(fmt::format(format, std::forward<Args>(args)...));
+    if (!holds) fail_at_op(place_, *op_, fmt::format(format, std::forward<Args>(args)...));
   }
-  [[noreturn]] void fail(const std::string& reason) const;
 
-  Place place_;
+  BodyPlace place_;
   const Op* op_ = nullptr;      // the operation under check
   std::vector<bool> visible_;   // variables
   std::vector<bool> defined_;   // registers

@@ -44,7 +44,7 @@ bool fits_copy_engine(OpCode code) {
 
 }  // namespace
 
-BodyChecker::BodyChecker(const Place& place)
+BodyChecker::BodyChecker(const BodyPlace& place)
     : place_(place),
       visible_(visible_vars(place.program, {VarKind::kRank, VarKind::kExtent, VarKind::kScalar})),
       defined_(place.agent.values.size()),
@@ -55,15 +55,15 @@ BodyChecker::BodyChecker(const Place& place)
 
 void BodyChecker::check() { block(place_.agent.body, 0); }
 
-void BodyChecker::fail(const std::string& reason) const {
-  const Program& program = place_.program;
-  SourceLoc loc = op_->loc;
-  if (loc.file.empty() && place_.role != nullptr) loc = place_.role->loc;
+void fail_at_op(const BodyPlace& place, const Op& op, const std::string& reason) {
+  const Program& program = place.program;
+  SourceLoc loc = op.loc;
+  if (loc.file.empty() && place.role != nullptr) loc = place.role->loc;
   if (loc.file.empty()) loc = program.loc;
   std::string where =
-      place_.role != nullptr ? fmt::format("role '{}'", place_.role->name) : "on_start or on_end";
+      place.role != nullptr ? fmt::format("role '{}'", place.role->name) : "on_start or on_end";
   fail_at(program, loc,
-          fmt::format("{}, in {}: {}", reason, where, print_op(program, place_.role, *op_)));
+          fmt::format("{}, in {}: {}", reason, where, print_op(program, place.role, op)));
 }
 
 // What a block defines ends with it.
@@ -83,7 +83,7 @@ void BodyChecker::op(const Op& o, int depth) {
   exprs();
   symbols();
   regions();
-  types();
+  TypeChecker(place_, o).check();
   attributes();
   scalar_influence();
   if (o.result >= 0) defined_[static_cast<std::size_t>(o.result)] = true;
