@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/tile_map.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto {
@@ -9,6 +10,18 @@ namespace {
 
 DType dtype_of(const Program& program, const Slice& slice) {
   return program.tensors[static_cast<std::size_t>(slice.region().tensor)].dtype;
+}
+
+// Of the words by which peers tell each other of a map's tiles: a tile has a channel of its own.
+void need_channel_per_tile(const Program& program, const char* word, const SignalRef& signal,
+                           const TileMapRef& map, const Loc& loc) {
+  const TileMap& m = program.maps[static_cast<std::size_t>(map.idx())];
+  std::int64_t tiles = num_tiles(program, m);
+  if (signal.num_channels() >= tiles) return;
+  throw UserError(fmt::format("{}:{}: {}: signal '{}' has {} channels, map '{}' needs {}", loc.file,
+                              loc.line, word,
+                              program.signals[static_cast<std::size_t>(signal.idx())].name,
+                              signal.num_channels(), m.name, tiles));
 }
 
 }  // namespace
@@ -149,39 +162,34 @@ void ProgramBuilder::consumer_tile_wait(const SignalRef& signal, const TileMapRe
 
 void ProgramBuilder::peer_tile_notify(const SignalRef& signal, const TileMapRef& map, const Tile& t,
                                       const Index& rank, Loc loc) {
-  Op& op = emit(OpCode::kPeerTileNotify, loc);
-  op.symbol = map.idx();
-  op.symbol2 = signal.idx();
-  op.exprs = {t.index, rank};
+  need_channel_per_tile(program_, "peer_tile_notify", signal, map, loc);
+  notify(signal[t.index], rank, 1, loc);
 }
 
 void ProgramBuilder::peer_tile_wait(const SignalRef& signal, const TileMapRef& map, const Tile& t,
                                     const Index& rank, Loc loc) {
-  Op& op = emit(OpCode::kPeerTileWait, loc);
-  op.symbol = map.idx();
-  op.symbol2 = signal.idx();
-  op.exprs = {t.index, rank};
+  need_channel_per_tile(program_, "peer_tile_wait", signal, map, loc);
+  Op& op = emit(OpCode::kWait, loc);
+  op.symbol = signal.idx();
+  op.exprs = {t.index, 1, rank};
 }
 
 void ProgramBuilder::tile_push_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
                                     const TensorRef& to, Loc loc) {
-  Op& op = emit(OpCode::kTilePush, loc);
+  last_loc_ = to_source_loc(loc);
   if (from.num_dims() != 2 || to.num_dims() != 2 || !from.dim(1).is_const()) {
     fail("tile_push_data and tile_pull_data move rows of matrices with a fixed number of columns");
   }
-  op.symbol = map.idx();
-  op.exprs = {t.index};
   std::int64_t rows = program_.maps[static_cast<std::size_t>(map.idx())].tile_rows;
   std::int64_t cols = from.dim(1).const_value();
-  op.region = from.tile({t.row, 0}, rows, cols).until_row(t.row_end).region();
-  op.region2 = to.tile({t.row, 0}, rows, cols).until_row(t.row_end).on(t.owner).region();
+  copy(to.tile({t.row, 0}, rows, cols).until_row(t.row_end).on(t.owner),
+       from.tile({t.row, 0}, rows, cols).until_row(t.row_end), loc);
 }
 
 void ProgramBuilder::tile_pull_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
                                     const TensorRef& to, Loc loc) {
   tile_push_data(map, t, from, to, loc);
   Op& op = blocks_.back().block->back();
-  op.code = OpCode::kTilePull;
   op.region->rank = t.owner;
   op.region2->rank = Index();
 }

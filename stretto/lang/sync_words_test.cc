@@ -2,6 +2,9 @@
 // arrive; and each program is proved, since a word that cannot be proved cannot be shipped.
 #include <gtest/gtest.h>
 
+#include <regex>
+
+#include "stretto/ir/printer.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/lang/rank_runs.h"
 
@@ -180,6 +183,47 @@ TEST_P(SyncWords, PeerTilesAroundARing) {
     }
     return want;
   });
+}
+
+// Words that stand for others make the same program as these do.
+TEST_P(SyncWords, WordsThatStandForOthers) {
+  const int world = this->world();
+  auto text = [&](bool short_words) {
+    ProgramBuilder p("words", world);
+    auto x = p.input("x", DType::kF32, {6 * world, kCols}, Space::kSymmetric);
+    auto y = p.output("y", DType::kF32, {6 * world, kCols});
+    auto inbox = p.buffer("inbox", DType::kF32, {6 * world, kCols}, {.space = Space::kSymmetric});
+    auto rows = p.tile_map("rows", y, {.tile_rows = 2, .channels_per_rank = 1});
+    auto told = p.signal("told", 3 * world), added = p.signal("added", 1);
+    auto ready = p.signal("ready");
+    p.role("move", Resource::copy_engine(), rows.tiles(), [&](const Tile& t) {
+      Index peer = (p.rank() + 1) % world;
+      auto own = [&](const TensorRef& of) {
+        return of.tile({t.row, 0}, 2, kCols).until_row(t.row_end);
+      };
+      if (short_words) {
+        p.rank_notify(ready, peer);
+        p.rank_wait(ready, peer);
+        p.tile_push_data(rows, t, x, inbox);
+        p.tile_pull_data(rows, t, x, y);
+        p.peer_tile_notify(told, rows, t, peer);
+        p.peer_tile_wait(told, rows, t, peer);
+        p.signal_op(added[0], peer, 3);
+      } else {
+        p.notify(ready, peer);
+        p.wait(ready, peer);
+        p.copy(own(inbox).on(t.owner), own(x));
+        p.copy(own(y), own(x).on(t.owner));
+        p.notify(told[t.index], peer);
+        p.wait(told[t.index]);
+        p.notify(added[0], peer, 3);
+      }
+    });
+    std::string words = std::regex_replace(print(p.finish()), std::regex(" loc\\([^)]*\\)"), "");
+    // A wait for a peer says whom it waits for, which a channel alone does not.
+    return std::regex_replace(words, std::regex("(wait told[^\n]*>= 1) from [^\n]*"), "$1");
+  };
+  EXPECT_EQ(text(true), text(false));
 }
 
 // OpenSHMEM's words: put with signal, signal_op, get, barrier.
