@@ -1,12 +1,8 @@
 #include "stretto/ops/attention/cached_rows.h"
 
+#include "stretto/ops/operator/quantized_rows.h"
+
 namespace stretto {
-namespace {
-
-constexpr double kLargest = 448;     // of e4m3
-constexpr double kLeast = 0x1p-100;  // that is scaled: smaller rows are as if they had this in them
-
-}  // namespace
 
 CachedRows::CachedRows(ProgramBuilder& p, const std::string& kind, const CachedRowsDesc& d,
                        bool written)
@@ -23,10 +19,9 @@ void CachedRows::store(const Index& entry, const Index& row, std::int64_t heads,
                        const Value& rows) const {
   Slice to = pages_.tile({entry, row, 0}, heads, d_.head_dim).rows_along(0);
   if (!d_.fp8) return p_->store(to, rows);
-  Value x = cast(rows, DType::kF32);
-  Value largest = maximum(row_max(abs(x)), p_->full(DType::kF32, 1, 1, kLeast));  // [heads, 1]
-  p_->store(to, cast(x * (p_->full(DType::kF32, 1, 1, kLargest) / largest), DType::kF8E4M3));
-  p_->store(scales_.tile({entry, row, 0}, heads, 1).rows_along(0), largest * (1 / kLargest));
+  QuantizedRows of = quantized_rows(*p_, rows);
+  p_->store(to, of.rows);
+  p_->store(scales_.tile({entry, row, 0}, heads, 1).rows_along(0), of.scales());
 }
 
 Value CachedRows::load(const Index& entry, const Index& row, std::int64_t count,

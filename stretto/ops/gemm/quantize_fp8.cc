@@ -6,12 +6,10 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/operator/quantized_rows.h"
 
 namespace stretto {
 namespace {
-
-constexpr double kLargest = 448;     // of e4m3
-constexpr double kLeast = 0x1p-100;  // smaller blocks are scaled as if they had this in them
 
 std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 9, .k = 31, .dtype = DType::kF32},
@@ -56,10 +54,9 @@ Program quantize_fp8(const QuantizeDesc& d, const QuantizeConfig& cfg) {
     auto block = [&](const TensorRef& of) {
       return of.tile({t.row, t.col}, cfg.tile_rows, kScaleBlock);
     };
-    Value v = cast(p.load(block(x)), DType::kF32);
-    Value largest = maximum(row_max(abs(v)), p.full(DType::kF32, 1, 1, kLeast));  // [rows, 1]
-    p.store(block(out), cast(v * (p.full(DType::kF32, 1, 1, kLargest) / largest), DType::kF8E4M3));
-    p.store(scales.tile({t.row, t.n}, cfg.tile_rows, 1), largest * (1 / kLargest));
+    QuantizedRows of = quantized_rows(p, p.load(block(x)));
+    p.store(block(out), of.rows);
+    p.store(scales.tile({t.row, t.n}, cfg.tile_rows, 1), of.scales());
   });
   return p.finish();
 }
