@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <random>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/model/choice/choice_testing.h"
@@ -25,6 +26,10 @@ struct Rows {
 
   std::span<const float> row(std::size_t i) const {
     return std::span(logits).subspan(i * vocab, vocab);
+  }
+  void add(const std::vector<float>& row, OwnWish wish) {
+    logits.insert(logits.end(), row.begin(), row.end());
+    wishes.push_back(std::move(wish));
   }
 };
 
@@ -51,6 +56,14 @@ class OnGpu {
   cuda::Device device_;
   cuda::Stream stream_;
 };
+
+std::vector<float> normal_row(std::mt19937_64& random, std::size_t vocab, float mean,
+                              float spread) {
+  std::normal_distribution<float> normal(mean, spread);
+  std::vector<float> row(vocab);
+  std::generate(row.begin(), row.end(), [&] { return normal(random); });
+  return row;
+}
 
 // What the definition gives for a row.
 ChoiceResult defined(std::span<const float> logits, const OwnWish& w) {
@@ -88,6 +101,17 @@ void expect_defined(const ChoiceResult& got, std::span<const float> logits, cons
   }
 }
 
+// How many of them are chosen elsewhere.
+int expect_defined(const std::vector<ChoiceResult>& got, const Rows& rows) {
+  EXPECT_EQ(got.size(), rows.wishes.size());
+  int elsewhere = 0;
+  for (std::size_t i = 0; i < std::min(got.size(), rows.wishes.size()); ++i) {
+    SCOPED_TRACE("row " + std::to_string(i) + " of " + std::to_string(rows.vocab));
+    expect_defined(got[i], rows.row(i), rows.wishes[i], elsewhere);
+  }
+  return elsewhere;
+}
+
 class GpuChoiceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -106,15 +130,10 @@ TEST_F(GpuChoiceTest, AgreesWithTheDefinition) {
     const int count = vocab > 1000 ? 24 : 40;
     for (int i = 0; i < count; ++i) {
       std::vector<float> logits = lot.logits(vocab);
-      rows.logits.insert(rows.logits.end(), logits.begin(), logits.end());
-      rows.wishes.push_back(lot.wish(vocab));
+      rows.add(logits, lot.wish(vocab));
     }
-    std::vector<ChoiceResult> got = gpu.choose(rows);
-    for (std::size_t i = 0; i < rows.wishes.size(); ++i) {
-      SCOPED_TRACE("row " + std::to_string(i) + " of " + std::to_string(vocab));
-      expect_defined(got[i], rows.row(i), rows.wishes[i], elsewhere);
-      ++rows_seen;
-    }
+    elsewhere += expect_defined(gpu.choose(rows), rows);
+    rows_seen += count;
   }
   EXPECT_LT(elsewhere, rows_seen / 3);
 }
@@ -124,27 +143,19 @@ TEST_F(GpuChoiceTest, FlatRowsAreCutWhereTheyShouldBe) {
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
   Rows rows{.vocab = 4099};
   for (float spread : {1e-6f, 1e-4f, 1e-2f}) {
     for (unsigned top_k : {0u, 3000u}) {
       for (double top_p : {0.4, 0.97, 1.0}) {
-        for (std::size_t t = 0; t < rows.vocab; ++t) {
-          rows.logits.push_back(1 + spread * normal(random));
-        }
-        rows.wishes.push_back({.row = {.random = random(),
-                                       .top_p = choice_top_p(top_p),
-                                       .inverse_temperature = 1,
-                                       .top_k = top_k}});
+        std::vector<float> logits = normal_row(random, rows.vocab, 1, spread);
+        rows.add(logits, {.row = {.random = random(),
+                                  .top_p = choice_top_p(top_p),
+                                  .inverse_temperature = 1,
+                                  .top_k = top_k}});
       }
     }
   }
-  std::vector<ChoiceResult> got = OnGpu().choose(rows);
-  int elsewhere = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE("row " + std::to_string(i));
-    expect_defined(got[i], rows.row(i), rows.wishes[i], elsewhere);
-  }
+  expect_defined(OnGpu().choose(rows), rows);
 }
 
 // A result is of the row alone: of its neighbours, their number and where it lies nothing is seen.
@@ -156,8 +167,7 @@ TEST_F(GpuChoiceTest, ARowIsChosenAloneAsInCompany) {
   Rows together{.vocab = 1003};  // rows begin at any element of a vector
   for (int i = 0; i < 9; ++i) {
     std::vector<float> logits = lot.logits(together.vocab);
-    together.logits.insert(together.logits.end(), logits.begin(), logits.end());
-    together.wishes.push_back(lot.wish(together.vocab));
+    together.add(logits, lot.wish(together.vocab));
   }
   std::vector<ChoiceResult> all = gpu.choose(together);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -179,23 +189,17 @@ TEST_F(GpuChoiceTest, LongRowsAndManyEdits) {
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
   Rows rows{.vocab = 270001};
   for (int i = 0; i < 3; ++i) {
-    for (std::size_t t = 0; t < rows.vocab; ++t) rows.logits.push_back(normal(random));
+    std::vector<float> logits = normal_row(random, rows.vocab, 0, 1);
     OwnWish w{.row = {.random = random(),
                       .top_p = i == 1 ? choice_top_p(0.7) : kNoTopP,
                       .inverse_temperature = 1,
                       .repetition_penalty = 1.3f}};
     for (unsigned t = 0; t < rows.vocab; t += 2) w.edits.push_back({.token = t, .kinds = 1});
-    rows.wishes.push_back(w);
+    rows.add(logits, std::move(w));
   }
-  std::vector<ChoiceResult> got = OnGpu().choose(rows);
-  int elsewhere = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE("row " + std::to_string(i));
-    expect_defined(got[i], rows.row(i), rows.wishes[i], elsewhere);
-  }
+  expect_defined(OnGpu().choose(rows), rows);
 }
 
 TEST_F(GpuChoiceTest, WhatIsNoNumberIsToldWhereverItStands) {
@@ -205,11 +209,10 @@ TEST_F(GpuChoiceTest, WhatIsNoNumberIsToldWhereverItStands) {
       for (int kind = 0; kind < 3; ++kind) {
         std::vector<float> logits(rows.vocab, 1.f);
         logits[at] = bad;
-        rows.logits.insert(rows.logits.end(), logits.begin(), logits.end());
         OwnWish w;
         if (kind == 1) w.edits = {{.token = static_cast<unsigned>(at), .kinds = kChoiceDropped}};
         if (kind == 2) w.allowed = {0, 0, 1u << 5};
-        rows.wishes.push_back(w);
+        rows.add(logits, std::move(w));
       }
     }
     for (const ChoiceResult& r : OnGpu().choose(rows)) {

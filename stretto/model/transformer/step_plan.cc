@@ -161,10 +161,11 @@ class Planner {
   Projections projections(const AttentionPart& part) {
     std::int64_t ranks = s_.world_size;
     if (!spreads_attention_) {
-      AgGemmDesc qkv = gathered_desc();
+      auto qkv = hidden_desc<AgGemmDesc>();
       qkv.n = part.qkv_cols;
       qkv.bias = c_.qkv_bias;
-      return {add_program(product(qkv)), add_program(product(scattered_desc(part.q_cols)))};
+      return {add_program(product(qkv)),
+              add_program(product(summed_desc<GemmRsDesc>(part.q_cols)))};
     }
     UlyssesDesc qkv{.world_size = s_.world_size,
                     .m = bound_,
@@ -199,18 +200,22 @@ class Planner {
     add(program, Rows::kAll, std::move(others));
   }
 
-  AgGemmDesc gathered_desc() const {
-    AgGemmDesc d{.world_size = s_.world_size, .m = bound_, .k = hidden_, .c_dtype = s_.dtype};
+  // Of a product of hidden rows: GemmDesc, or where it gathers them AgGemmDesc.
+  template <typename Desc>
+  Desc hidden_desc() const {
+    Desc d{.world_size = s_.world_size, .m = bound_, .k = hidden_, .c_dtype = s_.dtype};
     products_.set_factors(d);
     return d;
   }
-  GemmRsDesc scattered_desc(std::int64_t k) const {
-    GemmRsDesc d{.world_size = s_.world_size,
-                 .m = bound_,
-                 .n = hidden_,
-                 .k = k,
-                 .out_dtype = s_.dtype,
-                 .residual = true};
+  // Of a product that is summed over the ranks: GemmRsDesc, or GemmArDesc.
+  template <typename Desc>
+  Desc summed_desc(std::int64_t k) const {
+    Desc d{.world_size = s_.world_size,
+           .m = bound_,
+           .n = hidden_,
+           .k = k,
+           .out_dtype = s_.dtype,
+           .residual = true};
     products_.set_factors(d);
     return d;
   }
@@ -311,8 +316,7 @@ class Planner {
   void replicated() {
     AttentionPart part = attention_part();
     std::size_t norm = add_program(step_program(norm_desc(bound_), s_.target));
-    GemmDesc gemm_desc{.world_size = s_.world_size, .m = bound_, .k = hidden_, .c_dtype = s_.dtype};
-    products_.set_factors(gemm_desc);
+    const auto gemm_desc = hidden_desc<GemmDesc>();
     GemmDesc qkv_desc = gemm_desc;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
@@ -332,13 +336,7 @@ class Planner {
         d.residual = true;
         return add_program(replicated_product(d, slot_bytes));
       }
-      GemmArDesc d{.world_size = s_.world_size,
-                   .m = bound_,
-                   .n = hidden_,
-                   .k = k,
-                   .out_dtype = s_.dtype,
-                   .residual = true};
-      products_.set_factors(d);
+      const auto d = summed_desc<GemmArDesc>(k);
       if (bound_ > 1) return add_program(step_program(d, s_.target));
       SlotLimits limits{.bytes = slot_bytes, .columns = s_.slots.columns};
       return add_program(row_program(d, s_.target, limits));
@@ -388,12 +386,13 @@ class Planner {
     own_norm.symmetric_output = true;
     std::size_t norm = add_program(step_program(own_norm, s_.target));
     Projections around = projections(part);
-    AgGemmDesc ffn_desc = gathered_desc();
+    auto ffn_desc = hidden_desc<AgGemmDesc>();
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
     std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
-    std::size_t down_gemm = has_dense_layers() ? add_program(product(scattered_desc(ffn_))) : 0;
+    std::size_t down_gemm =
+        has_dense_layers() ? add_program(product(summed_desc<GemmRsDesc>(ffn_))) : 0;
     std::optional<MoePlan> moe = moe_plan(true);
     VocabDesc embed = vocab_desc(bound_);
     embed.sequence_parallel = true;
