@@ -11,12 +11,6 @@
 namespace stretto {
 namespace {
 
-// Query heads of a tile: they share a KV head on every rank, and there are no padding heads among
-// real ones.
-std::int64_t heads_of_a_tile(const AttentionDesc& d) {
-  return std::gcd(d.num_heads / d.num_kv_heads, split_heads(d).heads_per_rank);
-}
-
 void check(const AttentionDesc& d, const DecodeAttentionConfig& c) {
   FieldCheck need{"decode_attention"};
   need.not_double("dtype", d.dtype);
@@ -211,22 +205,8 @@ class DecodeAttention {
 
 }  // namespace
 
-DecodeAttentionConfig default_decode_config(const AttentionDesc& d, Target target) {
-  std::int64_t heads = split_heads(d).heads_per_rank;
-  std::int64_t blocks = heads / heads_of_a_tile(d);
-  if (target == Target::kCpu) return {.tile_kv = std::min<std::int64_t>(64, d.max_tokens)};
-  bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
-  // Sums and scores of more tokens do not fit a thread's registers.
-  DecodeAttentionConfig c{.tile_kv = matrix && d.head_dim <= 192 ? 64 : 32};
-  if (matrix) {
-    c.num_stages = decode_stages(heads_of_a_tile(d), c.tile_kv, d.head_dim, target.gpu());
-  }
-  c.num_combiners = gpu_workers(heads, target.sms() / 4);
-  std::int64_t most = (target.sms() - c.num_combiners) / blocks;
-  c.splits = std::clamp<std::int64_t>(ceil_div(d.max_tokens, c.tile_kv), 1,
-                                      std::max<std::int64_t>(most, 1));
-  c.num_workers = gpu_workers(c.splits * blocks, target.sms() - c.num_combiners);
-  return c;
+std::int64_t heads_of_a_tile(const AttentionDesc& d) {
+  return std::gcd(d.num_heads / d.num_kv_heads, split_heads(d).heads_per_rank);
 }
 
 Program decode_attention(const AttentionDesc& d, const DecodeAttentionConfig& cfg) {

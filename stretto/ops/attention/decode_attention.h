@@ -19,6 +19,9 @@ struct DecodeAttentionConfig {
   int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
 };
 
+// Query heads of a tile: they share a KV head on every rank, and there are no padding heads among
+// real ones.
+std::int64_t heads_of_a_tile(const AttentionDesc& desc);
 DecodeAttentionConfig default_decode_config(const AttentionDesc& desc, Target target);
 
 // desc.m is 1. Extent m (0 or 1), scalar past. qkv [m, Hq + 2 Hkv, head_dim], cos, sin [max_tokens,

@@ -32,13 +32,6 @@ void check(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
 
 constexpr std::int64_t kMostAtOnce = 4;
 
-std::int64_t most_rows(const FlashDecodeDesc& d) { return d.m * (d.num_heads / d.num_kv_heads); }
-
-std::int64_t tile_rows(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
-  std::int64_t all = std::max<std::int64_t>(most_rows(d), 2);
-  return c.tile_rows > 0 ? std::min(all, c.tile_rows) : all;
-}
-
 class FlashDecode {
  public:
   FlashDecode(const FlashDecodeDesc& d, const FlashDecodeConfig& cfg)
@@ -245,46 +238,17 @@ std::int64_t FlashDecodeDesc::tokens_per_rank() const {
   return ceil_div(ceil_div(max_tokens, block), std::int64_t{world_size}) * block;
 }
 
+std::int64_t most_rows(const FlashDecodeDesc& d) { return d.m * (d.num_heads / d.num_kv_heads); }
+
+std::int64_t tile_rows(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
+  std::int64_t all = std::max<std::int64_t>(most_rows(d), 2);
+  return c.tile_rows > 0 ? std::min(all, c.tile_rows) : all;
+}
+
 std::string to_string(const FlashDecodeDesc& d) {
   return fmt::format("m={} tokens={} by {} heads={}/{} dim={} window={}{} {} P={}", d.m,
                      d.max_tokens, d.block, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
                      d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
-}
-
-FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
-  FlashDecodeConfig c{.tile_kv = d.block};
-  if (target == Target::kCpu) return c;
-  bool matrix = size_bytes(d.dtype) == 2 && d.head_dim % 32 == 0 && d.head_dim <= 256;
-  std::int64_t most = matrix ? 64 : 32;
-  while (c.tile_kv > most && c.tile_kv % 2 == 0) c.tile_kv /= 2;
-  if (matrix) {
-    // Of more rows the sums would not fit a thread's registers.
-    c.tile_rows = d.head_dim <= 64 ? 256 : 128;
-    auto stages = [&] {
-      return decode_stages(tile_rows(d, c), c.tile_kv, d.head_dim, target.gpu());
-    };
-    while (stages() < 2 && c.tile_kv % 2 == 0) c.tile_kv /= 2;
-    // More blocks ahead, where they fit, took 2 to 3 % longer from 256 thousand tokens on, on one
-    // and on four H100s, 2026-11-27 (gpu_bench attention-ranks).
-    constexpr int kMostAhead = 2;
-    c.num_stages = std::min(stages(), kMostAhead);
-  }
-  std::int64_t row_tiles = ceil_div(most_rows(d), tile_rows(d, c));
-  // Few: a row takes microseconds, reading the cache takes what SMs there are.
-  constexpr int kMostCombiners = 12;
-  std::int64_t rows = d.m * d.num_heads;
-  c.num_combiners = gpu_workers(rows, kMostCombiners);
-  std::int64_t room = (target.sms() - c.num_combiners) / (d.num_kv_heads * row_tiles);
-  std::int64_t read = d.tokens_per_rank();
-  if (d.window > 0) {  // blocks that it may lie across
-    std::int64_t blocks = ceil_div(d.window + d.m - 1, d.block) + 1;
-    read = std::min(read, ceil_div(blocks, std::int64_t{d.world_size}) * d.block);
-  }
-  c.splits =
-      std::clamp<std::int64_t>(ceil_div(read, c.tile_kv), 1, std::max<std::int64_t>(room, 1));
-  c.num_workers =
-      gpu_workers(c.splits * row_tiles * d.num_kv_heads, target.sms() - c.num_combiners);
-  return c;
 }
 
 Program flash_decode(const FlashDecodeDesc& d, const FlashDecodeConfig& cfg) {

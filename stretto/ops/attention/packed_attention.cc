@@ -164,7 +164,8 @@ class PackedAttention {
         if (d_.window > 0) sees = sees && (col > p_.iota_rows(token, bm) - d_.window);
         scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       });
-      softmax.add(scores, [&] { return values(b); }, d_.fp8);
+      softmax.add(
+          scores, [&] { return values(b); }, d_.fp8);
     });
     p_.store(out_.tile({row, head * d_.head_dim}, bm, d_.head_dim).until_row(s.end),
              cast(softmax.mean(), d_.dtype));
@@ -198,27 +199,6 @@ std::string to_string(const PackedAttentionDesc& d) {
                      d.sequences, pages, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
                      d.causal ? "" : " full", d.lse ? " lse" : "", d.fp8 ? " fp8" : "",
                      short_name(d.dtype), d.world_size);
-}
-
-PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target) {
-  std::int64_t mean = ceil_div(d.m, d.sequences), most_kv = d.page > 0 ? d.page : d.m;
-  PackedAttentionConfig c{.tile_rows = std::min<std::int64_t>(32, d.m),
-                          .tile_kv = std::min<std::int64_t>(64, most_kv)};
-  if (target == Target::kCuda) {
-    AttentionTile tile = gpu_attention_tile(d.dtype, d.head_dim);
-    c = {.tile_rows = tile.rows, .tile_kv = tile.kv, .num_stages = tile.num_stages};
-    // What e4m3 stands for lies in shared memory beside the slots.
-    if (d.fp8 && c.tile_kv > 16) c.tile_kv /= 2;
-    c.tickets = true;
-  }
-  while (d.page % c.tile_kv != 0) --c.tile_kv;
-  // A sequence may be longer than others by a few times before its tiles take turns.
-  constexpr std::int64_t kLonger = 4;
-  c.blocks = std::min(ceil_div(mean, c.tile_rows) * kLonger, ceil_div(d.m, c.tile_rows));
-  if (target == Target::kCuda) {
-    c.num_workers = gpu_workers(d.sequences * c.blocks * d.num_heads, target.sms());
-  }
-  return c;
 }
 
 Program packed_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
