@@ -204,7 +204,7 @@ Program first_layer_program(bool gpu, nb::kwargs given) {
   Fields fields("ag_grouped_gemm", std::move(given));
   AgGroupedDesc d = first_layer(fields);
   AgGroupedConfig config = default_config(d, target(gpu));
-  fields.take({{"tile_rows", config.tile.bm}});
+  fields.take({{"tile_rows", config.loop.tile.bm}});
   Products products = take_products(fields);
   return chosen_layer(d, config, ag_grouped_gemm, products, target(gpu));
 }
@@ -213,7 +213,7 @@ Program second_layer_program(bool gpu, nb::kwargs given) {
   Fields fields("grouped_gemm_rs", std::move(given));
   GroupedRsDesc d = second_layer(fields);
   GroupedRsConfig config = default_config(d, target(gpu));
-  fields.take({{"tile_rows", config.tile.bm}});
+  fields.take({{"tile_rows", config.loop.tile.bm}});
   Products products = take_products(fields);
   return chosen_layer(d, config, grouped_gemm_rs, products, target(gpu));
 }
@@ -222,9 +222,9 @@ Program both_layers_program(bool gpu, nb::kwargs given) {
   Fields fields("moe_layer", std::move(given));
   MoeLayerDesc d = both_layers(fields);
   MoeLayerConfig config = default_config(d, target(gpu));
-  fields.take({{"tile_rows", config.first.tile.bm}});
+  fields.take({{"tile_rows", config.first.loop.tile.bm}});
   Products products = take_products(fields);
-  config.second.tile.bm = config.first.tile.bm;
+  config.second.loop.tile.bm = config.first.loop.tile.bm;
   return chosen_layer(d, config, moe_layer, products, target(gpu));
 }
 

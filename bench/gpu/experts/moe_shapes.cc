@@ -148,8 +148,9 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
                                             std::mem_fn(&MoeLayerConfig::first));
   std::set<std::string> products;
   for (WholeLayerCandidate& c : out) {
-    c.alone = {
-        .tile = {.bm = c.config.second.tile.bm, .bn = 256, .bk = 64}, .num_stages = 4, .raster = 4};
+    c.alone = {.loop = {.tile = {.bm = c.config.second.tile.bm, .bn = 256, .bk = 64},
+                        .raster = 4,
+                        .num_stages = 4}};
     c.new_products = products.insert(products_of(c)).second;
   }
   return out;

@@ -116,11 +116,13 @@ std::vector<CheckCase> check_cases() {
       config.raster = 2;
       add_gemm(cases, small, DType::kBF16, config);
     }
-    GemmConfig plain{.tile = {64, 64, 32}, .num_compute_sms = kWorkers};
+    GemmConfig plain{.loop = {.tile = {64, 64, 32}, .num_compute_sms = kWorkers}};
     GemmConfig pipelined{
-        .tile = {128, 128, 64}, .num_compute_sms = kWorkers, .raster = 2, .num_stages = 3};
+        .loop = {
+            .tile = {128, 128, 64}, .num_compute_sms = kWorkers, .raster = 2, .num_stages = 3}};
     for (std::int64_t cols : {64, 128}) {
-      GemmConfig split{.tile = {cols == 64 ? 64 : 128, cols, 64}, .num_compute_sms = kWorkers};
+      GemmConfig split{
+          .loop = {.tile = {cols == 64 ? 64 : 128, cols, 64}, .num_compute_sms = kWorkers}};
       split.num_stages = 3;
       split.split_k = 2;
       add_gemm(cases, small, DType::kBF16, split);
@@ -128,7 +130,8 @@ std::vector<CheckCase> check_cases() {
     add_gemm(cases, small, DType::kBF16, plain);
     add_gemm(cases, small, DType::kF16, pipelined);
     add_fp8(cases, small);
-    add_gemm(cases, small, DType::kF32, {.tile = {32, 32, 16}, .num_compute_sms = kWorkers});
+    add_gemm(cases, small, DType::kF32,
+             {.loop = {.tile = {32, 32, 16}, .num_compute_sms = kWorkers}});
   }
   return cases;
 }

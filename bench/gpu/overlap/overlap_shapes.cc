@@ -66,16 +66,17 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
   add(out, name(Gather::kSend), desc, default_config(desc, Target::kCuda, Gather::kSend), ag_gemm);
   std::int64_t run_rows = s.rank.m / s.world_size;
   for (const Choice& c : kChoices) {
-    AgGemmConfig config{.tile = c.loop.tile,
-                        .num_compute_sms = c.gather != Gather::kPush ? sms : sms - c.workers,
-                        .gather = c.gather,
-                        .num_gather_workers = c.workers,
-                        .comm_rows = std::min(c.comm_rows, run_rows),
-                        .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels),
-                        .num_stages = c.loop.stages,
-                        .raster = own_first_raster(desc, c.loop.tile, 8),
-                        .stagger = c.loop.stagger,
-                        .store_slots = c.loop.store_slots};
+    AgGemmConfig config{
+        .loop = {.tile = c.loop.tile,
+                 .num_compute_sms = c.gather != Gather::kPush ? sms : sms - c.workers,
+                 .raster = own_first_raster(desc, c.loop.tile, 8),
+                 .num_stages = c.loop.stages,
+                 .stagger = c.loop.stagger,
+                 .store_slots = c.loop.store_slots},
+        .gather = c.gather,
+        .num_gather_workers = c.workers,
+        .comm_rows = std::min(c.comm_rows, run_rows),
+        .channels_per_rank = channels_of(run_rows, c.loop.tile.bm, c.channels)};
     add(out, name(c.gather), desc, fitted(desc, config), ag_gemm);
     if (quick && out.size() == 3) return;
   }
@@ -129,18 +130,18 @@ void add_gemm_rs(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
   const GemmRsConfig usual = default_config(desc, Target::kCuda);
   add(out, usual.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, usual, gemm_rs);
   for (const ScatterChoice& c : kScatters) {
-    GemmRsConfig config{.tile = c.loop.tile,
-                        .num_compute_sms = sms - c.taken(),
+    GemmRsConfig config{.loop = {.tile = c.loop.tile,
+                                 .num_compute_sms = sms - c.taken(),
+                                 .raster = 8,
+                                 .num_stages = c.loop.stages,
+                                 .stagger = c.loop.stagger,
+                                 .store_slots = c.loop.store_slots,
+                                 .load_slots = c.load_slots},
                         .num_reduce_sms = c.reduce,
                         .scatter = c.scatter,
                         .num_copy_queues = c.queues,
                         .channels_per_rank = channels_of(run_rows, c, s.rank.n),
-                        .num_slots = c.num_slots(),
-                        .num_stages = c.loop.stages,
-                        .raster = 8,
-                        .stagger = c.loop.stagger,
-                        .store_slots = c.loop.store_slots,
-                        .load_slots = c.load_slots};
+                        .num_slots = c.num_slots()};
     add(out, c.scatter == Scatter::kEpilogue ? "epilogue" : "copy", desc, fitted(desc, config),
         gemm_rs);
     if (quick && out.size() == 3) return;
@@ -160,24 +161,25 @@ void add_few_rows(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
     if (s.world_size > 2) choices.push_back({loop, false, ReduceShots::kShared});
   }
   if (s.rank.m <= kFewRows) {
-    GpuLoop loop = gpu_loop({.m = s.rank.m,
-                             .n = s.rank.n,
-                             .k = s.rank.k,
-                             .a_dtype = kDType,
-                             .b_dtype = kDType,
-                             .num_sms = sms});
+    MainLoop loop = gpu_loop({.m = s.rank.m,
+                              .n = s.rank.n,
+                              .k = s.rank.k,
+                              .a_dtype = kDType,
+                              .b_dtype = kDType,
+                              .num_sms = sms});
     Loop streaming{loop.tile, loop.num_stages};
     choices.insert(choices.begin(), {{streaming, true}, {streaming}, {kSmall, true}});
   }
   for (const Choice& c : choices) {
     std::int64_t tiles = ceil_div(s.rank.m, c.loop.tile.bm) * ceil_div(s.rank.n, c.loop.tile.bn);
-    GemmArConfig config{.tile = c.loop.tile,
-                        .shots = c.shots,
-                        .num_compute_sms = static_cast<int>(std::min<std::int64_t>(tiles, sms)),
-                        .num_reduce_sms = 0,
-                        .packets = c.packets,
-                        .channels = tiles,
-                        .num_stages = c.loop.stages};
+    GemmArConfig config{
+        .loop = {.tile = c.loop.tile,
+                 .num_compute_sms = static_cast<int>(std::min<std::int64_t>(tiles, sms)),
+                 .num_stages = c.loop.stages},
+        .shots = c.shots,
+        .num_reduce_sms = 0,
+        .packets = c.packets,
+        .channels = tiles};
     GemmArDesc desc = gemm_ar_desc(s);
     add(out, family_of(config), desc, fitted(desc, config), gemm_ar);
     if (quick && out.size() == 2) return;
@@ -197,19 +199,19 @@ void add_two_shot(std::vector<OverlapCandidate>& out, const OverlapShape& s, int
     if (run_rows <= 64 && c.loop.store_slots > 0) continue;
     if (run_rows <= 64) c.loop = c.loop.tile.bn == 128 ? kFlat : kSmall;
     GemmArDesc desc = gemm_ar_desc(s);
-    GemmArConfig config{.tile = c.loop.tile,
+    GemmArConfig config{.loop = {.tile = c.loop.tile,
+                                 .num_compute_sms = sms - c.taken(),
+                                 .raster = 8,
+                                 .num_stages = c.loop.stages,
+                                 .stagger = c.loop.stagger,
+                                 .store_slots = c.loop.store_slots,
+                                 .load_slots = c.load_slots},
                         .shots = ReduceShots::kTwo,
-                        .num_compute_sms = sms - c.taken(),
                         .num_reduce_sms = c.reduce,
                         .channels = channels_of(run_rows, c, s.rank.n),
                         .num_slots = c.num_slots(),
                         .scatter = c.scatter,
-                        .num_copy_queues = c.queues,
-                        .num_stages = c.loop.stages,
-                        .raster = 8,
-                        .stagger = c.loop.stagger,
-                        .store_slots = c.loop.store_slots,
-                        .load_slots = c.load_slots};
+                        .num_copy_queues = c.queues};
     for (Scatter gather : {Scatter::kEpilogue, c.scatter}) {
       config.gather = gather;
       add(out, "two", desc, fitted(desc, config), gemm_ar);

@@ -81,14 +81,14 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
   };
   std::vector<GemmConfig> configs;
   for (const Shape& s : kShapes) {
-    configs.push_back({.tile = s.tile,
-                       .num_compute_sms = num_sms / s.cluster,
-                       .raster = s.consumers > 1 ? 4 : 8,
-                       .num_stages = s.stages,
-                       .num_consumers = s.consumers,
-                       .cluster_size = s.cluster,
-                       .stagger = s.stagger,
-                       .store_slots = s.store_slots});
+    configs.push_back({.loop = {.tile = s.tile,
+                                .num_compute_sms = num_sms / s.cluster,
+                                .raster = s.consumers > 1 ? 4 : 8,
+                                .num_stages = s.stages,
+                                .num_consumers = s.consumers,
+                                .cluster_size = s.cluster,
+                                .stagger = s.stagger,
+                                .store_slots = s.store_slots}});
     if (s.consumers == 1 && (s.tile.bn == 128 || s.tile.bn == 256)) {
       configs.push_back(configs.back());
       configs.back().raster = 1;
@@ -113,7 +113,7 @@ bool parse_products(const std::string& word, ProductOrder& products) {
 }  // namespace
 
 GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
-  GemmConfig config{.raster = 8, .num_stages = 4};
+  GemmConfig config{.loop = {.raster = 8, .num_stages = 4}};
   std::istringstream in(text);
   char x1 = 0, x2 = 0;
   in >> config.tile.bm >> x1 >> config.tile.bn >> x2 >> config.tile.bk;

@@ -16,9 +16,9 @@ Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLim
   loop_desc.slot_bytes = limits.bytes;
   loop_desc.num_sms = target.sms();
   loop_desc.step_cols = limits.columns;
-  GpuLoop loop = gpu_loop(loop_desc);
-  c.tile = loop.tile;
-  c.num_stages = loop.num_stages;
+  MainLoop loop = gpu_loop(loop_desc);
+  c.loop.tile = loop.tile;
+  c.loop.num_stages = loop.num_stages;
   return c;
 }
 

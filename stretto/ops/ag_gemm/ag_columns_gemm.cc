@@ -16,7 +16,7 @@ void check(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
   check_sizes("ag_columns_gemm", {{"num_gather_workers", cfg.num_gather_workers},
                                   {"comm_rows", cfg.comm_rows},
                                   {"comm_group", cfg.comm_group}});
-  check_factors("ag_columns_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
+  check_factors("ag_columns_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
   check_result("ag_columns_gemm", "c_dtype", d.c_dtype, d.a_dtype);
   const bool blocks = d.scaling == Scaling::kBlock && d.world_size > 1;
   const std::int64_t of_rank = blocks ? kScaleBlock : 1;
@@ -44,17 +44,23 @@ std::string to_string(const AgColumnsDesc& d) {
                      d.bias ? " bias" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
-std::string to_string(const AgColumnsConfig& cfg) {
-  return fmt::format(
-      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} group={} stages={} "
-      "raster={}",
-      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, name(cfg.gather),
-      cfg.num_gather_workers, cfg.comm_rows, cfg.comm_group, cfg.num_stages, cfg.raster);
+ConfigFields fields_of(AgColumnsConfig& c) {
+  return with_rest({tile_field(c.loop.tile),
+                    {"compute", c.loop.num_compute_sms},
+                    {"gather", c.gather, {Gather::kSend, Gather::kPush}},
+                    {"workers", c.num_gather_workers},
+                    {"comm_rows", c.comm_rows},
+                    {"group", c.comm_group},
+                    {"stages", c.loop.num_stages},
+                    {"raster", c.loop.raster}},
+                   c.loop);
 }
+
+std::string to_string(const AgColumnsConfig& config) { return text_of(config); }
 
 Program ag_columns_gemm(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
   check(d, cfg);
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   const std::int64_t world = d.world_size, cols = own_columns(d);
   ProgramBuilder p("ag_columns_gemm", d.world_size);
   Index m = p.extent("m", d.m);
@@ -89,8 +95,8 @@ Program ag_columns_gemm(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
     gather_groups(p, cfg.gather, cfg.num_gather_workers, cfg.comm_group, *g);
   }
 
-  TileSpace tiles = p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.raster);
-  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  TileSpace tiles = p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.loop.raster);
+  Resource sms = product_sms(cfg.loop);
   p.role("gemm", sms, tiles, [&](const Tile& t) {
     p.when(t.row < m, [&] {
       Linear::Sums sums = linear.sums(tile, t.col);

@@ -24,17 +24,15 @@ struct AgColumnsDesc {
 };
 
 struct AgColumnsConfig {
-  GemmTile tile;
-  int num_compute_sms = 1;
+  MainLoop loop;
   Gather gather = Gather::kSend;  // or kPush
   int num_gather_workers = 1;     // copy queues (kSend) or SMs (kPush)
   std::int64_t comm_rows = 0;     // rows of one transfer
   std::int64_t comm_group = 1;    // transfers to a peer before the next peer's
-  int num_stages = 0;             // as in GemmConfig
-  std::int64_t raster = 1;        // as in GemmConfig
 };
 
 std::string to_string(const AgColumnsDesc& desc);
+ConfigFields fields_of(AgColumnsConfig& config);
 std::string to_string(const AgColumnsConfig& config);
 AgColumnsConfig default_config(const AgColumnsDesc& desc, Target target, Gather gather);
 // With groups of the rows that the SMs multiply at the same time, so that all columns of these come

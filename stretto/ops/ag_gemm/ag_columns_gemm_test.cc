@@ -12,12 +12,11 @@ namespace {
 
 // Steps do not divide a rank's columns, nor transfers the tiles' rows.
 AgColumnsConfig small(Gather gather, int num_stages = 0) {
-  return {.tile = {.bm = 4, .bn = 8, .bk = 8},
-          .num_compute_sms = 2,
-          .gather = gather,
-          .num_gather_workers = 2,
-          .comm_rows = 3,
-          .num_stages = num_stages};
+  return {
+      .loop = {.tile = {.bm = 4, .bn = 8, .bk = 8}, .num_compute_sms = 2, .num_stages = num_stages},
+      .gather = gather,
+      .num_gather_workers = 2,
+      .comm_rows = 3};
 }
 
 class AgColumnsWays : public testing::TestWithParam<Gather> {
@@ -72,9 +71,9 @@ TEST_P(AgColumnsWays, Fp8) {
   d.scaling = Scaling::kBlock;
   d.k = 3 * 256;
   AgColumnsConfig cfg = small(GetParam());
-  cfg.tile.bk = 64;
+  cfg.loop.tile.bk = 64;
   expect(d, cfg);
-  cfg.num_stages = 2;
+  cfg.loop.num_stages = 2;
   expect(d, cfg);
 }
 

@@ -10,39 +10,40 @@ namespace {
 
 // Rows that the SMs multiply at the same time.
 std::int64_t wave_rows(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
-  std::int64_t row_tiles = cfg.num_compute_sms / ceil_div(d.n, cfg.tile.bn);
-  return std::max<std::int64_t>(row_tiles, 1) * cfg.tile.bm;
+  std::int64_t row_tiles = cfg.loop.num_compute_sms / ceil_div(d.n, cfg.loop.tile.bn);
+  return std::max<std::int64_t>(row_tiles, 1) * cfg.loop.tile.bm;
 }
 
 AgColumnsConfig gpu_config(const AgColumnsDesc& d, Gather gather, int sms) {
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = d.n,
-                           .k = d.k / d.world_size,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .scaling = d.scaling,
-                           .num_sms = sms});
+  MainLoop loop = gpu_loop({.m = d.m,
+                            .n = d.n,
+                            .k = d.k / d.world_size,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .scaling = d.scaling,
+                            .num_sms = sms});
   // Beside the sums of all ranks, the product of one.
-  constexpr GpuLoop kTwoSums{{128, 128, 128}, 6};
+  constexpr MainLoop kTwoSums{.tile = {128, 128, 128}, .num_stages = 6};
   if (d.scaling == Scaling::kRowWise && loop.tile.bn > kTwoSums.tile.bn) loop = kTwoSums;
-  AgColumnsConfig cfg{
-      .tile = loop.tile, .gather = gather, .num_stages = loop.num_stages, .raster = 4};
+  AgColumnsConfig cfg{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages},
+                      .gather = gather};
   // Long steps of few rows that would reach past a rank's columns.
   const std::int64_t line = 128 / static_cast<std::int64_t>(size_bytes(d.a_dtype));
-  while (cfg.tile.bk > line && d.k / d.world_size % cfg.tile.bk != 0) cfg.tile.bk /= 2;
-  const std::int64_t tiles = ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn);
+  while (cfg.loop.tile.bk > line && d.k / d.world_size % cfg.loop.tile.bk != 0)
+    cfg.loop.tile.bk /= 2;
+  const std::int64_t tiles = ceil_div(d.m, cfg.loop.tile.bm) * ceil_div(d.n, cfg.loop.tile.bn);
   const std::int64_t most = std::max<std::int64_t>(most_copied_rows(1, d.k / d.world_size), 1);
   if (gather == Gather::kPush) {  // eight SMs are predicted to fill the links of an H200
     cfg.comm_rows = std::min({std::int64_t{32}, d.m, most});
     std::int64_t pushed = ceil_div(d.m, cfg.comm_rows) * std::max(d.world_size - 1, 1);
     cfg.num_gather_workers = gpu_workers(pushed, d.m <= kMostRowsAcross ? 16 : 8);
-    cfg.num_compute_sms = gpu_workers(tiles, sms - cfg.num_gather_workers);
+    cfg.loop.num_compute_sms = gpu_workers(tiles, sms - cfg.num_gather_workers);
   } else {  // few copies, each of which costs the host some calls
     constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-    cfg.num_compute_sms = gpu_workers(tiles, sms);
+    cfg.loop.num_compute_sms = gpu_workers(tiles, sms);
     std::int64_t row_bytes = d.k / d.world_size * static_cast<std::int64_t>(size_bytes(d.a_dtype));
     std::int64_t rows = std::max(kPieceBytes / row_bytes, wave_rows(d, cfg));
-    cfg.comm_rows = std::min({ceil_div(rows, cfg.tile.bm) * cfg.tile.bm, d.m, most});
+    cfg.comm_rows = std::min({ceil_div(rows, cfg.loop.tile.bm) * cfg.loop.tile.bm, d.m, most});
   }
   return grouped_by_waves(d, cfg);
 }
@@ -58,7 +59,7 @@ AgColumnsConfig grouped_by_waves(const AgColumnsDesc& d, AgColumnsConfig cfg) {
 AgColumnsConfig default_config(const AgColumnsDesc& d, Target target, Gather gather) {
   if (target == Target::kCuda) return gpu_config(d, gather, target.sms());
   std::int64_t cols = std::max<std::int64_t>(d.k / d.world_size, 1);
-  return {.tile = scaled_tile(default_tile(d.m, d.n, cols), d.scaling),
+  return {.loop = {.tile = scaled_tile(default_tile(d.m, d.n, cols), d.scaling)},
           .gather = gather,
           .comm_rows = std::clamp<std::int64_t>(ceil_div(d.m, std::int64_t{4}), 1, 256)};
 }
@@ -83,12 +84,12 @@ std::vector<AgColumnsConfig> gpu_configs(const AgColumnsDesc& d, Gather gather,
   for (const CandidateLoop& loop : loops_for(d.m)) {
     for (const Transfer& t : transfers) {
       AgColumnsConfig config = configs.front();
-      config.tile = loop.tile;
-      config.num_stages = loop.stages;
+      config.loop.tile = loop.tile;
+      config.loop.num_stages = loop.stages;
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min(t.rows, most);
-      config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile),
-                                           gpu.sms - (gather == Gather::kPush ? t.workers : 0));
+      config.loop.num_compute_sms = gpu_workers(
+          num_tiles(d.m, d.n, loop.tile), gpu.sms - (gather == Gather::kPush ? t.workers : 0));
       add(configs, grouped_by_waves(d, config));
     }
   }

@@ -42,9 +42,9 @@ void check(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   check_sizes("ag_gemm", {{"num_gather_workers", cfg.num_gather_workers},
                           {"comm_rows", cfg.comm_rows},
                           {"channels_per_rank", cfg.channels_per_rank},
-                          {"num_consumers", cfg.num_consumers},
-                          {"cluster_size", cfg.cluster_size}});
-  check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
+                          {"num_consumers", cfg.loop.num_consumers},
+                          {"cluster_size", cfg.loop.cluster_size}});
+  check_factors("ag_gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
   check_result("ag_gemm", "c_dtype", d.c_dtype, d.a_dtype);
   AgGemmConfig will_run = cfg;
   fit(FieldFit::refusing(to_string(d)), d, will_run);
@@ -72,16 +72,24 @@ std::string to_string(const AgGemmDesc& d) {
                      weights_text(d.b_kn), d.gathered ? " gathered" : "");
 }
 
-std::string to_string(const AgGemmConfig& cfg) {
-  return fmt::format(
-      "tile={}x{}x{} compute={} gather={} workers={} comm_rows={} channels={} stages={} raster={} "
-      "consumers={} cluster={}{}{}{}",
-      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, name(cfg.gather),
-      cfg.num_gather_workers, cfg.comm_rows, cfg.channels_per_rank, cfg.num_stages, cfg.raster,
-      cfg.num_consumers, cfg.cluster_size, stagger_text(cfg.stagger),
-      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
-      cfg.across ? " across" : "");
+ConfigFields fields_of(AgGemmConfig& c) {
+  ConfigFields fields =
+      with_rest({tile_field(c.loop.tile),
+                 {"compute", c.loop.num_compute_sms},
+                 {"gather", c.gather, {Gather::kPull, Gather::kSend, Gather::kPush}},
+                 {"workers", c.num_gather_workers},
+                 {"comm_rows", c.comm_rows},
+                 {"channels", c.channels_per_rank},
+                 {"stages", c.loop.num_stages},
+                 {"raster", c.loop.raster},
+                 {"consumers", c.loop.num_consumers},
+                 {"cluster", c.loop.cluster_size}},
+                c.loop);
+  fields.push_back({"across", c.across});
+  return fields;
 }
+
+std::string to_string(const AgGemmConfig& config) { return text_of(config); }
 
 AgGemmConfig fitted(const AgGemmDesc& d, AgGemmConfig cfg) {
   fit(FieldFit::reducing(), d, cfg);
@@ -107,20 +115,13 @@ LinearDesc linear_desc(const AgGemmDesc& d) {
           .b_kn = d.b_kn};
 }
 
-Resource compute_sms(const AgGemmConfig& cfg) {
-  return Resource::sms(cfg.num_compute_sms)
-      .pipelined(cfg.num_stages)
-      .in_turn(cfg.num_consumers)
-      .staggered(cfg.stagger)
-      .draining(cfg.store_slots)
-      .clustered(cfg.cluster_size);
-}
+Resource compute_sms(const AgGemmConfig& cfg) { return product_sms(cfg.loop); }
 
 // Every rank writes its rows to every rank, and every tile waits for all of them, whether they have
 // rows or not. So a rank that begins the launch after the next knows that all have ended this one,
 // and two slots need no leave to be written.
 Program across_ranks(const AgGemmDesc& d, const AgGemmConfig& cfg) {
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   ProgramBuilder p("ag_gemm", d.world_size);
   Index m = p.extent("m", d.m), own_rows = ceil_div(m, d.world_size);
   auto a = p.input("a", d.a_dtype, {own_rows, d.k});
@@ -146,7 +147,8 @@ Program across_ranks(const AgGemmDesc& d, const AgGemmConfig& cfg) {
            }
            p.notify(arrived, peer);
          });
-  TileSpace tiles = p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.raster);  // all wait, rows or not
+  TileSpace tiles =
+      p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.loop.raster);  // all wait, rows or not
   p.role("gemm", compute_sms(cfg), tiles, [&](const Tile& t) {
     p.loop(d.world_size, [&](const Index& owner) { p.wait(arrived[owner], runs.num_blocks()); });
     p.when(t.row < m, [&] {
@@ -163,7 +165,7 @@ Program across_ranks(const AgGemmDesc& d, const AgGemmConfig& cfg) {
 Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   check(d, cfg);
   if (cfg.across && d.world_size > 1) return across_ranks(d, cfg);
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   bool push = cfg.gather != Gather::kPull, alone = d.world_size == 1;
   ProgramBuilder p("ag_gemm", d.world_size);
   Index m = p.extent("m", d.m);
@@ -200,7 +202,8 @@ Program ag_gemm(const AgGemmDesc& d, const AgGemmConfig& cfg) {
   }
   if (d.gathered) keep_rows(p, d, m, {a, gathered, d.k});
 
-  TileSpace tiles = p.grid(d.world_size * runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.raster);
+  TileSpace tiles =
+      p.grid(d.world_size * runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.loop.raster);
   p.role("gemm", compute_sms(cfg), tiles, [&](const Tile& t) {
     Index owner = p.let("owner", (p.rank() + t.m / runs.num_blocks()) % d.world_size);
     Index local_row = p.let("local_row", t.m % runs.num_blocks() * tile.bm);

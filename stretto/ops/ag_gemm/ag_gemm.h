@@ -26,24 +26,18 @@ struct AgGemmDesc {
 };
 
 struct AgGemmConfig {
-  GemmTile tile;
-  int num_compute_sms = 1;
+  MainLoop loop;
   Gather gather = Gather::kPull;
   int num_gather_workers = 1;          // copy queues (kPull; at most one per peer) or SMs (kPush)
   std::int64_t comm_rows = 0;          // rows of one transfer, at most
   std::int64_t channels_per_rank = 1;  // what a tile waits for: 1/channels of a rank's rows
-  int num_stages = 0;                  // as in GemmConfig
-  std::int64_t raster = 1;             // as in GemmConfig
-  int num_consumers = 1;               // as in GemmConfig
-  int cluster_size = 1;                // as in GemmConfig
-  int stagger = 0;                     // as in GemmConfig
-  int store_slots = 0;                 // as in GemmConfig
   // kPush: tiles reach across the rows of all ranks, of which the own ones are sent to this rank,
   // too, so that few rows read the weights once. Every tile waits for all ranks.
   bool across = false;
 };
 
 std::string to_string(const AgGemmDesc& desc);
+ConfigFields fields_of(AgGemmConfig& config);
 std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);
 // SMs that copy the own rows into the output `gathered`, beside those of the config.

@@ -127,7 +127,7 @@ TEST(AgGemmQueues, EverySignalComesAfterItsRows) {
   for (int world = 2; world <= 4; ++world) {
     for (int queues = 1; queues < world; ++queues) {
       Job job{.desc = {.world_size = world, .m = 23, .n = 8, .k = kCols},
-              .config = {.tile = {.bm = 4, .bn = 8, .bk = 4},
+              .config = {.loop = {.tile = {.bm = 4, .bn = 8, .bk = 4}},
                          .num_gather_workers = queues,
                          .comm_rows = 2,
                          .channels_per_rank = 2}};
@@ -192,13 +192,13 @@ TEST(AgGemmQueues, DefaultsOfManyColumnsDoNotSpill) {
     d.b_kn = row.b_kn;
     d.gathered = row.gathered;
     AgGemmConfig config = default_config(d, Target::kCuda, Gather::kSend);
-    EXPECT_EQ(config.num_consumers, 2);
+    EXPECT_EQ(config.loop.num_consumers, 2);
     Lowered compiled = lower(ag_gemm(d, config));
     GeneratedKernel kernel = generate_kernel(compiled.program());
     cuda::KernelImage image = cuda::compile_cuda(kernel.expanded, "ag_gemm.cu");
     for (const cuda::KernelReport& r : cuda::kernel_reports(image.log)) {
       EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0)
-          << r.kernel << ' ' << row.world << " ranks, tile.bn " << config.tile.bn;
+          << r.kernel << ' ' << row.world << " ranks, tile.bn " << config.loop.tile.bn;
     }
   }
 }

@@ -15,29 +15,30 @@ AgGemmConfig gpu_config_across(const AgGemmDesc& d, int sms) {
   std::int64_t bytes = run_rows * d.k * static_cast<std::int64_t>(size_bytes(d.a_dtype)) * world;
   std::int64_t blocks =
       std::max<std::int64_t>(std::min(ceil_div(bytes, kBytesOfWorker), kMost) / world, 1);
-  AgGemmConfig cfg{.gather = Gather::kPush, .raster = 8, .across = true};
+  AgGemmConfig cfg{.loop = {.raster = 8}, .gather = Gather::kPush, .across = true};
   cfg.comm_rows = ceil_div(run_rows, blocks);
   cfg.num_gather_workers = gpu_workers(ceil_div(run_rows, cfg.comm_rows) * world, kMost);
   int left = sms - cfg.num_gather_workers;
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu,
-                           .scaling = d.scaling,
-                           .num_sms = left});
+  MainLoop loop = gpu_loop({.m = d.m,
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .swiglu = d.swiglu,
+                            .scaling = d.scaling,
+                            .num_sms = left});
   // Most SMs with one wide tile, where narrow ones are several: 4 and 16 rows of 14336 columns on
   // four H200s, 2026-11-27, 0.063 and 0.064 ms instead of 0.066 and 0.068, 2 rows on two 0.0347
   // instead of 0.0352 (gpu_bench sweep).
-  constexpr GpuLoop kWide{{64, 128, 64}, 6};
+  constexpr MainLoop kWide{.tile = {64, 128, 64}, .num_stages = 6};
   const bool plain = d.scaling == Scaling::kNone && !d.swiglu && d.a_dtype == d.b_dtype &&
                      size_bytes(d.a_dtype) == 2;
   const std::int64_t wide = ceil_div(d.n, kWide.tile.bn);
   if (plain && d.m <= kWide.tile.bm && wide <= left && wide * 5 > left * 4) loop = kWide;
-  cfg.tile = loop.tile;
-  cfg.num_stages = loop.num_stages;
-  cfg.num_compute_sms = gpu_workers(ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn), left);
+  cfg.loop.tile = loop.tile;
+  cfg.loop.num_stages = loop.num_stages;
+  cfg.loop.num_compute_sms =
+      gpu_workers(ceil_div(d.m, cfg.loop.tile.bm) * ceil_div(d.n, cfg.loop.tile.bn), left);
   return cfg;
 }
 
@@ -63,20 +64,21 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   if (gather == Gather::kPush && few_of_all) return gpu_config_across(d, sms);
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   bool few = run_rows <= kFewRows;  // of one rank: tiles do not reach into the next rank's
-  GpuLoop loop = gpu_loop({.m = few ? run_rows : d.m,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu,
-                           .scaling = d.scaling,
-                           .num_sms = sms});
+  MainLoop loop = gpu_loop({.m = few ? run_rows : d.m,
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .swiglu = d.swiglu,
+                            .scaling = d.scaling,
+                            .num_sms = sms});
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   const bool drains = halves && size_bytes(d.c_dtype) == 2 && !few && loop.tile.bn == 256;
   const Drained agent = drained(d, run_rows, sms);
   if (drains) loop = {.tile = agent.tile, .num_stages = agent.stages};
   const GemmTile& tile = loop.tile;
-  AgGemmConfig cfg{.tile = tile, .gather = gather, .num_stages = loop.num_stages, .raster = 8};
+  AgGemmConfig cfg{.loop = {.tile = tile, .raster = 8, .num_stages = loop.num_stages},
+                   .gather = gather};
   std::int64_t row_tiles = ceil_div(run_rows, tile.bm), peers = d.world_size - 1;
   std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
   int pushing = 0;
@@ -100,21 +102,21 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
     cfg.num_gather_workers = pushing;
   }
   std::int64_t tiles = d.world_size * row_tiles * ceil_div(d.n, tile.bn);
-  cfg.num_compute_sms = gpu_workers(tiles, sms - pushing - keeping_sms(d));
-  if (halves && !few) cfg.stagger = paying_stagger(tile, tiles, cfg.num_compute_sms);
+  cfg.loop.num_compute_sms = gpu_workers(tiles, sms - pushing - keeping_sms(d));
+  if (halves && !few) cfg.loop.stagger = paying_stagger(tile, tiles, cfg.loop.num_compute_sms);
   if (drains) {
-    cfg.stagger = agent.stagger;
-    cfg.store_slots = agent.store_slots;
+    cfg.loop.stagger = agent.stagger;
+    cfg.loop.store_slots = agent.store_slots;
   }
   // Wider ones spill (CUDA 13.0) where a rank's rows may end within a tile.
   bool masks = masks_ranks(d.world_size);
   const int widest = masks && !d.bias && !d.gathered ? 168 : 160;
-  const LoopInTurn turns = loop_in_turn(d.world_size * row_tiles, d.n,
-                                        widths_in_turn(d.b_kn, widest), cfg.num_compute_sms);
-  if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.num_compute_sms)) {
-    set_loop(cfg, turns);
+  const MainLoop turns = busiest_in_turn(d.world_size * row_tiles, d.n,
+                                         widths_in_turn(d.b_kn, widest), cfg.loop.num_compute_sms);
+  if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.loop.num_compute_sms)) {
+    cfg.loop = turns;
   }
-  cfg.raster = own_first_raster(d, cfg.tile, cfg.raster);
+  cfg.loop.raster = own_first_raster(d, cfg.loop.tile, cfg.loop.raster);
   return cfg;
 }
 
@@ -124,7 +126,7 @@ AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
   if (target == Target::kCuda) return fitted(d, gpu_config(d, gather, target.sms()));
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   AgGemmConfig cfg{
-      .tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling),
+      .loop = {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)},
       .gather = gather,
       .comm_rows = std::clamp<std::int64_t>(ceil_div(run_rows, std::int64_t{4}), 1, 256),
       .channels_per_rank = 2};
@@ -163,10 +165,10 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, const 
   if (first.across) {
     for (const CandidateLoop& loop : loops_for(d.m)) {
       AgGemmConfig config = first;
-      config.tile = loop.tile;
-      config.num_compute_sms =
+      config.loop.tile = loop.tile;
+      config.loop.num_compute_sms =
           gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms - first.num_gather_workers);
-      config.num_stages = loop.stages;
+      config.loop.num_stages = loop.stages;
       add(configs, fitted(d, config));
     }
   }
@@ -174,23 +176,23 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, const 
     for (const Transfer& t : transfers) {
       AgGemmConfig config = first;
       config.across = false;
-      config.tile = loop.tile;
-      config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile),
-                                           gpu.sms - (takes_sms ? t.workers : 0) - keeping_sms(d));
+      config.loop.tile = loop.tile;
+      config.loop.num_compute_sms = gpu_workers(
+          num_tiles(d.m, d.n, loop.tile), gpu.sms - (takes_sms ? t.workers : 0) - keeping_sms(d));
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min({t.rows, run_rows, most_copied_rows(1, d.k)});
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
-      config.num_stages = loop.stages;
-      config.raster = own_first_raster(d, loop.tile, 8);
+      config.loop.num_stages = loop.stages;
+      config.loop.raster = own_first_raster(d, loop.tile, 8);
       // Tiles of 256 columns apart spill without an agent that stores (CUDA 13.0).
-      config.stagger =
-          loop.tile.bn == 256
-              ? 0
-              : paying_stagger(loop.tile, num_tiles(d.m, d.n, loop.tile), config.num_compute_sms);
-      config.store_slots = 0;
-      config.num_consumers = 1;
+      config.loop.stagger = loop.tile.bn == 256
+                                ? 0
+                                : paying_stagger(loop.tile, num_tiles(d.m, d.n, loop.tile),
+                                                 config.loop.num_compute_sms);
+      config.loop.store_slots = 0;
+      config.loop.num_consumers = 1;
       // One row tile a column takes registers, too: of 512 x 4096 x 4096 on four ranks.
-      if (takes_sms && loop.tile.bn == 256 && config.raster == 1) continue;
+      if (takes_sms && loop.tile.bn == 256 && config.loop.raster == 1) continue;
       add(configs, fitted(d, config));
     }
   }

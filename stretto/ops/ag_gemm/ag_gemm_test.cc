@@ -13,8 +13,7 @@ namespace {
 
 // Compute tiles straddle ranks, transfers do not divide a rank's rows, channels do not divide
 // transfers.
-constexpr AgGemmConfig kSmall{.tile = {.bm = 4, .bn = 8, .bk = 20},
-                              .num_compute_sms = 2,
+constexpr AgGemmConfig kSmall{.loop = {.tile = {.bm = 4, .bn = 8, .bk = 20}, .num_compute_sms = 2},
                               .num_gather_workers = 2,
                               .comm_rows = 3,
                               .channels_per_rank = 2};
@@ -75,9 +74,9 @@ TEST_P(AgGemm, Fp8) {
   expect_ag_gemm(d, small());
   d.scaling = Scaling::kBlock;
   AgGemmConfig cfg = small();
-  cfg.tile.bk = 64;
+  cfg.loop.tile.bk = 64;
   expect_ag_gemm(d, cfg);
-  cfg.num_stages = 2;
+  cfg.loop.num_stages = 2;
   expect_ag_gemm(d, cfg);
 }
 
@@ -97,7 +96,7 @@ TEST_P(AgGemm, Swiglu) {
 TEST_P(AgGemm, WeightsByRowsOfK) {
   for (int stages : {0, 2}) {
     AgGemmConfig cfg = small();
-    cfg.num_stages = stages;
+    cfg.loop.num_stages = stages;
     expect_ag_gemm({.world_size = 3, .m = 21, .n = 17, .k = 51, .bias = true, .b_kn = true}, cfg);
   }
 }
@@ -135,8 +134,8 @@ TEST(AgGemmConfig, GatheredRowsAreSentByEnginesUnlessFew) {
 // Tiles that reach past a rank's rows, too.
 TEST_P(AgGemm, AnAgentStores) {
   AgGemmConfig cfg = small();
-  cfg.tile.bn = 16;
-  cfg.num_stages = cfg.store_slots = 2;
+  cfg.loop.tile.bn = 16;
+  cfg.loop.num_stages = cfg.loop.store_slots = 2;
   for (int world : {1, 2, 3}) {
     AgGemmDesc d{.world_size = world, .m = 21, .n = 40, .k = 51, .c_dtype = DType::kBF16};
     std::vector<Role> roles = run_pipeline(ag_gemm(d, fitted(d, cfg))).roles;

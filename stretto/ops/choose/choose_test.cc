@@ -140,7 +140,7 @@ TEST_F(ChooseTest, SumsOfExpertsHaveSmsOfTheirOwnOrNone) {
     GroupedRsDesc d = grouped_gemm_rs_desc(s, op == std::string("grouped_gemm_ar"));
     for (const GroupedRsConfig& c : gpu_configs(d, {})) {
       EXPECT_NE(find_candidate(offered, to_string(c)), nullptr) << to_string(c);
-      EXPECT_LE(c.num_compute_sms + c.num_reduce_sms, GpuTarget{}.sms);
+      EXPECT_LE(c.loop.num_compute_sms + c.num_reduce_sms, GpuTarget{}.sms);
       splits.insert(c.num_reduce_sms);
     }
     EXPECT_GE(splits.size(), 4u);
@@ -163,8 +163,8 @@ TEST_F(ChooseTest, ExchangesOfExpertsHaveOrdersOfTiles) {
     std::set<int> classes;
     for (const EpMoeLayerConfig& c : gpu_configs(d, {})) {
       EXPECT_NE(find_candidate(offered, to_string(c)), nullptr) << to_string(c);
-      EXPECT_EQ(c.second.num_compute_sms, GpuTarget{}.sms);
-      orders.insert({c.first.raster, c.second.raster});
+      EXPECT_EQ(c.second.loop.num_compute_sms, GpuTarget{}.sms);
+      orders.insert({c.first.loop.raster, c.second.loop.raster});
       classes.insert(c.order.stages);
     }
     EXPECT_GE(orders.size(), 3u);
@@ -175,8 +175,8 @@ TEST_F(ChooseTest, ExchangesOfExpertsHaveOrdersOfTiles) {
 TEST_F(ChooseTest, WhatNoGpuHoldsIsNotChosen) {
   GemmDesc desc{.m = 1024, .n = 2048, .k = 1024};
   desc.a_dtype = desc.b_dtype = desc.c_dtype = DType::kBF16;
-  GemmConfig large{.tile = {128, 256, 64}, .num_compute_sms = 64, .num_stages = 6};
-  GemmConfig small{.tile = {64, 64, 64}, .num_compute_sms = 8, .num_stages = 4};
+  GemmConfig large{.loop = {.tile = {128, 256, 64}, .num_compute_sms = 64, .num_stages = 6}};
+  GemmConfig small{.loop = {.tile = {64, 64, 64}, .num_compute_sms = 8, .num_stages = 4}};
   OpCandidates offered{.desc = to_string(desc)};
   for (const GemmConfig& config : {large, small}) {
     offered.fused.push_back({to_string(config), [=] { return gemm(desc, config); }});
@@ -339,7 +339,7 @@ TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
   desc.a_dtype = desc.b_dtype = desc.c_dtype = DType::kBF16;
   OpCandidates offered{.desc = to_string(desc)};
   for (int sms : {1, 64, 60}) {
-    GemmConfig config{.tile = {128, 128, 64}, .num_compute_sms = sms, .num_stages = 4};
+    GemmConfig config{.loop = {.tile = {128, 128, 64}, .num_compute_sms = sms, .num_stages = 4}};
     offered.fused.push_back({to_string(config), [=] { return gemm(desc, config); }});
   }
   auto chosen = [&] { return choose("gemm", shape(1), offered, {.machine = machine_}).config; };

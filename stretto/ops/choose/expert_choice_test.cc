@@ -45,7 +45,7 @@ TEST_F(ExpertChoiceTest, LayersOfExpertsAreChosenForTheTablesThatTheyHave) {
   EXPECT_NE(print(chosen), print(usual)) << "another shape would tell more";
   EXPECT_EQ(print(fastest_program(d, base, four)), print(chosen));
   // Of tiles of other rows there is only what is given.
-  base.first.tile.bm = base.second.tile.bm = 64;
+  base.first.loop.tile.bm = base.second.loop.tile.bm = 64;
   EXPECT_EQ(print(fastest_program(d, base, four)), print(moe_layer(d, base)));
 }
 

@@ -34,10 +34,10 @@ Program fastest(const char* op, const UlyssesDesc& d, const OpCandidates& offere
 
 bool same_tile_rows(const GemmTile& a, const GemmTile& b) { return a.bm == b.bm; }
 bool same_tile_rows(const AgGroupedConfig& a, const AgGroupedConfig& b) {
-  return same_tile_rows(a.tile, b.tile);
+  return same_tile_rows(a.loop.tile, b.loop.tile);
 }
 bool same_tile_rows(const GroupedRsConfig& a, const GroupedRsConfig& b) {
-  return same_tile_rows(a.tile, b.tile);
+  return same_tile_rows(a.loop.tile, b.loop.tile);
 }
 bool same_tile_rows(const MoeLayerConfig& a, const MoeLayerConfig& b) {
   return same_tile_rows(a.first, b.first) && same_tile_rows(a.second, b.second);

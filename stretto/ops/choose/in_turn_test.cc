@@ -12,8 +12,8 @@ TEST(ChooseInTurn, StaysTheChoiceOfManyTiles) {
     GemmDesc d{.m = m, .n = 14336, .k = 4096};
     d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
     std::vector<GemmConfig> configs = gpu_configs(d, {});
-    EXPECT_EQ(configs.front().num_consumers, 2);
-    for (const GemmConfig& c : configs) EXPECT_EQ(c.cluster_size, 1) << to_string(c);
+    EXPECT_EQ(configs.front().loop.num_consumers, 2);
+    for (const GemmConfig& c : configs) EXPECT_EQ(c.loop.cluster_size, 1) << to_string(c);
   }
 }
 

@@ -19,13 +19,15 @@ TEST(Configs, ThatSpillAreNotOffered) {
   auto count = [](const std::vector<GemmArConfig>& configs, auto&& which) {
     return std::count_if(configs.begin(), configs.end(), which);
   };
-  auto sums_wide = [](const GemmArConfig& c) { return c.num_reduce_sms > 0 && c.tile.bn > 128; };
+  auto sums_wide = [](const GemmArConfig& c) {
+    return c.num_reduce_sms > 0 && c.loop.tile.bn > 128;
+  };
   auto wide = [](const GemmArConfig& c) {
-    return c.tile.bn >= 192 && c.tile.bn != 224 && c.store_slots == 0 &&
+    return c.loop.tile.bn >= 192 && c.loop.tile.bn != 224 && c.loop.store_slots == 0 &&
            c.scatter == Scatter::kEpilogue;
   };
   auto middle = [](const GemmArConfig& c) {
-    return c.tile.bn == 192 && c.store_slots == 0 && c.scatter == Scatter::kCopyEngine;
+    return c.loop.tile.bn == 192 && c.loop.store_slots == 0 && c.scatter == Scatter::kCopyEngine;
   };
   EXPECT_EQ(count(two_shot(2), sums_wide), 0);
   EXPECT_EQ(count(two_shot(4), sums_wide), 0);
@@ -39,7 +41,7 @@ TEST(Configs, ThatSpillAreNotOffered) {
     d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
     std::int64_t most = 0;
     for (const GemmRsConfig& c : gpu_configs(d, Scatter::kCopyEngine, {})) {
-      most = std::max(most, c.tile.bn);
+      most = std::max(most, c.loop.tile.bn);
     }
     return most;
   };

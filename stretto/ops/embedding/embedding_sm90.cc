@@ -19,12 +19,12 @@ VocabConfig embedding_gpu_config(const VocabDesc& d, const GpuTarget& gpu) {
 
 VocabConfig lm_head_gpu_config(const VocabDesc& d, const GpuTarget& gpu) {
   std::int64_t share = vocab_per_rank(d);
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = share,
-                           .k = d.hidden,
-                           .a_dtype = d.dtype,
-                           .b_dtype = d.weight_dtype,
-                           .num_sms = gpu.sms});
+  MainLoop loop = gpu_loop({.m = d.m,
+                            .n = share,
+                            .k = d.hidden,
+                            .a_dtype = d.dtype,
+                            .b_dtype = d.weight_dtype,
+                            .num_sms = gpu.sms});
   // Where a tile is stored at every rank, 256 columns spill.
   if (d.world_size > 1) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(share, loop.tile.bn);

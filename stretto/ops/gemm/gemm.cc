@@ -13,11 +13,11 @@ namespace {
 void check(const GemmDesc& d, const GemmConfig& cfg) {
   check_product_sizes("gemm", d, cfg);
   check_sizes("gemm", {{"split_k", cfg.split_k}});
-  if (std::int64_t steps = ceil_div(d.k, cfg.tile.bk); cfg.split_k > steps) {
+  if (std::int64_t steps = ceil_div(d.k, cfg.loop.tile.bk); cfg.split_k > steps) {
     throw UserError(fmt::format("gemm: split_k is {}, but k has {} steps of {}", cfg.split_k, steps,
-                                cfg.tile.bk));
+                                cfg.loop.tile.bk));
   }
-  check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
+  check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
   check_result("gemm", "c_dtype", d.c_dtype, d.a_dtype);
 }
 
@@ -41,16 +41,16 @@ class Parts {
   }
 
   TileSpace tiles() const {
-    return p_.grid(row_tiles() * cfg_.split_k, d_.n, 1, cfg_.tile.bn)
-        .raster(cfg_.raster * cfg_.split_k);
+    return p_.grid(row_tiles() * cfg_.split_k, d_.n, 1, cfg_.loop.tile.bn)
+        .raster(cfg_.loop.raster * cfg_.split_k);
   }
   Part part_of(const Tile& t) const {
     Index idx = p_.let("part", cfg_.split_k - 1 - t.m % cfg_.split_k);
     Index row_tile = p_.let("row_tile", t.m / cfg_.split_k);
-    std::int64_t steps = ceil_div(d_.k, cfg_.tile.bk);
+    std::int64_t steps = ceil_div(d_.k, cfg_.loop.tile.bk);
     auto begin = [&](const Index& part) { return part * steps / cfg_.split_k; };
     return {.idx = idx,
-            .row = row_tile * cfg_.tile.bm,
+            .row = row_tile * cfg_.loop.tile.bm,
             .col = t.col,
             .channel = row_tile * col_tiles() + t.n,
             .steps = {begin(idx), begin(idx + 1)}};
@@ -59,7 +59,7 @@ class Parts {
   void add_up(const Part& part, Linear::Sums& sums, const std::function<void()>& finish) const {
     auto stored = [&](const Index& idx, std::size_t weight) {
       Index at = (idx - 1) * num_weights() + static_cast<std::int64_t>(weight);
-      return sums_.tile({at, part.row, part.col}, cfg_.tile.bm, cfg_.tile.bn);
+      return sums_.tile({at, part.row, part.col}, cfg_.loop.tile.bm, cfg_.loop.tile.bn);
     };
     p_.when(
         part.idx > 0,
@@ -82,8 +82,8 @@ class Parts {
 
  private:
   std::int64_t num_weights() const { return d_.swiglu ? 2 : 1; }
-  std::int64_t row_tiles() const { return ceil_div(d_.m, cfg_.tile.bm); }
-  std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.tile.bn); }
+  std::int64_t row_tiles() const { return ceil_div(d_.m, cfg_.loop.tile.bm); }
+  std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.loop.tile.bn); }
 
   ProgramBuilder& p_;
   GemmDesc d_;
@@ -101,18 +101,23 @@ std::string to_string(const GemmDesc& d) {
                      d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
-std::string to_string(const GemmConfig& cfg) {
-  return fmt::format("tile={}x{}x{} compute={} raster={} stages={} consumers={} cluster={}{}{}{}{}",
-                     cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.raster,
-                     cfg.num_stages, cfg.num_consumers, cfg.cluster_size, stagger_text(cfg.stagger),
-                     products_text(cfg.products),
-                     cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
-                     cfg.split_k > 1 ? fmt::format(" split_k={}", cfg.split_k) : "");
+ConfigFields fields_of(GemmConfig& c) {
+  ConfigFields fields = with_rest({tile_field(c.loop.tile),
+                                   {"compute", c.loop.num_compute_sms},
+                                   {"raster", c.loop.raster},
+                                   {"stages", c.loop.num_stages},
+                                   {"consumers", c.loop.num_consumers},
+                                   {"cluster", c.loop.cluster_size}},
+                                  c.loop);
+  fields.push_back({"split_k", c.split_k, 1});
+  return fields;
 }
+
+std::string to_string(const GemmConfig& config) { return text_of(config); }
 
 Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
   check(d, cfg);
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   ProgramBuilder p("gemm", d.world_size);
   Index m = p.extent("m", d.m);
   auto a = p.input("a", d.a_dtype, {m, d.k});  // [m, k]
@@ -128,13 +133,7 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
   if (d.residual) residual = p.input("residual", d.c_dtype, {m, d.n});  // [m, n]
   auto c = p.output("c", d.c_dtype, {m, d.n});                          // [m, n]
 
-  Resource sms = Resource::sms(cfg.num_compute_sms)
-                     .pipelined(cfg.num_stages)
-                     .in_turn(cfg.num_consumers)
-                     .staggered(cfg.stagger)
-                     .multiplying(cfg.products)
-                     .draining(cfg.store_slots)
-                     .clustered(cfg.cluster_size);
+  Resource sms = product_sms(cfg.loop);
   auto finish = [&](Value acc, const Index& row, const Index& col) {
     if (d.residual) {
       acc = acc + cast(p.load(residual.tile({row, col}, tile.bm, tile.bn)), acc.dtype());
@@ -142,7 +141,7 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
     p.store(c.tile({row, col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
   };
   if (cfg.split_k == 1) {
-    p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
+    p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.loop.raster), [&](const Tile& t) {
       TileRows rows = tile_rows(a, scale_a, tile, {.row = t.row});
       finish(linear.product(tile, t.col, rows), t.row, t.col);
     });

@@ -23,21 +23,14 @@ struct GemmDesc {
 };
 
 struct GemmConfig {
-  GemmTile tile;
-  int num_compute_sms = 1;
-  std::int64_t raster = 1;  // row tiles, at most, that share a column of tiles before moving on
-  int num_stages = 0;       // slices of the main loop loaded ahead; 0: none
-  int num_consumers = 1;    // agents that take tiles in turn, needs stages
-  int cluster_size = 1;     // CTAs that share a tile by rows
-  int stagger = 0;          // steps that a block's warpgroups end their loops apart (Resource)
-  ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)
-  int store_slots = 0;  // of a pipe to an agent that stores; 0: who multiplies
+  MainLoop loop;
   // Workers that share a tile by steps of k, for products with fewer tiles than SMs. One of them
   // adds what the others stored, in the order of k: the same bits at every launch.
   int split_k = 1;
 };
 
 std::string to_string(const GemmDesc& desc);
+ConfigFields fields_of(GemmConfig& config);
 std::string to_string(const GemmConfig& config);
 GemmConfig default_config(const GemmDesc& desc, Target target = Target::kCpu);
 

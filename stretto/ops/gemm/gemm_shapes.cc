@@ -40,11 +40,12 @@ using MakeConfig = GemmConfig (*)(const GemmDesc&, Target);
 // Several workers to every tile, with short steps.
 GemmConfig split_config(const GemmDesc& d, Target target) {
   GemmConfig cfg = default_config(d, target);
-  cfg.tile.bk = std::min<std::int64_t>(cfg.tile.bk, 64);
-  cfg.tile.bn = std::min<std::int64_t>(cfg.tile.bn, 128);  // beside the sums, a part of them
-  cfg.split_k = static_cast<int>(std::min<std::int64_t>(3, ceil_div(d.k, cfg.tile.bk)));
-  cfg.num_compute_sms =
-      gpu_workers(ceil_div(d.m, cfg.tile.bm) * ceil_div(d.n, cfg.tile.bn) * cfg.split_k,
+  cfg.loop.tile.bk = std::min<std::int64_t>(cfg.loop.tile.bk, 64);
+  cfg.loop.tile.bn =
+      std::min<std::int64_t>(cfg.loop.tile.bn, 128);  // beside the sums, a part of them
+  cfg.split_k = static_cast<int>(std::min<std::int64_t>(3, ceil_div(d.k, cfg.loop.tile.bk)));
+  cfg.loop.num_compute_sms =
+      gpu_workers(ceil_div(d.m, cfg.loop.tile.bm) * ceil_div(d.n, cfg.loop.tile.bn) * cfg.split_k,
                   target == Target::kCpu ? 4 : target.sms());
   return cfg;
 }

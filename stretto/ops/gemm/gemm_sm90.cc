@@ -22,12 +22,12 @@ bool set_apart(const GemmDesc& d, const GemmTile& tile, int sms, GemmConfig& con
   std::int64_t tiles = ceil_div(d.m, kApart.bm) * ceil_div(d.n, kApart.bn);
   bool several = tiles >= 4 * sms;
   if (!several || tile.bm != kApart.bm || waves(kApart) > kMoreTime * waves(tile)) return false;
-  config = {.tile = kApart,
-            .num_compute_sms = sms,
-            .raster = 8,
-            .num_stages = 4,
-            .stagger = 3,
-            .store_slots = 4};
+  config = {.loop = {.tile = kApart,
+                     .num_compute_sms = sms,
+                     .raster = 8,
+                     .num_stages = 4,
+                     .stagger = 3,
+                     .store_slots = 4}};
   return true;
 }
 
@@ -37,14 +37,15 @@ void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   const std::vector<GemmConfig> whole = configs;
   for (const GemmConfig& config : whole) {
     // Wider ones leave no registers for what others have summed.
-    bool other = config.cluster_size > 1 || config.raster == 1 || config.stagger > 0;
-    if (other || config.tile.bn > 128) continue;
-    std::int64_t tiles = num_tiles(d.m, d.n, config.tile), steps = ceil_div(d.k, config.tile.bk);
+    bool other = config.loop.cluster_size > 1 || config.loop.raster == 1 || config.loop.stagger > 0;
+    if (other || config.loop.tile.bn > 128) continue;
+    std::int64_t tiles = num_tiles(d.m, d.n, config.loop.tile),
+                 steps = ceil_div(d.k, config.loop.tile.bk);
     for (int parts : {2, 3, 4, 6, 8}) {
       if (tiles * parts > num_sms || steps < 4 * parts) break;
       GemmConfig split = config;
       split.split_k = parts;
-      split.num_compute_sms = gpu_workers(tiles * parts, num_sms);
+      split.loop.num_compute_sms = gpu_workers(tiles * parts, num_sms);
       add(configs, split);
     }
   }
@@ -83,30 +84,32 @@ void add_bytes(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
     if (c.cluster > 1 && (!by_tma || d.m < c.tile.bm)) continue;
     // Where threads load or store, an agent that stores takes registers of the widest products.
     if (c.store_slots > 0 && c.tile.bn > 192 && (!by_tma || d.n % 8 != 0)) continue;
-    add(configs, {.tile = c.tile,
+    add(configs,
+        {.loop = {.tile = c.tile,
                   .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, c.tile), num_sms / c.cluster),
                   .raster = c.raster,
                   .num_stages = c.stages,
                   .num_consumers = c.consumers,
                   .cluster_size = c.cluster,
                   .stagger = c.stagger,
-                  .store_slots = c.store_slots});
+                  .store_slots = c.store_slots}});
   }
 }
 
 }  // namespace
 
 GemmConfig default_config(const GemmDesc& d, Target target) {
-  if (target == Target::kCpu) return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)};
+  if (target == Target::kCpu)
+    return {.loop = {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)}};
   const int sms = target.sms();
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu,
-                           .scaling = d.scaling,
-                           .num_sms = sms});
+  MainLoop loop = gpu_loop({.m = d.m,
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .swiglu = d.swiglu,
+                            .scaling = d.scaling,
+                            .num_sms = sms});
   // Products of bytes need their factors twice as fast: pairs of blocks share those of the weights,
   // where TMA loads them and there are rows enough.
   bool bytes = d.a_dtype == DType::kF8E4M3 && d.k % 16 == 0;
@@ -117,23 +120,19 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   if (halves && size_bytes(d.c_dtype) == 2 && !d.residual && loop.tile.bm == 128) {
     std::int64_t row_tiles = ceil_div(d.m, loop.tile.bm);
-    LoopInTurn turns = loop_in_turn(row_tiles, d.n, widths_in_turn(d.b_kn), sms);
-    if (turns_pay(turns, row_tiles, d.n, loop.tile, sms)) {
-      GemmConfig config{.num_compute_sms = sms};
-      set_loop(config, turns);
-      return config;
-    }
+    MainLoop turns = busiest_in_turn(row_tiles, d.n, widths_in_turn(d.b_kn), sms);
+    if (turns_pay(turns, row_tiles, d.n, loop.tile, sms)) return {.loop = turns};
   }
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   int cluster = bytes && d.m > loop.tile.bm && tiles >= sms ? 2 : 1;
   int stagger = halves ? paying_stagger(loop.tile, tiles, sms) : 0;
   loop.tile.bm *= cluster;
-  return {.tile = loop.tile,
-          .num_compute_sms = gpu_workers(tiles / cluster, sms / cluster),
-          .raster = 8,
-          .num_stages = loop.num_stages,
-          .cluster_size = cluster,
-          .stagger = stagger};
+  return {.loop = {.tile = loop.tile,
+                   .num_compute_sms = gpu_workers(tiles / cluster, sms / cluster),
+                   .raster = 8,
+                   .num_stages = loop.num_stages,
+                   .cluster_size = cluster,
+                   .stagger = stagger}};
 }
 
 std::vector<GemmConfig> gpu_configs(const GemmDesc& d, const GpuTarget& gpu) {
@@ -157,31 +156,29 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, const GpuTarget& gpu) {
     if (flat != (d.m <= 64)) continue;
     // Where warpgroups take turns by default, pairs of blocks are predicted to take a tenth less
     // and were nowhere faster (gpu_bench gemm-suite, one H100, 2026-11-25).
-    if (s.cluster > 1 && configs.front().num_consumers > 1) continue;
+    if (s.cluster > 1 && configs.front().loop.num_consumers > 1) continue;
     std::int64_t tiles = num_tiles(d.m, d.n, s.tile);
-    GemmConfig config{.tile = s.tile,
-                      .num_compute_sms = gpu_workers(tiles, gpu.sms / s.cluster),
-                      .raster = 8,
-                      .num_stages = s.stages,
-                      .cluster_size = s.cluster};
+    GemmConfig config{.loop = {.tile = s.tile,
+                               .num_compute_sms = gpu_workers(tiles, gpu.sms / s.cluster),
+                               .raster = 8,
+                               .num_stages = s.stages,
+                               .cluster_size = s.cluster}};
     GemmTile of_block = s.tile;
     of_block.bm /= s.cluster;
     for (int stagger : {0, paying_stagger(of_block, tiles, gpu.sms / s.cluster)}) {
-      config.stagger = stagger;
-      config.raster = 8;
+      config.loop.stagger = stagger;
+      config.loop.raster = 8;
       add(configs, config);
       if (s.tile.bn != 128 && s.tile.bn != 256) continue;
-      config.raster = 1;
+      config.loop.raster = 1;
       add(configs, config);
     }
   }
   for (std::int64_t width : widths_in_turn(d.b_kn)) {
     if (d.m <= 64 || d.residual) break;
-    LoopInTurn loop;
-    loop.tile.bn = width;
-    GemmConfig config{.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms)};
-    set_loop(config, loop);
-    add(configs, config);
+    MainLoop loop = loop_in_turn(width, gpu.sms);
+    loop.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms);
+    add(configs, {.loop = loop});
   }
   add_split(configs, d, gpu.sms);
   return configs;

@@ -28,22 +28,22 @@ TEST(Gemm, MixedDtypesWithBias) {
   GemmDesc d = kRagged;
   d.b_dtype = DType::kBF16;
   d.bias = true;
-  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 2, .raster = 3});
+  expect_gemm(d, {.loop = {.tile = kSmallTile, .num_compute_sms = 2, .raster = 3}});
 }
 
 TEST(Gemm, ResidualIsAddedBeforeTheOnlyRounding) {
   GemmDesc d = kRagged;
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
   d.bias = d.residual = true;
-  expect_gemm(d, {.tile = kSmallTile});
+  expect_gemm(d, {.loop = {.tile = kSmallTile}});
 }
 
 TEST(Gemm, WeightsWithColumnsFirst) {
   GemmDesc d = kRagged;
   d.bias = d.b_kn = true;
-  expect_gemm(d, {.tile = kSmallTile});
+  expect_gemm(d, {.loop = {.tile = kSmallTile}});
   d.swiglu = true;
-  expect_gemm(d, {.tile = kSmallTile, .num_stages = 2, .split_k = 2});
+  expect_gemm(d, {.loop = {.tile = kSmallTile, .num_stages = 2}, .split_k = 2});
 }
 
 // By an agent of its own, and the warpgroups of a block staggered, which CPU ranks know nothing of.
@@ -51,9 +51,9 @@ TEST(Gemm, ADrainStores) {
   GemmDesc d = kRagged;
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
   GemmTile tile{.bm = 8, .bn = 32, .bk = 20};
-  expect_gemm(d, {.tile = tile, .num_stages = 3, .store_slots = 2});
+  expect_gemm(d, {.loop = {.tile = tile, .num_stages = 3, .store_slots = 2}});
   tile = {.bm = 128, .bn = 32, .bk = 32};
-  expect_gemm(d, {.tile = tile, .num_stages = 3, .stagger = 2, .store_slots = 2});
+  expect_gemm(d, {.loop = {.tile = tile, .num_stages = 3, .stagger = 2, .store_slots = 2}});
 }
 
 // What a check of gradients rests on: nothing on the way is rounded to f32.
@@ -61,16 +61,17 @@ TEST(Gemm, Doubles) {
   GemmDesc d = kRagged;
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kF64;
   d.bias = d.residual = true;
-  EXPECT_LT(gemm_case(d, {.tile = kSmallTile}, d.m, 1).tolerance, 1e-13);
-  expect_gemm(d, {.tile = kSmallTile, .num_stages = 2, .split_k = 2});
+  EXPECT_LT(gemm_case(d, {.loop = {.tile = kSmallTile}}, d.m, 1).tolerance, 1e-13);
+  expect_gemm(d, {.loop = {.tile = kSmallTile, .num_stages = 2}, .split_k = 2});
   d.residual = false;
   d.swiglu = true;
   expect_gemm(d, default_config(d));
   d.b_dtype = DType::kF32;
-  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "a_dtype is float64");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}}); }, "a_dtype is float64");
   d.b_dtype = DType::kF64;
   d.c_dtype = DType::kF32;
-  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "c_dtype is float32, must be float64");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}}); },
+                    "c_dtype is float32, must be float64");
 }
 
 TEST(Gemm, SwigluWithBiases) {
@@ -78,7 +79,7 @@ TEST(Gemm, SwigluWithBiases) {
   d.b_dtype = DType::kF16;
   d.c_dtype = DType::kF16;
   d.bias = d.swiglu = true;
-  expect_gemm(d, {.tile = kSmallTile});
+  expect_gemm(d, {.loop = {.tile = kSmallTile}});
 }
 
 // k has a whole block of 128 and a part, n a tile that ends within a block.
@@ -93,38 +94,41 @@ GemmDesc fp8(Scaling scaling) {
 }
 
 TEST(Gemm, Fp8WithoutAndWithScalesOfRows) {
-  expect_gemm(fp8(Scaling::kNone), {.tile = kSmallTile});
+  expect_gemm(fp8(Scaling::kNone), {.loop = {.tile = kSmallTile}});
   GemmDesc d = fp8(Scaling::kRowWise);
   d.bias = d.residual = true;
   d.c_dtype = DType::kBF16;
-  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 2, .raster = 3});
+  expect_gemm(d, {.loop = {.tile = kSmallTile, .num_compute_sms = 2, .raster = 3}});
 }
 
 TEST(Gemm, Fp8WithScalesOfBlocks) {
   GemmDesc d = fp8(Scaling::kBlock);
   d.bias = d.swiglu = true;
-  expect_gemm(d, {.tile = {.bm = 8, .bn = 32, .bk = 64}});
+  expect_gemm(d, {.loop = {.tile = {.bm = 8, .bn = 32, .bk = 64}}});
   d.swiglu = false;
   d.c_dtype = DType::kF16;
   GemmTile tile{.bm = 16, .bn = 64, .bk = 128};
-  expect_gemm(d, {.tile = tile, .num_compute_sms = 2, .num_stages = 2});
-  expect_gemm(d, {.tile = tile, .num_stages = 2, .num_consumers = 2});
+  expect_gemm(d, {.loop = {.tile = tile, .num_compute_sms = 2, .num_stages = 2}});
+  expect_gemm(d, {.loop = {.tile = tile, .num_stages = 2, .num_consumers = 2}});
   expect_gemm(d, default_config(d));
 }
 
 TEST(Gemm, ScalesAreOfFp8FactorsAndOneForATileOfWeights) {
   GemmDesc d = fp8(Scaling::kBlock);
-  expect_user_error([&] { gemm(d, {.tile = {.bm = 8, .bn = 96, .bk = 128}}); }, "tile.bn is 96");
-  expect_user_error([&] { gemm(d, {.tile = {.bm = 8, .bn = 128, .bk = 256}}); }, "tile.bk is 256");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = {.bm = 8, .bn = 96, .bk = 128}}}); },
+                    "tile.bn is 96");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = {.bm = 8, .bn = 128, .bk = 256}}}); },
+                    "tile.bk is 256");
   d.a_dtype = DType::kBF16;
-  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "b_dtype is float8_e4m3fn");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}}); }, "b_dtype is float8_e4m3fn");
   d.b_dtype = DType::kBF16;
-  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "scaling is block, needs factors of");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}}); },
+                    "scaling is block, needs factors of");
 }
 
 // Scales that were mixed up, or left out, must not pass as rounding.
 TEST(Gemm, ToleranceOfFp8IsLessThanAScaleMakes) {
-  OpCase c = gemm_case(fp8(Scaling::kRowWise), {.tile = kSmallTile}, 37, test_seed());
+  OpCase c = gemm_case(fp8(Scaling::kRowWise), {.loop = {.tile = kSmallTile}}, 37, test_seed());
   GemmDesc plain = fp8(Scaling::kNone);
   ProductShape shape{.m = 37, .n = plain.n, .k = plain.k};
   Values unscaled = product_reference(input_of(c, 0, "a"), input_of(c, 0, "b"), shape);
@@ -170,23 +174,24 @@ TEST(Gemm, SplitK) {
   d.bias = d.residual = true;
   for (int parts : {2, 3}) {
     for (int workers : {1, 2, 5}) {
-      expect_gemm(d, {.tile = {.bm = 8, .bn = 12, .bk = 10},
-                      .num_compute_sms = workers,
-                      .raster = 2,
-                      .split_k = parts});
+      expect_gemm(
+          d,
+          {.loop = {.tile = {.bm = 8, .bn = 12, .bk = 10}, .num_compute_sms = workers, .raster = 2},
+           .split_k = parts});
     }
   }
   d.swiglu = true;
   d.residual = false;
-  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 2, .num_stages = 2, .split_k = 3});
+  expect_gemm(d,
+              {.loop = {.tile = kSmallTile, .num_compute_sms = 2, .num_stages = 2}, .split_k = 3});
 }
 
 TEST(Gemm, SplitKOfFp8) {
   GemmDesc d = fp8(Scaling::kRowWise);
-  expect_gemm(d, {.tile = kSmallTile, .num_compute_sms = 3, .split_k = 4});
+  expect_gemm(d, {.loop = {.tile = kSmallTile, .num_compute_sms = 3}, .split_k = 4});
   d = fp8(Scaling::kBlock);
   GemmTile tile{.bm = 16, .bn = 64, .bk = 64};
-  expect_gemm(d, {.tile = tile, .num_compute_sms = 3, .num_stages = 2, .split_k = 2});
+  expect_gemm(d, {.loop = {.tile = tile, .num_compute_sms = 3, .num_stages = 2}, .split_k = 2});
 }
 
 TEST(Gemm, ReferenceIsTheProductWithTheTranspose) {
@@ -197,15 +202,15 @@ TEST(Gemm, ReferenceIsTheProductWithTheTranspose) {
 TEST(Gemm, BadDescOrConfigNamesTheField) {
   GemmDesc d = kRagged;
   d.k = 0;
-  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "k is 0");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}}); }, "k is 0");
   d = kRagged;
   d.b_dtype = DType::kI32;
-  expect_user_error([&] { gemm(d, {.tile = kSmallTile}); }, "b_dtype is int32");
-  expect_user_error([&] { gemm(kRagged, {.tile = {.bm = 8, .bn = -4, .bk = 8}}); },
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}}); }, "b_dtype is int32");
+  expect_user_error([&] { gemm(kRagged, {.loop = {.tile = {.bm = 8, .bn = -4, .bk = 8}}}); },
                     "tile.bn is -4");
-  expect_user_error([&] { gemm(kRagged, {.tile = kSmallTile, .num_compute_sms = 0}); },
+  expect_user_error([&] { gemm(kRagged, {.loop = {.tile = kSmallTile, .num_compute_sms = 0}}); },
                     "num_compute_sms is 0");
-  expect_user_error([&] { gemm(kRagged, {.tile = kSmallTile, .split_k = 4}); },
+  expect_user_error([&] { gemm(kRagged, {.loop = {.tile = kSmallTile}, .split_k = 4}); },
                     "split_k is 4, but k has 3 steps of 20");
 }
 

@@ -33,12 +33,14 @@ bool fits(std::int64_t bn, Scaling scaling) {
 // 32 or 40: GEMM+AR of 8192 columns 0.065 ms instead of 0.075, AG+GEMM of 14336 and 28672 0.040 and
 // 0.129 instead of 0.049 and 0.176; 32 rows of 28672 0.123 instead of 0.151, of 8192 more
 // (gpu_bench sweep).
-std::optional<GpuLoop> loop_of_64_rows(const GpuLoopDesc& d) {
+std::optional<MainLoop> loop_of_64_rows(const GpuLoopDesc& d) {
   const bool plain = d.scaling == Scaling::kNone && !d.swiglu && size_bytes_of(d) == 2;
   const std::int64_t narrow = ceil_div(ceil_div(d.n, std::int64_t{32}), std::int64_t{d.num_sms});
   if (!plain || d.m <= kFewRows / 4 || narrow < (d.m > kFewRows / 2 ? 2 : 3)) return std::nullopt;
-  constexpr GpuLoop kLoops[] = {{{64, 64, 64}, 8}, {{64, 128, 64}, 6}, {{64, 256, 64}, 4}};
-  for (const GpuLoop& loop : kLoops) {
+  constexpr MainLoop kLoops[] = {{.tile = {64, 64, 64}, .num_stages = 8},
+                                 {.tile = {64, 128, 64}, .num_stages = 6},
+                                 {.tile = {64, 256, 64}, .num_stages = 4}};
+  for (const MainLoop& loop : kLoops) {
     if (ceil_div(d.n, loop.tile.bn) <= d.num_sms) return loop;
   }
   return kLoops[2];
@@ -47,7 +49,7 @@ std::optional<GpuLoop> loop_of_64_rows(const GpuLoopDesc& d) {
 // Narrow tiles and long steps: HBM gives a row of weights faster in stretches of 512 bytes and more
 // than in many short ones, and every step costs its waits. On an H200, 2026-11-22, steps of 512
 // columns were the best of 64 to 512 for tiles of 32 and 48 columns.
-GpuLoop streaming_loop(const GpuLoopDesc& d) {
+MainLoop streaming_loop(const GpuLoopDesc& d) {
   constexpr std::int64_t kStageBytes = std::int64_t{200} * 1024, kMostStages = 24;
   constexpr std::int64_t kLeastCols = 32, kStep = 8;
   const std::int64_t slot_bytes = d.slot_bytes > 0 ? d.slot_bytes : kStageBytes;
@@ -263,7 +265,7 @@ GemmTile scaled_tile(GemmTile tile, Scaling scaling) {
   return tile;
 }
 
-GpuLoop gpu_loop(const GpuLoopDesc& d) {
+MainLoop gpu_loop(const GpuLoopDesc& d) {
   STRETTO_CHECK(d.num_sms > 0, "the loop of a product on no SMs");
   bool matrix = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) <= 2;
   if (!matrix) return {.tile = {.bm = 64, .bn = 64, .bk = 32}, .num_stages = 2};
@@ -334,36 +336,37 @@ std::vector<std::int64_t> widths_in_turn(bool b_kn, std::int64_t widest) {
   return widths;
 }
 
+MainLoop loop_in_turn(std::int64_t width, int num_compute_sms) {
+  return {.tile = {.bm = 128, .bn = width, .bk = 64},
+          .num_compute_sms = num_compute_sms,
+          .raster = 4,
+          .num_stages = 5,
+          .num_consumers = 2};
+}
+
 // A tile takes as long as its columns and some twelve more: ten shapes and six widths on an H100,
 // 2026-11-25 (gpu_bench gemm). 8192 x 8192 x 8192 leaves 5 % of the SMs' time over with 160 columns
 // and 2 with 168 or 176, and reaches 0.97 and 1.00 of cuBLASLt's speed.
-LoopInTurn loop_in_turn(std::int64_t row_tiles, std::int64_t n,
-                        const std::vector<std::int64_t>& widths, int num_sms) {
+MainLoop busiest_in_turn(std::int64_t row_tiles, std::int64_t n,
+                         const std::vector<std::int64_t>& widths, int num_sms) {
   constexpr std::int64_t kEdgeColumns = 12;
   auto time = [&](std::int64_t bn) {
     return columns_of_sm(row_tiles, n, bn, num_sms) / bn * (bn + kEdgeColumns);
   };
-  LoopInTurn loop;
-  loop.tile.bn =
+  std::int64_t width =
       *std::min_element(widths.begin(), widths.end(),
                         [&](std::int64_t x, std::int64_t y) { return time(x) < time(y); });
-  return loop;
+  return loop_in_turn(width, num_sms);
 }
 
 // On two H100s, 2026-11-25, with 8192 and 4096 rows: products 1.00 of cuBLASLt's speed instead of
 // 0.96 to 0.99 (gpu_bench gemm-suite --tp 2), AG+GEMM 0.955 to 1.003 of the time of tiles of 192
 // and 256 columns; four rows of tiles that share a column are the fastest of 4, 8 and 16, or within
 // 0.6 % of it (gpu_bench overlap).
-bool turns_pay(const LoopInTurn& loop, std::int64_t row_tiles, std::int64_t n,
-               const GemmTile& other, int num_sms) {
+bool turns_pay(const MainLoop& loop, std::int64_t row_tiles, std::int64_t n, const GemmTile& other,
+               int num_sms) {
   const std::int64_t bn = loop.tile.bn, columns = columns_of_sm(row_tiles, n, bn, num_sms);
   return columns > 2 * bn && columns * 50 <= columns_of_sm(row_tiles, n, other.bn, num_sms) * 51;
-}
-
-std::string stagger_text(int steps) { return steps > 0 ? fmt::format(" stagger={}", steps) : ""; }
-
-std::string products_text(ProductOrder products) {
-  return products == ProductOrder::kAhead ? "" : fmt::format(" products={}", name(products));
 }
 
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,

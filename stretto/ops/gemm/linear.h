@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/gemm/main_loop.h"
 #include "stretto/ops/operator/target.h"
 
 namespace stretto {
@@ -39,11 +40,6 @@ struct LinearDesc {
   bool swiglu = false;        // two weights: silu(a * b_gate^T) * (a * b_up^T)
   Scaling scaling = Scaling::kNone;
   bool b_kn = false;  // weights [k, n] instead of [n, k], without scaling
-};
-
-// One step of the main loop: [bm, bk] * [bn, bk]^T.
-struct GemmTile {
-  std::int64_t bm = 0, bn = 0, bk = 0;
 };
 
 // Where the rows of a tile lie: a(k) is their [bm, bk] slice that starts at column k. With scaling,
@@ -138,10 +134,6 @@ GemmTile scaled_tile(GemmTile tile, Scaling scaling);
 // columns are cut so finely that every SM reads its share, and as much as shared memory holds is
 // under way.
 inline constexpr std::int64_t kFewRows = 64;
-struct GpuLoop {
-  GemmTile tile;
-  int num_stages = 0;
-};
 struct GpuLoopDesc {
   std::int64_t m = 0, n = 0;
   std::int64_t k = 0;  // 0: large
@@ -162,45 +154,27 @@ std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t 
 
 // The loop of products of factors of 16 bits whose two warpgroups take tiles in turn: each has a
 // whole tile in its registers, and stores it while the other multiplies.
-struct LoopInTurn {
-  GemmTile tile{.bm = 128, .bn = 0, .bk = 64};
-  int num_stages = 5, num_consumers = 2;
-  std::int64_t raster = 4;
-};
+MainLoop loop_in_turn(std::int64_t width, int num_compute_sms);
 // Widths of such tiles: five slots of the widest fill the shared memory beside what is stored.
 // Weights [k, n] come in blocks of columns, of which those of 16 are slow.
 std::vector<std::int64_t> widths_in_turn(bool b_kn, std::int64_t widest = 176);
 // With the width that keeps SMs busy until the end.
-LoopInTurn loop_in_turn(std::int64_t row_tiles, std::int64_t n,
-                        const std::vector<std::int64_t>& widths, int num_sms);
-// Of a product's config, what is not of its sizes.
-template <typename Config>
-void set_loop(Config& config, const LoopInTurn& loop) {
-  config.tile = loop.tile;
-  config.raster = loop.raster;
-  config.num_stages = loop.num_stages;
-  config.num_consumers = loop.num_consumers;
-  config.stagger = config.store_slots = 0;
-}
+MainLoop busiest_in_turn(std::int64_t row_tiles, std::int64_t n,
+                         const std::vector<std::int64_t>& widths, int num_sms);
 // Whether turns were measured to pay: every SM has several tiles, and no more columns than with
 // `other`, but for two per cent.
-bool turns_pay(const LoopInTurn& loop, std::int64_t row_tiles, std::int64_t n,
-               const GemmTile& other, int num_sms);
+bool turns_pay(const MainLoop& loop, std::int64_t row_tiles, std::int64_t n, const GemmTile& other,
+               int num_sms);
 
 // Up to so many rows of all ranks, tiles that reach across the ranks' rows are the default of
 // operators that gather or scatter rows: tiles of each rank's rows read all weights once more.
 inline constexpr std::int64_t kMostRowsAcross = 256;
-GpuLoop gpu_loop(const GpuLoopDesc& desc);
+MainLoop gpu_loop(const GpuLoopDesc& desc);
 
 struct NamedSize {
   const char* name;
   std::int64_t value;
 };
-// " stagger=2" at the end of a config's text, or nothing.
-std::string stagger_text(int steps);
-// " products=in_turn", or nothing where they are ahead.
-std::string products_text(ProductOrder products);
-
 // UserError "<op>: <name> is <value>, ..." for the first value below `least`.
 void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
                  std::int64_t least = 1);
@@ -212,11 +186,11 @@ void check_product_sizes(const std::string& op, const Desc& d, const Config& c) 
                    {"m", d.m},
                    {"n", d.n},
                    {"k", d.k},
-                   {"tile.bm", c.tile.bm},
-                   {"tile.bn", c.tile.bn},
-                   {"tile.bk", c.tile.bk},
-                   {"num_compute_sms", c.num_compute_sms},
-                   {"raster", c.raster}});
+                   {"tile.bm", c.loop.tile.bm},
+                   {"tile.bn", c.loop.tile.bn},
+                   {"tile.bk", c.loop.tile.bk},
+                   {"num_compute_sms", c.loop.num_compute_sms},
+                   {"raster", c.loop.raster}});
 }
 void check_dtype(const std::string& op, const char* field, DType dtype);
 // UserError unless f32, bf16 or f16, or f64 of factors in f64.

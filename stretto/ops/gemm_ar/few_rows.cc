@@ -14,7 +14,7 @@ std::int64_t num_tiles(const GemmArDesc& d, const GemmTile& tile) {
 }
 
 std::int64_t tiles_per_channel(const GemmArDesc& d, const GemmArConfig& cfg) {
-  return cfg.num_reduce_sms == 0 ? 1 : ceil_div(num_tiles(d, cfg.tile), cfg.channels);
+  return cfg.num_reduce_sms == 0 ? 1 : ceil_div(num_tiles(d, cfg.loop.tile), cfg.channels);
 }
 
 std::int64_t shared_rows(const GemmArDesc& d, const GemmTile& tile) {
@@ -82,7 +82,7 @@ void for_ranks(ProgramBuilder& p, int count, const std::function<void(const Inde
 }  // namespace
 
 Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   ProgramBuilder p("gemm_ar", d.world_size);
   Layer layer(p, d, tile);
   const Index& m = layer.m;
@@ -113,8 +113,7 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
   p.on_start([&] {
     if (credit) p.notify_all(ready);
   });
-  Resource sms =
-      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
+  Resource sms = product_sms(cfg.loop);
   p.role("gemm", sms, tiles, [&](const Tile& t) {
     // Who sums its own tiles has its part in registers.
     const int receivers = d.world_size - (in_epilogue ? 1 : 0);
@@ -147,7 +146,7 @@ Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
 }
 
 Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   ProgramBuilder p("gemm_ar", d.world_size);
   Layer layer(p, d, tile);
   std::int64_t n = ceil_div(d.n, 4) * 4;  // whole packets in every row, whatever the dtype
@@ -155,8 +154,7 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
                         {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
   Index end = max(layer.m, 1);
 
-  Resource sms =
-      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
+  Resource sms = product_sms(cfg.loop);
   p.role("gemm", sms, p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
     // On its way while the product goes on: few rows leave room for it.
     std::optional<Value> residual = layer.residual(t);
@@ -182,14 +180,14 @@ class SharedTiles {
  public:
   SharedTiles(const GemmArDesc& d, const GemmArConfig& cfg)
       : cfg_(cfg),
-        tile_(cfg.tile),
+        tile_(cfg.loop.tile),
         dtype_(d.out_dtype),
         world_(d.world_size),
-        rows_(shared_rows(d, cfg.tile)),
-        num_tiles_(num_tiles(d, cfg.tile)),
-        row_tiles_(ceil_div(d.m, cfg.tile.bm)),
+        rows_(shared_rows(d, cfg.loop.tile)),
+        num_tiles_(num_tiles(d, cfg.loop.tile)),
+        row_tiles_(ceil_div(d.m, cfg.loop.tile.bm)),
         p_("gemm_ar", d.world_size),
-        layer_(p_, d, cfg.tile),
+        layer_(p_, d, cfg.loop.tile),
         tiles_(p_.grid(d.m, d.n, tile_.bm, tile_.bn)) {
     // Whole packets in every row, whatever the dtype.
     Index cols = cfg.packets ? ceil_div(d.n, 4) * 4 : d.n, planes = world_ * row_tiles_;
@@ -205,8 +203,7 @@ class SharedTiles {
   }
 
   Program run() {
-    Resource sms =
-        Resource::sms(cfg_.num_compute_sms).pipelined(cfg_.num_stages).staggered(cfg_.stagger);
+    Resource sms = product_sms(cfg_.loop);
     p_.role("gemm", sms, tiles_,
             [&](const Tile& t) { cfg_.packets ? tile_of_packets(t) : tile_of_signals(t); });
     if (!cfg_.packets) {

@@ -26,26 +26,20 @@ GemmRsDesc scattered(const GemmArDesc& d) {
 namespace {
 
 GemmRsConfig scattered(const GemmArConfig& cfg) {
-  return {.tile = cfg.tile,
-          .num_compute_sms = cfg.num_compute_sms,
+  return {.loop = cfg.loop,
           .num_reduce_sms = cfg.num_reduce_sms,
           .scatter = cfg.scatter,
           .num_copy_queues = cfg.num_copy_queues,
           .channels_per_rank = cfg.channels,
-          .num_slots = cfg.num_slots,
-          .num_stages = cfg.num_stages,
-          .raster = cfg.raster,
-          .stagger = cfg.stagger,
-          .store_slots = cfg.store_slots,
-          .load_slots = cfg.load_slots};
+          .num_slots = cfg.num_slots};
 }
 
 void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
   if (c.shots == ReduceShots::kShared) {
-    const std::int64_t others = (d.world_size - 1) * few_rows::shared_rows(d, c.tile);
-    std::string reason =
-        fmt::format("a tile of {} rows has no share for each of {} ranks", c.tile.bm, d.world_size);
-    if (others >= c.tile.bm) fields.only("shots", c.shots, ReduceShots::kOne, reason);
+    const std::int64_t others = (d.world_size - 1) * few_rows::shared_rows(d, c.loop.tile);
+    std::string reason = fmt::format("a tile of {} rows has no share for each of {} ranks",
+                                     c.loop.tile.bm, d.world_size);
+    if (others >= c.loop.tile.bm) fields.only("shots", c.shots, ReduceShots::kOne, reason);
   }
   bool two = c.shots == ReduceShots::kTwo, shared = c.shots == ReduceShots::kShared;
   if (shared) {
@@ -56,12 +50,12 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
                 "packets need one shot or shares, with sums in the epilogue");
   }
   if (two) {
-    int load_slots = fitted(scattered(d), scattered(c)).load_slots;
-    fields.only("load_slots", c.load_slots, load_slots,
+    int load_slots = fitted(scattered(d), scattered(c)).loop.load_slots;
+    fields.only("load_slots", c.loop.load_slots, load_slots,
                 "loads ahead need stages, copy engines and sums in the epilogue");
   } else {
-    fields.only("store_slots", c.store_slots, 0, "an agent that stores needs two shots");
-    fields.only("load_slots", c.load_slots, 0, "loads ahead need two shots");
+    fields.only("store_slots", c.loop.store_slots, 0, "an agent that stores needs two shots");
+    fields.only("load_slots", c.loop.load_slots, 0, "loads ahead need two shots");
     if (shared) {
       // With signals a launch ends after every rank has summed, and so read, its shares.
       fields.only("num_slots", c.num_slots, c.packets ? 2 : 1, "shares have no other order");
@@ -70,9 +64,9 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
   if (d.world_size == 1) return;
   if (two) {
     GemmRsConfig possible = fitted(scattered(d), scattered(c));
-    std::string reason = fmt::format("tiles of {} rows, by {} ranks", c.tile.bm, d.world_size);
+    std::string reason = fmt::format("tiles of {} rows, by {} ranks", c.loop.tile.bm, d.world_size);
     fields.only("channels", c.channels, possible.channels_per_rank, reason);
-    fields.only("raster", c.raster, possible.raster, reason);
+    fields.only("raster", c.loop.raster, possible.loop.raster, reason);
     if (c.gather == Scatter::kEpilogue) {
       fields.only("num_copy_queues", c.num_copy_queues, possible.num_copy_queues,
                   "the epilogue scatters");
@@ -83,9 +77,9 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
   fields.only("scatter", c.scatter, Scatter::kEpilogue, few_rows);
   fields.only("gather", c.gather, Scatter::kEpilogue, few_rows);
   fields.only("num_copy_queues", c.num_copy_queues, 1, few_rows);
-  fields.only("raster", c.raster, 1, few_rows);
+  fields.only("raster", c.loop.raster, 1, few_rows);
   if (c.packets) fields.only("num_slots", c.num_slots, 2, "packets have no other order");
-  const std::int64_t tiles = std::max<std::int64_t>(few_rows::num_tiles(d, c.tile), 1);
+  const std::int64_t tiles = std::max<std::int64_t>(few_rows::num_tiles(d, c.loop.tile), 1);
   fields.only("channels", c.channels,
               ceil_div(tiles, std::max<std::int64_t>(few_rows::tiles_per_channel(d, c), 1)),
               fmt::format("{} tiles, as many to a channel, one where its SM sums it", tiles));
@@ -96,9 +90,9 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   check_sizes("gemm_ar", {{"channels", cfg.channels},
                           {"num_slots", cfg.num_slots},
                           {"num_copy_queues", cfg.num_copy_queues}});
-  check_sizes("gemm_ar", {{"num_reduce_sms", cfg.num_reduce_sms}, {"load_slots", cfg.load_slots}},
-              0);
-  check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
+  check_sizes("gemm_ar",
+              {{"num_reduce_sms", cfg.num_reduce_sms}, {"load_slots", cfg.loop.load_slots}}, 0);
+  check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
   check_result("gemm_ar", "out_dtype", d.out_dtype, d.a_dtype);
   GemmArConfig will_run = cfg;
   fit(FieldFit::refusing(to_string(d)), d, will_run);
@@ -108,8 +102,8 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
 // its part, hence after every rank has started this launch: its output may be written without
 // further asking.
 Program two_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
-  const GemmTile& tile = cfg.tile;
-  const bool whole = cfg.store_slots > 0;  // tiles, which is what another agent can store
+  const GemmTile& tile = cfg.loop.tile;
+  const bool whole = cfg.loop.store_slots > 0;  // tiles, which is what another agent can store
   ProgramBuilder p("gemm_ar", d.world_size);
   PartialSums partials(p, scattered(d), scattered(cfg), whole);  // m; a [m, k], b [n, k]
   const Index& m = partials.m();
@@ -184,17 +178,24 @@ std::string to_string(const GemmArDesc& d) {
                      d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
-std::string to_string(const GemmArConfig& cfg) {
-  return fmt::format(
-      "tile={}x{}x{} shots={}{} compute={} reduce={} channels={} slots={} scatter={} gather={} "
-      "queues={} stages={}{}{}{}{}",
-      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, name(cfg.shots), cfg.packets ? " packets" : "",
-      cfg.num_compute_sms, cfg.num_reduce_sms, cfg.channels, cfg.num_slots, name(cfg.scatter),
-      name(cfg.gather), cfg.num_copy_queues, cfg.num_stages,
-      cfg.raster > 1 ? fmt::format(" raster={}", cfg.raster) : "", stagger_text(cfg.stagger),
-      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
-      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "");
+ConfigFields fields_of(GemmArConfig& c) {
+  using enum ReduceShots;
+  const std::initializer_list<Scatter> ways = {Scatter::kEpilogue, Scatter::kCopyEngine};
+  return with_rest({tile_field(c.loop.tile),
+                    {"shots", c.shots, {kOne, kTwo, kShared}},
+                    {"packets", c.packets},
+                    {"compute", c.loop.num_compute_sms},
+                    {"reduce", c.num_reduce_sms},
+                    {"channels", c.channels},
+                    {"slots", c.num_slots},
+                    {"scatter", c.scatter, ways},
+                    {"gather", c.gather, ways},
+                    {"queues", c.num_copy_queues},
+                    {"stages", c.loop.num_stages}},
+                   c.loop);
 }
+
+std::string to_string(const GemmArConfig& config) { return text_of(config); }
 
 GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
   fit(FieldFit::reducing(), d, cfg);

@@ -32,26 +32,23 @@ enum class ReduceShots : std::uint8_t {
 const char* name(ReduceShots shots);
 
 struct GemmArConfig {
-  GemmTile tile;
+  // kTwo: as in GemmRsConfig, and with an agent that stores ranks own whole tiles of rows. The
+  // others have no raster, and no slots of such agents.
+  MainLoop loop;
   ReduceShots shots = ReduceShots::kOne;
-  int num_compute_sms = 1;
   int num_reduce_sms = 1;  // 0: each SM of the GEMM sums the tiles it computed, in its epilogue
   // kOne with sums in the epilogue, kShared: flags travel with the data, for few rows.
   bool packets = false;
   // Groups of tiles (kOne, kShared) or of a rank's row blocks (kTwo) that are waited for.
   std::int64_t channels = 1;
-  int num_slots = 2;          // as in GemmRsConfig
+  int num_slots = 2;                     // as in GemmRsConfig
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
   Scatter gather = Scatter::kEpilogue;   // kTwo: whoever sums stores to all ranks, or engines send
   int num_copy_queues = 1;               // kTwo, of each role of engines
-  int num_stages = 0;                    // as in GemmConfig
-  std::int64_t raster = 1;               // kTwo: as in GemmConfig
-  int stagger = 0;                       // as in GemmConfig
-  int store_slots = 0;                   // kTwo: as in GemmRsConfig; ranks own whole tiles of rows
-  int load_slots = 0;                    // kTwo: as in GemmRsConfig
 };
 
 std::string to_string(const GemmArDesc& desc);
+ConfigFields fields_of(GemmArConfig& config);
 std::string to_string(const GemmArConfig& config);
 // What a program of this config is: channels and raster as tiles and ranks have them, and none of
 // what the other fields leave without work. Of one rank nothing travels, and fields that say how

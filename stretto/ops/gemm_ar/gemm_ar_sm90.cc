@@ -21,23 +21,23 @@ void drain(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
   constexpr Choice kChoices[] = {{256, 3, 0, 4}, {192, 4, 2, 4}, {128, 6, 3, 2}};
   bool halves =
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
-  cfg.store_slots = 0;
-  if (!halves || cfg.tile.bm != 128 || cfg.tile.bn < 128) return;
+  cfg.loop.store_slots = 0;
+  if (!halves || cfg.loop.tile.bm != 128 || cfg.loop.tile.bn < 128) return;
   const std::int64_t row_tiles =
-      ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), cfg.tile.bm) * d.world_size;
+      ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), cfg.loop.tile.bm) * d.world_size;
   // The agent pays where its tiles keep the SMs busy by no more than two per cent more.
-  std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.tile.bn, sms) * 51 / 50 + 1;
+  std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.loop.tile.bn, sms) * 51 / 50 + 1;
   // Of ranks that are no power of two, sums beside 256 columns spill (gemm_rs.cc).
   const std::int64_t most = masks_ranks(d.world_size) ? 256 : 192;
   for (const Choice& c : kChoices) {
     std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols, sms);
     if (c.cols > most || columns >= below) continue;
     below = columns;
-    cfg.tile.bn = c.cols;
-    cfg.num_stages = c.stages;
-    cfg.stagger = c.stagger;
-    cfg.store_slots = c.store_slots;
-    cfg.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols), sms);
+    cfg.loop.tile.bn = c.cols;
+    cfg.loop.num_stages = c.stages;
+    cfg.loop.stagger = c.stagger;
+    cfg.loop.store_slots = c.store_slots;
+    cfg.loop.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols), sms);
   }
 }
 
@@ -48,63 +48,57 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget&
     // and 8192 rows times 8192 x 7168 took 0.201, 0.743 and 1.478 ms, 0.203, 0.769 and 1.605 where
     // the agent that stores scatters, too, 0.251, 0.782 and 1.507 where engines send the sums as
     // well (gpu_bench overlap).
-    const bool loads_ahead = rs.load_slots > 0;
+    const bool loads_ahead = rs.loop.load_slots > 0;
     if (rs.scatter == Scatter::kCopyEngine && !loads_ahead) {
       rs = with_scatter(rs, Scatter::kEpilogue);
       std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-      rs.channels_per_rank = ceil_div(run_rows, rs.tile.bm);
-      rs.num_compute_sms = gpu.sms;
+      rs.channels_per_rank = ceil_div(run_rows, rs.loop.tile.bm);
+      rs.loop.num_compute_sms = gpu.sms;
     }
     if (!loads_ahead) drain(rs, d, gpu.sms);
-    return {.tile = rs.tile,
+    return {.loop = rs.loop,
             .shots = shots,
-            .num_compute_sms = rs.num_compute_sms,
             .num_reduce_sms = rs.num_reduce_sms,
             .channels = rs.channels_per_rank,
             .num_slots = rs.num_slots,
             .scatter = rs.scatter,
-            .num_copy_queues = rs.num_copy_queues,
-            .num_stages = rs.num_stages,
-            .raster = rs.raster,
-            .stagger = rs.stagger,
-            .store_slots = rs.store_slots,
-            .load_slots = rs.load_slots};
+            .num_copy_queues = rs.num_copy_queues};
   }
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .scaling = d.scaling,
-                           .num_sms = gpu.sms});
+  MainLoop loop = gpu_loop({.m = d.m,
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .scaling = d.scaling,
+                            .num_sms = gpu.sms});
   // A tile and its sum in rank order fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-  return {.tile = loop.tile,
+  return {.loop = {.tile = loop.tile,
+                   .num_compute_sms = gpu_workers(tiles, gpu.sms),
+                   .num_stages = loop.num_stages},
           .shots = shots,
-          .num_compute_sms = gpu_workers(tiles, gpu.sms),
           .num_reduce_sms = 0,
           .packets = shots == ReduceShots::kShared || d.m <= kMaxPacketRows,
-          .channels = tiles,
-          .num_stages = loop.num_stages};
+          .channels = tiles};
 }
 
 // Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
 // Whose rows are whose takes registers where the remainder is no mask.
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   // A tile, what came of all others, and its sum in rank order.
-  if (c.packets && d.world_size > 2 && c.tile.bm * c.tile.bn > 64 * 64) return true;
-  if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.tile.bn > 128;
+  if (c.packets && d.world_size > 2 && c.loop.tile.bm * c.loop.tile.bn > 64 * 64) return true;
+  if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.loop.tile.bn > 128;
   // Of 4096 x 4096 x 1024 on four ranks, with four channels.
-  if (c.load_slots > 0) return d.world_size > 2 && c.channels > 2;
-  if (c.tile.bm < 128 || c.store_slots > 0) return false;
+  if (c.loop.load_slots > 0) return d.world_size > 2 && c.channels > 2;
+  if (c.loop.tile.bm < 128 || c.loop.store_slots > 0) return false;
   const bool masks = masks_ranks(d.world_size);
   // A tile that SMs of their own add up and store to every rank.
-  if (c.num_reduce_sms > 0) return c.tile.bn > (masks ? 128 : 64);
+  if (c.num_reduce_sms > 0) return c.loop.tile.bn > (masks ? 128 : 64);
   if (d.world_size == 2) return false;
-  if (!masks && c.tile.bn == 256) return true;
+  if (!masks && c.loop.tile.bn == 256) return true;
   bool engine = c.scatter == Scatter::kCopyEngine;
-  return c.tile.bn == 192 ? engine || masks : !engine && masks && c.tile.bn % 128 == 0;
+  return c.loop.tile.bn == 192 ? engine || masks : !engine && masks && c.loop.tile.bn % 128 == 0;
 }
 
 }  // namespace
@@ -127,11 +121,11 @@ GemmArConfig default_config(const GemmArDesc& d, ReduceShots shots, Target targe
   GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
   if (!all_rows) {
     bool many_rows = tile.bm > kernels::kMaxSmallRows;
-    tile = default_config(scattered(d)).tile;
+    tile = default_config(scattered(d)).loop.tile;
     // One kernel for both algorithms, so that both give the same bits.
     if (many_rows) tile.bm = std::max(tile.bm, std::int64_t{2} * kernels::kMaxSmallRows);
   }
-  GemmArConfig cfg{.tile = tile,
+  GemmArConfig cfg{.loop = {.tile = tile},
                    .shots = shots,
                    .num_reduce_sms = shots == ReduceShots::kShared ? 0 : 1,
                    .channels = all_rows ? ceil_div(d.m, tile.bm) * ceil_div(d.n, tile.bn) : 2};
@@ -163,9 +157,9 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots,
     for (const Choice& c : choices) {
       bool engine = c.scatter == Scatter::kCopyEngine;
       GemmArConfig config = configs.front();
-      config.tile = loop.tile;
+      config.loop.tile = loop.tile;
       config.num_reduce_sms = c.reduce;
-      config.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - (engine ? 2 : 0));
+      config.loop.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - (engine ? 2 : 0));
       config.channels = all_rows ? tiles
                         : engine ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                  : channels_of(run_rows, loop.tile.bm, c.channels);
@@ -173,16 +167,17 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots,
       config.packets = c.packets;
       config.num_slots = engine ? 1 : 2;
       config.num_copy_queues = 1;
-      config.num_stages = loop.stages;
-      config.stagger = config.store_slots = config.load_slots = 0;
+      config.loop.num_stages = loop.stages;
+      config.loop.stagger = config.loop.store_slots = config.loop.load_slots = 0;
       if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
       const GemmArConfig& first = configs.front();
-      if (first.store_slots == 0 || loop.tile.bn != first.tile.bn || c.reduce > 0) continue;
-      config.num_stages = first.num_stages;
-      config.stagger = first.stagger;
-      config.store_slots = first.store_slots;
-      config.load_slots = engine ? first.load_slots : 0;
+      if (first.loop.store_slots == 0 || loop.tile.bn != first.loop.tile.bn || c.reduce > 0)
+        continue;
+      config.loop.num_stages = first.loop.num_stages;
+      config.loop.stagger = first.loop.stagger;
+      config.loop.store_slots = first.loop.store_slots;
+      config.loop.load_slots = engine ? first.loop.load_slots : 0;
       config.gather = Scatter::kEpilogue;
       if (!spills(d, config)) add(configs, fitted(d, config));
     }

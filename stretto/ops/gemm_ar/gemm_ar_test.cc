@@ -31,19 +31,19 @@ struct Variant {
 };
 
 GemmArConfig small(const Variant& v) {
-  return {.tile = {.bm = 4, .bn = 8, .bk = 20},
+  return {.loop = {.tile = {.bm = 4, .bn = 8, .bk = 20},
+                   .num_compute_sms = 2,
+                   .num_stages = v.store_slots + v.load_slots > 0 ? 3 : 0,
+                   .store_slots = v.store_slots,
+                   .load_slots = v.load_slots},
           .shots = v.shots,
-          .num_compute_sms = 2,
           .num_reduce_sms = v.num_reduce_sms,
           .packets = v.packets,
           .channels = 3,
           .num_slots = v.num_slots,
           .scatter = v.scatter,
           .gather = v.gather.value_or(v.scatter),
-          .num_copy_queues = 2,
-          .num_stages = v.store_slots + v.load_slots > 0 ? 3 : 0,
-          .store_slots = v.store_slots,
-          .load_slots = v.load_slots};
+          .num_copy_queues = 2};
 }
 
 class GemmAr : public testing::TestWithParam<Variant> {};
@@ -51,9 +51,9 @@ class GemmAr : public testing::TestWithParam<Variant> {};
 // Of the config's numbers those that the shape has; agents and packets stay.
 void expect_gemm_ar(const GemmArDesc& d, const GemmArConfig& asked) {
   GemmArConfig cfg = fitted(d, asked);
-  EXPECT_TRUE(cfg.store_slots == asked.store_slots && cfg.load_slots == asked.load_slots &&
-              cfg.packets == asked.packets && cfg.scatter == asked.scatter &&
-              cfg.gather == asked.gather);
+  EXPECT_TRUE(cfg.loop.store_slots == asked.loop.store_slots &&
+              cfg.loop.load_slots == asked.loop.load_slots && cfg.packets == asked.packets &&
+              cfg.scatter == asked.scatter && cfg.gather == asked.gather);
   std::uint64_t seed = test_seed();
   for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
     expect_runs(gemm_ar_case(d, cfg, m, seed), seed);
@@ -95,13 +95,13 @@ TEST_P(GemmAr, Fp8) {
   expect_gemm_ar(d, small(GetParam()));
   d.scaling = Scaling::kBlock;
   GemmArConfig cfg = small(GetParam());
-  cfg.tile.bk = 64;
+  cfg.loop.tile.bk = 64;
   expect_gemm_ar(d, cfg);
 }
 
 TEST_P(GemmAr, MixedDtypes) {
   GemmArConfig cfg = small(GetParam());
-  cfg.tile.bn = 16;  // whole slots of 16-bit numbers
+  cfg.loop.tile.bn = 16;  // whole slots of 16-bit numbers
   expect_gemm_ar({.world_size = 4,
                   .m = 11,
                   .n = 17,
@@ -146,7 +146,7 @@ class GemmArShared : public testing::TestWithParam<bool> {};
 
 GemmArConfig shared(std::int64_t tile_rows, bool packets) {
   GemmArConfig c = small({"Shared", ReduceShots::kShared, 2, Scatter::kEpilogue, 0, packets});
-  c.tile.bm = tile_rows;
+  c.loop.tile.bm = tile_rows;
   return c;
 }
 
@@ -232,10 +232,11 @@ TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
   d.out_dtype = DType::kBF16;
   auto bits = [&](const Variant& v) {
     GemmArConfig cfg = small(v);
-    cfg.tile.bn = 224;   // in halves of whole slots
-    cfg.num_stages = 3;  // step by step in all of them
+    cfg.loop.tile.bn = 224;   // in halves of whole slots
+    cfg.loop.num_stages = 3;  // step by step in all of them
     GemmArConfig possible = fitted(d, cfg);
-    EXPECT_TRUE(possible.store_slots == v.store_slots && possible.load_slots == v.load_slots);
+    EXPECT_TRUE(possible.loop.store_slots == v.store_slots &&
+                possible.loop.load_slots == v.load_slots);
     return output_bits(gemm_ar_case(d, possible, d.m, seed));
   };
   auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
@@ -277,12 +278,11 @@ TEST(GemmArPipes, AnAgentOfItsOwnStoresAndNotifies) {
   GemmArDesc d{.world_size = 2, .m = 500, .n = 256, .k = 256};
   d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
   for (Scatter scatter : {Scatter::kCopyEngine, Scatter::kEpilogue}) {
-    GemmArConfig cfg{.tile = {.bm = 128, .bn = 256, .bk = 64},
-                     .shots = ReduceShots::kTwo,
-                     .num_reduce_sms = 0,
-                     .scatter = scatter,
-                     .num_stages = 3,
-                     .store_slots = 4};
+    GemmArConfig cfg{
+        .loop = {.tile = {.bm = 128, .bn = 256, .bk = 64}, .num_stages = 3, .store_slots = 4},
+        .shots = ReduceShots::kTwo,
+        .num_reduce_sms = 0,
+        .scatter = scatter};
     Program schedule = run_pipeline(gemm_ar(d, cfg));
     const Role& role = schedule.roles.front();
     ASSERT_EQ(role.name, "gemm");
@@ -315,11 +315,11 @@ TEST(GemmArErrors, NameTheField) {
   expect_user_error([&] { gemm_ar(d, cfg); },
                     "packets is true, can only be false: packets need one shot");
   cfg = default_config(d);
-  cfg.store_slots = 2;
+  cfg.loop.store_slots = 2;
   expect_user_error([&] { gemm_ar(d, cfg); },
                     "store_slots is 2, can only be 0: an agent that stores needs two shots");
   cfg = default_config(d);
-  cfg.load_slots = 2;
+  cfg.loop.load_slots = 2;
   expect_user_error([&] { gemm_ar(d, cfg); },
                     "load_slots is 2, can only be 0: loads ahead need two shots");
   cfg = default_config(d);
@@ -333,7 +333,7 @@ TEST(GemmArErrors, NameTheField) {
   cfg.gather = Scatter::kCopyEngine;
   expect_user_error([&] { gemm_ar(d, cfg); }, "gather is copy_engine, can only be epilogue");
   cfg = default_config(d);
-  cfg.raster = 8;
+  cfg.loop.raster = 8;
   expect_user_error([&] { gemm_ar(d, cfg); }, "raster is 8, can only be 1");
   cfg = default_config(d);
   cfg.num_reduce_sms = 0, cfg.packets = true, cfg.num_slots = 1;

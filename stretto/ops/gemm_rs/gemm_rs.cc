@@ -20,8 +20,8 @@ void fit(const FieldFit& fields, const GemmRsDesc& d, GemmRsConfig& c) {
                 "tiles across the ranks' rows are scattered and summed in the epilogue, through "
                 "two slots");
   }
-  if (!engine || !epilogue || c.num_stages == 0) {
-    fields.only("load_slots", c.load_slots, 0,
+  if (!engine || !epilogue || c.loop.num_stages == 0) {
+    fields.only("load_slots", c.loop.load_slots, 0,
                 "loads ahead need stages, copy engines and sums in the epilogue");
   }
   if (d.world_size == 1) return;
@@ -30,24 +30,24 @@ void fit(const FieldFit& fields, const GemmRsDesc& d, GemmRsConfig& c) {
   }
   if (c.across) {
     const char* reason = "tiles reach across the ranks' rows, and who multiplies stores them";
-    fields.only("store_slots", c.store_slots, 0, reason);
+    fields.only("store_slots", c.loop.store_slots, 0, reason);
     fields.only("channels_per_rank", c.channels_per_rank, 1, reason);
     return;
   }
   RowRunsOptions rows{.m_bound = d.m,
                       .world_size = d.world_size,
-                      .block_rows = c.tile.bm,
+                      .block_rows = c.loop.tile.bm,
                       .channels = c.channels_per_rank};
-  std::string tiles = fmt::format("tiles of {} rows of {} ranks, ", c.tile.bm, d.world_size);
+  std::string tiles = fmt::format("tiles of {} rows of {} ranks, ", c.loop.tile.bm, d.world_size);
   fields.only("channels_per_rank", c.channels_per_rank, possible_channels(rows),
               tiles + "as many to a channel");
   // Row tiles that share a column must be of one owner: own tiles that came before others' would
   // wait for ranks that wait in the same way.
   std::int64_t blocks = std::max<std::int64_t>(num_blocks(rows), 1);
-  std::int64_t shared = std::min(c.raster, blocks);
+  std::int64_t shared = std::min(c.loop.raster, blocks);
   while (blocks % shared != 0) --shared;
   if (shared != blocks) {
-    fields.only("raster", c.raster, shared, fmt::format("{}{} of one", tiles, blocks));
+    fields.only("raster", c.loop.raster, shared, fmt::format("{}{} of one", tiles, blocks));
   }
 }
 
@@ -57,8 +57,8 @@ void check(const GemmRsDesc& d, const GemmRsConfig& cfg) {
                           {"channels_per_rank", cfg.channels_per_rank},
                           {"num_slots", cfg.num_slots}});
   check_sizes("gemm_rs", {{"num_reduce_sms", cfg.num_reduce_sms}}, 0);
-  check_sizes("gemm_rs", {{"load_slots", cfg.load_slots}}, 0);
-  check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
+  check_sizes("gemm_rs", {{"load_slots", cfg.loop.load_slots}}, 0);
+  check_factors("gemm_rs", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
   check_result("gemm_rs", "out_dtype", d.out_dtype, d.a_dtype);
   GemmRsConfig will_run = cfg;
   fit(FieldFit::refusing(to_string(d)), d, will_run);
@@ -81,17 +81,23 @@ std::string to_string(const GemmRsDesc& d) {
                      scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
-std::string to_string(const GemmRsConfig& cfg) {
-  return fmt::format(
-      "tile={}x{}x{} compute={} reduce={} scatter={} queues={} channels={} slots={} "
-      "stages={} raster={}{}{}{}{}",
-      cfg.tile.bm, cfg.tile.bn, cfg.tile.bk, cfg.num_compute_sms, cfg.num_reduce_sms,
-      name(cfg.scatter), cfg.num_copy_queues, cfg.channels_per_rank, cfg.num_slots, cfg.num_stages,
-      cfg.raster, stagger_text(cfg.stagger),
-      cfg.store_slots > 0 ? fmt::format(" store_slots={}", cfg.store_slots) : "",
-      cfg.load_slots > 0 ? fmt::format(" load_slots={}", cfg.load_slots) : "",
-      cfg.across ? " across" : "");
+ConfigFields fields_of(GemmRsConfig& c) {
+  ConfigFields fields =
+      with_rest({tile_field(c.loop.tile),
+                 {"compute", c.loop.num_compute_sms},
+                 {"reduce", c.num_reduce_sms},
+                 {"scatter", c.scatter, {Scatter::kEpilogue, Scatter::kCopyEngine}},
+                 {"queues", c.num_copy_queues},
+                 {"channels", c.channels_per_rank},
+                 {"slots", c.num_slots},
+                 {"stages", c.loop.num_stages},
+                 {"raster", c.loop.raster}},
+                c.loop);
+  fields.push_back({"across", c.across});
+  return fields;
 }
+
+std::string to_string(const GemmRsConfig& config) { return text_of(config); }
 
 GemmRsConfig fitted(const GemmRsDesc& d, GemmRsConfig cfg) {
   fit(FieldFit::reducing(), d, cfg);
@@ -103,9 +109,9 @@ GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
   // Stores to owners by an agent are slower than engines with 4096 columns, as fast with 8192
   // (docs/performance/overlap.md), and take 91 s of CPU time to prove for 4096 x 8192 on two ranks.
-  if (scatter == Scatter::kEpilogue && cfg.store_slots > 0) {
-    cfg.stagger = cfg.store_slots = cfg.load_slots = 0;
-    ++cfg.num_stages;  // in whose place they were
+  if (scatter == Scatter::kEpilogue && cfg.loop.store_slots > 0) {
+    cfg.loop.stagger = cfg.loop.store_slots = cfg.loop.load_slots = 0;
+    ++cfg.loop.num_stages;  // in whose place they were
   }
   return cfg;
 }
@@ -115,7 +121,7 @@ namespace {
 // Of every tile each rank gets its own rows from all others and adds them to what it has of them in
 // registers. All wait for each other in every tile, so two slots are enough (gemm_rs.h).
 Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   ProgramBuilder p("gemm_rs", d.world_size);
   Index m = p.extent("m", d.m);
   RowRuns runs(m, {.m_bound = d.m, .world_size = d.world_size, .block_rows = tile.bm});
@@ -132,37 +138,39 @@ Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   std::int64_t num_tiles = ceil_div(rows, tile.bm) * ceil_div(d.n, tile.bn);
   auto arrived = p.signal("arrived", d.world_size * num_tiles);  // by sender and tile
 
-  Resource sms =
-      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).staggered(cfg.stagger);
-  p.role("gemm", sms, p.grid(rows, d.n, tile.bm, tile.bn).raster(cfg.raster), [&](const Tile& t) {
-    // The rows of `owner` within the tile, of what `of_rank` has of them.
-    auto part = [&](const TensorRef& x, const Index& of_rank, const Index& owner) {
-      Index row = p.let("row", t.row - runs.first_row(owner));
-      return x.tile({of_rank, row, t.col}, tile.bm, tile.bn).until_row(runs.num_rows(owner));
-    };
-    Value product = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
-    Value partial = cast(product, d.out_dtype);
-    p.loop(1, d.world_size, [&](const Index& i) {
-      Index owner = p.let("owner", (p.rank() + i) % d.world_size);
-      p.store(part(slots, p.rank(), owner).on(owner), partial);
-    });
-    p.loop(1, d.world_size, [&](const Index& i) {
-      p.notify(arrived[p.rank() * num_tiles + t.index], (p.rank() + i) % d.world_size);
-    });
-    p.loop(1, d.world_size, [&](const Index& i) {
-      p.wait(arrived[(p.rank() + i) % d.world_size * num_tiles + t.index], 1);
-    });
-    constexpr std::int64_t kMostElements = 4096;  // that registers hold of every rank
-    auto arrived_part = [&](const Index& source) { return p.load(part(slots, source, p.rank())); };
-    Value sum = sum_with_own(p, partial, arrived_part, tile.bm * tile.bn <= kMostElements);
-    sum = averaged(d, sum);
-    Index row = p.let("own_row", t.row - runs.first_row(p.rank()));
-    if (d.residual) {
-      Slice own = residual.tile({row, t.col}, tile.bm, tile.bn);
-      sum = sum + cast(p.load(own.until_row(runs.num_rows(p.rank()))), sum.dtype());
-    }
-    p.store(out.tile({row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
-  });
+  Resource sms = product_sms(cfg.loop);
+  p.role("gemm", sms, p.grid(rows, d.n, tile.bm, tile.bn).raster(cfg.loop.raster),
+         [&](const Tile& t) {
+           // The rows of `owner` within the tile, of what `of_rank` has of them.
+           auto part = [&](const TensorRef& x, const Index& of_rank, const Index& owner) {
+             Index row = p.let("row", t.row - runs.first_row(owner));
+             return x.tile({of_rank, row, t.col}, tile.bm, tile.bn).until_row(runs.num_rows(owner));
+           };
+           Value product = linear.product(tile, t.col, tile_rows(a, scale_a, tile, {.row = t.row}));
+           Value partial = cast(product, d.out_dtype);
+           p.loop(1, d.world_size, [&](const Index& i) {
+             Index owner = p.let("owner", (p.rank() + i) % d.world_size);
+             p.store(part(slots, p.rank(), owner).on(owner), partial);
+           });
+           p.loop(1, d.world_size, [&](const Index& i) {
+             p.notify(arrived[p.rank() * num_tiles + t.index], (p.rank() + i) % d.world_size);
+           });
+           p.loop(1, d.world_size, [&](const Index& i) {
+             p.wait(arrived[(p.rank() + i) % d.world_size * num_tiles + t.index], 1);
+           });
+           constexpr std::int64_t kMostElements = 4096;  // that registers hold of every rank
+           auto arrived_part = [&](const Index& source) {
+             return p.load(part(slots, source, p.rank()));
+           };
+           Value sum = sum_with_own(p, partial, arrived_part, tile.bm * tile.bn <= kMostElements);
+           sum = averaged(d, sum);
+           Index row = p.let("own_row", t.row - runs.first_row(p.rank()));
+           if (d.residual) {
+             Slice own = residual.tile({row, t.col}, tile.bm, tile.bn);
+             sum = sum + cast(p.load(own.until_row(runs.num_rows(p.rank()))), sum.dtype());
+           }
+           p.store(out.tile({row, t.col}, tile.bm, tile.bn), cast(sum, d.out_dtype));
+         });
   return p.finish();
 }
 
@@ -171,7 +179,7 @@ Program across_ranks(const GemmRsDesc& d, const GemmRsConfig& cfg) {
 Program gemm_rs(const GemmRsDesc& d, const GemmRsConfig& cfg) {
   check(d, cfg);
   if (cfg.across && d.world_size > 1) return across_ranks(d, cfg);
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   ProgramBuilder p("gemm_rs", d.world_size);
   PartialSums partials(p, d, cfg);  // m; a [m, k], b [n, k]
   const Index& run_rows = partials.run_rows();

@@ -29,8 +29,12 @@ enum class Scatter : std::uint8_t {
 };
 
 struct GemmRsConfig {
-  GemmTile tile;
-  int num_compute_sms = 1;
+  // The raster divides a rank's row tiles, or is as many and more. An agent that stores tells
+  // owners or engines, too, and who multiplies waits for neither. With sums in the epilogue what
+  // arrived may be loaded ahead, 128 bytes of columns at a time, through the left factor's slots
+  // where those are as many; with copy engines only: a role that itself writes where others' parts
+  // arrive cannot be split.
+  MainLoop loop;
   int num_reduce_sms = 1;  // 0: the GEMM's SMs sum in the epilogue of the own rows, which come last
   Scatter scatter = Scatter::kEpilogue;
   int num_copy_queues = 1;             // kCopyEngine
@@ -38,16 +42,6 @@ struct GemmRsConfig {
   // Copies of the slots that partial sums arrive in. 1: a rank is sent to only once it has started
   // the launch; 2: a rank may be sent to while it is still in the launch before.
   int num_slots = 2;
-  int num_stages = 0;       // as in GemmConfig
-  std::int64_t raster = 1;  // as in GemmConfig; divides a rank's row tiles, or is as many and more
-  int stagger = 0;          // as in GemmConfig
-  // As in GemmConfig; the agent that stores tells owners or engines, too, and who multiplies waits
-  // for neither.
-  int store_slots = 0;
-  // Sums in the epilogue: slots of a pipe through which what arrived is loaded ahead, 128 bytes of
-  // columns at a time; the left factor's where those are as many. 0: who multiplies loads it. With
-  // copy engines only: a role that itself writes where others' parts arrive cannot be split.
-  int load_slots = 0;
   // kEpilogue, sums in the epilogue, two slots: tiles reach across the rows of all ranks, so that
   // few rows read the weights once; each rank gets its rows of every tile.
   bool across = false;
@@ -55,6 +49,7 @@ struct GemmRsConfig {
 
 const char* name(Scatter scatter);  // "epilogue", "copy_engine"
 std::string to_string(const GemmRsDesc& desc);
+ConfigFields fields_of(GemmRsConfig& config);
 std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
 // What a program of this config is: channels and raster as a rank's rows have them, and no queues

@@ -21,7 +21,7 @@ GemmRsOperator row(const char* name, const char* summary, Scatter scatter,
     bool engine = target == Target::kCuda && scatter == Scatter::kCopyEngine;
     GemmRsConfig cfg = engine ? gpu_config_of_runs(d, target.gpu()) : default_config(d, target);
     cfg = with_scatter(cfg, scatter);
-    if (engine) cfg.num_compute_sms = std::min(cfg.num_compute_sms, target.sms() - 1);
+    if (engine) cfg.loop.num_compute_sms = std::min(cfg.loop.num_compute_sms, target.sms() - 1);
     return fitted(d, cfg);
   };
   return {.name = name, .summary = summary, .desc = desc, .config = config, .program = gemm_rs};

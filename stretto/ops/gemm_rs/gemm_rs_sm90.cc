@@ -9,28 +9,28 @@ namespace stretto {
 namespace {
 
 GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows, int sms) {
-  GpuLoop loop = gpu_loop({.m = rows,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .scaling = d.scaling,
-                           .num_sms = sms});
+  MainLoop loop = gpu_loop({.m = rows,
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .scaling = d.scaling,
+                            .num_sms = sms});
   // A tile and its sum fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-  return {.tile = loop.tile,
-          .num_compute_sms = gpu_workers(tiles, sms),
+  return {.loop = {.tile = loop.tile,
+                   .num_compute_sms = gpu_workers(tiles, sms),
+                   .raster = 8,
+                   .num_stages = loop.num_stages},
           .num_reduce_sms = 0,
-          .num_stages = loop.num_stages,
-          .raster = 8,
           .across = true};
 }
 
 // Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
 // Whose rows are whose takes registers where the remainder is no mask.
 bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
-  return !masks_ranks(d.world_size) && c.tile.bn == 256;
+  return !masks_ranks(d.world_size) && c.loop.tile.bn == 256;
 }
 
 }  // namespace
@@ -40,25 +40,25 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   // All ranks' tiles keep the SMs busy, the first rows of each rank's in a tile of their own.
   const bool few = run_rows <= kFewRows;
-  GpuLoop loop = gpu_loop({.m = few ? run_rows : ceil_div(run_rows, 128) * 128 * d.world_size,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .scaling = d.scaling,
-                           .num_sms = sms});
+  MainLoop loop = gpu_loop({.m = few ? run_rows : ceil_div(run_rows, 128) * 128 * d.world_size,
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .scaling = d.scaling,
+                            .num_sms = sms});
   // Whose rows are whose takes registers where the remainder is no mask: sums beside 256 columns
   // spill then.
   const bool masks = masks_ranks(d.world_size);
   if (!masks) loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 192);
   const std::int64_t blocks = ceil_div(run_rows, loop.tile.bm);
   const std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
-  GemmRsConfig cfg{.tile = loop.tile,
-                   .num_compute_sms = gpu_workers(tiles, sms),
+  GemmRsConfig cfg{.loop = {.tile = loop.tile,
+                            .num_compute_sms = gpu_workers(tiles, sms),
+                            .raster = 8,
+                            .num_stages = loop.num_stages},
                    .num_reduce_sms = 0,
-                   .channels_per_rank = std::max<std::int64_t>(blocks, 1),
-                   .num_stages = loop.num_stages,
-                   .raster = 8};
+                   .channels_per_rank = std::max<std::int64_t>(blocks, 1)};
   // An agent that stores, in the place of a stage: 8192 x 4096 in 0.345 instead of 0.363 ms on four
   // H200s, 2026-11-22. Who loads the factors also brings what arrived, by TMA: E_overlap of nine
   // shapes on two H100s, 2026-11-25, 0.84 instead of 0.74 on average (gpu_bench overlap). So do
@@ -80,7 +80,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
   if (channels == 0 || 2 * tiles < (agent && by_tma ? 3 : 12) * sms) return cfg;
   cfg.scatter = Scatter::kCopyEngine;
-  cfg.num_compute_sms = beside_ringing;
+  cfg.loop.num_compute_sms = beside_ringing;
   // A piece costs an engine some 9 us beside its bytes, whose link takes 20 us for so many: on four
   // H200s, 2026-11-22, 8192 x 4096 in two pieces a rank took 0.36 ms, in four 0.41 (gpu_bench
   // overlap), 8192 x 8192 in four 1.57 and in two 1.61.
@@ -96,8 +96,8 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   const std::int64_t wave = blocks * ceil_div(d.n, std::int64_t{256});
   const bool measured = d.world_size > 2 && agent;
   if (measured && 2 * wave <= sms) {
-    cfg.tile.bn = 128;
-    cfg.num_stages = 6;
+    cfg.loop.tile.bn = 128;
+    cfg.loop.num_stages = 6;
     cfg.channels_per_rank = std::max(std::min<std::int64_t>(blocks, 2), channels);
     return cfg;
   }
@@ -105,12 +105,13 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   if (measured && pieces == 2) cfg.num_copy_queues = 2;
   cfg.channels_per_rank = std::max(std::min(blocks, pieces), channels);
   if (agent) {
-    cfg.tile.bn = 256;
-    cfg.num_stages = 3;
-    cfg.store_slots = 4;
-    cfg.load_slots = by_tma ? 3 : 0;
+    cfg.loop.tile.bn = 256;
+    cfg.loop.num_stages = 3;
+    cfg.loop.store_slots = 4;
+    cfg.loop.load_slots = by_tma ? 3 : 0;
     // Else a warpgroup a step behind multiplies while the other loads.
-    cfg.stagger = by_tma || (d.residual && d.world_size > 2) ? 0 : 1;  // both spill beside parts
+    cfg.loop.stagger =
+        by_tma || (d.residual && d.world_size > 2) ? 0 : 1;  // both spill beside parts
   }
   return cfg;
 }
@@ -127,7 +128,7 @@ GemmRsConfig default_config(const GemmRsDesc& d, Target target) {
   // into at least two blocks, so that one can travel while the other is multiplied.
   GemmTile tile = scaled_tile(default_tile(run_rows, d.n, d.k), d.scaling);
   if (run_rows > 8) tile.bm = std::min(tile.bm, ceil_div(run_rows, std::int64_t{16}) * 8);
-  return fitted(d, {.tile = tile, .channels_per_rank = 2});
+  return fitted(d, {.loop = {.tile = tile}, .channels_per_rank = 2});
 }
 
 std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, const GpuTarget& gpu) {
@@ -138,7 +139,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
   int ringing = engine ? 1 : 0;
   if (base.scatter != scatter) {
     base = with_scatter(base, scatter);
-    base.num_compute_sms = std::min(base.num_compute_sms, gpu.sms - ringing);
+    base.loop.num_compute_sms = std::min(base.loop.num_compute_sms, gpu.sms - ringing);
   }
   if (configs[0].scatter != scatter) configs.clear();
   const bool halves = is_half(d.a_dtype, d.b_dtype);
@@ -146,9 +147,9 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
     // A tile and its sum fill the registers.
     if (!halves || configs.empty() || !configs[0].across || loop.tile.bn > 128) continue;
     GemmRsConfig config = configs[0];
-    config.tile = loop.tile;
-    config.num_stages = loop.stages;
-    config.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms);
+    config.loop.tile = loop.tile;
+    config.loop.num_stages = loop.stages;
+    config.loop.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms);
     add(configs, fitted(d, config));
   }
   add(configs, fitted(d, base));
@@ -164,23 +165,23 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
   for (const CandidateLoop& loop : loops_for(run_rows)) {
     for (const Choice& c : choices) {
       GemmRsConfig config = base;
-      config.tile = loop.tile;
+      config.loop.tile = loop.tile;
       config.num_reduce_sms = c.reduce;
       std::int64_t tiles = num_tiles(run_rows, d.n, loop.tile) * d.world_size;
-      config.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - ringing);
+      config.loop.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - ringing);
       config.channels_per_rank = engine
                                      ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
-      config.num_stages = loop.stages;
-      config.stagger = config.store_slots = config.load_slots = 0;
+      config.loop.num_stages = loop.stages;
+      config.loop.stagger = config.loop.store_slots = config.loop.load_slots = 0;
       if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
-      if (base.store_slots == 0 || loop.tile.bn != base.tile.bn) continue;
-      config.num_stages = base.num_stages;
-      config.stagger = base.stagger;
-      config.store_slots = base.store_slots;
+      if (base.loop.store_slots == 0 || loop.tile.bn != base.loop.tile.bn) continue;
+      config.loop.num_stages = base.loop.num_stages;
+      config.loop.stagger = base.loop.stagger;
+      config.loop.store_slots = base.loop.store_slots;
       if (!spills(d, config)) add(configs, fitted(d, config));
-      config.load_slots = base.load_slots;
+      config.loop.load_slots = base.loop.load_slots;
       if (!spills(d, config)) add(configs, fitted(d, config));
     }
   }

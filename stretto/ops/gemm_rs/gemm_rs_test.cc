@@ -25,17 +25,17 @@ class GemmRs : public testing::TestWithParam<Variant> {
  protected:
   // Three blocks of a rank's 11 rows at P = 2, in two channels, the last one smaller.
   static GemmRsConfig small() {
-    return {.tile = {.bm = 4, .bn = 8, .bk = 20},
-            .num_compute_sms = 2,
+    return {.loop = {.tile = {.bm = 4, .bn = 8, .bk = 20},
+                     .num_compute_sms = 2,
+                     .raster = 4,
+                     .num_stages = GetParam().store_slots + GetParam().load_slots > 0 ? 3 : 0,
+                     .store_slots = GetParam().store_slots,
+                     .load_slots = GetParam().load_slots},
             .num_reduce_sms = GetParam().num_reduce_sms,
             .scatter = GetParam().scatter,
             .num_copy_queues = 2,
             .channels_per_rank = 2,
             .num_slots = GetParam().num_slots,
-            .num_stages = GetParam().store_slots + GetParam().load_slots > 0 ? 3 : 0,
-            .raster = 4,
-            .store_slots = GetParam().store_slots,
-            .load_slots = GetParam().load_slots,
             .across = GetParam().across};
   }
 };
@@ -43,8 +43,8 @@ class GemmRs : public testing::TestWithParam<Variant> {
 // Of the config's numbers those that the shape has; agents and forms of tiles stay.
 void expect_gemm_rs(const GemmRsDesc& d, const GemmRsConfig& asked) {
   GemmRsConfig cfg = fitted(d, asked);
-  EXPECT_TRUE(cfg.store_slots == asked.store_slots && cfg.load_slots == asked.load_slots &&
-              cfg.across == asked.across);
+  EXPECT_TRUE(cfg.loop.store_slots == asked.loop.store_slots &&
+              cfg.loop.load_slots == asked.loop.load_slots && cfg.across == asked.across);
   std::uint64_t seed = test_seed();
   for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
     expect_runs(gemm_rs_case(d, cfg, m, seed), seed);
@@ -93,13 +93,13 @@ TEST_P(GemmRs, Fp8) {
   expect_gemm_rs(d, small());
   d.scaling = Scaling::kBlock;
   GemmRsConfig cfg = small();
-  cfg.tile.bk = 64;
+  cfg.loop.tile.bk = 64;
   expect_gemm_rs(d, cfg);
 }
 
 TEST_P(GemmRs, MixedDtypes) {
   GemmRsConfig cfg = small();
-  cfg.tile.bn = 16;  // whole slots of 16-bit numbers
+  cfg.loop.tile.bn = 16;  // whole slots of 16-bit numbers
   expect_gemm_rs({.world_size = 4,
                   .m = 21,
                   .n = 17,
@@ -145,11 +145,10 @@ TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
   GemmRsDesc d{.world_size = 2, .m = 512, .n = 256, .k = 256, .residual = true};
   d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
   for (Scatter scatter : {Scatter::kCopyEngine, Scatter::kEpilogue}) {
-    GemmRsConfig cfg{.tile = {.bm = 128, .bn = 256, .bk = 64},
-                     .num_reduce_sms = 0,
-                     .scatter = scatter,
-                     .num_stages = 3,
-                     .store_slots = 4};
+    GemmRsConfig cfg{
+        .loop = {.tile = {.bm = 128, .bn = 256, .bk = 64}, .num_stages = 3, .store_slots = 4},
+        .num_reduce_sms = 0,
+        .scatter = scatter};
     Program schedule = run_pipeline(gemm_rs(d, cfg));
     const Role& role = schedule.roles.front();
     ASSERT_EQ(role.name, "gemm");
@@ -179,7 +178,7 @@ TEST(GemmRsErrors, NameTheField) {
   cfg.across = true;
   expect_user_error([&] { gemm_rs(d, cfg); }, "across is true, can only be false");
   cfg.across = false;
-  cfg.load_slots = 2;
+  cfg.loop.load_slots = 2;
   expect_user_error([&] { gemm_rs(d, cfg); },
                     "load_slots is 2, can only be 0: loads ahead need stages");
   d.out_dtype = DType::kF8E4M3;
@@ -191,7 +190,7 @@ TEST(GemmRsErrors, NameTheField) {
 // What a table says of a config is what ran.
 TEST(GemmRsErrors, WhatTheShapeDoesNotGiveIsRefused) {
   GemmRsDesc d{.world_size = 2, .m = 180, .n = 8, .k = 8};  // 9 tiles of 10 rows on a rank
-  const GemmRsConfig plain{.tile = {.bm = 10, .bn = 8, .bk = 8}};
+  const GemmRsConfig plain{.loop = {.tile = {.bm = 10, .bn = 8, .bk = 8}}};
   gemm_rs(d, plain);
   auto refused = [&](const std::function<void(GemmRsConfig&)>& set, const char* what) {
     GemmRsConfig cfg = plain;
@@ -201,16 +200,16 @@ TEST(GemmRsErrors, WhatTheShapeDoesNotGiveIsRefused) {
   };
   refused([](auto& c) { c.channels_per_rank = 32; }, "channels_per_rank is 32, can only be 9");
   refused([](auto& c) { c.channels_per_rank = 4; }, "channels_per_rank is 4, can only be 3");
-  refused([](auto& c) { c.raster = 8; }, "raster is 8, can only be 3");
+  refused([](auto& c) { c.loop.raster = 8; }, "raster is 8, can only be 3");
   refused([](auto& c) { c.num_copy_queues = 2; }, "num_copy_queues is 2, can only be 1");
   refused(
       [](auto& c) {
         c.num_reduce_sms = 0, c.across = true;
-        c.num_stages = 2, c.store_slots = 2;
+        c.loop.num_stages = 2, c.loop.store_slots = 2;
       },
       "store_slots is 2, can only be 0");
   GemmRsConfig whole = plain;
-  whole.raster = 16;  // all of a rank's
+  whole.loop.raster = 16;  // all of a rank's
   EXPECT_EQ(to_string(fitted(d, whole)), to_string(whole));
   gemm_rs(d, whole);
 }

@@ -12,7 +12,7 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
       m_(p.extent("m", d.m)),
       runs_(m_, {.m_bound = d.m,
                  .world_size = d.world_size,
-                 .block_rows = cfg.tile.bm,
+                 .block_rows = cfg.loop.tile.bm,
                  .channels = cfg.channels_per_rank,
                  .whole_blocks = whole_blocks}) {
   a_ = p.input("a", d.a_dtype, {m_, d.k});  // [m, k]
@@ -20,7 +20,7 @@ PartialSums::PartialSums(ProgramBuilder& p, const GemmRsDesc& d, const GemmRsCon
       p, LinearDesc{.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn});
   scale_a_ = scale_input(p, d.scaling, m_, d.k);  // [m, 1] or [m, k/128]
   // Whole blocks of rows, so that tiles are stored as a whole: [P, rows, n].
-  Index rows = runs_.num_blocks() * cfg.tile.bm;
+  Index rows = runs_.num_blocks() * cfg.loop.tile.bm;
   slots_ = p.buffer("slots", d.out_dtype, {d.world_size, rows, d.n},
                     {.space = Space::kSymmetric, .num_slots = cfg.num_slots});
   // By sender and channel of the rows: tiles (epilogue) or transfers (copy engine) that arrived.
@@ -45,7 +45,7 @@ PartialSums::Block PartialSums::block_of(const Tile& t) const {
   Block b;
   b.owner = p_.let("owner", (p_.rank() + 1 + t.m / runs_.num_blocks()) % d_.world_size);
   b.idx = p_.let("block", t.m % runs_.num_blocks());
-  b.local_row = p_.let("local_row", b.idx * cfg_.tile.bm);
+  b.local_row = p_.let("local_row", b.idx * cfg_.loop.tile.bm);
   b.local_end = p_.let("local_end", runs_.num_rows(b.owner));
   b.row_end = p_.let("row_end", runs_.first_row(b.owner) + b.local_end);
   return b;
@@ -54,10 +54,10 @@ PartialSums::Block PartialSums::block_of(const Tile& t) const {
 // Beside a wide product a thread has no registers for a sum that begins with another rank's part;
 // with an agent that stores, more loads are under way.
 std::int64_t PartialSums::num_parts() const {
-  const std::int64_t most_cols = cfg_.store_slots > 0 ? 128 : 192;
+  const std::int64_t most_cols = cfg_.loop.store_slots > 0 ? 128 : 192;
   bool splits =
-      sums_in_epilogue() && !loads_ahead() && d_.world_size > 2 && cfg_.tile.bn > most_cols;
-  return splits && cfg_.tile.bn % 16 == 0 ? 2 : 1;
+      sums_in_epilogue() && !loads_ahead() && d_.world_size > 2 && cfg_.loop.tile.bn > most_cols;
+  return splits && cfg_.loop.tile.bn % 16 == 0 ? 2 : 1;
 }
 
 std::int64_t PartialSums::cols_of_sum() const {
@@ -67,8 +67,8 @@ std::int64_t PartialSums::cols_of_sum() const {
 
 std::vector<Value> PartialSums::products(const Block& b, const Index& col) const {
   Index row = runs_.first_row(b.owner) + b.local_row;
-  TileRows rows = tile_rows(a_, scale_a_, cfg_.tile, {.row = row, .end = b.row_end});
-  std::vector<Value> out = linear_->products(cfg_.tile, col, rows, num_parts());
+  TileRows rows = tile_rows(a_, scale_a_, cfg_.loop.tile, {.row = row, .end = b.row_end});
+  std::vector<Value> out = linear_->products(cfg_.loop.tile, col, rows, num_parts());
   for (Value& part : out) part = cast(part, d_.out_dtype);
   return out;
 }
@@ -80,16 +80,12 @@ void PartialSums::wait_for_slot(const Index& owner) const {
 // Tiles of the other ranks' rows are sent, by the SM itself or by a copy engine; so are the own
 // ones, unless their sum is made here.
 void PartialSums::multiply(const Finish& finish, const Done& done) {
-  const GemmTile& tile = cfg_.tile;
+  const GemmTile& tile = cfg_.loop.tile;
   std::int64_t channels = runs_.num_channels();
-  Resource sms = Resource::sms(cfg_.num_compute_sms)
-                     .pipelined(cfg_.num_stages)
-                     .staggered(cfg_.stagger)
-                     .draining(cfg_.store_slots)
-                     .loading_ahead(cfg_.load_slots);
+  Resource sms = product_sms(cfg_.loop);
   p_.role("gemm", sms,
           p_.grid(d_.world_size * runs_.num_blocks(), d_.n, 1, tile.bn)
-              .raster(std::min(cfg_.raster, runs_.num_blocks())),
+              .raster(std::min(cfg_.loop.raster, runs_.num_blocks())),
           [&](const Tile& t) {
             Block b = block_of(t);
             auto col_of = [&](std::size_t part) {
@@ -152,7 +148,7 @@ Value PartialSums::sum_in_rank_order(const Value& own, const OwnTile& t) const {
     add_arrived(sum, 1 - p_.rank(), t);
     return sum;
   }
-  Value sum = p_.zeros(dtype, cfg_.tile.bm, t.cols);
+  Value sum = p_.zeros(dtype, cfg_.loop.tile.bm, t.cols);
   p_.loop(0, p_.rank(), [&](const Index& source) { add_arrived(sum, source, t); });
   sum = sum + cast(own, dtype);
   p_.loop(p_.rank() + 1, d_.world_size, [&](const Index& source) { add_arrived(sum, source, t); });
@@ -177,7 +173,7 @@ void PartialSums::send_by_copy_engine() {
 }
 
 void PartialSums::reduce(const Finish& finish, const Done& done) {
-  const GemmTile& tile = cfg_.tile;
+  const GemmTile& tile = cfg_.loop.tile;
   p_.role("reduce", Resource::sms(cfg_.num_reduce_sms),
           p_.grid(runs_.num_blocks() * tile.bm, d_.n, tile.bm, tile.bn), [&](const Tile& t) {
             Value sum = p_.zeros(sum_dtype(d_.out_dtype), tile.bm, tile.bn);
@@ -198,7 +194,7 @@ void PartialSums::wait_for(const Index& source, const OwnTile& t) const {
 // sum += what `source` sent for the tile, once it is there.
 void PartialSums::add_arrived(Value& sum, const Index& source, const OwnTile& t) const {
   if (!loads_ahead()) wait_for(source, t);
-  Slice partial = slots_.tile({source, t.row, t.col}, cfg_.tile.bm, t.cols);
+  Slice partial = slots_.tile({source, t.row, t.col}, cfg_.loop.tile.bm, t.cols);
   sum = sum + cast(p_.load(partial.until_row(own_rows())), sum.dtype());
 }
 

@@ -74,12 +74,12 @@ class PartialSums {
   std::int64_t num_parts() const;
   // Of what is added and stored together: a part, or of one that is loaded ahead 128 bytes.
   std::int64_t cols_of_sum() const;
-  std::int64_t cols_of_part() const { return cfg_.tile.bn / num_parts(); }
+  std::int64_t cols_of_part() const { return cfg_.loop.tile.bn / num_parts(); }
   void wait_for_slot(const Index& owner) const;
-  std::int64_t tiles_per_block() const { return ceil_div(d_.n, cfg_.tile.bn); }
+  std::int64_t tiles_per_block() const { return ceil_div(d_.n, cfg_.loop.tile.bn); }
   bool by_copy_engine() const { return cfg_.scatter == Scatter::kCopyEngine; }
   bool sums_in_epilogue() const { return cfg_.num_reduce_sms == 0; }
-  bool loads_ahead() const { return sums_in_epilogue() && cfg_.load_slots > 0; }
+  bool loads_ahead() const { return sums_in_epilogue() && cfg_.loop.load_slots > 0; }
 
   ProgramBuilder& p_;
   GemmRsDesc d_;

@@ -9,28 +9,6 @@
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
-namespace {
-
-std::int64_t rows_per_rank(const AgGroupedDesc& d) {
-  return ceil_div(d.m, std::int64_t{d.world_size});
-}
-
-std::int64_t token_bytes(const AgGroupedDesc& d) { return d.k * size_bytes(d.a_dtype); }
-
-// Whether copies into the order of the tiles, which TMA then loads, take less than picked rows cost
-// a product: where an expert has nearly as many tiles as there are SMs, of many rows, since the
-// first copies come before all products. So it was in 11 and 12 of 12 shapes on two H100s, and in
-// 11 of 12 on four H200s, 2026-11-26 (gpu_bench moe --only moe-1).
-bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert,
-                  int sms) {
-  constexpr std::int64_t kManyRows = 1024;
-  if (size_bytes(d.a_dtype) != 2 || d.b_dtype != d.a_dtype || d.k % kSortCols != 0) return false;
-  std::int64_t tiles = ceil_div(rows_of_expert, c.tile.bm) * ceil_div(d.n, c.tile.bn);
-  return rows_of_expert >= kManyRows && 5 * tiles >= 4 * sms;
-}
-
-}  // namespace
-
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
   check_product_sizes("ag_grouped_gemm", d, c);
   check_sizes("ag_grouped_gemm",
@@ -44,7 +22,7 @@ void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
   } else {
     fields.only("sort_cols", will_run.sort_cols, 0, "nothing is sorted (sort_rows)");
   }
-  if (d.k <= c.tile.bk) {
+  if (d.k <= c.loop.tile.bk) {
     fields.only("skip_empty", will_run.skip_empty, false,
                 "k is one step, of which the assembler would serialise products");
   }
@@ -95,7 +73,7 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
     tables_.needs =
         p.table("tile_needs", {num_tiles_, 1}, {ContractKind::kRange, 0, d.world_size + 1});
     tables_.tokens =
-        p.table("row_tokens", {num_tiles_ * cfg.tile.bm, 1}, {ContractKind::kRange, -1, rows});
+        p.table("row_tokens", {num_tiles_ * cfg.loop.tile.bm, 1}, {ContractKind::kRange, -1, rows});
   }
   a_ = d.gathers ? p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric)
                  : p.input("a", d.a_dtype, {rows, d.k});
@@ -103,7 +81,7 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
     weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
   }
   if (cfg.sort_rows > 0) {
-    sorted_ = p.buffer("sorted", d.a_dtype, {num_tiles_ * cfg.tile.bm, d.k});
+    sorted_ = p.buffer("sorted", d.a_dtype, {num_tiles_ * cfg.loop.tile.bm, d.k});
     in_order_ = p.signal("in_order", num_tiles_);  // by tile: its copies
   }
   if (!sends()) return;
@@ -111,7 +89,7 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
   arrived_ = p.signal("arrived", d.world_size);  // by position: transfers that are there
 }
 
-std::int64_t AgGrouped::transfers() const { return ceil_div(rows_per_rank(d_), cfg_.comm_rows); }
+std::int64_t AgGrouped::transfers() const { return ceil_div(d_.rows_per_rank(), cfg_.comm_rows); }
 
 void AgGrouped::announce() {
   p_.loop(d_.world_size - 1,
@@ -135,7 +113,7 @@ void AgGrouped::send(const Tile& t) {
 }
 
 void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
-  const auto& [bm, bn, bk] = cfg_.tile;
+  const auto& [bm, bn, bk] = cfg_.loop.tile;
   if (tables_.made()) tables_.wait();
   Index used = p_.read(tables_.used, {0});
   Index col = col_tile * bn;
@@ -217,7 +195,7 @@ void AgGrouped::for_each_peer(
 }
 
 Index AgGrouped::rows_to_multiply(const Index& tile) {
-  std::int64_t bm = cfg_.tile.bm, half = bm / 2;
+  std::int64_t bm = cfg_.loop.tile.bm, half = bm / 2;
   if (!cfg_.skip_empty) return bm;
   Index token = p_.read(tables_.tokens, {tile * bm + half, 0});
   return p_.let("filled", half + (token >= 0) * (bm - half));
@@ -225,7 +203,7 @@ Index AgGrouped::rows_to_multiply(const Index& tile) {
 
 // Some columns of a tile's rows.
 void AgGrouped::copy_rows(const Index& index) {
-  std::int64_t bm = cfg_.tile.bm, rows = cfg_.sort_rows, cols = cfg_.sort_cols;
+  std::int64_t bm = cfg_.loop.tile.bm, rows = cfg_.sort_rows, cols = cfg_.sort_cols;
   Index tile = p_.let("sorted_tile", index / copies_of_tile());
   Index col = p_.let("sorted_col", index % copies_of_tile() * cols);
   p_.when(tile < p_.read(tables_.used, {0}), [&] {
@@ -256,7 +234,7 @@ ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
           .m = d.m,
           .top_k = d.top_k,
           .num_experts = d.num_experts,
-          .tile_rows = c.tile.bm};
+          .tile_rows = c.loop.tile.bm};
 }
 
 std::string to_string(const AgGroupedDesc& d) {
@@ -270,50 +248,10 @@ std::string to_string(const AgGroupedConfig& c) {
   std::string sorts = c.sort_rows > 0 ? fmt::format(" sort={}x{}", c.sort_rows, c.sort_cols) : "";
   std::string sends =
       c.num_copy_queues > 0 ? fmt::format("queues={}", c.num_copy_queues) : "pushes";
-  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} {} comm_rows={}{}{}", c.tile.bm,
-                     c.tile.bn, c.tile.bk, c.num_compute_sms, c.num_stages, c.raster, sends,
-                     c.comm_rows, sorts, c.skip_empty ? " skip" : "");
-}
-
-void send_by(const AgGroupedDesc& d, int num_queues, AgGroupedConfig& c) {
-  const std::int64_t share = rows_per_rank(d);
-  c.num_copy_queues = num_queues;
-  if (num_queues > 0) {
-    c.comm_rows = std::clamp<std::int64_t>(most_copied_rows(1, d.k), 1, share);
-    return;
-  }
-  // All push some, if there are as many, and no more at a time than two warpgroups hold.
-  constexpr std::int64_t kPushedBytes = 16 << 10;
-  const std::int64_t held = std::max<std::int64_t>(kPushedBytes / token_bytes(d), 1);
-  c.comm_rows = std::min(held, ceil_div(share, std::int64_t{c.num_compute_sms}));
-}
-
-AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
-  std::int64_t share = rows_per_rank(d);
-  std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
-  if (target == Target::kCpu) {
-    GemmTile tile = default_tile(d.m, d.n, d.k);
-    tile.bm = std::clamp<std::int64_t>(ceil_div(mean_rows, std::int64_t{16}) * 16, 16, 128);
-    tile.bm = std::min(tile.bm, d.m * d.top_k);
-    return {.tile = tile,
-            .comm_rows = std::clamp<std::int64_t>(ceil_div(share, std::int64_t{2}), 1, 256)};
-  }
-  GpuLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu,
-                           .num_sms = target.sms()});
-  if (mean_rows <= 64) loop.tile.bm = 64;
-  AgGroupedConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
-  c.num_compute_sms =
-      gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn), target.sms());
-  // One queue, so that the rows needed first come first. On four H200s, 2026-11-26, three took 5 %
-  // more on average of 18 layers, 21 % at the most, and 2 % less in one (gpu_bench moe).
-  send_by(d, are_pushed(tiles_of(d, c), d.k) ? 0 : 1, c);
-  if (pays_to_sort(d, c, mean_rows, target.sms())) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
-  return c;
+  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} {} comm_rows={}{}{}{}",
+                     c.loop.tile.bm, c.loop.tile.bn, c.loop.tile.bk, c.loop.num_compute_sms,
+                     c.loop.num_stages, c.loop.raster, sends, c.comm_rows, sorts,
+                     c.skip_empty ? " skip" : "", rest_text(c.loop));
 }
 
 Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
@@ -324,23 +262,24 @@ Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
   op.store_to(p.output("c", d.c_dtype, {tiles.num_rows(), d.n}));
   if (op.sends()) p.on_start([&] { op.announce(); });
   op.add_sending();
-  Resource workers = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  Resource workers = product_sms(cfg.loop);
   FirstTurns pushes = op.pushes();
-  int gemm = pushes.num == 0
-                 ? p.role("gemm", workers,
-                          p.grid(tiles.num_tiles(), d.n, 1, cfg.tile.bn).raster(cfg.raster),
-                          [&](const Tile& t) { op.multiply(t.m, t.n); })
-                 : p.role("gemm", workers, p.range(pushes.num + tiles.num_tiles() * op.col_tiles()),
-                          [&](const Tile& t) {
-                            pushes.then(p, t.index, [&](const Index& index) {
-                              TilePlace at = place_in_raster(p, index, tiles.num_tiles(),
-                                                             op.col_tiles(), cfg.raster);
-                              op.multiply(at.row, at.col);
-                            });
-                          });
+  int gemm =
+      pushes.num == 0
+          ? p.role("gemm", workers,
+                   p.grid(tiles.num_tiles(), d.n, 1, cfg.loop.tile.bn).raster(cfg.loop.raster),
+                   [&](const Tile& t) { op.multiply(t.m, t.n); })
+          : p.role("gemm", workers, p.range(pushes.num + tiles.num_tiles() * op.col_tiles()),
+                   [&](const Tile& t) {
+                     pushes.then(p, t.index, [&](const Index& index) {
+                       TilePlace at = place_in_raster(p, index, tiles.num_tiles(), op.col_tiles(),
+                                                      cfg.loop.raster);
+                       op.multiply(at.row, at.col);
+                     });
+                   });
   if (cfg.sort_rows > 0) {
-    p.role("sort", Resource::sms(cfg.num_compute_sms).beside_role(gemm), p.range(op.num_copies()),
-           [&](const Tile& t) { op.copy_rows(t.index); });
+    p.role("sort", Resource::sms(cfg.loop.num_compute_sms).beside_role(gemm),
+           p.range(op.num_copies()), [&](const Tile& t) { op.copy_rows(t.index); });
   }
   if (op.sends()) p.on_end([&] { op.wait_for_all(); });
   return p.finish();

@@ -23,13 +23,12 @@ struct AgGroupedDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool swiglu = false;  // silu(a * b_gate^T) * (a * b_up^T)
   bool gathers = true;  // false: `a` has all tokens at the launch, every rank is by itself
+
+  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
 };
 
 struct AgGroupedConfig {
-  GemmTile tile;  // bm: tile_rows of the tables
-  int num_compute_sms = 1;
-  int num_stages = 0;          // slices of the main loop loaded ahead; 0: none
-  std::int64_t raster = 1;     // row tiles that share a column before moving on
+  MainLoop loop;               // tile.bm: tile_rows of the tables
   int num_copy_queues = 1;     // of sending; 0: those who multiply push the own tokens first
   std::int64_t comm_rows = 1;  // rows of one transfer
   // What is copied at a time, by threads beside those that multiply, into the order of the tiles,

@@ -38,16 +38,6 @@ std::string to_string(const CombineDesc& d) {
       d.sequence_parallel ? " sequence-parallel" : "", short_name(d.dtype), d.world_size);
 }
 
-CombineConfig default_config(const CombineDesc& d, Target target) {
-  if (target == Target::kCpu) return {.tile_rows = std::min<std::int64_t>(16, d.m)};
-  constexpr std::int64_t kElements = 4096, kOfThread = 256;  // of a tile; on their way
-  CombineConfig c{.threads = row_threads(d.hidden)};
-  std::int64_t most = kOfThread * (c.threads > 0 ? c.threads : 256) / (d.top_k * d.hidden);
-  c.tile_rows = std::clamp<std::int64_t>(std::min(kElements / d.hidden, most), 1, d.m);
-  c.num_workers = gpu_workers(ceil_div(d.m, c.tile_rows), target.sms() / 2);
-  return c;
-}
-
 Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
   check(d, cfg);
   bool alone = d.world_size == 1;

@@ -26,7 +26,7 @@ void check(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
   EpMoeLayerConfig will_run = c;
   fields.only("num_reduce_sms", will_run.second.num_reduce_sms, 0, "those who multiply sum");
   fields.only("last_blocks", will_run.second.last_blocks,
-              ceil_div(d.hidden, c.second.tile.bn * c.second.block_tiles),
+              ceil_div(d.hidden, c.second.loop.tile.bn * c.second.block_tiles),
               "those who multiply make all sums");
   fields.only("num_copy_queues", will_run.first.num_copy_queues, 0, "those who multiply send");
   fields.only("sort_rows", will_run.first.sort_rows, 0, "no threads are beside the products");
@@ -191,7 +191,7 @@ ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
           .m = d.m,
           .top_k = d.top_k,
           .num_experts = d.num_experts,
-          .tile_rows = c.first.tile.bm,
+          .tile_rows = c.first.loop.tile.bm,
           .expert_groups = d.expert_groups};
 }
 
@@ -235,43 +235,6 @@ std::string to_string(const EpMoeLayerConfig& c) {
                      c.tables.block_tokens, c.tables.tile_rows, c.tell_tokens, to_string(c.order));
 }
 
-EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
-                               Target target) {
-  // More spill beside the exchange, of three ranks and more than four from fewer on.
-  const std::int64_t most_rows = d.world_size <= 4 && d.world_size != 3 ? 24 : 8;
-  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
-  sum_at_end(second_layer(own_part(d)), c.second, most_rows);
-  c.first.num_copy_queues = 0;
-  // Half of the workers push (exchange()).
-  const std::int64_t pushers = std::max(c.first.num_compute_sms / 2, 1);
-  c.first.comm_rows = std::min<std::int64_t>(8, ceil_div(d.rows_per_rank(), pushers));
-  c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
-  c.order = default_order(tiles_of(d, c), target,
-                          {.ffn = ceil_div(d.ffn, std::int64_t{d.expert_groups})});
-  c.tables = default_config(tables_desc(d, c), target, c.first.num_compute_sms);
-  // Of several blocks in turn what they have in common would take all of the role's registers.
-  c.tables.part_blocks = 1;
-  return c;
-}
-
-EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
-  MoeLayerConfig layers = default_config(own_part(d), target);
-  GemmTile &first = layers.first.tile, &second = layers.second.tile;
-  // Remainders by five and seven ranks take registers that wider tiles would spill.
-  bool remainders = d.world_size > 4 && d.world_size % 2 == 1;
-  if (target == Target::kCuda && remainders && first.bn == 128 && second.bn == 256) {
-    first.bn = 64;
-    second.bn = layers.second.reduce_cols = 128;
-  }
-  if (target == Target::kCuda && remainders && d.world_size > 5) {
-    first.bm = second.bm = std::min<std::int64_t>(first.bm, 64);
-  }
-  EpMoeLayerConfig c = with_exchange(d, layers, target);
-  // Tables in several classes would spill there by seven and more.
-  if (target == Target::kCuda && remainders && d.world_size > 5) c.order = {.in_step = false};
-  return c;
-}
-
 Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {
   const MoeLayerDesc part = own_part(d);
   const AgGroupedDesc first_desc = first_layer(part);
@@ -287,7 +250,7 @@ Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {
   GroupedRs second(p, second_desc, cfg.second, m, routing.tables());
   if (first.sends()) p.on_start([&] { first.announce(), second.announce(); });
   multiply_both(p, tiles, cfg.first, first, second,
-                exchange(p, routing, first, cfg.first.num_compute_sms));
+                exchange(p, routing, first, cfg.first.loop.num_compute_sms));
   if (first.sends()) p.on_end([&] { first.wait_for_all(); });
   return p.finish();
 }

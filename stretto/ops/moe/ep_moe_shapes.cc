@@ -8,9 +8,9 @@ namespace stretto {
 EpMoeLayerConfig ep_moe_layer_config(const EpMoeLayerDesc& d, const OpShape& s) {
   EpMoeLayerConfig c = default_config(d, s.target);
   if (!s.test_config || s.target == Target::kCuda) return c;
-  c.first.num_compute_sms = c.second.num_compute_sms = 3;
+  c.first.loop.num_compute_sms = c.second.loop.num_compute_sms = 3;
   if (d.m > 64) return c;
-  c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+  c.first.loop.tile.bm = c.second.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
   c.first.comm_rows = c.tell_tokens = std::min<std::int64_t>(2, d.rows_per_rank());
   c.second.last_rows = 1;
   c.second.last_rounds = 2;

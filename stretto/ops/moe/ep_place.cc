@@ -26,17 +26,6 @@ void check(const EpDesc& d, const PlaceConfig& c) {
 
 }  // namespace
 
-PlaceConfig default_place_config(const EpDesc& d, Target target) {
-  std::int64_t rows = d.received_rows();
-  PlaceConfig c{
-      .tiles = default_placing_tiles(rows, d.top_k, split_of(d).share(), target.sms(), target)};
-  if (target == Target::kCpu) return c;
-  c.num_workers = gpu_workers(
-      std::max(ceil_div(rows, c.tiles.part_tokens), ceil_div(rows * d.top_k, c.tiles.tile_slots)),
-      target.sms());
-  return c;
-}
-
 Program ep_place(const EpDesc& d, const PlaceConfig& cfg) {
   check(d, cfg);
   ExpertSplit split = split_of(d);

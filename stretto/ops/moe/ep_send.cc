@@ -9,6 +9,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/operator/quantized_rows.h"
 
 namespace stretto {
 namespace {
@@ -88,11 +89,11 @@ class ScaledBlocks {
     scales_ = received(p, cfg, "recv_scales", DType::kF32, {rows, blocks_, 1});
   }
   void load(const Index& token) {
-    constexpr double kLargest = 448, kLeast = 1e-4;  // of e4m3; that is scaled
-    Value x = cast(p_.load(x_.tile({token, 0, 0}, blocks_, kScaleBlock)), DType::kF32);
-    Value largest = maximum(row_max(abs(x)), p_.full(DType::kF32, 1, 1, kLeast));  // [B, 1]
-    data_ = cast(x * (p_.full(DType::kF32, 1, 1, kLargest) / largest), DType::kF8E4M3);
-    scale_ = largest * (1 / kLargest);
+    constexpr double kLeast = 1e-4;  // that is scaled
+    Value x = p_.load(x_.tile({token, 0, 0}, blocks_, kScaleBlock));
+    QuantizedRows of = quantized_rows(p_, x, kLeast);
+    data_ = of.rows;
+    scale_ = of.scales();
   }
   void store(const Index& row, const Index& to) {
     p_.store(data_at(recv_.inbox, row).on(to), data_);
@@ -298,24 +299,6 @@ Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
 }
 
 }  // namespace
-
-SendConfig default_send_config(const EpDesc& d, Target target, bool private_results) {
-  // Of long steps buffers would take twice the memory of all ranks' tokens.
-  constexpr std::int64_t kShortStep = 128;
-  const int num_slots = private_results && d.rows_per_rank() <= kShortStep ? 2 : 1;
-  if (target == Target::kCpu) return {.num_slots = num_slots};
-  // As many as leave every worker several tiles. One slot: to copy out of two takes as long as to
-  // ask, and longer from 16 tokens of each of four ranks on (7.1 us and 7.4, with 128 19.5 and
-  // 23.4: predicted for H200s, 2026-11-26).
-  constexpr std::int64_t kMostTokens = 8;
-  constexpr std::int64_t kMostThreads = 512;  // more have no registers for rows of several ranks
-  std::int64_t rows = d.rows_per_rank();
-  std::int64_t tokens = std::clamp<std::int64_t>(rows / (3 * target.sms()), 1, kMostTokens);
-  return {.num_workers = gpu_workers(ceil_div(rows, tokens), target.sms()),
-          .threads = num_slots > 1 ? row_threads(d.hidden, kMostThreads) : row_threads(d.hidden),
-          .tile_tokens = tokens,
-          .num_slots = num_slots};
-}
 
 Program ep_send(const EpDesc& d, const SendConfig& cfg) {
   check("ep_send", d, cfg);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/operator/config_list.h"
 
 namespace stretto {
@@ -21,7 +22,128 @@ std::int64_t tokens_of_rank(const Desc& d) {
   return ceil_div(d.m, std::int64_t{d.world_size});
 }
 
+std::int64_t token_bytes(const AgGroupedDesc& d) { return d.k * size_bytes(d.a_dtype); }
+
+// Whether copies into the order of the tiles, which TMA then loads, take less than picked rows cost
+// a product: where an expert has nearly as many tiles as there are SMs, of many rows, since the
+// first copies come before all products. So it was in 11 and 12 of 12 shapes on two H100s, and in
+// 11 of 12 on four H200s, 2026-11-26 (gpu_bench moe --only moe-1).
+bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert,
+                  int sms) {
+  constexpr std::int64_t kManyRows = 1024;
+  if (size_bytes(d.a_dtype) != 2 || d.b_dtype != d.a_dtype || d.k % kSortCols != 0) return false;
+  std::int64_t tiles = ceil_div(rows_of_expert, c.loop.tile.bm) * ceil_div(d.n, c.loop.tile.bn);
+  return rows_of_expert >= kManyRows && 5 * tiles >= 4 * sms;
+}
+
 }  // namespace
+
+void send_by(const AgGroupedDesc& d, int num_queues, AgGroupedConfig& c) {
+  const std::int64_t share = d.rows_per_rank();
+  c.num_copy_queues = num_queues;
+  if (num_queues > 0) {
+    c.comm_rows = std::clamp<std::int64_t>(most_copied_rows(1, d.k), 1, share);
+    return;
+  }
+  // All push some, if there are as many, and no more at a time than two warpgroups hold.
+  constexpr std::int64_t kPushedBytes = 16 << 10;
+  const std::int64_t held = std::max<std::int64_t>(kPushedBytes / token_bytes(d), 1);
+  c.comm_rows = std::min(held, ceil_div(share, std::int64_t{c.loop.num_compute_sms}));
+}
+
+AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
+  std::int64_t share = d.rows_per_rank();
+  std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
+  if (target == Target::kCpu) {
+    GemmTile tile = default_tile(d.m, d.n, d.k);
+    tile.bm = std::clamp<std::int64_t>(ceil_div(mean_rows, std::int64_t{16}) * 16, 16, 128);
+    tile.bm = std::min(tile.bm, d.m * d.top_k);
+    return {.loop = {.tile = tile},
+            .comm_rows = std::clamp<std::int64_t>(ceil_div(share, std::int64_t{2}), 1, 256)};
+  }
+  MainLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .swiglu = d.swiglu,
+                            .num_sms = target.sms()});
+  if (mean_rows <= 64) loop.tile.bm = 64;
+  AgGroupedConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
+  c.loop.num_compute_sms =
+      gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.loop.tile.bn), target.sms());
+  // One queue, so that the rows needed first come first. On four H200s, 2026-11-26, three took 5 %
+  // more on average of 18 layers, 21 % at the most, and 2 % less in one (gpu_bench moe).
+  send_by(d, are_pushed(tiles_of(d, c), d.k) ? 0 : 1, c);
+  if (pays_to_sort(d, c, mean_rows, target.sms())) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
+  return c;
+}
+
+MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
+  MoeLayerConfig c{default_config(first_layer(d), target), default_config(second_layer(d), target)};
+  AgGroupedConfig& first = c.first;
+  GroupedRsConfig& second = c.second;
+  first.sort_rows = first.sort_cols = 0;  // beside both layers' products it takes longer
+  second.loop.tile.bm = first.loop.tile.bm = std::min(first.loop.tile.bm, second.loop.tile.bm);
+  // Beside pushes the sums of large tiles spill.
+  constexpr std::int64_t kSmallTile = 64;
+  if (first.num_copy_queues == 0 && first.loop.tile.bm > kSmallTile)
+    send_by(first_layer(d), 1, first);
+  if (target == Target::kCuda && first.loop.tile.bk == second.loop.tile.bk) {
+    // Slices of both layers that are alike go through the same pipes.
+    second.num_products = 2;
+    second.loop.tile.bn = second.reduce_cols = 2 * first.loop.tile.bn;
+  }
+  first.loop.num_compute_sms = second.loop.num_compute_sms =
+      std::max(first.loop.num_compute_sms, second.loop.num_compute_sms);
+  first.loop.num_stages = second.loop.num_stages =
+      std::min(first.loop.num_stages, second.loop.num_stages);
+  if (target == Target::kCuda) {
+    sum_at_end(second_layer(d), second);
+  } else {
+    second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
+    second.num_reduce_sms = 0;
+  }
+  return c;
+}
+
+EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
+                               Target target) {
+  // More spill beside the exchange, of three ranks and more than four from fewer on.
+  const std::int64_t most_rows = d.world_size <= 4 && d.world_size != 3 ? 24 : 8;
+  EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
+  sum_at_end(second_layer(own_part(d)), c.second, most_rows);
+  c.first.num_copy_queues = 0;
+  // Half of the workers push (exchange()).
+  const std::int64_t pushers = std::max(c.first.loop.num_compute_sms / 2, 1);
+  c.first.comm_rows = std::min<std::int64_t>(8, ceil_div(d.rows_per_rank(), pushers));
+  c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
+  c.order = default_order(tiles_of(d, c), target,
+                          {.ffn = ceil_div(d.ffn, std::int64_t{d.expert_groups})});
+  c.tables = default_config(ExpertTablesDesc{.tiles = tiles_of(d, c), .order = c.order}, target,
+                            c.first.loop.num_compute_sms);
+  // Of several blocks in turn what they have in common would take all of the role's registers.
+  c.tables.part_blocks = 1;
+  return c;
+}
+
+EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
+  MoeLayerConfig layers = default_config(own_part(d), target);
+  GemmTile &first = layers.first.loop.tile, &second = layers.second.loop.tile;
+  // Remainders by five and seven ranks take registers that wider tiles would spill.
+  bool remainders = d.world_size > 4 && d.world_size % 2 == 1;
+  if (target == Target::kCuda && remainders && first.bn == 128 && second.bn == 256) {
+    first.bn = 64;
+    second.bn = layers.second.reduce_cols = 128;
+  }
+  if (target == Target::kCuda && remainders && d.world_size > 5) {
+    first.bm = second.bm = std::min<std::int64_t>(first.bm, 64);
+  }
+  EpMoeLayerConfig c = with_exchange(d, layers, target);
+  // Tables in several classes would spill there by seven and more.
+  if (target == Target::kCuda && remainders && d.world_size > 5) c.order = {.in_step = false};
+  return c;
+}
 
 std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, const GpuTarget& gpu) {
   struct Choice {
@@ -41,13 +163,13 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, const GpuTarget
   if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
   for (const Choice& c : kChoices) {
     AgGroupedConfig made = base;
-    made.tile = {.bm = 128, .bn = 128, .bk = 64};
-    made.num_stages = kStages;
+    made.loop.tile = {.bm = 128, .bn = 128, .bk = 64};
+    made.loop.num_stages = kStages;
     if (c.sort > 0 && d.k % kSortCols != 0) continue;
-    if (c.skip && d.k <= made.tile.bk) continue;
+    if (c.skip && d.k <= made.loop.tile.bk) continue;
     if (c.queues == 0 && d.world_size == 1) continue;
-    made.raster = c.raster;
-    made.num_compute_sms = gpu.sms;
+    made.loop.raster = c.raster;
+    made.loop.num_compute_sms = gpu.sms;
     send_by(d, c.queues, made);
     made.sort_rows = c.sort;
     made.sort_cols = c.sort > 0 ? kSortCols : 0;
@@ -61,10 +183,10 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, const GpuTarget
   const GroupedRsConfig base = default_config(d, gpu);
   std::vector<GroupedRsConfig> out = {base};
   if (!is_half(d.a_dtype, d.b_dtype) || rows_of_expert(d) <= kFewOfAnExpert) return out;
-  GroupedRsConfig wide{.tile = {.bm = 128, .bn = 256, .bk = 64},
-                       .num_compute_sms = gpu.sms,
-                       .num_stages = kStages,
-                       .raster = 4,
+  GroupedRsConfig wide{.loop = {.tile = {.bm = 128, .bn = 256, .bk = 64},
+                                .num_compute_sms = gpu.sms,
+                                .raster = 4,
+                                .num_stages = kStages},
                        .num_reduce_sms = 0,
                        .reduce_cols = 256};
   // Beside those who multiply. Rows of products under way: more spill with more ranks.
@@ -73,7 +195,7 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, const GpuTarget
   sum_beside(d, usual);
   for (std::int64_t blocks : {4, 8, 16}) {
     GroupedRsConfig made = wide;
-    made.block_tiles = tiles_of_block(d.n, made.tile.bn, blocks);
+    made.block_tiles = tiles_of_block(d.n, made.loop.tile.bn, blocks);
     if (d.all_reduce && d.world_size > 2 && made.block_tiles == 1) continue;  // spills
     made.reduce_rows =
         std::min<std::int64_t>(std::max<std::int64_t>(24 / d.top_k, 1), tokens_of_rank(d));
@@ -126,24 +248,24 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, const GpuTarget& 
     MoeLayerConfig made = base;
     auto& [first, second] = made;
     const std::int64_t bm = few ? 64 : 128;
-    first.tile = {.bm = bm, .bn = 128, .bk = 64};
-    second.tile = {.bm = bm, .bn = 256, .bk = 64};
-    first.num_stages = second.num_stages = kStages;
-    first.num_compute_sms = second.num_compute_sms = gpu.sms;
+    first.loop.tile = {.bm = bm, .bn = 128, .bk = 64};
+    second.loop.tile = {.bm = bm, .bn = 256, .bk = 64};
+    first.loop.num_stages = second.loop.num_stages = kStages;
+    first.loop.num_compute_sms = second.loop.num_compute_sms = gpu.sms;
     if (c.queues == 0 && (d.world_size == 1 || !few)) continue;  // spills
     send_by(first_layer(d), c.queues, first);
-    first.raster = c.raster;
-    second.raster = c.second_raster;
+    first.loop.raster = c.raster;
+    second.loop.raster = c.second_raster;
     first.sort_rows = c.sort;
     first.sort_cols = c.sort > 0 ? kSortCols : 0;
     second.num_products = 2;
-    second.reduce_cols = second.tile.bn;
+    second.reduce_cols = second.loop.tile.bn;
     if (c.blocks == kAtEnd) {
       sum_at_end(second_layer(d), second);
       add(out, made);
       continue;
     }
-    second.block_tiles = tiles_of_block(d.hidden, second.tile.bn, c.blocks);
+    second.block_tiles = tiles_of_block(d.hidden, second.loop.tile.bn, c.blocks);
     second.last_blocks = 0;
     second.last_rows = second.last_rounds = 1;
     // Of four warps, or of three where all slots are loaded by TMA.
@@ -167,7 +289,7 @@ std::vector<EpMoeLayerConfig> gpu_configs(const EpMoeLayerDesc& d, const GpuTarg
     constexpr std::int64_t kFewRows = 64;  // of a tile
     made.order = {.in_step = false};
     add(out, made);
-    if (layers.first.tile.bm <= kFewRows) continue;
+    if (layers.first.loop.tile.bm <= kFewRows) continue;
     made.order = order_in_classes(tiles_of(d, made), gpu,
                                   {.ffn = ceil_div(d.ffn, std::int64_t{d.expert_groups})});
     add(out, made);

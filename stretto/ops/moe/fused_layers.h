@@ -67,7 +67,7 @@ class AgGrouped {
   bool sends() const { return d_.gathers && d_.world_size > 1; }
   const SignalRef& ready() const { return ready_; }  // by rank: what is announced
   std::int64_t num_tiles() const { return num_tiles_; }
-  std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.tile.bn); }
+  std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.loop.tile.bn); }
 
   // May be written by the others from now on.
   void announce();
@@ -150,7 +150,7 @@ class GroupedRs {
   // own; and one.
   Resource sum_sms(int products) const {
     return cfg_.num_reduce_sms == 0
-               ? Resource::sms(cfg_.num_compute_sms).beside_role(products)
+               ? Resource::sms(cfg_.loop.num_compute_sms).beside_role(products)
                : Resource::sms(cfg_.num_reduce_sms).pipelined(cfg_.num_reduce_stages);
   }
   std::int64_t num_sums() const {
@@ -175,7 +175,7 @@ class GroupedRs {
     return {s.rows, ceil_div(s.rounds, std::int64_t{d_.world_size}), s.ahead};
   }
 
-  std::int64_t block_cols() const { return cfg_.tile.bn * cfg_.block_tiles; }
+  std::int64_t block_cols() const { return cfg_.loop.tile.bn * cfg_.block_tiles; }
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
   std::int64_t num_products() const { return num_blocks() * products_of_block(); }
   std::int64_t products_of_block() const { return num_tiles_ * cfg_.block_tiles; }

@@ -7,11 +7,10 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {
-
-bool masked(const GroupedDesc& d) { return d.layout == RowLayout::kMasked; }
 
 void check(const GroupedDesc& d, const GroupedConfig& c) {
   check_sizes("grouped_gemm", {{"world_size", d.world_size},
@@ -20,42 +19,25 @@ void check(const GroupedDesc& d, const GroupedConfig& c) {
                                {"num_experts", d.num_experts},
                                {"n", d.n},
                                {"k", d.k},
-                               {"tile.bm", c.tile.bm},
-                               {"tile.bn", c.tile.bn},
-                               {"tile.bk", c.tile.bk},
+                               {"tile.bm", c.loop.tile.bm},
+                               {"tile.bn", c.loop.tile.bn},
+                               {"tile.bk", c.loop.tile.bk},
                                {"row_parts", c.row_parts},
-                               {"num_compute_sms", c.num_compute_sms}});
+                               {"num_compute_sms", c.loop.num_compute_sms}});
   check_split("grouped_gemm", split_of(d));
-  check_factors("grouped_gemm", {d.a_dtype, d.b_dtype, d.scaling, c.tile});
+  GroupedConfig will_run = c;
+  FieldFit::refusing(to_string(d))
+      .only("raster", will_run.loop.raster, 1, "an expert's tiles follow one another");
+  check_factors("grouped_gemm", {d.a_dtype, d.b_dtype, d.scaling, c.loop.tile});
   check_dtype("grouped_gemm", "c_dtype", d.c_dtype);
   if (d.scaling == Scaling::kRowWise) {
     throw UserError("grouped_gemm: scaling is row-wise, must be none or block");
   }
-  if (!masked(d)) return;
+  if (!d.masked()) return;
   if (d.gathered || d.spare_rows || d.rows_per_token != 1) {
     throw UserError(
         "grouped_gemm: layout is masked, with gathered or spare rows or several of a token");
   }
-}
-
-std::int64_t rows_of(const GroupedDesc& d) { return d.m * d.rows_per_token; }
-
-// Rows that an expert has if all get the same.
-std::int64_t mean_rows(const GroupedDesc& d) {
-  return masked(d) ? d.m : ceil_div(rows_of(d), d.num_experts);
-}
-
-// Whether an expert has a part of the rows, which a table says, of factors without scales.
-bool dealt_out(const GroupedDesc& d) { return !masked(d) && d.scaling == Scaling::kNone; }
-
-// Workers for a column of an expert's: as many as it has tiles of rows if all experts get the same,
-// of rows that a table deals out half a tile more. One with more rows has workers with several
-// tiles. Where a tile is few steps, what a worker does once for its tiles counts beside them.
-std::int64_t row_parts(const GroupedDesc& d, std::int64_t bm, std::int64_t steps) {
-  constexpr std::int64_t kShort = 8, kMost = 8, kMostOfShort = 4;
-  bool unlike = !masked(d) && d.m > kFewRows;
-  std::int64_t tiles = ceil_div(mean_rows(d) + (unlike ? bm / 2 : 0), bm);
-  return std::min(tiles, steps < kShort ? kMostOfShort : kMost);
 }
 
 // The rows [first, end) of an expert.
@@ -69,7 +51,7 @@ class Products {
   Products(ProgramBuilder& p, const GroupedDesc& d, const GemmTile& tile)
       : p_(p), d_(d), tile_(tile), split_(split_of(d)), m_(p.extent("m", d.m)) {
     Index rows = all_rows();
-    if (masked(d)) {
+    if (d.masked()) {
       counts_ = p.table("counts", {split_.share()}, {ContractKind::kRange, 0, m_ + 1});
     } else {
       counts_ = p.table("offsets", {d.num_experts + (d.spare_rows ? 2 : 1)},
@@ -89,11 +71,11 @@ class Products {
     }
   }
 
-  Index most_rows() const { return masked(d_) ? m_ : all_rows(); }  // of an expert
-  Index all_rows() const { return masked(d_) ? m_ * split_.share() : m_ * d_.rows_per_token; }
+  Index most_rows() const { return d_.masked() ? m_ : all_rows(); }  // of an expert
+  Index all_rows() const { return d_.masked() ? m_ * split_.share() : m_ * d_.rows_per_token; }
 
   Rows rows_of(const Index& own, const Index& expert) const {
-    if (!masked(d_)) return {p_.read(counts_, {expert}), p_.read(counts_, {expert + 1})};
+    if (!d_.masked()) return {p_.read(counts_, {expert}), p_.read(counts_, {expert + 1})};
     Index first = p_.let("first", own * m_);
     return {first, first + p_.read(counts_, {own})};
   }
@@ -149,66 +131,27 @@ ExpertSplit split_of(const GroupedDesc& d) {
 
 std::string to_string(const GroupedDesc& d) {
   return fmt::format("P={} m={} rows={} experts={}{} n={} k={} a={} b={} c={}{}{}{}{}",
-                     d.world_size, d.m, rows_of(d), d.num_experts,
+                     d.world_size, d.m, d.num_rows(), d.num_experts,
                      d.expert_groups > 1 ? fmt::format(" in {} groups", d.expert_groups) : "", d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
                      d.gathered ? " gathered" : "", d.swiglu ? " swiglu" : "",
-                     masked(d) ? " masked" : "", scaling_text(d.scaling));
+                     d.masked() ? " masked" : "", scaling_text(d.scaling));
 }
 
 std::string to_string(const GroupedConfig& c) {
-  return fmt::format("{}x{}x{} parts {} workers {} stages {}{}", c.tile.bm, c.tile.bn, c.tile.bk,
-                     c.row_parts, c.num_compute_sms, c.num_stages, c.tickets ? " tickets" : "");
-}
-
-GroupedConfig default_config(const GroupedDesc& d, Target target) {
-  if (target == Target::kCpu) {
-    GemmTile tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling);
-    constexpr std::int64_t kMaxRows = 128;
-    std::int64_t rows =
-        std::clamp<std::int64_t>(ceil_div(mean_rows(d), std::int64_t{16}) * 16, 16, kMaxRows);
-    tile.bm = std::min(rows, d.m);
-    return {.tile = tile};
-  }
-  // A row of tiles for all rows that there are, 32 columns each: with more rows than 16 the rows,
-  // most of them another expert's, are as many bytes as the weights. 64 tokens, two of 32 experts
-  // each, took 3.15 ms so on an H200, 2026-11-24, both products, and 6.4 GB of weights.
-  bool few = d.m <= (dealt_out(d) ? kFewRows / 4 : kFewRows);
-  std::int64_t share = split_of(d).share();
-  // Few rows of an expert are a row of tiles, too. On an H200, 2026-11-24, 64 tokens of 32 and 128
-  // experts: 0.95 and 0.74 ms with 256 columns, 1.00 and 0.78 with the 128 and 96 that one row of
-  // tiles for all would have, 1.25 and 0.85 with 64. With scales of blocks 128 columns spill.
-  const bool tile_each = mean_rows(d) <= kFewRows && d.scaling == Scaling::kNone;
-  const std::int64_t rows = tile_each ? 2 * kFewRows : mean_rows(d);
-  GpuLoop loop = gpu_loop({.m = few ? d.m : std::max(rows * share, kFewRows + 1),
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .swiglu = d.swiglu,
-                           .scaling = d.scaling,
-                           .num_sms = target.sms()});
-  if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
-  std::int64_t steps = ceil_div(d.k, loop.tile.bk), parts = row_parts(d, loop.tile.bm, steps);
-  // Beside the most slots and their scales there is room for one buffer to store from. A loop that
-  // ends before its slots are full is better off with two.
-  bool short_loop = d.scaling == Scaling::kBlock && steps < loop.num_stages;
-  if (!few && short_loop) --loop.num_stages;
-  return {.tile = loop.tile,
-          .row_parts = parts,
-          .num_compute_sms = gpu_workers(share * parts * ceil_div(d.n, loop.tile.bn), target.sms()),
-          .num_stages = loop.num_stages,
-          .tickets = !few};
+  return fmt::format("{}x{}x{} parts {} workers {} stages {}{}{}", c.loop.tile.bm, c.loop.tile.bn,
+                     c.loop.tile.bk, c.row_parts, c.loop.num_compute_sms, c.loop.num_stages,
+                     c.tickets ? " tickets" : "", rest_text(c.loop));
 }
 
 Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   check(d, cfg);
-  const std::int64_t bm = cfg.tile.bm, bn = cfg.tile.bn;
+  const std::int64_t bm = cfg.loop.tile.bm, bn = cfg.loop.tile.bn;
   std::string name = d.swiglu ? "grouped_swiglu" : "grouped_gemm";
-  if (masked(d)) name += "_masked";
+  if (d.masked()) name += "_masked";
   ProgramBuilder p(name, d.world_size);
-  Products products(p, d, cfg.tile);
-  bool some_stay = d.expert_groups > 1 || d.spare_rows || masked(d);
+  Products products(p, d, cfg.loop.tile);
+  bool some_stay = d.expert_groups > 1 || d.spare_rows || d.masked();
   Index rows = products.all_rows();
   auto c = some_stay ? p.state("c", d.c_dtype, {rows, d.n}) : p.output("c", d.c_dtype, {rows, d.n});
   ExpertSplit split = split_of(d);
@@ -217,8 +160,7 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   // A tile is a column of one expert's product, or every parts-th bm rows of it: weights are read
   // again for each bm rows. Those of a column follow each other, so that what runs at the same time
   // reads some of the rows and some of the weights, and not all weights of a large expert.
-  Resource sms =
-      Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages).by_ticket(cfg.tickets);
+  Resource sms = product_sms(cfg.loop).by_ticket(cfg.tickets);
   auto multiply = [&](const Index& own, const Index& expert, const Index& part, const Index& col) {
     auto [first, end] = products.rows_of(own, expert);
     p.loop(ceil_div(products.most_rows(), bm * parts), [&](const Index& i) {

@@ -32,16 +32,17 @@ struct GroupedDesc {
   bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
   RowLayout layout = RowLayout::kContiguous;
   Scaling scaling = Scaling::kNone;  // kBlock: of e4m3 factors
+
+  bool masked() const { return layout == RowLayout::kMasked; }
+  std::int64_t num_rows() const { return m * rows_per_token; }
 };
 
 ExpertSplit split_of(const GroupedDesc& desc);
 
 struct GroupedConfig {
-  GemmTile tile;
+  MainLoop loop;               // raster: 1, columns of experts follow one another
   std::int64_t row_parts = 1;  // workers that share an expert's column, by tiles of rows in turn
-  int num_compute_sms = 1;
-  int num_stages = 0;    // slices of the main loop loaded ahead; 0: none
-  bool tickets = false;  // columns of experts go to whoever is free: experts have unlike rows
+  bool tickets = false;        // columns of experts go to whoever is free: experts have unlike rows
 };
 
 std::string to_string(const GroupedDesc& desc);

@@ -10,26 +10,6 @@
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
-namespace {
-
-std::int64_t rows_per_rank(const GroupedRsDesc& d) {
-  return ceil_div(d.m, std::int64_t{d.world_size});
-}
-
-// Into how many parts an owner's rows go, so that the sums of a block, of all owners and columns,
-// are no more than `turns` of each worker: one more than that would be another turn for a few of
-// them, and the rest would wait.
-std::int64_t shares_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, int turns) {
-  std::int64_t col_groups = c.tile.bn * c.block_tiles / c.reduce_cols;
-  std::int64_t shares = std::int64_t{c.num_compute_sms} * turns / (d.world_size * col_groups);
-  return std::max<std::int64_t>(shares, 1);
-}
-
-// Of sums on SMs of their own: tokens at a time, and rows under way, of 8 KB each with them.
-constexpr std::int64_t kRowsOnSms = 16, kSlotsOnSms = 20;
-
-}  // namespace
-
 void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
   check_product_sizes("grouped_gemm_rs", d, c);
   check_sizes("grouped_gemm_rs", {{"top_k", d.top_k},
@@ -49,13 +29,13 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
   check_dtype("grouped_gemm_rs", "a_dtype", d.a_dtype);
   check_dtype("grouped_gemm_rs", "b_dtype", d.b_dtype);
   check_dtype("grouped_gemm_rs", "out_dtype", d.out_dtype);
-  if (c.tile.bn % c.num_products != 0) {
+  if (c.loop.tile.bn % c.num_products != 0) {
     throw UserError(fmt::format("grouped_gemm_rs: num_products is {}, must divide tile.bn = {}",
-                                c.num_products, c.tile.bn));
+                                c.num_products, c.loop.tile.bn));
   }
-  if (c.tile.bn * c.block_tiles % c.reduce_cols != 0) {
+  if (c.loop.tile.bn * c.block_tiles % c.reduce_cols != 0) {
     throw UserError(fmt::format("grouped_gemm_rs: reduce_cols is {}, must divide a block of {}",
-                                c.reduce_cols, c.tile.bn * c.block_tiles));
+                                c.reduce_cols, c.loop.tile.bn * c.block_tiles));
   }
   auto fields = FieldFit::refusing(to_string(d));
   GroupedRsConfig will_run = c;
@@ -67,7 +47,7 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
     fields.only("last_rows", will_run.last_rows, 1, "there are no last_blocks");
     fields.only("last_rounds", will_run.last_rounds, 1, "there are no last_blocks");
   }
-  std::int64_t blocks = ceil_div(d.n, c.tile.bn * c.block_tiles);
+  std::int64_t blocks = ceil_div(d.n, c.loop.tile.bn * c.block_tiles);
   if (c.last_blocks > blocks) {
     throw UserError(
         fmt::format("grouped_gemm_rs: last_blocks is {}, there are {}", c.last_blocks, blocks));
@@ -87,7 +67,7 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
       m_(m),
       share_(ceil_div(m, d.world_size)),
       tables_(tables) {
-  std::int64_t rows = num_tiles_ * cfg.tile.bm;
+  std::int64_t rows = num_tiles_ * cfg.loop.tile.bm;
   if (!tables.made()) {
     tables_.slots = p.table("slots", {m_ * d.top_k, 1}, {ContractKind::kRange, 0, rows});
     tables_.weights = p.input("weights", DType::kF32, {m_, d.top_k});
@@ -135,10 +115,11 @@ void GroupedRs::turn(const Index& index) {
 void GroupedRs::product(const Index& index) {
   Index block = p_.let("block", index / products_of_block());
   TilePlace at = place_in_raster(p_, p_.let("product", index % products_of_block()), num_tiles_,
-                                 cfg_.block_tiles, cfg_.raster);
-  multiply(at.row, block, at.col * cfg_.tile.bn);
+                                 cfg_.block_tiles, cfg_.loop.raster);
+  multiply(at.row, block, at.col * cfg_.loop.tile.bn);
   Index of_block = index - block * products_of_block();
-  notify_with_last(p_, {of_block, cfg_.num_compute_sms}, products_of_block(), computed_[block]);
+  notify_with_last(p_, {of_block, cfg_.loop.num_compute_sms}, products_of_block(),
+                   computed_[block]);
 }
 
 void GroupedRs::sum_of(const Sums& s, std::int64_t first_block, const Index& index) {
@@ -156,7 +137,7 @@ void GroupedRs::sum_of(const Sums& s, std::int64_t first_block, const Index& ind
 }
 
 void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col_in_block) {
-  const auto& [bm, bn, bk] = cfg_.tile;
+  const auto& [bm, bn, bk] = cfg_.loop.tile;
   Index col = p_.let("col", block * block_cols() + col_in_block);
   if (tables_.made()) tables_.wait();
   Index used = p_.read(tables_.used, {0});
@@ -284,11 +265,7 @@ ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
           .m = d.m,
           .top_k = d.top_k,
           .num_experts = d.num_experts,
-          .tile_rows = c.tile.bm};
-}
-
-std::int64_t tiles_of_block(std::int64_t n, std::int64_t tile_cols, std::int64_t blocks) {
-  return std::max<std::int64_t>(ceil_div(n, tile_cols) / blocks, 1);
+          .tile_rows = c.loop.tile.bm};
 }
 
 std::string to_string(const GroupedRsDesc& d) {
@@ -300,9 +277,10 @@ std::string to_string(const GroupedRsDesc& d) {
 
 std::string to_string(const GroupedRsConfig& c) {
   return fmt::format(
-      "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}{}", c.tile.bm,
-      c.num_products > 1 ? fmt::format("{}*", c.num_products) : "", c.tile.bn / c.num_products,
-      c.tile.bk, c.num_compute_sms, c.num_stages, c.raster, c.tile.bn * c.block_tiles,
+      "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}{}{}",
+      c.loop.tile.bm, c.num_products > 1 ? fmt::format("{}*", c.num_products) : "",
+      c.loop.tile.bn / c.num_products, c.loop.tile.bk, c.loop.num_compute_sms, c.loop.num_stages,
+      c.loop.raster, c.loop.tile.bn * c.block_tiles,
       c.num_reduce_sms == 0 ? "beside"
       : c.num_reduce_stages == 0
           ? fmt::format("{}", c.num_reduce_sms)
@@ -310,120 +288,14 @@ std::string to_string(const GroupedRsConfig& c) {
       c.reduce_rounds, c.reduce_rows, c.reduce_cols,
       c.last_blocks == 0
           ? ""
-          : fmt::format(" last={} of {}x{}", c.last_blocks, c.last_rounds, c.last_rows));
-}
-
-std::int64_t rounds_of_turns(const GroupedRsDesc& d, const GroupedRsConfig& c, std::int64_t rows,
-                             int turns) {
-  return ceil_div(ceil_div(rows_per_rank(d), rows), shares_of_turns(d, c, turns));
-}
-
-namespace {
-
-// Tokens that registers hold the rows of, of their experts or of all ranks.
-std::int64_t rows_at_end(const GroupedRsDesc& d, std::int64_t most_rows) {
-  constexpr std::int64_t kMostParts = 16 * 9, kUnit = 8;
-  std::int64_t parts =  // of a token, and what they add up to
-      d.world_size == 1 ? d.top_k : std::max<std::int64_t>(d.top_k, d.world_size) + 1;
-  std::int64_t most = std::min(kMostParts / parts, most_rows);
-  return std::max(most / kUnit, std::int64_t{1}) * kUnit;
-}
-
-}  // namespace
-
-void sum_at_end(const GroupedRsDesc& d, GroupedRsConfig& c, std::int64_t most_rows) {
-  constexpr std::int64_t kUnit = 8;
-  constexpr int kTurns = 2;
-  c.block_tiles = ceil_div(d.n, c.tile.bn);
-  std::int64_t most = rows_at_end(d, most_rows);
-  std::int64_t of_share = ceil_div(rows_per_rank(d), shares_of_turns(d, c, kTurns));
-  std::int64_t rows = ceil_div(of_share, ceil_div(of_share, most));
-  c.last_blocks = 1;
-  c.last_rows = std::min(ceil_div(rows, kUnit) * kUnit, rows_per_rank(d));
-  c.last_rounds = rounds_of_turns(d, c, c.last_rows, kTurns);
-  c.num_reduce_sms = c.num_reduce_stages = 0;
-  c.reduce_rows = c.reduce_rounds = 1;
-}
-
-void sum_beside(const GroupedRsDesc& d, GroupedRsConfig& c) {
-  // What is under way at a time, products and the other ranks' sums, fits the registers of three
-  // warps beside a producer, each with as many rows.
-  constexpr std::int64_t kWarps = 3, kRows = 72;
-  std::int64_t rows_of_warp = kRows / kWarps / (d.top_k + d.world_size);
-  if (d.world_size > 2) {  // more spill: a row takes 4 registers for each part and 8 for its sum
-    rows_of_warp = std::min(rows_of_warp, 80 / (4 * (d.top_k + d.world_size - 1) + 8));
-  }
-  const std::int64_t blocks = d.world_size > 2 && !d.all_reduce ? 8 : 4;
-  c.block_tiles = ceil_div(ceil_div(d.n, c.tile.bn), blocks);
-  c.last_blocks = 0;
-  c.last_rows = c.last_rounds = 1;
-  c.num_reduce_sms = c.num_reduce_stages = 0;
-  c.reduce_rows = std::min(kWarps * std::clamp<std::int64_t>(rows_of_warp, 1, d.all_reduce ? 3 : 4),
-                           rows_per_rank(d));
-  c.reduce_rounds = rounds_of_turns(d, c, c.reduce_rows, 1);
-}
-
-bool can_sum_on_sms(const GroupedRsDesc& d) {
-  return d.top_k <= kSlotsOnSms && rows_per_rank(d) >= kRowsOnSms;
-}
-
-void sum_on_sms(const GroupedRsDesc& d, GroupedRsConfig& c, int sms, std::int64_t blocks) {
-  constexpr int kTurns = 2;
-  const int all = c.num_compute_sms;
-  c.num_compute_sms = sms;  // whose turns are counted
-  c.block_tiles = tiles_of_block(d.n, c.tile.bn, blocks);
-  c.last_blocks = 0;
-  c.last_rows = c.last_rounds = 1;
-  c.num_reduce_sms = sms;
-  c.num_reduce_stages = static_cast<int>(kSlotsOnSms / d.top_k);
-  c.reduce_rows = kRowsOnSms;
-  c.reduce_rounds = rounds_of_turns(d, c, kRowsOnSms, kTurns);
-  c.num_compute_sms = all - sms;
-}
-
-GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
-  std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
-  if (target == Target::kCpu) {
-    GemmTile tile = default_tile(d.m, d.n, d.k);
-    tile.bm = std::clamp<std::int64_t>(ceil_div(mean_rows, std::int64_t{16}) * 16, 16, 128);
-    tile.bm = std::min(tile.bm, d.m * d.top_k);
-    return {.tile = tile,
-            .reduce_rows = std::min<std::int64_t>(16, rows_per_rank(d)),
-            .reduce_cols = tile.bn};
-  }
-  GpuLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .num_sms = target.sms()});
-  if (mean_rows <= 64) loop.tile.bm = 64;
-  GroupedRsConfig c{.tile = loop.tile, .num_stages = loop.num_stages, .raster = 4};
-  c.reduce_cols = c.tile.bn;
-  std::int64_t tiles = tiles_of(d, c).num_tiles() * ceil_div(d.n, c.tile.bn);
-  // At the end they take 0 to 18 % less on two H100s, 2026-11-25, and on four H200s, 2026-11-26 and
-  // 27, 1 to 31 % less but where a row's product is long: beside products of Mixtral in blocks of
-  // 512 columns they take 2 to 9 % less than at the end, and so do Phi-3.5-MoE's and Mixtral's of
-  // an all-reduce on two (docs/performance/moe.md).
-  constexpr std::int64_t kLongProduct = 2560;
-  const bool beside = d.k >= kLongProduct && (d.world_size > 2 || d.all_reduce);
-  // Of seven ranks and more one row of a warp spills beside products: the sums of an all-reduce
-  // have SMs of their own then.
-  const int reduce_sms = beside && d.all_reduce && d.world_size > 6 ? 8 : 0;
-  c.num_compute_sms = gpu_workers(tiles, target.sms() - reduce_sms);
-  if (beside) {
-    sum_beside(d, c);
-    c.num_reduce_sms = reduce_sms;
-  } else {
-    sum_at_end(d, c);
-  }
-  return c;
+          : fmt::format(" last={} of {}x{}", c.last_blocks, c.last_rounds, c.last_rows),
+      rest_text(c.loop));
 }
 
 Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   check(d, cfg);
   if (GroupedRsConfig will_run = cfg;
-      ceil_div(d.n, cfg.tile.bn * cfg.block_tiles) == cfg.last_blocks) {
+      ceil_div(d.n, cfg.loop.tile.bn * cfg.block_tiles) == cfg.last_blocks) {
     FieldFit::refusing(to_string(d))
         .only("num_reduce_sms", will_run.num_reduce_sms, 0, "all blocks are last_blocks");
   }
@@ -432,7 +304,7 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   GroupedRs op(p, d, cfg, p.extent("m", d.m), declare_tile_tables(p, tiles));
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
   if (d.world_size > 1 && !d.all_reduce) p.on_start([&] { op.announce(); });
-  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  Resource sms = product_sms(cfg.loop);
   int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
   if (op.num_sums() > 0) {
     p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),

@@ -23,13 +23,12 @@ struct GroupedRsDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool residual = false;
   bool all_reduce = false;  // every rank gets the sums of all tokens
+
+  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
 };
 
 struct GroupedRsConfig {
-  GemmTile tile;  // bm: tile_rows of the tables
-  int num_compute_sms = 1;
-  int num_stages = 0;              // slices of the main loop loaded ahead; 0: none
-  std::int64_t raster = 1;         // row tiles that share a column before moving on
+  MainLoop loop;                   // tile.bm: tile_rows of the tables
   int num_products = 1;            // side by side, that share out the columns of a tile
   std::int64_t block_tiles = 1;    // column tiles of a block
   int num_reduce_sms = 1;          // 0: a group of threads more on each SM that multiplies

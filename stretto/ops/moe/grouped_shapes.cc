@@ -64,7 +64,7 @@ GroupedDesc grouped_masked_desc(const OpShape& s) {
 GroupedConfig grouped_config(const GroupedDesc& d, const OpShape& s) {
   GroupedConfig c = default_config(d, s.target);
   if (s.test_config && s.target == Target::kCpu) {
-    c.tile.bm = 4, c.row_parts = 2, c.num_compute_sms = 2;
+    c.loop.tile.bm = 4, c.row_parts = 2, c.loop.num_compute_sms = 2;
   }
   return c;
 }

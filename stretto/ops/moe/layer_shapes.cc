@@ -18,8 +18,8 @@ void sum_some_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
 // Rows are copied into the order of the tiles, some columns at a time, or picked where they lie.
 void sort_some(std::int64_t m, std::int64_t k, AgGroupedConfig& c) {
   if (m % 6 != 0) return;
-  c.sort_rows = c.tile.bm > 4 ? 48 : 3;
-  c.sort_cols = c.tile.bm > 4 ? k : std::min<std::int64_t>(16, k);
+  c.sort_rows = c.loop.tile.bm > 4 ? 48 : 3;
+  c.sort_cols = c.loop.tile.bm > 4 ? k : std::min<std::int64_t>(16, k);
 }
 
 // Own tokens are pushed by those who multiply, or sent by copy engines.
@@ -34,9 +34,9 @@ void take_steps(std::int64_t k, Target target, GemmTile& tile) {
 // tiles of 128 rows.
 void skip_some(std::int64_t m, std::int64_t k, Target target, AgGroupedConfig& c) {
   if (m % 2 == 0) return;
-  take_steps(k, target, c.tile);
-  c.skip_empty = k > c.tile.bk;
-  if (c.skip_empty && target == Target::kCuda) c.tile.bm = 128;
+  take_steps(k, target, c.loop.tile);
+  c.skip_empty = k > c.loop.tile.bk;
+  if (c.skip_empty && target == Target::kCuda) c.loop.tile.bm = 128;
 }
 
 OpShape half_empty_tiles(int world_size) {
@@ -85,8 +85,8 @@ AgGroupedConfig ag_grouped_gemm_config(const AgGroupedDesc& d, const OpShape& s)
   AgGroupedConfig c = default_config(d, s.target);
   if (!s.test_config) return c;
   if (s.target == Target::kCpu && d.m <= 64) {
-    c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
-    c.num_compute_sms = 2;
+    c.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+    c.loop.num_compute_sms = 2;
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
   push_some(d.m, c);
@@ -103,11 +103,11 @@ GroupedRsConfig grouped_gemm_rs_config(const GroupedRsDesc& d, const OpShape& s)
   c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
   if (c.num_reduce_sms > 0) c.num_reduce_stages = 2;
   if (s.target == Target::kCpu) {
-    c.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
-    c.num_compute_sms = 2;
+    c.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+    c.loop.num_compute_sms = 2;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
-    if (d.m % 2 == 1 && d.n > c.tile.bn) c.last_blocks = 1, c.last_rows = 2;
+    if (d.m % 2 == 1 && d.n > c.loop.tile.bn) c.last_blocks = 1, c.last_rows = 2;
   }
   sum_some_at_end(d, c);
   return c;
@@ -117,20 +117,20 @@ MoeLayerConfig moe_layer_config(const MoeLayerDesc& d, const OpShape& s) {
   MoeLayerConfig c = default_config(d, s.target);
   if (!s.test_config) return c;
   const Target target = s.target;
-  if (target == Target::kCpu) c.first.num_compute_sms = c.second.num_compute_sms = 3;
+  if (target == Target::kCpu) c.first.loop.num_compute_sms = c.second.loop.num_compute_sms = 3;
   if (target == Target::kCpu && d.m <= 64) {
-    c.first.tile.bm = c.second.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+    c.first.loop.tile.bm = c.second.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
     c.first.comm_rows = std::min<std::int64_t>(c.first.comm_rows, 2);
     c.second.reduce_rows = 1;
     c.second.reduce_rounds = 2;
-    if (d.m % 2 == 1 && d.hidden > c.second.tile.bn) c.second.last_blocks = 1;
+    if (d.m % 2 == 1 && d.hidden > c.second.loop.tile.bn) c.second.last_blocks = 1;
     sum_some_at_end(second_layer(d), c.second);
   }
   push_some(d.m, c.first);
   sort_some(d.m, d.hidden, c.first);
-  if (d.m % 2 == 1) take_steps(d.ffn, target, c.second.tile);
-  if (d.ffn > c.second.tile.bk) skip_some(d.m, d.hidden, target, c.first);
-  c.second.tile.bm = c.first.tile.bm;
+  if (d.m % 2 == 1) take_steps(d.ffn, target, c.second.loop.tile);
+  if (d.ffn > c.second.loop.tile.bk) skip_some(d.m, d.hidden, target, c.first);
+  c.second.loop.tile.bm = c.first.loop.tile.bm;
   return c;
 }
 

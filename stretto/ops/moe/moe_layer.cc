@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ir/op_info.h"
 #include "stretto/ops/moe/fused_layers.h"
 #include "stretto/ops/operator/field_fit.h"
 
@@ -29,9 +30,18 @@ void check_same_workers(const char* op, const AgGroupedConfig& first,
     throw UserError(
         fmt::format("{}: {} is {} in the first layer and {} in the second", op, field, a, b));
   };
-  same("tile.bm", first.tile.bm, second.tile.bm);
-  same("num_compute_sms", first.num_compute_sms, second.num_compute_sms);
-  same("num_stages", first.num_stages, second.num_stages);
+  same("tile.bm", first.loop.tile.bm, second.loop.tile.bm);
+  same("num_compute_sms", first.loop.num_compute_sms, second.loop.num_compute_sms);
+  same("num_stages", first.loop.num_stages, second.loop.num_stages);
+  same("num_consumers", first.loop.num_consumers, second.loop.num_consumers);
+  same("cluster_size", first.loop.cluster_size, second.loop.cluster_size);
+  same("stagger", first.loop.stagger, second.loop.stagger);
+  same("store_slots", first.loop.store_slots, second.loop.store_slots);
+  same("load_slots", first.loop.load_slots, second.loop.load_slots);
+  if (first.loop.products != second.loop.products) {
+    throw UserError(fmt::format("{}: products is {} in the first layer and {} in the second", op,
+                                name(first.loop.products), name(second.loop.products)));
+  }
 }
 
 int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedConfig& cfg,
@@ -50,14 +60,13 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
         index < firsts,
         [&] {
           TilePlace at =
-              place_in_raster(p, index, tiles.num_tiles(), first.col_tiles(), cfg.raster);
+              place_in_raster(p, index, tiles.num_tiles(), first.col_tiles(), cfg.loop.raster);
           first.multiply(at.row, at.col);
-          notify_with_last(p, {index, cfg.num_compute_sms}, firsts, made[0]);
+          notify_with_last(p, {index, cfg.loop.num_compute_sms}, firsts, made[0]);
         },
         [&] { second.turn(p.let("second", max(index - firsts, 0))); });
   };
-  return p.role("layer", Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages),
-                p.range(before.num + firsts + second.num_turns()),
+  return p.role("layer", product_sms(cfg.loop), p.range(before.num + firsts + second.num_turns()),
                 [&](const Tile& t) { before.then(p, t.index, multiply); });
 }
 
@@ -101,32 +110,6 @@ std::string to_string(const MoeLayerConfig& c) {
   return fmt::format("first: {} | second: {}", to_string(c.first), to_string(c.second));
 }
 
-MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
-  MoeLayerConfig c{default_config(first_layer(d), target), default_config(second_layer(d), target)};
-  AgGroupedConfig& first = c.first;
-  GroupedRsConfig& second = c.second;
-  first.sort_rows = first.sort_cols = 0;  // beside both layers' products it takes longer
-  second.tile.bm = first.tile.bm = std::min(first.tile.bm, second.tile.bm);
-  // Beside pushes the sums of large tiles spill.
-  constexpr std::int64_t kSmallTile = 64;
-  if (first.num_copy_queues == 0 && first.tile.bm > kSmallTile) send_by(first_layer(d), 1, first);
-  if (target == Target::kCuda && first.tile.bk == second.tile.bk) {
-    // Slices of both layers that are alike go through the same pipes.
-    second.num_products = 2;
-    second.tile.bn = second.reduce_cols = 2 * first.tile.bn;
-  }
-  first.num_compute_sms = second.num_compute_sms =
-      std::max(first.num_compute_sms, second.num_compute_sms);
-  first.num_stages = second.num_stages = std::min(first.num_stages, second.num_stages);
-  if (target == Target::kCuda) {
-    sum_at_end(second_layer(d), second);
-  } else {
-    second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
-    second.num_reduce_sms = 0;
-  }
-  return c;
-}
-
 Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   AgGroupedDesc first_desc = first_layer(d);
   GroupedRsDesc second_desc = second_layer(d);
@@ -134,7 +117,7 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   check(second_desc, cfg.second);
   check(cfg);
   AgGroupedConfig will_run = cfg.first;
-  if (d.ffn <= cfg.second.tile.bk) {
+  if (d.ffn <= cfg.second.loop.tile.bk) {
     FieldFit::refusing(to_string(d))
         .only("skip_empty", will_run.skip_empty, false, "the second layer's k is one step");
   }

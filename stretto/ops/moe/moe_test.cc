@@ -220,7 +220,7 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   route.m = std::int64_t{1} << 24;
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"16777216"});
   GroupedDesc grouped{.m = 4, .num_experts = 0};
-  GroupedConfig config{.tile = {.bm = 4, .bn = 4, .bk = 4}};
+  GroupedConfig config{.loop = {.tile = {.bm = 4, .bn = 4, .bk = 4}}};
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"num_experts is 0"});
   grouped = {.m = 4, .gathered = true, .layout = RowLayout::kMasked};
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"layout is masked"});
@@ -367,7 +367,7 @@ TEST(GroupedGemm, ScaledFactorsHaveWideTilesByTicketThatDoNotSpill) {
     for (bool swiglu : {false, true}) {
       d.gathered = gathered, d.swiglu = swiglu;
       GroupedConfig c = default_config(d, Target::kCuda);
-      EXPECT_EQ(c.tile.bn, swiglu ? 64 : 128) << to_string(d);
+      EXPECT_EQ(c.loop.tile.bn, swiglu ? 64 : 128) << to_string(d);
       EXPECT_TRUE(c.tickets) << to_string(d);
       if (cuda::has_nvrtc()) expect_no_spills(grouped_gemm(d, c), to_string(d));
     }
@@ -381,8 +381,8 @@ TEST(GroupedGemm, MaskedRowsHaveTheTilesOfAsManyWithoutGaps) {
   GroupedDesc masked = plain;
   masked.layout = RowLayout::kMasked, masked.m = plain.m / plain.num_experts;
   GroupedConfig c = default_config(plain, Target::kCuda), m = default_config(masked, Target::kCuda);
-  EXPECT_EQ(c.tile.bn, m.tile.bn);
-  EXPECT_EQ(c.num_stages, m.num_stages);
+  EXPECT_EQ(c.loop.tile.bn, m.loop.tile.bn);
+  EXPECT_EQ(c.loop.num_stages, m.loop.num_stages);
 }
 
 }  // namespace

@@ -14,15 +14,15 @@ void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check_sizes("a2a_gemm", {{"comm_rows", cfg.comm_rows}, {"num_queues", cfg.num_queues}});
   check_dtype("a2a_gemm", "dtype", d.dtype);
   check_dtype("a2a_gemm", "weight_dtype", d.weight_dtype);
-  if (cfg.comm_rows % cfg.tile.bm != 0) {
+  if (cfg.comm_rows % cfg.loop.tile.bm != 0) {
     throw UserError(fmt::format("a2a_gemm: comm_rows is {}, need a multiple of tile.bm, {}",
-                                cfg.comm_rows, cfg.tile.bm));
+                                cfg.comm_rows, cfg.loop.tile.bm));
   }
-  if (d.k % (d.world_size * cfg.tile.bk) != 0) {
+  if (d.k % (d.world_size * cfg.loop.tile.bk) != 0) {
     throw UserError(
         fmt::format("a2a_gemm: k is {}, need a multiple of tile.bk, {}, on each of {} "
                     "ranks",
-                    d.k, cfg.tile.bk, d.world_size));
+                    d.k, cfg.loop.tile.bk, d.world_size));
   }
 }
 
@@ -35,7 +35,7 @@ std::int64_t copied_rows(const UlyssesDesc& d, std::int64_t bm, std::int64_t row
 
 Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check(d, cfg);
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   const std::int64_t world = d.world_size, cols = d.k / world;
   ProgramBuilder p("a2a_gemm", d.world_size);
   Index m = p.extent("m", d.m);
@@ -74,8 +74,8 @@ Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
            });
   }
 
-  TileSpace tiles = p.grid(runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.raster);
-  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  TileSpace tiles = p.grid(runs.num_blocks(), d.n, 1, tile.bn).raster(cfg.loop.raster);
+  Resource sms = product_sms(cfg.loop);
   p.role("gemm", sms, tiles, [&](const Tile& t) {
     Index row = p.let("row", t.m * tile.bm);
     Index end = p.let("end", runs.num_rows(p.rank()));

@@ -34,17 +34,24 @@ std::string to_string(const UlyssesDesc& d) {
                      d.bias ? " bias" : "", d.residual ? " residual" : "", d.world_size);
 }
 
-std::string to_string(const UlyssesConfig& cfg) {
-  std::string copies = cfg.comm_rows == 0
-                           ? ""
-                           : fmt::format(" comm_rows={} queues={}", cfg.comm_rows, cfg.num_queues);
-  return fmt::format("tile={}x{}x{} compute={} stages={} raster={}{}", cfg.tile.bm, cfg.tile.bn,
-                     cfg.tile.bk, cfg.num_compute_sms, cfg.num_stages, cfg.raster, copies);
+ConfigFields fields_of(UlyssesConfig& c) {
+  std::optional<int> no_copies;  // and no queues then
+  if (c.comm_rows == 0) no_copies = c.num_queues;
+  ConfigFields fields = with_rest({tile_field(c.loop.tile),
+                                   {"compute", c.loop.num_compute_sms},
+                                   {"stages", c.loop.num_stages},
+                                   {"raster", c.loop.raster}},
+                                  c.loop);
+  fields.push_back({"comm_rows", c.comm_rows, 0});
+  fields.push_back({"queues", c.num_queues, no_copies});
+  return fields;
 }
+
+std::string to_string(const UlyssesConfig& config) { return text_of(config); }
 
 Program gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check(d, cfg);
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   std::int64_t cols = d.n / d.world_size;
   ProgramBuilder p("gemm_a2a", d.world_size);
   Index m = p.extent("m", d.m);
@@ -60,8 +67,9 @@ Program gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
            [&](const Index& i) { p.notify(ready, (p.rank() + 1 + i) % d.world_size); });
   });
 
-  TileSpace tiles = p.grid(d.world_size * runs.num_blocks(), cols, 1, tile.bn).raster(cfg.raster);
-  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  TileSpace tiles =
+      p.grid(d.world_size * runs.num_blocks(), cols, 1, tile.bn).raster(cfg.loop.raster);
+  Resource sms = product_sms(cfg.loop);
   p.role("gemm", sms, tiles, [&](const Tile& t) {
     Index offset = p.let("offset", t.m / runs.num_blocks());
     Index owner = p.let("owner", (p.rank() + 1 + offset) % d.world_size);

@@ -28,15 +28,13 @@ struct UlyssesDesc {
 };
 
 struct UlyssesConfig {
-  GemmTile tile;
-  int num_compute_sms = 1;
-  int num_stages = 0;          // as in GemmConfig
-  std::int64_t raster = 1;     // as in GemmConfig
+  MainLoop loop;
   std::int64_t comm_rows = 0;  // a2a_gemm: rows of one copy, a multiple of tile.bm
   int num_queues = 1;          // a2a_gemm: copy queues that send
 };
 
 std::string to_string(const UlyssesDesc& desc);
+ConfigFields fields_of(UlyssesConfig& config);
 std::string to_string(const UlyssesConfig& config);
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& desc, Target target);
 UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& desc, Target target);

@@ -17,8 +17,8 @@ OpShape large() { return {.m = 16384, .n = 6144, .k = 4096, .dtype = DType::kBF1
 UlyssesConfig ulysses_config(const UlyssesDesc& d, Target target, UlyssesDefault default_of) {
   UlyssesConfig c = default_of(d, target);
   if (target == Target::kCuda || d.n >= 64) return c;
-  c.tile = {.bm = 2, .bn = 3, .bk = 4};
-  c.num_compute_sms = 2;
+  c.loop.tile = {.bm = 2, .bn = 3, .bk = 4};
+  c.loop.num_compute_sms = 2;
   if (c.comm_rows > 0) c.comm_rows = 4, c.num_queues = 2;
   return c;
 }

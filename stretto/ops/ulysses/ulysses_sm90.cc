@@ -18,40 +18,40 @@ std::int64_t step_of(const UlyssesDesc& d, std::int64_t bk) {
 
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), cols = d.n / d.world_size;
-  if (target == Target::kCpu) return {.tile = default_tile(run_rows, cols, d.k)};
-  GpuLoop loop = gpu_loop({.m = run_rows,
-                           .n = cols,
-                           .k = d.k,
-                           .a_dtype = d.dtype,
-                           .b_dtype = d.weight_dtype,
-                           .num_sms = target.sms()});
+  if (target == Target::kCpu) return {.loop = {.tile = default_tile(run_rows, cols, d.k)}};
+  MainLoop loop = gpu_loop({.m = run_rows,
+                            .n = cols,
+                            .k = d.k,
+                            .a_dtype = d.dtype,
+                            .b_dtype = d.weight_dtype,
+                            .num_sms = target.sms()});
   std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(cols, loop.tile.bn);
-  return {.tile = loop.tile,
-          .num_compute_sms = gpu_workers(tiles * d.world_size, target.sms()),
-          .num_stages = loop.num_stages,
-          .raster = 8};
+  return {.loop = {.tile = loop.tile,
+                   .num_compute_sms = gpu_workers(tiles * d.world_size, target.sms()),
+                   .raster = 8,
+                   .num_stages = loop.num_stages}};
 }
 
 UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
-  UlyssesConfig cfg{.tile = default_tile(run_rows, d.n, d.k / d.world_size)};
+  UlyssesConfig cfg{.loop = {.tile = default_tile(run_rows, d.n, d.k / d.world_size)}};
   if (target == Target::kCuda) {
-    GpuLoop loop = gpu_loop({.m = run_rows,
-                             .n = d.n,
-                             .k = d.k,
-                             .a_dtype = d.dtype,
-                             .b_dtype = d.weight_dtype,
-                             .num_sms = target.sms()});
+    MainLoop loop = gpu_loop({.m = run_rows,
+                              .n = d.n,
+                              .k = d.k,
+                              .a_dtype = d.dtype,
+                              .b_dtype = d.weight_dtype,
+                              .num_sms = target.sms()});
     std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-    cfg = {.tile = loop.tile,
-           .num_compute_sms = gpu_workers(tiles, target.sms()),
-           .num_stages = loop.num_stages,
-           .raster = 8,
+    cfg = {.loop = {.tile = loop.tile,
+                    .num_compute_sms = gpu_workers(tiles, target.sms()),
+                    .raster = 8,
+                    .num_stages = loop.num_stages},
            .num_queues = std::clamp(d.world_size - 1, 1, 3)};
   }
-  cfg.tile.bk = step_of(d, cfg.tile.bk);
-  cfg.comm_rows = copied_rows(d, cfg.tile.bm, quarter);
+  cfg.loop.tile.bk = step_of(d, cfg.loop.tile.bk);
+  cfg.comm_rows = copied_rows(d, cfg.loop.tile.bm, quarter);
   return cfg;
 }
 
@@ -61,10 +61,10 @@ std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& d, const GpuT
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   for (const CandidateLoop& loop : loops_for(run_rows)) {
     UlyssesConfig config = configs.front();
-    config.tile = loop.tile;
+    config.loop.tile = loop.tile;
     std::int64_t tiles = num_tiles(run_rows, d.n / d.world_size, loop.tile) * d.world_size;
-    config.num_compute_sms = gpu_workers(tiles, gpu.sms);
-    config.num_stages = loop.stages;
+    config.loop.num_compute_sms = gpu_workers(tiles, gpu.sms);
+    config.loop.num_stages = loop.stages;
     add(configs, config);
   }
   return configs;
@@ -78,9 +78,9 @@ std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, const GpuT
     if (d.k / d.world_size % loop.tile.bk != 0) continue;
     for (std::int64_t pieces : {1, 2, 4, 8}) {  // that a rank's rows come in
       UlyssesConfig config = configs.front();
-      config.tile = loop.tile;
-      config.num_compute_sms = gpu_workers(num_tiles(run_rows, d.n, loop.tile), gpu.sms);
-      config.num_stages = loop.stages;
+      config.loop.tile = loop.tile;
+      config.loop.num_compute_sms = gpu_workers(num_tiles(run_rows, d.n, loop.tile), gpu.sms);
+      config.loop.num_stages = loop.stages;
       config.comm_rows = copied_rows(d, loop.tile.bm, ceil_div(run_rows, pieces));
       for (int queues : {1, std::min(std::max(d.world_size - 1, 1), 3)}) {
         config.num_queues = queues;

@@ -19,7 +19,9 @@ UlyssesDesc mixed(int world_size) {
           .bias = true};
 }
 
-UlyssesConfig small() { return {.tile = {.bm = 2, .bn = 3, .bk = 4}, .num_compute_sms = 2}; }
+UlyssesConfig small() {
+  return {.loop = {.tile = {.bm = 2, .bn = 3, .bk = 4}, .num_compute_sms = 2}};
+}
 
 UlyssesConfig small_copies() {
   UlyssesConfig c = small();

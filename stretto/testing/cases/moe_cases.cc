@@ -172,8 +172,10 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
   std::int64_t of_tokens = mc.m * d.rows_per_token;
   double used = static_cast<double>(of_tokens) * split_of(d).ranks_per_group();
   if (d.layout == RowLayout::kMasked) used = 0;
-  RoutedTokens routed{
-      .tokens = mc.m, .top_k = d.rows_per_token, .split = split_of(d), .tile_rows = config.tile.bm};
+  RoutedTokens routed{.tokens = mc.m,
+                      .top_k = d.rows_per_token,
+                      .split = split_of(d),
+                      .tile_rows = config.loop.tile.bm};
   routed.split.num_experts += d.spare_rows ? 1 : 0;
   if (d.layout == RowLayout::kMasked) routed.split = {split_of(d).share()};
   Squares squares;

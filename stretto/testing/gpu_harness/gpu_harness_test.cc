@@ -82,7 +82,7 @@ TEST(TimeRanks, CallsOfManyEntriesGoInSmallerBatches) {
 }
 
 TEST(CaseData, AWrongElementAWrongBitAndAWriteOutsideAreFound) {
-  OpCase c = gemm_case({.m = 8, .n = 8, .k = 8}, {.tile = {8, 8, 8}}, 8, 1);
+  OpCase c = gemm_case({.m = 8, .n = 8, .k = 8}, {.loop = {.tile = {8, 8, 8}}}, 8, 1);
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
   std::vector<float> c_values(64);
   std::copy(c.expected[0][out].begin(), c.expected[0][out].end(), c_values.begin());
@@ -112,7 +112,7 @@ TEST(GpuCase, AGemmRunsAndAWrongReferenceIsRefused) {
                 .a_dtype = DType::kBF16,
                 .b_dtype = DType::kBF16,
                 .c_dtype = DType::kBF16};
-  GemmConfig config{.tile = {128, 128, 64}, .num_compute_sms = 4, .num_stages = 4};
+  GemmConfig config{.loop = {.tile = {128, 128, 64}, .num_compute_sms = 4, .num_stages = 4}};
   OpCase c = gemm_case(desc, config, 133, seed);
   EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "");
   auto out = static_cast<std::size_t>(c.program.find_tensor("c"));
@@ -123,14 +123,14 @@ TEST(GpuCase, AGemmRunsAndAWrongReferenceIsRefused) {
 // Rows that end within a tile, and columns, too: TMA stores the whole slots, a thread the rest.
 TEST(GpuCase, AnAgentStoresWhereARanksRowsEnd) {
   std::uint64_t seed = test_seed();
-  AgGemmConfig config{.tile = {128, 192, 64},
-                      .num_compute_sms = 4,
+  AgGemmConfig config{.loop = {.tile = {128, 192, 64},
+                               .num_compute_sms = 4,
+                               .num_stages = 4,
+                               .stagger = 2,
+                               .store_slots = 4},
                       .gather = Gather::kSend,
                       .comm_rows = 64,
-                      .channels_per_rank = 2,
-                      .num_stages = 4,
-                      .stagger = 2,
-                      .store_slots = 4};
+                      .channels_per_rank = 2};
   for (int world_size : {1, 2}) {
     if (cuda::num_devices() < world_size) GTEST_SKIP() << "needs " << world_size << " GPUs";
     GpuWorld world({.size = world_size});

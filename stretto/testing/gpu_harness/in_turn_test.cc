@@ -49,11 +49,11 @@ TEST(InTurn, GemmIsRight) {
                          Shape{500, 520, 200, 176, 3, 5}, Shape{500, 504, 200, 168, 3, 5},
                          Shape{300, 310, 328, 152, 2, 5}, Shape{400, 290, 136, 144, 2, 4}}) {
     GemmDesc d = desc(s.m, s.n, s.k);
-    GemmConfig config{.tile = tile_of_width(s.bn),
-                      .num_compute_sms = s.sms,
-                      .raster = 4,
-                      .num_stages = s.stages,
-                      .num_consumers = 2};
+    GemmConfig config{.loop = {.tile = tile_of_width(s.bn),
+                               .num_compute_sms = s.sms,
+                               .raster = 4,
+                               .num_stages = s.stages,
+                               .num_consumers = 2}};
     for (std::int64_t m : {s.m, std::int64_t{1}, s.m - 130}) {
       OpCase c = gemm_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
@@ -67,12 +67,12 @@ TEST(InTurn, ClustersAndBiasesAreRight) {
   std::uint64_t seed = test_seed();
   GpuWorld world({.size = 1});
   GemmDesc d = desc(700, 360, 456);
-  GemmConfig config{.tile = {.bm = 256, .bn = 128, .bk = 64},
-                    .num_compute_sms = 2,
-                    .raster = 4,
-                    .num_stages = 4,
-                    .num_consumers = 2,
-                    .cluster_size = 2};
+  GemmConfig config{.loop = {.tile = {.bm = 256, .bn = 128, .bk = 64},
+                             .num_compute_sms = 2,
+                             .raster = 4,
+                             .num_stages = 4,
+                             .num_consumers = 2,
+                             .cluster_size = 2}};
   OpCase pairs = gemm_case(d, config, d.m, seed);
   EXPECT_EQ(run_gpu_case(world, pairs, {.seed = seed}), "") << "STRETTO_TEST_SEED=" << seed;
   d.bias = true;
@@ -90,11 +90,11 @@ TEST(InTurn, BytesWithScalesOfRowsAreRight) {
   d.a_dtype = d.b_dtype = DType::kF8E4M3;
   d.scaling = Scaling::kRowWise;
   for (int bn : {168, 160}) {
-    GemmConfig config{.tile = {.bm = 128, .bn = bn, .bk = 128},
-                      .num_compute_sms = 3,
-                      .raster = 4,
-                      .num_stages = 5,
-                      .num_consumers = 2};
+    GemmConfig config{.loop = {.tile = {.bm = 128, .bn = bn, .bk = 128},
+                               .num_compute_sms = 3,
+                               .raster = 4,
+                               .num_stages = 5,
+                               .num_consumers = 2}};
     for (std::int64_t m : {500, 130, 1}) {
       OpCase c = gemm_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")

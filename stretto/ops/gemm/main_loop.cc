@@ -1,0 +1,47 @@
+#include "stretto/ops/gemm/main_loop.h"
+
+#include <algorithm>
+
+#include "stretto/ir/op_info.h"
+
+namespace stretto {
+
+Resource product_sms(const MainLoop& loop) {
+  return Resource::sms(loop.num_compute_sms)
+      .pipelined(loop.num_stages)
+      .in_turn(loop.num_consumers)
+      .staggered(loop.stagger)
+      .multiplying(loop.products)
+      .draining(loop.store_slots)
+      .loading_ahead(loop.load_slots)
+      .clustered(loop.cluster_size);
+}
+
+ConfigField tile_field(GemmTile& tile) { return {"tile", {&tile.bm, &tile.bn, &tile.bk}}; }
+
+ConfigFields with_rest(ConfigFields fields, MainLoop& loop) {
+  using enum ProductOrder;
+  for (const ConfigField& field :
+       ConfigFields{{"raster", loop.raster, 1},
+                    {"stages", loop.num_stages, 0},
+                    {"consumers", loop.num_consumers, 1},
+                    {"cluster", loop.cluster_size, 1},
+                    {"stagger", loop.stagger, 0},
+                    {"products", loop.products, {kAhead, kAheadInTurn, kInTurn, kAwaited}, kAhead},
+                    {"store_slots", loop.store_slots, 0},
+                    {"load_slots", loop.load_slots, 0}}) {
+    bool listed = std::any_of(fields.begin(), fields.end(),
+                              [&](const ConfigField& f) { return f.key() == field.key(); });
+    if (!listed) fields.push_back(field);
+  }
+  return fields;
+}
+
+std::string rest_text(MainLoop loop) {
+  loop.raster = 1;
+  loop.num_stages = 0;
+  std::string rest = text_of(with_rest({}, loop));
+  return rest.empty() ? "" : " " + rest;
+}
+
+}  // namespace stretto
