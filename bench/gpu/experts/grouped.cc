@@ -65,11 +65,11 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
   std::set<std::string> texts = {to_string(base)};
   auto add = [&](GroupedConfig c) {
     constexpr std::int64_t kSlotBytes = std::int64_t{192} * 1024;
-    std::int64_t slots = kSlotBytes / ((c.tile.bm + c.tile.bn) * c.tile.bk *
+    std::int64_t slots = kSlotBytes / ((c.loop.tile.bm + c.loop.tile.bn) * c.loop.tile.bk *
                                        static_cast<std::int64_t>(size_bytes(d.a_dtype)));
-    c.num_stages = static_cast<int>(std::min<std::int64_t>(c.num_stages, slots));
-    std::int64_t tiles = d.num_experts * c.row_parts * ceil_div(d.n, c.tile.bn);
-    c.num_compute_sms = gpu_workers(tiles, GpuTarget{}.sms);
+    c.loop.num_stages = static_cast<int>(std::min<std::int64_t>(c.loop.num_stages, slots));
+    std::int64_t tiles = d.num_experts * c.row_parts * ceil_div(d.n, c.loop.tile.bn);
+    c.loop.num_compute_sms = gpu_workers(tiles, GpuTarget{}.sms);
     if (texts.insert(to_string(c)).second) out.push_back(c);
   };
   auto with = [&](auto change) {
@@ -80,17 +80,17 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
   for (std::int64_t parts : {1, 2, 4, 8, 16}) {
     with([=](GroupedConfig& c) { c.row_parts = parts; });
   }
-  for (int stages : {3, 4, 5, 6}) with([=](GroupedConfig& c) { c.num_stages = stages; });
+  for (int stages : {3, 4, 5, 6}) with([=](GroupedConfig& c) { c.loop.num_stages = stages; });
   for (std::int64_t bn : {64, 128, 192, 256}) {
     // One warpgroup has no registers for products of more columns beside the sums.
-    std::int64_t most = base.tile.bm == 64 ? 64 : kScaleBlock;
+    std::int64_t most = base.loop.tile.bm == 64 ? 64 : kScaleBlock;
     bool fits = d.scaling == Scaling::kNone || bn <= most;
-    if (fits) with([=](GroupedConfig& c) { c.tile.bn = bn; });
+    if (fits) with([=](GroupedConfig& c) { c.loop.tile.bn = bn; });
   }
-  with([](GroupedConfig& c) { c.tile.bm = 64; });
+  with([](GroupedConfig& c) { c.loop.tile.bm = 64; });
   // Three warpgroups have registers for the sums of 128 columns, and for no products beside them.
   if (d.scaling == Scaling::kNone) {
-    with([](GroupedConfig& c) { c.tile.bm = 192, c.tile.bn = 128; });
+    with([](GroupedConfig& c) { c.loop.tile.bm = 192, c.loop.tile.bn = 128; });
   }
   with([](GroupedConfig& c) { c.tickets = !c.tickets; });
   // Tiles that stream weights past few rows.
@@ -98,7 +98,7 @@ std::vector<GroupedConfig> configs_of(const GroupedDesc& d) {
     GroupedDesc few = d;
     few.m = rows;
     GroupedConfig c = default_config(few, Target::kCuda);
-    c.num_compute_sms = gpu_workers(d.num_experts * ceil_div(d.n, c.tile.bn), GpuTarget{}.sms);
+    c.loop.num_compute_sms = gpu_workers(d.num_experts * ceil_div(d.n, c.loop.tile.bn), GpuTarget{}.sms);
     if (d.m < 100 * d.num_experts && texts.insert(to_string(c)).second) out.push_back(c);
   }
   return out;

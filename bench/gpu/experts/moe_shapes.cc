@@ -148,7 +148,7 @@ std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int n
                                             std::mem_fn(&MoeLayerConfig::first));
   std::set<std::string> products;
   for (WholeLayerCandidate& c : out) {
-    c.alone = {.loop = {.tile = {.bm = c.config.second.tile.bm, .bn = 256, .bk = 64},
+    c.alone = {.loop = {.tile = {.bm = c.config.second.loop.tile.bm, .bn = 256, .bk = 64},
                         .raster = 4,
                         .num_stages = 4}};
     c.new_products = products.insert(products_of(c)).second;
@@ -161,7 +161,7 @@ std::string products_of(const WholeLayerCandidate& c) {
 }
 
 Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
-  const auto& [bm, bn, bk] = cfg.tile;
+  const auto& [bm, bn, bk] = cfg.loop.tile;
   ExpertTiles tiles = tiles_of(d, cfg);
   ProgramBuilder p("tile_products", d.world_size);
   auto used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, tiles.num_tiles() + 1});
@@ -170,8 +170,8 @@ Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   auto a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k});
   auto b = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
   auto products = p.output("products", d.out_dtype, {tiles.num_rows(), d.n});
-  p.role("gemm", Resource::sms(GpuTarget{}.sms).pipelined(cfg.num_stages),
-         p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.raster), [&](const Tile& t) {
+  p.role("gemm", Resource::sms(GpuTarget{}.sms).pipelined(cfg.loop.num_stages),
+         p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.loop.raster), [&](const Tile& t) {
            Index count = p.read(used, {0}), expert = p.read(experts, {t.m, 0});
            Value sum = p.zeros(DType::kF32, bm, bn);
            p.when(t.m < count, [&] {

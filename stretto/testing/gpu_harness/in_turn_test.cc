@@ -76,8 +76,8 @@ TEST(InTurn, ClustersAndBiasesAreRight) {
   OpCase pairs = gemm_case(d, config, d.m, seed);
   EXPECT_EQ(run_gpu_case(world, pairs, {.seed = seed}), "") << "STRETTO_TEST_SEED=" << seed;
   d.bias = true;
-  config.tile = kTile;
-  config.cluster_size = 1;
+  config.loop.tile = kTile;
+  config.loop.cluster_size = 1;
   OpCase bias = gemm_case(d, config, d.m, seed);
   EXPECT_EQ(run_gpu_case(world, bias, {.seed = seed}), "") << "STRETTO_TEST_SEED=" << seed;
 }
@@ -109,12 +109,12 @@ TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
   GpuWorld world({.size = 2});
   AgGemmDesc d = gathered(1000, 700, 648);
   AgGemmConfig config = default_config(d, Target::kCuda, Gather::kSend);
-  config.tile = kTile;
-  config.num_compute_sms = 7;
-  config.num_stages = 5;
-  config.num_consumers = 2;
-  config.raster = 4;
-  config.stagger = config.store_slots = 0;
+  config.loop.tile = kTile;
+  config.loop.num_compute_sms = 7;
+  config.loop.num_stages = 5;
+  config.loop.num_consumers = 2;
+  config.loop.raster = 4;
+  config.loop.stagger = config.loop.store_slots = 0;
   config = fitted(d, config);
   for (std::int64_t m : {1000, 997, 300, 1, 0}) {
     OpCase c = ag_gemm_case(d, config, m, seed);
@@ -126,26 +126,26 @@ TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
 // Of 52 x 64 tiles of 160 columns the busiest of 132 SMs has 26, of 49 x 64 of 168 columns 24.
 TEST(InTurn, WidthKeepsSmsBusyUntilTheEnd) {
   auto width = [](std::int64_t m, std::int64_t n) {
-    return default_config(desc(m, n, 4096), Target::kCuda).tile.bn;
+    return default_config(desc(m, n, 4096), Target::kCuda).loop.tile.bn;
   };
   EXPECT_EQ(width(8192, 8192), 168);
   EXPECT_EQ(width(8192, 28672), 168);
   EXPECT_EQ(width(8192, 14336), 176);
   EXPECT_EQ(width(1024, 14336), 176);
   AgGemmDesc d = gathered(8192, 11008, 4096);
-  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).tile.bn, 168);
+  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).loop.tile.bn, 168);
   d.b_kn = true;
-  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).tile.bn, 160);
+  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).loop.tile.bn, 160);
 }
 
 // A loop long enough takes them by default.
 TEST(InTurn, IsTheDefaultOfManyTiles) {
-  EXPECT_EQ(default_config(desc(8192, 14336, 4096), Target::kCuda).num_consumers, 2);
-  EXPECT_EQ(default_config(desc(1024, 4096, 4096), Target::kCuda).num_consumers, 1);
+  EXPECT_EQ(default_config(desc(8192, 14336, 4096), Target::kCuda).loop.num_consumers, 2);
+  EXPECT_EQ(default_config(desc(1024, 4096, 4096), Target::kCuda).loop.num_consumers, 1);
   AgGemmDesc d = gathered(8192, 14336, 4096);
-  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).num_consumers, 2);
+  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).loop.num_consumers, 2);
   d.n = 1024;
-  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).num_consumers, 1);
+  EXPECT_EQ(default_config(d, Target::kCuda, Gather::kSend).loop.num_consumers, 1);
 }
 
 }  // namespace

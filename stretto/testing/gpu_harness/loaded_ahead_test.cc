@@ -23,9 +23,9 @@ TEST(LoadedAhead, GemmRsIsRightWithAnyNumberOfRows) {
     d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
     d.residual = d.average = residual;
     GemmRsConfig config = default_config(d, Target::kCuda);
-    ASSERT_GT(config.load_slots, 0) << to_string(config);
+    ASSERT_GT(config.loop.load_slots, 0) << to_string(config);
     d.m = kRows, d.n = kCols, d.k = kInner;
-    config.num_compute_sms = 4;
+    config.loop.num_compute_sms = 4;
     config = fitted(d, config);
     for (std::int64_t m : {kRows, kRows - 3, std::int64_t{1}, std::int64_t{0}}) {
       OpCase c = gemm_rs_case(d, config, m, seed);
@@ -44,10 +44,10 @@ TEST(LoadedAhead, GemmArIsRightWithAnyNumberOfRows) {
     d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
     d.residual = gather == Scatter::kEpilogue;
     GemmArConfig config = default_config(d, Target::kCuda);
-    ASSERT_GT(config.load_slots, 0) << to_string(config);
+    ASSERT_GT(config.loop.load_slots, 0) << to_string(config);
     ASSERT_EQ(config.gather, Scatter::kEpilogue) << to_string(config);
     d.m = kRows, d.n = kCols, d.k = kInner;
-    config.num_compute_sms = 4;
+    config.loop.num_compute_sms = 4;
     config.gather = gather;
     config = fitted(d, config);
     for (std::int64_t m : {kRows, kRows - 3, std::int64_t{1}, std::int64_t{0}}) {
