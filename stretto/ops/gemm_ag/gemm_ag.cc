@@ -9,7 +9,7 @@ namespace {
 
 void check(const GemmAgDesc& d, const GemmAgConfig& cfg) {
   check_product_sizes("gemm_ag", d, cfg);
-  check_factors("gemm_ag", {d.a_dtype, d.b_dtype, d.scaling, cfg.tile, d.b_kn});
+  check_factors("gemm_ag", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
   check_result("gemm_ag", "c_dtype", d.c_dtype, d.a_dtype);
 }
 
@@ -21,14 +21,19 @@ std::string to_string(const GemmAgDesc& d) {
                      d.bias ? " bias" : "", scaling_text(d.scaling), weights_text(d.b_kn));
 }
 
-std::string to_string(const GemmAgConfig& cfg) {
-  return fmt::format("tile={}x{}x{} compute={} stages={} raster={}", cfg.tile.bm, cfg.tile.bn,
-                     cfg.tile.bk, cfg.num_compute_sms, cfg.num_stages, cfg.raster);
+ConfigFields fields_of(GemmAgConfig& c) {
+  return with_rest({tile_field(c.loop.tile),
+                    {"compute", c.loop.num_compute_sms},
+                    {"stages", c.loop.num_stages},
+                    {"raster", c.loop.raster}},
+                   c.loop);
 }
+
+std::string to_string(const GemmAgConfig& config) { return text_of(config); }
 
 Program gemm_ag(const GemmAgDesc& d, const GemmAgConfig& cfg) {
   check(d, cfg);
-  const GemmTile& tile = cfg.tile;
+  const GemmTile& tile = cfg.loop.tile;
   const std::int64_t world = d.world_size;
   ProgramBuilder p("gemm_ag", d.world_size);
   Index m = p.extent("m", d.m);
@@ -48,8 +53,8 @@ Program gemm_ag(const GemmAgDesc& d, const GemmAgConfig& cfg) {
   };
 
   p.on_start([&] { for_peers([&](const Index& peer) { p.notify(ready, peer); }); });
-  TileSpace tiles = p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.raster);
-  Resource sms = Resource::sms(cfg.num_compute_sms).pipelined(cfg.num_stages);
+  TileSpace tiles = p.grid(d.m, d.n, tile.bm, tile.bn).raster(cfg.loop.raster);
+  Resource sms = product_sms(cfg.loop);
   p.role("gemm", sms, tiles, [&](const Tile& t) {
     p.when(t.row < m, [&] {
       TileRows rows = tile_rows(a, scale_a, tile, {.row = t.row});

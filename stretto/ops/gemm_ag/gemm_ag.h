@@ -23,13 +23,11 @@ struct GemmAgDesc {
 };
 
 struct GemmAgConfig {
-  GemmTile tile;
-  int num_compute_sms = 1;
-  int num_stages = 0;       // as in GemmConfig
-  std::int64_t raster = 1;  // as in GemmConfig
+  MainLoop loop;
 };
 
 std::string to_string(const GemmAgDesc& desc);
+ConfigFields fields_of(GemmAgConfig& config);
 std::string to_string(const GemmAgConfig& config);
 GemmAgConfig default_config(const GemmAgDesc& desc, Target target = Target::kCpu);
 

@@ -5,18 +5,18 @@
 namespace stretto {
 
 GemmAgConfig default_config(const GemmAgDesc& d, Target target) {
-  if (target == Target::kCpu) return {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)};
-  GpuLoop loop = gpu_loop({.m = d.m,
-                           .n = d.n,
-                           .k = d.k,
-                           .a_dtype = d.a_dtype,
-                           .b_dtype = d.b_dtype,
-                           .scaling = d.scaling,
-                           .num_sms = target.sms()});
-  return {.tile = loop.tile,
-          .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), target.sms()),
-          .num_stages = loop.num_stages,
-          .raster = 8};
+  if (target == Target::kCpu)
+    return {.loop = {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)}};
+  MainLoop loop = gpu_loop({.m = d.m,
+                            .n = d.n,
+                            .k = d.k,
+                            .a_dtype = d.a_dtype,
+                            .b_dtype = d.b_dtype,
+                            .scaling = d.scaling,
+                            .num_sms = target.sms()});
+  loop.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), target.sms());
+  loop.raster = 8;
+  return {.loop = loop};
 }
 
 std::vector<GemmAgConfig> gpu_configs(const GemmAgDesc& d, const GpuTarget& gpu) {
@@ -24,10 +24,11 @@ std::vector<GemmAgConfig> gpu_configs(const GemmAgDesc& d, const GpuTarget& gpu)
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
   for (const CandidateLoop& loop : loops_for(d.m)) {
     for (std::int64_t raster : {8, 2}) {
-      add(configs, {.tile = loop.tile,
+      add(configs,
+          {.loop = {.tile = loop.tile,
                     .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms),
-                    .num_stages = loop.stages,
-                    .raster = raster});
+                    .raster = raster,
+                    .num_stages = loop.stages}});
     }
   }
   return configs;

@@ -11,7 +11,8 @@ namespace stretto {
 namespace {
 
 GemmAgConfig small(int num_stages = 0) {
-  return {.tile = {.bm = 4, .bn = 8, .bk = 8}, .num_compute_sms = 2, .num_stages = num_stages};
+  return {.loop = {
+              .tile = {.bm = 4, .bn = 8, .bk = 8}, .num_compute_sms = 2, .num_stages = num_stages}};
 }
 
 void expect(const GemmAgDesc& d, const GemmAgConfig& cfg) {
@@ -63,14 +64,14 @@ TEST(GemmAg, Fp8) {
   d.scaling = Scaling::kBlock;
   d.k = 256;
   GemmAgConfig cfg = small(2);
-  cfg.tile.bk = 64;
+  cfg.loop.tile.bk = 64;
   expect(d, cfg);
 }
 
 TEST(GemmAg, BadFieldsAreNamed) {
   GemmAgDesc d{.world_size = 2, .m = 21, .n = 17, .k = 26};
   GemmAgConfig cfg = small();
-  cfg.raster = 0;
+  cfg.loop.raster = 0;
   expect_user_error([&] { gemm_ag(d, cfg); }, "gemm_ag: raster is 0");
   d.n = 0;
   expect_user_error([&] { gemm_ag(d, small()); }, "gemm_ag: n is 0");
