@@ -60,8 +60,8 @@ void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small,
     GemmDesc desc = fp8_desc({small.shape, scaling});
     std::set<std::string> added;
     for (GemmConfig config : gpu_configs(desc, {.sms = kWorkers})) {
-      config.num_compute_sms = kWorkers;
-      config.raster = 2;
+      config.loop.num_compute_sms = kWorkers;
+      config.loop.raster = 2;
       if (added.insert(to_string(config)).second) add_gemm(cases, small, desc, config);
     }
   }
@@ -70,7 +70,7 @@ void add_fp8(std::vector<CheckCase>& cases, const SmallGemm& small,
 void add_grouped(std::vector<CheckCase>& cases, GroupedDesc desc, int workers) {
   desc.num_experts = 6;  // a launch of one seed in four gives all rows to one of them
   GroupedConfig config = default_config(desc, Target::kCuda);
-  config.num_compute_sms = workers;
+  config.loop.num_compute_sms = workers;
   cases.push_back({.label = fmt::format("grouped {} | workers {}", to_string(desc), workers),
                    .program = [=] { return grouped_gemm(desc, config); },
                    .make =
@@ -112,8 +112,8 @@ std::vector<CheckCase> check_cases() {
   add_fp8(cases, {{"joined steps of bytes", 344, 264, 1520}, 339}, {Scaling::kBlock});
   for (const SmallGemm& small : kSmall) {
     for (GemmConfig config : gpu_gemm_configs(0, /*quick=*/true)) {
-      config.num_compute_sms = kWorkers;
-      config.raster = 2;
+      config.loop.num_compute_sms = kWorkers;
+      config.loop.raster = 2;
       add_gemm(cases, small, DType::kBF16, config);
     }
     GemmConfig plain{.loop = {.tile = {64, 64, 32}, .num_compute_sms = kWorkers}};
@@ -123,7 +123,7 @@ std::vector<CheckCase> check_cases() {
     for (std::int64_t cols : {64, 128}) {
       GemmConfig split{
           .loop = {.tile = {cols == 64 ? 64 : 128, cols, 64}, .num_compute_sms = kWorkers}};
-      split.num_stages = 3;
+      split.loop.num_stages = 3;
       split.split_k = 2;
       add_gemm(cases, small, DType::kBF16, split);
     }

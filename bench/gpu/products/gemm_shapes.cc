@@ -91,7 +91,7 @@ std::vector<GemmConfig> gpu_gemm_configs(int num_sms, bool quick) {
                                 .store_slots = s.store_slots}});
     if (s.consumers == 1 && (s.tile.bn == 128 || s.tile.bn == 256)) {
       configs.push_back(configs.back());
-      configs.back().raster = 1;
+      configs.back().loop.raster = 1;
     }
     if (quick && configs.size() >= 9) break;
   }
@@ -116,26 +116,26 @@ GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
   GemmConfig config{.loop = {.raster = 8, .num_stages = 4}};
   std::istringstream in(text);
   char x1 = 0, x2 = 0;
-  in >> config.tile.bm >> x1 >> config.tile.bn >> x2 >> config.tile.bk;
+  in >> config.loop.tile.bm >> x1 >> config.loop.tile.bn >> x2 >> config.loop.tile.bk;
   bool ok = !in.fail() && x1 == 'x' && x2 == 'x';
   int workers = 0;
   for (std::string word; ok && in >> word;) {
     if (word == "stages") {
-      in >> config.num_stages;
+      in >> config.loop.num_stages;
     } else if (word == "cluster") {
-      in >> config.cluster_size;
+      in >> config.loop.cluster_size;
     } else if (word == "raster") {
-      in >> config.raster;
+      in >> config.loop.raster;
     } else if (word == "consumers") {
-      in >> config.num_consumers;
+      in >> config.loop.num_consumers;
     } else if (word == "stagger") {
-      in >> config.stagger;
+      in >> config.loop.stagger;
     } else if (word == "store_slots") {
-      in >> config.store_slots;
+      in >> config.loop.store_slots;
     } else if (word == "products") {
       std::string order;
       in >> order;
-      ok = parse_products(order, config.products);
+      ok = parse_products(order, config.loop.products);
     } else if (word == "workers") {
       in >> workers;
     } else {
@@ -143,11 +143,11 @@ GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
     }
     ok = ok && !in.fail();
   }
-  if (!ok || config.cluster_size < 1) {
+  if (!ok || config.loop.cluster_size < 1) {
     throw UserError(fmt::format(
         "config '{}': need e.g. '256x256x64 stages 4 cluster 2 raster 8 workers 66'", text));
   }
-  config.num_compute_sms = workers > 0 ? workers : num_sms / config.cluster_size;
+  config.loop.num_compute_sms = workers > 0 ? workers : num_sms / config.loop.cluster_size;
   return config;
 }
 

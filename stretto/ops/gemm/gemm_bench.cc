@@ -82,7 +82,7 @@ void gemm_program(benchmark::State& state, DType dtype, const GemmTile& tile) {
   GemmDesc desc{
       .m = kSize, .n = kSize, .k = kSize, .a_dtype = dtype, .b_dtype = dtype, .c_dtype = dtype};
   GemmConfig config = default_config(desc);
-  if (tile.bm != 0) config.tile = tile;
+  if (tile.bm != 0) config.loop.tile = tile;
   OpCase c = random_case(gemm(desc, config), 0);
   Proved compiled = prove(lower(c.program));
   BareCalls bare(dtype);
