@@ -15,6 +15,7 @@
 #include "stretto/ir/quota.h"
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/expand.h"
+#include "stretto/proof/hidden_sizes.h"
 #include "stretto/proof/launch_patterns.h"
 #include "stretto/proof/prove_steps.h"
 #include "stretto/proof/quota_check.h"
@@ -91,32 +92,42 @@ class Prover {
     }
     events_ = cases[0].graph.num_events();
     if (open_tables && holds_with_masks()) return;
-    Samples samples = options_.bounds_only ? bounds : sampled(bounds[0].size(), open_tables);
-    num_sizes_ = samples.size();
-    if (!open_tables) return prove_witnesses(samples);
+    if (!open_tables) return prove_witnesses(sampled(bounds, false));
+    Samples samples = sampled(bounds, true);
     try {
       bool few_at_a_time = samples.size() > 1 &&
                            (events_ >= kManyEvents || samples.size() * events_ >= kHeldTogether);
       if (few_at_a_time) require_ends(cases);
       if (few_at_a_time && holds_few_at_a_time(samples)) return;
-      if (!options_.bounds_only) cases = expand_all(samples, -1);
+      if (samples.size() > 1 || parts_ != nullptr) cases = expand_all(samples, -1);
       if (!few_at_a_time) require_ends(cases);
       prove_cases(cases, !few_at_a_time);
       if (!ok() && parts_ != nullptr) return confirm();
-      if (!ok() && has_choices(cases)) prove_in_doubt(samples);
+      if (!ok() && has_choices(cases)) prove_in_doubt(sampled(bounds, false));
     } catch (const DependsOnTable& reason) {
       result_.stats.sampled_because = "a table decides " + reason.what;
-      prove_witnesses(samples);
+      prove_witnesses(sampled(bounds, false));
     }
   }
 
   // Run-time sizes: all of them, or ones that stand for all, or as many as launches of so many
   // events allow.
+  Samples sampled(const Samples& bounds, bool open_tables) {
+    Samples samples = bounds;
+    if (!options_.bounds_only) samples = sampled(bounds[0].size(), open_tables);
+    num_sizes_ = samples.size();
+    return samples;
+  }
+
   Samples sampled(std::size_t num_extents, bool open_tables) {
     std::size_t most = options_.max_enumerated / std::max<std::size_t>(1, events_);
     if (!open_tables) most /= kManyWitnesses;
     std::size_t few = options_.partition ? std::min(most, kFewVectors) : most;
     std::optional<Samples> all = all_extents(program_, few);
+    if (!all && open_tables && options_.tables == nullptr) {
+      std::vector<bool> hidden = hidden_sizes(program_);
+      if (std::ranges::count(hidden, true) > 0) all = all_extents(program_, most, hidden);
+    }
     if (all) return std::move(*all);
     NoPieces why;
     if (options_.partition) parts_ = partition_sizes(program_, std::min(most, kMostPieces), why);

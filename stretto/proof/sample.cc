@@ -229,20 +229,24 @@ class PatternTables : public TableWitness {
 
 }  // namespace
 
-std::optional<Samples> all_extents(const Program& program, std::size_t most) {
+std::optional<Samples> all_extents(const Program& program, std::size_t most,
+                                   const std::vector<bool>& at_bound) {
   std::vector<std::int64_t> bounds = extent_bounds(program);
+  auto fixed = [&](std::size_t i) { return i < at_bound.size() && at_bound[i]; };
   std::size_t count = 1;
-  for (std::int64_t bound : bounds) {
-    if (at(bound) >= most / count) return {};
-    count *= at(bound) + 1;
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    if (fixed(i)) continue;
+    if (at(bounds[i]) >= most / count) return {};
+    count *= at(bounds[i]) + 1;
   }
   Samples all = {bounds};
   for (std::size_t i = 0; i + 1 < count; ++i) {  // the last is the bounds
     std::size_t rest = i;
     auto& one = all.emplace_back();
-    for (std::int64_t bound : bounds) {
-      one.push_back(static_cast<std::int64_t>(rest % (at(bound) + 1)));
-      rest /= at(bound) + 1;
+    for (std::size_t e = 0; e < bounds.size(); ++e) {
+      std::size_t values = fixed(e) ? 1 : at(bounds[e]) + 1;
+      one.push_back(fixed(e) ? bounds[e] : static_cast<std::int64_t>(rest % values));
+      rest /= values;
     }
   }
   return all;

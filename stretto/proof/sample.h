@@ -14,8 +14,10 @@ namespace stretto {
 // Values for the extents and scalars, in declaration order; the first is the bounds.
 using Samples = std::vector<std::vector<std::int64_t>>;
 
-// All there are, where that is no more than `most`.
-std::optional<Samples> all_extents(const Program& program, std::size_t most);
+// All there are, where that is no more than `most`; `at_bound`: those whose bound is looked at
+// alone.
+std::optional<Samples> all_extents(const Program& program, std::size_t most,
+                                   const std::vector<bool>& at_bound = {});
 
 // Where a mistake is likely to show, of sizes that are too many to look at all: 0, 1, the bound,
 // every tile and rank boundary +-1 and where comparisons change (size_boundaries.h), for each

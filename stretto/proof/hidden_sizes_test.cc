@@ -1,0 +1,194 @@
+// Sizes that a program meets in nothing but what a partition deals out, proved at their bound
+// alone. The reference is every size with every table, one by one. If these fail, packed sequences
+// of some length may be written twice or not at all, or their proof takes each size by itself.
+#include "stretto/proof/hidden_sizes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/test_seed.h"
+#include "stretto/ir/printer.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/expand.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t kBound = 80, kParts = 2, kFew = 4;
+
+// Parts of `out` are made in tiles that take turns, as sequences are.
+struct Packed {
+  std::int64_t rows = -1;  // -1: an extent
+  std::int64_t tile = 2, blocks = 2, stride = 2;
+  std::int64_t skips = 0, ends = 1, short_by = 0;
+  std::int64_t contract_end = 1;  // beyond the rows, -1: of the bound's rows
+  bool asks = true;               // whether the tile has rows
+  bool by_size = false;           // does more where there are many rows
+  bool reads = false;             // a buffer of as many rows that another role makes
+  bool waits = true;
+};
+
+Program packed(const Packed& o) {
+  ProgramBuilder p("packed", 1);
+  Index m = o.rows < 0 ? p.extent("m", kBound) : Index(o.rows);
+  Index end_of_parts = o.contract_end < 0 ? Index(kBound + 1) : m + o.contract_end;
+  auto starts = p.table("starts", {kParts + 1}, {ContractKind::kPartition, 0, end_of_parts});
+  auto in = p.input("in", DType::kF32, {m, 4});
+  auto out = p.output("out", DType::kF32, {m, 4});
+  TensorRef from = in;
+  SignalRef made;
+  if (o.reads) {
+    from = p.buffer("made", DType::kF32, {m, 4});
+    made = p.signal("done", kParts);
+    p.role("make", Resource::sms(1), p.range(kParts), [&](const Tile& t) {
+      Index row = p.read(starts, {t.index}), end = p.read(starts, {t.index + 1});
+      p.loop(ceil_div(end - row, 2), [&](const Index& i) {
+        p.store(from.tile({row + i * 2, 0}, 2, 4).until_row(end),
+                p.load(in.tile({row + i * 2, 0}, 2, 4).until_row(end)));
+      });
+      p.notify(made[t.index], p.rank());
+    });
+  }
+  p.role("attend", Resource::sms(2), p.range(kParts * o.blocks), [&](const Tile& t) {
+    Index part = p.let("part", t.index / o.blocks), first = p.let("first", t.index % o.blocks);
+    Index begin = p.read(starts, {part}), end = p.read(starts, {min(part + o.ends, kParts)});
+    if (o.reads && o.waits) p.wait(made[part]);
+    p.loop(ceil_div(end - begin - o.short_by, o.tile * o.blocks), [&](const Index& i) {
+      Index row = p.let("row", begin + (first + o.skips + i * o.stride) * o.tile);
+      auto store = [&] {
+        p.store(out.tile({row, 0}, o.tile, 4).until_row(end),
+                p.load(from.tile({row, 0}, o.tile, 4).until_row(end)));
+      };
+      o.asks ? p.when(row < end, store) : store();
+    });
+    if (o.by_size) {
+      p.when(Index(kFew) < m, [&] {
+        p.store(out.tile({begin, 0}, 1, 4).until_row(end), p.zeros(DType::kF32, 1, 4));
+      });
+    }
+  });
+  return run_pipeline(p.finish());
+}
+
+class Given : public TableWitness {
+ public:
+  explicit Given(std::vector<std::int64_t> starts) : starts_(std::move(starts)) {}
+  std::int64_t value(int, int, std::span<const std::int64_t> index) const override {
+    return starts_.at(static_cast<std::size_t>(index[0]));
+  }
+  std::string name() const override { return "given"; }
+
+ private:
+  std::vector<std::int64_t> starts_;
+};
+
+// At so many rows, for every partition of them.
+bool holds_at(Packed o, std::int64_t rows) {
+  o.rows = rows;
+  Program program = packed(o);
+  for (std::int64_t cut = 0; cut <= rows; ++cut) {
+    Given given({0, cut, rows});
+    if (prove(program, {.tables = &given}).rejected()) return false;
+  }
+  return true;
+}
+
+bool holds_at_few(const Packed& o) {
+  for (std::int64_t rows = 0; rows <= 2 * kFew + 1; ++rows) {
+    if (!holds_at(o, rows)) return false;
+  }
+  return true;
+}
+
+TEST(HiddenSizes, RightProgramsAreProvedAtOneSize) {
+  for (const Packed& o : {Packed{}, Packed{.asks = false},
+                          Packed{.tile = 3, .blocks = 1, .stride = 1}, Packed{.reads = true}}) {
+    Program program = packed(o);
+    EXPECT_EQ(hidden_sizes(program), std::vector<bool>{true});
+    ProofResult r = prove(program);
+    EXPECT_TRUE(r.proved()) << r.report;
+    EXPECT_EQ(r.stats.cases, 1) << r.report;
+    EXPECT_TRUE(holds_at_few(o));
+  }
+}
+
+TEST(HiddenSizes, WrongProgramsStayRejected) {
+  const std::vector<Packed> kWrong = {
+      {.stride = 1},    // a tile's turns are another's
+      {.stride = 3},    // rows left out
+      {.skips = 1},     // the first rows left out
+      {.ends = 2},      // into the next part
+      {.short_by = 4},  // the last rows left out
+      {.reads = true, .waits = false},
+      {.by_size = true},  // twice, of many rows
+  };
+  for (const Packed& o : kWrong) {
+    EXPECT_TRUE(prove(packed(o)).rejected()) << print(packed(o));
+    EXPECT_FALSE(holds_at_few(o)) << "meant to be broken: " << print(packed(o));
+  }
+}
+
+// What goes by the size itself is looked at for each.
+TEST(HiddenSizes, WhatGoesByTheSizeIsNotHidden) {
+  EXPECT_EQ(hidden_sizes(packed({.by_size = true})), std::vector<bool>{false});
+  EXPECT_EQ(hidden_sizes(packed({.contract_end = 0})), std::vector<bool>{false});
+  EXPECT_EQ(hidden_sizes(packed({.contract_end = 2})), std::vector<bool>{false});
+  EXPECT_EQ(hidden_sizes(packed({.contract_end = -1})), std::vector<bool>{false});
+  EXPECT_FALSE(prove(packed({.contract_end = -1})).proved());
+  ProgramBuilder p("other_rows", 1);
+  Index m = p.extent("m", kBound), n = p.extent("n", kBound);
+  auto starts = p.table("starts", {kParts + 1}, {ContractKind::kPartition, 0, m + 1});
+  auto sizes = p.table("sizes", {n + 1}, {ContractKind::kRange, 0, m + 1});
+  auto out = p.output("out", DType::kF32, {n, 4});
+  p.role("fill", Resource::sms(1), p.range(kParts), [&](const Tile& t) {
+    Index row = p.read(starts, {t.index}), end = p.read(starts, {t.index + 1});
+    p.store(out.tile({row + p.read(sizes, {0}), 0}, kBound, 4).until_row(end),
+            p.zeros(DType::kF32, kBound, 4));
+  });
+  // `out` has not as many rows as the partition, and a table has as many entries as `n` says.
+  EXPECT_EQ(hidden_sizes(run_pipeline(p.finish())), (std::vector<bool>{true, false}));
+}
+
+// What is proved at the bound is right at each size, for each table.
+TEST(HiddenSizes, NothingIsProvedThatIsWrongAtSomeSize) {
+  std::uint64_t seed = test_seed();
+  int right = 0, proved = 0, wrong = 0;
+  for (int i = 0; i < 120; ++i) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << " + " << i);
+    std::mt19937_64 random(seed + static_cast<std::uint64_t>(i));
+    auto one_in = [&](std::uint64_t n) { return random() % n == 0; };
+    Packed o{.tile = 1 + static_cast<std::int64_t>(random() % 3),
+             .blocks = 1 + static_cast<std::int64_t>(random() % 3)};
+    o.stride = o.blocks + (one_in(5) ? 1 - 2 * static_cast<std::int64_t>(random() % 2) : 0);
+    o.skips = one_in(8) ? 1 : 0;
+    o.ends = one_in(8) ? 2 : 1;
+    o.short_by = one_in(5) ? static_cast<std::int64_t>(random() % 4) : 0;
+    o.contract_end = one_in(6) ? static_cast<std::int64_t>(random() % 4) - 1 : 1;
+    o.asks = one_in(2);
+    o.by_size = one_in(8);
+    o.reads = one_in(3);
+    o.waits = !one_in(4);
+    bool holds = o.contract_end == 1 && holds_at_few(o);
+    ProofResult r = prove(packed(o));
+    EXPECT_FALSE(r.proved() && !holds) << "accepted a broken program: " << print(packed(o));
+    (holds ? right : wrong) += 1;
+    proved += r.proved() ? 1 : 0;
+  }
+  printf("%d programs right for every size and table, %d of them proved so; %d wrong\n", right,
+         proved, wrong);
+  EXPECT_GT(proved, 0);
+  EXPECT_GT(wrong, 0);
+}
+
+}  // namespace
+}  // namespace stretto
