@@ -28,25 +28,38 @@ namespace {
 constexpr std::int64_t kMaxCases = 256;
 // Of a loop; more may lead an index out of 64 bits.
 constexpr std::int64_t kManyTrips = std::int64_t{1} << 20;
-// Of loops that tables end, in a launch.
-constexpr std::int64_t kMostOpenTrips = std::int64_t{1} << 18;
+// Of which nothing but what they store is written down: a second's walk.
+constexpr std::int64_t kMostStored = std::int64_t{1} << 21;
+
+// Of what, and in which way.
+struct Wanted {
+  const TableWitness* witness = nullptr;
+  PipeLoopMode pipe_loops = PipeLoopMode::kWalk;
+  std::optional<std::int64_t> trips;
+  SizeRegion* region = nullptr;
+  TableLoops table_loops = TableLoops::kNone;
+  std::int64_t most_turns = kMostTurns;
+};
+
+// More iterations than are walked one by one, in loops that tables end.
+struct TooManyTurns {};
 
 class Expander {
  public:
-  Expander(const Program& program, const std::vector<std::int64_t>& extents,
-           const TableWitness* witness, PipeLoopMode pipe_loop_mode,
-           std::optional<std::int64_t> trips, SizeRegion* region = nullptr)
+  Expander(const Program& program, const std::vector<std::int64_t>& extents, const Wanted& wanted)
       : program_(program),
-        witness_(witness),
-        pipe_loop_mode_(pipe_loop_mode),
-        state_(program, extents, witness, region),
+        witness_(wanted.witness),
+        pipe_loop_mode_(wanted.pipe_loops),
+        table_loops_(wanted.table_loops),
+        most_turns_(wanted.most_turns),
+        state_(program, extents, wanted.witness, wanted.region),
         accesses_(state_),
-        syncs_(state_, trips.has_value()),
+        syncs_(state_, wanted.trips.has_value()),
         conditions_(state_),
         sizes_(state_),
-        open_loops_(state_, syncs_, accesses_),
+        open_loops_(state_, syncs_, accesses_, wanted.table_loops),
         local_roles_(program),
-        trips_(state_.scope, trips) {}
+        trips_(state_.scope, wanted.trips) {}
 
   InstanceGraph run() {
     try {
@@ -102,7 +115,7 @@ class Expander {
     if (pipe_loops_.any_left_out() && !syncs_.even()) throw UnevenPipeLoops{};
     syncs_.finish_worker();
     open_loops_.finish_worker();
-    bool counts = !state_.deciding.counted_loops.empty() &&
+    bool counts = table_loops_ == TableLoops::kNone && !state_.deciding.counted_loops.empty() &&
                   !state_.deciding.counted_pipes[static_cast<std::size_t>(role_idx)].empty();
     if (counts) state_.graph.trips = std::max(state_.graph.trips, pipe_loops_.walked());
   }
@@ -144,6 +157,8 @@ class Expander {
   // The worker's. `open`: how many there are need not be decided.
   void tiles(const Role& role, int worker, std::size_t agent, bool open) {
     std::int64_t decided = open ? 0 : state_.scope.value(role.num_tiles, "number of tiles");
+    auto agents = static_cast<std::int64_t>(role.agents.size());
+    num_tiles_ = std::max<std::int64_t>(decided * program_.world_size * agents, 1);
     for (std::int64_t t = worker; open || t < decided; t += role.resource.num_workers) {
       auto there = open ? sizes_.more_than(t, role.num_tiles) : std::nullopt;
       if (there && there->known && !*there->known) break;
@@ -162,6 +177,7 @@ class Expander {
 
   void op(const Op& o) {
     state_.move_to(o);
+    if (only_stores_) return store_alone(o);
     if (!looking_) syncs_.use_registers(o);
     switch (o.code) {
       case OpCode::kLet:
@@ -202,10 +218,10 @@ class Expander {
       case OpCode::kAwait:
         return looking_ ? void() : syncs_.await(o);
       case OpCode::kLoop:
-        if (local_ == nullptr && open_loops_.take(o)) return;
+        if (local_ == nullptr && open_loops_.take(o, [&] { read_all(o); })) return;
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
-        if (local_ == nullptr && open_loops_.take(o)) return;
+        if (local_ == nullptr && open_loops_.take(o, [&] { read_all(o); })) return;
         return each_choice(o, 1, [&] { when(o); });
       default:
         if (op_info(o.code).synchronises || !op_info(o.code).schedule_level) {
@@ -222,6 +238,12 @@ class Expander {
       }
     }
     accesses_.table_reads(o, o.exprs[0]);
+    let_alone(o);
+    if (trips_.wanted()) trips_.let(o.var, o.exprs[0]);
+    if (local_ == nullptr) open_loops_.let(o.var, o.exprs[0]);
+  }
+
+  void let_alone(const Op& o) {
     std::optional<TablePoint> point;
     if (state_.has_cells) point = state_.scope.table_point(o.exprs[0]);
     try {
@@ -230,8 +252,6 @@ class Expander {
       throw Rejected(fmt::format("{}: {}", describe_loc(&o), e.what()));
     }
     if (point) state_.scope.set_point(o.var, *point);
-    if (trips_.wanted()) trips_.let(o.var, o.exprs[0]);
-    if (local_ == nullptr) open_loops_.let(o.var, o.exprs[0]);
   }
 
   // Once for each value of the deciding entries that a region goes by, or the first expressions of
@@ -290,7 +310,7 @@ class Expander {
     std::vector<int> so, not_so;
     bool told = state_.deciding.any && conditions_.facts_of(condition, so) &&
                 (o.bodies[1].empty() || conditions_.fact_of(!condition, not_so));
-    if (loops_.of(o).synchronises && !told) {
+    if (loops_.of(o).synchronises && !told && !only_stores_) {
       throw DependsOnTable{"whether a signal is sent or waited for"};
     }
     state_.untold_depth += told ? 0 : 1;
@@ -316,7 +336,9 @@ class Expander {
     const LoopShape& shape = loops_.of(o);
     bool open = !begin.exact() || !end.exact(), empty = end.hi <= begin.lo;
     bool counted = state_.deciding.counted_loops.count(&o) > 0;
-    if (open && !empty && counted) return counted_loop(o, begin, end);
+    if (open && !empty && counted) return counted_loop(o);
+    bool turns = open && !empty && open_loops_.may_take_turns(o);
+    if (turns && !only_stores_) return take_turns(o, begin, end);
     if (open && !empty && (shape.synchronises || shape.writes)) return open_loop(o, begin, end);
     bool by_trips = trips_.wanted() && !open && shape.synchronises;
     if (by_trips) trips_.enter(o, {state_.tile, state_.choice()});
@@ -357,15 +379,21 @@ class Expander {
 
   // A table decides how often: each iteration is there under a condition.
   void open_loop(const Op& o, const ValueRange& begin, const ValueRange& end) {
-    bool synchronises = loops_.of(o).synchronises;
+    bool synchronises = loops_.of(o).synchronises && !only_stores_;
     std::int64_t trips = apply(ExprOp::kSub, end.hi, begin.lo);
-    if (trips > kMostOpenTrips - open_trips_) throw DependsOnTable{"too much of what is done"};
+    bool whole = table_loops_ == TableLoops::kWhole;
+    if (whole && trips > most_turns_ / num_tiles_) throw TooManyTurns{};
+    if (trips > (only_stores_ ? kMostStored : most_turns_) - open_trips_) {
+      if (whole) throw TooManyTurns{};
+      throw DependsOnTable{"too much of what is done"};
+    }
     open_trips_ += trips;
     for (std::int64_t i = 0; i < trips; ++i) {
       state_.budget.step(o.loc);
       Expr index = begin.exact() ? Expr(begin.lo + i) : o.exprs[0] + i;
       Expr condition = index < o.exprs[1];
       state_.scope.set_to(o.var, index);
+      if (!only_stores_) open_loops_.let(o.var, index);
       if (state_.scope.range(condition).exact()) {
         if (state_.scope.range(condition).lo != 0) block(o.bodies[0]);
         continue;
@@ -383,18 +411,75 @@ class Expander {
     }
   }
 
-  // Its reads are all looked at together, in the place of one iteration that may be any.
-  void counted_loop(const Op& o, const ValueRange& begin, const ValueRange& end) {
-    if (trips_.wanted()) {
-      trips_.fix(o);
-      return loop(o);
-    }
+  // The agents meet in place of the loop; what it stores is written down by itself.
+  void take_turns(const Op& o, const ValueRange& begin, const ValueRange& end) {
+    open_loops_.begin_turns(o);
     state_.scope.set(o.var, ValueRange{begin.lo, end.hi - 1});
+    ++state_.may_depth;
+    ++state_.untold_depth;
+    one_turn(o.bodies[0]);
+    --state_.untold_depth;
+    --state_.may_depth;
+    open_loops_.end_turns(o);
+    if (!loops_.of(o).writes) return;
+    only_stores_ = true;
+    open_loop(o, begin, end);
+    only_stores_ = false;
+  }
+
+  void one_turn(const Block& block) {
+    for (const Op& o : block) {
+      if (o.code == OpCode::kLet) let(o);
+      if (o.code == OpCode::kLoad || o.code == OpCode::kPipePut) read(o);
+      if (o.bodies.empty() || is_register_choice(o)) continue;
+      if (open_loops_.is_taken_in_turn(o)) {
+        open_loops_.take_in_turn(o);
+        read_all(o);
+        continue;
+      }
+      open_loops_.turns_if(o.exprs[0]);
+      one_turn(o.bodies[0]);
+    }
+  }
+
+  // In a loop that was taken whole but for these. Its tables were read.
+  void store_alone(const Op& o) {
+    if (o.code == OpCode::kLet) return let_alone(o);
+    if (o.code == OpCode::kStore) {
+      return each_choice(o.region, [&] { accesses_.access(o, AccessKind::kWrite); });
+    }
+    if (o.code == OpCode::kWhen && stores(o.bodies[0])) each_choice(o, 1, [&] { when(o); });
+  }
+
+  static bool stores(const Block& block) {
+    return std::ranges::any_of(block, [](const Op& o) {
+      return o.code == OpCode::kStore || std::ranges::any_of(o.bodies, stores);
+    });
+  }
+
+  void counted_loop(const Op& o) {
+    if (table_loops_ != TableLoops::kNone) throw DependsOnTable{"how often a loop over slots runs"};
+    if (!trips_.wanted()) return read_all(o);
+    trips_.fix(o);
+    loop(o);
+  }
+
+  // All reads of a loop, or of loops and what is under one condition with them, are looked at
+  // together, in the place of one iteration that may be any.
+  void read_all(const Op& o) {
+    if (o.code == OpCode::kLoop) {
+      std::int64_t first = state_.scope.range(o.exprs[0]).lo;
+      std::int64_t last = state_.scope.range(o.exprs[1]).hi - 1;
+      if (last < first) return;
+      state_.scope.set(o.var, ValueRange{first, last});
+      open_loops_.forget(o.var);
+    }
     ++state_.may_depth;
     ++state_.untold_depth;
     for (const Op& inner : o.bodies[0]) {
       if (inner.code == OpCode::kLet) let(inner);
       if (inner.code == OpCode::kLoad || inner.code == OpCode::kPipePut) read(inner);
+      if (inner.code == OpCode::kLoop) read_all(inner);
     }
     --state_.untold_depth;
     --state_.may_depth;
@@ -404,7 +489,8 @@ class Expander {
     bool puts = o.code == OpCode::kPipePut;
     if (looking_) return puts ? read(o) : void();
     auto role = static_cast<std::size_t>(state_.recorder.agent().role);
-    if (!trips_.wanted() && state_.deciding.leaves_out(role, o.symbol)) {
+    bool whole = table_loops_ != TableLoops::kNone;
+    if (!trips_.wanted() && !whole && state_.deciding.leaves_out(role, o.symbol)) {
       if (puts && !reads_own_inputs({o}, program_)) throw DependsOnTable{"how often a pipe moves"};
       return puts ? read(o) : void();
     }
@@ -498,6 +584,8 @@ class Expander {
   const Program& program_;
   const TableWitness* witness_;
   PipeLoopMode pipe_loop_mode_;
+  TableLoops table_loops_;
+  std::int64_t most_turns_;
   ExpandState state_;
   AccessExpander accesses_;
   SyncExpander syncs_;
@@ -509,36 +597,66 @@ class Expander {
   Trips trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
-  bool looking_ = false;  // at accesses alone
+  bool looking_ = false;      // at accesses alone
+  bool only_stores_ = false;  // what else a loop does has been taken whole
   std::int64_t open_trips_ = 0;
+  std::int64_t num_tiles_ = 1;   // of the role's agents, on all ranks
   std::int64_t num_cases_ = 1;   // of the deciding entries in hand
   std::optional<Look> counted_;  // to the iteration being walked
 };
 
 InstanceGraph walked(const Program& program, const std::vector<std::int64_t>& extents,
-                     const TableWitness* witness, PipeLoopMode mode,
-                     std::optional<std::int64_t> trips, SizeRegion* region = nullptr) {
+                     Wanted wanted) {
   try {
-    return Expander(program, extents, witness, mode, trips, region).run();
+    return Expander(program, extents, wanted).run();
   } catch (const UnevenPipeLoops&) {
-    return Expander(program, extents, witness, PipeLoopMode::kWalk, trips, region).run();
+    wanted.pipe_loops = PipeLoopMode::kWalk;
+    return Expander(program, extents, wanted).run();
   }
+}
+
+// Loops over slots that tables end are taken whole, if there are any and all of them fit; those in
+// which tiles take turns where too much would be walked.
+std::optional<InstanceGraph> with_table_loops(const Program& program,
+                                              const std::vector<std::int64_t>& extents,
+                                              Wanted wanted) {
+  if (deciding_tables(program).counted_loops.empty()) return {};
+  for (TableLoops loops : {TableLoops::kWhole, TableLoops::kTurns}) {
+    wanted.table_loops = loops;
+    try {
+      return walked(program, extents, wanted);
+    } catch (const TooManyTurns&) {
+      continue;
+    } catch (const DependsOnTable&) {
+      break;
+    } catch (const Rejected&) {  // slots may come out uneven for what does not fit
+      break;
+    }
+  }
+  return {};
 }
 
 }  // namespace
 
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
                      const TableWitness* witness, PipeLoopMode pipe_loops,
-                     std::optional<std::int64_t> trips) {
-  InstanceGraph graph = walked(program, extents, witness, pipe_loops, trips);
+                     std::optional<std::int64_t> trips, std::int64_t most_turns) {
+  Wanted wanted{.witness = witness, .pipe_loops = pipe_loops, .trips = trips};
+  std::optional<InstanceGraph> whole;
+  if (witness == nullptr && !trips) {
+    Wanted by_pattern = wanted;
+    by_pattern.most_turns = most_turns;
+    whole = with_table_loops(program, extents, by_pattern);
+  }
+  InstanceGraph graph = whole ? std::move(*whole) : walked(program, extents, wanted);
   link_packets(graph);
   link_landings(graph);
   return graph;
 }
 
 InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
-  InstanceGraph graph =
-      walked(program, extents_at(axes, region.sample()), nullptr, PipeLoopMode::kFold, {}, &region);
+  InstanceGraph graph = walked(program, extents_at(axes, region.sample()),
+                               {.pipe_loops = PipeLoopMode::kFold, .region = &region});
   if (region.masks_open()) settle_masks(graph, region);
   link_packets(graph);
   link_landings(graph);

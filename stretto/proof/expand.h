@@ -37,6 +37,9 @@ class TableWitness {
   virtual std::string name() const = 0;
 };
 
+// Of loops that tables end, in a launch, that are walked iteration by iteration.
+inline constexpr std::int64_t kMostTurns = std::int64_t{1} << 18;
+
 // Of loops that only pass slots of pipes from agent to agent (pipe_loops.h).
 enum class PipeLoopMode { kWalk, kFold };
 
@@ -44,10 +47,11 @@ enum class PipeLoopMode { kWalk, kFold };
 // primitives. Rejected for what no schedule of events could repair: a channel, rank or threshold
 // out of range, a write to an input, another rank's local tensor, unbalanced pipes.
 // `trips`: how often the loops run that trips.h is about; without it they are left out.
+// `most_turns`: of more the turns of tiles are taken whole, where they fit (open_loops.h).
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
                      const TableWitness* witness = nullptr,
                      PipeLoopMode pipe_loops = PipeLoopMode::kWalk,
-                     std::optional<std::int64_t> trips = {});
+                     std::optional<std::int64_t> trips = {}, std::int64_t most_turns = kMostTurns);
 
 // At the region's sample, which is narrowed to the sizes at which every launch does the same, up to
 // where boxes lie (size_region.h); their accesses say how far they reach at any of them

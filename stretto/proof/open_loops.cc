@@ -5,6 +5,7 @@
 
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
+#include "stretto/ir/tables.h"
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto {
@@ -46,20 +47,27 @@ bool come_through(const InstanceGraph& graph, std::size_t first) {
   return done;
 }
 
-OpenLoops::OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses)
-    : state_(state), syncs_(syncs), accesses_(accesses) {
-  if (state.region == nullptr || !state.region->loops_open()) return;
+OpenLoops::OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses,
+                     TableLoops mode)
+    : state_(state),
+      syncs_(syncs),
+      accesses_(accesses),
+      of_tables_(mode != TableLoops::kNone),
+      turns_(mode == TableLoops::kTurns) {
+  bool of_sizes = state.region != nullptr && state.region->loops_open();
+  if (!of_sizes && !of_tables_) return;
   const std::vector<Var>& vars = state.program.vars;
-  for (std::size_t v = 0; v < vars.size(); ++v) {
+  for (std::size_t v = 0; of_sizes && v < vars.size(); ++v) {
     bool size = vars[v].kind == VarKind::kExtent || vars[v].kind == VarKind::kScalar;
     if (size) sized_.insert(static_cast<int>(v));
   }
-  for (std::size_t before = 0; before != sized_.size();) {
+  std::size_t before = 0;
+  do {
     before = sized_.size();
     for (const Role& role : state.program.roles) {
       for (const Agent& agent : role.agents) find_sized(agent.body);
     }
-  }
+  } while (before != sized_.size());
 }
 
 void OpenLoops::find_sized(const Block& block) {
@@ -72,7 +80,9 @@ void OpenLoops::find_sized(const Block& block) {
   }
 }
 
-bool OpenLoops::goes_by_sizes(const Expr& expr) const { return uses_any(expr, sized_); }
+bool OpenLoops::goes_by_sizes(const Expr& expr) const {
+  return uses_any(expr, sized_) || (of_tables_ && uses_table(expr));
+}
 
 // --- how operations are written ---
 
@@ -88,10 +98,10 @@ bool OpenLoops::fits(const Block& block, const Op* loop, Shape& shape) const {
         (op.code == OpCode::kPipePut ? shape.puts : shape.gets).insert(op.symbol);
         shape.passes += loop != nullptr ? 1 : 0;
         shape.pipes.insert(op.symbol);
-        return op.operands.empty() && moves_straight(op, loop);
+        return op.operands.empty() && (of_tables_ || moves_straight(op, loop));
       case OpCode::kLoad:
         shape.reads.emplace_back(&op, loop);
-        return moves_straight(op, loop);
+        return of_tables_ || moves_straight(op, loop);
       case OpCode::kLoop:
         shape.loops.push_back(&op);
         return loop == nullptr && fits(op.bodies[0], &op, shape);
@@ -103,7 +113,7 @@ bool OpenLoops::fits(const Block& block, const Op* loop, Shape& shape) const {
         }
         return is_register_choice(op);
       case OpCode::kLet:
-        return false;
+        return of_tables_ && loop != nullptr;
       default:
         return op.bodies.empty() && !op.region && !op_info(op.code).synchronises &&
                op_info(op.code).schedule_level;
@@ -126,6 +136,9 @@ const OpenLoops::Shape& OpenLoops::shape_of(const Op& op) {
     sized |= goes_by_sizes(loop->exprs[0]) || goes_by_sizes(loop->exprs[1]);
   }
   shape.fits &= sized;
+  for (auto [read_op, loop] : shape.reads) {
+    shape.fits &= !of_tables_ || reads_own_inputs({*read_op}, state_.program);
+  }
   return shape;
 }
 
@@ -133,6 +146,7 @@ bool OpenLoops::may_take_part(const Block& block) {
   return std::any_of(block.begin(), block.end(), [&](const Op& op) {
     bool fits = (op.code == OpCode::kLoop || op.code == OpCode::kWhen) && shape_of(op).fits &&
                 !shape_of(op).pipes.empty();
+    fits = fits || (op.code == OpCode::kLoop && may_take_turns(op));
     return fits || std::any_of(op.bodies.begin(), op.bodies.end(),
                                [&](const Block& body) { return may_take_part(body); });
   });
@@ -149,10 +163,14 @@ int OpenLoops::term(Term term) {
 std::optional<int> OpenLoops::term_of(const Expr& expr) {
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kConst) return term({ExprOp::kConst, n.value, {}});
-  if (n.op == ExprOp::kTable) return std::nullopt;
+  if (n.op == ExprOp::kTable) return term_of_table(n);
   if (n.op == ExprOp::kVar) {
     auto var = static_cast<int>(n.value);
+    if (of_tables_ && !state_.scope.is_open(var)) {
+      return term({ExprOp::kConst, state_.scope.get(var), {}});
+    }
     if (auto it = let_.find(var); it != let_.end()) return it->second;
+    if (of_tables_) return std::nullopt;
     VarKind kind = state_.program.vars[at(var)].kind;
     if (kind == VarKind::kExtent || kind == VarKind::kScalar) {
       return term({ExprOp::kVar, n.value, {}});
@@ -164,6 +182,20 @@ std::optional<int> OpenLoops::term_of(const Expr& expr) {
   Term out{n.op, 0, {}};
   for (const Expr& arg : n.args) {
     std::optional<int> one = term_of(arg);
+    if (!one) return std::nullopt;
+    out.args.push_back(*one);
+  }
+  return term(std::move(out));
+}
+
+// The same entry of a table that stays as it is has the same value for all agents of a rank.
+std::optional<int> OpenLoops::term_of_table(const ExprNode& entry) {
+  bool steady =
+      of_tables_ && is_steady_table(state_.program.tensors[at(static_cast<int>(entry.value))]);
+  if (!steady) return std::nullopt;
+  Term out{ExprOp::kTable, entry.value, {}};
+  for (const Expr& index : entry.args) {
+    std::optional<int> one = term_of(index);
     if (!one) return std::nullopt;
     out.args.push_back(*one);
   }
@@ -330,7 +362,7 @@ void OpenLoops::start_worker(const Role& role) {
   parties_.clear();
   visits_.assign(role.agents.size(), {});
   std::vector<int> rings = rings_of(role);
-  may_ = state_.region != nullptr && state_.region->loops_open() &&
+  may_ = (of_tables_ || (state_.region != nullptr && state_.region->loops_open())) &&
          std::none_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
   for (std::size_t a = 0; may_ && a < role.agents.size(); ++a) {
     if (may_take_part(role.agents[a].body)) parties_.insert(static_cast<int>(a));
@@ -343,18 +375,23 @@ void OpenLoops::start_agent() {
   let_.clear();
 }
 
-bool OpenLoops::take(const Op& op) {
+// Where reads begin is needed of those that are written down here.
+bool OpenLoops::starts_known(const Shape& shape) {
+  return std::ranges::all_of(shape.reads, [&](const auto& read) {
+    const Op* loop = read.second;
+    return of_tables_ || loop == nullptr || not_negative(loop->exprs[0]);
+  });
+}
+
+bool OpenLoops::take(const Op& op, const std::function<void()>& read_all) {
   if (!may_ || state_.recorder.agent().phase != Phase::kRoles) return false;
   const Shape& shape = shape_of(op);
   if (!shape.fits) return false;
   std::optional<Bounds> bounds = bounds_of(op, shape);
   if (!bounds) return false;
   auto counts = this->counts(op, shape, *bounds);
-  if (!counts) return false;
-  for (auto [read_op, loop] : shape.reads) {
-    bool known = loop == nullptr || not_negative(loop->exprs[0]);
-    if (!known) return false;
-  }
+  if (!counts || !starts_known(shape)) return false;
+  if (of_tables_ && (state_.untold_depth > 0 || shape.pipes.empty())) return false;
   for (int reg : shape.used) {
     if (shape.got.count(syncs_.viewed(reg)) == 0) syncs_.read_register(op, reg);
   }
@@ -362,10 +399,14 @@ bool OpenLoops::take(const Op& op) {
               .bounds = *bounds,
               .counts = *counts,
               .there = state_.there,
+              .choice = state_.choice(),
               .tile = state_.tile,
               .pos = 0,
               .reads = {}};
-  for (auto [read_op, loop] : shape.reads) read(*read_op, loop, visit);
+  if (of_tables_) read_all();
+  for (auto [read_op, loop] : shape.reads) {
+    if (!of_tables_) read(*read_op, loop, visit);
+  }
   if (shape.pipes.empty()) return true;
   auto& visits = visits_[at(agent_)];
   syncs_.meet(op, static_cast<std::int64_t>(parties_.size() * (visits.size() + 1)));
@@ -400,6 +441,7 @@ void OpenLoops::finish_worker() {
   // Where any of them is not positive nothing happens.
   auto there = [&](const Visit& visit) {
     EvalScope::Clauses least;
+    if (of_tables_) return std::vector<WherePositive>{};
     for (const SizeForm& f : visit.there) {
       if (state_.region->least(f) < 1) least.push_back({f});
     }
@@ -411,13 +453,17 @@ void OpenLoops::finish_worker() {
     return out;
   };
   for (std::size_t k = 0; k < first.size(); ++k) {
+    if (first[k].turns) {
+      finish_turns(k);
+      continue;
+    }
     std::vector<Part> parts;
     auto first_there = there(first[k]);
     for (int a : parties_) {
-      if (visits_[at(a)].size() != first.size()) refuse();
+      if (visits_[at(a)].size() != first.size() || visits_[at(a)][k].turns) refuse();
       const Visit& visit = visits_[at(a)][k];
       bool alike = visit.tile == first[k].tile && visit.bounds == first[k].bounds &&
-                   there(visit) == first_there;
+                   (!of_tables_ || visit.choice == first[k].choice) && there(visit) == first_there;
       if (!alike) refuse();
       parts.push_back({a, visit.op, visit.counts, visit.bounds.begin >= 0});
       for (int pipe : shapes_[visit.op].pipes) {
@@ -531,27 +577,26 @@ void OpenLoops::walk(const Block& block, std::int64_t n, const Part& part, SyncE
       }
       continue;
     }
-    syncs.use_registers(op);
-    switch (op.code) {
-      case OpCode::kPipePut:
-        syncs.begin_put(op);
-        syncs.end_put(op);
-        break;
-      case OpCode::kPipeGet:
-        syncs.pipe_get(op);
-        break;
-      case OpCode::kPipeRelease:
-        syncs.pipe_release(op);
-        break;
-      case OpCode::kDotAsync:
-        syncs.async_dot(op);
-        break;
-      case OpCode::kAwait:
-        syncs.await(op);
-        break;
-      default:
-        break;
-    }
+    use_slots(op, syncs);
+  }
+}
+
+void OpenLoops::use_slots(const Op& op, SyncExpander& syncs) {
+  syncs.use_registers(op);
+  switch (op.code) {
+    case OpCode::kPipePut:
+      syncs.begin_put(op);
+      return syncs.end_put(op);
+    case OpCode::kPipeGet:
+      return syncs.pipe_get(op);
+    case OpCode::kPipeRelease:
+      return syncs.pipe_release(op);
+    case OpCode::kDotAsync:
+      return syncs.async_dot(op);
+    case OpCode::kAwait:
+      return syncs.await(op);
+    default:
+      return;
   }
 }
 

@@ -8,9 +8,14 @@
 // that take part in it, for every number of iterations; and the launch with a meeting of those
 // agents in place of each loop, which is more waiting than the loop asks for.
 // docs/decisions/0033-loops-that-sizes-end.md has the argument. What does not fit is walked.
+//
+// Loops that a table ends are taken in the same way, where the graph stands for every table and all
+// that they read are a rank's own inputs (docs/decisions/0041-what-tables-decide-by-pattern.md).
+// What they read is then looked at by who asks.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -26,17 +31,34 @@ namespace stretto {
 // Whether agents [first, ...) of the graph come to their ends, waiting for nobody else.
 bool come_through(const InstanceGraph& graph, std::size_t first);
 
+// How loops over slots that tables end are taken: not at all; whole; or those over tiles of a part
+// around them as well, as where the tiles of a long sequence take turns.
+enum class TableLoops : std::uint8_t { kNone, kWhole, kTurns };
+
 class OpenLoops {
  public:
-  OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses);
+  // Of loops that tables end the graph is for one vector of sizes. Where some of those do not fit,
+  // DependsOnTable: all of them are looked at in another way then (trips.h).
+  OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses, TableLoops mode);
 
   void start_worker(const Role& role);
   void start_agent();
   // A variable has got the value of `definition`.
   void let(int var, const Expr& definition);
+  // The loop's variable has any of several values from here on.
+  void forget(int var) { let_.erase(var); }
   // False where the operation is no such loop: it has to be walked. DependsOnTable where it would
-  // have to be walked elsewhere, too.
-  bool take(const Op& op);
+  // have to be walked elsewhere, too. `read_all`: writes down what a loop that a table ends reads.
+  bool take(const Op& op, const std::function<void()>& read_all);
+  // Whether a loop is one in which tiles take turns (open_turns.cc). Then come, in the order of its
+  // body, the condition that is around the rest of it, if there is one, and what take() would take;
+  // at the end everybody has met.
+  bool may_take_turns(const Op& loop);
+  void begin_turns(const Op& loop);
+  void turns_if(const Expr& condition);
+  void take_in_turn(const Op& op);
+  void end_turns(const Op& loop);
+  bool is_taken_in_turn(const Op& op) { return shape_of(op).fits; }
   // DependsOnTable where the agents do not go through the same loops, or may get stuck in one.
   void finish_worker();
 
@@ -75,23 +97,49 @@ class OpenLoops {
     std::size_t access;  // of its agent
   };
   // An agent's way through one.
+  struct Inner {
+    const Op* op;
+    Bounds bounds;
+    std::vector<int> counts;
+  };
   struct Visit {
     const Op* op;
     Bounds bounds;
     std::vector<int> counts;  // terms of both bounds of its loops, or sides of its condition
     std::vector<SizeForm> there;
+    int choice;
     std::int64_t tile;
     int pos;  // events of the agent before what follows
     std::vector<SlotRead> reads;
+    bool turns = false;
+    int condition = -1;        // of turns: a term
+    std::vector<Inner> inner;  // of turns: what is taken in each
+  };
+  // Of a loop in which tiles take turns: the body, or what is under its only condition.
+  struct TurnsShape {
+    bool fits = false;
+    const Block* body = nullptr;
+    std::set<int> pipes, used, got;
   };
 
   const Shape& shape_of(const Op& op);
+  const TurnsShape& turns_of(const Op& loop);
+  bool fit_turns(const Block& block, TurnsShape& shape);
+  void finish_turns(std::size_t k);
+  void check_turns(const std::vector<std::pair<int, const Op*>>& parts);
+  bool turns_end(const std::vector<std::pair<int, const Op*>>& parts, std::int64_t n,
+                 ExpandState& state, SyncExpander& syncs);
+  void walk_turn(const Block& block, std::int64_t& meetings, std::size_t parties,
+                 SyncExpander& syncs);
+  void use_slots(const Op& op, SyncExpander& syncs);
   bool fits(const Block& block, const Op* loop, Shape& shape) const;
   bool goes_by_sizes(const Expr& expr) const;
   void find_sized(const Block& block);
   bool may_take_part(const Block& block);
   int term(Term term);
   std::optional<int> term_of(const Expr& expr);
+  std::optional<int> term_of_table(const ExprNode& entry);
+  bool starts_known(const Shape& shape);
   std::int64_t at_sample(int term);
   bool not_negative(const Expr& expr);
   std::optional<std::int64_t> least(int term) const;
@@ -124,8 +172,11 @@ class OpenLoops {
   ExpandState& state_;
   SyncExpander& syncs_;
   AccessExpander& accesses_;
-  std::set<int> sized_;  // variables
+  const bool of_tables_, turns_;
+  std::set<int> sized_;  // variables; of tables: those that go by one
   std::map<const Op*, Shape> shapes_;
+  std::map<const Op*, TurnsShape> turns_shapes_;
+  std::set<std::vector<std::pair<int, const Op*>>> checked_turns_;
   std::map<Term, int> term_ids_;
   std::vector<Term> terms_;
   std::set<std::vector<Part>> checked_;

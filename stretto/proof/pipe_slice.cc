@@ -86,7 +86,9 @@ class Slicer {
     int& owner = s.kind == SyncKind::kNotify ? p.notifier : p.waiter;
     bool always = s.choice == TableChoices::kAlways;
     p.sliced &= (owner < 0 || owner == agent) && always;
+    // Nobody may rely on a meeting, either.
     p.by_size |= !always && graph_.masks != nullptr;
+    p.by_size |= graph_.counters[at(s.counter)].kind == CounterKind::kMeeting;
     owner = agent;
     if (s.kind == SyncKind::kNotify) {
       p.sliced &= s.amount == 1;
