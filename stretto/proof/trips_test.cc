@@ -14,7 +14,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/expand.h"
-#include "stretto/proof/launch_orders.h"
+#include "stretto/proof/launch_patterns.h"
 #include "stretto/proof/loop_fold.h"
 #include "stretto/proof/prove.h"
 #include "stretto/proof/prove_steps.h"
@@ -234,11 +234,12 @@ Program parts() {
     p.loop(ceil_div(end - begin, kStep), [&](const Index& i) {
       Index row = p.let("row", begin + i * kStep);
       p.when(row < end, [&] {
+        Index keys = p.let("keys", end - begin);
         auto block = [&](const TensorRef& of, const Index& from) {
           return p.load(of.tile({from, 0}, kStep, kStep));
         };
         Value query = block(q, row), acc = p.zeros(DType::kF32, kStep, kStep);
-        p.loop(ceil_div(end - begin, kStep), [&](const Index& j) {
+        p.loop(ceil_div(keys, kStep), [&](const Index& j) {
           Index from = begin + j * kStep;
           Value first = dot(p.zeros(DType::kF32, kStep, kStep), query, block(k, from).T());
           acc = dot(acc, cast(first, DType::kBF16), block(v, from));
