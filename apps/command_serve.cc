@@ -90,7 +90,10 @@ void serve(ServeOptions& options) {
   if (options.model.launcher.processes()) {
     throw UserError("--launcher processes: the ranks of a server are threads of one process");
   }
-  if (!options.ready_file.empty()) check_writable(options.ready_file);
+  if (!options.ready_file.empty()) {
+    check_writable(options.ready_file);
+    ::unlink(options.ready_file.c_str());  // an earlier server's address
+  }
   options.serving.kv_bytes = bytes_of("--kv-memory", options.kv_memory);
   read_keys(options.api_key_file, options.server.api_keys);
   raise_descriptor_limit();
@@ -134,6 +137,7 @@ void serve(ServeOptions& options) {
   fmt::print("listening on {}\n", server.url());
   std::fflush(stdout);
   server.run();
+  if (!options.ready_file.empty()) ::unlink(options.ready_file.c_str());
   engine.reset();  // what it cuts short tells the server
 }
 
@@ -205,7 +209,7 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   command->add_option("--ready-file", options->ready_file,
-                      "a file that gets the server's URL once it is ready");
+                      "a file that has the server's URL while it is ready");
   command->add_flag("--no-access-log", options->no_access_log, "no line for each request");
   command->callback([options] { serve(*options); });
 }

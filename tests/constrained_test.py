@@ -232,7 +232,8 @@ class ToolsTest(ServeCase):
                     self.assertEqual(len(message["tool_calls"]), 1)
                     self.check(message["tool_calls"][0])
                 named = {"type": "function", "function": {"name": "look_up"}}
-                message = self.call(server, tool_choice=named, parallel_tool_calls=False)
+                message = self.call(server, tool_choice=named)
+                self.assertEqual(len(message["tool_calls"]), 1)
                 self.assertEqual(message["tool_calls"][0]["function"]["name"], "look_up")
                 self.check(message["tool_calls"][0])
                 if parser == "hermes":  # with others the calls are none where the last one is cut
@@ -290,6 +291,23 @@ class ToolsTest(ServeCase):
         _, answer = server.post(CHAT, {"messages": USER, "tools": TOOLS[:1], "tool_choice": "required",
                                        "max_tokens": 400, "logit_bias": {"1": -100}})
         return answer["choices"][0]["message"]["tool_calls"]
+
+    def test_a_tool_that_is_named_is_called_once(self):
+        with Server("--tool-call-parser", "hermes") as server:
+            named = {"type": "function", "function": {"name": TOOLS[0]["function"]["name"]}}
+            ask = {"messages": USER, "tools": TOOLS[:1], "max_tokens": 400, "logit_bias": {"1": -100}}
+            _, required = server.post(CHAT, {**ask, "tool_choice": "required"})
+            self.assertGreater(len(required["choices"][0]["message"]["tool_calls"]), 1)
+            _, answer = server.post(CHAT, {**ask, "tool_choice": named})
+            self.assertEqual(len(answer["choices"][0]["message"]["tool_calls"]), 1)
+
+    def test_fields_that_could_leave_no_token(self):
+        with Server() as server:
+            for path, asked in (("/v1/completions", {"prompt": "x"}), (CHAT, {"messages": USER})):
+                for form in ({"guided_regex": "[0-9]{5}"}, {"response_format": response_format(SCHEMA)}):
+                    for field, value in (("allowed_token_ids", [100]), ("min_tokens", 3), ("ignore_eos", True)):
+                        self.refusal(server, {**asked, **form, field: value}, field, path=path)
+                self.refusal(server, {**asked, "allowed_token_ids": []}, "allowed_token_ids", path=path)
 
     def test_thoughts_come_first(self):
         with Server("--reasoning-parser", "think") as server:

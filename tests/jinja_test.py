@@ -147,7 +147,8 @@ class JinjaTest(unittest.TestCase):
                          "{% set n = namespace(x=[]) %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}",
                          "{% set n = namespace() %}{% set n.x = n %}{{ n }}", "{{ " + "(" * 9999 + ")" * 9999 + " }}",
                          "{{ " + "-" * 9999 + "1 }}", "{{ 1" + "+1" * 99999 + " }}", "{{ a" + "|upper" * 9999 + " }}",
-                         "{% if x %}" * 9999, "{{ " + "[" * 9999, "{{ range(99999999) }}", "{{ 2 ** 99 }}"]:
+                         "{% if x %}" * 9999, "{{ " + "[" * 9999, "{{ range(99999999) }}", "{{ 2 ** 99 }}",
+                         "{{ 0 ** -1 }}", "{{ 0.0 ** -0.5 }}"]:
             self.assertIn("error", self.lines.render(template, {}), template[:80])
 
     def test_what_is_shared_costs_each_time(self):

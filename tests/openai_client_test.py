@@ -56,6 +56,9 @@ class CompletionsTest(ServeCase):
                     self.assertEqual({len(its.tokens), len(its.text_offset), len(its.top_logprobs)},
                                      {len(its.token_logprobs)})
                     self.assertEqual((its.token_logprobs[0], its.top_logprobs[0]), (0, {}))
+                    for token, at in zip(its.tokens, its.text_offset):
+                        if token != "<s>" and token.isascii():
+                            self.assertEqual(choice.text[at:at + len(token)], token)
                     self.assertTrue(all(value < 0 for value in its.token_logprobs[1:]))
                     self.assertTrue(all(token in top for token, top in zip(its.tokens[1:], its.top_logprobs[1:])))
                     told = [p.choices[0].logprobs for p in pieces if p.choices[0].index == choice.index]

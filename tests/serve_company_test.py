@@ -83,7 +83,8 @@ class CompanyTest(ServeCase):
 
     def test_limits_that_do_not_fit_are_told(self):
         for args, words in (
-                (["--max-num-seqs", 8, "--max-num-batched-tokens", 4], "8 running requests and 4 rows"),
+                (["--max-num-seqs", 8, "--max-num-batched-tokens", 4],
+                 "--max-num-batched-tokens: 4 rows.*--max-num-seqs"),
                 (["--kv-memory", "1KiB"], "hold no page"),
                 (["--kv-memory", "1MiB", "--max-model-len", 512], "less than --max-model-len 512"),
                 (["--kv-memory", "12 elephants"], "--kv-memory: 12 elephants: need a number of bytes"),

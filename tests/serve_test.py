@@ -429,6 +429,7 @@ class EndsTest(ServeCase):
             socks = [self.begin(server)]
             self.taken(server, 1)  # 19 of its choices wait
             self.refusal(server, {"prompt": ["a"] * 2, "n": 10}, status=429)
+            self.refusal(server, {"prompt": ["a"] * 2, "n": 11})  # never fits
             socks.append(self.begin(server, n=20 - int(server.metric("vllm:num_requests_waiting"))))
             self.taken(server, 2)
             server.until(lambda: server.metric("vllm:num_requests_waiting") == 20, "full")
@@ -449,6 +450,7 @@ class EndsTest(ServeCase):
                 self.assertEqual(server.post("/v1/completions", {"prompt": "x"}, headers)[0], 401)
             for key in ("first", "second", "third"):
                 self.assertEqual(server.call("GET", "/v1/models", headers={"Authorization": "Bearer " + key})[0], 200)
+                self.assertEqual(server.call("GET", "/v1/models", headers={"Authorization": "bearer " + key})[0], 200)
             self.assertEqual(server.call("GET", "/v1/models", headers={"X-Api-Key": "first"})[0], 200)
 
     def test_signals(self):
@@ -499,6 +501,7 @@ class EndsTest(ServeCase):
         self.refused("serve", "--model", self.tmp, says="config.json")
         self.refused("serve", "--model", MODEL, "--dp", 2, says="--dp")
         self.refused("serve", "--model", MODEL, "--max-model-len", 1, says="--max-model-len")
+        self.refused("serve", "--model", MODEL, "--max-model-len", 4096, says=["--max-model-len: 4096", "1024"])
         self.refused("serve", "--model", MODEL, "--host", "no.such.host.invalid", says="cannot listen")
         empty = self.tmp / "empty"
         empty.write_text("\n")
@@ -507,12 +510,16 @@ class EndsTest(ServeCase):
 
     def test_ready_file_and_log(self):
         ready = self.tmp / "ready"
+        ready.write_text("http://127.0.0.1:1\n")  # of a server before
+        self.refused("serve", "--model", self.tmp, "--ready-file", ready, says="config.json")
+        self.assertFalse(ready.exists())
         with Server("--ready-file", ready, "--served-model-name", "m/x") as server:
             self.assertEqual(ready.read_text(), f"http://127.0.0.1:{server.port}\n")
             self.assertEqual(server.complete(model="m/x", prompt="x", max_tokens=3)["model"], "m/x")
             server.call("POST", "/v1/completions", {"prompt": 3}, {"X-Request-Id": "wrong-one"})
             code, out, err = server.stop()
             self.assertEqual((code, out), (0, b""))
+            self.assertFalse(ready.exists())
             lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
             by_status = {line["status"]: line for line in lines}
             self.assertEqual((len(lines), sorted(by_status)), (2, [200, 400]))

@@ -59,7 +59,8 @@ SHARED = {
     "guided_grammar": ('root ::= "yes"', {}), "grammar": ('root ::= "yes"', {}),
     "json_schema": ({"type": "integer"}, {}),
     # Refused.
-    "guided_whitespace_pattern": (" ", {}), "bad_words": (["x"], {}), "use_beam_search": (True, {}),
+    "guided_whitespace_pattern": (" ", {}), "structural_tag": ({}, {}), "regex": ("a", {}), "ebnf": ("a", {}),
+    "bad_words": (["x"], {}), "use_beam_search": (True, {}),
     "logits_processors": (["x"], {}), "thinking_token_budget": (5, {})}
 FIELDS = {
     "/v1/completions": {**SHARED, "prompt": ("gcc:", {}), "max_tokens": (3, {}), "echo": (True, {}),

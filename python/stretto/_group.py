@@ -323,6 +323,11 @@ class Group:
             self.session.open_gpu(device, self.options.share_gpus)
             self._gpu = device
 
+    @property
+    def _num_sms(self) -> int:
+        """Of this rank's GPU, for which programs are proved. After open_gpu()."""
+        return self.session.num_sms
+
     def constant(self, kind, values: Sequence[int], like: Any) -> Any:
         """int32 values where `like` is, the same array each time."""
         key = (kind, tuple(values))
@@ -403,7 +408,7 @@ class Group:
             name = kind.on_gpu, key, at_bounds
             entry = self._entries.get(name)
             if entry is None:
-                sms = {"num_sms": self.session.num_sms} if kind.on_gpu else {}
+                sms = {"num_sms": self._num_sms} if kind.on_gpu else {}
                 compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds, **sms)
                 entry = self._entries[name] = _Entry(compiled, names)
             args = [addresses[i] for i in entry.order]

@@ -36,6 +36,7 @@ def host_as_gpu(monkeypatch, rng):
 
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
     monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
+    monkeypatch.setattr(_group.Group, "_num_sms", 132)
     monkeypatch.setattr(_group.Group, "_make_executable", make)
     torch.manual_seed(int(rng.integers(1 << 30)))
 
@@ -105,6 +106,7 @@ def test_no_first_call_in_a_graph(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
     monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
+    monkeypatch.setattr(_group.Group, "_num_sms", 132)
     monkeypatch.setattr(HostAsGpu, "is_capturing", staticmethod(lambda: True))
     stretto.init()
     try:

@@ -69,13 +69,21 @@ ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& optio
                              const ServingOptions& serving)
     : files_(files),
       options_(serving),
-      max_model_len_(serving.max_model_len > 0
-                         ? std::min(serving.max_model_len, files.config.max_positions)
-                         : files.config.max_positions),
+      max_model_len_(serving.max_model_len > 0 ? serving.max_model_len
+                                               : files.config.max_positions),
       engine_options_(options),
       engine_(std::make_unique<Engine>(files, options)),
       orders_(std::make_unique<Orders>(options.world_size)) {
   if (max_model_len_ < 2) throw UserError("--max-model-len: need room for 2 tokens at least");
+  if (max_model_len_ > files.config.max_positions) {
+    throw UserError(fmt::format("--max-model-len: {} tokens, the model has {} positions ({})",
+                                max_model_len_, files.config.max_positions, files.config.where));
+  }
+  if (serving.max_num_batched_tokens < serving.max_num_seqs) {
+    throw UserError(fmt::format(
+        "--max-num-batched-tokens: {} rows of a step, fewer than the {} requests of --max-num-seqs",
+        serving.max_num_batched_tokens, serving.max_num_seqs));
+  }
   size_cache(options);
   thread_ = start_thread("the engine", [this] { run(); });
 }
@@ -174,6 +182,10 @@ void ServingEngine::check(ServedRequest& request) const {
 
 void ServingEngine::submit(const std::vector<Request>& requests) {
   for (const Request& request : requests) check(*request);
+  if (requests.size() > options_.max_queue + static_cast<std::size_t>(limits_.max_running)) {
+    throw UserError(fmt::format("{} answers at once, at most {} run and {} wait (--max-queue)",
+                                requests.size(), limits_.max_running, options_.max_queue));
+  }
   std::lock_guard lock(mutex_);
   if (!died_of_.empty()) throw EngineBusy("the engine has died: " + died_of_);
   if (draining_) throw EngineBusy("the server is shutting down");

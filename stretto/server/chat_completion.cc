@@ -119,7 +119,7 @@ std::optional<OutputFormat> ChatModel::format(const ChatRequest& request,
   grammar::AskedCalls& calls = out->asked.calls;
   calls = form_of_calls(tool_format_, names_arguments_);
   calls.tools = request.tools;
-  calls.only_one = !request.parallel_tool_calls;
+  calls.only_one = request.only_one_call;
   return out;
 }
 
@@ -177,7 +177,7 @@ ChatCompletion::ChatCompletion(const AnswerContext& context, std::string id, con
                                OnDone on_done)
     : Completion(context, std::move(id), {}, std::move(exchange), std::move(on_done)),
       tool_format_(request.has_tools ? model.tool_format() : ToolFormat::kNone),
-      parallel_tool_calls_(request.parallel_tool_calls),
+      only_one_call_(request.only_one_call),
       include_reasoning_(request.include_reasoning) {
   prompt_field_ = "messages";
   bool begins_in_reasoning = false;
@@ -245,7 +245,7 @@ ChatDelta ChatCompletion::take_delta(Choice& choice) {
   }
   std::erase_if(out.calls, [&](const ToolCall& call) {
     answer.num_seen += call.goes_on ? 0 : 1;
-    return !parallel_tool_calls_ && answer.num_seen > 1;  // the first one counts
+    return only_one_call_ && answer.num_seen > 1;  // the first one counts
   });
   if (!include_reasoning_) out.reasoning.clear();
   return out;

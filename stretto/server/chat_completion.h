@@ -85,7 +85,7 @@ class ChatCompletion : public Completion {
   void send_delta(const Choice& choice, Json delta, Json logprobs, const Json& finish_reason);
 
   ToolFormat tool_format_;
-  bool parallel_tool_calls_, include_reasoning_;
+  bool only_one_call_, include_reasoning_;
   std::vector<std::unique_ptr<Answer>> answers_;  // by index
 };
 

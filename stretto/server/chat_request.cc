@@ -18,9 +18,10 @@ constexpr std::size_t kMostMessages = 16384, kMostTools = 128, kMostVariables = 
 
 // What constrains the output, or asks for another answer: ignoring it would answer something else.
 constexpr std::array kRefused = {
-    "guided_whitespace_pattern", "bad_words", "use_beam_search", "logits_processors",
-    "thinking_token_budget",     "functions", "function_call",   "audio",
-    "web_search_options",        "echo",
+    "guided_whitespace_pattern", "structural_tag",        "regex",     "ebnf",
+    "bad_words",                 "use_beam_search",       "audio",     "echo",
+    "logits_processors",         "thinking_token_budget", "functions", "function_call",
+    "web_search_options",
 };
 
 // Roles that templates put between the marks of special tokens: not the user's words.
@@ -92,6 +93,7 @@ class ChatReader : public RequestReader {
     const Json* tools = fields().find("tools");
     const Json* choice = fields().find("tool_choice");
     out.parallel_tool_calls = boolean("parallel_tool_calls", true);
+    out.only_one_call = !out.parallel_tool_calls;
     if (tools == nullptr) {
       if (choice != nullptr && *choice != "none") fail("tool_choice", "needs tools");
       return;
@@ -113,6 +115,7 @@ class ChatReader : public RequestReader {
     out.has_tools = true;
     out.variables.emplace_back("tools", *field("tools"));
     const std::string named = choice == nullptr ? "" : named_tool(*choice);
+    out.only_one_call |= !named.empty();
     out.must_call = !named.empty() || (choice != nullptr && *choice == "required");
     out.has_strict_tools = is_any_strict && !out.must_call && !out.completion.format;
     if (!out.must_call && !out.completion.format && !is_any_strict) return;

@@ -19,6 +19,7 @@ struct ChatRequest {
   bool has_tools = false;   // that may be called
   bool parallel_tool_calls = true;
   std::vector<grammar::AskedCalls::Tool> tools;  // with has_tools
+  bool only_one_call = false;                    // the first one counts
   bool must_call = false;                        // one of them
   bool has_strict_tools = false;                 // where it calls, calls are as `tools` say
   bool include_reasoning = true;

@@ -340,7 +340,11 @@ void Completion::fail(int status, const std::string& what) {
   if (std::exchange(failed_, true)) return;
   status_ = status;
   ApiError error(status, what);
-  if (!request_.stream) return exchange_->respond(error.response());
+  if (!request_.stream) {
+    HttpResponse response = error.response();
+    response.headers.emplace_back("X-Request-Id", id_);
+    return exchange_->respond(std::move(response));
+  }
   send_event(Json::parse(error.body()));  // the status has gone out already
 }
 
@@ -380,7 +384,9 @@ void Completion::add_logprob(Choice& choice, const TokenLogprob& token, bool has
   Delta& delta = choice.delta;
   std::string text = token_text(token.token);
   delta.offsets.push_back(choice.offset);
-  choice.offset += num_code_points(text);
+  // Special tokens may not be in the answer's text.
+  choice.offset += num_code_points(
+      context_.files.tokenizer.decode({&token.token, 1}, request_.skip_special_tokens));
   if (has_value) {
     Json top = Json::object();
     auto wanted = static_cast<std::size_t>(*request_.logprobs);

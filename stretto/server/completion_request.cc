@@ -13,6 +13,9 @@ namespace {
 constexpr std::array kRefused = {
     "suffix",
     "guided_whitespace_pattern",
+    "structural_tag",
+    "regex",
+    "ebnf",
     "bad_words",
     "use_beam_search",
     "prompt_embeds",

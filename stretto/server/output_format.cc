@@ -47,13 +47,21 @@ class FormatReader {
         add(field, kind, *value, [field = field](const OrderedJson& all) { return all.at(field); });
       }
     }
-    if (out_ && reader_.boolean("ignore_eos", false)) {
-      reader_.fail("ignore_eos", "does not go with " + out_->field);
+    if (out_) {
+      if (reader_.boolean("ignore_eos", false)) fail_beside("ignore_eos");
+      constexpr std::int64_t kMost = RequestReader::kMostTokens;
+      if (reader_.integer("min_tokens", 0, 0, kMost) > 0) fail_beside("min_tokens");
+      if (reader_.fields().find("allowed_token_ids") != nullptr) fail_beside("allowed_token_ids");
     }
     return std::move(out_);
   }
 
  private:
+  // Where the form and the field may leave no token to draw.
+  void fail_beside(const char* field) const {
+    reader_.fail(field, "does not go with " + out_->field);
+  }
+
   using InOrder = std::function<OrderedJson(const OrderedJson&)>;
 
   Asked& only(const char* field) {

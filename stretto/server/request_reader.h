@@ -102,6 +102,9 @@ class RequestReader {
     s.frequency_penalty = number("frequency_penalty", 0, -2, 2);
     s.min_tokens = out.min_tokens;
     s.allowed_tokens = token_ids("allowed_token_ids");
+    if (fields_.find("allowed_token_ids") != nullptr && s.allowed_tokens.empty()) {
+      fail("allowed_token_ids", "is an empty list");
+    }
     read_bias(s);
     if (const Json* seed = fields_.find("seed")) {
       bool is_wide = seed->is_number_unsigned();

@@ -15,6 +15,12 @@ namespace {
   fail("unsupported operand types for {}: '{}' and '{}'", word, a.type_name(), b.type_name());
 }
 
+double power(double a, double b) {
+  if (a == 0 && b < 0) fail("0.0 cannot be raised to a negative power");
+  if (a < 0 && std::floor(b) != b) fail("a negative number to a fraction has no real value");
+  return std::pow(a, b);
+}
+
 [[noreturn]] void too_large() { fail("a whole number leaves 64 bits"); }
 
 Value integers(const std::string& word, std::int64_t a, std::int64_t b) {
@@ -26,7 +32,7 @@ Value integers(const std::string& word, std::int64_t a, std::int64_t b) {
   } else if (word == "*") {
     if (__builtin_mul_overflow(a, b, &out)) too_large();
   } else if (word == "**") {
-    if (b < 0) return Value::number(std::pow(static_cast<double>(a), static_cast<double>(b)));
+    if (b < 0) return Value::number(power(static_cast<double>(a), static_cast<double>(b)));
     out = 1;
     for (std::int64_t i = 0; i < b && out != 0 && (out != 1 || a != 1); ++i) {
       if (a == -1 && i + 2 < b) i += (b - i - 1) / 2 * 2;  // signs alternate
@@ -53,7 +59,7 @@ Value floats(const std::string& word, double a, double b) {
   if (word == "+") return Value::number(a + b);
   if (word == "-") return Value::number(a - b);
   if (word == "*") return Value::number(a * b);
-  if (word == "**") return Value::number(std::pow(a, b));
+  if (word == "**") return Value::number(power(a, b));
   if (b == 0) fail("division by zero");
   if (word == "/") return Value::number(a / b);
   double rest = std::fmod(a, b);
