@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -17,9 +19,14 @@ namespace {
 
 // This process's own command line, with the program's file in place of its name.
 std::vector<std::string> own_command() {
+  errno = 0;
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> command;
   for (std::string argument; std::getline(file, argument, '\0');) command.push_back(argument);
+  if (command.empty()) {
+    throw UserError(fmt::format("cannot read /proc/self/cmdline, which tells what to start: {}",
+                                std::strerror(errno)));
+  }
   command.at(0) = std::filesystem::read_symlink("/proc/self/exe");
   return command;
 }
