@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stretto/ops/gemm/candidate_loops.h"
+
 namespace stretto {
 namespace {
 
@@ -10,13 +12,14 @@ auto config_for(const Desc& d, Target target) {
   return default_config(d, target);
 }
 
-template <typename Config>
-Config with_limits(Config c, GpuLoopDesc loop_desc, Target target, const SlotLimits& limits) {
+template <typename Desc>
+auto config_within(const Desc& d, Target target, const SlotLimits& limits) {
+  auto c = config_for(d, target);
   if (target == Target::kCpu || (limits.bytes == 0 && limits.columns == 0)) return c;
-  loop_desc.slot_bytes = limits.bytes;
-  loop_desc.num_sms = target.sms();
-  loop_desc.step_cols = limits.columns;
-  MainLoop loop = gpu_loop(loop_desc);
+  GpuLoopDesc of_slots = loop_desc(d, d.m, target.sms());
+  of_slots.slot_bytes = limits.bytes;
+  of_slots.step_cols = limits.columns;
+  MainLoop loop = gpu_loop(of_slots);
   c.loop.tile = loop.tile;
   c.loop.num_stages = loop.num_stages;
   return c;
@@ -35,24 +38,11 @@ Program step_program(const GemmArDesc& d, Target target) {
 }
 
 Program row_program(const GemmDesc& d, Target target, const SlotLimits& limits) {
-  GpuLoopDesc loop{.m = d.m,
-                   .n = d.n,
-                   .k = d.k,
-                   .a_dtype = d.a_dtype,
-                   .b_dtype = d.b_dtype,
-                   .swiglu = d.swiglu,
-                   .scaling = d.scaling};
-  return gemm(d, with_limits(config_for(d, target), loop, target, limits));
+  return gemm(d, config_within(d, target, limits));
 }
 
 Program row_program(const GemmArDesc& d, Target target, const SlotLimits& limits) {
-  GpuLoopDesc loop{.m = d.m,
-                   .n = d.n,
-                   .k = d.k,
-                   .a_dtype = d.a_dtype,
-                   .b_dtype = d.b_dtype,
-                   .scaling = d.scaling};
-  return gemm_ar(d, with_limits(config_for(d, target), loop, target, limits));
+  return gemm_ar(d, config_within(d, target, limits));
 }
 
 Program step_program(const GemmRsDesc& d, Target target) {

@@ -15,13 +15,9 @@ std::int64_t wave_rows(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
 }
 
 AgColumnsConfig gpu_config(const AgColumnsDesc& d, Gather gather, int sms) {
-  MainLoop loop = gpu_loop({.m = d.m,
-                            .n = d.n,
-                            .k = d.k / d.world_size,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .scaling = d.scaling,
-                            .num_sms = sms});
+  GpuLoopDesc of_rank = loop_desc(d, d.m, sms);
+  of_rank.k = d.k / d.world_size;
+  MainLoop loop = gpu_loop(of_rank);
   // Beside the sums of all ranks, the product of one.
   constexpr MainLoop kTwoSums{.tile = {128, 128, 128}, .num_stages = 6};
   if (d.scaling == Scaling::kRowWise && loop.tile.bn > kTwoSums.tile.bn) loop = kTwoSums;

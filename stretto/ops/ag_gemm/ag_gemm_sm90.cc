@@ -19,14 +19,7 @@ AgGemmConfig gpu_config_across(const AgGemmDesc& d, int sms) {
   cfg.comm_rows = ceil_div(run_rows, blocks);
   cfg.num_gather_workers = gpu_workers(ceil_div(run_rows, cfg.comm_rows) * world, kMost);
   int left = sms - cfg.num_gather_workers;
-  MainLoop loop = gpu_loop({.m = d.m,
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .swiglu = d.swiglu,
-                            .scaling = d.scaling,
-                            .num_sms = left});
+  MainLoop loop = gpu_loop(d, d.m, left);
   // Most SMs with one wide tile, where narrow ones are several: 4 and 16 rows of 14336 columns on
   // four H200s, 2026-11-27, 0.063 and 0.064 ms instead of 0.066 and 0.068, 2 rows on two 0.0347
   // instead of 0.0352 (gpu_bench sweep).
@@ -64,14 +57,7 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   if (gather == Gather::kPush && few_of_all) return gpu_config_across(d, sms);
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   bool few = run_rows <= kFewRows;  // of one rank: tiles do not reach into the next rank's
-  MainLoop loop = gpu_loop({.m = few ? run_rows : d.m,
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .swiglu = d.swiglu,
-                            .scaling = d.scaling,
-                            .num_sms = sms});
+  MainLoop loop = gpu_loop(d, few ? run_rows : d.m, sms);
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   const bool drains = halves && size_bytes(d.c_dtype) == 2 && !few && loop.tile.bn == 256;
   const Drained agent = drained(d, run_rows, sms);

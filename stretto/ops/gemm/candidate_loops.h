@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/operator/config_list.h"
 
@@ -27,6 +28,24 @@ inline constexpr CandidateLoop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64},
 inline std::vector<CandidateLoop> loops_for(std::int64_t rows) {
   if (rows <= 64) return {kFlat, kSmall, kFlatWide};
   return {kWide, kMiddle, kNarrow, kOdd, kOddWide, kThin};
+}
+
+// The product that a desc asks for, of so many rows on so many SMs.
+template <typename Desc>
+GpuLoopDesc loop_desc(const Desc& d, std::int64_t rows, int num_sms) {
+  GpuLoopDesc loop{.m = rows, .n = d.n, .k = d.k, .num_sms = num_sms};
+  if constexpr (requires { d.weight_dtype; }) {
+    loop.a_dtype = d.dtype, loop.b_dtype = d.weight_dtype;
+  } else {
+    loop.a_dtype = d.a_dtype, loop.b_dtype = d.b_dtype;
+  }
+  if constexpr (requires { d.swiglu; }) loop.swiglu = d.swiglu;
+  if constexpr (requires { d.scaling; }) loop.scaling = d.scaling;
+  return loop;
+}
+template <typename Desc>
+MainLoop gpu_loop(const Desc& d, std::int64_t rows, int num_sms) {
+  return gpu_loop(loop_desc(d, rows, num_sms));
 }
 
 inline std::int64_t num_tiles(std::int64_t m, std::int64_t n, const GemmTile& tile) {

@@ -102,14 +102,7 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   if (target == Target::kCpu)
     return {.loop = {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)}};
   const int sms = target.sms();
-  MainLoop loop = gpu_loop({.m = d.m,
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .swiglu = d.swiglu,
-                            .scaling = d.scaling,
-                            .num_sms = sms});
+  MainLoop loop = gpu_loop(d, d.m, sms);
   // Products of bytes need their factors twice as fast: pairs of blocks share those of the weights,
   // where TMA loads them and there are rows enough.
   bool bytes = d.a_dtype == DType::kF8E4M3 && d.k % 16 == 0;

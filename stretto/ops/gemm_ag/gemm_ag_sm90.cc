@@ -7,13 +7,7 @@ namespace stretto {
 GemmAgConfig default_config(const GemmAgDesc& d, Target target) {
   if (target == Target::kCpu)
     return {.loop = {.tile = scaled_tile(default_tile(d.m, d.n, d.k), d.scaling)}};
-  MainLoop loop = gpu_loop({.m = d.m,
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .scaling = d.scaling,
-                            .num_sms = target.sms()});
+  MainLoop loop = gpu_loop(d, d.m, target.sms());
   loop.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), target.sms());
   loop.raster = 8;
   return {.loop = loop};

@@ -64,13 +64,7 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget&
             .scatter = rs.scatter,
             .num_copy_queues = rs.num_copy_queues};
   }
-  MainLoop loop = gpu_loop({.m = d.m,
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .scaling = d.scaling,
-                            .num_sms = gpu.sms});
+  MainLoop loop = gpu_loop(d, d.m, gpu.sms);
   // A tile and its sum in rank order fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);

@@ -9,13 +9,7 @@ namespace stretto {
 namespace {
 
 GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows, int sms) {
-  MainLoop loop = gpu_loop({.m = rows,
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .scaling = d.scaling,
-                            .num_sms = sms});
+  MainLoop loop = gpu_loop(d, rows, sms);
   // A tile and its sum fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
   std::int64_t tiles = ceil_div(rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
@@ -40,13 +34,8 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   // All ranks' tiles keep the SMs busy, the first rows of each rank's in a tile of their own.
   const bool few = run_rows <= kFewRows;
-  MainLoop loop = gpu_loop({.m = few ? run_rows : ceil_div(run_rows, 128) * 128 * d.world_size,
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .scaling = d.scaling,
-                            .num_sms = sms});
+  const std::int64_t rows = few ? run_rows : ceil_div(run_rows, 128) * 128 * d.world_size;
+  MainLoop loop = gpu_loop(d, rows, sms);
   // Whose rows are whose takes registers where the remainder is no mask: sums beside 256 columns
   // spill then.
   const bool masks = masks_ranks(d.world_size);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/ops/gemm/candidate_loops.h"
 #include "stretto/ops/gemm/row_runs.h"
 #include "stretto/ops/operator/config_list.h"
 
@@ -61,13 +62,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
     return {.loop = {.tile = tile},
             .comm_rows = std::clamp<std::int64_t>(ceil_div(share, std::int64_t{2}), 1, 256)};
   }
-  MainLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .swiglu = d.swiglu,
-                            .num_sms = target.sms()});
+  MainLoop loop = gpu_loop(d, std::max(kFewRows + 1, d.m * d.top_k), target.sms());
   if (mean_rows <= 64) loop.tile.bm = 64;
   AgGroupedConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
   c.loop.num_compute_sms =

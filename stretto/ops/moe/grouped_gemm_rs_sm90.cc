@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "stretto/ops/gemm/candidate_loops.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 
 namespace stretto {
@@ -97,12 +98,7 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
             .reduce_rows = std::min<std::int64_t>(16, d.rows_per_rank()),
             .reduce_cols = tile.bn};
   }
-  MainLoop loop = gpu_loop({.m = std::max(kFewRows + 1, d.m * d.top_k),
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .num_sms = target.sms()});
+  MainLoop loop = gpu_loop(d, std::max(kFewRows + 1, d.m * d.top_k), target.sms());
   if (mean_rows <= 64) loop.tile.bm = 64;
   GroupedRsConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
   c.reduce_cols = c.loop.tile.bn;

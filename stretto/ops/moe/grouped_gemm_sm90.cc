@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "stretto/ops/gemm/candidate_loops.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 
 namespace stretto {
@@ -44,14 +45,7 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
   // tiles for all would have, 1.25 and 0.85 with 64. With scales of blocks 128 columns spill.
   const bool tile_each = mean_rows(d) <= kFewRows && d.scaling == Scaling::kNone;
   const std::int64_t rows = tile_each ? 2 * kFewRows : mean_rows(d);
-  MainLoop loop = gpu_loop({.m = few ? d.m : std::max(rows * share, kFewRows + 1),
-                            .n = d.n,
-                            .k = d.k,
-                            .a_dtype = d.a_dtype,
-                            .b_dtype = d.b_dtype,
-                            .swiglu = d.swiglu,
-                            .scaling = d.scaling,
-                            .num_sms = target.sms()});
+  MainLoop loop = gpu_loop(d, few ? d.m : std::max(rows * share, kFewRows + 1), target.sms());
   if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
   std::int64_t steps = ceil_div(d.k, loop.tile.bk), parts = row_parts(d, loop.tile.bm, steps);
   // Beside the most slots and their scales there is room for one buffer to store from. A loop that

@@ -19,12 +19,9 @@ std::int64_t step_of(const UlyssesDesc& d, std::int64_t bk) {
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& d, Target target) {
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size}), cols = d.n / d.world_size;
   if (target == Target::kCpu) return {.loop = {.tile = default_tile(run_rows, cols, d.k)}};
-  MainLoop loop = gpu_loop({.m = run_rows,
-                            .n = cols,
-                            .k = d.k,
-                            .a_dtype = d.dtype,
-                            .b_dtype = d.weight_dtype,
-                            .num_sms = target.sms()});
+  GpuLoopDesc of_run = loop_desc(d, run_rows, target.sms());
+  of_run.n = cols;
+  MainLoop loop = gpu_loop(of_run);
   std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(cols, loop.tile.bn);
   return {.loop = {.tile = loop.tile,
                    .num_compute_sms = gpu_workers(tiles * d.world_size, target.sms()),
@@ -37,12 +34,7 @@ UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& d, Target target) {
   std::int64_t quarter = ceil_div(run_rows, std::int64_t{4});
   UlyssesConfig cfg{.loop = {.tile = default_tile(run_rows, d.n, d.k / d.world_size)}};
   if (target == Target::kCuda) {
-    MainLoop loop = gpu_loop({.m = run_rows,
-                              .n = d.n,
-                              .k = d.k,
-                              .a_dtype = d.dtype,
-                              .b_dtype = d.weight_dtype,
-                              .num_sms = target.sms()});
+    MainLoop loop = gpu_loop(d, run_rows, target.sms());
     std::int64_t tiles = ceil_div(run_rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
     cfg = {.loop = {.tile = loop.tile,
                     .num_compute_sms = gpu_workers(tiles, target.sms()),
