@@ -15,7 +15,7 @@
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
 #include "stretto/base/say.h"
-#include "stretto/runtime/atomic_file.h"
+#include "stretto/runtime/ready_file.h"
 #include "stretto/server/server.h"
 
 namespace stretto {
@@ -90,10 +90,7 @@ void serve(ServeOptions& options) {
   if (options.model.launcher.processes()) {
     throw UserError("--launcher processes: the ranks of a server are threads of one process");
   }
-  if (!options.ready_file.empty()) {
-    check_writable(options.ready_file);
-    ::unlink(options.ready_file.c_str());  // an earlier server's address
-  }
+  ReadyFile ready(options.ready_file);
   options.serving.kv_bytes = bytes_of("--kv-memory", options.kv_memory);
   read_keys(options.api_key_file, options.server.api_keys);
   raise_descriptor_limit();
@@ -128,16 +125,12 @@ void serve(ServeOptions& options) {
       engine->cache_tokens() / engine->max_model_len());
   say("stretto: ready, context {} tokens\n", engine->max_model_len());
   say("stretto: {}\n", server.describe_chat());
-  if (!options.ready_file.empty()) {
-    AtomicFile file(options.ready_file);
-    file.write(server.url() + "\n");
-    file.commit();
-  }
+  ready.announce(server.url());
   server.take_signals();
   fmt::print("listening on {}\n", server.url());
   std::fflush(stdout);
   server.run();
-  if (!options.ready_file.empty()) ::unlink(options.ready_file.c_str());
+  ready.withdraw();
   engine.reset();  // what it cuts short tells the server
 }
 

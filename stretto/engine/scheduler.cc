@@ -10,13 +10,9 @@ namespace stretto {
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits), pool_(limits.num_blocks), cache_(pool_, limits.block_tokens) {
-  if (limits.max_running < 1 || limits.max_rows < limits.max_running) {
-    throw UserError(
-        fmt::format("{} running requests and {} rows of a step: need at least 1, and a "
-                    "row for each",
-                    limits.max_running, limits.max_rows));
-  }
-  if (limits.num_blocks < 1) throw UserError("the cache has no blocks");
+  STRETTO_CHECK(limits.max_running >= 1 && limits.max_rows >= limits.max_running,
+                "a step has fewer rows than requests that run");
+  STRETTO_CHECK(limits.num_blocks >= 1, "the cache has no blocks");
 }
 
 std::int64_t Scheduler::most_tokens() const {

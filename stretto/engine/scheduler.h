@@ -52,7 +52,7 @@ struct Piece {
 
 class Scheduler {
  public:
-  // UserError where the limits leave no room for any request.
+  // Limits with a block of the cache, and a row of a step for each request that runs.
   explicit Scheduler(const SchedulerLimits& limits);
 
   // The most tokens, those that it is given included, of a request that the cache can hold.

@@ -96,7 +96,10 @@ TEST(Scheduler, RefusesWhatNeverFits) {
   s.add({.tokens = prompt(4), .max_tokens = 5});
   EXPECT_THROW(s.add({.tokens = prompt(4), .max_tokens = 6}), UserError);
   EXPECT_THROW(s.add({}), UserError);
-  EXPECT_THROW(Scheduler({.max_running = 5, .max_rows = 4}), UserError);
+  // Those that name options see to these.
+  EXPECT_THROW(Scheduler({.max_running = 5, .max_rows = 4}), InternalError);
+  EXPECT_THROW(Scheduler({.max_running = 0, .max_rows = 4}), InternalError);
+  EXPECT_THROW(Scheduler({.max_running = 1, .max_rows = 4, .num_blocks = 0}), InternalError);
 }
 
 // Draws what clients do, and holds what comes of it against what every request was promised.

@@ -79,6 +79,10 @@ ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& optio
     throw UserError(fmt::format("--max-model-len: {} tokens, the model has {} positions ({})",
                                 max_model_len_, files.config.max_positions, files.config.where));
   }
+  if (serving.max_num_seqs < 1) {
+    throw UserError(
+        fmt::format("--max-num-seqs: {} requests, need one at least", serving.max_num_seqs));
+  }
   if (serving.max_num_batched_tokens < serving.max_num_seqs) {
     throw UserError(fmt::format(
         "--max-num-batched-tokens: {} rows of a step, fewer than the {} requests of --max-num-seqs",
@@ -120,7 +124,6 @@ void ServingEngine::size_cache(const EngineOptions& options) {
              .num_blocks = static_cast<int>(size.num_pages),
              .block_tokens = kPageTokens,
              .prefix_caching = options_.prefix_caching};
-  Scheduler{limits_};  // says what does not fit together
 }
 
 std::int64_t ServingEngine::cache_tokens() const { return batch_.cache.num_pages * kPageTokens; }

@@ -32,6 +32,9 @@ struct HttpLimits {
   std::chrono::milliseconds write_timeout{30'000};   // without the client taking anything
 };
 
+// ASCII, as names of headers and schemes are.
+bool equal_in_any_case(std::string_view a, std::string_view b);
+
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {

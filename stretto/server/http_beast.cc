@@ -22,9 +22,13 @@ void assertion_failed_msg(char const* expression, char const*, char const* funct
 
 namespace stretto {
 
+bool equal_in_any_case(std::string_view a, std::string_view b) {
+  return boost::beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
+}
+
 std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
-    if (equal_without_case(key, name)) return value;
+    if (equal_in_any_case(key, name)) return value;
   }
   return std::nullopt;
 }

@@ -19,7 +19,6 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <cctype>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -39,13 +38,6 @@ using ErrorCode = boost::system::error_code;
 inline constexpr std::size_t kReadBytes = 4096;
 // What a client may send ahead while its last request is being answered.
 inline constexpr std::size_t kMaxAhead = std::size_t{64} << 10;
-
-inline bool equal_without_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) ==
-           std::tolower(static_cast<unsigned char>(y));
-  });
-}
 
 inline bool has_body(int status) { return status >= 200 && status != 204 && status != 304; }
 
@@ -304,7 +296,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     arm(read_timer_, server_->limits.body_timeout);
     auto expect = message[http::field::expect];
-    if (!expect.empty() && equal_without_case({expect.data(), expect.size()}, "100-continue")) {
+    if (!expect.empty() && equal_in_any_case({expect.data(), expect.size()}, "100-continue")) {
       queue("HTTP/1.1 100 Continue\r\n\r\n");
     }
     http::async_read(socket_, buffer_, *parser_,

@@ -75,13 +75,6 @@ std::string loading(const ServingEngine::State& state) {
   return "the server is loading the model, " + state.loads;
 }
 
-bool has_prefix_in_any_case(std::string_view text, std::string_view prefix) {
-  auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  return text.size() >= prefix.size() &&
-         std::equal(prefix.begin(), prefix.end(), text.begin(),
-                    [&](char want, char c) { return lower(c) == want; });
-}
-
 }  // namespace
 
 struct Server::State {
@@ -224,7 +217,7 @@ void Server::State::require_key(const HttpRequest& request) const {
   std::string_view given;
   constexpr std::string_view kScheme = "bearer ";  // in any case (RFC 7235, 2.1)
   auto header = request.header("authorization");
-  if (header && has_prefix_in_any_case(*header, kScheme)) {
+  if (header && equal_in_any_case(header->substr(0, kScheme.size()), kScheme)) {
     given = header->substr(kScheme.size());
   } else if (auto key = request.header("x-api-key")) {
     given = *key;
