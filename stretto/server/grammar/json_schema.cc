@@ -12,6 +12,7 @@
 #include "stretto/base/json_fields.h"
 #include "stretto/server/grammar/json_text.h"
 #include "stretto/server/grammar/object_rules.h"
+#include "stretto/server/grammar/schema_join.h"
 #include "stretto/server/grammar/schema_reader.h"
 #include "stretto/server/grammar/schema_texts.h"
 
@@ -34,7 +35,8 @@ class Compiler {
   Compiler(Rules& rules, const OrderedJson& root, const SchemaOptions& options, Budget& budget)
       : rules_(rules),
         reader_(root, budget),
-        texts_(reader_, budget),
+        joiner_(reader_, budget),
+        texts_(reader_, joiner_, budget),
         budget_(budget),
         space_(json_space(options.is_compact)) {}
 
@@ -60,12 +62,12 @@ class Compiler {
     if (!given.schema->is_object()) given.fail("need an object, true or false");
     budget_.spend(static_cast<std::int64_t>(given.schema->size()));
     SchemaReader::check_keywords(given);
-    const SchemaPlace at = reader_.written_out(given);
+    const SchemaPlace at = joiner_.written_out(given);
     const OrderedJson& schema = *at.schema;
-    if (schema.contains("allOf")) return of(reader_.joined(at), depth + 1, forced);
+    if (schema.contains("allOf")) return of(joiner_.joined(at), depth + 1, forced);
     if (schema.contains("$ref")) {
       if (at.has_only("$ref")) return reference(reader_.resolved(at, "$ref"), forced);
-      return of(reader_.joined(at), depth + 1, forced);
+      return of(joiner_.joined(at), depth + 1, forced);
     }
     for (const char* name : {"anyOf", "oneOf"}) {
       if (schema.contains(name)) return any_of(at, name, depth, forced);
@@ -100,15 +102,15 @@ class Compiler {
     const std::vector<SchemaPlace> given = reader_.branches(at, name);
     std::vector<SchemaPlace> branches = given;
     if (!at.has_only(name)) {
-      const SchemaPlace rest = reader_.without(at, name);
-      for (SchemaPlace& branch : branches) branch = reader_.both(rest, branch);
+      const SchemaPlace rest = joiner_.without(at, name);
+      for (SchemaPlace& branch : branches) branch = joiner_.both(rest, branch);
     }
     Names all = forced;
     if (std::string_view(name) == "oneOf") {
       SchemaReader::Apart apart = reader_.told_apart_by(branches);
       if (apart.alike) {
         const auto [i, j] = *apart.alike;
-        auto exclusive = reader_.exclusive(given, branches);
+        auto exclusive = joiner_.exclusive(given, branches);
         if (!exclusive) {
           at.fail(
               fmt::format("oneOf: the branches {} and {} may both fit a value, which is not "
@@ -126,7 +128,7 @@ class Compiler {
 
   // `not` with values, or with what strings are.
   ExprPtr but(const SchemaPlace& at, int depth, const Names& forced) {
-    const SchemaPlace taken = reader_.followed(at.in("not")), rest = reader_.without(at, "not");
+    const SchemaPlace taken = reader_.followed(at.in("not")), rest = joiner_.without(at, "not");
     const bool is_of_values = taken.schema->contains("const") || taken.schema->contains("enum");
     const std::vector<std::string> taken_types = reader_.types(taken);
     if (!is_of_values && taken_types != std::vector<std::string>{"string"}) {
@@ -296,7 +298,7 @@ class Compiler {
         budget_.spend(10);
         if (!texts_.fits(patterns[i], member.name)) continue;
         const SchemaPlace& also = its.patterns[i].place;
-        member.place = member.place.schema == nullptr ? also : reader_.both(member.place, also);
+        member.place = member.place.schema == nullptr ? also : joiner_.both(member.place, also);
       }
       if (member.place.schema != nullptr) continue;
       member.place = its.additional.value_or(SchemaPlace{&nothing(), at.path});
@@ -437,6 +439,7 @@ class Compiler {
 
   Rules& rules_;
   SchemaReader reader_;
+  SchemaJoiner joiner_;
   SchemaTexts texts_;
   Budget& budget_;
   ExprPtr space_;

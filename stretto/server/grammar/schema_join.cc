@@ -1,5 +1,5 @@
-// Schemas put together: what several say at once becomes one schema without `allOf`, and keywords
-// that are short for others become those.
+#include "stretto/server/grammar/schema_join.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "stretto/base/printable.h"
-#include "stretto/server/grammar/schema_reader.h"
 
 namespace stretto::grammar {
 namespace {
@@ -135,7 +134,7 @@ bool join_bound(const std::string& key, const OrderedJson& value, OrderedJson& o
 }  // namespace
 
 // Of two that both say something of `key`.
-void SchemaReader::join_key(const SchemaPlace& part, const std::string& key, OrderedJson& out) {
+void SchemaJoiner::join_key(const SchemaPlace& part, const std::string& key, OrderedJson& out) {
   const OrderedJson& value = part.schema->at(key);
   if (out[key] == value || join_bound(key, value, out)) return;
   if (key == "type") {
@@ -178,14 +177,14 @@ void SchemaReader::join_key(const SchemaPlace& part, const std::string& key, Ord
   }
 }
 
-void SchemaReader::join(const SchemaPlace& given, OrderedJson& out, int depth) {
+void SchemaJoiner::join(const SchemaPlace& given, OrderedJson& out, int depth) {
   if (depth > kMostHops) given.fail("allOf nests too deeply");
   if (given.schema->is_boolean()) {
     if (!given.schema->get<bool>()) out["enum"] = OrderedJson::array();
     return;
   }
   if (!given.schema->is_object()) given.fail("need an object");
-  check_keywords(given);
+  SchemaReader::check_keywords(given);
   budget_.spend(weight(*given.schema));
   const SchemaPlace part = written_out(given);
   static constexpr std::array kOfObjects = {"properties", "patternProperties",
@@ -201,9 +200,9 @@ void SchemaReader::join(const SchemaPlace& given, OrderedJson& out, int depth) {
                            std::find(kOfObjects.begin(), kOfObjects.end(), key) != kOfObjects.end();
     if (is_joined || is_note(key)) continue;
     if (key == "$ref") {
-      join(resolved(part, "$ref"), out, depth + 1);
+      join(reader_.resolved(part, "$ref"), out, depth + 1);
     } else if (key == "allOf") {
-      for (const SchemaPlace& inner : branches(part, "allOf")) join(inner, out, depth + 1);
+      for (const SchemaPlace& inner : reader_.branches(part, "allOf")) join(inner, out, depth + 1);
     } else if (!out.contains(key)) {
       out[key] = value;
     } else {
@@ -212,39 +211,39 @@ void SchemaReader::join(const SchemaPlace& given, OrderedJson& out, int depth) {
   }
 }
 
-SchemaPlace SchemaReader::made(OrderedJson schema, std::string path) {
+SchemaPlace SchemaJoiner::made(OrderedJson schema, std::string path) {
   budget_.spend(weight(schema));
   made_.push_back(std::make_unique<OrderedJson>(std::move(schema)));
   return {made_.back().get(), std::move(path)};
 }
 
-SchemaPlace SchemaReader::joined(const SchemaPlace& at) {
+SchemaPlace SchemaJoiner::joined(const SchemaPlace& at) {
   OrderedJson out = OrderedJson::object();
   join(at, out, 0);
   return made(std::move(out), at.path);
 }
 
-SchemaPlace SchemaReader::both(const SchemaPlace& a, const SchemaPlace& b) {
+SchemaPlace SchemaJoiner::both(const SchemaPlace& a, const SchemaPlace& b) {
   OrderedJson out = OrderedJson::object();
   join(a, out, 0);
   join(b, out, 0);
   return made(std::move(out), b.path);
 }
 
-SchemaPlace SchemaReader::without(const SchemaPlace& at, const char* keyword) {
+SchemaPlace SchemaJoiner::without(const SchemaPlace& at, const char* keyword) {
   budget_.spend(weight(*at.schema));
   OrderedJson out = *at.schema;
   out.erase(keyword);
   return made(std::move(out), at.path);
 }
 
-std::optional<OrderedJson> SchemaReader::negated(const SchemaPlace& given) const {
-  const SchemaPlace at = followed(given);
+std::optional<OrderedJson> SchemaJoiner::negated(const SchemaPlace& given) const {
+  const SchemaPlace at = reader_.followed(given);
   const OrderedJson& schema = *at.schema;
   budget_.spend(weight(schema));
   if (schema.is_boolean()) return !schema.get<bool>();
   if (!schema.is_object()) at.fail("need an object, true or false");
-  check_keywords(at);
+  SchemaReader::check_keywords(at);
   std::vector<std::string> keys;
   for (const auto& [key, value] : schema.items()) {
     if (!is_note(key)) keys.push_back(key);
@@ -265,7 +264,7 @@ std::optional<OrderedJson> SchemaReader::negated(const SchemaPlace& given) const
   if (has_only({"anyOf"})) return OrderedJson{{"allOf", each(schema["anyOf"])}};
   if (has_only({"allOf"})) return OrderedJson{{"anyOf", each(schema["allOf"])}};
   if (has_only({"type"})) {
-    const std::vector<std::string> not_these = types(at);
+    const std::vector<std::string> not_these = reader_.types(at);
     OrderedJson out = OrderedJson::array();
     for (const char* type : {"object", "array", "string", "number", "boolean", "null"}) {
       const bool is_taken = std::any_of(not_these.begin(), not_these.end(), [&](const auto& one) {
@@ -302,7 +301,7 @@ std::optional<OrderedJson> SchemaReader::negated(const SchemaPlace& given) const
   return std::nullopt;
 }
 
-std::optional<std::vector<SchemaPlace>> SchemaReader::exclusive(
+std::optional<std::vector<SchemaPlace>> SchemaJoiner::exclusive(
     const std::vector<SchemaPlace>& branches, std::vector<SchemaPlace> whole) {
   for (std::size_t i = 0; i < branches.size(); ++i) {
     auto otherwise = negated(branches[i]);
@@ -315,7 +314,7 @@ std::optional<std::vector<SchemaPlace>> SchemaReader::exclusive(
   return whole;
 }
 
-SchemaPlace SchemaReader::written_out(const SchemaPlace& at) {
+SchemaPlace SchemaJoiner::written_out(const SchemaPlace& at) {
   const OrderedJson& schema = *at.schema;
   const bool is_tuple = schema.contains("items") && schema["items"].is_array();
   static constexpr std::array kShort = {"if", "then", "else", "dependentRequired", "not"};

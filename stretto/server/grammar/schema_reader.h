@@ -3,7 +3,6 @@
 #pragma once
 
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -32,8 +31,8 @@ struct SchemaPlace {
   SchemaPlace in(const char* keyword, const std::string& key) const;
 };
 
-// Keys that no schema of a request has, since they are no UTF-8, and that join() makes: further
-// schemas of a string, and names of properties that may not be there.
+// Keys that no schema of a request has, since they are no UTF-8, and that SchemaJoiner makes:
+// further schemas of a string, and names of properties that may not be there.
 inline constexpr const char* kAlso =
     "\xFF"
     "also";
@@ -60,19 +59,6 @@ class SchemaReader {
   // What a reference points at.
   SchemaPlace resolved(const SchemaPlace& at, const char* keyword) const;
   SchemaPlace followed(SchemaPlace at) const;
-
-  // schema_join.cc. What the parts of allOf, and what stands beside it, say together.
-  SchemaPlace joined(const SchemaPlace& at);
-  SchemaPlace both(const SchemaPlace& a, const SchemaPlace& b);
-  SchemaPlace without(const SchemaPlace& at, const char* keyword);
-  // Keywords that are short for others (if, dependentRequired, not, lists as items) as those.
-  SchemaPlace written_out(const SchemaPlace& at);
-  // Each of `whole`, which has what stands beside the branches, where none of the other branches
-  // fits; nothing where no schema says so.
-  std::optional<std::vector<SchemaPlace>> exclusive(const std::vector<SchemaPlace>& branches,
-                                                    std::vector<SchemaPlace> whole);
-  // Fits no value that the schema fits; nothing where no schema says so.
-  std::optional<OrderedJson> negated(const SchemaPlace& at) const;
 
   std::vector<SchemaPlace> branches(const SchemaPlace& at, const char* keyword) const;
   // The properties by which at most one branch fits a value; none where their types do that.
@@ -116,15 +102,11 @@ class SchemaReader {
   Array array(const SchemaPlace& at, int most) const;
 
  private:
-  void join(const SchemaPlace& part, OrderedJson& out, int depth);
-  void join_key(const SchemaPlace& part, const std::string& key, OrderedJson& out);
-  SchemaPlace made(OrderedJson schema, std::string path);
   std::optional<std::set<std::string>> kinds(const SchemaPlace& at, int depth) const;
   std::optional<std::set<std::string>> finite_values(const SchemaPlace& at) const;
 
   const OrderedJson& root_;
   Budget& budget_;
-  std::vector<std::unique_ptr<OrderedJson>> made_;
 };
 
 }  // namespace stretto::grammar

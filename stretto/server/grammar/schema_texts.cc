@@ -58,7 +58,7 @@ ExprPtr SchemaTexts::names(const SchemaPlace& given, int depth) {
   }
   if (!at.schema->is_object()) at.fail("need an object, true or false");
   SchemaReader::check_keywords(at);
-  if (at.schema->contains("allOf")) at = reader_.joined(at);
+  if (at.schema->contains("allOf")) at = joiner_.joined(at);
   const OrderedJson& schema = *at.schema;
   for (const char* name : {"anyOf", "oneOf", "not"}) {
     if (!schema.contains(name)) continue;

@@ -7,6 +7,7 @@
 
 #include "stretto/server/grammar/budget.h"
 #include "stretto/server/grammar/expr.h"
+#include "stretto/server/grammar/schema_join.h"
 #include "stretto/server/grammar/schema_reader.h"
 
 namespace stretto::grammar {
@@ -18,7 +19,8 @@ ExprPtr texts_of(const std::vector<const OrderedJson*>& values);
 
 class SchemaTexts {
  public:
-  SchemaTexts(SchemaReader& reader, Budget& budget) : reader_(reader), budget_(budget) {}
+  SchemaTexts(const SchemaReader& reader, SchemaJoiner& joiner, Budget& budget)
+      : reader_(reader), joiner_(joiner), budget_(budget) {}
 
   // Between the quotes. `in_any_way`: characters may be escaped as they like where nothing counts
   // them, else in the one way in which writers escape them.
@@ -32,7 +34,8 @@ class SchemaTexts {
   ExprPtr names(const SchemaPlace& given, int depth);
   ExprPtr expression(const SchemaPlace& at, const char* name);
 
-  SchemaReader& reader_;
+  const SchemaReader& reader_;
+  SchemaJoiner& joiner_;
   Budget& budget_;
 };
 
