@@ -30,19 +30,6 @@ void check_expert_groups(const ModelConfig& config, const ModelOptions& options)
                   options.ep, options.ep, options.num_ranks(), fmt::join(possible, ", ")));
 }
 
-// An fp8 cache is one of pages, which requests that run one after the other have not.
-void check_cache(const ModelOptions& options) {
-  if (options.kv_dtype == "auto") return;
-  auto refuse = [&](const char* other) {
-    throw UserError(fmt::format("--kv-dtype {}: not with {}", options.kv_dtype, other));
-  };
-  if (options.dp > 1) refuse("--dp: data-parallel groups keep no cache of pages");
-  if (options.sequence_parallel) refuse("--sequence-parallel, which keeps no cache of pages");
-  if (options.target() == Target::kCuda && options.launcher.processes()) {
-    refuse("--launcher processes on GPUs, which keep no cache of pages there");
-  }
-}
-
 }  // namespace
 
 void add_model_options(CLI::App* command, ModelOptions& options) {
@@ -136,7 +123,6 @@ void choose_device(ModelOptions& options) {
 }
 
 ModelFiles open_model(const ModelOptions& options) {
-  check_cache(options);
   ModelFiles files(options.model,
                    options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kSafetensors);
   set_rope_frequencies(files.config, options.rope_frequencies);

@@ -116,6 +116,11 @@ void add_predict_model_options(CLI::App* command, PredictModelOptions& options) 
   number("--context", q.context, "tokens of each sequence", 1, std::int64_t{1} << 31);
   number("--prompt", q.prompt, "tokens of one more sequence's prompt in the step", 0, kMostRows);
   command
+      ->add_flag("--sequence-parallel", q.ulysses,
+                 "rows of steps that are not small are spread over the ranks")
+      ->group("Steps of a model")
+      ->needs(model);
+  command
       ->add_option("--kv-dtype", options.kv_dtype,
                    "of the cache: auto, as --dtype, or fp8, e4m3 with a scale for each token of "
                    "each head")

@@ -44,17 +44,27 @@ int main(int argc, char** argv) try {
   std::vector<double> ratios, token_seconds, bandwidths;
   std::size_t weight_bytes = 0;
   world.run([&](stretto::Rank& rank) {
-    stretto::Transformer model(rank, files.config, files.checkpoint,
-                               {.dtype = dtype, .max_tokens = 256});
-    weight_bytes = model.runner().weight_bytes();
+    constexpr int kPage = 64;
+    stretto::BatchModel model(rank, files.config, files.checkpoint,
+                              {.dtype = dtype,
+                               .max_rows = 1,
+                               .max_tokens = kPage,
+                               .cache = {.page = kPage, .num_pages = 1, .sequences = 1}});
+    for (const stretto::PlanBuffer& b : stretto::model_buffers(model.shape())) {
+      if (!b.name.ends_with("_cache")) weight_bytes += b.bytes();
+    }
+    const int token = 5, page = 0;
+    auto step = [&](std::int64_t position) {
+      const stretto::BatchPiece piece{
+          .tokens = {&token, 1}, .first = position, .pages = {&page, 1}, .wanted = 1};
+      model.step({&piece, 1}, stretto::BatchModel::Visit());
+    };
     std::vector<std::uint64_t> words(weight_bytes / 8, 1);
     std::uint64_t sink = 0;
     for (int i = 0; i < pairs + 3; ++i) {
-      model.reset();
-      int token = 5;
-      model.forward({&token, 1});
+      step(0);
       Clock::time_point begin = Clock::now();
-      for (int t = 0; t < kTokens; ++t) model.forward({&token, 1});
+      for (int t = 0; t < kTokens; ++t) step(1 + t);
       double decode = seconds_since(begin) / kTokens;
       begin = Clock::now();
       for (int t = 0; t < kTokens; ++t) sink += read_all(words);

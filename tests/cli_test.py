@@ -301,8 +301,9 @@ class ScoreTest(CliCase):
         self.assertAlmostEqual(one, plain, delta=0.02)
         self.assertAlmostEqual(one, two, delta=0.003)
         self.refused(*score, "--kv-dtype", "int3", says=["--kv-dtype", "int3", "fp8"])
-        self.refused(*score, "--kv-dtype", "fp8", "--dp", 2, says=["--kv-dtype fp8", "--dp"])
-        self.refused(*score, "--kv-dtype", "fp8", "--sequence-parallel", says=["--kv-dtype fp8", "--sequence-parallel"])
+        for options in (["--dp", 2], ["--tp", 2, "--sequence-parallel"]):
+            got = self.json_of(*score, "--kv-dtype", "fp8", *options, keys=self.KEYS)["nll_per_token"]
+            self.assertAlmostEqual(got, one, delta=0.003)
 
     def test_bad_files(self):
         self.refused("score", "--model", MODEL, "--file", "/nowhere", says="/nowhere")

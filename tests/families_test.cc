@@ -10,7 +10,6 @@
 
 #include "stretto/base/test_seed.h"
 #include "stretto/model/transformer/batch_model.h"
-#include "stretto/model/transformer/transformer.h"
 #include "stretto/runtime/world.h"
 #include "tests/reference_model.h"
 
@@ -22,33 +21,11 @@ constexpr float kPoison = -12345.0f;
 
 using Logits = std::vector<std::vector<float>>;
 
-// Prefill in one step that is sequence-parallel on several ranks, a few single tokens, a short
-// step, and one more long step that begins in the middle of the cache.
-Logits run_engine(const ModelConfig& config, const Checkpoint& checkpoint,
-                  const std::vector<int>& tokens, const TransformerOptions& options, int tp) {
-  Logits all(tokens.size(),
-             std::vector<float>(static_cast<std::size_t>(config.vocab_size), kPoison));
-  World world({.size = tp});
-  world.run([&](Rank& rank) {
-    Transformer model(rank, config, checkpoint, options);
-    auto keep = [&](std::int64_t position, std::span<const float> logits) {
-      if (rank.index() != 0) return;
-      std::copy(logits.begin(), logits.end(), all[static_cast<std::size_t>(position)].begin());
-    };
-    std::span<const int> rest(tokens);
-    for (std::size_t count : {37u, 1u, 1u, 5u, 23u}) {
-      model.forward_each(rest.first(count), keep);
-      rest = rest.subspan(count);
-    }
-    ASSERT_TRUE(rest.empty());
-  });
-  return all;
-}
-
-// The same in steps of many sequences, beside one that begins and goes on in between; memory that
-// no node needs is poisoned.
+// A prompt in one step, a few single tokens, a short step, and one more long step that begins in
+// the middle of the cache, each beside another sequence that begins and goes on in between; memory
+// that no node needs is poisoned.
 Logits run_batches(const ModelConfig& config, const Checkpoint& checkpoint,
-                   const std::vector<int>& tokens, int tp) {
+                   const std::vector<int>& tokens, int tp, bool ulysses) {
   Logits all(tokens.size(),
              std::vector<float>(static_cast<std::size_t>(config.vocab_size), kPoison));
   World world({.size = tp});
@@ -57,6 +34,7 @@ Logits run_batches(const ModelConfig& config, const Checkpoint& checkpoint,
                      {.max_rows = 64,
                       .cache = {.page = 16, .num_pages = 12, .sequences = 4},
                       .expert_groups = config.moe && tp > 2 ? tp : 1,
+                      .ulysses = ulysses,
                       .poison = true});
     const std::vector<int> pages = {7, 2, 9, 0, 11}, others = {1, 3, 5, 6};
     std::span<const int> rest(tokens);
@@ -105,12 +83,8 @@ void compare_with_reference(const ReferenceModel& reference, const std::vector<i
   parsed.check_against(checkpoint);
   for (auto [tp, ulysses] :
        {std::pair{1, false}, {2, false}, {3, false}, {5, false}, {2, true}, {5, true}}) {
-    TransformerOptions options{
-        .dtype = DType::kF32, .expert_groups = parsed.moe && tp > 2 ? tp : 1, .ulysses = ulysses};
-    SCOPED_TRACE("tp " + std::to_string(tp) + " ep " + std::to_string(options.expert_groups) +
-                 (ulysses ? " ulysses" : ""));
-    expect_near(run_engine(parsed, checkpoint, tokens, options, tp), expected);
-    if (!ulysses) expect_near(run_batches(parsed, checkpoint, tokens, tp), expected);
+    SCOPED_TRACE("tp " + std::to_string(tp) + (ulysses ? " ulysses" : ""));
+    expect_near(run_batches(parsed, checkpoint, tokens, tp, ulysses), expected);
   }
 }
 

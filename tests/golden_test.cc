@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -79,8 +80,8 @@ double step_error(const Json& step, std::span<const T> logits) {
 constexpr double kPromisedError = 2e-3;
 constexpr double kEffectOfRounding = 2e-2;
 
-// What the first rank of a data group sees of requests that run one after the other, against their
-// golden steps: those of prompts `group`, `group` + `num_groups` and so on.
+// What the first rank of a data group sees of its requests, against their golden steps: those of
+// prompts `group`, `group` + `num_groups` and so on.
 class GoldenSteps {
  public:
   GoldenSteps(Json prompts, int group, int num_groups)
@@ -198,15 +199,14 @@ TEST_P(GoldenTest, GreedyTextAndLogProbabilitiesAreThoseOfTheReference) {
                         .expert_groups = expert_groups,
                         .data_groups = dp,
                         .ulysses = ulysses});
-  auto results =
-      engine.generate(golden_requests(files, prompts), {},
-                      [&, ranks = tp](int rank, std::size_t prompt, std::int64_t step,
-                                      std::span<const float> row) {
-                        digest.add(rank, row);
-                        if (rank % ranks == 0) {
-                          steps[static_cast<std::size_t>(rank / ranks)].add(prompt, step, row);
-                        }
-                      });
+  auto results = engine.generate(
+      golden_requests(files, prompts), {},
+      [&, ranks = tp](int rank, std::size_t prompt, std::int64_t step, std::span<const float> row) {
+        digest.add(rank, row);
+        if (rank % ranks == 0) {
+          steps[static_cast<std::size_t>(rank / ranks)].add(prompt, step, row);
+        }
+      });
   digest.expect_equal();
   ASSERT_EQ(results.size(), prompts.size());
   for (std::size_t i = 0; i < results.size(); ++i)
@@ -224,7 +224,7 @@ TEST_P(GoldenTest, GreedyTextAndLogProbabilitiesAreThoseOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, testing::ValuesIn(golden_cases()), case_name);
 
-// Rows as forward_each gives them.
+// Rows are those of a text, position by position.
 double worst_error(const Json& prompt, const std::vector<std::vector<double>>& rows) {
   double worst = 0;
   std::size_t row = prompt.at("ids").size() - 1;
@@ -237,11 +237,17 @@ double worst_error(const Json& prompt, const std::vector<std::vector<double>>& r
 
 std::vector<std::vector<double>> engine_rows(const ModelFiles& files,
                                              const std::vector<int>& tokens, int tp) {
+  constexpr std::int64_t kPage = 64;
   std::vector<std::vector<double>> rows;
+  std::vector<int> pages(tokens.size() / kPage + 1);
+  std::iota(pages.begin(), pages.end(), 0);
   World world({.size = tp});
   world.run([&](Rank& rank) {
-    Transformer model(rank, files.config, files.checkpoint, {.dtype = DType::kF32});
-    model.forward_each(tokens, [&](std::int64_t, std::span<const float> logits) {
+    BatchModel model(rank, files.config, files.checkpoint,
+                     {.max_tokens = 512,
+                      .cache = {.page = kPage, .num_pages = std::ssize(pages), .sequences = 1}});
+    const BatchPiece all{.tokens = tokens, .pages = pages, .wanted = std::ssize(tokens)};
+    model.step({&all, 1}, [&](std::size_t, std::int64_t, std::span<const float> logits) {
       if (rank.index() == 0) rows.emplace_back(logits.begin(), logits.end());
     });
   });
@@ -326,8 +332,8 @@ TEST(GoldenLogProbabilityTest, Qwen3Moe18m) {
   expect_chain_to_golden(kMoe18m, config, {2}, true);  // 2: the text that takes another turn
 }
 
-// A prompt longer than the largest prefill step, so that several sequence-parallel steps and their
-// seams in the cache are covered.
+// A prompt longer than the largest step, so that several steps and their seams in the cache are
+// covered.
 std::vector<int> long_prompt(const ModelFiles& files, const char* model, std::size_t length) {
   std::vector<int> ids;
   Json prompts = golden_of(model).at("prompts");
@@ -384,7 +390,7 @@ void expect_tokens_of_one_rank(const char* model, std::size_t length,
   }
 }
 
-TEST(LongPromptTest, SequenceParallelPrefillInSeveralStepsGivesTheTokensOfOneRank) {
+TEST(LongPromptTest, PromptsInSeveralStepsGiveTheTokensOfOneRank) {
   expect_tokens_of_one_rank(kLlama8m, 301, {{.tp = 2}, {.tp = 3}, {.tp = 8}});
 }
 

@@ -16,6 +16,7 @@
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/cuda/driver.h"
 #include "tests/batch_requests.h"
+#include "tests/reference_model.h"
 
 namespace stretto {
 namespace {
@@ -106,6 +107,83 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
     EXPECT_TRUE(one.answers[0] == on_gpus.answers[i]) << "request " << i;
   }
 }
+
+// Logits of a prompt whose rows are spread over the GPUs, in a step of 128 rows, and of a token
+// after it, by the position.
+std::vector<std::vector<float>> spread_logits(const ReferenceModel& reference,
+                                              const std::vector<int>& tokens, int ranks) {
+  TemporaryDirectory directory;
+  reference.write(directory);
+  ModelConfig config = read_config(directory.path());
+  Checkpoint checkpoint(directory.path());
+  BatchOptions options{.max_rows = 128,
+                       .max_tokens = 192,
+                       .cache = {.page = kPage, .num_pages = 3, .sequences = 1},
+                       .plan_for = Target::kCuda,
+                       .expert_groups = config.moe ? ranks : 1,
+                       .ulysses = true};
+  GpuWorld gpus({.size = ranks});
+  BatchModel model(
+      std::make_unique<GpuBatchRunner>(gpus, batch_shape(config, ranks, options), checkpoint),
+      options.max_rows);
+  std::vector<std::vector<float>> rows;
+  const std::vector<int> pages = {2, 0, 1};
+  const std::span<const int> all(tokens);
+  for (std::span<const int> part : {all.first(all.size() - 1), all.last(1)}) {
+    const BatchPiece piece{
+        .tokens = part, .first = std::ssize(rows), .pages = pages, .wanted = std::ssize(part)};
+    model.step({&piece, 1}, [&](std::size_t, std::int64_t, std::span<const float> logits) {
+      rows.emplace_back(logits.begin(), logits.end());
+    });
+  }
+  return rows;
+}
+
+class GpuSpreadTest : public testing::TestWithParam<ReferenceConfig> {};
+
+TEST_P(GpuSpreadTest, LogitsAreThoseOfTheReference) {
+  constexpr int kRanks = 2, kDraws = 40;
+  constexpr double kClear = 1e-4;  // in fp32 and fp64 the same experts are chosen
+  if (!has_gpus(kRanks)) GTEST_SKIP() << "needs " << kRanks << " GPUs";
+  std::uint64_t seed = test_seed();
+  for (int draw = 0; draw < kDraws; ++draw, ++seed) {
+    ReferenceModel reference(GetParam(), seed);
+    Requests requests(seed);
+    std::vector<int> tokens(120);  // a step that is not full
+    for (int& t : tokens) t = requests.below(GetParam().vocab);
+    const std::vector<std::vector<double>> expected = reference.logits(tokens);
+    if (GetParam().experts > 0 && reference.closest_choice() < kClear) continue;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const std::vector<std::vector<float>> got = spread_logits(reference, tokens, kRanks);
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      for (std::size_t v = 0; v < got[i].size(); ++v) {
+        ASSERT_NEAR(got[i][v], expected[i][v], 5e-4) << "position " << i << ", token " << v;
+      }
+    }
+    return;
+  }
+  FAIL() << "every draw has a token between two experts";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuSpreadTest,
+                         testing::Values(ReferenceConfig{.hidden = 64,
+                                                         .ffn = 64,
+                                                         .layers = 1,
+                                                         .heads = 4,
+                                                         .head_dim = 16,
+                                                         .max_positions = 256},
+                                         ReferenceConfig{.model_type = "qwen3_moe",
+                                                         .architecture = "Qwen3MoeForCausalLM",
+                                                         .hidden = 64,
+                                                         .layers = 1,
+                                                         .heads = 4,
+                                                         .head_dim = 16,
+                                                         .max_positions = 256,
+                                                         .qk_norm = true,
+                                                         .experts = 4,
+                                                         .expert_ffn = 64}),
+                         [](const auto& info) { return info.index == 0 ? "dense" : "experts"; });
 
 INSTANTIATE_TEST_SUITE_P(
     Models, GpuBatchTest,

@@ -1,7 +1,7 @@
 // Text from a model on a world of ranks: prompts in, tokens out one by one. Requests run together
 // (run_requests.h): every rank runs the same loop and draws the same tokens from the same logits,
-// and rank 0 reports; on GPUs one host thread does so for all ranks of its process. With data
-// groups and with sequence-parallel attention they run one after the other (token_loop.h).
+// and rank 0 reports; on GPUs one host thread does so for all ranks of its process. Data groups
+// have a loop and a cache each, for their share of the requests.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/base/json.h"
 #include "stretto/engine/answer.h"
 #include "stretto/engine/host_memory.h"
 #include "stretto/engine/model_files.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/transformer/batch_model.h"
-#include "stretto/model/transformer/transformer.h"
 #include "stretto/runtime/recorder.h"
 #include "stretto/runtime/world.h"
 
@@ -34,10 +34,10 @@ struct EngineOptions {
   // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. On GPUs, a
   // world of processes. There the process of rank 0 reports.
   std::shared_ptr<World> world;
-  int expert_groups = 1;   // transformer.h
-  int data_groups = 1;     // transformer.h; several on GPUs: those of processes
-  bool ulysses = false;    // transformer.h
-  bool fp8_cache = false;  // step_plan.h: PagedCache; not with data groups or Ulysses
+  int expert_groups = 1;   // step_plan.h: ModelShape
+  int data_groups = 1;     // likewise; several on GPUs: those of processes
+  bool ulysses = false;    // likewise
+  bool fp8_cache = false;  // step_plan.h: PagedCache
 };
 
 class Engine {
@@ -78,32 +78,13 @@ class Engine {
   World& world() { return *world_; }
 
  private:
-  // Who runs a model: a rank, or on GPUs the first one of those that it drives.
-  struct Seat {
-    int rank = 0;
-    int group = 0;         // of the data groups
-    bool leads = true;     // first rank of its group, so that rank 0 does
-    Rank* host = nullptr;  // null where one process drives all GPUs
-  };
   void join_group();  // of GPUs
-  using UseModel = std::function<void(const Seat&, Transformer&)>;
-  // Calls `use` on every rank at the same time with a model of its own, or once with one that
-  // drives all ranks; then makes the steps that other data groups still need. `capacity` tokens fit
-  // the cache. UserError where the model does not fit the memory.
-  void with_model(std::int64_t capacity, const UseModel& use);
-  GenerateResult serve(const Seat& seat, Transformer& model, const GenerateRequest& request,
-                       std::size_t index, const OnText& on_text, const OnLogits& on_logits) const;
-  // Whether requests run together, in steps of many.
-  bool takes_many() const;
-  BatchOptions batch_options() const;    // of such steps
+  BatchOptions batch_options() const;    // of what generate() and score() run
   int index_of(const Rank* rank) const;  // of those that run_batches() gives
-  // What generate() and score() then do; `requests` have been checked, `capacity` holds any of
-  // them.
-  std::vector<GenerateResult> generate_together(const std::vector<GenerateRequest>& requests,
-                                                std::int64_t capacity, const OnText& on_text,
-                                                const OnLogits& on_logits);
-  Score score_together(const std::vector<std::vector<int>>& documents, std::int64_t capacity,
-                       const std::function<void(std::size_t done)>& progress);
+  int group_of(int rank) const;          // of the data groups
+  // What the first rank of each data group hands in, by group; to be used at rank 0. Collective
+  // over the ranks of run_batches().
+  std::vector<Json> gather_groups(Rank* rank, const Json& mine) const;
 
   const ModelFiles& files_;
   EngineOptions options_;

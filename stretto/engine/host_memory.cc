@@ -27,8 +27,7 @@ void check_host_memory(const ModelShape& shape) {
   std::size_t available = available_host_memory();
   if (needed <= available) return;
   auto gib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-  const std::int64_t tokens =
-      shape.paged.is_used() ? shape.paged.num_pages * shape.paged.page : shape.max_tokens;
+  const std::int64_t tokens = shape.paged.num_pages * shape.paged.page;
   throw UserError(fmt::format(
       "{}: the weights and the cache of {} tokens on {} ranks take {:.1f} GiB of memory, {:.1f} "
       "are available",
@@ -53,6 +52,7 @@ CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes) {
   constexpr std::size_t kMost = std::size_t{4} << 30;
   CacheSize size{.page_bytes = page_bytes(shape),
                  .allowed = bytes > 0 ? bytes : std::min(kMost, available_host_memory() / 4)};
+  size.allowed /= static_cast<std::size_t>(shape.data_groups);  // which have a cache each
   size.num_pages =
       std::min(most_pages(shape), static_cast<std::int64_t>(size.allowed / size.page_bytes));
   return size;

@@ -32,13 +32,15 @@ struct RunLength {
 // How large the cache of such a model may be.
 using SizeCache = std::function<CacheSize(const BatchOptions&)>;
 
-// For such requests, none longer than `capacity`. Sizes are a few or powers of two, which keeps the
+// For such requests, dealt out in turn over the data groups of so many ranks in all, whose plans
+// are the same; none is longer than `capacity`. Sizes are a few or powers of two, which keeps the
 // number of different programs small, each of which is proved once. Of many requests some wait
 // where all of them would need a larger cache than there may be; the longest one always fits.
 RunPlan plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
-                 const BatchOptions& options, const SizeCache& size_cache);
+                 const BatchOptions& options, int num_ranks, const SizeCache& size_cache);
 
-// Collective. Every request ends (ServedRequest::on_end) before it returns.
+// Those of the own data group. Collective. Every request ends (ServedRequest::on_end) before it
+// returns.
 void run_requests(BatchModel& model, const SchedulerLimits& limits,
                   const std::vector<std::shared_ptr<ServedRequest>>& requests);
 

@@ -96,6 +96,7 @@ void ServingEngine::size_cache(const EngineOptions& options) {
   if (options.ulysses) {
     throw UserError("--sequence-parallel: a server keeps whole rows on every rank");
   }
+  if (options.data_groups > 1) throw UserError("--dp: a server has one group of ranks");
   batch_ = {
       .dtype = options.dtype,
       .max_rows = options_.max_num_batched_tokens,

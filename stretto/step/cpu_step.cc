@@ -124,7 +124,8 @@ class CpuStep::State {
     for (const Place& p : memory_.places) offsets[p.buffer] = p.offset;
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
-      if (b.kind == BufferKind::kConstant || b.kind == BufferKind::kState) {
+      const bool is_given = b.kind == BufferKind::kConstant || b.kind == BufferKind::kState;
+      if (is_given && !b.symmetric) {
         auto found = given.find(b.name);
         if (found == given.end()) {
           throw UserError(fmt::format("step '{}': nobody gives '{}'", plan_.name, b.name));

@@ -34,8 +34,8 @@ struct CpuStepOptions {
 
 class CpuStep {
  public:
-  // `given`: memory of constants and states, by name, which outlives this. UserError as check(),
-  // and where one is not given; Rejected for a program that cannot be proved.
+  // `given`: memory of constants and states, by name, but for symmetric ones; outlives this.
+  // UserError as check(), and where one is not given; Rejected for a program that cannot be proved.
   CpuStep(const Worlds& worlds, Plan plan, const std::map<std::string, std::byte*>& given,
           const CpuStepOptions& options = {});
   ~CpuStep();

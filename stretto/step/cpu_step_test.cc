@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "stretto/base/errors.h"
@@ -81,6 +82,36 @@ TEST(CpuStep, SaysWhatItIsNotGiven) {
     Plan wrong = chain(2);
     wrong.nodes[0].bindings[0].buffer = 3;
     EXPECT_THROW(CpuStep({rank, rank}, wrong, {}), UserError);
+  });
+}
+
+// What other ranks address cannot be the caller's.
+TEST(CpuStep, SymmetricStatesAreTheSteps) {
+  Plan plan{.name = "kept"};
+  plan.extents = {{"rows", kTestRows}};
+  plan.buffers = {{.name = "x", .kind = BufferKind::kInput},
+                  {.name = "kept", .kind = BufferKind::kState},
+                  {.name = "out", .kind = BufferKind::kOutput}};
+  for (Buffer& b : plan.buffers) b.shape = {Size::of_extent(0), Size::of(kTestCols)};
+  plan.buffers[1].shape[0] = Size::of(8);
+  plan.buffers[1].symmetric = true;
+  plan.programs = {keep_program()};
+  plan.nodes = {{.name = "keep",
+                 .program = 0,
+                 .bindings = {{"x", 0, {}}, {"kept", 1, {}}, {"out", 2, {}}},
+                 .extents = {Size::of_extent(0)}}};
+  plan.sections = {{"body", 0, 1}};
+  EXPECT_GE(assign(plan).symmetric_bytes, 8 * kTestCols * sizeof(float));
+  World world({.size = 1});
+  world.run([&](Rank& rank) {
+    CpuStep step({rank, rank}, plan, {});
+    auto* x = reinterpret_cast<float*>(step.data("x"));
+    const auto* out = reinterpret_cast<const float*>(step.data("out"));
+    std::fill_n(x, kTestCols, 3.0f);
+    step.run("body", {1});
+    std::fill_n(x, kTestCols, 4.0f);
+    step.run("body", {1});
+    EXPECT_EQ(out[0], 7.0f) << "the step before left 3";
   });
 }
 

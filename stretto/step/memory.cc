@@ -83,9 +83,10 @@ Memory assign(const Plan& plan, Sharing sharing) {
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& b = plan.buffers[i];
     std::size_t bytes = aligned(num_bytes(plan, b));
-    if (b.kind == BufferKind::kConstant || b.kind == BufferKind::kState) continue;
     if (b.symmetric) {
       memory.symmetric_bytes += bytes;
+    } else if (b.kind == BufferKind::kConstant || b.kind == BufferKind::kState) {
+      continue;
     } else if (b.kind == BufferKind::kInput) {
       memory.input_bytes += bytes;
     } else {

@@ -44,7 +44,7 @@ struct Size {
 
 enum class BufferKind : std::uint8_t {
   kConstant,  // the caller's, read only: weights
-  kState,     // the caller's, kept from step to step: caches
+  kState,     // the caller's, kept from step to step: caches; a symmetric one is the step's own
   kInput,     // written by the caller before its section
   kOutput,  // read by the caller after the section that writes it; keeps what it holds till the end
   kLocal,   // nobody's outside the step

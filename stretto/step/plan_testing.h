@@ -38,6 +38,7 @@ inline Program keep_program() {
     Value before = p.load(kept.tile({0, 0}, 1, kTestCols));
     Value own = p.load(x.tile({t.index, 0}, 1, kTestCols));
     p.store(out.tile({t.index, 0}, 1, kTestCols), own + before);
+    p.worker_fence();
     p.when(t.index == m - 1, [&] { p.store(kept.tile({0, 0}, 1, kTestCols), own); });
   });
   return p.finish();

@@ -72,6 +72,7 @@ StepPrediction predict(const Plan& plan, const predict::Machine& machine,
 StepBytes bytes_of(const Plan& plan) {
   StepBytes bytes{.work = assign(plan).total()};
   for (const Buffer& b : plan.buffers) {
+    if (b.symmetric) continue;  // of the step's own
     if (b.kind == BufferKind::kConstant) bytes.constants += num_bytes(plan, b);
     if (b.kind == BufferKind::kState) bytes.state += num_bytes(plan, b);
   }

@@ -17,9 +17,9 @@
 #include <memory>
 
 #include "bench/gpu/batch/batch_check.h"
+#include "bench/gpu/batch/batch_models.h"
+#include "bench/gpu/batch/batch_samples.h"
 #include "bench/gpu/batch/sampling_time.h"
-#include "bench/gpu/decode/decode_models.h"
-#include "bench/gpu/decode/decode_samples.h"
 #include "bench/gpu/harness/command_line.h"
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/copy_rate.h"
@@ -104,8 +104,8 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
     ModelShape shape = shape_of(s, config, kind);
     for (const auto& [rows, sequences] : batch_bounds(shape, most)) {
       shape.paged.sequences = sequences;
-      StepPlan plan = plan_step(shape, rows);
-      std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
+      step::Plan plan = batch_plan(shape, plan_step(shape, rows));
+      std::vector<std::set<std::string>> constants = constant_inputs(plan);
       for (std::size_t i = 0; i < plan.programs.size(); ++i) {
         Program& p = plan.programs[i];
         if (p.name.find(s.only) == std::string::npos) continue;
@@ -164,6 +164,16 @@ double product_rate(GpuWorld& world, std::int64_t size) {
     best = std::max(best, 1e3 * operations / cuda::elapsed_ms(begin, end));
   }
   return best;
+}
+
+std::size_t weight_bytes(const ModelShape& shape) {  // of a rank
+  std::size_t bytes = 0;
+  for (const PlanBuffer& b : model_buffers(shape)) {
+    const bool cache = b.name.ends_with("_cache") || b.name.ends_with(".k_scales") ||
+                       b.name.ends_with(".v_scales");
+    if (!cache) bytes += b.bytes();
+  }
+  return bytes;
 }
 
 // What a step of `rows` sequences of `context` tokens reads, on a rank, and multiplies.
@@ -302,8 +312,8 @@ void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel
                    apart ? s.sequences() : s.max_rows);
   run["ready_s"] = seconds_since(making);
   say("{}: ready in {:.1f} s, after {:.1f} s",
-      apart ? "decoding in the fastest order" : "steps as they are served",
-      seconds_since(making), seconds_since(rates.begin));
+      apart ? "decoding in the fastest order" : "steps as they are served", seconds_since(making),
+      seconds_since(rates.begin));
   for (std::int64_t rows : s.rows) {
     if (seconds_since(rates.begin) > s.seconds) {
       say("  {} rows: left out, no time left", rows);
@@ -355,7 +365,7 @@ int run_all(const Settings& s) {
     auto weights = std::make_shared<GpuModel>(
         world, shape_of(s, config, {Attention::kByKind, kv_dtype}), checkpoint);
     say("cache {}: {:.2f} GB of weights on each rank after {:.1f} s", kv_dtype,
-        static_cast<double>(weights->weight_bytes()) / 1e9, seconds_since(begin));
+        static_cast<double>(weight_bytes(weights->shape())) / 1e9, seconds_since(begin));
     for (const Kind& kind : kinds_of(s, kv_dtype)) {
       Json& run = out["runs"].emplace_back();
       run = {{"attention", kind.is_apart() ? "paged_decode" : "as served"}};

@@ -4,7 +4,7 @@
 #include <random>
 #include <set>
 
-#include "bench/gpu/decode/decode_samples.h"
+#include "bench/gpu/batch/batch_samples.h"
 #include "bench/gpu/harness/progress.h"
 #include "stretto/model/gpu/gpu_choice.h"
 

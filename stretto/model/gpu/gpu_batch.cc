@@ -5,6 +5,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/model/gpu/step_kernels.h"
+#include "stretto/model/transformer/batch_plan.h"
+#include "stretto/step/check.h"
 
 namespace stretto {
 namespace {
@@ -17,34 +19,81 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
                            const GpuBuffers& model_buffers, std::int64_t bound,
                            const GpuModelOptions& options)
     : world_(world),
+      group_(options.data_group ? options.data_group->world : world),
       shape_(shape),
       model_buffers_(model_buffers),
       early_starts_(options.early_starts),
-      plan_(plan_step(shape, bound)) {
-  // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
-  world_.synchronize();
-  const ProveOptions proof{.bounds_only = true, .gpu = world.target()};
-  for (StepKernel& k : build_step_kernels(shape_, plan_, proof, options.progress)) {
-    executables_.push_back(load_on_all(k.program, world_, std::move(k.code)));
-  }
+      bound_(bound) {
+  StepPlan step = plan_step(shape, bound);
+  head_input_ = step.head_input;
+  head_rows_ = step.head_rows;
+  plan_ = batch_plan(shape, std::move(step));
+  step::check(plan_);
+  head_ = plan_.find_section(kHeadSection)->begin;
+  load_programs(options);
   allocate();
-  StepRows rows{.count = bound, .most = bound};
-  for (const PlanLaunch& l : plan_.launches) {
-    args_.push_back(bind(l));
-    args_.back().extents = launch_extents(l, rows, shape_);
+  for (const step::Node& node : plan_.nodes) {
+    args_.push_back(bind(node));
+    args_.back().extents = step::eval(node.extents, values(false));
   }
-  head_args_ = bind(plan_.head);
-  head_args_.extents = {plan_.head_rows};
-  const Program& head = executables_[plan_.head.program]->program();
+  const Program& head = plan_.program_of(plan_.nodes[head_]);
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   if (!options.graphs) return;
   if (options.progress != nullptr) options.progress->begin("capturing the launches");
   capture();
 }
 
-// Launches that such a step needs none of.
-bool GpuBatchStep::leaves_out(const PlanLaunch& launch) const {
-  return only_decodes_ && launch.rows == Rows::kPrompts;
+std::vector<std::int64_t> GpuBatchStep::values(bool only_decodes) const {
+  const StepRows all{.count = bound_, .most = bound_, .decodes = only_decodes ? bound_ : 0};
+  return batch_extents(shape_, all, head_rows_);
+}
+
+std::vector<std::size_t> GpuBatchStep::nodes_of(bool only_decodes) const {
+  const step::Section& body = *plan_.find_section(kBodySection);
+  const std::vector<std::int64_t> extents = values(only_decodes);
+  std::vector<std::size_t> out;
+  for (std::size_t i = body.begin; i < body.end; ++i) {
+    const std::vector<step::Size>& of_node = plan_.nodes[i].extents;
+    if (of_node.empty() || step::eval(of_node.front(), extents) > 0) out.push_back(i);
+  }
+  return out;
+}
+
+void GpuBatchStep::load_programs(const GpuModelOptions& options) {
+  // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
+  world_.synchronize();
+  const ProveOptions proof{.bounds_only = true, .gpu = world_.target()};
+  for (StepKernel& k : build_step_kernels(plan_, proof, options.progress)) {
+    of_group_.push_back(shape_.data_groups > 1 &&
+                        k.program.program().world_size == shape_.world_size);
+    GpuWorld& world = of_group_.back() ? group_ : world_;
+    executables_.push_back(load_on_all(k.program, world, std::move(k.code)));
+  }
+}
+
+std::vector<CUdeviceptr> GpuBatchStep::addresses_for(std::size_t program,
+                                                     const std::vector<CUdeviceptr>& of_all) const {
+  if (!of_group_[program]) return of_all;
+  std::vector<CUdeviceptr> out;
+  for (int r : ranks_of_group(shape_, world_.local_ranks().front())) {
+    out.push_back(of_all[static_cast<std::size_t>(r)]);
+  }
+  return out;
+}
+
+void GpuBatchStep::launch(std::size_t node, int rank) {
+  const auto program = static_cast<std::size_t>(plan_.nodes[node].program);
+  const int own = of_group_[program] ? rank % shape_.world_size : rank;
+  executables_[program]->prepare(args_[node])->run(args_[node].extents, own, world_.stream(rank));
+}
+
+void GpuBatchStep::launch(std::size_t node) {
+  const auto program = static_cast<std::size_t>(plan_.nodes[node].program);
+  if (!of_group_[program]) {
+    return executables_[program]->prepare(args_[node])->run(args_[node].extents);
+  }
+  if (group_.aborted()) group_.throw_fault();
+  for (int r : world_.local_ranks()) launch(node, r);
 }
 
 // Memory and code may go only once nothing runs that uses them.
@@ -57,32 +106,39 @@ GpuBatchStep::~GpuBatchStep() {
 }
 
 void GpuBatchStep::allocate() {
+  using step::BufferKind;
   const cuda::Device& first = world_.device(world_.local_ranks().front());
+  // The host writes all inputs of the body.
+  auto is_staged = [](const step::Buffer& b) {
+    return b.kind == BufferKind::kInput && b.name != StepPlan::kWanted;
+  };
   std::size_t input_bytes = 0;
-  for (const PlanBuffer& b : plan_.buffers) {
-    row_bytes_[b.name] = b.bytes() / static_cast<std::size_t>(b.rows);
-    if (!b.input) continue;
+  for (const step::Buffer& b : plan_.buffers) {
+    if (!is_staged(b)) continue;
     input_at_[b.name] = input_bytes;
-    input_bytes += (b.bytes() + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
+    input_bytes += ceil_div(step::num_bytes(plan_, b), kInputAlignment) * kInputAlignment;
   }
   inputs_ = world_.allocate(input_bytes);
   host_inputs_ = std::make_unique<cuda::HostMappedMemory>(first, input_bytes);
   std::fill_n(static_cast<std::byte*>(host_inputs_->host()), input_bytes, std::byte{0});
-  for (const PlanBuffer& b : plan_.buffers) {
-    if (b.input) {
+  for (const step::Buffer& b : plan_.buffers) {
+    const bool is_model = b.kind == BufferKind::kConstant || b.kind == BufferKind::kState;
+    if (is_model && !b.symmetric) continue;
+    if (is_staged(b)) {
       for (CUdeviceptr a : inputs_.addresses()) {
         buffers_[b.name].push_back(a + input_at_.at(b.name));
       }
       continue;
     }
-    memory_.push_back(world_.allocate(std::max<std::size_t>(b.bytes(), 16)));
+    const std::size_t bytes = step::num_bytes(plan_, b);
+    memory_.push_back(world_.allocate(std::max<std::size_t>(bytes, 16)));
     buffers_[b.name] = memory_.back().addresses();
     for (int r : world_.local_ranks()) {
       const cuda::DeviceMemory& m = memory_.back().on[static_cast<std::size_t>(r)];
       world_.stream(r).fill_bytes(m.address(), 0, m.bytes());
     }
     if (b.name == StepPlan::kLogits) {
-      host_logits_ = std::make_unique<cuda::HostMappedMemory>(first, b.bytes());
+      host_logits_ = std::make_unique<cuda::HostMappedMemory>(first, bytes);
     }
   }
   world_.meet();
@@ -93,23 +149,23 @@ std::byte* GpuBatchStep::input(const std::string& name) {
   return static_cast<std::byte*>(host_inputs_->host()) + input_at_.at(name);
 }
 
-GpuLaunchArgs GpuBatchStep::bind(const PlanLaunch& launch) const {
-  const Program& program = executables_[launch.program]->program();
-  GpuLaunchArgs args;
-  args.tensors.resize(program.tensors.size());
-  for (const Binding& b : launch.bindings) {
-    int t = program.find_tensor(b.tensor);
-    STRETTO_CHECK(t >= 0, program.name + " has no tensor " + b.tensor);
-    auto own = buffers_.find(b.buffer);
-    args.tensors[static_cast<std::size_t>(t)] =
-        own != buffers_.end() ? own->second : model_buffers_.at(b.buffer);
-  }
-  return args;
+const std::vector<CUdeviceptr>& GpuBatchStep::addresses_of(const std::string& buffer) const {
+  auto own = buffers_.find(buffer);
+  return own != buffers_.end() ? own->second : model_buffers_.at(buffer);
 }
 
-std::shared_ptr<GpuLaunches> GpuBatchStep::prepare(const PlanLaunch& launch,
-                                                   const GpuLaunchArgs& args) {
-  return executables_[launch.program]->prepare(args);
+// Tensors begin with their buffers: where those of prompts begin behind the decodes, no row is told
+// apart as one.
+GpuLaunchArgs GpuBatchStep::bind(const step::Node& node) const {
+  const Program& program = plan_.program_of(node);
+  GpuLaunchArgs args;
+  args.tensors.resize(program.tensors.size());
+  for (const step::Binding& b : node.bindings) {
+    STRETTO_CHECK(step::eval(b.from, values(false)) == 0, node.name + " does not begin at a row");
+    args.tensors[static_cast<std::size_t>(program.find_tensor(b.tensor))] =
+        addresses_for(static_cast<std::size_t>(node.program), addresses_of(b.buffer));
+  }
+  return args;
 }
 
 void GpuBatchStep::enqueue_inputs(int rank, const cuda::Stream& stream) const {
@@ -117,34 +173,27 @@ void GpuBatchStep::enqueue_inputs(int rank, const cuda::Stream& stream) const {
                 host_inputs_->bytes());
 }
 
-// Not the first launch, which follows a copy instead of a kernel.
+// Neither the first launch, which follows a copy instead of a kernel, nor the head.
 void GpuBatchStep::set_early_starts(bool early) {
-  for (std::size_t i = 1; i < args_.size(); ++i) args_[i].starts_early = early;
+  for (std::size_t i = 1; i < head_; ++i) args_[i].starts_early = early;
 }
 
 void GpuBatchStep::capture() {
   set_early_starts(early_starts_);
-  graphs_ = capture_graphs();
+  graphs_ = capture_graphs(false);
   // A step of nothing but decodes is filled up with such rows where there is room for them.
-  bool some = shape_.fills_by_kind() && plan_.bound <= shape_.paged.sequences;
-  if (some && !shape_.only_decodes(plan_.bound)) {
-    only_decodes_ = true;
-    decode_graphs_ = capture_graphs();
-    only_decodes_ = false;
-  }
+  const bool some = shape_.fills_by_kind() && bound_ <= shape_.paged.sequences;
+  if (some && nodes_of(true) != nodes_of(false)) decode_graphs_ = capture_graphs(true);
   set_early_starts(false);
 }
 
-std::vector<cuda::GraphExec> GpuBatchStep::capture_graphs() {
+std::vector<cuda::GraphExec> GpuBatchStep::capture_graphs(bool only_decodes) {
   std::vector<cuda::GraphExec> graphs;
   for (int r : world_.local_ranks()) {
     const cuda::Stream& stream = world_.stream(r);
     graphs.push_back(cuda::capture(stream, [&] {
       enqueue_inputs(r, stream);
-      for (std::size_t i = 0; i < args_.size(); ++i) {
-        if (leaves_out(plan_.launches[i])) continue;
-        prepare(plan_.launches[i], args_[i])->run(args_[i].extents, r, stream);
-      }
+      for (std::size_t node : nodes_of(only_decodes)) launch(node, r);
     }));
   }
   return graphs;
@@ -159,29 +208,28 @@ void GpuBatchStep::enqueue_step() {
   }
   for (int r : world_.local_ranks()) enqueue_inputs(r, world_.stream(r));
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
-  for (std::size_t i = 0; i < args_.size(); ++i) {
-    if (leaves_out(plan_.launches[i])) continue;
-    prepare(plan_.launches[i], args_[i])->run(args_[i].extents);
-  }
+  for (std::size_t node : nodes_of(only_decodes_)) launch(node);
 }
 
 void GpuBatchStep::run(const StepRows& rows) {
-  STRETTO_CHECK(rows.count == plan_.bound, "a step that was not filled up");
-  only_decodes_ = shape_.fills_by_kind() && rows.decodes == rows.count;
+  STRETTO_CHECK(rows.count == bound_, "a step that was not filled up");
+  only_decodes_ = rows.decodes == rows.count;
   busy_ = true;
   enqueue_step();
 }
 
 // The rows of `rows` into the head's input, unless they are the first.
 void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
-  const std::size_t bytes = row_bytes_.at(plan_.head_input);
+  const step::Buffer& rows_of =
+      plan_.buffers[static_cast<std::size_t>(plan_.find_buffer(head_input_))];
+  const std::size_t bytes = step::row_bytes(plan_, rows_of);
   auto follows = [&](std::size_t i) { return i > 0 && rows[i] == rows[i - 1] + 1; };
   auto run_end = [&](std::size_t i) {
     do ++i;
     while (i < rows.size() && follows(i));
     return i;
   };
-  std::vector<CUdeviceptr> input = buffers_.at(plan_.head_input);
+  std::vector<CUdeviceptr> input = buffers_.at(head_input_);
   if (rows[0] != 0 || run_end(0) != rows.size()) {
     for (int r : world_.local_ranks()) {
       auto at = static_cast<std::size_t>(r);
@@ -194,12 +242,13 @@ void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
     }
     input = buffers_.at(StepPlan::kWanted);
   }
-  head_args_.tensors[head_tensor_] = std::move(input);
-  prepare(plan_.head, head_args_)->run(head_args_.extents);
+  const auto program = static_cast<std::size_t>(plan_.nodes[head_].program);
+  args_[head_].tensors[head_tensor_] = addresses_for(program, input);
+  launch(head_);
 }
 
 const float* GpuBatchStep::logits(std::span<const std::int64_t> rows) {
-  STRETTO_CHECK(!rows.empty() && static_cast<std::int64_t>(rows.size()) <= plan_.head_rows,
+  STRETTO_CHECK(!rows.empty() && static_cast<std::int64_t>(rows.size()) <= head_rows_,
                 "logits outside the step");
   enqueue_head(rows);
   int first = world_.local_ranks().front();
@@ -213,7 +262,7 @@ const float* GpuBatchStep::logits(std::span<const std::int64_t> rows) {
 
 std::span<const ChoiceResult> GpuBatchStep::choose(std::span<const std::int64_t> rows,
                                                    std::span<const ChoiceWish> wishes) {
-  STRETTO_CHECK(!rows.empty() && static_cast<std::int64_t>(rows.size()) <= plan_.head_rows &&
+  STRETTO_CHECK(!rows.empty() && static_cast<std::int64_t>(rows.size()) <= head_rows_ &&
                     rows.size() == wishes.size(),
                 "choices outside the step");
   enqueue_head(rows);
@@ -236,7 +285,9 @@ void GpuBatchStep::replay(int times) {
 
 void GpuBatchStep::finish() {
   world_.synchronize();
-  if (world_.aborted()) world_.throw_fault();
+  for (GpuWorld* world : {&group_, &world_}) {
+    if (world->aborted()) world->throw_fault();
+  }
   busy_ = false;
 }
 
@@ -244,6 +295,7 @@ GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> 
                                PagedCache::Attention attention, const GpuModelOptions& options)
     : world_(world), model_(std::move(model)), shape_(model_->shape()), options_(options) {
   shape_.paged.attention = attention;
+  if (shape_.shares_experts()) meeting_.emplace(options.data_group->rank);
 }
 
 std::unique_ptr<BatchStep> GpuBatchRunner::make_step(std::int64_t bound, std::int64_t sequences) {

@@ -1,16 +1,19 @@
-// Steps of a batch (batch_runner.h) on all GPUs of a world, driven by one host thread: a kernel per
-// program, activations on every rank, inputs by one copy from page-locked memory, launches on the
-// local ranks' streams. The host waits once for each part of the logits that it asks for.
+// Steps of a batch (batch_runner.h) on all GPUs of a world, driven by one host thread: the step
+// plan that batch_plan.h makes, a kernel per program, activations on every rank, inputs by one copy
+// from page-locked memory, launches on the local ranks' streams. The host waits once for each part
+// of the logits that it asks for.
 //
-// A plan's launches are always the same, each with all rows that it is made for, and run as one
-// captured graph per rank: all that changes between steps are the inputs. Steps of nothing but
-// sequences that go on by a token have a graph of their own, without attention of prompts.
+// A plan's extents are always at their bounds, and its launches run as one captured graph per rank:
+// all that changes between steps are the inputs. Steps of nothing but sequences that go on by a
+// token, whose extent of prompts is 0, have a graph of their own. Of data
+// groups that meet at the experts one without tokens makes its steps with rows of nobody.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,8 @@
 #include "stretto/model/gpu/gpu_choice.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/batch_runner.h"
+#include "stretto/model/transformer/group_meeting.h"
+#include "stretto/step/plan.h"
 
 namespace stretto {
 
@@ -30,7 +35,7 @@ class GpuBatchStep : public BatchStep {
   // Who chooses tokens, for at least head_rows() rows; outlives this.
   void set_chooser(GpuChooser* chooser) { chooser_ = chooser; }
 
-  std::int64_t head_rows() const override { return plan_.head_rows; }
+  std::int64_t head_rows() const override { return head_rows_; }
   std::byte* input(const std::string& name) override;
   void run(const StepRows& rows) override;
   // Fault where a wait of the step gave up.
@@ -45,33 +50,48 @@ class GpuBatchStep : public BatchStep {
   void replay(int times);
 
  private:
+  void load_programs(const GpuModelOptions& options);
   void allocate();
-  GpuLaunchArgs bind(const PlanLaunch& launch) const;
-  std::shared_ptr<GpuLaunches> prepare(const PlanLaunch& launch, const GpuLaunchArgs& args);
+  // The addresses of ranks in the world that a program runs in.
+  std::vector<CUdeviceptr> addresses_for(std::size_t program,
+                                         const std::vector<CUdeviceptr>& of_all) const;
+  GpuLaunchArgs bind(const step::Node& node) const;
+  const std::vector<CUdeviceptr>& addresses_of(const std::string& buffer) const;
+  const std::vector<CUdeviceptr>& addresses_of(int buffer) const {
+    return addresses_of(plan_.buffers[static_cast<std::size_t>(buffer)].name);
+  }
+  void launch(std::size_t node, int rank);
+  void launch(std::size_t node);  // on all local ranks
+  // Nodes of the body that are not passed over.
+  std::vector<std::size_t> nodes_of(bool only_decodes) const;
+  std::vector<std::int64_t> values(bool only_decodes) const;  // of the plan's extents
   void enqueue_inputs(int rank, const cuda::Stream& stream) const;
   void enqueue_step();
   void enqueue_head(std::span<const std::int64_t> rows);
   void capture();
-  std::vector<cuda::GraphExec> capture_graphs();
-  bool leaves_out(const PlanLaunch& launch) const;
+  std::vector<cuda::GraphExec> capture_graphs(bool only_decodes);
   void set_early_starts(bool early);
   void finish();  // waits for all ranks
 
-  GpuWorld& world_;
+  GpuWorld& world_;  // of all data groups, whose streams everything runs on
+  GpuWorld& group_;  // of the own one
   const ModelShape shape_;
   const GpuBuffers& model_buffers_;
   const bool early_starts_;
-  StepPlan plan_;
+  const std::int64_t bound_;  // rows
+  std::string head_input_;    // of the plan's buffers
+  std::int64_t head_rows_ = 0;
+  step::Plan plan_;
+  std::size_t head_ = 0;                                     // node
   std::vector<std::unique_ptr<GpuExecutable>> executables_;  // by program
+  std::vector<bool> of_group_;  // by program, where there are several data groups: runs in group_
   std::vector<SymmetricGpuMemory> memory_;
-  GpuBuffers buffers_;                            // of this step
-  std::map<std::string, std::size_t> row_bytes_;  // likewise
-  SymmetricGpuMemory inputs_;                     // one after the other
-  std::map<std::string, std::size_t> input_at_;   // offset in them
+  GpuBuffers buffers_;                           // of this step
+  SymmetricGpuMemory inputs_;                    // one after the other
+  std::map<std::string, std::size_t> input_at_;  // offset in them
   std::unique_ptr<cuda::HostMappedMemory> host_inputs_, host_logits_;
-  std::vector<GpuLaunchArgs> args_;  // by launch
-  GpuLaunchArgs head_args_;
-  std::size_t head_tensor_ = 0;
+  std::vector<GpuLaunchArgs> args_;  // by node
+  std::size_t head_tensor_ = 0;      // that has the head's rows
   GpuChooser* chooser_ = nullptr;
   bool only_decodes_ = false;  // what runs
   // By local rank; empty where none are wanted, the second also where no step is so.
@@ -93,9 +113,13 @@ class GpuBatchRunner : public BatchRunner {
 
   const ModelShape& shape() const override { return shape_; }
   std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) override;
+  std::int64_t most_rows(std::int64_t count) override {
+    return meeting_ ? meeting_->most(count) : count;
+  }
 
  private:
   GpuWorld& world_;
+  std::optional<GroupMeeting> meeting_;
   std::shared_ptr<const GpuModel> model_;
   ModelShape shape_;
   GpuModelOptions options_;

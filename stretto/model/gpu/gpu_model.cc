@@ -6,8 +6,6 @@
 #include <thread>
 
 #include "stretto/base/errors.h"
-#include "stretto/model/gpu/gpu_forward_step.h"
-#include "stretto/model/transformer/rope_table.h"
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
@@ -28,12 +26,12 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
   STRETTO_CHECK(shape.all_ranks() == world.size(), "a model cut for another number of GPUs");
   STRETTO_CHECK((shape.data_groups > 1) == options.data_group.has_value(),
                 "data groups are worlds, too");
-  if (options.data_group) meeting_.emplace(options.data_group->rank);
   shape_.target = world.target();
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
   machine_ = calibrated_machine(shape_.world_size);
-  chosen_shape_ = shape_;
-  if (shape_.world_size <= machine_.num_gpus) chosen_shape_.machine = &machine_;
+  // Rows of other steps have the same bits in all of them, so their products take one config.
+  const bool chooses = shape_.has_whole_attention() && shape_.world_size <= machine_.num_gpus;
+  shape_.machine = chooses ? &machine_ : nullptr;
   std::vector<PlanBuffer> buffers = model_buffers(shape_);
   check_memory(buffers);
   for (const PlanBuffer& b : buffers) {
@@ -84,12 +82,10 @@ void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
 void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
   const ModelConfig& config = *shape_.config;
   const cuda::Stream& stream = world_.stream(rank);
-  std::size_t sum = 0;
   auto upload = [&](const std::string& name, const Matrix& m) {
     auto bytes = static_cast<std::size_t>(m.rows() * m.cols()) * size_bytes(m.dtype());
     STRETTO_CHECK(bytes == bytes_.at(name), name + " differs from the size that was planned");
     stream.upload(buffers_.at(name)[static_cast<std::size_t>(rank)], m.data(), bytes);
-    sum += bytes;
   };
   WeightLoader loader(checkpoint, config, shard_spec(shape_, rank));
   {
@@ -104,20 +100,6 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
     for_each_weight(layer, i, upload);
     stream.synchronize();
   }
-  if (tells) weight_bytes_ = sum;
-  if (shape_.paged.is_used()) return;  // steps have the rows of their positions
-  RopeTable rope = make_rope_table(config.rope, config.head_dim, shape_.max_tokens);
-  upload("cos", rope.cos);
-  upload("sin", rope.sin);
-  stream.synchronize();
-}
-
-std::unique_ptr<ForwardStep> GpuModel::make_step(std::int64_t bound,
-                                                 const GpuModelOptions& options) {
-  ModelShape shape = options.choose ? chosen_shape_ : shape_;
-  shape.exchanges = options.exchanges;
-  shape.slots = options.slots;
-  return std::make_unique<GpuForwardStep>(world_, shape, buffers_, bound, options);
 }
 
 }  // namespace stretto

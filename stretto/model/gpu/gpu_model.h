@@ -1,7 +1,6 @@
-// A model on all GPUs of a world: each rank's share of the weights and of the KV cache in that
-// GPU's memory, and steps whose programs run as kernels there. One object on one host thread drives
-// all ranks of this process, and is made and called in the same order in every process;
-// transformer/cpu_model.h is its counterpart on CPU ranks.
+// A model on all GPUs of a world: each rank's share of the weights and of the cache in that GPU's
+// memory. One object on one host thread drives all ranks of this process, and is made in the same
+// order in every process. gpu_batch.h makes its steps.
 #pragma once
 
 #include <map>
@@ -12,8 +11,7 @@
 #include "stretto/base/progress.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/checkpoint.h"
-#include "stretto/model/transformer/forward_step.h"
-#include "stretto/model/transformer/group_meeting.h"
+#include "stretto/model/transformer/step_plan.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 
 namespace stretto {
@@ -26,15 +24,10 @@ struct GpuDataGroup {
 };
 
 struct GpuModelOptions {
-  // Steps of one token are captured once and replayed.
+  // Steps are captured once and replayed.
   bool graphs = true;
   // Launches of a captured step overlap at their edges (GpuLaunchArgs::starts_early).
   bool early_starts = true;
-  // Products of long prompts take the configs that are predicted to be the fastest on this machine.
-  bool choose = true;
-  // For measuring: ModelShape says what they are.
-  bool exchanges = true;
-  RowSlots slots = {};
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
   Progress* progress = nullptr;            // hears what making model and steps does; outlives that
 };
@@ -46,25 +39,19 @@ using GpuBuffers = std::map<std::string, std::vector<CUdeviceptr>>;
 // and where steps are not counted to them.
 std::size_t gpu_reserve_bytes(const ModelShape& shape);
 
-class GpuModel : public ModelRunner {
+class GpuModel {
  public:
   // Copies the weights to the GPUs; `checkpoint` is read here only, `shape.config` and the world
-  // must outlive the model. shape.weight_dtype is taken from the checkpoint, shape.target is CUDA.
-  // UserError where the weights and the cache do not fit the GPUs' free memory.
+  // must outlive the model. shape.weight_dtype is taken from the checkpoint, shape.target is CUDA;
+  // products of long spread prompts take the configs that are predicted to be the fastest on this
+  // machine. UserError where the weights and the cache do not fit the GPUs' free memory.
   GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& checkpoint,
            const GpuModelOptions& options = {});
+  GpuModel(const GpuModel&) = delete;
+  GpuModel& operator=(const GpuModel&) = delete;
 
-  const ModelShape& shape() const override { return shape_; }
-  std::size_t weight_bytes() const override { return weight_bytes_; }
+  const ModelShape& shape() const { return shape_; }
   const GpuBuffers& buffers() const { return buffers_; }
-  // Compiles what is not in the cache, on all processors.
-  std::unique_ptr<ForwardStep> make_step(std::int64_t bound) override {
-    return make_step(bound, options_);
-  }
-  std::unique_ptr<ForwardStep> make_step(std::int64_t bound, const GpuModelOptions& options);
-  std::int64_t most_rows(std::int64_t count) override {
-    return meeting_ ? meeting_->most(count) : count;
-  }
 
  private:
   void check_memory(const std::vector<PlanBuffer>& buffers) const;
@@ -74,12 +61,9 @@ class GpuModel : public ModelRunner {
   ModelShape shape_;
   GpuModelOptions options_;
   predict::Machine machine_;
-  ModelShape chosen_shape_;  // with the machine
-  std::optional<GroupMeeting> meeting_;
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;
   std::map<std::string, std::size_t> bytes_;
-  std::size_t weight_bytes_ = 0;
 };
 
 }  // namespace stretto

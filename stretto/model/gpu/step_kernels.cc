@@ -7,12 +7,13 @@
 #include <optional>
 
 #include "stretto/base/threads.h"
+#include "stretto/model/transformer/batch_plan.h"
 
 namespace stretto {
 
-std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& plan,
-                                           const ProveOptions& options, Progress* progress) {
-  std::vector<std::set<std::string>> constants = constant_inputs(shape, plan);
+std::vector<StepKernel> build_step_kernels(const step::Plan& plan, const ProveOptions& options,
+                                           Progress* progress) {
+  std::vector<std::set<std::string>> constants = constant_inputs(plan);
   std::vector<std::optional<StepKernel>> built(plan.programs.size());
   std::vector<std::exception_ptr> errors(plan.programs.size());
   std::atomic<std::size_t> proved{0}, compiled{0};
@@ -24,11 +25,11 @@ std::vector<StepKernel> build_step_kernels(const ModelShape& shape, StepPlan& pl
   tell();
   side_by_side(plan.programs.size(), num_processors(), [&](std::size_t i) {
     try {
-      Proved program = prove(lower(std::move(plan.programs[i])), options);
+      Proved program = prove(lower(plan.programs[i]), options);
       ++proved;
       tell();
-      GpuCode code = generate(program.lowered(),
-                              {.target = options.gpu, .constants = constants[i]});
+      GpuCode code =
+          generate(program.lowered(), {.target = options.gpu, .constants = constants[i]});
       built[i].emplace(StepKernel{std::move(program), std::move(code)});
       ++compiled;
       tell();

@@ -9,7 +9,6 @@
 #include "stretto/base/errors.h"
 #include "stretto/model/transformer/batch_plan.h"
 #include "stretto/model/transformer/paged_plan.h"
-#include "stretto/model/transformer/transformer.h"
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
@@ -65,14 +64,20 @@ void BatchModel::step(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
   });
 }
 
-void BatchModel::run(std::span<const BatchPiece> pieces) {
-  std::size_t count = 0;
-  for (const BatchPiece& piece : pieces) count += piece.tokens.size();
-  auto holds = [&](const Bucket& b) { return static_cast<std::size_t>(b.rows) >= count; };
-  auto bucket = std::find_if(buckets_.begin(), buckets_.end() - 1, holds);
+bool BatchModel::step_with_others() { return shape().shares_experts() && run({}); }
+
+bool BatchModel::run(std::span<const BatchPiece> pieces) {
+  std::int64_t count = 0;
+  for (const BatchPiece& piece : pieces) count += std::ssize(piece.tokens);
+  const std::int64_t most = runner_->most_rows(count);
+  if (most == 0) return false;
+  auto bucket = std::find_if(buckets_.begin(), buckets_.end() - 1,
+                             [&](const Bucket& b) { return b.rows >= most; });
   bucket_ = &*bucket;
   StepRows rows = place(pieces);
+  rows.most = std::max(rows.count, most);
   bucket_->step->run(rows);
+  return true;
 }
 
 // Writes a step's inputs: rows of decodes first.
@@ -91,7 +96,6 @@ StepRows BatchModel::place(std::span<const BatchPiece> pieces) {
     }
   }
   if (shape().fills_steps()) fill_up(rows, sequences);
-  rows.most = rows.count;
   if (attention == Attention::kDecodes) return rows;
   BatchStep& step = *bucket_->step;
   const bool by_kind = shape().fills_by_kind();
@@ -239,13 +243,34 @@ void BatchModel::visit_logits(std::span<const Wanted> wanted, const Visit& visit
   }
 }
 
+void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int expert_groups) {
+  if (data_groups < 1 || num_ranks % data_groups != 0) {
+    throw UserError(fmt::format("{}: {} data-parallel groups do not divide {} ranks", config.where,
+                                data_groups, num_ranks));
+  }
+  if (expert_groups == 1) return;
+  if (!config.moe) throw UserError(fmt::format("{}: has no experts to spread", config.where));
+  check_split(config.where, expert_split(config, num_ranks, expert_groups));
+}
+
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options) {
-  ModelShape shape = model_shape(config, num_ranks,
-                                 {.dtype = options.dtype,
-                                  .max_tokens = options.max_tokens,
-                                  .plan_for = options.plan_for,
-                                  .expert_groups = options.expert_groups});
-  shape.paged = options.cache;
+  check_groups(config, num_ranks, options.data_groups, options.expert_groups);
+  check_blocks(config, num_ranks / options.data_groups);
+  if (config.has_fp8_products() && options.ulysses) {
+    throw UserError(fmt::format(
+        "{}: e4m3 weights are not spread by heads (sequence-parallel prompts)", config.where));
+  }
+  ModelShape shape{.config = &config,
+                   .world_size = num_ranks / options.data_groups,
+                   .dtype = options.dtype,
+                   .max_tokens = options.max_tokens > 0
+                                     ? std::min(options.max_tokens, config.max_positions)
+                                     : config.max_positions,
+                   .paged = options.cache,
+                   .target = options.plan_for,
+                   .expert_groups = options.expert_groups,
+                   .data_groups = options.data_groups,
+                   .ulysses = options.ulysses};
   if (shape.target == Target::kCuda) ++shape.paged.num_pages;
   if (shape.fills_by_kind() && !has_prompt_order(shape)) {
     shape.paged.attention = PagedCache::Attention::kPrompts;

@@ -4,7 +4,7 @@
 // and however its sequence was cut into pieces.
 //
 // Before: engine/scheduler.h decides the pieces. After: batch_runner.h, the machine under it.
-// Families and weights are those of transformer.h.
+// Families (Llama, Mistral, Qwen) differ in data only (checkpoint/config.h).
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,21 @@ struct BatchOptions {
   PagedCache cache;
   // Whose configs the steps use; CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
-  int expert_groups = 1;         // transformer.h
+  int expert_groups = 1;         // step_plan.h: ModelShape
+  int data_groups = 1;           // likewise
+  bool ulysses = false;          // likewise
   bool poison = false;           // on CPU ranks, for tests: step/cpu_step.h
   Progress* progress = nullptr;  // hears what making the model does; outlives that
 };
 
-// UserError as model_shape() of transformer.h. On GPUs a step is filled up with rows of nobody to
+// UserError where `num_ranks` ranks are no whole number for each data group, or the experts of the
+// model, if it has any, cannot be spread over so many groups.
+void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int expert_groups);
+
+// What the options make of a config on `num_ranks` ranks; weight_dtype is left to the runner.
+// UserError as check_groups and check_blocks (weights.h), and for e4m3 weights with ulysses.
+//
+// On GPUs a step is filled up with rows of nobody to
 // those that its plan is made for, so that its launches are proved and captured for no others; such
 // rows have a page of their own, one more than the options say, the last.
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options);
@@ -87,6 +96,11 @@ class BatchModel {
   // The same, where rows' tokens are chosen by the machine if it does so.
   void step(std::span<const BatchPiece> pieces, RowVisitor& visitor);
 
+  // Of data groups that share experts, one step of the others, in which this one has no tokens;
+  // false where none has any, and then in all groups at once. A group that is done calls it until
+  // then. Collective.
+  bool step_with_others();
+
   const ModelShape& shape() const { return runner_->shape(); }
   BatchStep& last_step() { return *bucket_->step; }  // that step() took, for measuring
 
@@ -100,7 +114,8 @@ class BatchModel {
   };
   void place_piece(const BatchPiece& piece, bool apart, StepRows& rows, Sequences& sequences);
   void fill_up(StepRows& rows, Sequences& sequences);
-  void run(std::span<const BatchPiece> pieces);
+  // False where no group has rows.
+  bool run(std::span<const BatchPiece> pieces);
   // A row whose logits are wanted.
   struct Wanted {
     std::size_t piece = 0;

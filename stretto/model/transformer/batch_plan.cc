@@ -17,11 +17,10 @@ namespace {
 using step::BufferKind;
 using step::Size;
 
-enum ExtentIndex : int { kRows, kDecodes, kWanted };
+enum ExtentIndex : int { kRows, kDecodes, kPrompts, kWanted, kMost };
 
 Size all_rows() { return Size::of_extent(kRows); }
 Size own_rows(std::int64_t ranks) { return {.terms = {{kRows}}, .divisor = ranks}; }
-Size prompt_rows() { return {.terms = {{kRows, 1}, {kDecodes, -1}}}; }
 
 std::vector<Size> sizes_of(const PlanLaunch& launch, const ModelShape& shape, std::int64_t bound) {
   switch (launch.rows) {
@@ -29,21 +28,24 @@ std::vector<Size> sizes_of(const PlanLaunch& launch, const ModelShape& shape, st
       return {all_rows()};
     case Rows::kOwn:
       return {own_rows(shape.world_size)};
+    case Rows::kMostOwn:
+      return {{.terms = {{kMost}}, .divisor = shape.world_size}};
+    case Rows::kOfAllRanks:
+      return {{.terms = {{kMost}}, .divisor = shape.world_size, .factor = shape.all_ranks()}};
     case Rows::kAllAsNew:
       return {all_rows(), Size::of(0)};
     case Rows::kDecodes:
       if (shape.fills_steps()) return {Size::of(std::min(shape.paged.sequences, bound))};
       return {Size::of_extent(kDecodes)};
     case Rows::kPrompts:
-      return {shape.fills_steps() ? all_rows() : prompt_rows()};
+      return {Size::of_extent(kPrompts)};
     case Rows::kFixed: {
       std::vector<Size> out;
       for (std::int64_t n : launch.fixed) out.push_back(Size::of(n));
       return out;
     }
-    default:
-      throw InternalError("rows that steps over pages do not have");
   }
+  return {};
 }
 
 class Converter {
@@ -51,13 +53,14 @@ class Converter {
   Converter(const ModelShape& shape, StepPlan plan) : s_(shape), from_(std::move(plan)) {}
 
   step::Plan run() {
-    STRETTO_CHECK(s_.paged.is_used() && s_.data_groups == 1, "a step without pages");
     to_.name = fmt::format("{} rows", from_.bound);
     to_.group_size = s_.world_size;
     to_.num_ranks = s_.all_ranks();
     to_.extents = {{"rows", from_.bound},
                    {"decodes", std::min(s_.paged.sequences, from_.bound)},
+                   {"prompts", from_.bound},
                    {"wanted", from_.head_rows}};
+    if (s_.shares_experts()) to_.extents.push_back({"most", from_.bound});
     to_.programs = std::move(from_.programs);
     add_buffers();
     for (const PlanLaunch& l : from_.launches) add_node(l, sizes_of(l, s_, from_.bound));
@@ -75,6 +78,7 @@ class Converter {
       own.insert(b.name);
       BufferKind kind = BufferKind::kLocal;
       if (b.input || b.name == StepPlan::kWanted) kind = BufferKind::kInput;
+      if (b.state) kind = BufferKind::kState;
       if (b.name == StepPlan::kLogits || b.name == from_.head_input) kind = BufferKind::kOutput;
       add(b, kind);
     }
@@ -196,6 +200,21 @@ step::Plan batch_plan(const ModelShape& shape, StepPlan plan) {
   return Converter(shape, std::move(plan)).run();
 }
 
+std::vector<std::set<std::string>> constant_inputs(const step::Plan& plan) {
+  std::vector<std::set<std::string>> out(plan.programs.size()), others(plan.programs.size());
+  for (const step::Node& node : plan.nodes) {
+    const auto program = static_cast<std::size_t>(node.program);
+    for (const step::Binding& b : node.bindings) {
+      const BufferKind kind = plan.buffers[static_cast<std::size_t>(b.buffer)].kind;
+      (kind == BufferKind::kConstant ? out : others)[program].insert(b.tensor);
+    }
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (const std::string& tensor : others[i]) out[i].erase(tensor);
+  }
+  return out;
+}
+
 BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows) {
   BatchMemory out;
   for (const BatchBounds& b : batch_bounds(shape, max_rows)) {
@@ -208,8 +227,13 @@ BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows) {
   return out;
 }
 
-std::vector<std::int64_t> batch_extents(const StepRows& rows, std::int64_t wanted) {
-  return {rows.count, rows.decodes, wanted};
+std::vector<std::int64_t> batch_extents(const ModelShape& shape, const StepRows& rows,
+                                        std::int64_t wanted) {
+  std::int64_t prompts = rows.count - rows.decodes;
+  if (shape.fills_steps() && prompts > 0) prompts = rows.count;
+  std::vector<std::int64_t> out = {rows.count, rows.decodes, prompts, wanted};
+  if (shape.shares_experts()) out.push_back(rows.most);
+  return out;
 }
 
 }  // namespace stretto

@@ -2,11 +2,14 @@
 // sections "body", from tokens to the last normalised rows, and "head", from the rows that are
 // asked for to their logits, once for each so many of them.
 //
-// Before: step_plan.h. After: cpu_batch.h on CPU ranks; the command predicts and prints it.
+// Before: step_plan.h. After: cpu_batch.h on CPU ranks, model/gpu/gpu_batch.h on GPUs; the command
+// predicts and prints it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "stretto/model/transformer/step_plan.h"
@@ -24,8 +27,11 @@ std::vector<BatchBounds> batch_bounds(const ModelShape& shape, std::int64_t max_
 inline constexpr const char* kBodySection = "body";
 inline constexpr const char* kHeadSection = "head";
 
-// `plan` is plan_step(shape, ...) with pages. Its constants and states are model_buffers(shape).
+// `plan` is plan_step(shape, ...). Its constants and states are model_buffers(shape).
 step::Plan batch_plan(const ModelShape& shape, StepPlan plan);
+
+// By program: the inputs that every launch of it finds in constants of the plan.
+std::vector<std::set<std::string>> constant_inputs(const step::Plan& plan);
 
 // Bytes of a rank that all those steps take on CPU ranks, and would take if none shared memory.
 struct BatchMemory {
@@ -33,7 +39,9 @@ struct BatchMemory {
 };
 BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows);
 
-// Values of its extents, of a step and of a launch of the head with `wanted` rows.
-std::vector<std::int64_t> batch_extents(const StepRows& rows, std::int64_t wanted);
+// Values of its extents, of a step and of a launch of the head with `wanted` rows. Where steps are
+// filled up, those of prompts are all rows, or none where there are only decodes.
+std::vector<std::int64_t> batch_extents(const ModelShape& shape, const StepRows& rows,
+                                        std::int64_t wanted);
 
 }  // namespace stretto

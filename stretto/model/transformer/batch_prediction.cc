@@ -76,7 +76,8 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
                                  .sequences = std::ssize(sequences.rows),
                                  .fp8 = q.fp8_cache},
                        .plan_for = Target::kCuda,
-                       .expert_groups = q.expert_groups};
+                       .expert_groups = q.expert_groups,
+                       .ulysses = q.ulysses};
   ModelShape shape = batch_shape(config, q.ranks, options);
   shape.weight_dtype = q.dtype;
   shape.machine = &machine;
@@ -202,20 +203,19 @@ BatchPrediction predict_batch(const ModelConfig& config, const predict::Machine&
   StepPlan plan = plan_step(of_step, bucket->rows);
   auto usual = std::move(plan.usual_tables);
   const Sequences all = filled(sequences, *bucket, of_step);
-  // Of nothing but decodes, which GPUs have a graph of their own for.
-  if (of_step.fills_by_kind() && all.num_single() == all.rows.size()) {
-    std::erase_if(plan.launches, [](const PlanLaunch& l) { return l.rows == Rows::kPrompts; });
-  }
+  StepRows step_rows{.count = all.num_rows()};
+  const bool only_decodes = of_step.fills_by_kind() && all.num_single() == all.rows.size();
+  if (only_decodes) step_rows.decodes = step_rows.count;
   BatchPrediction out;
   out.plan = batch_plan(of_step, std::move(plan));
   HostTables host(all, of_step);
-  out.step = step::predict(
-      out.plan, machine,
-      {.values = batch_extents({.count = all.num_rows()}, std::ssize(sequences.rows)),
-       .tables = [&](std::size_t program) -> predict::LaunchTables {
-         auto found = usual.find(program);
-         return found != usual.end() ? found->second : host.of(out.plan.programs[program]);
-       }});
+  out.step = step::predict(out.plan, machine,
+                           {.values = batch_extents(of_step, step_rows, std::ssize(sequences.rows)),
+                            .tables = [&](std::size_t program) -> predict::LaunchTables {
+                              auto found = usual.find(program);
+                              return found != usual.end() ? found->second
+                                                          : host.of(out.plan.programs[program]);
+                            }});
   out.bytes = step::bytes_of(out.plan);
   out.time_ms = out.step.time_ms;
   out.tokens_per_second = static_cast<double>(rows) / (out.time_ms / 1e3);

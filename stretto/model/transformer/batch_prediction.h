@@ -20,6 +20,7 @@ struct BatchQuestion {
   int ranks = 1, expert_groups = 1;
   DType dtype = DType::kBF16;  // of weights, activations and, unless fp8_cache, the cache
   bool fp8_cache = false;      // step_plan.h: PagedCache
+  bool ulysses = false;        // step_plan.h: ModelShape
 };
 
 struct BatchPrediction {
@@ -34,7 +35,7 @@ struct BatchPrediction {
 };
 
 // UserError where the question makes no sense, the model has fewer positions than the context, or
-// as model_shape() of transformer.h and predict::predict().
+// as batch_shape() of batch_model.h and predict::predict().
 BatchPrediction predict_batch(const ModelConfig& config, const predict::Machine& machine,
                               const BatchQuestion& question);
 

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "stretto/base/errors.h"
 #include "stretto/step/check.h"
 #include "stretto/step/text.h"
@@ -72,18 +75,41 @@ TEST_P(BatchPredictionTest, RanksShareWeightsAndCache) {
   EXPECT_EQ(two.bytes.state, one.bytes.state / 2);
 }
 
+// How many nodes of the predicted step launch a program of that name.
+std::size_t launches_of(const BatchPrediction& p, const std::string& program) {
+  return static_cast<std::size_t>(
+      std::count_if(p.step.nodes.begin(), p.step.nodes.end(), [&](const step::NodePrediction& n) {
+        return p.plan.program_of(p.plan.nodes[n.node]).name == program;
+      }));
+}
+
 // What is predicted is a plan like any other.
 TEST_P(BatchPredictionTest, ThePlanIsText) {
-  BatchPrediction p = ask({.batch = 3, .ranks = 2});
-  std::string text = step::print(p.plan);
-  step::Plan again = step::parse(text, "plan");
-  step::check(again);
-  EXPECT_EQ(step::print(again), text);
-  EXPECT_NE(text.find("node \"layers.1.paged_decode\" runs"), std::string::npos);
-  EXPECT_EQ(text.find("paged_attention\" runs"), std::string::npos);
-  text = step::print(ask({.batch = 3, .prompt = 20, .ranks = 2}).plan);
-  EXPECT_NE(text.find("node \"layers.1.paged_decode\" runs"), std::string::npos);
-  EXPECT_NE(text.find("node \"layers.1.paged_attention\" runs"), std::string::npos);
+  for (const BatchQuestion& q :
+       {BatchQuestion{.batch = 3, .ranks = 2}, BatchQuestion{.batch = 3, .prompt = 20, .ranks = 2},
+        BatchQuestion{.batch = 0, .prompt = 500, .ranks = 2, .ulysses = true}}) {
+    BatchPrediction p = ask(q);
+    std::string text = step::print(p.plan);
+    step::Plan again = step::parse(text, "plan");
+    step::check(again);
+    EXPECT_EQ(step::print(again), text);
+    EXPECT_EQ(launches_of(p, "paged_decode"), 2u);
+    EXPECT_EQ(launches_of(p, "paged_attention"), q.prompt > 0 ? 2u : 0u);
+    for (const char* spread : {"gemm_a2a", "a2a_gemm"}) {
+      EXPECT_EQ(launches_of(p, spread), q.ulysses ? 2u : 0u) << spread;
+    }
+  }
+}
+
+// A rank sends less and keeps more.
+TEST_P(BatchPredictionTest, SpreadPromptsTakeMoreMemoryForWeights) {
+  BatchQuestion q{.batch = 0, .prompt = 1000, .ranks = 4};
+  BatchPrediction together = ask(q);
+  q.ulysses = true;
+  BatchPrediction spread = ask(q);
+  EXPECT_GT(spread.bytes.constants, together.bytes.constants);
+  EXPECT_EQ(spread.bytes.state, together.bytes.state);
+  EXPECT_GT(spread.time_ms, 0);
 }
 
 TEST_P(BatchPredictionTest, RefusesWhatMakesNoSense) {

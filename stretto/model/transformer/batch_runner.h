@@ -58,6 +58,9 @@ class BatchRunner {
   virtual const ModelShape& shape() const = 0;
   // For at most so many rows of at most so many sequences.
   virtual std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) = 0;
+  // The largest `count` of all data groups that share experts (ModelShape::shares_experts), each of
+  // which calls it before a step: collective over all ranks, those of a group with the same count.
+  virtual std::int64_t most_rows(std::int64_t count) { return count; }
 };
 
 }  // namespace stretto

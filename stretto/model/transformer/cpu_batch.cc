@@ -16,15 +16,17 @@ namespace {
 
 class CpuBatchStep : public BatchStep {
  public:
-  CpuBatchStep(Rank& rank, const ModelShape& shape, std::int64_t bound,
+  CpuBatchStep(const step::Worlds& worlds, const ModelShape& shape, std::int64_t bound,
                const std::map<std::string, std::byte*>& model_buffers,
                const step::CpuStepOptions& options)
-      : CpuBatchStep(rank, shape, plan_step(shape, bound), model_buffers, options) {}
+      : CpuBatchStep(worlds, shape, plan_step(shape, bound), model_buffers, options) {}
 
   std::int64_t head_rows() const override { return head_rows_; }
   std::byte* input(const std::string& name) override { return step_.data(name); }
 
-  void run(const StepRows& rows) override { step_.run(kBodySection, batch_extents(rows, 0)); }
+  void run(const StepRows& rows) override {
+    step_.run(kBodySection, batch_extents(shape_, rows, 0));
+  }
 
   const float* logits(std::span<const std::int64_t> rows) override {
     std::byte* to = step_.data(StepPlan::kWanted);
@@ -32,20 +34,22 @@ class CpuBatchStep : public BatchStep {
       std::memcpy(to, hidden_ + static_cast<std::size_t>(row) * row_bytes_, row_bytes_);
       to += row_bytes_;
     }
-    step_.run(kHeadSection, batch_extents({}, static_cast<std::int64_t>(rows.size())));
+    step_.run(kHeadSection, batch_extents(shape_, {}, std::ssize(rows)));
     return reinterpret_cast<const float*>(step_.data(StepPlan::kLogits));
   }
 
  private:
-  CpuBatchStep(Rank& rank, const ModelShape& shape, StepPlan plan,
+  CpuBatchStep(const step::Worlds& worlds, const ModelShape& shape, StepPlan plan,
                const std::map<std::string, std::byte*>& model_buffers,
                const step::CpuStepOptions& options)
-      : head_rows_(plan.head_rows),
+      : shape_(shape),
+        head_rows_(plan.head_rows),
         head_input_(plan.head_input),
-        step_({rank, rank}, batch_plan(shape, std::move(plan)), model_buffers, options),
+        step_(worlds, batch_plan(shape, std::move(plan)), model_buffers, options),
         hidden_(step_.data(head_input_)),
         row_bytes_(static_cast<std::size_t>(shape.config->hidden_size) * size_bytes(shape.dtype)) {}
 
+  const ModelShape shape_;
   std::int64_t head_rows_;
   std::string head_input_;
   step::CpuStep step_;
@@ -59,6 +63,8 @@ CpuBatchRunner::CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkp
                                const step::CpuStepOptions& options)
     : rank_(rank), options_(options), shape_(shape) {
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
+  if (shape_.data_groups > 1) group_ = rank.split(ranks_of_group(shape_, rank.index()));
+  if (shape_.shares_experts()) meeting_.emplace(rank);
   weights_ =
       load_weights(checkpoint, *shape_.config, shard_spec(shape_, rank.index()), options_.progress);
   for_each_weight(weights_,
@@ -79,7 +85,8 @@ CpuBatchRunner::CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkp
 std::unique_ptr<BatchStep> CpuBatchRunner::make_step(std::int64_t bound, std::int64_t sequences) {
   ModelShape shape = shape_;
   shape.paged.sequences = sequences;
-  return std::make_unique<CpuBatchStep>(rank_, shape, bound, buffers_, options_);
+  return std::make_unique<CpuBatchStep>(step::Worlds{rank_, group_ ? *group_ : rank_}, shape, bound,
+                                        buffers_, options_);
 }
 
 namespace {

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "stretto/model/transformer/batch_runner.h"
+#include "stretto/model/transformer/group_meeting.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/world.h"
 #include "stretto/step/cpu_step.h"
@@ -25,9 +27,14 @@ class CpuBatchRunner : public BatchRunner {
   const ModelShape& shape() const override { return shape_; }
   // Collective, in the same order on all ranks.
   std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) override;
+  std::int64_t most_rows(std::int64_t count) override {
+    return meeting_ ? meeting_->most(count) : count;
+  }
 
  private:
   Rank& rank_;
+  std::shared_ptr<Rank> group_;  // of the own data group, where there are several
+  std::optional<GroupMeeting> meeting_;
   step::CpuStepOptions options_;
   ModelShape shape_;
   ModelWeights weights_;

@@ -61,8 +61,7 @@ void add_layer_buffers(const ModelShape& s, std::int64_t layer, std::vector<Plan
     product_bias("up_bias", ffn);
     weight("down_bias", 1, hidden);
   }
-  std::int64_t rows = split.kv_heads_per_rank * s.max_tokens;
-  if (s.paged.is_used()) rows = s.paged.num_pages * page_rows(s);
+  const std::int64_t rows = s.paged.num_pages * page_rows(s);
   const DType dtype = s.paged.fp8 ? DType::kF8E4M3 : s.dtype;
   for (const char* cache : {"k_cache", "v_cache"}) {
     out.push_back({layer_buffer(layer, cache), dtype, rows, c.head_dim});
@@ -97,10 +96,6 @@ std::vector<PlanBuffer> model_buffers(const ModelShape& s) {
   out.push_back({"embedding", s.weight_dtype, vocab, c.hidden_size});
   if (!c.tie_word_embeddings) out.push_back({"lm_head", s.weight_dtype, vocab, c.hidden_size});
   out.push_back({"final_norm", s.weight_dtype, 1, c.hidden_size});
-  for (const char* table : {"cos", "sin"}) {
-    if (s.paged.is_used()) break;  // steps have those of their positions
-    out.push_back({table, DType::kF32, s.max_tokens, c.head_dim / 2});
-  }
   for (std::int64_t i = 0; i < c.num_layers(); ++i) add_layer_buffers(s, i, out);
   return out;
 }

@@ -152,8 +152,13 @@ void MoePlan::prepare_exchange() {
   for (std::size_t program : {send_, place_, up_, down_, combine_}) {
     plan_.usual_tables[program] = even_routing(ep_);
   }
-  returns_to_parts_ = plan_.programs[combine_].find_tensor("parts") >= 0;
-  if (returns_to_parts_) local("parts", s_.dtype, received, c_.hidden_size, true);
+  const Program& combine = plan_.programs[combine_];
+  const int parts = combine.find_tensor("parts");
+  returns_to_parts_ =
+      parts >= 0 && combine.tensors[static_cast<std::size_t>(parts)].kind == TensorKind::kState;
+  if (!returns_to_parts_) return;
+  local("parts", s_.dtype, received, c_.hidden_size, true);
+  plan_.buffers.back().state = true;
 }
 
 void MoePlan::prepare_acts(const GroupedDesc& down) {

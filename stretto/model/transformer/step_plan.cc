@@ -1,8 +1,8 @@
 #include "stretto/model/transformer/step_plan.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
+#include <optional>
 
 #include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/paged_plan.h"
@@ -15,26 +15,18 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t kHeadRows = 16;
-// Of steps with pages on GPUs, where any row may be asked for and the head's weights are read once
+// On GPUs, where any row may be asked for and the head's weights are read once
 // for all of them.
-constexpr std::int64_t kHeadRowsOfBatch = 256;
+constexpr std::int64_t kHeadRowsOnGpu = 256;
 
-// From this many rows on, prefill on several ranks keeps activations split by rows. On a GPU fewer
-// rows take as long as the weights take to read, and are reduced while that goes on.
+// From this many rows on, steps of several ranks keep activations spread by rows where asked. On a
+// GPU fewer rows take as long as the weights take to read, and are reduced while that goes on.
 constexpr std::int64_t kSequenceParallelFrom = 16;
 constexpr std::int64_t kSequenceParallelFromOnGpu = 128;
 
-// One rank's largest steps that a step of many ranks may hold. Proofs take longer the more rows and
-// ranks there are: GEMM + reduce-scatter of 8192 rows on four GPUs minutes, once.
-constexpr int kMostShares = 4;
-
-// What rotary embedding and attention share over the layers: one attention per window length.
 struct AttentionPart {
   std::int64_t qkv_cols = 0, q_cols = 0;
-  bool one_launch = false;  // rotary embedding, cache write and attention in one program
-  std::size_t rope = 0;
-  std::map<std::int64_t, std::size_t> attention;  // by window
-  std::optional<PagedPlan> pages;                 // and then not the above
+  PagedPlan pages;
 };
 
 class Planner {
@@ -60,9 +52,8 @@ class Planner {
                 .rows = bound_,
                 .cols = 1,
                 .input = true});
-    bool split_rows = s_.world_size > 1 && bound_ >= from && !s_.paged.is_used();
-    spreads_attention_ = split_rows && s_.has_whole_attention();
-    split_rows || s_.shares_experts() ? sequence_parallel() : replicated();
+    spreads_attention_ = s_.has_whole_attention() && bound_ >= from;
+    spreads_attention_ || s_.shares_experts() ? sequence_parallel() : replicated();
     return std::move(plan_);
   }
 
@@ -70,12 +61,6 @@ class Planner {
   template <typename Desc>
   Program product(const Desc& d) const {
     return chooses(d.m) ? fastest_program(d, *s_.machine) : step_program(d, s_.target);
-  }
-  // Of replicated rows, `bytes` of shared memory in a step of one.
-  template <typename Desc>
-  Program replicated_product(const Desc& d, std::int64_t bytes) const {
-    if (bound_ > 1) return product(d);
-    return row_program(d, s_.target, {.bytes = bytes, .columns = s_.slots.columns});
   }
   bool chooses(std::int64_t m) const { return s_.machine != nullptr && m > kMostRowsOfDefaults; }
 
@@ -95,51 +80,20 @@ class Planner {
   }
 
   AttentionPart attention_part() {
-    AttentionDesc d = attention_desc(c_, s_.world_size);
-    d.dtype = s_.dtype;
-    d.weight_dtype = s_.weight_dtype;
-    d.m = bound_;
-    d.max_tokens = s_.max_tokens;
-    HeadSplit split = split_heads(d);
-    AttentionPart part;
-    part.q_cols = split.heads_per_rank * d.head_dim;
-    part.qkv_cols = part.q_cols + 2 * split.kv_heads_per_rank * d.head_dim;
-    part.one_launch = s_.target == Target::kCuda && bound_ == 1;
-    if (s_.paged.is_used()) {
-      local("qkv", bound_, part.qkv_cols);
-      part.pages.emplace(s_, plan_);
-      return part;
-    }
-    if (!part.one_launch) part.rope = add_program(rope_program(d, s_.target));
-    for (const LayerConfig& layer : c_.layers) {
-      if (part.attention.contains(layer.window)) continue;
-      d.window = layer.window;
-      part.attention[layer.window] =
-          add_program(part.one_launch ? decode_attention_program(d, s_.target)
-                                      : attention_program(d, s_.target));
-    }
-    spreads_attention_ ? symmetric("qkv", bound_, part.qkv_cols)
-                       : local("qkv", bound_, part.qkv_cols);
-    if (!part.one_launch) local("q", bound_, part.q_cols);
-    local("attended", bound_, part.q_cols);
-    return part;
+    HeadSplit split = split_heads(attention_desc(c_, s_.world_size));
+    const std::int64_t q_cols = split.heads_per_rank * c_.head_dim;
+    const std::int64_t qkv_cols = q_cols + 2 * split.kv_heads_per_rank * c_.head_dim;
+    spreads_attention_ ? symmetric("qkv", bound_, qkv_cols) : local("qkv", bound_, qkv_cols);
+    return {.qkv_cols = qkv_cols, .q_cols = q_cols, .pages = PagedPlan(s_, plan_)};
   }
 
   void add_attention(const AttentionPart& part, std::int64_t layer) {
-    Binding k{"k_cache", layer_buffer(layer, "k_cache")};
-    Binding v{"v_cache", layer_buffer(layer, "v_cache")};
     std::vector<Binding> bindings = {{"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}};
     if (c_.traits->qk_norm) {
       bindings.push_back({"q_norm", layer_buffer(layer, "q_norm")});
       bindings.push_back({"k_norm", layer_buffer(layer, "k_norm")});
     }
-    if (part.pages) return part.pages->add(layer, std::move(bindings));
-    bindings.insert(bindings.end(), {k, v});
-    std::size_t attention = part.attention.at(c_.layers[static_cast<std::size_t>(layer)].window);
-    bindings.push_back(part.one_launch ? Binding{"out", "attended"} : Binding{"q", "q"});
-    add(part.one_launch ? attention : part.rope, Rows::kAllAndPast, std::move(bindings));
-    if (part.one_launch) return;
-    add(attention, Rows::kAllAndPast, {{"q", "q"}, k, v, {"out", "attended"}});
+    part.pages.add(layer, std::move(bindings));
   }
 
   std::vector<Binding> qkv_bindings(std::int64_t layer) const {
@@ -283,33 +237,20 @@ class Planner {
   }
 
   void add_head(const char* input) {
-    bool batch = s_.target == Target::kCuda && s_.paged.is_used();
-    VocabDesc d = vocab_desc(std::min(batch ? kHeadRowsOfBatch : kHeadRows, bound_));
+    VocabDesc d =
+        vocab_desc(std::min(s_.target == Target::kCuda ? kHeadRowsOnGpu : kHeadRows, bound_));
     add_buffer({.name = StepPlan::kLogits,
                 .dtype = DType::kF32,
                 .rows = d.m,
                 .cols = d.vocab,
                 .symmetric = true});
     plan_.head = {.program = add_program(lm_head_program(d, s_.target)),
-                  .bindings = {{"x", input},
+                  .bindings = {{"x", StepPlan::kWanted},
                                {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
                                {"logits", StepPlan::kLogits}}};
-    if (s_.target == Target::kCuda && bound_ == 1 && !batch) add_choice();
     plan_.head_input = input;
     plan_.head_rows = d.m;
-    if (!s_.paged.is_used()) return;
     local(StepPlan::kWanted, d.m, hidden_);
-    plan_.head.bindings.front().buffer = StepPlan::kWanted;
-  }
-
-  void add_choice() {
-    GreedyDesc d{.vocab = c_.vocab_size, .max_tokens = s_.max_tokens, .world_size = s_.world_size};
-    plan_.choose = {.program = add_program(greedy_program(d, s_.target)),
-                    .rows = Rows::kPast,
-                    .bindings = {{"logits", StepPlan::kLogits},
-                                 {"token", StepPlan::kNextToken},
-                                 {"next_past", StepPlan::kNextPast},
-                                 {"history", StepPlan::kHistory}}};
   }
 
   // Every rank holds all rows; a row-parallel GEMM ends in an all-reduce with the residual added.
@@ -320,30 +261,24 @@ class Planner {
     GemmDesc qkv_desc = gemm_desc;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
-    std::size_t qkv = add_program(replicated_product(qkv_desc, s_.slots.bytes));
+    std::size_t qkv = add_program(product(qkv_desc));
     GemmDesc ffn_desc = gemm_desc;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn =
-        has_dense_layers() ? add_program(replicated_product(ffn_desc, s_.slots.bytes)) : 0;
-    const bool sums_over_ranks = s_.world_size > 1 && s_.exchanges;
-    auto reduced_gemm = [&](std::int64_t k, std::int64_t slot_bytes) {
-      if (!sums_over_ranks) {
-        GemmDesc d = gemm_desc;
-        d.n = hidden_;
-        d.k = k;
-        d.residual = true;
-        return add_program(replicated_product(d, slot_bytes));
-      }
-      const auto d = summed_desc<GemmArDesc>(k);
-      if (bound_ > 1) return add_program(step_program(d, s_.target));
-      SlotLimits limits{.bytes = slot_bytes, .columns = s_.slots.columns};
-      return add_program(row_program(d, s_.target, limits));
+    std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
+    const bool sums_over_ranks = s_.world_size > 1;
+    auto reduced_gemm = [&](std::int64_t k) {
+      if (sums_over_ranks) return add_program(step_program(summed_desc<GemmArDesc>(k), s_.target));
+      GemmDesc d = gemm_desc;
+      d.n = hidden_;
+      d.k = k;
+      d.residual = true;
+      return add_program(product(d));
     };
     const char* out = sums_over_ranks ? "out" : "c";
-    std::size_t out_gemm = reduced_gemm(part.q_cols, s_.slots.out_bytes);
-    std::size_t down_gemm = has_dense_layers() ? reduced_gemm(ffn_, s_.slots.bytes) : 0;
+    std::size_t out_gemm = reduced_gemm(part.q_cols);
+    std::size_t down_gemm = has_dense_layers() ? reduced_gemm(ffn_) : 0;
     std::optional<MoePlan> moe = moe_plan(false);
     std::size_t lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
 
@@ -452,74 +387,8 @@ std::vector<int> ranks_of_group(const ModelShape& shape, int rank) {
   return ranks;
 }
 
-std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, const StepPlan& plan) {
-  std::vector<PlanLaunch> launches = plan.launches;
-  launches.push_back(plan.head);
-  auto is_input = [&](const PlanLaunch& l, const Binding& b) {
-    const Program& program = plan.programs[l.program];
-    auto tensor = static_cast<std::size_t>(program.find_tensor(b.tensor));
-    return program.tensors[tensor].kind == TensorKind::kInput;
-  };
-  std::set<std::string> constant;  // buffers
-  for (const PlanBuffer& b : model_buffers(shape)) constant.insert(b.name);
-  for (const PlanBuffer& b : plan.buffers) constant.erase(b.name);
-  for (const PlanLaunch& l : launches) {
-    for (const Binding& b : l.bindings) {
-      if (!is_input(l, b)) constant.erase(b.buffer);
-    }
-  }
-  std::vector<std::set<std::string>> out(plan.programs.size());
-  for (const PlanLaunch& l : launches) {
-    for (const Binding& b : l.bindings) {
-      if (constant.contains(b.buffer)) out[l.program].insert(b.tensor);
-    }
-  }
-  for (const PlanLaunch& l : launches) {
-    for (const Binding& b : l.bindings) {
-      if (!constant.contains(b.buffer)) out[l.program].erase(b.tensor);
-    }
-  }
-  return out;
-}
-
 StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {
   return Planner(shape, bound).run();
-}
-
-std::vector<std::int64_t> step_bounds(const ModelShape& s) {
-  std::vector<std::int64_t> bounds = {1, 16, 64, 256};
-  if (s.target == Target::kCuda) bounds = {1, 64, 512, 2048};
-  if (s.has_whole_attention())
-    bounds.push_back(bounds.back() * std::min(s.world_size, kMostShares));
-  return bounds;
-}
-
-std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRows& rows,
-                                         const ModelShape& shape) {
-  std::int64_t ranks = shape.world_size;
-  switch (launch.rows) {
-    case Rows::kAll:
-      return {rows.count};
-    case Rows::kOwn:
-      return {ceil_div(rows.count, ranks)};
-    case Rows::kAllAndPast:
-      return {rows.count, rows.past};
-    case Rows::kPast:
-      return {rows.past};
-    case Rows::kFixed:
-      return launch.fixed;
-    case Rows::kMostOwn:
-      return {ceil_div(rows.most, ranks)};
-    case Rows::kOfAllRanks:
-      return {ceil_div(rows.most, ranks) * shape.all_ranks()};
-    case Rows::kAllAsNew:
-      return {rows.count, 0};
-    case Rows::kDecodes:
-      return {shape.fills_steps() ? std::min(shape.paged.sequences, rows.count) : rows.decodes};
-    case Rows::kPrompts:
-      return {shape.fills_steps() ? rows.count : rows.count - rows.decodes};
-  }
-  return {};
 }
 
 }  // namespace stretto

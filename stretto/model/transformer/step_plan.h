@@ -1,15 +1,12 @@
 // What a forward step is, as data: the buffers it works on and the launches over them, in order.
-// Two shapes of step: replicated rows (decode; GEMM + all-reduce) and sequence parallel (prefill;
-// all-gather + GEMM, GEMM + reduce-scatter, or around attention whole weights and all-to-alls).
+// Two shapes of step: replicated rows (GEMM + all-reduce), and rows that are spread over the ranks
+// (all-gather + GEMM, GEMM + reduce-scatter, or around attention whole weights and all-to-alls).
 //
-// Before: the checkpoint's config. After: forward_step.h, whose implementations run a plan on CPU
-// ranks or on GPUs.
+// Before: the checkpoint's config. After: batch_plan.h for CPU ranks, batch_runner.h.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,15 +25,7 @@ struct Machine;
 // machine is known; fewer rows those that were measured.
 constexpr std::int64_t kMostRowsOfDefaults = 256;
 
-// How the products of a step of one row on GPUs go through shared memory; 0: as the operators do.
-struct RowSlots {
-  std::int64_t bytes = 0;      // that a block fills ahead, at most
-  std::int64_t out_bytes = 0;  // a block of the product after attention, whose blocks it may join
-  std::int64_t columns = 0;    // of a step, at most
-};
-
-// A cache of pages for many sequences at once (batch_model.h); without pages the cache holds one
-// sequence from its first token on.
+// A cache of pages for many sequences at once (batch_model.h).
 struct PagedCache {
   std::int64_t page = 0;       // tokens
   std::int64_t num_pages = 0;  // of each layer
@@ -53,8 +42,6 @@ struct PagedCache {
     kDecodes,  // paged_decode, on GPUs in the order that is fastest: steps have no other rows
   };
   Attention attention = Attention::kByKind;
-
-  bool is_used() const { return page > 0; }
 };
 
 // What all steps of a model have in common.
@@ -63,25 +50,23 @@ struct ModelShape {
   int world_size = 1;                // tensor-parallel ranks
   DType dtype = DType::kF32;         // activations, and the cache unless paged.fp8
   DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
-  std::int64_t max_tokens = 0;       // capacity of the cache, or with pages of a sequence
+  std::int64_t max_tokens = 0;       // of a sequence
   PagedCache paged = {};
   Target target = Target::kCpu;
   // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
   int expert_groups = 1;
-  int data_groups = 1;  // of world_size consecutive ranks, each with tokens of its own
-  // Prompts through sequence-parallel attention: steps whose rows are split multiply their own ones
-  // with all of attention's weights, which every rank then has beside its share.
+  // Of world_size consecutive ranks, each with sequences and a cache of its own. Where experts are
+  // spread over several of them, they make their steps together, with one exchange.
+  int data_groups = 1;
+  // Prompts through sequence-parallel attention: the rows of steps that are not small are spread
+  // over the ranks, which multiply their own ones with all of attention's weights. Every rank then
+  // has these beside its share.
   bool ulysses = false;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
-  // For measuring what they bring (bench/gpu/decode/gpu_decode.cc), and for nothing else. False:
-  // products of replicated rows leave the ranks' parts of their sums as they are, so results mean
-  // nothing.
-  bool exchanges = true;
-  RowSlots slots = {};
 
   int all_ranks() const { return world_size * data_groups; }
-  // Steps with pages on GPUs have all rows that they are made for, some of nobody (batch_model.h).
-  bool fills_steps() const { return paged.is_used() && target == Target::kCuda; }
+  // Steps on GPUs have all rows that they are made for, some of nobody (batch_model.h).
+  bool fills_steps() const { return target == Target::kCuda; }
   // And each row in them goes through attention of its kind: tables say which rows are of which,
   // since extents are at their bounds.
   bool fills_by_kind() const {
@@ -107,39 +92,35 @@ struct PlanBuffer {
   bool symmetric = false;      // other ranks address it
   bool across_groups = false;  // and if so, those of other data groups too
   bool input = false;          // the host writes it before a step
+  bool state = false;          // of the step, which keeps what it holds
 
   std::size_t bytes() const;
 };
 
-// Weights, rotary tables and caches, which all steps share: "embedding", "layers.3.qkv", "cos",
-// "layers.3.k_cache", "layers.3.k_scales" of an fp8 cache. The weights are those of weights.h:
-// for_each_weight().
+// Weights and caches, which all steps share: "embedding", "layers.3.qkv", "layers.3.k_cache",
+// "layers.3.k_scales" of an fp8 cache. The weights are those of weights.h: for_each_weight().
 std::vector<PlanBuffer> model_buffers(const ModelShape& shape);
 std::string layer_buffer(std::int64_t layer, const char* part);
 // Of a page, in a layer's cache of keys or of values on one rank.
 std::int64_t page_rows(const ModelShape& shape);
 
 enum class Rows : std::uint8_t {
-  kAll,         // extent: the step's rows
-  kOwn,         // extent: ceil(rows / P)
-  kAllAndPast,  // extents: the step's rows, the tokens in the cache before it
-  kPast,        // extents: the tokens in the cache before it
-  kFixed,       // extents: PlanLaunch::fixed
+  kAll,    // extent: the step's rows
+  kOwn,    // extent: ceil(rows / P)
+  kFixed,  // extents: PlanLaunch::fixed
   // Where data groups meet, the rows of the group that has most count for all of them.
   kMostOwn,     // extent: ceil(most / P)
   kOfAllRanks,  // extent: as many on each rank
-  // Of steps with pages.
-  kAllAsNew,  // extents: the step's rows, 0
-  kDecodes,   // extent: the rows that are their sequence's only ones, which come first
-  kPrompts,   // extent: the other rows; where steps are filled up, all of them
+  kAllAsNew,    // extents: the step's rows, 0
+  kDecodes,     // extent: the rows that are their sequence's only ones, which come first
+  kPrompts,     // extent: the other rows; where steps are filled up, all of them
 };
 
 // What a group's step has to do.
 struct StepRows {
   std::int64_t count = 0;    // rows; 0: only take part in what other groups do
-  std::int64_t past = 0;     // tokens in the cache before them
   std::int64_t most = 0;     // of any data group in this step
-  std::int64_t decodes = 0;  // with pages: of the rows, those of sequences with one
+  std::int64_t decodes = 0;  // of the rows, those of sequences with one
 };
 
 struct Binding {
@@ -169,13 +150,11 @@ struct StepPlan {
   // What the tables of a program hold in a usual launch, for predictions; of others nothing is
   // known.
   std::map<std::size_t, predict::LaunchTables> usual_tables;
-  // Of a step of one row on GPUs: the greedy choice, launched by itself after the head.
-  std::optional<PlanLaunch> choose;
 
   // Names of what comes in and goes out: token ids [bound, 1] i32, logits [head_rows, vocab] f32.
   static constexpr const char* kTokens = "tokens";
   static constexpr const char* kLogits = "logits";
-  // Of steps with pages, from the host, i32 but for the tables of the rotary embedding, whose rows
+  // From the host, i32 but for the tables of the rotary embedding, whose rows
   // are those of the tokens' positions: slots [bound, 1], and of the sequences of each kind
   // (packed_attention.h) pages [sequences, pages of one], tokens [sequences, 1], and the prompts'
   // starts [sequences + 1, 1], behind one entry more where steps are filled up by kind. What the
@@ -187,26 +166,9 @@ struct StepPlan {
   static constexpr const char* kPromptPages = "prompt_pages";
   static constexpr const char* kPromptTokens = "prompt_tokens";
   static constexpr const char* kWanted = "wanted";
-  // What the choice leaves (ops/greedy/greedy.h), in buffers that are whoever's who launches it.
-  static constexpr const char* kNextToken = "next_token";
-  static constexpr const char* kNextPast = "next_past";
-  static constexpr const char* kHistory = "history";
 };
-
-// By program: the inputs that every launch of it finds in buffers of the model which no launch of
-// the plan writes, so weights and rotary tables, but no cache.
-std::vector<std::set<std::string>> constant_inputs(const ModelShape& shape, const StepPlan& plan);
 
 // A step of at most `bound` rows. Every weight that a launch names is among model_buffers(shape).
 StepPlan plan_step(const ModelShape& shape, std::int64_t bound);
-
-// The bounds that steps are made for, ascending: a chunk runs in the smallest that holds it, longer
-// prompts in several chunks. With sequence-parallel attention the largest gives each of up to four
-// ranks as many rows as one rank's largest step has.
-std::vector<std::int64_t> step_bounds(const ModelShape& shape);
-
-// Run-time extents of a launch, as Program declares them.
-std::vector<std::int64_t> launch_extents(const PlanLaunch& launch, const StepRows& rows,
-                                         const ModelShape& shape);
 
 }  // namespace stretto

@@ -2,27 +2,12 @@
 
 #include <algorithm>
 
-#include "stretto/ops/gemm/candidate_loops.h"
-
 namespace stretto {
 namespace {
 
 template <typename Desc>
 auto config_for(const Desc& d, Target target) {
   return default_config(d, target);
-}
-
-template <typename Desc>
-auto config_within(const Desc& d, Target target, const SlotLimits& limits) {
-  auto c = config_for(d, target);
-  if (target == Target::kCpu || (limits.bytes == 0 && limits.columns == 0)) return c;
-  GpuLoopDesc of_slots = loop_desc(d, d.m, target.sms());
-  of_slots.slot_bytes = limits.bytes;
-  of_slots.step_cols = limits.columns;
-  MainLoop loop = gpu_loop(of_slots);
-  c.loop.tile = loop.tile;
-  c.loop.num_stages = loop.num_stages;
-  return c;
 }
 
 // Tiles do not depend on the rows of a step, as threads add up a row in an order that depends on
@@ -35,14 +20,6 @@ Program step_program(const GemmDesc& d, Target target) { return gemm(d, config_f
 
 Program step_program(const GemmArDesc& d, Target target) {
   return gemm_ar(d, config_for(d, target));
-}
-
-Program row_program(const GemmDesc& d, Target target, const SlotLimits& limits) {
-  return gemm(d, config_within(d, target, limits));
-}
-
-Program row_program(const GemmArDesc& d, Target target, const SlotLimits& limits) {
-  return gemm_ar(d, config_within(d, target, limits));
 }
 
 Program step_program(const GemmRsDesc& d, Target target) {
@@ -110,10 +87,6 @@ Program rope_program(const AttentionDesc& d, Target target) {
       d, target == Target::kCuda ? gpu_rope_config(d, target.gpu(), kAnyRows) : default_config(d));
 }
 
-Program attention_program(const AttentionDesc& d, Target target) {
-  return attention(d, default_config(d, target));
-}
-
 // One worker, so that tiles which take turns cost nothing, and those of absent sequences little.
 Program paged_attention_program(const PackedAttentionDesc& d, Target target) {
   PackedAttentionConfig c = default_config(d, target);
@@ -125,17 +98,9 @@ Program paged_decode_program(const PagedDecodeDesc& d, Target target) {
   return paged_decode(d, default_config(d, target));
 }
 
-Program decode_attention_program(const AttentionDesc& d, Target target) {
-  return decode_attention(d, default_decode_config(d, target));
-}
-
 Program embedding_program(const VocabDesc& d, Target target) {
   return embedding(
       d, target == Target::kCuda ? embedding_gpu_config(d, target.gpu()) : default_config(d));
-}
-
-Program greedy_program(const GreedyDesc& d, Target target) {
-  return greedy_token(d, config_for(d, target));
 }
 
 Program lm_head_program(const VocabDesc& d, Target target) {

@@ -3,7 +3,6 @@
 
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/attention/attention.h"
-#include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/paged_decode.h"
 #include "stretto/ops/attention/paged_write.h"
@@ -13,7 +12,6 @@
 #include "stretto/ops/gemm/quantize_fp8.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
-#include "stretto/ops/greedy/greedy.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_place.h"
 #include "stretto/ops/moe/ep_return.h"
@@ -27,12 +25,6 @@ namespace stretto {
 
 Program step_program(const GemmDesc& desc, Target target);
 Program step_program(const GemmArDesc& desc, Target target);
-// Of one row, through so much shared memory at most and in steps of so many columns; 0: as above.
-struct SlotLimits {
-  std::int64_t bytes = 0, columns = 0;
-};
-Program row_program(const GemmDesc& desc, Target target, const SlotLimits& limits);
-Program row_program(const GemmArDesc& desc, Target target, const SlotLimits& limits);
 Program step_program(const GemmRsDesc& desc, Target target);
 Program step_program(const AgGemmDesc& desc, Target target);
 Program step_program(const QuantizeDesc& desc, Target target);
@@ -48,12 +40,9 @@ Program place_program(const EpDesc& desc, Target target);
 Program return_program(const EpDesc& desc, Target target);
 Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
-Program attention_program(const AttentionDesc& desc, Target target);
 Program paged_attention_program(const PackedAttentionDesc& desc, Target target);
 Program paged_decode_program(const PagedDecodeDesc& desc, Target target);
-Program decode_attention_program(const AttentionDesc& desc, Target target);
 Program embedding_program(const VocabDesc& desc, Target target);
 Program lm_head_program(const VocabDesc& desc, Target target);
-Program greedy_program(const GreedyDesc& desc, Target target);
 
 }  // namespace stretto

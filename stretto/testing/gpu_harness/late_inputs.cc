@@ -18,9 +18,8 @@ std::string to_name(const Tensor& tensor) { return "to_" + tensor.name; }
 
 std::set<std::string> weight_inputs(const Program& program) {
   static const std::set<std::string> names = {
-      "b",       "b_gate",       "b_up",       "bias",   "bias_gate", "bias_up",
-      "scale_b", "scale_b_gate", "scale_b_up", "weight", "row",       "q_norm",
-      "k_norm",  "cos",          "sin",        "table",  "gate"};
+      "b",          "b_gate", "b_up", "bias",   "bias_gate", "bias_up", "scale_b", "scale_b_gate",
+      "scale_b_up", "weight", "row",  "q_norm", "k_norm",    "table",   "gate"};
   std::set<std::string> out;
   for (const Tensor& tensor : program.tensors) {
     if (tensor.kind == TensorKind::kInput && names.contains(tensor.name)) out.insert(tensor.name);
@@ -84,9 +83,7 @@ std::unique_ptr<GpuExecutable> load(GpuWorld& world, const Program& program) {
 
 LateInputs::LateInputs(GpuWorld& world, const Program& program,
                        const std::set<std::string>& constants)
-    : world_(world),
-      program_(late_inputs(program, constants)),
-      executable_(load(world, program_)) {
+    : world_(world), program_(late_inputs(program, constants)), executable_(load(world, program_)) {
   for (std::size_t t : late_tensors(program, constants)) {
     late_.push_back({.tensor = t,
                      .bytes = storage_bytes(program, static_cast<int>(t)),

@@ -16,7 +16,7 @@ namespace stretto {
 
 // The inputs that users of the operators declare constant (codegen/kernel.h: KernelOptions), by the
 // names that operators give them: weights, the second factors of products among them, their scales
-// and biases, and rotary tables.
+// and biases.
 std::set<std::string> weight_inputs(const Program& program);
 
 // Indices of the tensors that are written late: inputs that are not constant, and state.

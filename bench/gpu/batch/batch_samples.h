@@ -1,4 +1,4 @@
-// Times in gpu_decode's JSON: a median for who reads one number, and every sample for intervals
+// Times in gpu_batch's JSON: a median for who reads one number, and every sample for intervals
 // (bench/gpu/results.py).
 #pragma once
 

@@ -1,15 +1,10 @@
-// What gpu_decode and gpu_batch are told by name: shapes of models, as config.json has them, and
-// slots.
+// What gpu_batch is told by name: shapes of models, as config.json has them.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
-#include "stretto/base/errors.h"
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/checkpoint/config.h"
 
 namespace stretto::bench {
 
@@ -35,15 +30,6 @@ inline ModelConfig model_config(const std::string& name, int layers) {
                                           : read_config(name);
   if (layers > 0) c.layers.resize(std::min(c.layers.size(), static_cast<std::size_t>(layers)));
   return c;
-}
-
-// "0:104:256".
-inline RowSlots parse_slots(const std::string& text) {
-  long long kib = 0, out_kib = 0, columns = 0;
-  if (std::sscanf(text.c_str(), "%lld:%lld:%lld", &kib, &out_kib, &columns) != 3) {
-    throw UserError(fmt::format("--try {}: need KiB:KiB:columns", text));
-  }
-  return {.bytes = kib * 1024, .out_bytes = out_kib * 1024, .columns = columns};
 }
 
 }  // namespace stretto::bench
