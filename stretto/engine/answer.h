@@ -1,5 +1,5 @@
 // A request for text, and what comes of it token by token: text, times, why it ended. Who makes the
-// tokens (run_requests.h, token_loop.h) calls it.
+// tokens (run_requests.h) calls it.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // Tokens to text while they come: the streaming detokenizer, stop strings, and what ends a text.
-// Follows token_loop.h.
+// Follows batch_loop.h.
 #pragma once
 
 #include <cstdint>
