@@ -75,23 +75,19 @@ def _all_gather(x, dim, group):
     return group_of(group).call(collectives._all_gather, dim, None, x)
 
 
-def _reduce_scatter(x, dim, reduce_op, group):
-    return ops.reduce_scatter(x.detach(), dim=dim, reduce_op=reduce_op, group=group)
+def _reduction(how) -> dict:
+    """`how`: a reduce_op, or the factor of a premultiplied sum, which has operators of its own."""
+    return {"reduce_op": how} if isinstance(how, str) else {"reduce_op": "premul_sum", "factor": how}
 
 
-def _reduce_scatter_premul_sum(x, dim, factor, group):
-    how = {"reduce_op": "premul_sum", "factor": factor}
-    return ops.reduce_scatter(x.detach(), dim=dim, **how, group=group)
+def _reduce_scatter(x, dim, how, group):
+    return ops.reduce_scatter(x.detach(), dim=dim, **_reduction(how), group=group)
 
 
-def _all_reduce(x, reduce_op, group):
-    if reduce_op == "sum":
+def _all_reduce(x, how, group):
+    if how == "sum":
         return group_of(group).call(collectives._all_reduce, 0, None, x)
-    return ops.all_reduce(x.detach(), reduce_op=reduce_op, group=group)
-
-
-def _all_reduce_premul_sum(x, factor, group):
-    return ops.all_reduce(x.detach(), reduce_op="premul_sum", factor=factor, group=group)
+    return ops.all_reduce(x.detach(), **_reduction(how), group=group)
 
 
 def _all_gather_matmul(a, b, gather_dim, group):
@@ -155,6 +151,14 @@ def _all_reduce_add_rms_norm(x, residual, weight, eps, group):
     return ops.all_reduce_add_rms_norm(*arrays, eps=eps, group=group)
 
 
+def _same_shape(x, *_):
+    return x.new_empty(x.shape)
+
+
+def _part_along(x, dim, _, group):
+    return x.new_empty(resized(x.shape, dim, parts=group_of(group).size))
+
+
 all_gather = define(
     "all_gather(Tensor x, int dim, str group) -> Tensor",
     _all_gather,
@@ -164,26 +168,26 @@ all_gather = define(
 reduce_scatter = define(
     "reduce_scatter(Tensor x, int dim, str reduce_op, str group) -> Tensor",
     _reduce_scatter,
-    lambda x, dim, _, group: x.new_empty(resized(x.shape, dim, parts=group_of(group).size)),
+    _part_along,
     is_one_call=True,
 )
 all_reduce = define(
     "all_reduce(Tensor x, str reduce_op, str group) -> Tensor",
     _all_reduce,
-    lambda x, *_: x.new_empty(x.shape),
+    _same_shape,
     is_one_call=True,
 )
 # Apart: graphs and users know the operators above by their arguments.
 reduce_scatter_premul_sum = define(
     "reduce_scatter_premul_sum(Tensor x, int dim, float factor, str group) -> Tensor",
-    _reduce_scatter_premul_sum,
-    lambda x, dim, _, group: x.new_empty(resized(x.shape, dim, parts=group_of(group).size)),
+    _reduce_scatter,
+    _part_along,
     is_one_call=True,
 )
 all_reduce_premul_sum = define(
     "all_reduce_premul_sum(Tensor x, float factor, str group) -> Tensor",
-    _all_reduce_premul_sum,
-    lambda x, *_: x.new_empty(x.shape),
+    _all_reduce,
+    _same_shape,
     is_one_call=True,
 )
 all_gather_matmul = define(
@@ -234,7 +238,7 @@ matmul_all_gather = define(
 broadcast = define(
     "broadcast(Tensor x, int root, str group) -> Tensor",
     _broadcast,
-    lambda x, *_: x.new_empty(x.shape),
+    _same_shape,
     is_one_call=True,
 )
 # The sum on rank `root`, zeros elsewhere. One operator: where a graph does not use a sum, compilers leave
@@ -242,7 +246,7 @@ broadcast = define(
 sum_to_root = define(
     "sum_to_root(Tensor x, int root, str group) -> Tensor",
     _sum_to_root,
-    lambda x, *_: x.new_empty(x.shape),
+    _same_shape,
 )
 all_to_all = define(
     "all_to_all(Tensor x, SymInt[]? output_split_sizes, SymInt[]? input_split_sizes, str group)"
@@ -255,7 +259,7 @@ all_to_all = define(
 copy_to_ranks = define(
     "copy_to_ranks(Tensor x, str group) -> Tensor",
     _copy_to_ranks,
-    lambda x, _: x.new_empty(x.shape),
+    _same_shape,
     meets=False,
 )
 all_reduce_add_rms_norm = define(
@@ -267,8 +271,10 @@ all_reduce_add_rms_norm = define(
 )
 
 
-def _scale(reduce_op: str, group: str) -> float:
-    return 1.0 / group_of(group).size if reduce_op == "avg" else 1.0
+def _scale(how, group: str) -> float:
+    if not isinstance(how, str):
+        return how
+    return 1.0 / group_of(group).size if how == "avg" else 1.0
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -280,10 +286,10 @@ def _keep_options(ctx, inputs):
 
 
 def _keep_reduction(ctx, inputs):
-    reduce_op = inputs[-2]
-    if reduce_op not in ("sum", "avg"):
+    how = inputs[-2]
+    if isinstance(how, str) and how not in ("sum", "avg"):
         raise UserError(
-            f"reduce_op '{reduce_op}' has no gradient, and x requires it; call it under torch.no_grad(), "
+            f"reduce_op '{how}' has no gradient, and x requires it; call it under torch.no_grad(), "
             "or on x.detach()"
         )
     _keep_options(ctx, inputs)
@@ -352,21 +358,13 @@ def _all_gather_backward(ctx, grad):
 
 
 def _reduce_scatter_backward(ctx, grad):
-    dim, reduce_op, group = ctx.options
-    return all_gather(_scaled(grad, _scale(reduce_op, group)), dim, group), None, None, None
-
-
-def _reduce_scatter_premul_sum_backward(ctx, grad):
-    dim, factor, group = ctx.options
-    return all_gather(_scaled(grad, factor), dim, group), None, None, None
+    dim, how, group = ctx.options
+    return all_gather(_scaled(grad, _scale(how, group)), dim, group), None, None, None
 
 
 def _all_reduce_backward(ctx, grad):
-    return all_reduce(grad, *ctx.options), None, None
-
-
-def _all_reduce_premul_sum_backward(ctx, grad):
-    return all_reduce_premul_sum(grad, *ctx.options), None, None
+    op = all_reduce if isinstance(ctx.options[0], str) else all_reduce_premul_sum
+    return op(grad, *ctx.options), None, None
 
 
 def _broadcast_backward(ctx, grad):
@@ -445,18 +443,8 @@ for _op, _body, _keep, _backward in (
     (all_gather, _all_gather, _keep_options, _all_gather_backward),
     (reduce_scatter, _reduce_scatter, _keep_reduction, _reduce_scatter_backward),
     (all_reduce, _all_reduce, _keep_reduction, _all_reduce_backward),
-    (
-        reduce_scatter_premul_sum,
-        _reduce_scatter_premul_sum,
-        _keep_options,
-        _reduce_scatter_premul_sum_backward,
-    ),
-    (
-        all_reduce_premul_sum,
-        _all_reduce_premul_sum,
-        _keep_options,
-        _all_reduce_premul_sum_backward,
-    ),
+    (reduce_scatter_premul_sum, _reduce_scatter, _keep_reduction, _reduce_scatter_backward),
+    (all_reduce_premul_sum, _all_reduce, _keep_reduction, _all_reduce_backward),
     (broadcast, _broadcast, _keep_options, _broadcast_backward),
     (sum_to_root, _sum_to_root, _keep_options, _sum_to_root_backward),
     (copy_to_ranks, _copy_to_ranks, _keep_options, _copy_to_ranks_backward),

@@ -59,6 +59,18 @@ def scaled_op(op: str, out_dtype: str, average: bool = False):
     return call
 
 
+def factors_of(a, b, scale_a, scale_b, result: Optional[str]) -> tuple:
+    """What a product reads; `result` as result_dtype() has it."""
+    return (a, b) if result is None else (a, b, scale_a, scale_b)
+
+
+def in_graphs(op: str, factors: tuple, result: Optional[str], group, *options):
+    """The product by its operator of torch.library; `options` stand between factors and group there."""
+    if result is None:
+        return getattr(_route.layer, op)(*factors, *options, name_of(group))
+    return getattr(_route.forward, f"scaled_{op}")(*factors, *options, result, name_of(group))
+
+
 @counted
 def all_gather_matmul(
     a_shard: ArrayT,
@@ -415,15 +427,11 @@ def matmul_reduce_scatter(
         partial, caller = _own_product(op, group, a, b), (op, "a @ b", "scatter_dim")
         options = {"dim": -1, "reduce_op": reduce_op, "out": out}
         return as_part(group, caller, reduce_scatter, partial, **options)
-    arrays = (a, b) if result is None else (a, b, scale_a, scale_b)
-    if out is None and _route.wants(*arrays):
-        options = scatter_dim, reduce_op
-        if result is None:
-            return _route.layer.matmul_reduce_scatter(a, b, *options, name_of(group))
-        made = _route.forward.scaled_matmul_reduce_scatter
-        return made(*arrays, *options, result, name_of(group))
+    factors = factors_of(a, b, scale_a, scale_b, result)
+    if out is None and _route.wants(*factors):
+        return in_graphs(op, factors, result, group, scatter_dim, reduce_op)
     body = _scatter_op(average) if result is None else scaled_op(op, result, average)
-    return group_of(group).call(body, scatter_dim, out, *arrays)
+    return group_of(group).call(body, scatter_dim, out, *factors)
 
 
 @functools.lru_cache(maxsize=None)
@@ -468,14 +476,12 @@ def matmul_all_reduce(
     same bits on all. Scales as in `matmul_reduce_scatter`."""
     op = "matmul_all_reduce"
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
-    if result is not None:
-        arrays = (a, b, scale_a, scale_b)
-        if out is None and _route.wants(*arrays):
-            return _route.forward.scaled_matmul_all_reduce(*arrays, result, name_of(group))
-        return group_of(group).call(scaled_op(op, result), 0, out, *arrays)
-    if out is None and _route.wants(a, b):
-        return _route.layer.matmul_all_reduce(a, b, False, name_of(group))
-    return group_of(group).call(_matmul_all_reduce, 0, out, a, b)
+    factors = factors_of(a, b, scale_a, scale_b, result)
+    if out is None and _route.wants(*factors):
+        replicated = () if result is not None else (False,)
+        return in_graphs(op, factors, result, group, *replicated)
+    body = _matmul_all_reduce if result is None else scaled_op(op, result)
+    return group_of(group).call(body, 0, out, *factors)
 
 
 def _matmul_all_reduce(group, a, b, _, out):

@@ -8,9 +8,9 @@ from typing import Any, Optional
 from . import _route
 from ._arrays import ArrayT
 from ._products import product
-from ._world import GroupLike, counted, group_of, name_of
+from ._world import GroupLike, counted, group_of
 from .collectives import all_gather
-from .matmul import as_part, columns_collected, result_dtype, scaled_op
+from .matmul import as_part, columns_collected, factors_of, in_graphs, result_dtype, scaled_op
 
 
 @counted
@@ -30,18 +30,15 @@ def matmul_all_gather(
     `all_gather_matmul`."""
     op = "matmul_all_gather"
     result = result_dtype(op, scale_a, scale_b, out_dtype, out)
-    if result is not None:
-        arrays = (a, b, scale_a, scale_b)
-        if out is None and _route.wants(*arrays):
-            return _route.forward.scaled_matmul_all_gather(*arrays, result, name_of(group))
-        return group_of(group).call(scaled_op(op, result), 0, out, *arrays)
-    if out is None and _route.wants(a, b):
-        return _route.layer.matmul_all_gather(a, b, name_of(group))
+    factors = factors_of(a, b, scale_a, scale_b, result)
+    if out is None and _route.wants(*factors):
+        return in_graphs(op, factors, result, group)
     group = group_of(group)
-    if group.options.products == "sequence" and group.size > 1:
+    if result is None and group.options.products == "sequence" and group.size > 1:
         columns = group.alone().call(_matmul_all_gather, 0, None, a, b)
         return as_part(group, (op, "a @ b", "dim"), all_gather, columns, dim=-1, out=out)
-    return group.call(_matmul_all_gather, 0, out, a, b)
+    body = _matmul_all_gather if result is None else scaled_op(op, result)
+    return group.call(body, 0, out, *factors)
 
 
 def _matmul_all_gather(group, a, b, _, out):
