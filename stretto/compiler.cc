@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "stretto/base/errors.h"
@@ -25,7 +26,7 @@ ProveOptions for_launches_of(const Lowered& program, const std::vector<std::int6
 namespace {
 
 ProofScope scope_of(const Program& program, const ProveOptions& options) {
-  ProofScope scope{.sizes = {}, .sms = options.gpu.sms};
+  ProofScope scope{.sizes = {}, .also_at = options.also_at, .sms = options.gpu.sms};
   for (const Var& var : program.vars) {
     const bool is_scalar = var.kind == VarKind::kScalar;
     if (var.kind != VarKind::kExtent && !is_scalar) continue;
@@ -51,9 +52,22 @@ void Proved::require_covers(std::span<const std::int64_t> extents) const {
     throw UserError(fmt::format("{}: {} extents given, {} declared", program().name,
                                 extents.size(), sizes.size()));
   }
+  auto is_also = [&](const std::vector<std::int64_t>& also) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const bool any = sizes[i].is_scalar && extents[i] >= 0 && extents[i] <= sizes[i].most;
+      if (!any && extents[i] != also[i]) return false;
+    }
+    return true;
+  };
+  if (std::ranges::any_of(scope_->also_at, is_also)) return;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const ProofScope::Size& size = sizes[i];
     if (extents[i] >= size.least && extents[i] <= size.most) continue;
+    if (!scope_->also_at.empty()) {
+      throw UserError(fmt::format("{}: {} is {}, and the program is proved for {} and {} others",
+                                  program().name, size.name, extents[i], size.most,
+                                  scope_->also_at.size()));
+    }
     if (size.least == size.most) {
       throw UserError(fmt::format("{}: {} is {}, and the program is proved for {} alone",
                                   program().name, size.name, extents[i], size.most));
@@ -72,7 +86,8 @@ void Proved::require_covers_gpu(int sms, std::string_view gpu) const {
 
 Proved prove(Lowered program, const ProveOptions& options) {
   require_proved(program.program(), {.max_workers_per_rank = options.gpu.sms,
-                                     .bounds_only = options.bounds_only});
+                                     .bounds_only = options.bounds_only,
+                                     .also_at = options.also_at});
   return {std::move(program), options, ""};
 }
 

@@ -39,6 +39,9 @@ struct ProveOptions {
   // For launches that have every extent at its bound, and no others: a large product takes a second
   // instead of a minute.
   bool bounds_only = false;
+  // With bounds_only: launches may have these extents, too, in any sequence. In declaration order,
+  // as many as the program declares.
+  std::vector<std::vector<std::int64_t>> also_at = {};
   // The GPUs that launch it (GpuWorld::target()): all workers of a rank are on SMs at a time.
   GpuTarget gpu = {};
 };
@@ -55,6 +58,8 @@ struct ProofScope {
     bool is_scalar = false;
   };
   std::vector<Size> sizes;  // kExtent and kScalar variables in declaration order
+  // Beside those: what launches may have for all of them, but for scalars.
+  std::vector<std::vector<std::int64_t>> also_at;
   int sms = 0;              // of each GPU; CPU ranks have none
 };
 

@@ -98,9 +98,13 @@ Told serve(BatchModel& model, const std::vector<Asked>& asked, int at_once, bool
   }
   while (!loop.is_idle()) {
     const BatchOrder order = loop.decide();
-    model.step(order.pieces(), loop);
+    const std::vector<BatchPiece> pieces = order.pieces();
+    model.begin(pieces);
+    loop.tell();
+    model.finish(pieces, loop);
     loop.complete();
   }
+  loop.tell();
   out.chosen = loop.chosen();
   out.preemptions = loop.scheduler().counters().preemptions;
   return out;

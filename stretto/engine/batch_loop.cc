@@ -43,10 +43,12 @@ BatchOrder BatchLoop::decide() {
   for (auto at = live_.begin(); at != live_.end();) {
     auto here = at++;
     const ServedRequest& request = *here->second.request;
-    if (!request.cancelled && !request.is_late()) continue;
-    here->second.end =
-        request.cancelled ? ServedRequest::End::kCancelled : ServedRequest::End::kLate;
-    if (!request.cancelled) here->second.failure = kLate;
+    if (!here->second.end) {
+      if (!request.cancelled && !request.is_late()) continue;
+      here->second.end =
+          request.cancelled ? ServedRequest::End::kCancelled : ServedRequest::End::kLate;
+      if (!request.cancelled) here->second.failure = kLate;
+    }
     scheduler_.cancel(here->first);
     finish(here);
   }
@@ -108,7 +110,7 @@ void BatchLoop::take_choice(std::size_t part, std::int64_t, const ChoiceResult& 
   live.sampler.count_draw();
   ++num_chosen_.by_machine;
   const bool tells = live.request->num_logprobs >= 0;
-  tell(id, live,
+  keep(id, live,
        tells ? logprob_of(result) : TokenLogprob{.token = static_cast<int>(result.token)});
 }
 
@@ -158,17 +160,47 @@ void BatchLoop::choose(RequestId id, Live& live, std::span<const float> logits) 
   if (request.num_logprobs >= 0) {
     told = logprob_of(token, logits, request.num_logprobs, probabilities_);
   }
-  tell(id, live, told);
+  keep(id, live, told);
 }
 
-void BatchLoop::tell(RequestId id, Live& live, const TokenLogprob& told) {
-  const ServedRequest& request = *live.request;
-  const std::size_t generated = num_generated(id, live);
+void BatchLoop::keep(RequestId id, Live& live, const TokenLogprob& told) {
   chosen_[id] = told.token;
-  if (!request.on_token(told)) {
-    live.end = ServedRequest::End::kEnough;
-  } else if (static_cast<std::int64_t>(generated) + 1 == request.max_tokens) {
-    live.end = ServedRequest::End::kLength;
+  untold_.push_back({.id = id, .request = live.request, .token = told});
+  const auto generated = static_cast<std::int64_t>(num_generated(id, live)) + 1;
+  if (generated == live.request->max_tokens) live.end = ServedRequest::End::kLength;
+}
+
+bool BatchLoop::wants_more(const Request& request, const TokenLogprob& token,
+                           std::string& failure) const {
+  try {
+    return request->on_token(token);
+  } catch (const UserError& e) {
+    failure = e.what();
+    return false;
+  }
+}
+
+void BatchLoop::tell() {
+  using End = ServedRequest::End;
+  std::map<RequestId, std::string> enough;  // with why it failed, or nothing
+  for (Untold& u : std::exchange(untold_, {})) {
+    auto stopped = enough.find(u.id);
+    if (u.end) {
+      // Its last token was one that ends it anyway.
+      if (u.end == End::kLength && stopped != enough.end()) {
+        u.failure = stopped->second;
+        u.end = u.failure.empty() ? End::kEnough : End::kFailed;
+      }
+      u.request->on_end(*u.end, u.failure);
+      continue;
+    }
+    std::string failure;
+    if (wants_more(u.request, u.token, failure)) continue;
+    enough[u.id] = failure;
+    if (auto at = live_.find(u.id); at != live_.end()) {
+      at->second.end = failure.empty() ? End::kEnough : End::kFailed;
+      at->second.failure = std::move(failure);
+    }
   }
 }
 
@@ -184,9 +216,12 @@ void BatchLoop::complete() {
 }
 
 void BatchLoop::finish(std::map<RequestId, Live>::iterator at) {
-  Live live = std::move(at->second);
+  Live& live = at->second;
+  untold_.push_back({.id = at->first,
+                     .request = std::move(live.request),
+                     .end = live.end.value(),
+                     .failure = std::move(live.failure)});
   live_.erase(at);
-  live.request->on_end(live.end.value(), live.failure);
 }
 
 void BatchLoop::cancel_all() {
@@ -196,6 +231,9 @@ void BatchLoop::cancel_all() {
 std::vector<BatchLoop::Request> BatchLoop::requests() const {
   std::vector<Request> out;
   for (const auto& [id, live] : live_) out.push_back(live.request);
+  for (const Untold& u : untold_) {
+    if (u.end) out.push_back(u.request);
+  }
   return out;
 }
 

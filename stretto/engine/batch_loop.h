@@ -1,5 +1,8 @@
 // What rank 0 does between steps of a batch: requests go to the scheduler, logits become tokens,
 // clients hear of them. serving.h runs it; every rank makes the steps (model/.../batch_model.h).
+//
+// Tokens and ends are kept until tell(), so that GPUs have their next step before anybody hears of
+// the last one. A request that then has enough is in that step once more, in vain.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +50,11 @@ class BatchLoop final : public RowVisitor {
   Want want(std::size_t part, std::int64_t row, ChoiceWish& wish) override;
   void take_choice(std::size_t part, std::int64_t row, const ChoiceResult& result) override;
   void take(std::size_t part, std::int64_t row, std::span<const float> logits) override;
-  // All rows have been taken: what has ended hears so.
+  // All rows have been taken.
   void complete();
+  // Requests hear of the tokens and ends since the last call. Before the rows of a next step are
+  // taken, and before anybody waits.
+  void tell();
   void cancel_all();
 
   // Tokens that were chosen by the machine, and here from logits.
@@ -57,7 +63,7 @@ class BatchLoop final : public RowVisitor {
   };
   const Chosen& chosen() const { return num_chosen_; }
   const Scheduler& scheduler() const { return scheduler_; }
-  std::vector<Request> requests() const;  // that have not ended
+  std::vector<Request> requests() const;  // that have not heard of their end
 
  private:
   struct Live {
@@ -65,7 +71,7 @@ class BatchLoop final : public RowVisitor {
     Sampler sampler;
     std::int64_t prompt_told = 0;  // tokens of the prompt whose logprobs were told
     bool started = false;
-    std::optional<ServedRequest::End> end = {};  // after the step that is under way
+    std::optional<ServedRequest::End> end = {};  // once the step that is under way is over
     std::string failure = {};
   };
 
@@ -78,8 +84,18 @@ class BatchLoop final : public RowVisitor {
   template <typename Act>
   void guarded(Live& live, const Act& act);
   void choose(RequestId id, Live& live, std::span<const float> logits);
-  void tell(RequestId id, Live& live, const TokenLogprob& told);
+  void keep(RequestId id, Live& live, const TokenLogprob& told);
+  bool wants_more(const Request& request, const TokenLogprob& token, std::string& failure) const;
   void finish(std::map<RequestId, Live>::iterator at);
+
+  // What a request has not heard yet: a token, or its end.
+  struct Untold {
+    RequestId id = 0;
+    Request request;
+    TokenLogprob token = {};
+    std::optional<ServedRequest::End> end = {};
+    std::string failure = {};
+  };
 
   SchedulerLimits limits_;
   std::size_t vocab_;
@@ -87,6 +103,7 @@ class BatchLoop final : public RowVisitor {
   std::map<RequestId, Live> live_;
   std::vector<Piece> pieces_;        // of the step
   std::map<RequestId, int> chosen_;  // in the step
+  std::vector<Untold> untold_;       // in order
   Chosen num_chosen_;
   std::vector<float> logits_;          // scratch of sampling
   std::vector<double> probabilities_;  // scratch of logprobs

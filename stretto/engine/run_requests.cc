@@ -44,6 +44,7 @@ RunPlan plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
   run.model.max_tokens = capacity;
   run.model.cache = {.page = kPageTokens,
                      .sequences = static_cast<std::int64_t>(sequences),
+                     .prompts = options.plan_for == Target::kCuda ? PagedCache::kPromptsOnGpus : 0,
                      .fp8 = options.cache.fp8,
                      .attention = options.cache.attention};
   std::int64_t longest = 1;                                   // pages
@@ -61,6 +62,7 @@ RunPlan plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
   run.model.cache.num_pages = std::max(pages, longest);
   run.limits = {.max_running = static_cast<int>(sequences),
                 .max_rows = rows,
+                .max_prompts = static_cast<int>(run.model.cache.prompts),
                 .num_blocks = static_cast<int>(run.model.cache.num_pages),
                 .block_tokens = kPageTokens,
                 .prefix_caching = !options.ulysses};
@@ -74,9 +76,11 @@ void run_requests(BatchModel& model, const SchedulerLimits& limits,
   while (next < requests.size() || !loop.is_idle()) {
     while (next < requests.size() && loop.room() > 0) loop.add(requests[next++]);
     BatchOrder order = loop.decide();
+    loop.tell();
     if (order.parts.empty()) continue;
     model.step(order.pieces(), loop);
     loop.complete();
+    loop.tell();
   }
   while (model.step_with_others()) continue;
 }

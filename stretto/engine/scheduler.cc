@@ -54,6 +54,7 @@ std::vector<Piece> Scheduler::decide() {
   STRETTO_CHECK(!under_way_, "a step is decided before the last one was made");
   step_.clear();
   budget_ = limits_.max_rows;
+  prompts_left_ = limits_.max_prompts > 0 ? limits_.max_prompts : limits_.max_running;
   std::int64_t preempted = counters_.preemptions;
   const std::set<Turn> running = running_;
   auto next = [&](bool decodes, std::int64_t most) {
@@ -90,20 +91,27 @@ std::vector<Piece> Scheduler::decide() {
 
 bool Scheduler::give_rows(RequestId id, std::int64_t count) {
   if (step_.contains(id)) return true;
+  if (count > 1 && prompts_left_ == 0) return false;
   Entry& e = at(id);
   while (!grow(e, e.computed + count)) {
     RequestId last = std::prev(running_.end())->second;
     preempt(last);
     if (last == id) return false;
   }
+  place(id, e, count);
+  return true;
+}
+
+void Scheduler::place(RequestId id, const Entry& e, std::int64_t count) {
   step_[id] = {.id = id, .first = e.computed, .count = count, .last = count == e.need()};
   budget_ -= count;
-  return true;
+  if (count > 1) --prompts_left_;
 }
 
 void Scheduler::preempt(RequestId id) {
   if (auto found = step_.find(id); found != step_.end()) {
     budget_ += found->second.count;
+    if (found->second.count > 1) ++prompts_left_;
     step_.erase(found);
   }
   Entry& e = at(id);
@@ -125,7 +133,7 @@ bool Scheduler::admit(RequestId id) {
     e.computed = static_cast<std::int64_t>(e.blocks.size()) * limits_.block_tokens;
   }
   std::int64_t count = std::min(e.need(), budget_);
-  if (!grow(e, e.computed + count)) {
+  if ((count > 1 && prompts_left_ == 0) || !grow(e, e.computed + count)) {
     give_back(e);
     return false;
   }
@@ -135,8 +143,7 @@ bool Scheduler::admit(RequestId id) {
   }
   waiting_.erase(turn_of(id, e));
   running_.insert(turn_of(id, e));
-  step_[id] = {.id = id, .first = e.computed, .count = count, .last = count == e.need()};
-  budget_ -= count;
+  place(id, e, count);
   return true;
 }
 

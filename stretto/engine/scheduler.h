@@ -28,6 +28,7 @@ namespace stretto {
 struct SchedulerLimits {
   int max_running = 64;  // requests with rows in a step; at most max_rows
   int max_rows = 256;    // of a step
+  int max_prompts = 0;   // requests with more than one row in a step; 0: any number
   int num_blocks = 1;    // of the cache
   int block_tokens = 64;
   bool prefix_caching = true;
@@ -115,6 +116,7 @@ class Scheduler {
 
   // Rows for a running request; false where it was itself the last that runs, and no longer does.
   bool give_rows(RequestId id, std::int64_t count);
+  void place(RequestId id, const Entry& e, std::int64_t count);
   void preempt(RequestId id);
   bool admit(RequestId id);
   bool grow(Entry& e, std::int64_t tokens);
@@ -129,6 +131,7 @@ class Scheduler {
   std::set<Turn> waiting_, running_;
   std::map<RequestId, Piece> step_;  // the one that is decided or under way
   std::int64_t budget_ = 0;          // rows that it has left
+  std::int64_t prompts_left_ = 0;    // requests that may have more than one of them
   bool under_way_ = false;
   RequestId last_id_ = 0;
   Counters counters_;

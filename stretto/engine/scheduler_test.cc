@@ -108,6 +108,7 @@ class Trace {
   explicit Trace(std::uint64_t seed) : random_(seed) {
     limits_.max_running = 1 + below(6);
     limits_.max_rows = limits_.max_running + below(12);
+    limits_.max_prompts = below(3);
     limits_.num_blocks = 6 + below(20);
     limits_.block_tokens = 1 + below(5);
     limits_.prefix_caching = below(4) != 0;
@@ -120,9 +121,10 @@ class Trace {
     std::vector<RequestId> running = oldest_running();
     std::vector<Piece> pieces = scheduler_->decide();
     ASSERT_EQ(pieces.empty(), live_.empty());
-    std::int64_t rows = 0;
+    std::int64_t rows = 0, prompts = 0;
     for (const Piece& p : pieces) {
       rows += p.count;
+      prompts += p.count > 1;
       ASSERT_GE(p.count, 1);
       const Live& l = live_.at(p.id);
       std::span<const int> tokens = scheduler_->tokens(p.id);
@@ -132,6 +134,7 @@ class Trace {
       check_content(p, l);
     }
     ASSERT_LE(rows, limits_.max_rows);
+    ASSERT_TRUE(limits_.max_prompts == 0 || prompts <= limits_.max_prompts) << prompts;
     if (!running.empty()) {
       ASSERT_TRUE(std::ranges::any_of(pieces, [&](const Piece& p) { return p.id == running[0]; }))
           << "the first of the running ones waits";

@@ -101,7 +101,10 @@ void ServingEngine::size_cache(const EngineOptions& options) {
       .dtype = options.dtype,
       .max_rows = options_.max_num_batched_tokens,
       .max_tokens = max_model_len_,
-      .cache = {.page = kPageTokens, .sequences = options_.max_num_seqs, .fp8 = options.fp8_cache},
+      .cache = {.page = kPageTokens,
+                .sequences = options_.max_num_seqs,
+                .prompts = options.device == Target::kCuda ? PagedCache::kPromptsOnGpus : 0,
+                .fp8 = options.fp8_cache},
       .plan_for = options.device,
       .expert_groups = options.expert_groups,
       .progress = &progress_};
@@ -122,6 +125,7 @@ void ServingEngine::size_cache(const EngineOptions& options) {
   memory_ = size;
   limits_ = {.max_running = options_.max_num_seqs,
              .max_rows = options_.max_num_batched_tokens,
+             .max_prompts = static_cast<int>(batch_.cache.prompts),
              .num_blocks = static_cast<int>(size.num_pages),
              .block_tokens = kPageTokens,
              .prefix_caching = options_.prefix_caching};
@@ -343,11 +347,16 @@ void ServingEngine::lead(BatchModel& model) {
     for (const Request& request : came) loop.add(request);
     auto order = std::make_shared<const BatchOrder>(loop.decide());
     note(loop);
+    if (order->parts.empty() || !model.runs_beside_host()) loop.tell();
     if (order->parts.empty()) continue;
     orders_->tell(order);
-    model.step(order->pieces(), loop);
+    const std::vector<BatchPiece> pieces = order->pieces();
+    model.begin(pieces);
+    loop.tell();
+    model.finish(pieces, loop);
     loop.complete();
     faults_in_row_ = 0;
+    if (loop.is_idle()) loop.tell();
     note(loop);  // who sees nothing running has heard the end of everything
   }
   orders_->tell(nullptr);

@@ -104,6 +104,14 @@ TEST(Launches, KnowWhichSizesWereProved) {
               "sized: scalar 'past' is 101, and the program is proved for 0 to 100");
     EXPECT_EQ(refusal(*one, {8}), "sized: 1 extents given, 2 declared");
   }
+  Proved some = prove(program, {.bounds_only = true, .also_at = {{3, 100}, {5, 100}}});
+  for (std::int64_t rows_now : {3, 5, 8}) {
+    for (std::int64_t past : {0, 100}) EXPECT_EQ(refusal(some, {rows_now, past}), "");
+    EXPECT_NE(refusal(some, {rows_now, 101}), "");
+  }
+  for (std::int64_t rows_now : {0, 4, 9}) {
+    EXPECT_NE(refusal(some, {rows_now, 0}).find("proved for 8 and 2 others"), std::string::npos);
+  }
   for (std::int64_t past : {0, 100}) EXPECT_EQ(refusal(fixed, {8, past}), "");
   for (std::int64_t rows_now : {0, 7, 9}) {
     EXPECT_NE(refusal(fixed, {rows_now, 0}).find("proved for 8 alone"), std::string::npos);

@@ -57,6 +57,17 @@ Program credit_by_size(int slots, bool always_waits) {
   return p.finish();
 }
 
+// Of the sizes that launches may have beside the bounds, sequences are looked at as of all sizes.
+TEST(LaunchOrders, SizesBesideTheBoundsFollowEachOther) {
+  for (int slots : {1, 2, 3}) {
+    Program wrong = credit_by_size(slots, false);
+    EXPECT_TRUE(prove(wrong, {.bounds_only = true}).proved());
+    EXPECT_TRUE(prove(wrong, {.bounds_only = true, .also_at = {{0}}}).rejected()) << slots;
+    ProofResult right = prove(credit_by_size(slots, true), {.bounds_only = true, .also_at = {{0}}});
+    EXPECT_EQ(right.verdict, Verdict::kProvedAtFixedSizes) << right.report;
+  }
+}
+
 // With two sizes in turn an even number of slots keeps each to its own slots.
 TEST(LaunchOrders, SizesThatMeetInASlotAfterOthers) {
   for (int slots : {1, 2, 3, 4, 6}) {

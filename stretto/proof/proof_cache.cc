@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,13 +42,22 @@ std::string text_of(const SyncTable& table) {
   return text;
 }
 
+std::string sizes_of(const ProofOptions& o) {
+  if (!o.bounds_only) return "";
+  std::string text = " bounds only";
+  for (const std::vector<std::int64_t>& extents : o.also_at) {
+    text += fmt::format(" and {}", fmt::join(extents, ","));
+  }
+  return text;
+}
+
 std::string key_of(const Program& program, const ProofOptions& o) {
   return content_hash(
       fmt::format("proof {} workers {} queues {} enumerated {}{} samples {} events {}{}\n"
                   "{}\n{}",
                   kProofVersion, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated,
                   o.partition ? "" : " all", o.max_samples, o.max_events,
-                  o.bounds_only ? " bounds only" : "", text_of(*o.table), print(program)));
+                  sizes_of(o), text_of(*o.table), print(program)));
 }
 
 // A truncated or damaged entry does not match; neither does another key's.

@@ -57,6 +57,7 @@ class Prover {
       : program_(program), options_(options) {}
 
   ProofResult run() {
+    require_sizes(program_, options_);
     auto begin = std::chrono::steady_clock::now();
     try {
       result_.findings = resource_findings(program_, options_);
@@ -115,6 +116,9 @@ class Prover {
   Samples sampled(const Samples& bounds, bool open_tables) {
     Samples samples = bounds;
     if (!options_.bounds_only) samples = sampled(bounds[0].size(), open_tables);
+    for (const std::vector<std::int64_t>& extents : options_.also_at) {
+      if (std::ranges::find(samples, extents) == samples.end()) samples.push_back(extents);
+    }
     num_sizes_ = samples.size();
     return samples;
   }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct ProofOptions {
   // Sequences of launches are laid out only where promises do not do (launch_promises.h).
   bool promises = true;
   bool bounds_only = false;  // launches have every extent at its bound: the only case
+  // Beside the bounds, with bounds_only: launches may have these extents, too, in any sequence.
+  std::vector<std::vector<std::int64_t>> also_at;
   int max_findings = 4;
   // Run-time sizes, side by side; the verdict does not depend on it. 0: one per core up to 16, and
   // one for small programs.

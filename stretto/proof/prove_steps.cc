@@ -1,6 +1,7 @@
 #include "stretto/proof/prove_steps.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <atomic>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/threads.h"
+#include "stretto/ir/quota.h"
 #include "stretto/proof/access_paths.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/pipe_slice.h"
@@ -91,6 +93,24 @@ std::vector<Finding> resource_findings(const Program& program, const ProofOption
   check_resources(program, options, found);
   check_pipes(program, options, found);
   return found;
+}
+
+void require_sizes(const Program& program, const ProofOptions& options) {
+  if (options.also_at.empty()) return;
+  STRETTO_CHECK(options.bounds_only, "sizes beside the bounds, where all sizes are proved");
+  const std::vector<std::int64_t> most = extent_bounds(program);
+  for (const std::vector<std::int64_t>& extents : options.also_at) {
+    bool taken = extents.size() == most.size();
+    for (std::size_t i = 0; taken && i < most.size(); ++i) {
+      taken = extents[i] >= 0 && extents[i] <= most[i];
+    }
+    if (!taken) {
+      throw UserError(fmt::format("{}: it does not take the extents [{}]: they have {} values of at "
+                                  "most [{}]",
+                                  program.name, fmt::join(extents, ", "), most.size(),
+                                  fmt::join(most, ", ")));
+    }
+  }
 }
 
 void conclude(const Program& program, bool bounds_only, ProofResult& result) {

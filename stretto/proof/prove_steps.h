@@ -15,6 +15,9 @@ namespace stretto {
 // Of workers that do not fit on the device, and of slots that the table leaves unguarded.
 std::vector<Finding> resource_findings(const Program& program, const ProofOptions& options);
 
+// UserError for extents beside the bounds (ProofOptions::also_at) that the program does not take.
+void require_sizes(const Program& program, const ProofOptions& options);
+
 // The verdict and the report, from findings and what is missing.
 void conclude(const Program& program, bool bounds_only, ProofResult& result);
 

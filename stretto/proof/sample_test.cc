@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
@@ -95,6 +97,29 @@ TEST(SampleExtents, ATensorIsLargestAtTheBounds) {
     ProofResult result = prove(run_pipeline(p.finish()));
     EXPECT_TRUE(result.rejected()) << result.report;
     EXPECT_NE(result.report.find("storage"), std::string::npos) << result.report;
+  }
+}
+
+// Of launches with the bounds and a few other sizes, all of these are looked at and no others.
+TEST(SampleExtents, SizesBesideTheBoundsAreLookedAt) {
+  for (int hole : {0, 17, 40, 99}) {
+    ProgramBuilder p("holed", 1);
+    Index m = p.extent("m", 100);
+    auto out = p.output("out", DType::kF32, {100, 4});
+    p.role("fill", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Index end = select(m == hole, 99, 100);
+      p.store(out.tile({0, 0}, 100, 4).until_row(end), p.zeros(DType::kF32, 100, 4));
+    });
+    Program program = run_pipeline(p.finish());
+    for (const Samples& also : {Samples{}, Samples{{17}}, Samples{{40}, {17}}}) {
+      ProofResult result = prove(program, {.bounds_only = true, .also_at = also});
+      bool looked_at = std::ranges::count(also, Samples::value_type{hole}) > 0;
+      EXPECT_EQ(result.rejected(), looked_at) << hole << ": " << result.report;
+      EXPECT_TRUE(looked_at || result.verdict == Verdict::kProvedAtFixedSizes) << result.report;
+    }
+    EXPECT_THROW(prove(program, {.bounds_only = true, .also_at = {{101}}}), UserError);
+    EXPECT_THROW(prove(program, {.bounds_only = true, .also_at = {{-1}}}), UserError);
+    EXPECT_THROW(prove(program, {.bounds_only = true, .also_at = {{1, 1}}}), UserError);
   }
 }
 

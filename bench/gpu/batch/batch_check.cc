@@ -95,6 +95,7 @@ Company compare_company(BatchModel& model, const CompanySettings& s) {
   Served together = serve(model,
                           {.max_running = s.requests,
                            .max_rows = static_cast<int>(s.max_rows),
+                           .max_prompts = static_cast<int>(PagedCache::kPromptsOnGpus),
                            .num_blocks = blocks,
                            .block_tokens = static_cast<int>(page)},
                           wishes);
@@ -108,6 +109,7 @@ Company compare_company(BatchModel& model, const CompanySettings& s) {
     Served alone = serve(model,
                          {.max_running = 1,
                           .max_rows = static_cast<int>(s.max_rows),
+                          .max_prompts = static_cast<int>(PagedCache::kPromptsOnGpus),
                           .num_blocks = static_cast<int>(most),
                           .block_tokens = static_cast<int>(page),
                           .prefix_caching = false},

@@ -2,6 +2,7 @@
 // answers are those of each request alone, and how near steps of decoding come to the time that
 // reading weights and cache takes.
 //   gpu_batch run     [--model NAME|DIR] [--tp N] [--rows 1,8,32] [--context N] [--kv-dtype LIST]
+//   gpu_batch profile [...] [--prompts N]   what each program of a step takes by itself
 //   gpu_batch sampling [--rows 1,64,256]   the choice of tokens alone
 //   gpu_batch compile [...]     every proof and kernel of it; needs no GPU
 #include "stretto/model/gpu/gpu_batch.h"
@@ -15,6 +16,8 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <random>
 
 #include "bench/gpu/batch/batch_check.h"
 #include "bench/gpu/batch/batch_models.h"
@@ -24,9 +27,11 @@
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/harness/copy_rate.h"
 #include "bench/gpu/harness/progress.h"
+#include "stretto/base/dtype.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
+#include "stretto/model/gpu/step_kernels.h"
 #include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/batch_plan.h"
 #include "stretto/ops/gemm/gemm.h"
@@ -43,6 +48,7 @@ struct Settings {
   std::int64_t context = 1024, max_rows = 512;
   std::int64_t vocab = 128256;  // of the choice alone
   std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
+  std::int64_t prompts = 0;        // of `context` tokens, whole, in each step that is profiled
   int ranks = 1, layers = 0, requests = 64, samples = 8;
   std::uint64_t seed = 1;
   double seconds = 330;  // nothing further is begun after this
@@ -50,7 +56,7 @@ struct Settings {
 
   std::int64_t sequences() const { return *std::max_element(rows.begin(), rows.end()); }
   std::int64_t max_tokens() const { return ceil_div(context + kPage, kPage) * kPage; }
-  std::int64_t pages() const { return sequences() * (max_tokens() / kPage); }
+  std::int64_t pages() const { return (sequences() + prompts) * (max_tokens() / kPage); }
 };
 
 ModelConfig config_of(const Settings& s) {
@@ -83,7 +89,8 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, const Kind& ki
                                   .max_tokens = s.max_tokens(),
                                   .cache = {.page = kPage,
                                             .num_pages = s.pages(),
-                                            .sequences = s.sequences(),
+                                            .sequences = s.sequences() + s.prompts,
+                                            .prompts = PagedCache::kPromptsOnGpus,
                                             .fp8 = kind.kv_dtype == "fp8",
                                             .attention = kind.attention},
                                   .plan_for = Target::kCuda});
@@ -102,25 +109,28 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
   for (const Kind& kind : kinds) {
     const std::int64_t most = kind.is_apart() ? s.sequences() : s.max_rows;
     ModelShape shape = shape_of(s, config, kind);
-    for (const auto& [rows, sequences] : batch_bounds(shape, most)) {
-      shape.paged.sequences = sequences;
-      step::Plan plan = batch_plan(shape, plan_step(shape, rows));
+    for (const BatchBounds& bounds : batch_bounds(shape, most)) {
+      shape.paged.sequences = bounds.sequences;
+      step::Plan plan = batch_plan(shape, plan_step(shape, bounds.rows));
+      std::vector<ProveOptions> proofs = step_proofs(shape, plan, bounds);
       std::vector<std::set<std::string>> constants = constant_inputs(plan);
       for (std::size_t i = 0; i < plan.programs.size(); ++i) {
         Program& p = plan.programs[i];
         if (p.name.find(s.only) == std::string::npos) continue;
         programs.push_back(
             {fmt::format("{}{}rows={} {}", kind.is_apart() ? "decode " : "",
-                         kind.kv_dtype == "auto" ? "" : kind.kv_dtype + " ", rows, p.name),
+                         kind.kv_dtype == "auto" ? "" : kind.kv_dtype + " ", bounds.rows, p.name),
              std::move(p),
-             {.constants = constants[i]}});
+             {.constants = constants[i]},
+             {},
+             std::move(proofs[i])});
       }
     }
   }
   Clock::time_point begin = Clock::now();
   compile_choice_kernel();
   int failed = 0, dirty = 0;
-  for (const CompiledKernel& k : compile_ahead(programs, s.proof, {.bounds_only = true})) {
+  for (const CompiledKernel& k : compile_ahead(programs, s.proof)) {
     if (!k.error.empty() || !k.is_clean()) say("  {}", k.to_string());
     failed += !k.error.empty();
     dirty += k.error.empty() && !k.is_clean();
@@ -131,7 +141,7 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
 }
 
 // Multiplications and additions a second of a large product, the best of a few.
-double product_rate(GpuWorld& world, std::int64_t size) {
+double product_rate(GpuWorld& world, std::int64_t size, std::uint64_t seed) {
   GemmDesc d{.m = size, .n = size, .k = size};
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
   Lowered lowered = lower(gemm(d, default_config(d, Target::kCuda)));
@@ -142,13 +152,17 @@ double product_rate(GpuWorld& world, std::int64_t size) {
                   generate(lowered, {.target = gpu}));
   const Program& p = executable->program();
   const auto bytes = static_cast<std::size_t>(size * size * 2);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(size * size));
+  for (std::uint16_t& v : values) v = f32_to_bf16(normal(random));
   std::vector<SymmetricGpuMemory> memory;
   GpuLaunchArgs args;
   args.tensors.resize(p.tensors.size());
   for (const char* name : {"a", "b", "c"}) {
     memory.push_back(world.allocate(bytes));
-    // Small values of all bit patterns would be as slow; 0x3c3c is some 0.011.
-    world.stream(0).fill_bytes(memory.back().addresses()[0], 0x3c, bytes);
+    // Products of equal numbers draw less power, and run at a higher clock than a model's do.
+    world.stream(0).upload(memory.back().addresses()[0], values.data(), bytes);
     args.tensors[static_cast<std::size_t>(p.find_tensor(name))] = memory.back().addresses();
   }
   std::shared_ptr<GpuLaunches> launches = executable->prepare(args);
@@ -271,6 +285,50 @@ Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double c
   return out;
 }
 
+// Each program of steps of so many rows that decode, and of whole prompts beside them.
+int profile(const Settings& s) {
+  const ModelConfig config = config_of(s);
+  GpuWorld world({.size = s.ranks});
+  say("{}: {}", s.model, world.device(0).properties().to_string());
+  compile_all(s, config);
+  const Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
+  auto weights =
+      std::make_shared<GpuModel>(world, shape_of(s, config, {}), checkpoint);
+  BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention), s.max_rows);
+  const auto context = static_cast<std::size_t>(s.context);
+  std::vector<int> tokens(std::max<std::size_t>(context, static_cast<std::size_t>(s.sequences())));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int>(i % 97);
+  std::vector<int> pages(static_cast<std::size_t>(s.pages()));
+  std::iota(pages.begin(), pages.end(), 0);
+  const auto width = static_cast<std::size_t>(s.max_tokens() / kPage);
+  for (std::int64_t rows : s.rows) {
+    std::vector<BatchPiece> pieces = decode_rows(s, rows, tokens, pages);
+    for (std::int64_t i = 0; i < s.prompts; ++i) {
+      const auto at = static_cast<std::size_t>(rows + i);
+      pieces.push_back({.tokens = std::span(tokens).first(context),
+                        .first = 0,
+                        .pages = std::span(pages).subspan(at * width, width),
+                        .wanted = 1});
+    }
+    model.step(pieces, BatchModel::Visit());
+    auto& step = static_cast<GpuBatchStep&>(model.last_step());
+    step.replay(2);
+    Clock::time_point begin = Clock::now();
+    step.replay(s.samples);
+    const double whole = seconds_since(begin) * 1e3 / s.samples;
+    say("  {} rows that decode, {} prompts of {}: {:.3f} ms a step", rows, s.prompts, s.context,
+        whole);
+    double sum = 0;
+    for (const GpuBatchStep::ProgramTime& t : step.time_programs(s.samples)) {
+      say("    {:9.3f} ms, {:4} launches of {:8.1f} us: {}", t.ms, t.launches,
+          1e3 * t.ms / t.launches, t.name);
+      sum += t.ms;
+    }
+    say("    {:9.3f} ms in all", sum);
+  }
+  return 0;
+}
+
 Json of_a_run(const Settings& s, const GpuWorld& world, double copied) {
   auto now = std::chrono::system_clock::now();
   return {
@@ -340,7 +398,7 @@ int run_all(const Settings& s) {
   if (cuda::num_devices() < s.ranks) throw DeviceError("too few GPUs");
   GpuWorld world({.size = s.ranks});
   double copied = copy_bandwidth(world);
-  double multiplied = s.ranks == 1 ? product_rate(world, s.product) : 1e18;
+  double multiplied = s.ranks == 1 ? product_rate(world, s.product, s.seed) : 1e18;
   say("{} {} tp {} context {}: random weights, {}", s.model, s.dtype, s.ranks, s.context,
       world.device(0).properties().to_string());
   say("  memory: {:.2f} TB/s by a copy; products: {:.0f} TFLOP/s", copied / 1e12,
@@ -416,6 +474,11 @@ int main_of(int argc, char** argv) {
   compile->add_flag("!--no-proof", s.proof, "kernels alone");
   CLI::App* run = app.add_subcommand("run", "compare answers and measure steps");
   add_options(run, s);
+  CLI::App* of_programs = app.add_subcommand("profile", "measure each program of a step");
+  add_options(of_programs, s);
+  of_programs->add_option("--prompts", s.prompts, "whole prompts of the context's tokens beside")
+      ->check(CLI::Range(0, 4096));
+  of_programs->add_option("--samples", s.samples, "times of each")->check(CLI::Range(1, 1000));
   CLI::App* sampling = app.add_subcommand("sampling", "measure the choice of tokens");
   sampling->add_option("--rows", s.sampled_rows, "that tokens are chosen for")
       ->delimiter(',')
@@ -436,6 +499,7 @@ int main_of(int argc, char** argv) {
   run->add_flag("!--no-check", s.check, "compare no answers");
   CLI11_PARSE(app, argc, argv);
   if (compile->parsed()) return compile_all(s, config_of(s)) ? 0 : 1;
+  if (of_programs->parsed()) return profile(s);
   return sampling->parsed() ? run_sampling(s) : run_all(s);
 }
 

@@ -12,12 +12,11 @@
 namespace stretto::bench {
 namespace {
 
-CompiledKernel compile_one(const LabelledProgram& labelled, bool proof,
-                           const ProveOptions& options) {
+CompiledKernel compile_one(const LabelledProgram& labelled, bool proof) {
   CompiledKernel out{.label = labelled.label};
   try {
     Lowered lowered = lower(labelled.program);
-    if (proof) prove(lowered, options);
+    if (proof) prove(lowered, labelled.launches);
     cuda::KernelImage image = generate(lowered, labelled.options).image;
     out.seconds = image.compile_seconds;
     out.reports = cuda::kernel_reports(image.log);
@@ -49,13 +48,13 @@ std::string CompiledKernel::to_string() const {
   return out;
 }
 
-std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs, bool proof,
-                                          const ProveOptions& options) {
+std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
+                                          bool proof) {
   std::vector<CompiledKernel> out(programs.size());
   std::atomic<std::size_t> next{0};
   auto work = [&] {
     for (std::size_t i = next++; i < programs.size(); i = next++) {
-      out[i] = compile_one(programs[i], proof, options);
+      out[i] = compile_one(programs[i], proof);
     }
   };
   std::vector<std::jthread> threads;

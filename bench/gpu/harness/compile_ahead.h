@@ -18,6 +18,7 @@ struct LabelledProgram {
   Program program;  // tile level
   KernelOptions options = {};
   predict::LaunchTables tables = {};  // that it is predicted for
+  ProveOptions launches = {};         // that it is proved for, where it is
 };
 
 struct CompiledKernel {
@@ -34,6 +35,6 @@ struct CompiledKernel {
 // In the order of `programs`. Nothing is thrown for one that does not compile or, with `proof`, is
 // not proved.
 std::vector<CompiledKernel> compile_ahead(const std::vector<LabelledProgram>& programs,
-                                          bool proof = false, const ProveOptions& options = {});
+                                          bool proof = false);
 
 }  // namespace stretto::bench

@@ -1,6 +1,7 @@
 #include "stretto/model/gpu/gpu_batch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "stretto/base/errors.h"
@@ -16,15 +17,15 @@ constexpr std::size_t kInputAlignment = 256;
 }  // namespace
 
 GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
-                           const GpuBuffers& model_buffers, std::int64_t bound,
+                           const GpuBuffers& model_buffers, const BatchBounds& bounds,
                            const GpuModelOptions& options)
     : world_(world),
       group_(options.data_group ? options.data_group->world : world),
       shape_(shape),
       model_buffers_(model_buffers),
       early_starts_(options.early_starts),
-      bound_(bound) {
-  StepPlan step = plan_step(shape, bound);
+      bounds_(bounds) {
+  StepPlan step = plan_step(shape, bounds.rows);
   head_input_ = step.head_input;
   head_rows_ = step.head_rows;
   plan_ = batch_plan(shape, std::move(step));
@@ -32,10 +33,9 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   head_ = plan_.find_section(kHeadSection)->begin;
   load_programs(options);
   allocate();
-  for (const step::Node& node : plan_.nodes) {
-    args_.push_back(bind(node));
-    args_.back().extents = step::eval(node.extents, values(false));
-  }
+  set_rows(bounds.rows, false);
+  for (const step::Node& node : plan_.nodes) args_.push_back(bind(node));
+  set_rows(bounds.rows, false);
   const Program& head = plan_.program_of(plan_.nodes[head_]);
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   if (!options.graphs) return;
@@ -43,14 +43,23 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   capture();
 }
 
-std::vector<std::int64_t> GpuBatchStep::values(bool only_decodes) const {
-  const StepRows all{.count = bound_, .most = bound_, .decodes = only_decodes ? bound_ : 0};
+void GpuBatchStep::set_rows(std::int64_t count, bool only_decodes) {
+  count_ = count;
+  only_decodes_ = only_decodes;
+  const std::vector<std::int64_t> now = values();
+  for (std::size_t i = 0; i < args_.size(); ++i) {
+    args_[i].extents = step::eval(plan_.nodes[i].extents, now);
+  }
+}
+
+std::vector<std::int64_t> GpuBatchStep::values() const {
+  const StepRows all{.count = count_, .most = count_, .decodes = only_decodes_ ? count_ : 0};
   return batch_extents(shape_, all, head_rows_);
 }
 
-std::vector<std::size_t> GpuBatchStep::nodes_of(bool only_decodes) const {
+std::vector<std::size_t> GpuBatchStep::nodes() const {
   const step::Section& body = *plan_.find_section(kBodySection);
-  const std::vector<std::int64_t> extents = values(only_decodes);
+  const std::vector<std::int64_t> extents = values();
   std::vector<std::size_t> out;
   for (std::size_t i = body.begin; i < body.end; ++i) {
     const std::vector<step::Size>& of_node = plan_.nodes[i].extents;
@@ -62,8 +71,8 @@ std::vector<std::size_t> GpuBatchStep::nodes_of(bool only_decodes) const {
 void GpuBatchStep::load_programs(const GpuModelOptions& options) {
   // Loading code and allocating may wait for what runs, so nothing may run that waits for us.
   world_.synchronize();
-  const ProveOptions proof{.bounds_only = true, .gpu = world_.target()};
-  for (StepKernel& k : build_step_kernels(plan_, proof, options.progress)) {
+  const std::vector<ProveOptions> proofs = step_proofs(shape_, plan_, bounds_, world_.target());
+  for (StepKernel& k : build_step_kernels(plan_, proofs, options.progress)) {
     of_group_.push_back(shape_.data_groups > 1 &&
                         k.program.program().world_size == shape_.world_size);
     GpuWorld& world = of_group_.back() ? group_ : world_;
@@ -161,7 +170,7 @@ GpuLaunchArgs GpuBatchStep::bind(const step::Node& node) const {
   GpuLaunchArgs args;
   args.tensors.resize(program.tensors.size());
   for (const step::Binding& b : node.bindings) {
-    STRETTO_CHECK(step::eval(b.from, values(false)) == 0, node.name + " does not begin at a row");
+    STRETTO_CHECK(step::eval(b.from, values()) == 0, node.name + " does not begin at a row");
     args.tensors[static_cast<std::size_t>(program.find_tensor(b.tensor))] =
         addresses_for(static_cast<std::size_t>(node.program), addresses_of(b.buffer));
   }
@@ -180,39 +189,53 @@ void GpuBatchStep::set_early_starts(bool early) {
 
 void GpuBatchStep::capture() {
   set_early_starts(early_starts_);
-  graphs_ = capture_graphs(false);
   // A step of nothing but decodes is filled up with such rows where there is room for them.
-  const bool some = shape_.fills_by_kind() && bound_ <= shape_.paged.sequences;
-  if (some && nodes_of(true) != nodes_of(false)) decode_graphs_ = capture_graphs(true);
+  const bool fills_with_decodes = shape_.fills_by_kind() && bounds_.rows <= shape_.paged.sequences;
+  for (std::int64_t count : bounds_.counts) {
+    set_rows(count, false);
+    const std::vector<std::size_t> all = nodes();
+    graphs_[{count, false}] = capture_graphs();
+    if (!fills_with_decodes) continue;
+    set_rows(count, true);
+    if (nodes() != all) graphs_[{count, true}] = capture_graphs();
+  }
   set_early_starts(false);
 }
 
-std::vector<cuda::GraphExec> GpuBatchStep::capture_graphs(bool only_decodes) {
+std::vector<cuda::GraphExec> GpuBatchStep::capture_graphs(std::optional<int> program) {
   std::vector<cuda::GraphExec> graphs;
   for (int r : world_.local_ranks()) {
     const cuda::Stream& stream = world_.stream(r);
     graphs.push_back(cuda::capture(stream, [&] {
-      enqueue_inputs(r, stream);
-      for (std::size_t node : nodes_of(only_decodes)) launch(node, r);
+      if (!program) enqueue_inputs(r, stream);
+      for (std::size_t node : nodes()) {
+        if (!program || plan_.nodes[node].program == *program) launch(node, r);
+      }
     }));
   }
   return graphs;
 }
 
 void GpuBatchStep::enqueue_step() {
-  const std::vector<cuda::GraphExec>& graphs =
-      only_decodes_ && !decode_graphs_.empty() ? decode_graphs_ : graphs_;
-  if (!graphs.empty()) {
-    for (int r : world_.local_ranks()) graphs[world_.local_index(r)].launch(world_.stream(r));
+  auto graphs = graphs_.find({count_, only_decodes_});
+  // Launches for prompts, of which there are none, do nothing.
+  if (graphs == graphs_.end()) graphs = graphs_.find({count_, false});
+  if (graphs != graphs_.end()) {
+    for (int r : world_.local_ranks()) {
+      graphs->second[world_.local_index(r)].launch(world_.stream(r));
+    }
     return;
   }
+  set_rows(count_, only_decodes_);
   for (int r : world_.local_ranks()) enqueue_inputs(r, world_.stream(r));
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
-  for (std::size_t node : nodes_of(only_decodes_)) launch(node);
+  for (std::size_t node : nodes()) launch(node);
 }
 
 void GpuBatchStep::run(const StepRows& rows) {
-  STRETTO_CHECK(rows.count == bound_, "a step that was not filled up");
+  STRETTO_CHECK(std::ranges::count(bounds_.counts, rows.count) == 1,
+                "a step that was not filled up");
+  count_ = rows.count;
   only_decodes_ = rows.decodes == rows.count;
   busy_ = true;
   enqueue_step();
@@ -283,6 +306,36 @@ void GpuBatchStep::replay(int times) {
   finish();
 }
 
+std::vector<GpuBatchStep::ProgramTime> GpuBatchStep::time_programs(int times) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<ProgramTime> out;
+  auto time = [&](const std::string& name, int launches, const auto& enqueue) {
+    enqueue();
+    world_.synchronize();
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < times; ++i) enqueue();
+    finish();
+    const std::chrono::duration<double, std::milli> taken = Clock::now() - begin;
+    out.push_back({.name = name, .launches = launches, .ms = taken.count() / times});
+  };
+  set_rows(count_, only_decodes_);
+  const std::vector<std::size_t> all = nodes();
+  for (std::size_t p = 0; p < executables_.size(); ++p) {
+    const auto program = static_cast<int>(p);
+    const auto launches = static_cast<int>(std::ranges::count_if(
+        all, [&](std::size_t node) { return plan_.nodes[node].program == program; }));
+    if (launches == 0) continue;
+    set_early_starts(early_starts_);
+    std::vector<cuda::GraphExec> graphs = capture_graphs(program);
+    set_early_starts(false);
+    time(executables_[p]->program().name, launches, [&] {
+      for (int r : world_.local_ranks()) graphs[world_.local_index(r)].launch(world_.stream(r));
+    });
+  }
+  time("head", 1, [&] { enqueue_head(std::vector<std::int64_t>{0}); });
+  return out;
+}
+
 void GpuBatchStep::finish() {
   world_.synchronize();
   for (GpuWorld* world : {&group_, &world_}) {
@@ -298,10 +351,10 @@ GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> 
   if (shape_.shares_experts()) meeting_.emplace(options.data_group->rank);
 }
 
-std::unique_ptr<BatchStep> GpuBatchRunner::make_step(std::int64_t bound, std::int64_t sequences) {
+std::unique_ptr<BatchStep> GpuBatchRunner::make_step(const BatchBounds& bounds) {
   ModelShape shape = shape_;
-  shape.paged.sequences = sequences;
-  auto step = std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bound, options_);
+  shape.paged.sequences = bounds.sequences;
+  auto step = std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bounds, options_);
   if (!chooser_) {
     // Every step has as many rows of the head at most as the largest, which is made first.
     chooser_ = std::make_unique<GpuChooser>(world_.device(world_.local_ranks().front()),

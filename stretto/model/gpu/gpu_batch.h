@@ -3,10 +3,11 @@
 // from page-locked memory, launches on the local ranks' streams. The host waits once for each part
 // of the logits that it asks for.
 //
-// A plan's extents are always at their bounds, and its launches run as one captured graph per rank:
-// all that changes between steps are the inputs. Steps of nothing but sequences that go on by a
-// token, whose extent of prompts is 0, have a graph of their own. Of data
-// groups that meet at the experts one without tokens makes its steps with rows of nobody.
+// For each number of rows that a step may have (BatchBounds::counts) its launches are always the
+// same, and run as one captured graph per rank: all that changes between steps are the inputs.
+// Steps of nothing but sequences that go on by a token, whose extent of prompts is 0, have graphs
+// of their own. Of data groups that meet at the experts one without tokens makes its steps with
+// rows of nobody.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/launch/gpu_executable.h"
@@ -29,7 +31,7 @@ namespace stretto {
 class GpuBatchStep : public BatchStep {
  public:
   GpuBatchStep(GpuWorld& world, const ModelShape& shape, const GpuBuffers& model_buffers,
-               std::int64_t bound, const GpuModelOptions& options);
+               const BatchBounds& bounds, const GpuModelOptions& options);
   ~GpuBatchStep() override;
 
   // Who chooses tokens, for at least head_rows() rows; outlives this.
@@ -49,6 +51,16 @@ class GpuBatchStep : public BatchStep {
   // waits.
   void replay(int times);
 
+  // A program of the plan, with what all its launches in one step take by themselves.
+  struct ProgramTime {
+    std::string name;
+    int launches = 0;
+    double ms = 0;
+  };
+  // For measuring, after a run: the mean of `times` steps of each program's launches alone, on the
+  // last run's inputs. Results are lost.
+  std::vector<ProgramTime> time_programs(int times);
+
  private:
   void load_programs(const GpuModelOptions& options);
   void allocate();
@@ -62,14 +74,16 @@ class GpuBatchStep : public BatchStep {
   }
   void launch(std::size_t node, int rank);
   void launch(std::size_t node);  // on all local ranks
-  // Nodes of the body that are not passed over.
-  std::vector<std::size_t> nodes_of(bool only_decodes) const;
-  std::vector<std::int64_t> values(bool only_decodes) const;  // of the plan's extents
+  // Of a step with so many rows, all of which go on by a token or not: what launches have.
+  void set_rows(std::int64_t count, bool only_decodes);
+  std::vector<std::int64_t> values() const;  // of the plan's extents
+  std::vector<std::size_t> nodes() const;    // of the body that are not passed over
   void enqueue_inputs(int rank, const cuda::Stream& stream) const;
   void enqueue_step();
   void enqueue_head(std::span<const std::int64_t> rows);
   void capture();
-  std::vector<cuda::GraphExec> capture_graphs(bool only_decodes);
+  // Of the inputs and all launches, or of one program's launches alone.
+  std::vector<cuda::GraphExec> capture_graphs(std::optional<int> program = {});
   void set_early_starts(bool early);
   void finish();  // waits for all ranks
 
@@ -78,7 +92,7 @@ class GpuBatchStep : public BatchStep {
   const ModelShape shape_;
   const GpuBuffers& model_buffers_;
   const bool early_starts_;
-  const std::int64_t bound_;  // rows
+  const BatchBounds bounds_;
   std::string head_input_;    // of the plan's buffers
   std::int64_t head_rows_ = 0;
   step::Plan plan_;
@@ -93,9 +107,11 @@ class GpuBatchStep : public BatchStep {
   std::vector<GpuLaunchArgs> args_;  // by node
   std::size_t head_tensor_ = 0;      // that has the head's rows
   GpuChooser* chooser_ = nullptr;
-  bool only_decodes_ = false;  // what runs
-  // By local rank; empty where none are wanted, the second also where no step is so.
-  std::vector<cuda::GraphExec> graphs_, decode_graphs_;
+  std::int64_t count_ = 0;  // what runs: set_rows()
+  bool only_decodes_ = false;
+  // By both, then by local rank; empty where none are wanted. The second is true where that leaves
+  // launches out.
+  std::map<std::pair<std::int64_t, bool>, std::vector<cuda::GraphExec>> graphs_;
   bool busy_ = false;  // enqueued work may still read host_inputs_
 };
 
@@ -112,7 +128,8 @@ class GpuBatchRunner : public BatchRunner {
                        shape.paged.attention, options) {}
 
   const ModelShape& shape() const override { return shape_; }
-  std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) override;
+  std::unique_ptr<BatchStep> make_step(const BatchBounds& bounds) override;
+  bool runs_beside_host() const override { return true; }
   std::int64_t most_rows(std::int64_t count) override {
     return meeting_ ? meeting_->most(count) : count;
   }

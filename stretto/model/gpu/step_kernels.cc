@@ -5,13 +5,37 @@
 #include <atomic>
 #include <exception>
 #include <optional>
+#include <set>
 
 #include "stretto/base/threads.h"
 #include "stretto/model/transformer/batch_plan.h"
 
 namespace stretto {
 
-std::vector<StepKernel> build_step_kernels(const step::Plan& plan, const ProveOptions& options,
+std::vector<ProveOptions> step_proofs(const ModelShape& shape, const step::Plan& plan,
+                                      const BatchBounds& bounds, const GpuTarget& gpu) {
+  std::vector<std::set<std::vector<std::int64_t>>> sizes(plan.programs.size());
+  const step::Section& body = *plan.find_section(kBodySection);
+  for (std::int64_t count : bounds.counts) {
+    if (count == bounds.rows) continue;
+    const std::vector<std::int64_t> values =
+        batch_extents(shape, {.count = count, .most = count}, 1);
+    for (std::size_t i = body.begin; i < body.end; ++i) {
+      const step::Node& node = plan.nodes[i];
+      sizes[static_cast<std::size_t>(node.program)].insert(step::eval(node.extents, values));
+    }
+  }
+  std::vector<ProveOptions> proofs;
+  for (const auto& of_program : sizes) {
+    proofs.push_back({.bounds_only = true,
+                      .also_at = {of_program.begin(), of_program.end()},
+                      .gpu = gpu});
+  }
+  return proofs;
+}
+
+std::vector<StepKernel> build_step_kernels(const step::Plan& plan,
+                                           const std::vector<ProveOptions>& proofs,
                                            Progress* progress) {
   std::vector<std::set<std::string>> constants = constant_inputs(plan);
   std::vector<std::optional<StepKernel>> built(plan.programs.size());
@@ -25,11 +49,11 @@ std::vector<StepKernel> build_step_kernels(const step::Plan& plan, const ProveOp
   tell();
   side_by_side(plan.programs.size(), num_processors(), [&](std::size_t i) {
     try {
-      Proved program = prove(lower(plan.programs[i]), options);
+      Proved program = prove(lower(plan.programs[i]), proofs[i]);
       ++proved;
       tell();
       GpuCode code =
-          generate(program.lowered(), {.target = options.gpu, .constants = constants[i]});
+          generate(program.lowered(), {.target = proofs[i].gpu, .constants = constants[i]});
       built[i].emplace(StepKernel{std::move(program), std::move(code)});
       ++compiled;
       tell();

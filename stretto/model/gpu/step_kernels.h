@@ -6,6 +6,7 @@
 #include "stretto/base/progress.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_code.h"
+#include "stretto/model/transformer/batch_plan.h"
 #include "stretto/step/plan.h"
 
 namespace stretto {
@@ -15,10 +16,16 @@ struct StepKernel {
   GpuCode code;
 };
 
-// Lowers, proves and compiles the programs of `plan` in their order. Rejected and errors of the
-// compiler as compiler.h and gpu_code.h; the first program's that has one. `progress` hears how
-// many are done.
-std::vector<StepKernel> build_step_kernels(const step::Plan& plan, const ProveOptions& options,
+// What the programs of a step's plan (batch_plan.h) are proved for, in their order: launches of
+// steps with each number of rows that `bounds` counts.
+std::vector<ProveOptions> step_proofs(const ModelShape& shape, const step::Plan& plan,
+                                      const BatchBounds& bounds, const GpuTarget& gpu = {});
+
+// Lowers, proves and compiles the programs of `plan` in their order, each for what `proofs` says of
+// it. Rejected and errors of the compiler as compiler.h and gpu_code.h; the first program's that
+// has one. `progress` hears how many are done.
+std::vector<StepKernel> build_step_kernels(const step::Plan& plan,
+                                           const std::vector<ProveOptions>& proofs,
                                            Progress* progress = nullptr);
 
 }  // namespace stretto

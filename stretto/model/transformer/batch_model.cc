@@ -17,17 +17,17 @@ BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_row
     : runner_(std::move(runner)) {
   const ModelShape& s = shape();
   rope_ = make_rope_table(s.config->rope, s.config->head_dim, s.max_tokens);
-  for (const BatchBounds& b : batch_bounds(s, max_rows)) {
-    buckets_.push_back({.rows = b.rows, .sequences = b.sequences, .step = nullptr});
+  for (BatchBounds& b : batch_bounds(s, max_rows)) {
+    buckets_.push_back({.bounds = std::move(b), .step = nullptr});
   }
   // The largest first: what takes the most memory fails before the rest is made.
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     if (progress != nullptr) {
       progress->within(fmt::format("step {} of {}, {} rows", bucket - buckets_.rbegin() + 1,
-                                   buckets_.size(), bucket->rows));
+                                   buckets_.size(), bucket->bounds.rows));
       progress->begin("planning");
     }
-    bucket->step = runner_->make_step(bucket->rows, bucket->sequences);
+    bucket->step = runner_->make_step(bucket->bounds);
   }
 }
 
@@ -50,18 +50,26 @@ std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows) {
 
 void BatchModel::step(std::span<const BatchPiece> pieces, const Visit& visit) {
   if (pieces.empty()) return;
-  run(pieces);
+  begin(pieces);
   visit_logits(wanted_rows(pieces), visit);
 }
 
 void BatchModel::step(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
+  begin(pieces);
+  finish(pieces, visitor);
+}
+
+void BatchModel::finish(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
   if (pieces.empty()) return;
-  run(pieces);
   std::vector<Wanted> wanted = wanted_rows(pieces);
   if (bucket_->step->chooses()) wanted = visit_choices(wanted, visitor);
   visit_logits(wanted, [&](std::size_t piece, std::int64_t row, std::span<const float> logits) {
     visitor.take(piece, row, logits);
   });
+}
+
+void BatchModel::begin(std::span<const BatchPiece> pieces) {
+  if (!pieces.empty()) run(pieces);
 }
 
 bool BatchModel::step_with_others() { return shape().shares_experts() && run({}); }
@@ -72,16 +80,16 @@ bool BatchModel::run(std::span<const BatchPiece> pieces) {
   const std::int64_t most = runner_->most_rows(count);
   if (most == 0) return false;
   auto bucket = std::find_if(buckets_.begin(), buckets_.end() - 1,
-                             [&](const Bucket& b) { return b.rows >= most; });
+                             [&](const Bucket& b) { return b.bounds.rows >= most; });
   bucket_ = &*bucket;
-  StepRows rows = place(pieces);
+  StepRows rows = place(pieces, most);
   rows.most = std::max(rows.count, most);
   bucket_->step->run(rows);
   return true;
 }
 
 // Writes a step's inputs: rows of decodes first.
-StepRows BatchModel::place(std::span<const BatchPiece> pieces) {
+StepRows BatchModel::place(std::span<const BatchPiece> pieces, std::int64_t most) {
   using Attention = PagedCache::Attention;
   const Attention attention = shape().paged.attention;
   first_row_.assign(pieces.size(), 0);
@@ -95,31 +103,39 @@ StepRows BatchModel::place(std::span<const BatchPiece> pieces) {
       place_piece(pieces[i], single && attention != Attention::kPrompts, rows, sequences);
     }
   }
-  if (shape().fills_steps()) fill_up(rows, sequences);
+  if (shape().fills_steps()) fill_up(bucket_->bounds.filled(most), rows, sequences);
   if (attention == Attention::kDecodes) return rows;
   BatchStep& step = *bucket_->step;
   const bool by_kind = shape().fills_by_kind();
   if (by_kind) {
     auto* decoded = step.input_as<std::int32_t>(StepPlan::kDecodeTokens);
-    std::fill(decoded + sequences.decodes, decoded + bucket_->sequences, 0);
+    std::fill(decoded + sequences.decodes, decoded + bucket_->bounds.sequences, 0);
   }
-  if (shape().only_decodes(bucket_->rows)) return rows;
+  if (shape().only_decodes(bucket_->bounds.rows)) return rows;
   auto* starts = step.input_as<std::int32_t>(StepPlan::kPromptStarts);
   auto* tokens = step.input_as<std::int32_t>(StepPlan::kPromptTokens);
   // With the rows of decodes in front of them, or behind these.
   if (by_kind) *starts++ = 0;
-  std::fill(starts + sequences.prompts, starts + bucket_->sequences + 1,
+  const std::int64_t parts = most_prompts();
+  std::fill(starts + sequences.prompts, starts + parts + 1,
             static_cast<std::int32_t>(rows.count - (by_kind ? 0 : rows.decodes)));
-  std::fill(tokens + sequences.prompts, tokens + bucket_->sequences, 0);
+  std::fill(tokens + sequences.prompts, tokens + parts, 0);
   return rows;
+}
+
+std::int64_t BatchModel::most_prompts() const {
+  ModelShape of_step = shape();
+  of_step.paged.sequences = bucket_->bounds.sequences;
+  return of_step.prompt_sequences(bucket_->bounds.rows);
 }
 
 void BatchModel::place_piece(const BatchPiece& piece, bool apart, StepRows& rows,
                              Sequences& sequences) {
   std::int64_t& count = apart ? sequences.decodes : sequences.prompts;
   auto size = static_cast<std::int64_t>(piece.tokens.size());
-  STRETTO_CHECK(size > 0 && rows.count + size <= bucket_->rows && piece.first >= 0 &&
-                    piece.first + size <= shape().max_tokens && count < bucket_->sequences &&
+  STRETTO_CHECK(size > 0 && rows.count + size <= bucket_->bounds.rows && piece.first >= 0 &&
+                    piece.first + size <= shape().max_tokens &&
+                    count < (apart ? bucket_->bounds.sequences : most_prompts()) &&
                     piece.wanted <= size,
                 "a step outside its bounds");
   if (!apart) {
@@ -135,16 +151,17 @@ void BatchModel::place_piece(const BatchPiece& piece, bool apart, StepRows& rows
 
 // Rows of nobody, as if they began a sequence, or each its own, all pages of which are the last.
 // The first of them fill that page, and no slot is written twice.
-void BatchModel::fill_up(StepRows& rows, Sequences& sequences) {
+void BatchModel::fill_up(std::int64_t full, StepRows& rows, Sequences& sequences) {
   // Where all others decode, so that no launch is needed for prompts.
+  const BatchBounds& bounds = bucket_->bounds;
   const bool decodes =
-      shape().fills_by_kind() && sequences.prompts == 0 && bucket_->rows <= bucket_->sequences;
+      shape().fills_by_kind() && sequences.prompts == 0 && bounds.rows <= bounds.sequences;
   const bool apart = decodes || shape().paged.attention == PagedCache::Attention::kDecodes;
   auto* slots = bucket_->step->input_as<std::int32_t>(StepPlan::kSlots);
   const std::int64_t first = rows.count;
-  while (rows.count < bucket_->rows) {
+  while (rows.count < full) {
     auto size = static_cast<std::size_t>(
-        apart ? 1 : std::min(bucket_->rows - rows.count, shape().max_tokens));
+        apart ? 1 : std::min(full - rows.count, shape().max_tokens));
     const std::vector<int> tokens(size, 0);
     const std::vector<int> pages(size, static_cast<int>(shape().paged.num_pages) - 1);
     const std::int64_t row = rows.count;

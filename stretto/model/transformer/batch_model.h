@@ -41,9 +41,9 @@ void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int
 // What the options make of a config on `num_ranks` ranks; weight_dtype is left to the runner.
 // UserError as check_groups and check_blocks (weights.h), and for e4m3 weights with ulysses.
 //
-// On GPUs a step is filled up with rows of nobody to
-// those that its plan is made for, so that its launches are proved and captured for no others; such
-// rows have a page of their own, one more than the options say, the last.
+// On GPUs a step is filled up with rows of nobody to a number that its plan is made for, so that
+// its launches are proved and captured for no others; such rows have a page of their own, one more
+// than the options say, the last.
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options);
 
 // Bytes of a rank that the steps of such a model take beside weights and cache.
@@ -95,6 +95,11 @@ class BatchModel {
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
   // The same, where rows' tokens are chosen by the machine if it does so.
   void step(std::span<const BatchPiece> pieces, RowVisitor& visitor);
+  // Such a step in two: what is between them is done while it runs, if runs_beside_host(). The same
+  // pieces for both.
+  void begin(std::span<const BatchPiece> pieces);
+  void finish(std::span<const BatchPiece> pieces, RowVisitor& visitor);
+  bool runs_beside_host() const { return runner_->runs_beside_host(); }
 
   // Of data groups that share experts, one step of the others, in which this one has no tokens;
   // false where none has any, and then in all groups at once. A group that is done calls it until
@@ -105,7 +110,9 @@ class BatchModel {
   BatchStep& last_step() { return *bucket_->step; }  // that step() took, for measuring
 
  private:
-  StepRows place(std::span<const BatchPiece> pieces);
+  // `most`: rows of the data group that has most.
+  StepRows place(std::span<const BatchPiece> pieces, std::int64_t most);
+  std::int64_t most_prompts() const;  // of the step
   void place_rows(const BatchPiece& piece, std::int64_t row);
   void place_pages(const BatchPiece& piece, std::int64_t sequence, bool decodes);
   // The rows' sequences so far, of those that decode apart and of the others.
@@ -113,7 +120,7 @@ class BatchModel {
     std::int64_t decodes = 0, prompts = 0;
   };
   void place_piece(const BatchPiece& piece, bool apart, StepRows& rows, Sequences& sequences);
-  void fill_up(StepRows& rows, Sequences& sequences);
+  void fill_up(std::int64_t full, StepRows& rows, Sequences& sequences);
   // False where no group has rows.
   bool run(std::span<const BatchPiece> pieces);
   // A row whose logits are wanted.
@@ -128,7 +135,7 @@ class BatchModel {
   void visit_logits(std::span<const Wanted> wanted, const Visit& visit);
 
   struct Bucket {
-    std::int64_t rows = 0, sequences = 0;  // most of a step
+    BatchBounds bounds;
     std::unique_ptr<BatchStep> step;
   };
 

@@ -179,6 +179,26 @@ class Converter {
 
 }  // namespace
 
+namespace {
+
+// Few rows take no less time than sixteen.
+constexpr std::int64_t kCountsApart = 16, kCountsOfBound = 4;
+
+std::vector<std::int64_t> counts_between(std::int64_t below, std::int64_t bound) {
+  const std::int64_t each = ceil_div(bound - below, kCountsOfBound * kCountsApart) * kCountsApart;
+  std::vector<std::int64_t> counts;
+  for (std::int64_t c = below + each; c < bound; c += each) counts.push_back(c);
+  counts.push_back(bound);
+  return counts;
+}
+
+}  // namespace
+
+std::int64_t BatchBounds::filled(std::int64_t num_rows) const {
+  STRETTO_CHECK(num_rows <= rows, "a step outside its bounds");
+  return counts.empty() ? num_rows : *std::ranges::lower_bound(counts, num_rows);
+}
+
 std::vector<BatchBounds> batch_bounds(const ModelShape& s, std::int64_t max_rows) {
   std::vector<std::int64_t> all = {1, 16};
   if (s.fills_steps()) {
@@ -191,7 +211,9 @@ std::vector<BatchBounds> batch_bounds(const ModelShape& s, std::int64_t max_rows
     // Rows of nobody are one sequence more, or decode each for itself.
     bool decodes = s.paged.attention == PagedCache::Attention::kDecodes;
     std::int64_t most = s.paged.sequences + (s.fills_steps() ? 1 : 0);
-    bounds.push_back({rows, decodes ? rows : std::min(most, rows)});
+    const std::int64_t below = bounds.empty() ? 0 : bounds.back().rows;
+    bounds.push_back({.rows = rows, .sequences = decodes ? rows : std::min(most, rows)});
+    if (s.fills_steps()) bounds.back().counts = counts_between(below, rows);
   }
   return bounds;
 }

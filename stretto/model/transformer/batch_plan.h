@@ -20,8 +20,16 @@ namespace stretto {
 // Of a step.
 struct BatchBounds {
   std::int64_t rows = 0, sequences = 0;
+  // Ascending, `rows` last: the numbers of rows that it may have where steps are filled up
+  // (ModelShape::fills_steps); else empty, and it may have any.
+  std::vector<std::int64_t> counts = {};
+
+  // The smallest count that holds so many rows, which are at most `rows`.
+  std::int64_t filled(std::int64_t num_rows) const;
 };
-// Of the steps that a model is made with, ascending: one runs in the smallest that holds it.
+// Of the steps that a model is made with, ascending: one runs in the smallest that holds it. On
+// GPUs these are powers of two, each with four numbers of rows between the one below and itself,
+// so that a step of many rows has at most some fifth of nobody's.
 std::vector<BatchBounds> batch_bounds(const ModelShape& shape, std::int64_t max_rows);
 
 inline constexpr const char* kBodySection = "body";

@@ -74,6 +74,7 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
                        .cache = {.page = kPage,
                                  .num_pages = pages,
                                  .sequences = std::ssize(sequences.rows),
+                                 .prompts = PagedCache::kPromptsOnGpus,
                                  .fp8 = q.fp8_cache},
                        .plan_for = Target::kCuda,
                        .expert_groups = q.expert_groups,
@@ -86,7 +87,7 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
 
 // As batch_model.h does it.
 Sequences filled(Sequences s, const BatchBounds& bucket, const ModelShape& shape) {
-  std::int64_t more = bucket.rows - s.num_rows();
+  std::int64_t more = bucket.filled(s.num_rows()) - s.num_rows();
   if (!shape.fills_steps() || more <= 0) return s;
   bool apart =
       shape.fills_by_kind() && s.num_single() == s.rows.size() && bucket.rows <= bucket.sequences;

@@ -11,6 +11,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/model/choice/token_choice.h"
+#include "stretto/model/transformer/batch_plan.h"
 #include "stretto/model/transformer/step_plan.h"
 
 namespace stretto {
@@ -28,7 +29,7 @@ class BatchStep {
   // Where the host writes an input of the plan (PlanBuffer::input) before run(), laid out as the
   // plan has it; no longer once it runs.
   virtual std::byte* input(const std::string& name) = 0;
-  // Of a plan for GPUs all extents are at their bounds.
+  // Of a plan for GPUs with as many rows as one of the counts of its bounds.
   virtual void run(const StepRows& rows) = 0;
   // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
   // every rank, valid until the next call.
@@ -56,8 +57,9 @@ class BatchRunner {
   BatchRunner& operator=(const BatchRunner&) = delete;
 
   virtual const ModelShape& shape() const = 0;
-  // For at most so many rows of at most so many sequences.
-  virtual std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) = 0;
+  // Whether BatchStep::run only enqueues.
+  virtual bool runs_beside_host() const { return false; }
+  virtual std::unique_ptr<BatchStep> make_step(const BatchBounds& bounds) = 0;
   // The largest `count` of all data groups that share experts (ModelShape::shares_experts), each of
   // which calls it before a step: collective over all ranks, those of a group with the same count.
   virtual std::int64_t most_rows(std::int64_t count) { return count; }

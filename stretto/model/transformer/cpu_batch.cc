@@ -82,11 +82,11 @@ CpuBatchRunner::CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkp
   }
 }
 
-std::unique_ptr<BatchStep> CpuBatchRunner::make_step(std::int64_t bound, std::int64_t sequences) {
+std::unique_ptr<BatchStep> CpuBatchRunner::make_step(const BatchBounds& bounds) {
   ModelShape shape = shape_;
-  shape.paged.sequences = sequences;
-  return std::make_unique<CpuBatchStep>(step::Worlds{rank_, group_ ? *group_ : rank_}, shape, bound,
-                                        buffers_, options_);
+  shape.paged.sequences = bounds.sequences;
+  return std::make_unique<CpuBatchStep>(step::Worlds{rank_, group_ ? *group_ : rank_}, shape,
+                                        bounds.rows, buffers_, options_);
 }
 
 namespace {

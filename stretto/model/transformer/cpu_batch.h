@@ -26,7 +26,7 @@ class CpuBatchRunner : public BatchRunner {
 
   const ModelShape& shape() const override { return shape_; }
   // Collective, in the same order on all ranks.
-  std::unique_ptr<BatchStep> make_step(std::int64_t bound, std::int64_t sequences) override;
+  std::unique_ptr<BatchStep> make_step(const BatchBounds& bounds) override;
   std::int64_t most_rows(std::int64_t count) override {
     return meeting_ ? meeting_->most(count) : count;
   }

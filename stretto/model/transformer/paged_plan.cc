@@ -52,7 +52,7 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
   HeadSplit split = split_heads(rope);
   PackedAttentionDesc prompts{.dtype = s_.dtype,
                               .m = plan_.bound,
-                              .sequences = cache.sequences,
+                              .sequences = s_.prompt_sequences(plan_.bound),
                               .page = cache.page,
                               .num_pages = cache.num_pages,
                               .max_tokens = s_.max_tokens,
@@ -92,10 +92,10 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
     input(StepPlan::kDecodeTokens, DType::kI32, cache.sequences, 1);
   }
   if (!has_prompts()) return;
-  std::int64_t parts = cache.sequences + (shares_rows() ? 1 : 0);
+  std::int64_t parts = s_.prompt_sequences(plan_.bound) + (shares_rows() ? 1 : 0);
   input(StepPlan::kPromptStarts, DType::kI32, parts + 1, 1);
-  input(StepPlan::kPromptPages, DType::kI32, cache.sequences, pages);
-  input(StepPlan::kPromptTokens, DType::kI32, cache.sequences, 1);
+  input(StepPlan::kPromptPages, DType::kI32, s_.prompt_sequences(plan_.bound), pages);
+  input(StepPlan::kPromptTokens, DType::kI32, s_.prompt_sequences(plan_.bound), 1);
 }
 
 bool PagedPlan::has_prompts() const {

@@ -62,7 +62,7 @@ class Runner : public BatchRunner {
  public:
   Runner(const ModelShape& shape, bool chooses) : shape_(shape), chooses_(chooses) {}
   const ModelShape& shape() const override { return shape_; }
-  std::unique_ptr<BatchStep> make_step(std::int64_t, std::int64_t) override {
+  std::unique_ptr<BatchStep> make_step(const BatchBounds&) override {
     return std::make_unique<Machine>(chooses_);
   }
 

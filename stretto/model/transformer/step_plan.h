@@ -5,6 +5,7 @@
 // Before: the checkpoint's config. After: batch_plan.h for CPU ranks, batch_runner.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -30,6 +31,10 @@ struct PagedCache {
   std::int64_t page = 0;       // tokens
   std::int64_t num_pages = 0;  // of each layer
   std::int64_t sequences = 0;  // most of a step
+  // Most of them with more rows than one; 0: all may. On GPUs attention of prompts takes a turn for
+  // each that there may be (ModelShape::prompt_sequences).
+  std::int64_t prompts = 0;
+  static constexpr std::int64_t kPromptsOnGpus = 32;  // that servers and commands let into a step
   // Keys and values are e4m3 with a scale for each token of each head (ops/attention/cached_rows.h)
   // in place of the activations' dtype.
   bool fp8 = false;
@@ -42,6 +47,7 @@ struct PagedCache {
     kDecodes,  // paged_decode, on GPUs in the order that is fastest: steps have no other rows
   };
   Attention attention = Attention::kByKind;
+
 };
 
 // What all steps of a model have in common.
@@ -71,6 +77,13 @@ struct ModelShape {
   // since extents are at their bounds.
   bool fills_by_kind() const {
     return fills_steps() && paged.attention == PagedCache::Attention::kByKind;
+  }
+  // Sequences that attention of prompts is made for in a step of so many rows: those of nobody,
+  // which fill it up, are such, too.
+  std::int64_t prompt_sequences(std::int64_t rows) const {
+    const bool some = paged.prompts > 0 && paged.attention == PagedCache::Attention::kByKind;
+    const std::int64_t nobodys = (rows + max_tokens - 1) / max_tokens;
+    return some ? std::min(paged.prompts + nobodys, paged.sequences) : paged.sequences;
   }
   // Whether so many rows are their sequences' only ones.
   bool only_decodes(std::int64_t rows) const { return fills_by_kind() && rows == 1; }
