@@ -92,6 +92,7 @@ class AccessChecker::Impl {
       for (Path path : paths_.paths(timeline_->launch(ey), y)) {
         Place from = place(x, ex), to = place(y, ey);
         if (order_->before(from, to, past, path, choice)) continue;
+        if (order_->before_by_end(from, to, past, path, x.access->when, choice)) continue;
         if (x.agent == y.agent && ex == ey && order_->fenced(from, to, past, path, choice))
           continue;
         return Failing{past, path};
@@ -372,7 +373,7 @@ class AccessChecker::Impl {
                  {chosen(ref, 0)});
     }
     for (Past past : paths_.pasts(graph, ref)) {
-      if (order_->before_end(p, use.rank, e, past)) continue;
+      if (order_->before_end(p, use.rank, e, past, ref.access->when)) continue;
       std::string missing =
           missing_steps(*order_, table_, past, Path::kThreads,
                         [&](const auto& other) { return other.before_end(p, use.rank, e, past); });

@@ -1,5 +1,7 @@
 // Waits that happen for some tables only, and who may rely on them (happens_before.h).
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "stretto/proof/happens_before.h"
 
@@ -44,6 +46,38 @@ std::int32_t HappensBefore::clock_in_choice(Clocks& clocks, const Place& y, int 
   }
   it->second = clock;
   return clock;
+}
+
+// Of a rank's waits for the same notifies under the same facts one.
+const std::vector<HappensBefore::SizedWait>& HappensBefore::sized_waits(int rank,
+                                                                        int launch) const {
+  auto [it, is_new] = sized_waits_.try_emplace({rank, launch});
+  if (!is_new) return it->second;
+  std::set<std::tuple<int, std::int64_t, int, bool>> seen;
+  for (int a = graph_.first_agent[at(rank)]; a < graph_.first_agent[at(rank) + 1]; ++a) {
+    const AgentTrace& trace = timeline_.trace(a, launch);
+    for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
+      const Sync& s = trace.syncs[at(pos)];
+      bool sized = s.kind == SyncKind::kWait && s.choice != TableChoices::kAlways &&
+                   graph_.counters[at(s.counter)].kind == CounterKind::kSignal;
+      if (!sized || !seen.emplace(s.counter, s.amount, s.choice, queue(a)).second) continue;
+      it->second.push_back({{a, launch, pos, pos + 1}, s.choice});
+    }
+  }
+  return it->second;
+}
+
+bool HappensBefore::before_by_end(const Place& x, const Place& y, Past past, Path path, int when,
+                                  int choice) const {
+  if (when == TableChoices::kAlways || y.launch <= x.launch) return false;
+  // A load by TMA is over where its slot is got, and that is passed on as reads are.
+  Past passed = past == Past::kBulkLoad ? Past::kRead : past;
+  std::int32_t known = knowledge(y, passed, path, choice);
+  for (int rank = 0; rank < graph_.program->world_size; ++rank) {
+    bool knows = start_reaches(rank, x.launch + 1, passed, known);
+    if (knows && before_end(x, rank, x.launch, past, when)) return true;
+  }
+  return false;
 }
 
 std::vector<int> HappensBefore::entries_waited_for(const Place& y) const {

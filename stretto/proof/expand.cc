@@ -39,10 +39,14 @@ struct Wanted {
   SizeRegion* region = nullptr;
   TableLoops table_loops = TableLoops::kNone;
   std::int64_t most_turns = kMostTurns;
+  bool local_loops = true;  // in roles that are alone with their tiles
 };
 
 // More iterations than are walked one by one, in loops that tables end.
 struct TooManyTurns {};
+// A role was taken to be alone with its tiles (local_roles.h) that has a loop which has to be
+// walked.
+struct NotAlone {};
 
 class Expander {
  public:
@@ -58,7 +62,7 @@ class Expander {
         conditions_(state_),
         sizes_(state_),
         open_loops_(state_, syncs_, accesses_, wanted.table_loops),
-        local_roles_(program),
+        local_roles_(program, wanted.local_loops ? &open_loops_ : nullptr),
         trips_(state_.scope, wanted.trips) {}
 
   InstanceGraph run() {
@@ -125,16 +129,41 @@ class Expander {
     const Role& role = program_.roles[static_cast<std::size_t>(role_idx)];
     local_ = &local_roles_.of(role);
     looking_ = true;
+    open_loops_.start_worker(role);
     for (std::size_t agent = 0; agent < role.agents.size(); ++agent) {
       start_agent({.rank = state_.rank,
                    .phase = Phase::kRoles,
                    .role = role_idx,
                    .worker = worker,
                    .agent = static_cast<int>(agent)});
-      tiles(role, worker, agent, local_->counts_open);
+      open_loops_.start_agent();
+      local_tiles(role, worker, agent);
     }
+    open_loops_.finish_worker();
     looking_ = false;
     local_ = nullptr;
+  }
+
+  // Those of each turn that the agent takes part in.
+  void local_tiles(const Role& role, int worker, std::size_t agent) {
+    const Expr& num_tiles = local_->num_tiles;
+    bool open = local_->counts_open;
+    std::int64_t decided = open ? 0 : state_.scope.value(num_tiles, "number of tiles");
+    auto is_last = [&](const LocalRoles::Turn& turn) {
+      std::int64_t tile = state_.scope.value(turn.tile, "tile");
+      auto there = open ? sizes_.more_than(tile, num_tiles) : std::nullopt;
+      if (open ? there->known && !*there->known : tile >= decided) return true;
+      if (there) state_.there = there->forms;
+      if (turn.bodies[agent] != nullptr) block(*turn.bodies[agent]);
+      state_.there.clear();
+      return false;
+    };
+    for (std::int64_t t = worker;; t += role.resource.num_workers) {
+      state_.budget.step(role.loc);
+      state_.tile = t;
+      state_.scope.set(role.tile_var, t);
+      if (std::ranges::any_of(local_->turns, is_last)) return;
+    }
   }
 
   void expand_agent(int role_idx, int worker, std::size_t agent) {
@@ -145,28 +174,37 @@ class Expander {
                  .worker = worker,
                  .agent = static_cast<int>(agent)});
     open_loops_.start_agent();
-    // Nobody waits for what is in a role without synchronisation: what its tiles touch that are
-    // there at some sizes only is masked like the rest.
-    bool open = state_.region != nullptr && state_.region->masks_open() &&
-                (local_roles_.of(role).counts_open || role.num_tiles.node().op != ExprOp::kMul) &&
-                std::none_of(role.agents.begin(), role.agents.end(),
-                             [](const Agent& a) { return synchronises(a.body); });
-    tiles(role, worker, agent, open);
+    bool silent =
+        std::ranges::none_of(role.agents, [](const Agent& a) { return synchronises(a.body); });
+    bool open = state_.region != nullptr && state_.region->masks_open();
+    if (open && silent) {
+      open = local_roles_.of(role).counts_open || role.num_tiles.node().op != ExprOp::kMul;
+    } else if (open) {
+      open = local_roles_.of(role).counts_open && sizes_.tiles_may_be_open(role);
+    }
+    tiles(role, worker, agent, open, silent);
   }
 
-  // The worker's. `open`: how many there are need not be decided.
-  void tiles(const Role& role, int worker, std::size_t agent, bool open) {
+  // The worker's. `open`: how many there are need not be decided. Nobody waits for what is in a
+  // role without synchronisation, which is `silent`: what its tiles touch that are there at some
+  // sizes only is masked like the rest. Other roles' are there under a condition.
+  void tiles(const Role& role, int worker, std::size_t agent, bool open, bool silent) {
     std::int64_t decided = open ? 0 : state_.scope.value(role.num_tiles, "number of tiles");
     auto agents = static_cast<std::int64_t>(role.agents.size());
     num_tiles_ = std::max<std::int64_t>(decided * program_.world_size * agents, 1);
+    const Block& body = role.agents[agent].body;
     for (std::int64_t t = worker; open || t < decided; t += role.resource.num_workers) {
       auto there = open ? sizes_.more_than(t, role.num_tiles) : std::nullopt;
       if (there && there->known && !*there->known) break;
       state_.budget.step(role.loc);
       state_.tile = t;
       state_.scope.set(role.tile_var, t);
+      if (there && !silent) {
+        sizes_.where(there->forms, [&] { block(body); });
+        continue;
+      }
       if (there) state_.there = there->forms;
-      block(role.agents[agent].body);
+      block(body);
     }
     state_.there.clear();
   }
@@ -218,10 +256,10 @@ class Expander {
       case OpCode::kAwait:
         return looking_ ? void() : syncs_.await(o);
       case OpCode::kLoop:
-        if (local_ == nullptr && open_loops_.take(o, [&] { read_all(o); })) return;
+        if (takes_whole(o)) return;
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
-        if (local_ == nullptr && open_loops_.take(o, [&] { read_all(o); })) return;
+        if (takes_whole(o)) return;
         return each_choice(o, 1, [&] { when(o); });
       default:
         if (op_info(o.code).synchronises || !op_info(o.code).schedule_level) {
@@ -230,17 +268,24 @@ class Expander {
     }
   }
 
+  bool takes_whole(const Op& o) {
+    bool taken = open_loops_.take(o, [&] { read_all(o); });
+    if (!taken && local_ != nullptr && open_loops_.slots_of_loop(o) != nullptr) throw NotAlone{};
+    return taken;
+  }
+
   void let(const Op& o) {
     if (local_ != nullptr) {
       auto in_order = local_->order.values.find(o.var);
       if (in_order != local_->order.values.end()) {
-        return state_.scope.set_to(o.var, in_order->second);
+        state_.scope.set_to(o.var, in_order->second);
+        return open_loops_.let(o.var, in_order->second);
       }
     }
     accesses_.table_reads(o, o.exprs[0]);
     let_alone(o);
     if (trips_.wanted()) trips_.let(o.var, o.exprs[0]);
-    if (local_ == nullptr) open_loops_.let(o.var, o.exprs[0]);
+    open_loops_.let(o.var, o.exprs[0]);
   }
 
   void let_alone(const Op& o) {
@@ -655,8 +700,15 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
 }
 
 InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
-  InstanceGraph graph = walked(program, extents_at(axes, region.sample()),
-                               {.pipe_loops = PipeLoopMode::kFold, .region = &region});
+  Wanted wanted{.pipe_loops = PipeLoopMode::kFold, .region = &region};
+  std::vector<std::int64_t> extents = extents_at(axes, region.sample());
+  InstanceGraph graph;
+  try {
+    graph = walked(program, extents, wanted);
+  } catch (const NotAlone&) {
+    wanted.local_loops = false;
+    graph = walked(program, extents, wanted);
+  }
   if (region.masks_open()) settle_masks(graph, region);
   link_packets(graph);
   link_landings(graph);

@@ -454,14 +454,20 @@ bool HappensBefore::start_reaches(int rank, int launch, Past past, std::int32_t 
   return component(clocks(past), knowledge, rank) > stream_base_[at(rank)][at(launch)];
 }
 
-bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past) const {
+bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past, int when) const {
   if (past == Past::kBulkLoad) {
     std::optional<Place> got = landed(x);
-    return got.has_value() && before_end(*got, rank, launch, Past::kRead);
+    return got.has_value() && before_end(*got, rank, launch, Past::kRead, when);
   }
-  const Clocks& c = clocks(past);
-  auto [component, position] = stamp(x);
-  return this->component(c, c.at->end[at(rank)][at(launch)], component) > position;
+  Clocks& c = clocks(past);
+  Mark x_over = mark(x);
+  if (reaches(past, c.at->end[at(rank)][at(launch)], x_over)) return true;
+  if (when == TableChoices::kAlways || launch < x.launch) return false;
+  const std::vector<SizedWait>& waits = sized_waits(rank, x.launch);
+  return std::any_of(waits.begin(), waits.end(), [&](const SizedWait& w) {
+    return choices_.implies(when, w.choice) &&
+           reaches(past, acquire(c, 0, w.step, w.step.begin), x_over);
+  });
 }
 
 }  // namespace stretto

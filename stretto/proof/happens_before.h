@@ -66,7 +66,13 @@ class HappensBefore {
   // The rank's launch start / end against a place on any rank.
   bool start_before(int rank, int launch, const Place& y, Path path,
                     int choice = TableChoices::kAlways) const;
-  bool before_end(const Place& x, int rank, int launch, Past past) const;
+  // `when`: what is so in the launch whenever there is anything of x, on all ranks (Access::when).
+  // Waits under such facts have happened then.
+  bool before_end(const Place& x, int rank, int launch, Past past,
+                  int when = TableChoices::kAlways) const;
+  // The same as before(), of a later launch, by way of the end of x's launch on some rank.
+  bool before_by_end(const Place& x, const Place& y, Past past, Path path, int when,
+                     int choice) const;
   // What is known at a rank's end of a launch, and whether it reaches a rank's launch start: the
   // order of whole launches (launch_promises.h). Not of kBulkLoad.
   std::int32_t knowledge_at_end(int rank, int launch, Past past) const;
@@ -142,7 +148,7 @@ class HappensBefore {
     Past past = Past::kOrder;
     VectorClocks vectors;
     std::shared_ptr<Places> at = std::make_shared<Places>();
-    std::vector<std::int32_t> stream, roles, joined, ended;   // [rank]: the launch under way
+    std::vector<std::int32_t> stream, roles, joined, ended;  // [rank]: the launch under way
     // By waiting_key(): clocks with an item, clocks with what MultiWait::alike stands for, and that
     // alone.
     std::unordered_map<std::uint64_t, std::int32_t> merged, met, told;
@@ -154,6 +160,13 @@ class HappensBefore {
     std::vector<int> all;
     std::unordered_map<int, std::vector<int>> of_choice;  // those that it has for certain
   };
+
+  // A wait for a signal that is there at some sizes only.
+  struct SizedWait {
+    Step step;
+    int choice;
+  };
+  const std::vector<SizedWait>& sized_waits(int rank, int launch) const;
 
   void number_components();
   void build_chains();
@@ -224,8 +237,8 @@ class HappensBefore {
   bool plain_start_ = true;                           // on_start only notifies
   std::vector<int> component_of_;                     // per agent, -1: the rank's stream stands in
   std::vector<std::vector<std::int64_t>> sync_base_;  // [agent][launch]: places of launches before
-  std::vector<std::vector<std::int64_t>> stream_base_;   // [rank][launch]
-  std::vector<std::vector<std::int64_t>> counter_base_;  // [launch][counter]
+  std::vector<std::vector<std::int64_t>> stream_base_;       // [rank][launch]
+  std::vector<std::vector<std::int64_t>> counter_base_;      // [launch][counter]
   std::shared_ptr<std::vector<std::vector<Chain>>> chains_;  // [counter]
   std::vector<MultiWait> multi_waits_;
   std::vector<std::vector<int>> waits_on_;  // [counter]: indices into multi_waits_
@@ -240,6 +253,7 @@ class HappensBefore {
   mutable std::array<std::unordered_map<const AgentTrace*, std::vector<int>>, 2>
       covered_;  // per Path
   mutable std::unordered_map<const AgentTrace*, ChoiceWaits> waits_of_choice_;
+  mutable std::map<std::pair<int, int>, std::vector<SizedWait>> sized_waits_;  // by rank and launch
 };
 
 }  // namespace stretto

@@ -52,7 +52,10 @@ void share_choices(InstanceGraph& graph, const std::shared_ptr<TableChoices>& al
   if (numbers.empty()) return;
   for (AgentTrace& agent : graph.agents) {
     for (Sync& s : agent.syncs) renumber(s.choice);
-    for (Access& a : agent.accesses) renumber(a.choice);
+    for (Access& a : agent.accesses) {
+      renumber(a.choice);
+      renumber(a.when);
+    }
   }
 }
 

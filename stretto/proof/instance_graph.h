@@ -52,6 +52,8 @@ struct Access {
   // One tile that begins where the box does, or several side by side from there on.
   bool tiled : 1 = false;
   int choice = TableChoices::kAlways;
+  // What is so at every size at which there is anything of it, beyond its own rank, too.
+  int when = TableChoices::kAlways;
   int span = -1;    // of a graph for several sizes: the box that holds it at all of them; -1: box
   Landing landed;   // of a load into a slot: where the slot is got (pipe_slice.h)
   int of_case = 0;  // of which size, where several share a graph (launch_orders.h)

@@ -13,12 +13,12 @@ namespace {
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // All that the order of two accesses of different launches depends on.
-using Touch =
-    std::tuple<int, int, int, int, int, int, AccessKind, bool, bool, bool, bool, int, const Op*>;
+using Touch = std::tuple<int, int, int, int, int, int, AccessKind, bool, bool, bool, bool, int, int,
+                         const Op*>;
 
 Touch touch_of(const Access& a, int box) {
   return {a.pos, a.tensor, a.rank,   box,     a.landed.agent, a.landed.pos, a.kind,
-          a.may, a.sure,   a.packet, a.tiled, a.choice,       a.op};
+          a.may, a.sure,   a.packet, a.tiled, a.choice,       a.when,       a.op};
 }
 
 int reach_of(const Access& a) { return a.span >= 0 ? a.span : a.box; }

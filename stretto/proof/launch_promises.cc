@@ -63,7 +63,8 @@ class Promising {
     Ways<Past> pasts = paths_.pasts(graph_, ref);
     for (std::size_t i = 0; i < earlier.over.size(); ++i) {
       Past past = *std::min(pasts.begin() + i, pasts.end() - 1);
-      earlier.over[i] = {past, ranks([&](int r) { return order_.before_end(p, r, 0, past); })};
+      earlier.over[i] = {
+          past, ranks([&](int r) { return order_.before_end(p, r, 0, past, ref.access->when); })};
     }
     uses.earlier.insert(earlier);
     LaunchPromises::Later later{.box = box, .rank = rank, .writes = writes, .knows = {}};

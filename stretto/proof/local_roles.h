@@ -9,8 +9,11 @@
 
 #include <map>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "stretto/ir/program.h"
+#include "stretto/proof/open_loops.h"
 
 namespace stretto {
 
@@ -22,22 +25,36 @@ struct TileOrder {
 
 class LocalRoles {
  public:
-  explicit LocalRoles(const Program& program) : program_(program) {}
+  // `loops`: which know those that sizes end; without them a role that has any is not alone.
+  explicit LocalRoles(const Program& program, OpenLoops* loops = nullptr)
+      : program_(program), loops_(loops) {}
 
+  // What the role's agents do with one tile. Where consumers take turns (passes/take_turns.h) there
+  // is one for each of them: a worker's tiles go to them one after the other.
+  struct Turn {
+    std::vector<const Block*> bodies;  // by agent; null: it has no part in it
+    Expr tile;                         // which tile it is, of the role's tile number
+  };
   struct Local {
     bool is_local = false;
-    TileOrder order;           // empty: as it is written
+    std::vector<Turn> turns;
+    Expr num_tiles;   // of all turns
+    TileOrder order;  // empty: as it is written
     // Tiles that are there at other sizes only have values for all that the role goes by.
     bool counts_open = false;
   };
   const Local& of(const Role& role);
 
  private:
-  bool is_local(const Role& role) const;
-  // Whether a worker comes through a tile that begins with all slots free, and frees them.
-  bool comes_through(const Role& role) const;
+  // What a tile does with slots and products is the same in every tile, on every rank, at every
+  // size, but for how often such loops run: `known` are variables of loops around it, which are.
+  bool is_steady(const Block& block, std::set<int> known) const;
+  bool is_local(const Role& role, const std::vector<Turn>& turns) const;
+  // Whether a worker comes through such a tile that begins with all slots free, and frees them.
+  bool comes_through(const Role& role, const Turn& turn) const;
 
   const Program& program_;
+  OpenLoops* loops_;
   std::map<const Role*, Local> known_;
 };
 

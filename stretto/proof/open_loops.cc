@@ -417,6 +417,22 @@ bool OpenLoops::take(const Op& op, const std::function<void()>& read_all) {
   return true;
 }
 
+const std::set<int>* OpenLoops::slots_of_loop(const Op& op) {
+  bool may = state_.region != nullptr && state_.region->loops_open() &&
+             (op.code == OpCode::kLoop || op.code == OpCode::kWhen);
+  return may && shape_of(op).fits ? &shape_of(op).pipes : nullptr;
+}
+
+void OpenLoops::meet_instead(const Op& op, std::int64_t parties, std::int64_t meeting,
+                             SyncExpander& syncs) {
+  const Shape& shape = shape_of(op);
+  for (int reg : shape.used) {
+    if (shape.got.count(syncs.viewed(reg)) == 0) syncs.read_register(op, reg);
+  }
+  syncs.meet(op, parties * meeting);
+  syncs.forget(shape.got);
+}
+
 void OpenLoops::read(const Op& op, const Op* loop, Visit& visit) {
   std::size_t before = state_.recorder.agent().accesses.size();
   if (loop == nullptr) {

@@ -59,6 +59,10 @@ class OpenLoops {
   void take_in_turn(const Op& op);
   void end_turns(const Op& loop);
   bool is_taken_in_turn(const Op& op) { return shape_of(op).fits; }
+  // The slots that it passes, where it is written as one that sizes end; or null.
+  const std::set<int>* slots_of_loop(const Op& op);
+  // Of agents of which so many meet, in place of such loops, this one for the `meeting`-th time.
+  void meet_instead(const Op& op, std::int64_t parties, std::int64_t meeting, SyncExpander& syncs);
   // DependsOnTable where the agents do not go through the same loops, or may get stuck in one.
   void finish_worker();
 

@@ -236,12 +236,7 @@ void OpenLoops::walk_turn(const Block& block, std::int64_t& meetings, std::size_
       }
       continue;
     }
-    const Shape& shape = shape_of(op);
-    for (int reg : shape.used) {
-      if (shape.got.count(syncs.viewed(reg)) == 0) syncs.read_register(op, reg);
-    }
-    syncs.meet(op, static_cast<std::int64_t>(parties) * ++meetings);
-    syncs.forget(shape.got);
+    meet_instead(op, static_cast<std::int64_t>(parties), ++meetings, syncs);
   }
 }
 

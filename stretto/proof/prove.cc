@@ -157,19 +157,27 @@ class Prover {
     bool few = options_.bounds_only || !options_.partition || options_.tables != nullptr ||
                all_extents(program_, kFewVectors).has_value();
     if (few) return false;
-    if (holds_with_masks(WaitsOpen::kAll)) return true;
+    if (holds_with_digits(WaitsOpen::kAll)) return true;
     // What launches rely on may be shown by waits that are under a condition: then it is decided,
     // at first where few pieces come of that.
     return std::ranges::any_of(program_.roles, waits_under_condition) &&
-           (holds_with_masks(WaitsOpen::kCostly) || holds_with_masks(WaitsOpen::kNone));
+           (holds_with_digits(WaitsOpen::kCostly) || holds_with_digits(WaitsOpen::kNone));
   }
 
-  bool holds_with_masks(WaitsOpen waits_open) {
+  // Where sizes fall into too many pieces they are written with one digit more.
+  bool holds_with_digits(WaitsOpen waits) {
+    std::optional<bool> held = holds_with_masks({.waits = waits});
+    if (!held && counts_blocks(program_)) held = holds_with_masks({.waits = waits, .blocks = true});
+    return held.value_or(false);
+  }
+
+  // Absent where there are no such pieces.
+  std::optional<bool> holds_with_masks(LeftOpen open) {
     // Conditions that cost few sizes make few pieces, or it is not that on which launches rely.
-    std::size_t events = options_.max_enumerated / (waits_open == WaitsOpen::kCostly ? 4 : 1);
+    std::size_t events = options_.max_enumerated / (open.waits == WaitsOpen::kCostly ? 4 : 1);
     const MostPieces most{.at_least = kMinCases, .at_most = kMostPieces, .events = events};
-    std::optional<MaskedSlices> found = masked_slices(program_, most, waits_open, no_pieces_);
-    if (!found) return false;
+    std::optional<MaskedSlices> found = masked_slices(program_, most, open, no_pieces_);
+    if (!found) return {};
     for (std::optional<Case>& one : found->slices) share(*one, {});
     if (!slices_hold(found->slices)) return false;
     unmet_.add(found->unmet);

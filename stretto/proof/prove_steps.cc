@@ -181,11 +181,13 @@ std::optional<MaskedSlices> masked_slices(const Program& program, const MostPiec
 }  // namespace
 
 std::optional<MaskedSlices> masked_slices(const Program& program, const MostPieces& most,
-                                          WaitsOpen waits_open, NoPieces& why) {
+                                          LeftOpen open, NoPieces& why) {
   bool loops = false, none = false;
-  auto found = masked_slices(program, most, {.waits = waits_open, .loops = true}, loops, why);
+  open.loops = true;
+  auto found = masked_slices(program, most, open, loops, why);
   if (found || !loops) return found;
-  return masked_slices(program, most, {.waits = waits_open}, none, why);
+  open.loops = false;
+  return masked_slices(program, most, open, none, why);
 }
 
 }  // namespace stretto

@@ -46,6 +46,6 @@ struct MaskedSlices {
   UnmetTensors unmet;
 };
 std::optional<MaskedSlices> masked_slices(const Program& program, const MostPieces& most,
-                                          WaitsOpen waits_open, NoPieces& why);
+                                          LeftOpen open, NoPieces& why);
 
 }  // namespace stretto

@@ -77,6 +77,15 @@ class Sizes {
     return any;
   }
 
+  // Whether a size goes into it.
+  bool is_sized(const Expr& expr) {
+    bool any = false;
+    each_node(expr, [&](const Expr& e) {
+      any |= e.node().op == ExprOp::kVar && is_sized(static_cast<int>(e.node().value));
+    });
+    return any;
+  }
+
   // Spelled out in what is given: sizes, rank, tile and loop counters. Absent for a variable that
   // is named in several ways, and for what would become too long. `left`: nodes.
   std::optional<Expr> spelled_out(const Expr& expr, int& left) {
@@ -139,6 +148,15 @@ class Sizes {
     bool any = false;
     for (const Expr& e : meanings_[var]) any = any || varies(e);
     return varies_[var] = any;
+  }
+
+  bool is_sized(int var) {
+    if (size_of_var_.count(var) != 0) return true;
+    auto [it, is_new] = sized_.try_emplace(var, false);
+    if (!is_new) return it->second;
+    bool any = false;
+    for (const Expr& e : meanings_[var]) any = any || is_sized(e);
+    return sized_[var] = any;
   }
 
   // The constants of an addition that a tile's place is compared with.
@@ -227,7 +245,7 @@ class Sizes {
   const Program& program_;
   std::map<int, std::vector<Expr>> meanings_;  // of lets, and the bounds of loop counters
   std::map<int, int> size_of_var_;             // extents and scalars: their number among them
-  std::map<int, bool> varies_;
+  std::map<int, bool> varies_, sized_;
   std::vector<Expr> compared_;
   std::vector<std::int64_t> bounds_;
 };
@@ -237,18 +255,15 @@ bool is_comparison(const Expr& e) {
   return op == ExprOp::kLt || op == ExprOp::kLe || op == ExprOp::kEq;
 }
 
-}  // namespace
-
-std::set<std::int64_t> size_divisors(const Program& program) {
-  Sizes sizes(program);
+// What is divided of what `counts`.
+std::set<std::int64_t> divisors_of(const Program& program, Sizes& sizes,
+                                   const std::function<bool(const Expr&)>& counts) {
   std::set<std::int64_t> steps;
-  // What is counted from the rank and constants alone, as ranks round the world are, is the same at
-  // all sizes.
   auto divisors = [&](const Expr& expr) {
     each_node(expr, [&](const Expr& e) {
       const ExprNode& n = e.node();
       bool divides = (n.op == ExprOp::kFloorDiv || n.op == ExprOp::kMod) && n.args[1].is_const();
-      if (divides && sizes.varies(n.args[0])) steps.insert(n.args[1].const_value());
+      if (divides && counts(n.args[0])) steps.insert(n.args[1].const_value());
     });
   };
   for (const Role& role : program.roles) divisors(role.num_tiles);
@@ -258,6 +273,20 @@ std::set<std::int64_t> size_divisors(const Program& program) {
   }
   steps.erase(steps.begin(), steps.upper_bound(1));
   return steps;
+}
+
+}  // namespace
+
+// What is counted from the rank and constants alone, as ranks round the world are, is the same at
+// all sizes.
+std::set<std::int64_t> size_divisors(const Program& program) {
+  Sizes sizes(program);
+  return divisors_of(program, sizes, [&](const Expr& e) { return sizes.varies(e); });
+}
+
+std::set<std::int64_t> extent_divisors(const Program& program) {
+  Sizes sizes(program);
+  return divisors_of(program, sizes, [&](const Expr& e) { return sizes.is_sized(e); });
 }
 
 std::set<std::int64_t> size_steps(const Program& program) {

@@ -8,6 +8,7 @@
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/proof/loop_fold.h"
+#include "stretto/proof/size_masks.h"
 
 namespace stretto {
 namespace {
@@ -83,6 +84,18 @@ bool SizeConditions::may_be_open(const Op& when) {
   bool settled = std::any_of(when.bodies.begin(), when.bodies.end(), has_to_happen);
   it->second = !shares && !decided && !settled && (vars.empty() || !used_beside(whole, when, vars));
   return it->second;
+}
+
+bool SizeConditions::tiles_may_be_open(const Role& role) {
+  auto [it, is_new] = open_tiles_.try_emplace(&role, false);
+  if (!is_new) return it->second;
+  std::vector<int> rings = rings_of(role);
+  bool shares = std::any_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
+  auto settles = [&](const Agent& agent) {
+    return has_to_happen(agent.body) || waits(agent.body, /*under_condition=*/true);
+  };
+  return it->second = !shares && role.barriers.empty() &&
+                      std::none_of(role.agents.begin(), role.agents.end(), settles);
 }
 
 std::optional<SizeConditions::Truth> SizeConditions::truth(const Expr& condition) {
@@ -212,13 +225,17 @@ std::optional<SizeConditions::Truth> SizeConditions::less_than(SizeForm from, co
 void SizeConditions::enter(const std::vector<SizeForm>& there) {
   auto& all = state_.there;
   all.insert(all.end(), there.begin(), there.end());
-  // Nobody asks for the same fact in another agent.
-  auto number = static_cast<int>(facts_.size());
-  int fact = facts_.try_emplace(key_of(there), number).first->second;
-  std::string text =
-      fmt::format("sizes, condition {} of agent {}", fact, state_.graph.agents.size());
-  entered_.push_back(state_.graph.choices->fact(
-      {.kind = FactKind::kCondition, .entry = {}, .condition = std::move(text)}));
+  // In a launch all ranks have the same sizes, so it is the same fact for all agents. Named so that
+  // other sizes, of which some agents have fewer, name the others' alike.
+  auto [it, is_new] = facts_.try_emplace(key_of(there), -1);
+  if (is_new) {
+    std::string text =
+        fmt::format("sizes, condition {} of agent {}", num_new_++, state_.graph.agents.size());
+    it->second = state_.graph.choices->fact(
+        {.kind = FactKind::kCondition, .entry = {}, .condition = std::move(text)});
+    state_.graph.masks->add_fact(it->second, there);
+  }
+  entered_.push_back(it->second);
   state_.enter({&entered_.back(), 1});
 }
 

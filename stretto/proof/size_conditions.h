@@ -28,7 +28,16 @@ class SizeConditions {
  public:
   explicit SizeConditions(ExpandState& state) : state_(state) {}
 
-  void start_agent() { facts_.clear(); }
+  void start_agent() { num_new_ = 0; }
+
+  // Whether tiles of the role that some sizes leave out may be walked as what is under a condition
+  // is: nobody tells it anything, nor hears of it, but its agents by slots that no pipes share.
+  bool tiles_may_be_open(const Role& role);
+  // Calls walk() for what happens where these are positive.
+  template <typename Walk>
+  void where(const std::vector<SizeForm>& there, const Walk& walk) {
+    there.empty() ? walk() : under(there, walk);
+  }
 
   // A truth, or the forms that are all positive where it is so.
   struct Truth {
@@ -81,9 +90,11 @@ class SizeConditions {
   ExpandState& state_;
   std::unordered_map<const Op*, bool> may_be_open_;
   std::unordered_map<const Role*, bool> waits_;  // under a condition
-  std::set<WherePositive> left_open_;            // of what costs many sizes
-  double kept_ = 1;                              // part of the sizes
-  std::map<WherePositive, int> facts_;           // of the agent, by where they are so
+  std::unordered_map<const Role*, bool> open_tiles_;
+  std::set<WherePositive> left_open_;   // of what costs many sizes
+  double kept_ = 1;                     // part of the sizes
+  std::map<WherePositive, int> facts_;  // by where they are so
+  int num_new_ = 0;                     // that the agent was the first to ask for
   std::vector<int> entered_;
 };
 

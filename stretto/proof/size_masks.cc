@@ -229,6 +229,28 @@ bool SizeMasks::there_with(const Mask& inner, int there) const {
   return false;
 }
 
+bool SizeMasks::positive_with(const Mask& inner, const SizeForm& form) const {
+  if (region_.least(form) > 0) return true;
+  bool so = std::any_of(inner.there.begin(), inner.there.end(),
+                        [&](int t) { return at_most(forms_[at(t)], form); });
+  for (std::size_t d = 0; d < kMaxDims && !so; ++d) {
+    so = std::any_of(hi(inner, d).begin(), hi(inner, d).end(),
+                     [&](int end) { return at_most(minus(forms_[at(end)], lo(inner, d)), form); });
+  }
+  return so;
+}
+
+std::vector<int> SizeMasks::facts_with(int number) const {
+  std::vector<int> out;
+  for (const auto& [fact, where] : facts_) {
+    bool so = std::all_of(where.begin(), where.end(), [&](const SizeForm& form) {
+      return positive_with(masks_[at(number)], form);
+    });
+    if (so) out.push_back(fact);
+  }
+  return out;
+}
+
 bool SizeMasks::apart(const Mask& x, const Mask& y) const {
   for (int t : x.there) {
     for (int u : y.there) {  // not both are positive

@@ -59,6 +59,11 @@ class SizeMasks {
   Box hull(int number) const;
   Box at_size(int number, const SizePoint& point) const;
 
+  // A fact (table_choices.h) that is so where all of these are positive, and nowhere else.
+  void add_fact(int fact, const std::vector<SizeForm>& where) { facts_.emplace_back(fact, where); }
+  // Those that are so at all sizes at which anything is left of the box.
+  std::vector<int> facts_with(int number) const;
+
   // Calls fn(i, j) for every a[i] and b[j], numbers, that may overlap at some size.
   void for_each_meeting(const std::vector<int>& a, const std::vector<int>& b,
                         const std::function<void(std::size_t, std::size_t)>& fn) const;
@@ -81,6 +86,7 @@ class SizeMasks {
   bool ends_by(const Caps& ends, const SizeForm& form) const;
   bool within(const Mask& inner, const Mask& outer, std::size_t d) const;
   bool there_with(const Mask& inner, int there) const;
+  bool positive_with(const Mask& inner, const SizeForm& form) const;
   bool apart(const Mask& x, const Mask& y) const;
   bool apart(const Group& x, const Group& y) const;
   std::vector<Group> groups(const std::vector<int>& numbers) const;
@@ -96,6 +102,7 @@ class SizeMasks {
   std::map<Caps, int> caps_ids_;
   std::vector<Mask> masks_;
   std::map<Mask, int> mask_ids_;
+  std::vector<std::pair<int, std::vector<SizeForm>>> facts_;
 };
 
 }  // namespace stretto

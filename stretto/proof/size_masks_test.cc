@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kMost = 9;  // of each of two sizes
 
 SizeRegion all_sizes() {
-  SizeAxes axes{.extents = {{.quotient = 0}, {.quotient = 1}}, .count = 2};
+  SizeAxes axes{.extents = {{.digits = {{0, 1}}}, {.digits = {{1, 1}}}}, .count = 2};
   SizeBox box;
   box.hi[0] = box.hi[1] = kMost;
   SizePoint sample{};

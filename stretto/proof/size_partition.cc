@@ -18,29 +18,41 @@
 namespace stretto {
 namespace {
 
-// Divisors beyond this cut sizes into pieces instead.
-constexpr std::int64_t kSmallDivisor = 16, kMostModulus = 64;
+// Divisors beyond this cut sizes into pieces instead, or make digits of their own.
+constexpr std::int64_t kSmallDivisor = 16, kMostModulus = 64, kMostBlock = 4096;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-std::int64_t small_modulus(const Program& program) {
+// The least common multiple of those in [from, to], as far as it is at most `most`.
+std::int64_t common(const std::set<std::int64_t>& divisors, std::int64_t from, std::int64_t to,
+                    std::int64_t most) {
   std::int64_t modulus = 1;
-  for (std::int64_t d : size_divisors(program)) {
-    if (d <= kSmallDivisor && std::lcm(modulus, d) <= kMostModulus) modulus = std::lcm(modulus, d);
+  for (std::int64_t d : divisors) {
+    if (d >= from && d <= to && std::lcm(modulus, d) <= most) modulus = std::lcm(modulus, d);
   }
   return modulus;
 }
 
-SizeAxes axes_of(const Program& program) {
+std::int64_t block_size(const Program& program) {
+  return common(extent_divisors(program), kSmallDivisor + 1, kMostBlock, kMostBlock);
+}
+
+// m = modulus * q + r, or modulus * (block * q + s) + r, where there is room for that.
+SizeAxes axes_of(const Program& program, bool blocks) {
   SizeAxes axes;
-  std::int64_t modulus = small_modulus(program);
+  std::set<std::int64_t> divisors = blocks ? extent_divisors(program) : size_divisors(program);
+  std::int64_t modulus = common(divisors, 2, kSmallDivisor, kMostModulus);
+  std::int64_t block = blocks ? block_size(program) : 1;
   for (std::int64_t bound : extent_bounds(program)) {
-    SizeAxes::Extent e{.quotient = axes.count++};
-    if (modulus > 1 && bound >= 4 * modulus) {
-      e.modulus = modulus;
-      e.remainder = axes.count++;
+    std::vector<std::int64_t> weights = {1};
+    if (modulus > 1 && bound >= 4 * modulus) weights.push_back(modulus);
+    if (block > 1 && bound >= 2 * weights.back() * block) {
+      weights.push_back(weights.back() * block);
     }
-    axes.extents.push_back(e);
+    SizeAxes::Extent& extent = axes.extents.emplace_back();
+    for (auto weight = weights.rbegin(); weight != weights.rend(); ++weight) {
+      extent.digits.push_back({.axis = axes.count++, .weight = *weight});
+    }
   }
   return axes;
 }
@@ -49,22 +61,28 @@ SizeAxes axes_of(const Program& program) {
 std::vector<SizeBox> all_sizes(const SizeAxes& axes, const std::vector<std::int64_t>& bounds) {
   std::vector<SizeBox> boxes(1);
   for (std::size_t e = 0; e < bounds.size(); ++e) {
-    const SizeAxes::Extent& extent = axes.extents[e];
-    std::int64_t whole = bounds[e] / extent.modulus, rest = bounds[e] % extent.modulus;
+    const std::vector<SizeAxes::Digit>& digits = axes.extents[e].digits;
+    std::vector<std::int64_t> of_bound, most;
+    for (std::size_t i = 0; i < digits.size(); ++i) {
+      std::int64_t rest = i == 0 ? bounds[e] : bounds[e] % digits[i - 1].weight;
+      of_bound.push_back(rest / digits[i].weight);
+      most.push_back(i == 0 ? of_bound[0] : digits[i - 1].weight / digits[i].weight - 1);
+    }
+    // From here on all digits may be anything.
+    std::size_t last = digits.size() - 1;
+    while (last > 0 && of_bound[last] == most[last]) --last;
     std::vector<SizeBox> more;
-    for (SizeBox box : boxes) {
-      box.hi[at(extent.quotient)] = whole;
-      if (extent.remainder >= 0) {
-        if (rest + 1 < extent.modulus) {
-          SizeBox below = box;
-          below.hi[at(extent.quotient)] = whole - 1;
-          below.hi[at(extent.remainder)] = extent.modulus - 1;
-          more.push_back(below);
-          box.lo[at(extent.quotient)] = whole;
+    for (const SizeBox& box : boxes) {
+      for (std::size_t i = 0; i <= last; ++i) {
+        std::int64_t end = i < last ? of_bound[i] - 1 : of_bound[i];
+        if (end < 0) continue;
+        SizeBox& below = more.emplace_back(box);
+        for (std::size_t j = 0; j < digits.size(); ++j) {
+          std::size_t axis = at(digits[j].axis);
+          below.lo[axis] = j < i ? of_bound[j] : 0;
+          below.hi[axis] = j < i ? of_bound[j] : j == i ? end : most[j];
         }
-        box.hi[at(extent.remainder)] = rest;
       }
-      more.push_back(box);
     }
     boxes = std::move(more);
   }
@@ -195,7 +213,9 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
   std::size_t most = allowed.at_most;
   auto table = std::ranges::find_if(
       program.tensors, [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
-  auto out = std::make_unique<SizePartition>(SizePartition{.axes = axes_of(program), .pieces = {}});
+  bool blocks = open && open->blocks;
+  auto out = std::make_unique<SizePartition>(
+      SizePartition{.axes = axes_of(program, blocks), .pieces = {}});
   if (table != program.tensors.end()) {
     why = {.where = fmt::format("{}:{}", table->loc.file, table->loc.line),
            .expression = fmt::format("the contract of table '{}'", table->name)};
@@ -232,6 +252,8 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
 }
 
 }  // namespace
+
+bool counts_blocks(const Program& program) { return block_size(program) > 1; }
 
 std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most,
                                                NoPieces& why) {

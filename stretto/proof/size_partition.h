@@ -41,7 +41,12 @@ std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size
 struct LeftOpen {
   WaitsOpen waits = WaitsOpen::kAll;
   bool loops = false;
+  // Not what blocks of rows a size has: it is written with one digit more, of which the first
+  // counts blocks.
+  bool blocks = false;
 };
+// Whether sizes are divided by numbers so large that the digit makes a difference.
+bool counts_blocks(const Program& program);
 
 // The same with masks left open (size_masks.h), so that there are few pieces, and what each of them
 // does. `taken` gets every piece's graph, until it says that this is enough: none then, nor where

@@ -19,17 +19,16 @@ bool is_small(std::int64_t v) { return v > -kLargest && v < kLargest; }
 std::vector<std::int64_t> extents_at(const SizeAxes& axes, const SizePoint& point) {
   std::vector<std::int64_t> extents;
   for (const SizeAxes::Extent& e : axes.extents) {
-    std::int64_t rest = e.remainder < 0 ? 0 : point[at(e.remainder)];
-    extents.push_back(e.modulus * point[at(e.quotient)] + rest);
+    std::int64_t value = 0;
+    for (const SizeAxes::Digit& d : e.digits) value += d.weight * point[at(d.axis)];
+    extents.push_back(value);
   }
   return extents;
 }
 
 SizeForm SizeRegion::extent(std::size_t number) const {
-  const SizeAxes::Extent& e = axes_.extents[number];
   SizeForm form{.value = extents_at(axes_, sample_)[number]};
-  form.slope[at(e.quotient)] = e.modulus;
-  if (e.remainder >= 0) form.slope[at(e.remainder)] = 1;
+  for (const SizeAxes::Digit& d : axes_.extents[number].digits) form.slope[at(d.axis)] = d.weight;
   return form;
 }
 

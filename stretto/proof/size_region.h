@@ -6,8 +6,8 @@
 // axis of a tensor change places either, all that is asked of one launch has one answer.
 //
 // A size m is written L q + r with small L (size_boundaries.h), both counting as sizes by
-// themselves, so that a rank's share of m rows is affine, too. Used by expand.h; sizes that do not
-// do as the first did are looked at next (size_partition.h).
+// themselves, so that a rank's share of m rows is affine, too; or in more such digits. Used by
+// expand.h; sizes that do not do as the first did are looked at next (size_partition.h).
 #pragma once
 
 #include <array>
@@ -21,14 +21,19 @@
 
 namespace stretto {
 
-// Of the sizes of a program, with two each where they are divided.
+// Of the sizes of a program, with several each where they are divided.
 inline constexpr int kMaxSizeAxes = 6;
 
 // What the values of extents are made of.
 struct SizeAxes {
+  // m = the sum of weight * point[axis]. The weights fall to 1, and each is a multiple of the next;
+  // all digits but the first are below the quotient of the weight before and their own.
+  struct Digit {
+    int axis = 0;
+    std::int64_t weight = 1;
+  };
   struct Extent {
-    std::int64_t modulus = 1;  // m = modulus * q + r; 1: m = q
-    int quotient = 0, remainder = -1;
+    std::vector<Digit> digits;
   };
   std::vector<Extent> extents;
   int count = 0;

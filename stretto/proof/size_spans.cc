@@ -62,6 +62,25 @@ void leave_out_nothing(AgentTrace& agent, const std::vector<bool>& nothing) {
   }
 }
 
+// Of what ranks touch on each other: whoever has to know when it is over may go by that.
+void note_facts(InstanceGraph& graph) {
+  if (!graph.choices->any()) return;
+  std::map<int, std::vector<int>> known;  // by box
+  for (AgentTrace& agent : graph.agents) {
+    for (Access& a : agent.accesses) {
+      if (a.rank == agent.rank) continue;
+      auto [it, is_new] = known.try_emplace(a.box);
+      if (is_new) it->second = graph.masks->facts_with(a.box);
+      std::vector<int> facts = it->second;
+      if (a.choice != TableChoices::kAlways) {
+        const std::vector<int>& own = graph.choices->facts_in(a.choice);
+        facts.insert(facts.end(), own.begin(), own.end());
+      }
+      if (!facts.empty()) a.when = graph.choices->choice(std::move(facts));
+    }
+  }
+}
+
 }  // namespace
 
 void settle_masks(InstanceGraph& graph, const SizeRegion& region) {
@@ -73,6 +92,7 @@ void settle_masks(InstanceGraph& graph, const SizeRegion& region) {
     nothing.push_back(graph.masks->is_nothing(m));
   }
   for (AgentTrace& agent : graph.agents) leave_out_nothing(agent, nothing);
+  note_facts(graph);
 }
 
 }  // namespace stretto

@@ -27,9 +27,12 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 6)) {
+    switch (between(0, 7)) {
       case 4:
         by_tables(p, world);
+        break;
+      case 7:
+        gathers(p, world);
         break;
       case 6:
         packets(p, world);
@@ -223,6 +226,54 @@ class RandomSizes {
     p.role("read", Resource::sms(1), p.range(1), [&](const Tile&) {
       p.loop(world, [&](const Index& i) { p.wait(sent[i], 1); });
       p.store(from(out, 0), p.load(from(full, 0).until_row(all)));
+    });
+  }
+
+  // Every rank pushes its share of rows to all, block by block; tiles that have rows wait for their
+  // blocks. Where they read but one row of them, others may still wait for the rest to be over. A
+  // slip shows in which blocks are waited for, which tiles do, or what is pushed.
+  void gathers(ProgramBuilder& p, int world) {
+    int block = between(3, 24), tile = between(3, 24), which = between(0, 2);
+    bool one_row = chance(40);
+    std::int64_t most = (rows_ + world - 1) / world;
+    std::int64_t blocks = (most + block - 1) / block, tiles = (most + tile - 1) / tile;
+    Index all = extent_rows(), share = ceil_div(all, world), skipped = condition();
+    auto rows_of = [&](const Index& rank) { return max(min(all - rank * share, share), 0); };
+    auto in = p.input("in", DType::kF32, {rows_, 4});
+    auto full = p.buffer("full", DType::kF32, {rows_ + world, 4},
+                         {.space = Space::kSymmetric, .num_slots = between(1, 2)});
+    auto out = p.output("out", DType::kF32, {one_row ? Index(world * tiles) : all, 4});
+    auto ready = p.signal("ready"), sent = p.signal("sent", world * blocks);
+    p.on_start([&] { p.notify_all(ready); });
+    Resource pushing = chance(50) ? Resource::copy_engine() : Resource::sms(between(1, 2));
+    p.role("push", pushing, p.range(world * blocks), [&](const Tile& t) {
+      Index peer = p.let("peer", (p.rank() + t.index / blocks) % world);
+      Index row = p.let("row", t.index % blocks * block), rows = rows_of(p.rank());
+      Index pushed = which == 0 ? or_slip(rows, -1) : rows, first = p.rank() * share;
+      p.wait(ready, peer);
+      p.copy(full.on(peer).tile({first + row, 0}, block, 4).until_row(first + pushed),
+             in.tile({row, 0}, block, 4).until_row(pushed));
+      p.notify(sent[p.rank() * blocks + t.index % blocks], peer);
+    });
+    p.role("read", Resource::sms(between(1, 2)), p.range(world * tiles), [&](const Tile& t) {
+      Index owner = p.let("owner", t.index / tiles), row = p.let("row", t.index % tiles * tile);
+      Index rows = p.let("rows", rows_of(owner)), first = owner * share;
+      Index begin = row / block, end = min((row + tile - 1) / block + 1, blocks);
+      auto copy = [&] {
+        p.loop(begin, end, [&](const Index& i) {
+          auto wait = [&] { p.wait(sent[owner * blocks + i], 1); };
+          slips_&& which == 1 ? p.when(!(skipped && i == end - 1), wait) : wait();
+        });
+        auto from = full.tile({first + row, 0}, one_row ? 1 : tile, 4).until_row(first + rows);
+        auto to = out.tile({one_row ? t.index : first + row, 0}, one_row ? 1 : tile, 4);
+        p.store(one_row ? to : to.until_row(first + rows), p.load(from));
+      };
+      Index there = row < (which == 2 ? or_slip(rows, -1) : rows);
+      one_row ? p.when(there, copy,
+                       [&] {
+                         p.store(out.tile({t.index, 0}, 1, 4), p.load(in.tile({0, 0}, 1, 4)));
+                       })
+              : p.when(there, copy);
     });
   }
 
