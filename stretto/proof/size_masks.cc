@@ -1,6 +1,7 @@
 #include "stretto/proof/size_masks.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "stretto/proof/overlap.h"
@@ -28,8 +29,8 @@ struct SizeMasks::Group {
   std::vector<std::size_t> idx;  // into what was asked about
   std::vector<Box> boxes;        // at the sample, as far as they move together
   Mask first;
-  std::array<SizeForm, kMaxDims> from, to;  // the least beginning, the greatest end
-  std::array<Caps, kMaxDims> common;        // ends of all of them
+  std::array<SizeForm, kMaxDims> from;       // the least beginning
+  std::array<std::set<int>, kMaxDims> ends;  // numbers of sets of forms, of all of them
 };
 
 int SizeMasks::form(const SizeForm& form) {
@@ -264,8 +265,11 @@ bool SizeMasks::apart(const Mask& x, const Mask& y) const {
 }
 
 bool SizeMasks::apart(const Group& x, const Group& y) const {
+  // Each by an end of its own: tiles of a part end where they do, the last ones where the part
+  // does.
   auto before = [&](const Group& a, const Group& b, std::size_t d) {
-    return at_most(a.to[d], b.from[d]) || ends_by(a.common[d], b.from[d]);
+    return std::ranges::all_of(a.ends[d],
+                               [&](int ends) { return ends_by(caps_[at(ends)], b.from[d]); });
   };
   for (std::size_t d = 0; d < kMaxDims; ++d) {
     if (before(x, y, d) || before(y, x, d)) return true;
@@ -291,12 +295,8 @@ std::vector<SizeMasks::Group> SizeMasks::groups(const std::vector<int>& numbers)
       }
       box.lo[d] = from.value;
       box.hi[d] = to.value;
-      Caps both;
-      std::set_intersection(hi(m, d).begin(), hi(m, d).end(), g.common[d].begin(),
-                            g.common[d].end(), std::back_inserter(both));
-      g.common[d] = is_new ? hi(m, d) : both;
+      g.ends[d].insert(m.hi[d]);
       if (is_new || from.value < g.from[d].value) g.from[d] = from;
-      if (is_new || to.value > g.to[d].value) g.to[d] = to;
     }
     g.idx.push_back(i);
     g.boxes.push_back(box);
