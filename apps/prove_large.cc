@@ -55,8 +55,8 @@ std::vector<OpShape> large_shapes(const OperatorInfo& op, int world_size) {
   return shapes;
 }
 
-json not_complete(const std::string& why) {
-  json missing = {{"what", "a limit of the proof"}, {"where", ""}, {"expression", why}};
+json not_complete(const std::string& where, const std::string& why) {
+  json missing = {{"what", kMissingLimit}, {"where", where}, {"expression", why}};
   return {{"verdict", name(Verdict::kNotComplete)}, {"missing", json::array({missing})}};
 }
 
@@ -74,7 +74,7 @@ json proof_of(const OperatorInfo& op, const OpShape& shape) {
     if (result.rejected()) out["report"] = result.report;
     return out;
   } catch (const std::exception& e) {
-    return not_complete(e.what());
+    return not_complete("an error", e.what());
   }
 }
 
@@ -164,7 +164,8 @@ json measured(const OperatorInfo& op, const OpShape& shape, const std::string& p
       WIFSIGNALED(status) && used.ru_utime.tv_sec + used.ru_stime.tv_sec >= options.limit_s;
   if (!why && past_limit) why = fmt::format("{} s of CPU time, the limit", options.limit_s);
   if (!why && status != 0) why = fmt::format("its process ended with status {}", status);
-  if (why || result.is_discarded()) result = not_complete(why.value_or("it said nothing"));
+  if (why || result.is_discarded())
+    result = not_complete("of this run", why.value_or("it said nothing"));
   auto seconds = [](const timeval& t) {
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   };

@@ -146,6 +146,7 @@ class ProveTest(CliCase):
             self.assertEqual(one["verdict"], "not complete")
             self.assertEqual([m["what"] for m in one["missing"]], [what])
             self.assertEqual(sorted(one["missing"][0]), ["expression", "what", "where"])
+            self.assertTrue(all(one["missing"][0].values()), one["missing"])
 
     def test_proves_for_gpus_only_what_compiles_for_them(self):
         file = self.tmp / "wide.cc"

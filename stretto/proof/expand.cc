@@ -70,6 +70,9 @@ class Expander {
       for (int rank = 0; rank < program_.world_size; ++rank) expand_rank(rank);
     } catch (const NoValue& e) {
       throw UserError(fmt::format("{}: {}", describe_loc(state_.at), e.what()));
+    } catch (DependsOnTable& reason) {
+      if (reason.where.empty() && state_.at != nullptr) reason.where = describe_loc(state_.at);
+      throw;
     }
     state_.graph.first_agent.push_back(static_cast<int>(state_.graph.agents.size()));
     return std::move(state_.graph);

@@ -26,6 +26,7 @@ namespace stretto {
 
 struct DependsOnTable {
   std::string what;
+  std::string where{};  // a source line; expand() says it, as far as it has come
 };
 
 // The contents of every table on every rank.

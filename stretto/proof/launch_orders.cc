@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stretto/proof/finding.h"
+#include "stretto/proof/sync_kinds.h"
 #include "stretto/proof/timeline.h"
 
 namespace stretto {
@@ -36,52 +37,108 @@ std::set<int> slot_counts(const Program& program) {
   return counts;
 }
 
-// By rank: whether it waits for a signal that several ranks notify, at all sizes together.
-std::vector<bool> waits_for_several(const std::vector<LaunchKind>& kinds) {
+// A counter that is waited for and that several ranks notify, at all sizes together.
+struct SharedCounter {
+  int counter = -1;
+  std::set<int> senders;
+};
+
+std::vector<SharedCounter> shared_counters(const std::vector<LaunchKind>& kinds) {
   const InstanceGraph& graph = *kinds[0].cases[0].graph;
-  std::vector<int> sender(graph.counters.size(), -1);
-  std::vector<bool> shared(graph.counters.size(), false), waited(graph.counters.size(), false);
+  std::vector<std::set<int>> senders(graph.counters.size());
+  std::vector<bool> waited(graph.counters.size(), false);
   for (const LaunchKind& kind : kinds) {
     for (const AgentTrace& agent : kind.cases[0].graph->agents) {
       for (const Sync& s : agent.syncs) {
+        bool signal = (s.kind == SyncKind::kWait || s.kind == SyncKind::kNotify) &&
+                      graph.counters[at(s.counter)].kind == CounterKind::kSignal;
+        if (!signal) continue;
         if (s.kind == SyncKind::kWait) waited[at(s.counter)] = true;
-        if (s.kind != SyncKind::kNotify) continue;
-        int& known = sender[at(s.counter)];
-        shared[at(s.counter)] = shared[at(s.counter)] || (known >= 0 && known != agent.rank);
-        known = agent.rank;
+        if (s.kind == SyncKind::kNotify) senders[at(s.counter)].insert(agent.rank);
       }
     }
   }
-  std::vector<bool> ranks(at(graph.program->world_size), false);
-  for (std::size_t c = 0; c < shared.size(); ++c) {
-    if (shared[c] && waited[c]) ranks[at(graph.counters[c].rank)] = true;
+  std::vector<SharedCounter> shared;
+  for (std::size_t c = 0; c < senders.size(); ++c) {
+    bool several = waited[c] && senders[c].size() > 1;
+    if (several) shared.push_back({static_cast<int>(c), std::move(senders[c])});
   }
-  return ranks;
+  return shared;
 }
 
-// Whether some other rank ends a launch that `rank` has not begun.
-bool ends_without(const InstanceGraph& graph, int rank) {
+// Some other rank that ends a launch which `rank` has not begun.
+std::optional<int> ends_without(const InstanceGraph& graph, int rank) {
   InstanceGraph others = graph;
   for (AgentTrace& agent : others.agents) {
     if (agent.rank == rank) agent.syncs.clear();
   }
   Execution execution = execute(Timeline{{&others}});
-  return std::any_of(execution.steps.begin(), execution.steps.end(), [&](const Step& step) {
+  for (const Step& step : execution.steps) {
     const AgentTrace& agent = others.agents[at(step.agent)];
-    return agent.rank != rank && agent.phase == Phase::kEnd &&
-           step.end == static_cast<int>(agent.syncs.size());
-  });
+    bool ends = agent.rank != rank && agent.phase == Phase::kEnd &&
+                step.end == static_cast<int>(agent.syncs.size());
+    if (ends) return agent.rank;
+  }
+  return {};
 }
 
-// Whether no rank gets past the launch after the one that a rank is in which waits for several.
-bool wait_for_each_other(const std::vector<LaunchKind>& kinds, const std::vector<bool>& waiting) {
-  for (std::size_t rank = 0; rank < waiting.size(); ++rank) {
-    bool ahead = waiting[rank] && std::any_of(kinds.begin(), kinds.end(), [&](const auto& kind) {
-                   return ends_without(*kind.cases[0].graph, static_cast<int>(rank));
-                 });
-    if (ahead) return false;
+// A rank that gets past the launch after the one that a rank is in which waits for several.
+struct RunsAhead {
+  SharedCounter waited;
+  int rank = -1;
+};
+
+std::optional<RunsAhead> runs_ahead(const std::vector<LaunchKind>& kinds,
+                                    const std::vector<SharedCounter>& shared) {
+  const InstanceGraph& graph = *kinds[0].cases[0].graph;
+  std::set<int> seen;
+  for (const SharedCounter& s : shared) {
+    int waiting = graph.counters[at(s.counter)].rank;
+    if (!seen.insert(waiting).second) continue;
+    for (const LaunchKind& kind : kinds) {
+      std::optional<int> ahead = ends_without(*kind.cases[0].graph, waiting);
+      if (ahead) return RunsAhead{s, *ahead};
+    }
   }
-  return true;
+  return {};
+}
+
+// "3 kinds of launches (m = 8; m = 7; ...), the first two differ at gather.cc:20".
+std::string describe_kinds(const std::vector<LaunchKind>& kinds) {
+  constexpr std::size_t kMostNamed = 3;
+  std::string names;
+  for (std::size_t k = 0; k < std::min(kinds.size(), kMostNamed); ++k) {
+    names += (k == 0 ? "" : "; ") + kinds[k].cases[0].where;
+  }
+  if (kinds.size() > kMostNamed) names += "; ...";
+  const Op* op = first_difference(*kinds[0].cases[0].graph, *kinds[1].cases[0].graph);
+  return fmt::format("{} kinds of launches ({}), the first two differ {}", kinds.size(), names,
+                     op != nullptr ? "at " + describe_loc(op) : "in which packets meet");
+}
+
+std::string describe_loc(const SourceLoc& loc) { return fmt::format("{}:{}", loc.file, loc.line); }
+
+// Of several kinds, and a signal of several senders or a buffer whose slots are in doubt.
+OrdersLeftOut describe_left_out(const Program& program, const std::vector<LaunchKind>& kinds,
+                                const SharedCounter* shared, int in_doubt) {
+  if (shared != nullptr) {
+    const InstanceGraph& graph = *kinds[0].cases[0].graph;
+    const Signal& signal = program.signals[at(graph.counters[at(shared->counter)].symbol)];
+    return {.where = describe_loc(signal.loc),
+            .expression = fmt::format("{} is waited for and notified by ranks {}",
+                                      describe_counter(graph, shared->counter),
+                                      fmt::join(shared->senders, ", "))};
+  }
+  if (in_doubt >= 0) {
+    const Tensor& tensor = program.tensors[at(in_doubt)];
+    return {.where = describe_loc(tensor.loc),
+            .expression = fmt::format("when slots of '{}' are free again does not show in each "
+                                      "kind of launches by itself",
+                                      tensor.name)};
+  }
+  const Op* op = first_difference(*kinds[0].cases[0].graph, *kinds[1].cases[0].graph);
+  return {.where = op != nullptr ? describe_loc(op) : describe_loc(program.roles[0].loc),
+          .expression = "that any of them may follow another does not show in each by itself"};
 }
 
 // Every word of `length` letters out of so many.
@@ -177,8 +234,7 @@ std::vector<LaunchOrder> all_orders(const Program& program, int num_kinds, int m
 }  // namespace
 
 bool notified_by_one(const std::vector<LaunchKind>& kinds) {
-  std::vector<bool> waiting = waits_for_several(kinds);
-  return std::find(waiting.begin(), waiting.end(), true) == waiting.end();
+  return shared_counters(kinds).empty();
 }
 
 int most_slots(const Program& program) {
@@ -192,18 +248,22 @@ LaunchOrder steady_order(const Program& program, int kind) {
 }
 
 MixedOrders mixed_orders(const Program& program, const std::vector<LaunchKind>& kinds,
-                         std::size_t affordable) {
+                         std::size_t affordable, int in_doubt) {
   auto num_kinds = static_cast<int>(kinds.size());
   if (num_kinds < 2) return {};
-  std::vector<bool> waiting = waits_for_several(kinds);
-  bool shared = std::find(waiting.begin(), waiting.end(), true) != waiting.end();
-  if (!shared && slot_counts(program).empty()) return {};  // no launch meets another
+  std::vector<SharedCounter> shared = shared_counters(kinds);
+  if (shared.empty() && slot_counts(program).empty()) return {};  // no launch meets another
+  std::optional<RunsAhead> ahead = runs_ahead(kinds, shared);
   MixedOrders out;
-  if (!shared || wait_for_each_other(kinds, waiting)) {
-    out.orders = all_orders(program, num_kinds, shared ? 1 : 0, affordable);
-  }
+  if (!ahead) out.orders = all_orders(program, num_kinds, shared.empty() ? 0 : 1, affordable);
   if (!out.orders.empty()) return out;
-  out.all = false;
+  const SharedCounter* waited = ahead ? &ahead->waited : shared.empty() ? nullptr : &shared[0];
+  out.left_out = describe_left_out(program, kinds, waited, in_doubt);
+  out.left_out->expression +=
+      ahead ? fmt::format("; rank {} may end a launch before that rank begins it; {}", ahead->rank,
+                          describe_kinds(kinds))
+            : fmt::format("; {}; more sequences of them than the {} that are looked at",
+                          describe_kinds(kinds), affordable);
   affordable /= 4;
   std::vector<LaunchOrder> of_two = orders_of_two(most_slots(program));
   for (bool first : {true, false}) {

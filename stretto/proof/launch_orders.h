@@ -32,6 +32,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,13 +55,20 @@ int most_slots(const Program& program);
 // Launches of one kind, as many as it takes to see what runs ahead.
 LaunchOrder steady_order(const Program& program, int kind);
 
+// Why not every sequence of launches is looked at: a source line, and what in the program it comes
+// of.
+struct OrdersLeftOut {
+  std::string where, expression;
+};
+
 struct MixedOrders {
   std::vector<LaunchOrder> orders;
-  bool all = true;  // false: these do not stand for every sequence of launches
+  std::optional<OrdersLeftOut> left_out;  // none: these stand for every sequence
 };
 // Where those that stand for every sequence are more than affordable, a quarter of that.
+// `in_doubt`: the buffer whose slots promises do not show to be free, -1 where none was asked for.
 MixedOrders mixed_orders(const Program& program, const std::vector<LaunchKind>& kinds,
-                         std::size_t affordable);
+                         std::size_t affordable, int in_doubt);
 
 // "m = 1 in launch 0, m = 0 in launches 1 to 2": the sizes of an order's launches, where the first
 // has the `first` size of its kind and the one `apart` launches later the `later` one.

@@ -62,9 +62,11 @@ class Orders {
     SizesVerdict out{.orders = prove(steady)};
     const OrderVerdict& last = out.orders.back();
     if (!last.findings.empty() || last.error != nullptr) return out;
-    if (by_promises_ && all_end_alone() && slots_are_free(program_, promises_)) return out;
-    MixedOrders mixed = mixed_orders(program_, kinds_, affordable);
-    out.every_order = mixed.all;
+    std::optional<int> in_doubt;
+    if (by_promises_) in_doubt = slots_in_doubt(program_, promises_);
+    if (by_promises_ && !in_doubt && all_end_alone()) return out;
+    MixedOrders mixed = mixed_orders(program_, kinds_, affordable, in_doubt.value_or(-1));
+    out.left_out = std::move(mixed.left_out);
     std::vector<OrderVerdict> more = prove(mixed.orders);
     std::move(more.begin(), more.end(), std::back_inserter(out.orders));
     return out;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ struct OrderVerdict {
 
 struct SizesVerdict {
   std::vector<OrderVerdict> orders;
-  bool every_order = true;  // false: of kinds of launches some orders were left out
+  std::optional<OrdersLeftOut> left_out;  // of kinds of launches some orders were
 };
 
 // What is found of launches of these sizes, in all orders or in as many mixed ones as affordable.

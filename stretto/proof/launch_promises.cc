@@ -141,7 +141,8 @@ LaunchPromises promises_of(const InstanceGraph& touched, const HappensBefore& or
   return Promising(touched, order).promises();
 }
 
-bool slots_are_free(const Program& program, const std::vector<LaunchPromises>& kinds) {
+std::optional<int> slots_in_doubt(const Program& program,
+                                  const std::vector<LaunchPromises>& kinds) {
   std::map<std::pair<int, int>, Uses> all;
   Passed through_any = kinds[0].passes;
   for (const LaunchPromises& kind : kinds) {
@@ -155,12 +156,13 @@ bool slots_are_free(const Program& program, const std::vector<LaunchPromises>& k
       }
     }
   }
-  return std::all_of(all.begin(), all.end(), [&](const auto& entry) {
-    int slots = program.tensors[at(entry.first.first)].num_slots;
+  for (const auto& [place, uses] : all) {
+    int slots = program.tensors[at(place.first)].num_slots;
     Passed through;
     for (std::size_t p = 0; p < kNumPasts; ++p) through[p] = passed(through_any[p], slots - 1);
-    return is_free(entry.second, through);
-  });
+    if (!is_free(uses, through)) return place.first;
+  }
+  return {};
 }
 
 }  // namespace stretto

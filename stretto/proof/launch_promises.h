@@ -20,6 +20,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -59,8 +60,8 @@ struct LaunchPromises {
 // kind touch. For no more than kMostRanksInSet ranks.
 LaunchPromises promises_of(const InstanceGraph& touched, const HappensBefore& order);
 
-// Whether by them alone no launch touches a slot that another rank still uses in an earlier one, in
-// any sequence of these kinds.
-bool slots_are_free(const Program& program, const std::vector<LaunchPromises>& kinds);
+// The first buffer of which they do not show that no launch touches a slot that another rank still
+// uses in an earlier one, in any sequence of these kinds.
+std::optional<int> slots_in_doubt(const Program& program, const std::vector<LaunchPromises>& kinds);
 
 }  // namespace stretto

@@ -48,6 +48,16 @@ constexpr std::size_t kManyWitnesses = 64;
 // Of all launches that are laid out beside each other, some gigabytes.
 constexpr std::int64_t kMostEvents = std::int64_t{1} << 27;
 
+// Of the buffer with the most slots that ranks touch on each other.
+std::string where_most_slots(const Program& program) {
+  for (const Tensor& t : program.tensors) {
+    bool met = t.kind == TensorKind::kBuffer && t.space == Space::kSymmetric;
+    if (met && t.num_slots == most_slots(program))
+      return fmt::format("{}:{}", t.loc.file, t.loc.line);
+  }
+  return "";
+}
+
 using Cases = std::vector<Case>;
 using Samples = std::vector<std::vector<std::int64_t>>;  // extents of each
 
@@ -66,7 +76,7 @@ class Prover {
       if (ok()) check_counting();
     } catch (const BeyondLimit& e) {
       result_.within_limits = false;
-      missing("a limit of the proof", e.where, e.what_is_beyond);
+      missing(kMissingLimit, e.where, e.what_is_beyond);
     } catch (const Rejected& e) {
       add(FindingKind::kIllFormed, e.what(), context_);
     } catch (const UserError& e) {
@@ -88,7 +98,7 @@ class Prover {
       cases = expand_all(bounds, -1);
     } catch (const DependsOnTable& reason) {
       open_tables = false;
-      result_.stats.sampled_because = "a table decides " + reason.what;
+      note_sampled(reason);
       cases = expand_all(bounds, 0);
     }
     events_ = cases[0].graph.num_events();
@@ -106,9 +116,14 @@ class Prover {
       if (!ok() && parts_ != nullptr) return confirm();
       if (!ok() && has_choices(cases)) prove_in_doubt(sampled(bounds, false));
     } catch (const DependsOnTable& reason) {
-      result_.stats.sampled_because = "a table decides " + reason.what;
+      note_sampled(reason);
       prove_witnesses(sampled(bounds, false));
     }
+  }
+
+  void note_sampled(const DependsOnTable& reason) {
+    result_.stats.sampled_because = "a table decides " + reason.what;
+    sampled_where_ = reason.where;
   }
 
   // Run-time sizes: all of them, or ones that stand for all, or as many as launches of so many
@@ -148,6 +163,11 @@ class Prover {
     std::size_t wanted = at(options_.max_samples) * (num_extents > 1 ? 2 * num_extents : 1);
     Samples samples = sample_extents(program_, static_cast<int>(std::min(affordable, wanted)));
     result_.stats.every_size = false;
+    if (no_pieces_.where.empty() && no_pieces_.expression.empty()) {
+      no_pieces_.expression = fmt::format(
+          "{} events a launch, of which all vectors of sizes have more than {} together", events_,
+          options_.max_enumerated);
+    }
     return samples;
   }
 
@@ -199,7 +219,7 @@ class Prover {
     }
     prove_cases(expand_all(samples, -1));
     if (!ok()) return;
-    missing("sizes", "launches of different sizes after each other",
+    missing(kMissingSizes, "launches of different sizes after each other",
             fmt::format("{}: {}", name(doubts[0].kind), doubts[0].text));
   }
 
@@ -421,7 +441,8 @@ class Prover {
   }
 
   void take(SizesVerdict verdict) {
-    result_.stats.every_order &= verdict.every_order;
+    result_.stats.every_order &= !verdict.left_out;
+    if (verdict.left_out && !orders_left_out_) orders_left_out_ = std::move(verdict.left_out);
     for (OrderVerdict& v : verdict.orders) {
       if (v.error != nullptr) std::rethrow_exception(v.error);
       note(v.stats);
@@ -433,7 +454,7 @@ class Prover {
     constexpr std::size_t kMostMixed = 2048;
     std::int64_t launches = 3 * std::int64_t{most_slots(program_)} + 1;
     if (launches * static_cast<std::int64_t>(events_) > kMostEvents) {
-      throw BeyondLimit("",
+      throw BeyondLimit(where_most_slots(program_),
                         fmt::format("buffers of {} slots take {} launches of {} events to look at, "
                                     "more than {} events in all: fewer slots",
                                     most_slots(program_), launches, events_, kMostEvents));
@@ -466,22 +487,21 @@ class Prover {
   void note_missing() {
     const ProofStats& s = result_.stats;
     if (!s.every_size) {
-      missing("sizes",
+      missing(kMissingSizes,
               fmt::format("{} were looked at of those up to {}", num_sizes_,
                           describe_extents(program_, extent_bounds(program_))),
               no_pieces());
     }
     if (!s.every_table) {
-      missing("tables", "some were looked at that stand for none but themselves",
-              s.sampled_because);
+      std::string at = sampled_where_.empty() ? "" : sampled_where_ + ": ";
+      missing(kMissingTables, at + "some were looked at that stand for none but themselves",
+              s.sampled_because.empty() ? "these were asked for" : s.sampled_because);
     }
     if (!unsure_entry_.first.empty()) {
-      missing("entries of tables", unsure_entry_.first, unsure_entry_.second);
+      missing(kMissingEntries, unsure_entry_.first, unsure_entry_.second);
     }
-    if (!s.every_order) {
-      missing("orders of launches",
-              "launches of different sizes synchronise in too many ways to look at all sequences",
-              "");
+    if (orders_left_out_) {
+      missing(kMissingOrders, orders_left_out_->where, orders_left_out_->expression);
     }
   }
 
@@ -503,6 +523,8 @@ class Prover {
   std::size_t num_sizes_ = 1;
   std::shared_ptr<const SizePartition> parts_;  // of which the samples are, one of each
   NoPieces no_pieces_;                          // why all sizes were not cut into few
+  std::string sampled_where_;                   // why tables were: a source line
+  std::optional<OrdersLeftOut> orders_left_out_;
   UnmetTensors unmet_;
   std::pair<std::string, std::string> unsure_entry_;
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();

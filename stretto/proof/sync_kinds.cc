@@ -44,6 +44,17 @@ std::vector<int> synchronisation_kinds(const std::vector<const InstanceGraph*>& 
   return kinds;
 }
 
+const Op* first_difference(const InstanceGraph& a, const InstanceGraph& b) {
+  for (std::size_t i = 0; i < a.agents.size(); ++i) {
+    const auto &x = a.agents[i].syncs, &y = b.agents[i].syncs;
+    auto [in_x, in_y] = std::mismatch(x.begin(), x.end(), y.begin(), y.end(),
+                                      [](const Sync& s, const Sync& t) { return alike(s, t); });
+    if (in_x != x.end()) return in_x->op;
+    if (in_y != y.end()) return in_y->op;
+  }
+  return nullptr;
+}
+
 bool waits_by_table(const InstanceGraph& graph) {
   return std::any_of(graph.agents.begin(), graph.agents.end(), [](const AgentTrace& agent) {
     return std::any_of(agent.syncs.begin(), agent.syncs.end(),

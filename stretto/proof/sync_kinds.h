@@ -12,6 +12,10 @@ namespace stretto {
 // agents, and every agent the same notifies, waits, fences and packets in the same order.
 std::vector<int> synchronisation_kinds(const std::vector<const InstanceGraph*>& graphs);
 
+// The first operation that one of them does otherwise than the other. Null where only packets that
+// they have in common meet otherwise.
+const Op* first_difference(const InstanceGraph& a, const InstanceGraph& b);
+
 // Whether a table decides some of its waits.
 bool waits_by_table(const InstanceGraph& graph);
 

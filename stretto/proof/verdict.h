@@ -2,6 +2,7 @@
 // shown. Made by prove.cc; kept by proof_cache.h; docs/concepts/proof.md explains the words.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,11 +21,20 @@ enum class Verdict : std::uint8_t {
 const char* name(Verdict verdict);
 std::optional<Verdict> verdict_named(std::string_view word);
 
-// Something that was not shown.
+// What may not have been shown.
+inline constexpr const char* kMissingSizes = "sizes";
+inline constexpr const char* kMissingTables = "tables";
+inline constexpr const char* kMissingEntries = "entries of tables";
+inline constexpr const char* kMissingOrders = "orders of launches";
+inline constexpr const char* kMissingLimit = "a limit of the proof";
+inline constexpr std::array kAllMissing = {kMissingSizes, kMissingTables, kMissingEntries,
+                                           kMissingOrders, kMissingLimit};
+
+// Something that was not shown. None of the three is empty.
 struct Missing {
-  std::string what;        // "sizes", "tables", "orders of launches", "a limit of the proof"
+  std::string what;        // one of kAllMissing
   std::string where;       // which of them, or a source line
-  std::string expression;  // what in the program it comes of; may be empty
+  std::string expression;  // what in the program it comes of
 };
 // "sizes: m = 1 to 70, other than 16 of them".
 std::string describe(const Missing& missing);

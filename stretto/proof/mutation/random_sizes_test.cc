@@ -98,6 +98,13 @@ std::string run_at(const Program& program, const std::vector<std::vector<std::in
   }
 }
 
+// Whoever gets no verdict learns what was not shown, of what, and why.
+void expect_all_said(const ProofResult& proof) {
+  for (const Missing& m : proof.missing) {
+    EXPECT_FALSE(m.what.empty() || m.where.empty() || m.expression.empty()) << proof.report;
+  }
+}
+
 struct Found {
   int right = 0, right_proved = 0, wrong = 0, failing = 0, in_pieces = 0, open = 0;
 };
@@ -133,6 +140,8 @@ TEST(RandomSizes, NothingThatFailsAtSomeSizeIsProved) {
       SCOPED_TRACE(fmt::format("program {} slips {}\n{}", lot, slips, print(program)));
       ProofResult by_size = prove(program, {.max_enumerated = 1u << 30, .partition = false});
       ProofResult by_piece = prove(program);
+      expect_all_said(by_size);
+      expect_all_said(by_piece);
       run_by_lot(program, by_piece, i % 3 == 0, random, found);
       if (by_size.verdict == Verdict::kNotComplete) {  // of orders of launches
         ++found.open;
