@@ -3,17 +3,24 @@
 // a failure.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "stretto/proof/mutation/run_mutants.h"
 
 namespace stretto {
 
-// `label`, `kind` and `site` as in Survivor; in them `*` stands for any text and `@(a|b)` for one
-// of several. Operators and their ranks are named one by one: a new one starts unexplained. A
-// reason holds at these ranks and at the bounds of the shapes that mutation_test.cc takes.
+// A reason holds at these ranks and bounds: at others the same mutant may do harm, and starts
+// unexplained, as a new operator does. `program` is Survivor::label with P for its ranks ("gemm P
+// gpu"), `kind` and `site` are as there; in the three `*` stands for any text and `@(a|b)` for one
+// of several.
+struct ExplainedAt {
+  std::vector<int> ranks;
+  std::vector<std::string> bounds;  // as Survivor::bounds
+};
 struct Explanation {
-  const char* label;
+  const char* program;
+  const ExplainedAt& at;
   const char* kind;
   const char* site;
   const char* reason;

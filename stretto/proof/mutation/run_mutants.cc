@@ -5,6 +5,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/proof/mutation/explained_survivors.h"
+#include "stretto/proof/prove_steps.h"
 
 namespace stretto {
 
@@ -56,7 +57,12 @@ MutationSummary run_mutants(const std::string& label, const Program& program,
     ++summary.mutants_by_kind[mutant.kind];
     summary.verdicts[label] += result.rejected() ? 'r' : 'a';
     if (!result.rejected()) {
-      Survivor survivor{.label = label, .kind = mutant.kind, .site = mutant.site};
+      Survivor survivor{.label = label,
+                        .kind = mutant.kind,
+                        .site = mutant.site,
+                        .ranks = program.world_size,
+                        .bounds = describe_extents(program, extent_bounds(program)),
+                        .reason = ""};
       const Explanation* explanation = find_explanation(survivor);
       if (explanation != nullptr) survivor.reason = explanation->reason;
       summary.survivors.push_back(std::move(survivor));

@@ -14,6 +14,8 @@ namespace stretto {
 
 struct Survivor {
   std::string label, kind, site;
+  int ranks = 0;
+  std::string bounds;  // of the run-time sizes: "m = 37"; empty: it has none
   std::string reason;  // why it is harmless; empty where nobody has explained it
 };
 
