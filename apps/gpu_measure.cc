@@ -126,7 +126,7 @@ class Measurement {
 
   // What the operator may run as; from now on its unfused path is known.
   OpCandidates offered_by(const std::string& op) {
-    machine_ = options_.machine.empty() ? calibrated_machine(world_.size())
+    machine_ = options_.machine.empty() ? calibrated_machine(world_.size(), world_.target())
                                         : predict::find_machine(options_.machine);
     OpCandidates offered = candidates(op, options_.shape, {.sms = machine_.num_sms});
     steps_ = unfused_steps(op, offered.shape, offered);

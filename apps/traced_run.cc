@@ -75,9 +75,10 @@ std::string trace_on_cpu(const Program& program, const std::string& config,
 }
 
 std::string trace_on_gpus(const ProgramSource& source, OpShape shape, const TraceOptions& options) {
-  predict::Machine machine = options.machine.empty() ? calibrated_machine(shape.world_size)
-                                                     : predict::find_machine(options.machine);
   GpuWorld world({.size = shape.world_size});
+  predict::Machine machine = options.machine.empty()
+                                 ? calibrated_machine(shape.world_size, world.target())
+                                 : predict::find_machine(options.machine);
   shape.target = world.target();
   ChosenProgram chosen;
   if (source.op() == nullptr) {

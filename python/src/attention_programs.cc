@@ -94,11 +94,11 @@ UlyssesDesc projection(Fields& fields) {
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  m.def("attention", [](bool gpu, nb::kwargs given) {
+  m.def("attention", [](int sms, nb::kwargs given) {
     Fields fields("attention", std::move(given));
     AttentionDesc d = cached(fields);
     fields.finish();
-    return attention_program(d, target(gpu));
+    return attention_program(d, target(sms));
   });
   bind_operator(m, "sequence_attention", sequence, sequence_attention, default_config);
   bind_operator(m, "ring_attention", sequence, ring_attention, default_ring_config);

@@ -77,7 +77,7 @@ std::vector<Program> chosen(const char* op, const Desc& desc,
   Program fused = make(desc, default_config(desc, target));
   bool alone = desc.world_size == 1;
   bool has_sequence = !alone && desc.scaling == Scaling::kNone;
-  predict::Machine machine = calibrated_machine(desc.world_size);
+  predict::Machine machine = calibrated_machine(desc.world_size, target.gpu());
   if (products == Products::kSequence && has_sequence) return sequence(desc, target, machine);
   if (products == Products::kDefault || alone || target == Target::kCpu) return {fused};
   OpCandidates offered;
@@ -108,7 +108,7 @@ std::vector<Program> chosen_fused(const char* op, const Desc& desc,
   if (products == Products::kDefault || desc.world_size == 1 || target == Target::kCpu) {
     return {make(desc, first)};
   }
-  predict::Machine machine = calibrated_machine(desc.world_size);
+  predict::Machine machine = calibrated_machine(desc.world_size, target.gpu());
   OpCandidates offered;
   add_configs(offered, desc, std::vector<Config>{first}, make);
   add_configs(offered, desc, configs(GpuTarget{.sms = machine.num_sms}), make);

@@ -49,23 +49,23 @@ NormDesc columns_norm(Fields& fields) {
 // Of collectives of one rank with the others.
 void bind_rooted(nb::module_& m, const char* name, CollectiveDesc (*desc)(Fields&),
                  Program (*program)(const CollectiveDesc&, const CollectiveConfig&, int root)) {
-  m.def(name, [=](bool gpu, nb::kwargs given) {
+  m.def(name, [=](int sms, nb::kwargs given) {
     Fields fields(name, std::move(given));
     CollectiveDesc d = desc(fields);
     int root = 0;
     fields.take({{"root", root}});
     fields.finish();
-    return program(d, default_fetching_config(d, target(gpu)), root);
+    return program(d, default_fetching_config(d, target(sms)), root);
   });
 }
 
-Program send_program(bool gpu, nb::kwargs given) {
+Program send_program(int sms, nb::kwargs given) {
   Fields fields("send", std::move(given));
   CollectiveDesc d = collective(fields);
   int sender = 0, receiver = 0;
   fields.take({{"sender", sender}, {"receiver", receiver}});
   fields.finish();
-  return send_to(d, default_fetching_config(d, target(gpu)), sender, receiver);
+  return send_to(d, default_fetching_config(d, target(sms)), sender, receiver);
 }
 
 }  // namespace

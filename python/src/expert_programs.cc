@@ -132,21 +132,21 @@ EpDesc spread(Fields& fields) {
 
 // `private_results`: what comes is no memory that peers reach.
 template <Program (*program)(const EpDesc&, const SendConfig&)>
-Program sending(bool gpu, nb::kwargs given) {
+Program sending(int sms, nb::kwargs given) {
   Fields fields("ep_send", std::move(given));
   EpDesc d = spread(fields);
   bool private_results = false;
   fields.take({{"private_results", private_results}});
   fields.finish();
-  return program(d, default_send_config(d, target(gpu), private_results));
+  return program(d, default_send_config(d, target(sms), private_results));
 }
 
 // Buffers of `parts` that ep_return has itself; with one it is the caller's.
-int ep_return_slots(bool gpu, nb::kwargs given) {
+int ep_return_slots(int sms, nb::kwargs given) {
   Fields fields("ep_return", std::move(given));
   EpDesc d = spread(fields);
   fields.finish();
-  return default_return_config(d, target(gpu)).num_slots;
+  return default_return_config(d, target(sms)).num_slots;
 }
 
 EpMoeLayerDesc whole_experts(Fields& fields) {
@@ -160,30 +160,30 @@ EpMoeLayerDesc whole_experts(Fields& fields) {
 }
 
 // Rows of the state `products`.
-std::int64_t ep_moe_rows(bool gpu, nb::kwargs given) {
+std::int64_t ep_moe_rows(int sms, nb::kwargs given) {
   Fields fields("ep_moe_rows", std::move(given));
   EpMoeLayerDesc d = whole_experts(fields);
   fields.finish();
-  return tiles_of(d, default_config(d, target(gpu))).num_rows();
+  return tiles_of(d, default_config(d, target(sms))).num_rows();
 }
 
 // Rows of a tile of both layers, and how many tiles there can be.
-nb::tuple expert_tiles(bool gpu, nb::kwargs given) {
+nb::tuple expert_tiles(int sms, nb::kwargs given) {
   Fields fields("expert_tiles", std::move(given));
   AgGroupedDesc d = first_tiles(fields);
   fields.finish();
-  ExpertTiles tiles = tiles_of(d, default_config(d, target(gpu)));
+  ExpertTiles tiles = tiles_of(d, default_config(d, target(sms)));
   return nb::make_tuple(tiles.tile_rows, tiles.num_tiles());
 }
 
-Program tables_of_experts(bool gpu, nb::kwargs given) {
+Program tables_of_experts(int sms, nb::kwargs given) {
   Fields fields("expert_tables", std::move(given));
   ExpertTablesDesc d{.tiles = routed<ExpertTiles>(fields), .order = {}};
   LayerSizes sizes;  // where they are known
   fields.take({{"tile_rows", d.tiles.tile_rows}, {"ffn", sizes.ffn}, {"hidden", sizes.hidden}});
   fields.finish();
-  d.order = default_order(d.tiles, target(gpu), sizes);
-  return expert_tables(d, default_config(d, target(gpu)));
+  d.order = default_order(d.tiles, target(sms), sizes);
+  return expert_tables(d, default_config(d, target(sms)));
 }
 
 // As `products` say: on GPUs in the config that is predicted to be the fastest of those with tiles
@@ -194,38 +194,38 @@ Program chosen_layer(const Desc& d, const Config& base, Program (*make)(const De
   bool chooses = target == Target::kCuda && products != Products::kDefault && d.world_size > 1;
   if (!chooses) return make(d, base);
   try {
-    return fastest_program(d, base, calibrated_machine(d.world_size));
+    return fastest_program(d, base, calibrated_machine(d.world_size, target.gpu()));
   } catch (const UserError&) {  // the default says what is wrong, if anything
     return make(d, base);
   }
 }
 
-Program first_layer_program(bool gpu, nb::kwargs given) {
+Program first_layer_program(int sms, nb::kwargs given) {
   Fields fields("ag_grouped_gemm", std::move(given));
   AgGroupedDesc d = first_layer(fields);
-  AgGroupedConfig config = default_config(d, target(gpu));
+  AgGroupedConfig config = default_config(d, target(sms));
   fields.take({{"tile_rows", config.loop.tile.bm}});
   Products products = take_products(fields);
-  return chosen_layer(d, config, ag_grouped_gemm, products, target(gpu));
+  return chosen_layer(d, config, ag_grouped_gemm, products, target(sms));
 }
 
-Program second_layer_program(bool gpu, nb::kwargs given) {
+Program second_layer_program(int sms, nb::kwargs given) {
   Fields fields("grouped_gemm_rs", std::move(given));
   GroupedRsDesc d = second_layer(fields);
-  GroupedRsConfig config = default_config(d, target(gpu));
+  GroupedRsConfig config = default_config(d, target(sms));
   fields.take({{"tile_rows", config.loop.tile.bm}});
   Products products = take_products(fields);
-  return chosen_layer(d, config, grouped_gemm_rs, products, target(gpu));
+  return chosen_layer(d, config, grouped_gemm_rs, products, target(sms));
 }
 
-Program both_layers_program(bool gpu, nb::kwargs given) {
+Program both_layers_program(int sms, nb::kwargs given) {
   Fields fields("moe_layer", std::move(given));
   MoeLayerDesc d = both_layers(fields);
-  MoeLayerConfig config = default_config(d, target(gpu));
+  MoeLayerConfig config = default_config(d, target(sms));
   fields.take({{"tile_rows", config.first.loop.tile.bm}});
   Products products = take_products(fields);
   config.second.loop.tile.bm = config.first.loop.tile.bm;
-  return chosen_layer(d, config, moe_layer, products, target(gpu));
+  return chosen_layer(d, config, moe_layer, products, target(sms));
 }
 
 }  // namespace

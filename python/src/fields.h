@@ -63,16 +63,16 @@ class Fields {
   std::vector<std::string> taken_;
 };
 
-// Offers NAME(gpu, **fields): the program of a Desc as `desc` reads it, in the default config.
+// Offers NAME(sms, **fields): the program of a Desc as `desc` reads it, in the default config.
 template <typename Desc, typename Config>
 void bind_operator(nanobind::module_& m, const char* name, Desc (*desc)(Fields&),
                    Program (*program)(const Desc&, const Config&),
                    Config (*default_config)(const Desc&, Target)) {
-  m.def(name, [=](bool gpu, nanobind::kwargs given) {
+  m.def(name, [=](int sms, nanobind::kwargs given) {
     Fields fields(name, std::move(given));
     Desc d = desc(fields);
     fields.finish();
-    return program(d, default_config(d, target(gpu)));
+    return program(d, default_config(d, target(sms)));
   });
 }
 

@@ -17,7 +17,7 @@ GpuSessionExecutable::GpuSessionExecutable(std::shared_ptr<Session> session, int
   GpuCode code = [&] {
     SlowNotice notice(
         fmt::format("compiling the kernel of '{}', kept for later runs", compiled.program().name));
-    return generate(compiled.lowered(), {.record = records});
+    return generate(compiled.lowered(), {.target = {.sms = compiled.scope().sms}, .record = records});
   }();
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());

@@ -17,6 +17,7 @@
 #include "plan_cache.h"
 #include "programs.h"
 #include "session_executable.h"
+#include "stretto/runtime/cuda/device.h"
 #include "stretto/runtime/recorder.h"
 #include "torch_operators.h"
 
@@ -67,6 +68,8 @@ std::shared_ptr<Session> threads_session(int size, std::int64_t timeout_ms) {
 }
 
 void bind_session(nb::module_& m) {
+  // Of the GPU of that number.
+  m.def("gpu_sms", [](int device) { return cuda::Device(device).properties().num_sms; });
   nb::class_<Session>(m, "Session")
       .def_static("threads", &threads_session, nb::arg("size"), nb::arg("timeout_ms") = 0,
                   nb::call_guard<nb::gil_scoped_release>())
@@ -77,8 +80,6 @@ void bind_session(nb::module_& m) {
       .def_static("of_environment", &environment_session, nb::arg("timeout_ms"),
                   nb::call_guard<Interruptible>())
       .def_prop_ro("local_rank", &Session::local_rank)
-      // Of the GPU, once it is open.
-      .def_prop_ro("num_sms", [](Session& s) { return s.gpu().world().target().sms; })
       .def_prop_ro("has_threads", [](Session& s) { return s.world().local_ranks().size() > 1; })
       .def("split", &Session::split, nb::arg("rank"), nb::arg("group"), nb::arg("request"),
            nb::call_guard<Interruptible>())

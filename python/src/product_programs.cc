@@ -59,10 +59,10 @@ GemmRsDesc scattered(Fields& fields) {
 // Lists of programs: one, or the two of a sequence.
 template <typename Desc>
 void bind_product(nb::module_& m, const char* name, Desc (*desc)(Fields&)) {
-  m.def(name, [=](bool gpu, nb::kwargs given) {
+  m.def(name, [=](int sms, nb::kwargs given) {
     Fields fields(name, std::move(given));
     Desc d = desc(fields);
-    return chosen_programs(d, take_products(fields), target(gpu));
+    return chosen_programs(d, take_products(fields), target(sms));
   });
 }
 

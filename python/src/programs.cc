@@ -228,7 +228,7 @@ void bind_programs(nb::module_& m) {
       // Needs no GPU. Seconds; the kernel is in the cache then.
       .def("compile_for_gpu", [](const Proved& c) {
         nb::gil_scoped_release unlocked;
-        return generate(c.lowered()).image.compile_seconds;
+        return generate(c.lowered(), {.target = {.sms = c.scope().sms}}).image.compile_seconds;
       });
   nb::class_<Program>(m, "Program")
       .def_static(
@@ -269,7 +269,7 @@ void bind_programs(nb::module_& m) {
            })
       .def("program", &program_of_file);
   bind_catalog(m);
-  // Each of these takes whether the program is for GPUs, and the fields of a Desc by name.
+  // Each of these takes the number of the GPU's SMs, 0 for CPU ranks, and the fields of a Desc by name.
   bind_collectives(m);
   bind_products(m);
   bind_attention(m);

@@ -8,7 +8,8 @@
 
 namespace stretto::python {
 
-inline Target target(bool gpu) { return gpu ? Target::kCuda : Target::kCpu; }
+// Of GPUs with so many SMs; 0: CPU ranks.
+inline Target target(int sms) { return sms > 0 ? GpuTarget{.sms = sms} : Target(Target::kCpu); }
 
 void bind_programs(nanobind::module_& m);
 

@@ -2,7 +2,8 @@
 GPUs, and whatever speaks DLPack on the CPU.
 
 A kind is a class of static functions over one sort of array. `on_gpu` says where a call with such
-arrays runs; kinds on GPUs also tell an array's device and the stream that the caller's work is on.
+arrays runs, and `num_sms` on how many SMs of a GPU, 0 of none; kinds on GPUs also tell an array's device
+and the stream that the caller's work is on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Callable, Dict, Sequence, Tuple, TypeVar
 
 import numpy as np
 
+from . import _core
 from .errors import UserError
 
 # What operators take: an array of NumPy or CuPy, a tensor of PyTorch. The others of a call are of the
@@ -24,6 +26,11 @@ ArrayT = TypeVar("ArrayT")
 COMPUTED = ("float32", "bfloat16", "float16")
 # GPUs take whole units of so many bytes, which address and rows begin at.
 ALIGNMENT = 16
+
+
+@functools.lru_cache(maxsize=64)
+def _gpu_sms(device: int) -> int:
+    return _core.gpu_sms(device)
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -54,6 +61,10 @@ class NumpyKind:
     name = "NumPy array"
     on_gpu = False
     module: Any = np
+
+    @staticmethod
+    def num_sms(x) -> int:  # pylint: disable=unused-argument
+        return 0
 
     @staticmethod
     def address(x) -> int:
@@ -189,6 +200,10 @@ class CupyKind(NumpyKind):
     def device(x) -> int:
         return x.device.id
 
+    @staticmethod
+    def num_sms(x) -> int:
+        return _gpu_sms(x.device.id)
+
     @classmethod
     def current_device(cls) -> int:
         return cls.module.cuda.runtime.getDevice()
@@ -210,6 +225,10 @@ class TorchKind:
 
     name = "tensor on the CPU"
     on_gpu = False
+
+    @staticmethod
+    def num_sms(x) -> int:  # pylint: disable=unused-argument
+        return 0
 
     @staticmethod
     def address(x) -> int:
@@ -350,6 +369,11 @@ class TorchGpuKind(TorchKind):
     @staticmethod
     def device(x) -> int:
         return x.device.index
+
+    @staticmethod
+    def num_sms(x) -> int:
+        index = x.device.index  # None of tensors without memory
+        return _gpu_sms(TorchGpuKind.current_device() if index is None else index)
 
     @staticmethod
     def current_device() -> int:

@@ -21,7 +21,9 @@ from .errors import Error, Fault, UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
 
-_compiled: Dict[Any, Any] = {}
+# What launches are kept under: SMs of the GPU or 0, which program, whether at its bounds alone.
+_Name = Tuple[int, Any, bool]
+_compiled: Dict[_Name, Any] = {}
 _programs: Dict[Any, List[Any]] = {}
 _compiled_lock = threading.Lock()
 
@@ -323,11 +325,6 @@ class Group:
             self.session.open_gpu(device, self.options.share_gpus)
             self._gpu = device
 
-    @property
-    def _num_sms(self) -> int:
-        """Of this rank's GPU, for which programs are proved. After open_gpu()."""
-        return self.session.num_sms
-
     def constant(self, kind, values: Sequence[int], like: Any) -> Any:
         """int32 values where `like` is, the same array each time."""
         key = (kind, tuple(values))
@@ -373,19 +370,19 @@ class Group:
         if len(sizes) < self._MOST_SIZES:
             sizes.add(rows)
 
-    def programs(self, kind: Any, key: Any, make: Callable[[bool], List[Any]]) -> List[Any]:
-        """What make(on_gpu) gave when it was first called with this key."""
-        name = kind.on_gpu, key
+    def programs(self, sms: int, key: Any, make: Callable[[int], List[Any]]) -> List[Any]:
+        """What make(sms) gave when it was first called with this key. `sms`: as kinds tell of arrays."""
+        name = sms, key
         with _compiled_lock:
             if name not in _programs:
-                _programs[name] = make(kind.on_gpu)
+                _programs[name] = make(sms)
             return _programs[name]
 
     def launch(
         self,
         kind: Any,
         key,
-        make: Callable[[bool], Any],
+        make: Callable[[int], Any],
         names: Sequence[str],
         arrays: Sequence[Any],
         extents: Sequence[int],
@@ -393,8 +390,8 @@ class Group:
         said: str,
         at_bounds: bool = False,
     ) -> None:
-        """Launches the program that `key` stands for, which make(on_gpu) builds when it is new
-        here. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
+        """Launches the program that `key` stands for, which make(SMs of the GPU, 0 on CPUs) builds
+        when it is new here, and which is proved for these. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
         enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
         the largest that the program may have. `said`: the call in words, the same on all ranks
         (_calls.described); "" for a program of the user's own, which says it itself. Collective."""
@@ -405,12 +402,10 @@ class Group:
                 device = kind.device(arrays[0])
                 self.open_gpu(device)
                 stream = kind.stream(device)
-            name = kind.on_gpu, key, at_bounds
+            name = kind.num_sms(arrays[0]), key, at_bounds
             entry = self._entries.get(name)
             if entry is None:
-                sms = {"num_sms": self._num_sms} if kind.on_gpu else {}
-                compiled = _compile(name, lambda: make(kind.on_gpu), at_bounds, **sms)
-                entry = self._entries[name] = _Entry(compiled, names)
+                entry = self._entries[name] = _Entry(_compile(name, make), names)
             args = [addresses[i] for i in entry.order]
             symmetric = entry.symmetric
             staged = (
@@ -443,9 +438,9 @@ class Group:
         """Launches `program` of _core for the Desc with these fields; the others as in launch()."""
         key, said = (program, *desc.values()), options.get("said", "")
 
-        def make(on_gpu: bool) -> Any:
+        def make(sms: int) -> Any:
             try:
-                return getattr(_core, program)(on_gpu, **desc)
+                return getattr(_core, program)(sms, **desc)
             except UserError as error:  # as its caller knows the call
                 called, refused = said.partition("(")[0], str(error)
                 if not called or not refused.startswith(f"{program}: "):
@@ -512,21 +507,22 @@ def _name_of(op: Callable[..., Any]) -> str:
     return getattr(op, "func", op).__name__.strip("_")
 
 
-def _compile(name, make, at_bounds, **sms):
-    """`sms`: on a GPU, the num_sms for which it is proved."""
+def _proved(name: _Name, make: Callable[[int], Any]) -> Any:
+    sms, _, at_bounds = name
+    return make(sms).compile(bounds_only=at_bounds, **({"num_sms": sms} if sms else {}))
+
+
+def _compile(name: _Name, make: Callable[[int], Any]) -> Any:
     with _compiled_lock:
-        known = _compiled.get(name)
-        if known is None or (sms and known.num_sms != sms["num_sms"]):
-            known = _compiled[name] = make().compile(bounds_only=at_bounds, **sms)
-        return known
+        if name not in _compiled:
+            _compiled[name] = _proved(name, make)
+        return _compiled[name]
 
 
-def compile_ahead(key, make) -> str:
-    """Of a launch() that will come, by what it is kept under: (on a GPU, key, at_bounds). The program's
-    name."""
-    on_gpu, _, at_bounds = key
-    compiled = make(on_gpu).compile(bounds_only=at_bounds)
-    if on_gpu:
+def compile_ahead(name: _Name, make: Callable[[int], Any]) -> str:
+    """Of a launch() that will come. The program's name."""
+    compiled = _proved(name, make)
+    if name[0] > 0:
         compiled.compile_for_gpu()
     with _compiled_lock:
-        return _compiled.setdefault(key, compiled).program.name
+        return _compiled.setdefault(name, compiled).program.name

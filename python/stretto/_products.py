@@ -96,7 +96,7 @@ class Product(NamedTuple):
         bound, exact = (rows, True) if reached else self.group.bound((kind.on_gpu, op), rows)
         desc["m"] = bound
         make, key = getattr(_core, program), (*op, bound)
-        steps = self.group.programs(kind, key, lambda on_gpu: make(on_gpu, **desc))
+        steps = self.group.programs(kind.num_sms(self.a), key, lambda sms: make(sms, **desc))
         size = _Size(rows, bound, exact, said)
         if len(steps) == 1:
             self._launch_step(key, steps[0], size, dict(zip(names, arrays)))

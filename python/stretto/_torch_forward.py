@@ -9,7 +9,7 @@ from typing import Callable, Optional
 import torch
 from torch import Tensor
 
-from . import attention, expert_layers, expert_parallel, matmul, moe, norms, transformer, ulysses
+from . import _arrays, attention, expert_layers, expert_parallel, matmul, moe, norms, transformer, ulysses
 from ._torch_library import define, refuse_gradients, resized
 from ._world import group_of
 
@@ -312,9 +312,8 @@ def _all_gather_grouped_matmul(a_shard, b, experts, up, group):
 def _all_gather_grouped_fake(a, b, experts, _up, group):
     (m, top_k), dtype = experts.shape, str(a.dtype)[6:]
     sizes = int(m), int(top_k), int(b.shape[0])
-    on_gpu = a.device.type == "cuda"
     routed = expert_layers.routed_desc(group_of(group).size, *sizes)
-    rows, tiles = expert_layers.tiles_of(routed, dtype, on_gpu)
+    rows, tiles = expert_layers.tiles_of(routed, dtype, _arrays.torch_kind(a.device.type).num_sms(a))
     shapes = (1,), (tiles,), (tiles,), (tiles * rows,), (m, top_k)
     return a.new_empty((tiles * rows, b.shape[2])), *(_numbers(a, *shape) for shape in shapes)
 

@@ -16,7 +16,7 @@ from ._group import Group, Options, compile_ahead
 from ._world import _member, _Member, _thread, how_products_run
 from .errors import UserError
 
-_Needed = Dict[Any, Callable[[bool], Any]]
+_Needed = Dict[Any, Callable[[int], Any]]
 
 
 class _Nobody:
@@ -73,7 +73,7 @@ class _Rehearsal(Group):
         pass
 
     def launch(self, kind, key, make, names, arrays, extents, *, said, at_bounds=False):
-        self._needed.setdefault((kind.on_gpu, key, at_bounds), make)
+        self._needed.setdefault((kind.num_sms(arrays[0]), key, at_bounds), make)
         given = dict(zip(names, arrays))
         if kind is NumpyKind and key[0] == "all_gather" and given["in"].size == self.size:
             # Sizes that ranks exchange: every rank sends the next one what this one does, and so on.

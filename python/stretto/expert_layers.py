@@ -122,11 +122,11 @@ def routed_desc(size: int, m: int, top_k: int, num_experts: int) -> Dict[str, in
     return {"world_size": size, "m": m, "top_k": top_k, "num_experts": num_experts}
 
 
-def tiles_of(routed: Dict[str, int], dtype: str, on_gpu: bool) -> Tuple[int, int]:
-    """(rows of a tile, the most tiles) of a routed_desc()."""
+def tiles_of(routed: Dict[str, int], dtype: str, sms: int) -> Tuple[int, int]:
+    """(rows of a tile, the most tiles) of a routed_desc(), on a GPU with so many SMs, 0: on CPUs."""
     if routed["m"] == 0:
         return 0, 0
-    return _core.expert_tiles(on_gpu, dtype=dtype, **routed)
+    return _core.expert_tiles(sms, dtype=dtype, **routed)
 
 
 def _group_of_tiles(_y=None, _b=None, tiles: Any = None, *_: Any, **__: Any) -> GroupLike:
@@ -192,7 +192,7 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
     (m, top_k), (num_experts, k, n), num_tiles = slots.shape, b.shape, experts.shape[0]
     tile_rows = y.shape[0] // num_tiles if num_tiles else 0
     routed = routed_desc(group.size, m, top_k, num_experts)
-    if (tile_rows, num_tiles) != tiles_of(routed, dtype, kind.on_gpu):
+    if (tile_rows, num_tiles) != tiles_of(routed, dtype, kind.num_sms(y)):
         raise UserError(
             f"{op}: {y.shape[0]} rows in {num_tiles} tiles are not those of {m} tokens with "
             f"{top_k} of {num_experts} experts"
@@ -315,7 +315,7 @@ def _tables(
     of gate and up on a rank, and the hidden size if that layer is by itself, else 0. `exact`:
     `routed` is of m tokens, else of m at most. `said`: the call in words."""
     (m, top_k), (ffn, hidden) = chosen.shape, sizes
-    tile_rows, num_tiles = tiles_of(routed, dtype, kind.on_gpu)
+    tile_rows, num_tiles = tiles_of(routed, dtype, kind.num_sms(chosen))
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
     made = tuple(kind.empty(shape, chosen) for shape in shapes)
     if m == 0:

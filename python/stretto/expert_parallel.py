@@ -240,7 +240,7 @@ def ep_combine(
     # The experts are in the tables; their number is not asked for again.
     launch = _Launch(group, kind, dtype, rows, y.shape[1], group.size * top_k, top_k)
     launch.said = said
-    if _core.ep_return_slots(kind.on_gpu, **launch.desc) == 1:
+    if _core.ep_return_slots(kind.num_sms(y), **launch.desc) == 1:
         arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y, said)
     launch("ep_return", arrays)
     return finish(kind, result, arrays["out"])
@@ -301,7 +301,7 @@ def ep_moe_layer(
     launch.desc["residual"] = residual is not None
     tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x, launch.said)
     kind.assign(tokens[: x.shape[0]], x)
-    rows = _core.ep_moe_rows(kind.on_gpu, **launch.desc)
+    rows = _core.ep_moe_rows(kind.num_sms(x), **launch.desc)
     weight = {"b_gate": gate, "b_up": up, "b": down}
     arrays = {
         "a": tokens,

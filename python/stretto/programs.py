@@ -127,7 +127,7 @@ class Program:
         group.launch(
             kind,
             self._key,
-            lambda on_gpu: self._core,
+            lambda sms: self._core,
             names,
             [by_name[n] for n in names],
             self._extents(extents),

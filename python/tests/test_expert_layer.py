@@ -132,12 +132,12 @@ def test_layers_that_do_not_fit(rng):
 def test_layers_on_gpus_take_the_config_that_prediction_ranks_first(monkeypatch, tmp_path):
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
     desc = {"world_size": 4, "m": 2048, "top_k": 4, "num_experts": 60, "dtype": "bfloat16"}
-    desc |= {"tile_rows": _core.expert_tiles(True, **desc)[0], "hidden": 2048, "ffn": 352, "residual": False}
+    desc |= {"tile_rows": _core.expert_tiles(132, **desc)[0], "hidden": 2048, "ffn": 352, "residual": False}
 
-    def layer(on_gpu, products):
-        return _core.moe_layer(on_gpu, products=products, **desc).explain()
+    def layer(sms, products):
+        return _core.moe_layer(sms, products=products, **desc).explain()
 
-    usual, chosen = layer(True, "default"), layer(True, "fastest")
+    usual, chosen = layer(132, "default"), layer(132, "fastest")
     assert usual != chosen, "prediction would take the default: another shape would tell more"
-    assert layer(True, "fused") == chosen
-    assert layer(False, "fastest") == layer(False, "default")
+    assert layer(132, "fused") == chosen
+    assert layer(0, "fastest") == layer(0, "default")

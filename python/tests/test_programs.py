@@ -79,7 +79,7 @@ def test_a_racy_program_is_rejected_with_the_report(root):
 )
 def test_the_fields_of_a_program_are_named_where_they_do_not_fit(given, said):
     with pytest.raises(stretto.InternalError, match=said):
-        _core.all_reduce(False, world_size=1, dtype="float32", reduction="sum", **given)
+        _core.all_reduce(0, world_size=1, dtype="float32", reduction="sum", **given)
 
 
 def test_what_is_proved_for_one_size_has_no_other():

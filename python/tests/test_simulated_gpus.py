@@ -26,6 +26,7 @@ def stream(_):
 
 kind = _arrays.NumpyKind
 kind.on_gpu, kind.stream, kind.device = True, staticmethod(stream), staticmethod(lambda x: device)
+kind.num_sms = staticmethod(lambda x: _arrays._core.gpu_sms(device))
 kind.is_capturing, kind.alignment = staticmethod(lambda: False), staticmethod(lambda x: 16)
 _group.Group._add_plan = lambda *_: None  # plans of NumPy arrays ask nobody for a stream
 
@@ -189,9 +190,16 @@ for dtype in (np.float32, np.int32):
         same(stretto.all_to_all(x, [rows] * 2, [rows] * 2), np.concatenate([np.split(e, 2)[r] for e in every]))
 """
 
+FEWER_SMS = COLLECTIVES + """
+x = ones(4096, 1024)  # more tiles than SMs
+same(stretto.all_gather(x), np.ones((2 * 4096, 1024), np.float32))
+proved = _group._compiled
+assert len(proved) > 9 and {key[0] for key in proved} == {p.num_sms for p in proved.values()} == {114}
+"""
+
 
 @pytest.mark.parametrize(
-    "code", [COLLECTIVES, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM]
+    "code", [COLLECTIVES, FEWER_SMS, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM]
 )
 def test_on_simulated_gpus(code, root, tmp_path):
     build = os.environ.get("STRETTO_BUILD") or root / "build"
@@ -205,6 +213,8 @@ def test_on_simulated_gpus(code, root, tmp_path):
     }
     if code is LITTLE_ROOM:
         variables["STRETTO_KEPT_MB"] = "16"
+    if code is FEWER_SMS:
+        variables["STRETTO_SIMULATED_SMS"] = "114"
     end = "\nstretto.finalize()\nprint('good')\n"
     ends = finish(start(2, BEGIN + code + end, **variables))
     for rank, (exit_code, output, errors) in enumerate(ends):

@@ -27,7 +27,7 @@ constexpr int kMostGpus = 64, kMostQueues = 32;
 
 // What the environment asks for; cuInit refuses what it cannot.
 struct Asked {
-  int gpus = 2;
+  int gpus = 2, sms = sim::kMostSms;
   std::uint64_t seed = 1;
   int queues = 0;     // hardware queues of a GPU, which its streams share; 0: one for each stream
   std::string wrong;  // empty: nothing
@@ -51,6 +51,7 @@ const Asked& asked() {
   static const Asked all = [] {
     Asked a;
     read("STRETTO_SIMULATED_GPUS", 1, kMostGpus, a.gpus, a.wrong);
+    read("STRETTO_SIMULATED_SMS", 1, sim::kMostSms, a.sms, a.wrong);
     read("STRETTO_SIMULATOR_SEED", std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max(),
          a.seed, a.wrong);
     read("STRETTO_SIMULATED_QUEUES", 1, kMostQueues, a.queues, a.wrong);
@@ -62,7 +63,7 @@ const Asked& asked() {
 }  // namespace
 
 sim::Tasks& tasks() {
-  static auto* const all = new sim::Tasks(asked().gpus, asked().seed);
+  static auto* const all = new sim::Tasks(asked().gpus, asked().sms, asked().seed);
   return *all;
 }
 
@@ -198,7 +199,7 @@ SIM_API cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice devi
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
       return *value = 1'000'000, CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return *value = sim::kNumSms, CUDA_SUCCESS;
+      return *value = asked().sms, CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       return *value = device + 1, CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
@@ -452,7 +453,7 @@ SIM_API cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchCo
       size = config->attrs[i].value.clusterDim.x;
     }
   }
-  *clusters = sim::kNumSms * sim::blocks_per_sm(config->blockDimX, config->sharedMemBytes) /
+  *clusters = asked().sms * sim::blocks_per_sm(config->blockDimX, config->sharedMemBytes) /
               static_cast<int>(size);
   return CUDA_SUCCESS;
 }

@@ -109,9 +109,9 @@ int blocks_per_sm(unsigned threads, std::size_t shared_bytes) {
   return std::min(by_shared, threads > 512 ? 1 : SmResources::kThreads / static_cast<int>(threads));
 }
 
-Machine::Machine(int num_devices, std::uint64_t seed)
+Machine::Machine(int num_devices, int num_sms, std::uint64_t seed)
     : seed_(seed),
-      sms_(static_cast<std::size_t>(num_devices), std::vector<Sm>(kNumSms)),
+      sms_(static_cast<std::size_t>(num_devices), std::vector<Sm>(static_cast<std::size_t>(num_sms))),
       timer_ns_(host_ns()),
       timer_read_ns_(timer_ns_) {}
 
@@ -486,7 +486,7 @@ void Machine::drop_everything() {
     std::free(block->shared);
   }
   blocks_.clear();
-  for (std::vector<Sm>& of_device : sms_) of_device.assign(kNumSms, Sm{});
+  for (std::vector<Sm>& of_device : sms_) of_device.assign(of_device.size(), Sm{});
   std::vector<std::unique_ptr<Launch>> launches = std::move(launches_);
   launches_.clear();
   for (const std::unique_ptr<Launch>& launch : launches) launch->done();

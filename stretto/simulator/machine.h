@@ -145,7 +145,7 @@ struct SmResources {
   static constexpr int kThreads = 2048, kRegisters = 65536, kBlocks = 32;
   static constexpr std::size_t kShared = 228 * 1024, kSharedReserved = 1024;
 };
-constexpr int kNumSms = 132;
+constexpr int kMostSms = 132;
 
 // Blocks of such a kernel that one multiprocessor holds.
 int blocks_per_sm(unsigned threads, std::size_t shared_bytes);
@@ -153,7 +153,7 @@ unsigned registers_per_thread(unsigned threads);
 
 class Machine {
  public:
-  Machine(int num_devices, std::uint64_t seed);
+  Machine(int num_devices, int num_sms, std::uint64_t seed);
   ~Machine();
 
   void start(std::unique_ptr<Launch> launch);

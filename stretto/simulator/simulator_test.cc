@@ -373,6 +373,8 @@ TEST(SimulatorEnvironmentDeathTest, SaysWhatItCannotRead) {
   }
   EXPECT_EXIT(open_device("STRETTO_SIMULATOR_SEED", "-1"), testing::ExitedWithCode(3),
               "STRETTO_SIMULATOR_SEED is '-1': need a whole number from 0 to");
+  EXPECT_EXIT(open_device("STRETTO_SIMULATED_SMS", "133"), testing::ExitedWithCode(3),
+              "STRETTO_SIMULATED_SMS is '133': need a whole number from 1 to 132");
   EXPECT_EXIT(open_device("STRETTO_SIMULATED_QUEUES", "0"), testing::ExitedWithCode(3),
               "STRETTO_SIMULATED_QUEUES is '0': need a whole number from 1 to 32");
   EXPECT_EXIT(open_device("STRETTO_SIMULATED_GPUS", "1"), testing::ExitedWithCode(0), "");

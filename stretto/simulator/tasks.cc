@@ -6,7 +6,8 @@
 
 namespace stretto::simulator {
 
-Tasks::Tasks(int num_devices, std::uint64_t seed) : machine_(num_devices, seed) {
+Tasks::Tasks(int num_devices, int num_sms, std::uint64_t seed)
+    : machine_(num_devices, num_sms, seed) {
   machine = &machine_;
   server_ = std::thread([this] { serve(); });
 }

@@ -39,7 +39,7 @@ struct Task {
 
 class Tasks {
  public:
-  Tasks(int num_devices, std::uint64_t seed);
+  Tasks(int num_devices, int num_sms, std::uint64_t seed);
   ~Tasks();
 
   // `queues`: hardware queues that the task goes through, after all that were added to them before.

@@ -28,7 +28,7 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
                 "data groups are worlds, too");
   shape_.target = world.target();
   shape_.weight_dtype = weight_dtype(checkpoint, shape_.dtype);
-  machine_ = calibrated_machine(shape_.world_size);
+  machine_ = calibrated_machine(shape_.world_size, world.target());
   // Rows of other steps have the same bits in all of them, so their products take one config.
   const bool chooses = shape_.has_whole_attention() && shape_.world_size <= machine_.num_gpus;
   shape_.machine = chooses ? &machine_ : nullptr;

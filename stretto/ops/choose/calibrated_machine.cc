@@ -25,4 +25,11 @@ predict::Machine calibrated_machine(int ranks) {
   return predict::find_machine(exists ? path.string() : builtin_machine_of(ranks));
 }
 
+predict::Machine calibrated_machine(int ranks, const GpuTarget& gpu) {
+  predict::Machine machine = calibrated_machine(ranks);
+  for (auto& [dtype, flops] : machine.tensor_flops) flops *= double(gpu.sms) / machine.num_sms;
+  machine.num_sms = gpu.sms;
+  return machine;
+}
+
 }  // namespace stretto

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "stretto/ir/gpu_target.h"
 #include "stretto/predict/machine.h"
 
 namespace stretto {
@@ -15,5 +16,8 @@ std::filesystem::path calibration_path(int ranks);
 std::string builtin_machine_of(int ranks);
 // What calibration_path() holds, where it exists, else the built-in machine.
 predict::Machine calibrated_machine(int ranks);
+// The same of GPUs with the SMs of `gpu`; where it was described with another number of them, what
+// all SMs of a GPU multiply together goes with the number.
+predict::Machine calibrated_machine(int ranks, const GpuTarget& gpu);
 
 }  // namespace stretto
