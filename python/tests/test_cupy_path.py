@@ -188,6 +188,7 @@ def test_no_first_call_in_a_graph(cupy, monkeypatch, rng):
     (x, _) = on_ranks(rng, 4, 64)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(_arrays, "_gpu_sms", lambda device: 132)
     monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
     cupy.stream.is_capturing = lambda: True
     stretto.init()
