@@ -57,6 +57,7 @@ GroupedDesc grouped(Fields& fields) {
                {"k", d.k},
                {"gathered", d.gathered},
                {"swiglu", d.swiglu},
+               {"bias", d.bias},
                {"layout",
                 d.layout,
                 {{"contiguous", RowLayout::kContiguous}, {"masked", RowLayout::kMasked}}},
@@ -96,7 +97,7 @@ AgGroupedDesc first_tiles(Fields& fields) {
 
 AgGroupedDesc first_layer(Fields& fields) {
   AgGroupedDesc d = first_tiles(fields);
-  fields.take({{"n", d.n}, {"k", d.k}, {"swiglu", d.swiglu}});
+  fields.take({{"n", d.n}, {"k", d.k}, {"swiglu", d.swiglu}, {"bias", d.bias}});
   d.gathers = d.world_size > 1;
   return d;
 }
@@ -107,6 +108,7 @@ GroupedRsDesc second_layer(Fields& fields) {
                {"n", d.n},
                {"k", d.k},
                {"residual", d.residual},
+               {"bias_ranks", d.bias_ranks},
                {"all_reduce", d.all_reduce}});
   d.b_dtype = d.out_dtype = d.a_dtype;
   return d;
@@ -114,7 +116,11 @@ GroupedRsDesc second_layer(Fields& fields) {
 
 MoeLayerDesc both_layers(Fields& fields) {
   auto d = routed<MoeLayerDesc>(fields);
-  fields.take({{"dtype", d.dtype}, {"hidden", d.hidden}, {"ffn", d.ffn}, {"residual", d.residual}});
+  fields.take({{"dtype", d.dtype},
+               {"hidden", d.hidden},
+               {"ffn", d.ffn},
+               {"residual", d.residual},
+               {"bias_ranks", d.bias_ranks}});
   return d;
 }
 
@@ -155,7 +161,8 @@ EpMoeLayerDesc whole_experts(Fields& fields) {
                {"expert_groups", d.expert_groups},
                {"hidden", d.hidden},
                {"ffn", d.ffn},
-               {"residual", d.residual}});
+               {"residual", d.residual},
+               {"biases", d.biases}});
   return d;
 }
 

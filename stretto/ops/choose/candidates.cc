@@ -306,12 +306,14 @@ void add_sequence(OpCandidates& out, const AgGroupedDesc& d, const GpuTarget& gp
   GroupedDesc product = products_of(d, d.c_dtype);
   product.gathered = true;
   product.swiglu = d.swiglu;
+  product.bias = d.bias;
   out.sequence = {
       {"all_gather", step_shape(d, d.k, 0, gpu)},
       default_step("grouped_gemm", step_shape(d, d.n, d.k, gpu), product, grouped_gemm)};
 }
 
 void add_sequence(OpCandidates& out, const GroupedRsDesc& d, const GpuTarget& gpu) {
+  if (d.bias_ranks > 0) return;  // one product adds its biases on all ranks, or on none
   CombineDesc sums{.dtype = d.out_dtype,
                    .m = d.m,
                    .hidden = d.n,
@@ -325,6 +327,7 @@ void add_sequence(OpCandidates& out, const GroupedRsDesc& d, const GpuTarget& gp
 }
 
 void add_sequence(OpCandidates& out, const MoeLayerDesc& d, const GpuTarget& gpu) {
+  if (d.bias_ranks > 0) return;
   OpCandidates second;
   add_sequence(out, first_layer(d), gpu);
   add_sequence(second, second_layer(d), gpu);
@@ -332,6 +335,7 @@ void add_sequence(OpCandidates& out, const MoeLayerDesc& d, const GpuTarget& gpu
 }
 
 void add_sequence(OpCandidates& out, const EpMoeLayerDesc& d, const GpuTarget& gpu) {
+  if (d.biases) return;
   const auto [exchange, first, second] = steps_of(d);
   auto step = [&](const char* op, auto&& program) {
     OpShape shape{.world_size = d.world_size,

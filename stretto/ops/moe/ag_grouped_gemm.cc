@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/ops/gemm/row_runs.h"
+#include "stretto/ops/moe/expert_biases.h"
 #include "stretto/ops/moe/fused_layers.h"
 #include "stretto/ops/operator/field_fit.h"
 
@@ -80,6 +81,7 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
   for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
     weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
   }
+  biases_ = bias_inputs(p, d.bias, d.swiglu, d.c_dtype, {d.num_experts, d.n});
   if (cfg.sort_rows > 0) {
     sorted_ = p.buffer("sorted", d.a_dtype, {num_tiles_ * cfg.loop.tile.bm, d.k});
     in_order_ = p.signal("in_order", num_tiles_);  // by tile: its copies
@@ -137,6 +139,7 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
           sums[w] = dot(sums[w], x, weight, filled);
         }
       });
+      add_biases(p_, biases_, expert, col, sums);
     };
     if (cfg_.sort_rows > 0) {
       p_.wait(in_order_[tile], copies_of_tile());
@@ -238,10 +241,11 @@ ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
 }
 
 std::string to_string(const AgGroupedDesc& d) {
-  return fmt::format("ag_grouped_gemm P={} m={} top {} of {} experts n={} k={} a={} b={} c={}{}{}",
-                     d.world_size, d.m, d.top_k, d.num_experts, d.n, d.k, short_name(d.a_dtype),
-                     short_name(d.b_dtype), short_name(d.c_dtype), d.swiglu ? " swiglu" : "",
-                     d.gathers ? "" : " all tokens there");
+  return fmt::format(
+      "ag_grouped_gemm P={} m={} top {} of {} experts n={} k={} a={} b={} c={}{}{}{}", d.world_size,
+      d.m, d.top_k, d.num_experts, d.n, d.k, short_name(d.a_dtype), short_name(d.b_dtype),
+      short_name(d.c_dtype), d.swiglu ? " swiglu" : "", d.bias ? " bias" : "",
+      d.gathers ? "" : " all tokens there");
 }
 
 std::string to_string(const AgGroupedConfig& c) {

@@ -22,6 +22,7 @@ struct AgGroupedDesc {
   std::int64_t n = 1, k = 1;  // columns on this rank, hidden size
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool swiglu = false;  // silu(a * b_gate^T) * (a * b_up^T)
+  bool bias = false;    // + bias[expert], of each product
   bool gathers = true;  // false: `a` has all tokens at the launch, every rank is by itself
 
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
@@ -56,8 +57,9 @@ void send_by(const AgGroupedDesc& desc, int num_queues, AgGroupedConfig& config)
 // (rank + i) % P; without gathering it is an input. Tables of the own rank (expert_tiles.h):
 // tiles_used [1] i32 in 0..T, tile_experts [T, 1] i32 in 0..E-1, tile_needs [T, 1] i32 in 0..P,
 // row_tokens [R, 1] i32 in -1..P*S-1; tokens of ranks past what the tile needs read as zero. Input
-// b [num_experts, n, k] (swiglu: b_gate and b_up), each rank's own. Output c [R, n]; rows without a
-// token are those of a token of zeros. Accumulated in fp32, rounded once. UserError naming the
+// b [num_experts, n, k] (swiglu: b_gate and b_up), each rank's own, and with bias [num_experts, n]
+// (bias_gate and bias_up) of c_dtype. Output c [R, n]; rows without a token are those of a token of
+// zeros, of tiles without one 0. Accumulated in fp32, rounded once. UserError naming the
 // field of a bad desc or config; at a launch, the table and entry that break their contract. After
 // COMET (arXiv 2502.19811, section 3): layer 0 decomposed along tokens.
 Program ag_grouped_gemm(const AgGroupedDesc& desc, const AgGroupedConfig& config);

@@ -183,7 +183,8 @@ MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
           .hidden = d.hidden,
           .ffn = d.ffn,
           .dtype = d.dtype,
-          .residual = d.residual};
+          .residual = d.residual,
+          .bias_ranks = d.biases ? d.split().ranks_per_group() : 0};
 }
 
 ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
@@ -224,9 +225,9 @@ EpMoeSteps steps_of(const EpMoeLayerDesc& d) {
 
 std::string to_string(const EpMoeLayerDesc& d) {
   return fmt::format(
-      "ep_moe_layer P={} m={} top {} of {} experts in {} groups hidden={} ffn={} {}{}",
+      "ep_moe_layer P={} m={} top {} of {} experts in {} groups hidden={} ffn={} {}{}{}",
       d.world_size, d.m, d.top_k, d.num_experts, d.expert_groups, d.hidden, d.ffn,
-      short_name(d.dtype), d.residual ? " residual" : "");
+      short_name(d.dtype), d.residual ? " residual" : "", d.biases ? " biases" : "");
 }
 
 std::string to_string(const EpMoeLayerConfig& c) {

@@ -28,6 +28,7 @@ struct EpMoeLayerDesc {
   std::int64_t hidden = 1, ffn = 1;  // ffn: of this rank's part of an expert
   DType dtype = DType::kF32;
   bool residual = false;
+  bool biases = false;  // of all three products
 
   // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
@@ -68,10 +69,11 @@ EpMoeSteps steps_of(const EpMoeLayerDesc& desc);
 // the tokens of rank (rank + i) % P that have an expert here, others it leaves alone. Of the own
 // tokens table experts [S * top_k, 1] i32 in 0..num_experts-1, those of a token one after the
 // other, all different; weights [S, top_k] f32; residual [S, hidden]. Of the own experts b_gate and
-// b_up [E, ffn, hidden], b [E, hidden, ffn]. State products [R, hidden]: scratch, what it holds
-// before and after does not matter. Output out [S, hidden]. Rounded as in moe_layer.h. UserError
-// naming the field of a bad desc or config; at a launch, the table and entry that break their
-// contract.
+// b_up [E, ffn, hidden], b [E, hidden, ffn], with biases bias_gate and bias_up [E, ffn] and bias
+// [E, hidden], which the first rank of a group adds. State products [R, hidden]: scratch, what it
+// holds before and after does not matter. Output out [S, hidden]. Rounded as in moe_layer.h.
+// UserError naming the field of a bad desc or config; at a launch, the table and entry that break
+// their contract.
 Program ep_moe_layer(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
 
 // m: tokens of all ranks with two of 5 experts each, n: columns of the first layer on a rank, k:

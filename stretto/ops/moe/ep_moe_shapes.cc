@@ -29,8 +29,10 @@ EpMoeLayerDesc ep_moe_layer_desc(const OpShape& s) {
                    .hidden = s.k > 0 ? s.k : 128,
                    .ffn = s.n > 0 ? s.n : 128,
                    .dtype = s.dtype};
-  if (s.test_config && d.m == 9 && d.world_size % 2 == 0) d.expert_groups = d.world_size / 2;
+  if (s.test_config && (d.m == 9 || has_biases(s)) && d.world_size % 2 == 0)
+    d.expert_groups = d.world_size / 2;
   d.residual = d.m % 2 == 0;
+  d.biases = has_biases(s);
   return d;
 }
 
@@ -46,7 +48,12 @@ OperatorInfo ep_moe_layer_info() {
         return with_test_configs(
             {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
              {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
-             {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16}});
+             {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16},
+             {.world_size = world_size,
+              .m = kRowsWithBiases,
+              .n = 24,
+              .k = 40,
+              .dtype = DType::kBF16}});
       },
       .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16},
       .tables =

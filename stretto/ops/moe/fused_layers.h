@@ -111,7 +111,7 @@ class AgGrouped {
   Index m_, share_;  // tokens of all ranks, of each
   TileTableRefs tables_;
   TensorRef a_, c_, sorted_;
-  std::vector<TensorRef> weights_;
+  std::vector<TensorRef> weights_, biases_;
   SignalRef ready_, arrived_, in_order_;
 };
 
@@ -187,6 +187,8 @@ class GroupedRs {
     std::int64_t parts = d_.world_size > 1 ? d_.world_size * sums_of_owner(s) : 0;
     return parts + sums_of_owner(to_keep(s));
   }
+  // The bias to the sums of a tile, side by side from `col` on, on the rank that does.
+  void add_once(const Index& expert, const Index& col, std::vector<Value>& sums);
   void product(const Index& index);
   void multiply(const Index& tile, const Index& block, const Index& col_in_block);
   // The index-th of the sums of the blocks from `first_block` on. Of a block the parts come first,
@@ -228,6 +230,7 @@ class GroupedRs {
   TileTableRefs tables_;
   Rows rows_;
   TensorRef b_, residual_, out_, products_, parts_;
+  std::vector<TensorRef> biases_;
   SignalRef computed_, free_, summed_, stored_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/moe/expert_biases.h"
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
@@ -69,6 +70,7 @@ class Products {
                                 {split_.share(), ceil_div(d.n, kScaleBlock),
                                  ceil_div(d.k, kScaleBlock)}));  // [share, n/128, k/128]
     }
+    biases_ = bias_inputs(p, d.bias, d.swiglu, d.c_dtype, {split_.share(), d.n});
   }
 
   Index most_rows() const { return d_.masked() ? m_ : all_rows(); }  // of an expert
@@ -110,6 +112,7 @@ class Products {
             scales.empty() ? dot(sums[w], x, b, end - row) : dot_scaled(sums[w], x, b, scales[w]);
       }
     });
+    add_biases(p_, biases_, own, col, sums);
     return d_.swiglu ? silu(sums[0]) * sums[1] : std::move(sums[0]);
   }
 
@@ -120,7 +123,7 @@ class Products {
   ExpertSplit split_;
   Index m_;
   TensorRef counts_, tokens_, a_, scale_a_;
-  std::vector<TensorRef> weights_, scales_;
+  std::vector<TensorRef> weights_, scales_, biases_;
 };
 
 }  // namespace
@@ -130,12 +133,12 @@ ExpertSplit split_of(const GroupedDesc& d) {
 }
 
 std::string to_string(const GroupedDesc& d) {
-  return fmt::format("P={} m={} rows={} experts={}{} n={} k={} a={} b={} c={}{}{}{}{}",
+  return fmt::format("P={} m={} rows={} experts={}{} n={} k={} a={} b={} c={}{}{}{}{}{}",
                      d.world_size, d.m, d.num_rows(), d.num_experts,
                      d.expert_groups > 1 ? fmt::format(" in {} groups", d.expert_groups) : "", d.n,
                      d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
                      d.gathered ? " gathered" : "", d.swiglu ? " swiglu" : "",
-                     d.masked() ? " masked" : "", scaling_text(d.scaling));
+                     d.bias ? " bias" : "", d.masked() ? " masked" : "", scaling_text(d.scaling));
 }
 
 std::string to_string(const GroupedConfig& c) {

@@ -30,6 +30,7 @@ struct GroupedDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool gathered = false;  // rows of a are those of tokens, chosen by a table
   bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
+  bool bias = false;      // + bias[expert of the row], of each product
   RowLayout layout = RowLayout::kContiguous;
   Scaling scaling = Scaling::kNone;  // kBlock: of e4m3 factors
 
@@ -56,7 +57,8 @@ GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kC
 // experts stay as they are. With
 // spare rows offsets has one entry more, and rows of the last part stay likewise. With block scales
 // also scale_a, of a row for every row of a, [.., ceil(k/128)], and scale_b [.., ceil(n/128),
-// ceil(k/128)] (swiglu: scale_b_gate and scale_b_up), of the experts of b; f32.
+// ceil(k/128)] (swiglu: scale_b_gate and scale_b_up), of the experts of b; f32. With
+// bias also bias (swiglu: bias_gate and bias_up), of the experts of b, [.., n], of c_dtype.
 // Masked, with E experts here: counts [E] i32 in 0..m in place of offsets; a [E * m, k], not
 // gathered; c [E * m, n] is state, of which row e * m + i is written where i < counts[e].
 // Accumulated in fp32, rounded once. UserError naming the field of a bad desc or config; at a

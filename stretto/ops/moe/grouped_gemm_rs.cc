@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/moe/expert_biases.h"
 #include "stretto/ops/moe/fused_layers.h"
 #include "stretto/ops/operator/field_fit.h"
 
@@ -21,6 +22,11 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
                                   {"reduce_rounds", c.reduce_rounds},
                                   {"last_rows", c.last_rows},
                                   {"last_rounds", c.last_rounds}});
+  check_sizes("grouped_gemm_rs", {{"bias_ranks", d.bias_ranks}}, 0);
+  if (d.bias_ranks > 0 && d.world_size % d.bias_ranks != 0) {
+    throw UserError(fmt::format("grouped_gemm_rs: bias_ranks is {}, must divide {} ranks",
+                                d.bias_ranks, d.world_size));
+  }
   check_sizes("grouped_gemm_rs",
               {{"num_reduce_sms", c.num_reduce_sms},
                {"num_reduce_stages", c.num_reduce_stages},
@@ -73,6 +79,7 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
     tables_.weights = p.input("weights", DType::kF32, {m_, d.top_k});
   }
   b_ = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
+  biases_ = bias_inputs(p, d.bias_ranks > 0, false, d.out_dtype, {d.num_experts, d.n});
   Index out_rows = d.all_reduce ? m_ : share_;
   if (d.residual) residual_ = p.input("residual", d.out_dtype, {out_rows, d.n});
   out_ = p.output("out", d.out_dtype, {out_rows, d.n},
@@ -162,9 +169,23 @@ void GroupedRs::multiply(const Index& tile, const Index& block, const Index& col
         sum = dot(sum, x, w.T(), filled);
       }
     });
+    add_once(expert, col, sums);
     if (tables_.made()) store();
   });
   if (!tables_.made()) store();
+}
+
+void GroupedRs::add_once(const Index& expert, const Index& col, std::vector<Value>& sums) {
+  if (d_.bias_ranks == 0) return;
+  auto add = [&] {
+    Index at = col;
+    for (Value& sum : sums) {
+      add_bias(p_, biases_[0], expert, at, sum);
+      at = at + sum.cols();
+    }
+  };
+  if (d_.bias_ranks == 1) return add();
+  p_.when(p_.rank() % d_.bias_ranks == 0, add);
 }
 
 GroupedRs::Place GroupedRs::place(const Sums& s, const Index& block, const Index& i) {
@@ -269,10 +290,12 @@ ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
 }
 
 std::string to_string(const GroupedRsDesc& d) {
-  return fmt::format("grouped_gemm_{} P={} m={} top {} of {} experts n={} k={} a={} b={} out={}{}",
-                     d.all_reduce ? "ar" : "rs", d.world_size, d.m, d.top_k, d.num_experts, d.n,
-                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.residual ? " residual" : "");
+  return fmt::format(
+      "grouped_gemm_{} P={} m={} top {} of {} experts n={} k={} a={} b={} out={}{}{}",
+      d.all_reduce ? "ar" : "rs", d.world_size, d.m, d.top_k, d.num_experts, d.n, d.k,
+      short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
+      d.residual ? " residual" : "",
+      d.bias_ranks > 0 ? fmt::format(" bias by one of {}", d.bias_ranks) : "");
 }
 
 std::string to_string(const GroupedRsConfig& c) {

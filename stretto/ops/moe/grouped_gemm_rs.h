@@ -23,6 +23,9 @@ struct GroupedRsDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool residual = false;
   bool all_reduce = false;  // every rank gets the sums of all tokens
+  // + bias[expert] of a product, added by the first of each so many consecutive ranks, which have
+  // parts of the same experts; 0: nobody adds any.
+  int bias_ranks = 0;
 
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
 };
@@ -67,7 +70,8 @@ GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target
 // Extent m; S = ceil(m / P), T and R the tiles and rows of tiles_of. Inputs a [R, k] and b
 // [num_experts, n, k], the own part of a sum over ranks; tables of the own rank (expert_tiles.h)
 // tiles_used [1] i32 in 0..T, tile_experts [T, 1] i32 in 0..E-1, slots [m * top_k, 1] i32 in
-// 0..R-1; weights [m, top_k] f32, the same on every rank; residual [S, n], of the own tokens.
+// 0..R-1; weights [m, top_k] f32, the same on every rank; residual [S, n], of the own tokens;
+// bias [num_experts, n] of out_dtype, of which only ranks that add it read any.
 // Output out [S, n]. A rank's products are rounded to out_dtype, its weighted sum of them is fp32,
 // rounded once where there are several ranks; these parts are added in the order of ranks, in fp32,
 // and rounded. UserError naming the field of a bad desc or config; at a launch, the table and entry

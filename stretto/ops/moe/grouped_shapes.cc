@@ -10,7 +10,7 @@ namespace {
 int groups_of(const OpShape& s) {
   if (!s.test_config) return 1;
   if (s.m == 16 || s.m == 6) return s.world_size;
-  return s.m == 9 && s.world_size % 2 == 0 ? s.world_size / 2 : 1;
+  return (s.m == 9 || has_biases(s)) && s.world_size % 2 == 0 ? s.world_size / 2 : 1;
 }
 
 OperatorInfo grouped_info(const char* name, const char* summary,
@@ -24,7 +24,12 @@ OperatorInfo grouped_info(const char* name, const char* summary,
         return with_test_configs(
             {{.world_size = world_size, .m = 9, .n = 29, .k = 51, .dtype = DType::kF32},
              {.world_size = world_size, .m = 16, .n = 32, .k = 64, .dtype = DType::kBF16},
-             {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3}});
+             {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3},
+             {.world_size = world_size,
+              .m = kRowsWithBiases,
+              .n = 24,
+              .k = 40,
+              .dtype = DType::kF16}});
       },
       .large = {.m = 4096, .n = 1408, .k = 2048, .dtype = DType::kBF16},
       .tables = [desc](const OpShape& s) { return even_routing(desc(s)); }};
@@ -44,6 +49,7 @@ GroupedDesc grouped_desc(const OpShape& s) {
           .a_dtype = s.dtype,
           .b_dtype = s.dtype,
           .c_dtype = bytes ? DType::kBF16 : s.dtype,
+          .bias = has_biases(s),
           .scaling = bytes ? Scaling::kBlock : Scaling::kNone};
 }
 
@@ -105,7 +111,12 @@ OperatorInfo grouped_gemm_masked_info() {
   op.shapes = [](int world_size) -> std::vector<OpShape> {
     return with_test_configs(
         {{.world_size = world_size, .m = 6, .n = 19, .k = 150, .dtype = DType::kF8E4M3},
-         {.world_size = world_size, .m = 9, .n = 37, .k = 70, .dtype = DType::kF16}});
+         {.world_size = world_size, .m = 9, .n = 37, .k = 70, .dtype = DType::kF16},
+         {.world_size = world_size,
+          .m = kRowsWithBiases,
+          .n = 19,
+          .k = 150,
+          .dtype = DType::kF8E4M3}});
   };
   op.large = {.m = 128, .n = 1408, .k = 2048, .dtype = DType::kBF16};
   return op;

@@ -43,6 +43,10 @@ OpShape half_empty_tiles(int world_size) {
   return {.world_size = world_size, .m = 67, .n = 136, .k = 136, .dtype = DType::kBF16};
 }
 
+OpShape with_biases(int world_size) {
+  return {.world_size = world_size, .m = kRowsWithBiases, .n = 24, .k = 40, .dtype = DType::kBF16};
+}
+
 // What both layers have.
 template <typename Desc>
 Desc layer_of(const OpShape& s) {
@@ -69,7 +73,8 @@ OperatorInfo sums_info(bool all_reduce) {
           .shapes = [](int world_size) -> std::vector<OpShape> {
             return with_test_configs(
                 {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
-                 {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16}});
+                 {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16},
+                 with_biases(world_size)});
           },
           .large = {.m = 4096, .n = 4096, .k = 3584, .dtype = DType::kBF16},
           .tables =
@@ -138,6 +143,7 @@ AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
   auto d = layer_of<AgGroupedDesc>(s);
   d.c_dtype = s.dtype;
   d.swiglu = d.m % 2 == 0;
+  d.bias = has_biases(s);
   return d;
 }
 
@@ -146,6 +152,7 @@ GroupedRsDesc grouped_gemm_rs_desc(const OpShape& s, bool all_reduce) {
   d.out_dtype = s.dtype;
   d.residual = d.m % 2 == 0;
   d.all_reduce = all_reduce;
+  if (has_biases(s)) d.bias_ranks = s.world_size;
   return d;
 }
 
@@ -158,6 +165,7 @@ MoeLayerDesc moe_layer_desc(const OpShape& s) {
                  .ffn = s.n > 0 ? s.n : 128,
                  .dtype = s.dtype};
   d.residual = d.m % 2 == 0;
+  if (has_biases(s)) d.bias_ranks = s.world_size;
   return d;
 }
 
@@ -173,7 +181,8 @@ OperatorInfo ag_grouped_gemm_info() {
             return with_test_configs(
                 {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
                  {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
-                 half_empty_tiles(world_size)});
+                 half_empty_tiles(world_size),
+                 with_biases(world_size)});
           },
           .large = {.m = 4096, .n = 3584, .k = 4096, .dtype = DType::kBF16},
           .tables =
@@ -198,7 +207,8 @@ OperatorInfo moe_layer_info() {
             return with_test_configs(
                 {{.world_size = world_size, .m = 9, .n = 13, .k = 19, .dtype = DType::kF32},
                  {.world_size = world_size, .m = 6, .n = 16, .k = 32, .dtype = DType::kBF16},
-                 half_empty_tiles(world_size)});
+                 half_empty_tiles(world_size),
+                 with_biases(world_size)});
           },
           .large = {.m = 8192, .n = 1792, .k = 4096, .dtype = DType::kBF16},
           .tables =

@@ -80,7 +80,8 @@ AgGroupedDesc first_layer(const MoeLayerDesc& d) {
           .a_dtype = d.dtype,
           .b_dtype = d.dtype,
           .c_dtype = d.dtype,
-          .swiglu = true};
+          .swiglu = true,
+          .bias = d.bias_ranks > 0};
 }
 
 GroupedRsDesc second_layer(const MoeLayerDesc& d) {
@@ -93,7 +94,8 @@ GroupedRsDesc second_layer(const MoeLayerDesc& d) {
           .a_dtype = d.dtype,
           .b_dtype = d.dtype,
           .out_dtype = d.dtype,
-          .residual = d.residual};
+          .residual = d.residual,
+          .bias_ranks = d.bias_ranks};
 }
 
 ExpertTiles tiles_of(const MoeLayerDesc& d, const MoeLayerConfig& c) {
@@ -101,9 +103,10 @@ ExpertTiles tiles_of(const MoeLayerDesc& d, const MoeLayerConfig& c) {
 }
 
 std::string to_string(const MoeLayerDesc& d) {
-  return fmt::format("moe_layer P={} m={} top {} of {} experts hidden={} ffn={} {}{}", d.world_size,
-                     d.m, d.top_k, d.num_experts, d.hidden, d.ffn, short_name(d.dtype),
-                     d.residual ? " residual" : "");
+  return fmt::format("moe_layer P={} m={} top {} of {} experts hidden={} ffn={} {}{}{}",
+                     d.world_size, d.m, d.top_k, d.num_experts, d.hidden, d.ffn,
+                     short_name(d.dtype), d.residual ? " residual" : "",
+                     d.bias_ranks > 0 ? " biases" : "");
 }
 
 std::string to_string(const MoeLayerConfig& c) {

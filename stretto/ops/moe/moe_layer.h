@@ -20,6 +20,7 @@ struct MoeLayerDesc {
   std::int64_t hidden = 1, ffn = 1;  // ffn: of this rank
   DType dtype = DType::kF32;
   bool residual = false;
+  int bias_ranks = 0;  // where all three products have biases: those of GroupedRsDesc
 };
 
 // Both layers have the same tile.bm, num_compute_sms and num_stages, and no SMs that sum alone.
@@ -37,8 +38,9 @@ MoeLayerConfig default_config(const MoeLayerDesc& desc, Target target = Target::
 
 // Extent m; S, T and R as in ag_grouped_gemm.h, whose state `a` [P * S, hidden], tables and weights
 // b_gate, b_up [num_experts, ffn, hidden] it has, beside the table slots, weights, residual and
-// output of grouped_gemm_rs.h, whose b [num_experts, hidden, ffn] is the second layer's. What lies
-// between the layers is rounded to the dtype. UserError as those of the two.
+// output of grouped_gemm_rs.h, with biases bias_gate, bias_up and bias of both; whose b
+// [num_experts, hidden, ffn] is the second layer's. What lies between the layers is rounded to the
+// dtype. UserError as those of the two.
 Program moe_layer(const MoeLayerDesc& desc, const MoeLayerConfig& config);
 
 // m: tokens of all ranks with two of 5 experts each, n: columns of the first layer on a rank, k:

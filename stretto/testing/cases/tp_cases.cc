@@ -64,6 +64,9 @@ void expect_gathered(MoeCase& mc, std::size_t count) {
   }
 }
 
+// Input "bias" beside "b", "bias_gate" beside "b_gate".
+std::string bias_of(const std::string& weight) { return "bias" + weight.substr(1); }
+
 double swish(double x) { return x / (1 + std::exp(-x)); }
 
 // --- ag_grouped_gemm ---
@@ -93,7 +96,9 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
       std::size_t token = pair / at(kTopK);
       const double* x = mc.in(token / share, "a").data() + token % share * k;
       auto sum = [&](const char* name, std::int64_t col) {
-        return product(x, mc.in(r, name).data() + at((chosen[pair] * d.n + col) * d.k), d.k);
+        const std::int64_t at_col = chosen[pair] * d.n + col;
+        return product(x, mc.in(r, name).data() + at(at_col * d.k), d.k) +
+               (d.bias ? mc.in(r, bias_of(name))[at(at_col)] : 0.0);
       };
       for (std::int64_t col = 0; col < d.n; ++col) {
         double value = d.swiglu ? sum("b_gate", col) : sum("b", col);
@@ -130,7 +135,11 @@ OpCase sums_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
       const double* x = mc.in(r, "a").data() + at(tables.slots[pair] * d.k);
       for (std::size_t col = 0; col < n; ++col) {
         const double* w = mc.in(r, "b").data() + (at(chosen[pair]) * n + col) * at(d.k);
-        sums[pair / at(kTopK) * n + col] += weights[pair] * product(x, w, d.k);
+        double value = product(x, w, d.k);
+        if (d.bias_ranks > 0 && r % at(d.bias_ranks) == 0) {
+          value += mc.in(r, "bias")[at(chosen[pair]) * n + col];
+        }
+        sums[pair / at(kTopK) * n + col] += weights[pair] * value;
       }
     }
   }
@@ -165,7 +174,7 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
   expect_gathered(mc, share * k);
   Values weights = mc.in(0, "weights");
-  BothLayers layers(mc);
+  BothLayers layers(mc, d.bias_ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
     TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, order_of(seed, d));
@@ -199,15 +208,22 @@ Values BothLayers::of(const RowOfLayer& row) const {
   auto shape = bound_shape(mc_.c.program, mc_.c.program.find_tensor("b_gate"));  // [experts, n, k]
   std::size_t n = at(shape[1]), k = at(shape[2]);
   const double* x = mc_.in(row.token / row.share, "a").data() + row.token % row.share * k;
+  const bool biases = mc_.c.program.find_tensor("bias") >= 0;
+  auto bias = [&](const char* name, std::size_t at_col) {
+    return biases ? mc_.in(row.rank, name)[at_col] : 0.0;
+  };
   Values between(n), result(k);
   for (std::size_t col = 0; col < n; ++col) {
-    auto times = [&](const Values& w) {
-      return product(x, w.data() + (row.expert * n + col) * k, shape[2]);
-    };
-    between[col] = swish(times(gate)) * times(up);
+    std::size_t at_col = row.expert * n + col;
+    auto times = [&](const Values& w) { return product(x, w.data() + at_col * k, shape[2]); };
+    between[col] =
+        swish(times(gate) + bias("bias_gate", at_col)) * (times(up) + bias("bias_up", at_col));
   }
+  const bool adds = row.rank % bias_ranks_ == 0;
   for (std::size_t col = 0; col < k; ++col) {
-    result[col] = product(between.data(), down.data() + (row.expert * k + col) * n, shape[1]);
+    std::size_t at_col = row.expert * k + col;
+    result[col] = product(between.data(), down.data() + at_col * n, shape[1]) +
+                  (adds ? bias("bias", at_col) : 0.0);
   }
   return result;
 }
