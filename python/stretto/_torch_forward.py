@@ -264,7 +264,9 @@ moe_route_tables = _forward(
 )
 
 
-def _grouped_matmul(a, b, offsets, counts, tokens, up, scale_a, scale_b, scale_up, out_dtype):
+def _grouped_matmul(
+    a, b, offsets, counts, tokens, up, bias, up_bias, scale_a, scale_b, scale_up, out_dtype
+):
     return moe.grouped_matmul(
         a,
         b,
@@ -272,6 +274,8 @@ def _grouped_matmul(a, b, offsets, counts, tokens, up, scale_a, scale_b, scale_u
         counts=counts,
         tokens=tokens,
         up=up,
+        bias=bias,
+        up_bias=up_bias,
         scale_a=scale_a,
         scale_b=scale_b,
         scale_up=scale_up,
@@ -286,7 +290,8 @@ def _grouped_fake(a, b, offsets, _counts, tokens, *_, out_dtype):
 
 grouped_matmul = _forward(
     "grouped_matmul(Tensor a, Tensor b, Tensor? offsets, Tensor? counts, Tensor? tokens,"
-    " Tensor? up, Tensor? scale_a, Tensor? scale_b, Tensor? scale_up, str? out_dtype) -> Tensor",
+    " Tensor? up, Tensor? bias, Tensor? up_bias, Tensor? scale_a, Tensor? scale_b, Tensor? scale_up,"
+    " str? out_dtype) -> Tensor",
     _grouped_matmul,
     lambda *inputs: _grouped_fake(*inputs[:-1], out_dtype=inputs[-1]),
     is_one_call=True,
@@ -303,13 +308,13 @@ moe_combine = _forward(
 )
 
 
-def _all_gather_grouped_matmul(a_shard, b, experts, up, group):
+def _all_gather_grouped_matmul(a_shard, b, experts, up, bias, up_bias, group):
     op = expert_layers.all_gather_grouped_matmul
-    made, tiles = op(a_shard, b, experts, up=up, group=group)
+    made, tiles = op(a_shard, b, experts, up=up, bias=bias, up_bias=up_bias, group=group)
     return made, *tiles[:-1]
 
 
-def _all_gather_grouped_fake(a, b, experts, _up, group):
+def _all_gather_grouped_fake(a, b, experts, _up, _bias, _up_bias, group):
     (m, top_k), dtype = experts.shape, str(a.dtype)[6:]
     sizes = int(m), int(top_k), int(b.shape[0])
     routed = expert_layers.routed_desc(group_of(group).size, *sizes)
@@ -320,7 +325,7 @@ def _all_gather_grouped_fake(a, b, experts, _up, group):
 
 all_gather_grouped_matmul = _forward(
     "all_gather_grouped_matmul(Tensor a_shard, Tensor b, Tensor experts, Tensor? up,"
-    " str group) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " Tensor? bias, Tensor? up_bias, str group) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _all_gather_grouped_matmul,
     _all_gather_grouped_fake,
 )
@@ -330,16 +335,16 @@ def _second_layer(name: str, rows_of_tokens: Callable):
     """The operator of expert_layers of this name; rows_of_tokens(tokens of all ranks, group): the
     rows of its result."""
 
-    def body(y, b, used, experts, slots, weights, residual, group):
+    def body(y, b, used, experts, slots, weights, bias, residual, group):
         tiles = expert_layers.ExpertTiles(used, experts, None, None, slots, group)
-        return getattr(expert_layers, name)(y, b, tiles, weights, residual=residual)
+        return getattr(expert_layers, name)(y, b, tiles, weights, bias=bias, residual=residual)
 
-    def fake(y, b, _used, _experts, slots, _weights, _residual, group):
+    def fake(y, b, _used, _experts, slots, _weights, _bias, _residual, group):
         return y.new_empty((rows_of_tokens(slots.shape[0], group), b.shape[2]))
 
     return _forward(
         f"{name}(Tensor y, Tensor b, Tensor tiles_used, Tensor tile_experts, Tensor slots,"
-        " Tensor weights, Tensor? residual, str group) -> Tensor",
+        " Tensor weights, Tensor? bias, Tensor? residual, str group) -> Tensor",
         body,
         fake,
     )
@@ -349,12 +354,19 @@ grouped_matmul_reduce_scatter = _second_layer(
     "grouped_matmul_reduce_scatter", lambda tokens, group: tokens // group_of(group).size
 )
 grouped_matmul_all_reduce = _second_layer("grouped_matmul_all_reduce", lambda tokens, _: tokens)
+
+_LAYER_BIASES = "Tensor? gate_bias, Tensor? up_bias, Tensor? down_bias"
+
+
+def _moe_layer(x, gate, up, down, experts, weights, *options):
+    names = "gate_bias", "up_bias", "down_bias", "residual", "group"
+    return expert_layers.moe_layer(x, gate, up, down, experts, weights, **dict(zip(names, options)))
+
+
 moe_layer = _forward(
     "moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
-    " Tensor? residual, str group) -> Tensor",
-    lambda x, gate, up, down, experts, weights, residual, group: expert_layers.moe_layer(
-        x, gate, up, down, experts, weights, residual=residual, group=group
-    ),
+    f" {_LAYER_BIASES}, Tensor? residual, str group) -> Tensor",
+    _moe_layer,
     lambda x, *_: x.new_empty(x.shape),
 )
 
@@ -397,15 +409,15 @@ ep_combine = _forward(
 )
 
 
-def _ep_moe_layer(x, gate, up, down, experts, weights, num_experts, groups, residual, group):
+def _ep_moe_layer(x, gate, up, down, experts, weights, num_experts, *options):
+    names = "expert_groups", "gate_bias", "up_bias", "down_bias", "residual", "group"
     routed = experts, weights, num_experts
-    options = {"expert_groups": groups, "residual": residual, "group": group}
-    return expert_parallel.ep_moe_layer(x, gate, up, down, *routed, **options)
+    return expert_parallel.ep_moe_layer(x, gate, up, down, *routed, **dict(zip(names, options)))
 
 
 ep_moe_layer = _forward(
     "ep_moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
-    " int num_experts, int? expert_groups, Tensor? residual, str group) -> Tensor",
+    f" int num_experts, int? expert_groups, {_LAYER_BIASES}, Tensor? residual, str group) -> Tensor",
     _ep_moe_layer,
     lambda x, *_: x.new_empty(x.shape),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-from . import _core, _route
+from . import _biases, _core, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
@@ -45,6 +45,8 @@ def all_gather_grouped_matmul(
     experts: ArrayT,
     *,
     up: Optional[ArrayT] = None,
+    bias: Optional[ArrayT] = None,
+    up_bias: Optional[ArrayT] = None,
     group: GroupLike = None,
 ) -> Tuple[ArrayT, ExpertTiles]:
     """(products, tiles): all tokens, each times the weights of its experts; tiles of tokens that are
@@ -52,7 +54,7 @@ def all_gather_grouped_matmul(
 
     `a_shard`: [m / P, K], this rank's tokens. `b`: [E, K, N], this rank's columns of every expert;
     the transpose of a dense [E, N, K] costs no copy. `up`: as b, makes the result silu(a @ b) * (a
-    @ up). `experts`: int32 (int64 is converted) [m, top_k], those of all tokens, by rank, on the
+    @ up). `bias`: [E, N], is added to a @ b, `up_bias` to a @ up; with `up` both or none. `experts`: int32 (int64 is converted) [m, top_k], those of all tokens, by rank, on the
     arrays' device, where tables are made of them: nothing waits for the host. Where each rank
     routes its own: all_gather(experts).
 
@@ -63,9 +65,9 @@ def all_gather_grouped_matmul(
     Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
     UserError on CPUs, on GPUs a Fault that a later call raises.
     """
-    if _route.wants(a_shard, b, experts, up):
-        name = name_of(group)
-        made, *tiles = _route.forward.all_gather_grouped_matmul(a_shard, b, experts, up, name)
+    if _route.wants(a_shard, b, experts, up, bias, up_bias):
+        arrays, name = (a_shard, b, experts, up, bias, up_bias), name_of(group)
+        made, *tiles = _route.forward.all_gather_grouped_matmul(*arrays, name)
         return made, ExpertTiles(*tiles, name)
     op, group = "all_gather_grouped_matmul", group_of(group)
     kind, a = adopt(op, "a_shard", a_shard)
@@ -75,10 +77,12 @@ def all_gather_grouped_matmul(
     dtype = computed_dtype(op, kind, named, doubles=False)
     _check_first_layer(op, group, a, weights, experts)
     (m, top_k), (num_experts, k, n) = experts.shape, weights[0].shape
+    given = {"bias": bias, "up_bias": up_bias, "up": up}
+    added = _biases.of_product(op, kind, dtype, given, weights[0].shape)
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     columns = n if up is not None else (n + 1) // 2
-    said = described(op, kind, {**named, "experts": experts})
+    said = described(op, kind, {**named, "experts": experts}, _biases.said(added))
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True, said)
     if m == 0:
         group.agree_on_nothing(said)
@@ -89,13 +93,13 @@ def all_gather_grouped_matmul(
         kind.assign(gathered[: a.shape[0]], a)
     made = kind.empty((tiles.tokens.shape[0], n), a)
     names = ("b",) if up is None else ("b_gate", "b_up")
-    desc = {**routed, "dtype": dtype, "n": n, "k": k, "swiglu": up is not None}
+    desc = {**routed, "dtype": dtype, "n": n, "k": k, "swiglu": up is not None, "bias": bool(added)}
     group.launch_operator(
         kind,
         "ag_grouped_gemm",
         {**desc, "tile_rows": tile_rows, "products": group.options.products},
-        ("a", *names, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
-        (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *tiles[:4], made),
+        ("a", *names, *added, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
+        (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *added.values(), *tiles[:4], made),
         (m,),
         said=said,
         at_bounds=True,
@@ -140,6 +144,7 @@ def grouped_matmul_reduce_scatter(
     tiles: ExpertTiles,
     weights: ArrayT,
     *,
+    bias: Optional[ArrayT] = None,
     residual: Optional[ArrayT] = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -149,12 +154,13 @@ def grouped_matmul_reduce_scatter(
     `y`: [rows, K], what all_gather_grouped_matmul() made with these `tiles`, K this rank's columns
     of it. `b`: [E, K, N], this rank's part of every expert; the transpose of a dense [E, N, K]
     costs no copy. `weights`: float32 [m, top_k], of all tokens' experts, the same on every rank.
+    `bias`: [E, N], the same on every rank, is added once to each product, by the first rank.
     `residual`: [m / P, N], what is added to the tokens of this rank. Result [m / P, N]. Products
     are rounded to the element type, a rank's weighted sums are float32, rounded once to travel and
     added, from the own ones on, in float32.
     """
     op = "grouped_matmul_reduce_scatter"
-    return _second_layer(op, y, b, tiles, weights, residual, out, all_reduce=False)
+    return _second_layer(op, y, b, tiles, weights, bias, residual, out, all_reduce=False)
 
 
 @functools.partial(counted, find=_group_of_tiles)
@@ -164,6 +170,7 @@ def grouped_matmul_all_reduce(
     tiles: ExpertTiles,
     weights: ArrayT,
     *,
+    bias: Optional[ArrayT] = None,
     residual: Optional[ArrayT] = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -171,13 +178,13 @@ def grouped_matmul_all_reduce(
     on all. `residual`: [m, N], the same on every rank; in symmetric memory, `out` costs no copy.
     """
     op = "grouped_matmul_all_reduce"
-    return _second_layer(op, y, b, tiles, weights, residual, out, all_reduce=True)
+    return _second_layer(op, y, b, tiles, weights, bias, residual, out, all_reduce=True)
 
 
-def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
-    if out is None and _route.wants(y, b, weights, residual):
+def _second_layer(op, y, b, tiles, weights, bias, residual, out, *, all_reduce: bool):
+    if out is None and _route.wants(y, b, weights, bias, residual):
         tables = tiles.used, tiles.experts, tiles.slots
-        return getattr(_route.forward, op)(y, b, *tables, weights, residual, tiles.group)
+        return getattr(_route.forward, op)(y, b, *tables, weights, bias, residual, tiles.group)
     group = group_of(tiles.group)
     kind, y = adopt(op, "y", y)
     (b,) = same_kind(op, kind, b=b)
@@ -198,17 +205,19 @@ def _second_layer(op, y, b, tiles, weights, residual, out, *, all_reduce: bool):
             f"{top_k} of {num_experts} experts"
         )
     shape = (m if all_reduce else m // group.size, n)
+    biases = _biases.of_product(op, kind, dtype, {"bias": bias}, b.shape)
     added = () if residual is None else (residual_or_zeros(op, kind, residual, shape, y),)
     weights = float_array(op, kind, "weights", weights, (m, top_k))
-    names = ("a", "b", "tiles_used", "tile_experts", "slots", "weights")
-    arrays = (kind.dense(y), kind.dense(kind.transpose(b)), used, experts, slots, weights)
+    names = ("a", "b", *biases, "tiles_used", "tile_experts", "slots", "weights")
+    arrays = (kind.dense(y), kind.dense(kind.transpose(b)), *biases.values(), used, experts, slots, weights)
     made, written = make_result(op, kind, out, shape, y, (*arrays, *added))
-    said = described(op, kind, {"y": y, "b": b, "weights": weights})
+    said = described(op, kind, {"y": y, "b": b, "weights": weights}, _biases.said(biases))
     if m == 0:
         group.agree_on_nothing(said)
         return finish(kind, made, written)
     desc = {**routed, "dtype": dtype, "n": n, "k": k}
-    desc |= {"residual": bool(added), "all_reduce": all_reduce}
+    desc |= {"residual": bool(added), "bias_ranks": group.size if biases else 0}
+    desc["all_reduce"] = all_reduce
     group.launch_operator(
         kind,
         "grouped_gemm_rs",
@@ -231,6 +240,9 @@ def moe_layer(
     experts: ArrayT,
     weights: ArrayT,
     *,
+    gate_bias: Optional[ArrayT] = None,
+    up_bias: Optional[ArrayT] = None,
+    down_bias: Optional[ArrayT] = None,
     residual: Optional[ArrayT] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
@@ -241,11 +253,13 @@ def moe_layer(
     `x`: [m / P, H], this rank's tokens. `gate`, `up`: [E, H, F] and `down`: [E, F, H], this rank's
     part of every expert; transposes of dense [E, F, H] and [E, H, F] cost no copy. `experts`: int32
     (int64 is converted) and `weights`: float32, [m, top_k], those of all tokens, by rank.
-    `residual`: [m / P, H]. Result [m / P, H]. What lies between the products is rounded to the
+    `gate_bias`, `up_bias`: [E, F], of this rank's columns, `down_bias`: [E, H], the same on every rank,
+    all three or none. `residual`: [m / P, H]. Result [m / P, H]. What lies between the products is rounded to the
     element type. Errors as of the two.
     """
-    if out is None and _route.wants(x, gate, up, down, experts, weights, residual):
-        arrays = x, gate, up, down, experts, weights, residual
+    biases = {"gate_bias": gate_bias, "up_bias": up_bias, "down_bias": down_bias}
+    arrays = x, gate, up, down, experts, weights, *biases.values(), residual
+    if out is None and _route.wants(*arrays):
         return _route.forward.moe_layer(*arrays, name_of(group))
     op, group = "moe_layer", group_of(group)
     kind, x = adopt(op, "x", x)
@@ -255,11 +269,13 @@ def moe_layer(
     dtype = computed_dtype(op, kind, weighed, doubles=False)
     _check_layer(op, group, x, gate, up, down, experts)
     (num_experts, hidden, ffn), (m, top_k) = gate.shape, experts.shape
-    said = described(op, kind, {"x": x, "gate": gate, "down": down, "experts": experts})
+    biases = _biases.of_layers(op, kind, dtype, biases, gate.shape)
+    named = {"x": x, "gate": gate, "down": down, "experts": experts}
+    said = described(op, kind, named, _biases.said(biases))
     if m == 0:
         group.agree_on_nothing(said)
         return finish(kind, *make_result(op, kind, out, x.shape, x))
-    shape = kind.on_gpu, op, dtype, num_experts, top_k, hidden, ffn
+    shape = kind.on_gpu, op, dtype, num_experts, top_k, hidden, ffn, bool(biases)
     bound, exact = group.bound(shape, m)
     routed = routed_desc(group.size, bound, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
@@ -270,18 +286,20 @@ def moe_layer(
     arrays = (
         gathered,
         *(kind.dense(kind.transpose(w)) for w in (gate, up, down)),
+        *biases.values(),
         *tiles[:5],
         float_array(op, kind, "weights", weights, (m, top_k)),
         *added,
     )
     made, written = make_result(op, kind, out, x.shape, x, arrays)
     desc = {**routed, "dtype": dtype, "hidden": hidden, "ffn": ffn, "residual": bool(added)}
+    desc["bias_ranks"] = group.size if biases else 0
     tables = ("tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots")
     group.launch_operator(
         kind,
         op,
         {**desc, "tile_rows": tile_rows, "products": group.options.products},
-        ("a", "b_gate", "b_up", "b", *tables, "weights", *("residual" for _ in added), "out"),
+        ("a", "b_gate", "b_up", "b", *biases, *tables, "weights", *("residual" for _ in added), "out"),
         (*arrays, written),
         (m,),
         said=said,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-from . import _core, _route
+from . import _biases, _core, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
@@ -257,6 +257,9 @@ def ep_moe_layer(
     num_experts: int,
     *,
     expert_groups: Optional[int] = None,
+    gate_bias: Optional[ArrayT] = None,
+    up_bias: Optional[ArrayT] = None,
+    down_bias: Optional[ArrayT] = None,
     residual: Optional[ArrayT] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
@@ -271,27 +274,30 @@ def ep_moe_layer(
     so many groups of consecutive ranks have ceil(num_experts / G) experts each, which is E; where
     the last ones have fewer, the rest of theirs is not looked at. The ranks of one group have a part
     F of each of its experts. Without it every rank is a group: whole experts.
-    `residual`: [S, H]. Result [S, H].
+    `gate_bias`, `up_bias`: [E, F], `down_bias`: [E, H], of the own experts, all three or none; the ranks
+    of one group give the same `down_bias`, which is added once. `residual`: [S, H]. Result [S, H].
 
     What lies between the products and what leaves the second is rounded to the element type, a
     rank's weighted sums are float32, rounded once to travel and added, from the own ones on, in
     float32. No routing overflows: memory is for all tokens of all ranks at every one. Errors as of
     ep_dispatch().
     """
-    if out is None and _route.wants(x, gate, up, down, experts, weights, residual):
+    biases = {"gate_bias": gate_bias, "up_bias": up_bias, "down_bias": down_bias}
+    if out is None and _route.wants(x, gate, up, down, experts, weights, *biases.values(), residual):
         arrays = x, gate, up, down, experts, weights
-        options = num_experts, expert_groups, residual, name_of(group)
+        options = num_experts, expert_groups, *biases.values(), residual, name_of(group)
         return _route.forward.ep_moe_layer(*arrays, *options)
     op, group = "ep_moe_layer", group_of(group)
     kind, x = adopt(op, "x", x)
     gate, up, down = same_kind(op, kind, gate=gate, up=up, down=down)
     weighed = {"x": x, "gate": gate, "up": up, "down": down}
-    computed_dtype(op, kind, weighed, doubles=False)
+    dtype = computed_dtype(op, kind, weighed, doubles=False)
     launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
     groups = group.size if expert_groups is None else whole(op, "expert_groups", expert_groups)
     _check_experts(op, group, groups, num_experts, x, gate, up, down)
     named = {"x": x, "gate": gate, "down": down, "experts": experts}
-    options = f"num_experts={num_experts}", f"expert_groups={groups}"
+    biases = _biases.of_layers(op, kind, dtype, biases, gate.shape)
+    options = f"num_experts={num_experts}", f"expert_groups={groups}", _biases.said(biases)
     launch.said = described(op, kind, named, *options)
     if x.shape[0] == 0:
         group.agree_on_nothing(launch.said)
@@ -299,6 +305,7 @@ def ep_moe_layer(
     launch.desc["expert_groups"] = groups
     launch.desc["ffn"] = gate.shape[2]
     launch.desc["residual"] = residual is not None
+    launch.desc["biases"] = bool(biases)
     tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x, launch.said)
     kind.assign(tokens[: x.shape[0]], x)
     rows = _core.ep_moe_rows(kind.num_sms(x), **launch.desc)
@@ -306,6 +313,7 @@ def ep_moe_layer(
     arrays = {
         "a": tokens,
         **{name: kind.dense(kind.transpose(w)) for name, w in weight.items()},
+        **biases,
         "experts": experts,
         "weights": weights,
         "products": kind.empty((rows, x.shape[1]), x),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-from . import _route
+from . import _biases, _route
 from ._adopt import adopt
 from ._arguments import checked
 from ._arrays import ArrayT
@@ -153,6 +153,8 @@ def grouped_matmul(
     counts: Optional[ArrayT] = None,
     tokens: Optional[ArrayT] = None,
     up: Optional[ArrayT] = None,
+    bias: Optional[ArrayT] = None,
+    up_bias: Optional[ArrayT] = None,
     scale_a: Optional[ArrayT] = None,
     scale_b: Optional[ArrayT] = None,
     scale_up: Optional[ArrayT] = None,
@@ -163,7 +165,8 @@ def grouped_matmul(
     collective.
 
     `b`: [E, K, N]; the transpose of a dense [E, N, K] costs no copy. `up`: as b, makes the result
-    silu(a @ b) * (a @ up). float32 accumulation, rounded once.
+    silu(a @ b) * (a @ up). `bias`: [E, N], of the result's element type, is added to a @ b, `up_bias`
+    to a @ up; with `up` both or none. float32 accumulation, rounded once.
 
     `offsets`: int32 [E + 1], row r of `a` [R, K] belongs to expert e where offsets[e] <= r <
     offsets[e + 1] (torch._grouped_mm's offs with a 0 in front); the last entry is R. Or [E + 2], as
@@ -190,6 +193,8 @@ def grouped_matmul(
         "counts": counts,
         "tokens": tokens,
         "up": up,
+        "bias": bias,
+        "up_bias": up_bias,
         "scale_a": scale_a,
         "scale_b": scale_b,
         "scale_up": scale_up,
@@ -282,6 +287,8 @@ def _grouped_matmul(names, result, group, *arguments):
     rows = _rows(op, kind, given, a, shapes[1][0])
     dtype, inputs = _factors(op, kind, given, a, shapes[1], scaled)
     like = kind.from_dtype(result, (0,), a) if scaled else a
+    biases = _biases.of_product(op, kind, kind.dtype(like), given, shapes[1])
+    inputs |= biases
     shape = grouped_shape(*shapes, given.get("offsets"), given.get("tokens"))
     read = (*rows.tables.values(), *inputs.values())
     made, written = make_result(op, kind, out, shape, like, read)
@@ -300,6 +307,7 @@ def _grouped_matmul(names, result, group, *arguments):
         "k": k,
         "gathered": "tokens" in given,
         "swiglu": "up" in given,
+        "bias": bool(biases),
         "layout": "masked" if masked else "contiguous",
         "scaling": "block" if scaled else "none",
     }
