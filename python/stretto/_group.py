@@ -371,7 +371,7 @@ class Group:
             sizes.add(rows)
 
     def programs(self, sms: int, key: Any, make: Callable[[int], List[Any]]) -> List[Any]:
-        """What make(sms) gave when it was first called with this key. `sms`: as kinds tell of arrays."""
+        """What make(sms) gave when it was first called with this key; `sms` as kinds tell of arrays."""
         name = sms, key
         with _compiled_lock:
             if name not in _programs:
@@ -391,9 +391,10 @@ class Group:
         at_bounds: bool = False,
     ) -> None:
         """Launches the program that `key` stands for, which make(SMs of the GPU, 0 on CPUs) builds
-        when it is new here, and which is proved for these. `arrays`, dense, are those of the tensors of these `names`; on GPUs the launch is
-        enqueued on the current stream. `at_bounds`: launches under this key have no other extents,
-        the largest that the program may have. `said`: the call in words, the same on all ranks
+        when it is new here, and which is proved for these. `arrays`, dense, are those of the tensors
+        of these `names`; on GPUs the launch is enqueued on the current stream. `at_bounds`: launches
+        under this key have no other extents, the largest that the program may have. `said`: the call
+        in words, the same on all ranks
         (_calls.described); "" for a program of the user's own, which says it itself. Collective."""
         addresses = [kind.address(x) for x in arrays]
         with self.used():

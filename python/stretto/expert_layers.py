@@ -54,9 +54,10 @@ def all_gather_grouped_matmul(
 
     `a_shard`: [m / P, K], this rank's tokens. `b`: [E, K, N], this rank's columns of every expert;
     the transpose of a dense [E, N, K] costs no copy. `up`: as b, makes the result silu(a @ b) * (a
-    @ up). `bias`: [E, N], is added to a @ b, `up_bias` to a @ up; with `up` both or none. `experts`: int32 (int64 is converted) [m, top_k], those of all tokens, by rank, on the
-    arrays' device, where tables are made of them: nothing waits for the host. Where each rank
-    routes its own: all_gather(experts).
+    @ up). `bias`: [E, N], is added to a @ b, `up_bias` to a @ up; with `up` both or none. `experts`:
+    int32 (int64 is converted) [m, top_k], those of all tokens, by rank, on the arrays' device, where
+    tables are made of them: nothing waits for the host. Where each rank routes its own:
+    all_gather(experts).
 
     Products: [rows, N], a place for every tile there could be; tiles.slots says where a token's
     are, other rows hold nothing of use. float32 accumulation, rounded once. What

@@ -221,6 +221,34 @@ class Experts(GpuTest):
                 layer = w_gate, w_up, w_down, experts, weights
                 self.same(stretto.moe_layer(x, *layer, residual=added), got)
 
+    def test_layers_with_biases(self):
+        w_gate, w_up, w_down = self.weights(), self.weights(), self.weights().mT * 2
+        of_gate, of_up = randn(self.EXPERTS, self.FFN), randn(self.EXPERTS, self.FFN)
+        of_down = from_all(randn(self.EXPERTS, self.HIDDEN))[0]
+        biases = {"gate_bias": of_gate, "up_bias": of_up, "down_bias": of_down}
+        for rows in (24, 300):
+            x = randn(rows, self.HIDDEN)
+            whole, token = torch.cat(from_all(x)), torch.arange(rows * SIZE, device=DEVICE)
+            for _ in range(3):
+                weights, experts = self.chosen(rows * SIZE)
+                inner = [whole.float() @ w.float() + b.float()[:, None] for w, b in ((w_gate, of_gate), (w_up, of_up))]
+                inner = torch.nn.functional.silu(inner[0]) * inner[1]  # [E, m, FFN]
+                products = inner @ w_down.float()
+                own = (products[experts, token[:, None]] * weights[:, :, None]).sum(1)
+                sums = total(own) + (of_down.float()[experts] * weights[:, :, None]).sum(1)
+                options = {"up": w_up, "bias": of_gate, "up_bias": of_up}
+                y, tiles = stretto.all_gather_grouped_matmul(x, w_gate, experts, **options)
+                self.same(y[tiles.slots.long()], inner[experts, token[:, None]])
+                second = y, w_down, tiles, weights
+                self.same(stretto.grouped_matmul_all_reduce(*second, bias=of_down), sums)
+                mine = sums.chunk(SIZE)[RANK]
+                self.same(stretto.grouped_matmul_reduce_scatter(*second, bias=of_down), mine)
+                layer = w_gate, w_up, w_down, experts, weights
+                self.same(stretto.moe_layer(x, *layer, **biases), mine)
+                own = experts.chunk(SIZE)[RANK].contiguous(), weights.chunk(SIZE)[RANK].contiguous()
+                spread = x, w_gate, w_up, w_down, *own, self.EXPERTS
+                self.same(stretto.ep_moe_layer(*spread, expert_groups=1, **biases), mine)
+
     def test_tokens_to_their_experts_and_back(self):
         share = -(-self.EXPERTS // SIZE)
         w_gate, w_up, w_down = self.weights(), self.weights(), self.weights().mT * 2

@@ -19,7 +19,9 @@ class Layer:
     def __init__(self, rng, size, groups, dtype):
         self.share, self.ranks = -(-EXPERTS // groups), size // groups
         shapes = (FFN * self.ranks, HIDDEN), (FFN * self.ranks, HIDDEN), (HIDDEN, FFN * self.ranks)
-        self.whole = [parts(rng, 1, (EXPERTS + self.share * groups, *shape), dtype)[0] for shape in shapes]
+        many = EXPERTS + self.share * groups
+        self.biases = [parts(rng, 1, (many, shape[0]), dtype)[0] for shape in shapes]
+        self.whole = [parts(rng, 1, (many, *shape), dtype)[0] for shape in shapes]
 
     def of_rank(self, r):
         """gate, up [E, H, F] and down [E, F, H], transposes of what is dense."""
@@ -29,12 +31,21 @@ class Layer:
         cut = gate[:, columns], up[:, columns], down[:, :, columns]
         return [np.ascontiguousarray(w).swapaxes(1, 2) for w in cut]
 
-    def expected(self, x, experts, weights):
+    def biases_of_rank(self, r):
+        """By their names."""
+        own = slice(r // self.ranks * self.share, (r // self.ranks + 1) * self.share)
+        columns = slice(r % self.ranks * FFN, (r % self.ranks + 1) * FFN)
+        gate, up, down = (b[own] for b in self.biases)
+        return {"gate_bias": gate[:, columns], "up_bias": up[:, columns], "down_bias": down}
+
+    def expected(self, x, experts, weights, biases=False):
         gate, up, down = wide(self.whole)
+        g, u, d = (b if biases else 0 * b for b in wide(self.biases))
         sums = np.zeros((len(x), HIDDEN))
         for row, chosen, shares, total in zip(wide([x])[0], experts, weights, sums):
             for e, weight in zip(chosen, shares):
-                total += weight * (down[e] @ (silu(gate[e] @ row) * (up[e] @ row)))
+                inner = silu(gate[e] @ row + g[e]) * (up[e] @ row + u[e])
+                total += weight * (down[e] @ inner + d[e])
         return sums
 
 
@@ -73,15 +84,20 @@ def test_the_whole_layer(rng, size, groups, pattern, dtype):
                 out = poisoned((rows, HIDDEN), tokens[r].dtype)
                 got = stretto.ep_moe_layer(*call, residual=residual[r], out=out, **spread)
                 assert got is out
-                results.append((stretto.ep_moe_layer(*call, **spread), out))
+                biased = stretto.ep_moe_layer(
+                    *call, residual=residual[r], **layer.biases_of_rank(r), **spread
+                )
+                results.append((stretto.ep_moe_layer(*call, **spread), out, biased))
             return results
 
         for r, results in enumerate(testing.run(size, body)):
-            for (plain, added), (tokens, experts, weights, residual) in zip(results, calls):
+            for (plain, added, biased), (tokens, experts, weights, residual) in zip(results, calls):
                 want = layer.expected(tokens[r], experts[r], weights[r])
                 terms = FFN * HIDDEN * TOP_K * layer.ranks
                 near(plain, want, dtype, terms)
                 near(added, want + wide(residual)[r], dtype, terms)
+                want = layer.expected(tokens[r], experts[r], weights[r], biases=True)
+                near(biased, want + wide(residual)[r], dtype, terms)
 
 
 def test_symmetric_arrays_give_the_same(rng):
@@ -120,6 +136,10 @@ def test_layers_that_do_not_fit(rng):
             ("element types float32 and float64 differ", {"gate": gate.astype(np.float64)}),
             (r"weights is float32 \(2, 2\)", {"weights": weights[:2]}),
             ("residual is float32", {"residual": x[:2]}),
+            ("up_bias of gate_bias, up_bias, down_bias, which go together", {"up_bias": up[:, 0]}),
+            (r"down_bias is float32 \(4, 16\); need float32 \(4, 24\)", {
+                "gate_bias": up[:, 0], "up_bias": up[:, 0], "down_bias": up[:, 0]
+            }),
             ("experts breaks.*entry 0", {"experts": experts + EXPERTS}),
         ):
             with pytest.raises(stretto.UserError, match=match):

@@ -313,6 +313,125 @@ def test_both_layers_over_the_ranks(rng, size, pattern, dtype):
         assert everywhere.tobytes() == ran[0][3].tobytes()
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_biases_of_both_layers(rng, size, dtype, gated):
+    """Ragged sizes; the second layer's are added once, whatever the number of ranks."""
+    rows, hidden, ffn, top_k, experts = 5, 23, 9, 2, 4
+    m = rows * size
+    x, residual = parts(rng, size, (rows, hidden), dtype), parts(rng, size, (rows, hidden), dtype)
+    gate, up = (parts(rng, size, (experts, ffn, hidden), dtype) for _ in range(2))
+    down = parts(rng, size, (experts, hidden, ffn), dtype)
+    of_gate, of_up = (parts(rng, size, (experts, ffn), dtype) for _ in range(2))
+    (of_down,) = parts(rng, 1, (experts, hidden), dtype)
+    chosen = choices(rng, "random", m, top_k, experts)
+    weights = rng.uniform(0, 1, (m, top_k)).astype(np.float32)
+    whole, first = np.concatenate(wide(x)), []
+    want = np.einsum("mk,mkh->mh", weights.astype(np.float64), wide([of_down])[0][chosen])
+    for g, u, d, bg, bu in zip(*map(wide, (gate, up, down, of_gate, of_up))):
+        pairs = [(row, e) for row, all_of in zip(whole, chosen) for e in all_of]
+        inner = [g[e] @ row + bg[e] for row, e in pairs]
+        if gated:
+            inner = [silu(y) * (u[e] @ row + bu[e]) for y, (row, e) in zip(inner, pairs)]
+        first.append(np.array(inner))
+        second = np.array([d[e] @ y for y, (_, e) in zip(inner, pairs)])
+        want += np.einsum("mk,mkh->mh", weights, second.reshape(m, top_k, hidden))
+
+    def body():
+        r = stretto.rank()
+        w = [v[r].swapaxes(1, 2) for v in (gate, up, down)]
+        options = {"up": w[1], "up_bias": of_up[r]} if gated else {}
+        y, tiles = stretto.all_gather_grouped_matmul(x[r], w[0], chosen, bias=of_gate[r], **options)
+        second = (y, w[2], tiles, weights)
+        made = [
+            y[tiles.slots.reshape(-1)],
+            stretto.grouped_matmul_reduce_scatter(*second, bias=of_down, residual=residual[r]),
+            stretto.grouped_matmul_all_reduce(*second, bias=of_down),
+        ]
+        if gated:
+            biases = {"gate_bias": of_gate[r], "up_bias": of_up[r], "down_bias": of_down}
+            made.append(stretto.moe_layer(x[r], *w, chosen, weights, residual=residual[r], **biases))
+        return made
+
+    ran = testing.run(size, body)
+    for r, (inner, scattered, everywhere, *at_once) in enumerate(ran):
+        terms = ffn * hidden * top_k * size
+        near(inner, first[r], dtype, hidden)
+        for got in (scattered, *at_once):
+            near(got, np.split(want, size)[r] + wide(residual)[r], dtype, terms)
+        near(everywhere, want, dtype, terms)
+        assert everywhere.tobytes() == ran[0][2].tobytes()
+
+
+@pytest.mark.parametrize("form", ["rows", "gathered", "counts", "scales"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_biases_of_grouped_products(rng, form, gated):
+    m, experts, k, n = 7, 4, 130 if form == "scales" else 19, 33
+    dtype = "bfloat16" if form == "scales" else "float32"
+    given = {"bias": parts(rng, 1, (experts, n), dtype)[0]}
+    if gated:
+        given["up_bias"] = parts(rng, 1, (experts, n), dtype)[0]
+    biases = [np.float64(x) for x in given.values()]
+    if form == "scales":
+        a, given["scale_a"], wide_a = quantized(rng, m, k, (1, 128))
+        weights = []
+        for name, scale in (("b", "scale_b"), ("up", "scale_up"))[: 1 + gated]:
+            made = [quantized(rng, n, k, (128, 128)) for _ in range(experts)]
+            given[name], given[scale], of_all = (np.stack(p).swapaxes(1, 2) for p in zip(*made))
+            weights.append(of_all)
+    else:
+        shape = (experts, m, k) if form == "counts" else (m, k)
+        (a,) = parts(rng, 1, shape)
+        weights = list(parts(rng, 1 + gated, (experts, k, n)))
+        given |= dict(zip(("b", "up"), weights))
+        wide_a, weights = wide([a])[0], wide(weights)
+    if form == "counts":
+        counts = np.append(rng.integers(0, m + 1, experts - 1), m)
+        given["counts"] = counts.astype(np.int32)
+        rows = [(e, (e, i), wide_a[e, i]) for e in range(experts) for i in range(counts[e])]
+    else:
+        picked = rng.integers(0, m, 2 * m) if form == "gathered" else np.arange(m)
+        if form == "gathered":
+            given["tokens"] = picked.astype(np.int32)
+        offsets = cut(rng, experts, len(picked))
+        given["offsets"] = offsets.astype(np.int32)
+        of_row = np.searchsorted(offsets, np.arange(len(picked)), "right") - 1
+        rows = [(e, (i,), wide_a[picked[i]]) for i, e in enumerate(of_row)]
+    b = given.pop("b")
+    (got,) = testing.run(1, lambda: stretto.grouped_matmul(a, b, **given))
+    sums = {at: [row @ w[e] + of[e] for w, of in zip(weights, biases)] for e, at, row in rows}
+    got = np.stack([got[at] for at in sums])
+    want = np.array([silu(s[0]) * s[1] if gated else s[0] for s in sums.values()])
+    near(got.reshape(-1, n), want.reshape(-1, n), dtype, k)
+
+
+def test_biases_that_do_not_fit(rng):
+    a, b, offsets = np.ones((6, 4), np.float32), np.ones((2, 4, 3), np.float32), np.array([0, 2, 6])
+    bias, x = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+    experts = np.zeros((6, 1), int)
+
+    def body():
+        for op, given in (
+            (stretto.grouped_matmul, (a, b, offsets)),
+            (stretto.all_gather_grouped_matmul, (x, b, experts)),
+        ):
+            for match, options in (
+                (r"bias is float32 \(1, 3\); need float32 \(2, 3\)", {"bias": bias[:1]}),
+                ("bias is float64", {"bias": bias.astype(np.float64)}),
+                ("up_bias goes with up", {"up_bias": bias}),
+                ("bias of bias, up_bias, which go together", {"up": b, "bias": bias}),
+            ):
+                with pytest.raises(stretto.UserError, match=f"{op.__name__}: {match}"):
+                    op(*given, **options)
+        y, tiles = stretto.all_gather_grouped_matmul(x, b, experts)
+        with pytest.raises(stretto.UserError, match=r"bias is float32 \(2, 3\); need float32 \(2, 4\)"):
+            back, weights = np.ones((2, 3, 4), np.float32), np.ones((6, 1), np.float32)
+            stretto.grouped_matmul_reduce_scatter(y, back, tiles, weights, bias=bias)
+
+    testing.run(2, body)
+
+
 def test_layers_that_do_not_fit(rng):
     x, w, experts = np.ones((3, 4), np.float32), np.ones((2, 4, 5), np.float32), np.zeros((6, 1), int)
 

@@ -88,6 +88,7 @@ def forward_cases():
 def expert_cases():
     x, gate, bias, offsets = torch.randn(6, 8), torch.randn(4, 8), torch.rand(4), (0, 2, 2, 9, 12)
     b, up = (torch.randn(4, 5, 8).transpose(1, 2) for _ in range(2))
+    of_b = torch.randn(2, 4, 5).unbind()
     tokens, table = torch.randint(6, (12,)), torch.tensor(offsets, dtype=torch.int32)
     options = "softmax", 1, 1, "best", True, 1.0
     y, slots, weights = torch.randn(12, 8), torch.randperm(12).reshape(6, 2), torch.rand(6, 2)
@@ -104,12 +105,13 @@ def expert_cases():
             [(x, gate, 2, None, *options)],
         ),
         "grouped_matmul": (
-            lambda *z: stretto.grouped_matmul(*z[:3], tokens=z[3], up=z[4]),
-            (x, b, table, tokens, up),
+            lambda *z: stretto.grouped_matmul(*z[:3], tokens=z[3], up=z[4], bias=z[5], up_bias=z[6]),
+            (x, b, table, tokens, up, *of_b),
             [
-                (x, b, table, None, tokens, up, *[None] * 4),
-                (y, b, table, *[None] * 7),
-                (*counted, *[None] * 6),
+                (x, b, table, None, tokens, up, *[None] * 6),
+                (x, b, table, None, tokens, up, *of_b, *[None] * 4),
+                (y, b, table, *[None] * 9),
+                (*counted, *[None] * 8),
             ],
         ),
         "moe_combine": (
@@ -120,15 +122,19 @@ def expert_cases():
     }
 
 
+def biases_of_layer(biases):
+    return dict(zip(("gate_bias", "up_bias", "down_bias"), biases))
+
+
 def expert_layer_cases():
     x, weights = torch.randn(6, 8), torch.rand(6, 2)
-    experts = torch.argsort(torch.rand(6, 4), 1)[:, :2]
+    experts, biases = torch.argsort(torch.rand(6, 4), 1)[:, :2], torch.randn(3, 4, 8).unbind()
     b, up, down = (torch.randn(4, 8, 8).transpose(1, 2) for _ in range(3))
 
     def second(op):
-        def call(y, w, used, experts, slots, weights):
+        def call(y, w, used, experts, slots, weights, bias):
             tiles = stretto.expert_layers.ExpertTiles(used, experts, None, None, slots)
-            return op(y, w, tiles, weights)
+            return op(y, w, tiles, weights, bias=bias)
 
         return call
 
@@ -144,24 +150,24 @@ def expert_layer_cases():
     tiles, tables = (tiles.used, tiles.experts, tiles.slots), (there.slots, there.weights, there.positions)
     return {
         "all_gather_grouped_matmul": (
-            lambda *z: stretto.all_gather_grouped_matmul(*z[:3], up=z[3])[0],
-            (x, b, experts, up),
-            [(x, b, experts, z, "") for z in (None, up)],
+            lambda *z: stretto.all_gather_grouped_matmul(*z[:3], up=z[3], bias=z[4], up_bias=z[5])[0],
+            (x, b, experts, up, *biases[:2]),
+            [(x, b, experts, *z, "") for z in ([None] * 3, (None, biases[0], None), (up, *biases[:2]))],
         ),
         "grouped_matmul_reduce_scatter": (
             second(stretto.grouped_matmul_reduce_scatter),
-            (made, down, *tiles, weights),
-            [(made, down, *tiles, weights, z, "") for z in (None, x)],
+            (made, down, *tiles, weights, biases[0]),
+            [(made, down, *tiles, weights, *z, "") for z in ((None, None), (biases[0], x))],
         ),
         "grouped_matmul_all_reduce": (
             second(stretto.grouped_matmul_all_reduce),
-            (made, down, *tiles, weights),
-            [(made, down, *tiles, weights, z, "") for z in (None, x)],
+            (made, down, *tiles, weights, biases[0]),
+            [(made, down, *tiles, weights, *z, "") for z in ((None, None), (biases[0], x))],
         ),
         "moe_layer": (
-            lambda *z: stretto.moe_layer(*z[:6], residual=z[6]),
-            (x, b, up, down, experts, weights, x),
-            [(x, b, up, down, experts, weights, z, "") for z in (None, x)],
+            lambda *z: stretto.moe_layer(*z[:6], residual=z[6], **biases_of_layer(z[7:])),
+            (x, b, up, down, experts, weights, x, *biases),
+            [(x, b, up, down, experts, weights, *z, "") for z in ([None] * 4, (*biases, x))],
         ),
         "ep_dispatch": (
             lambda *z: tuple(stretto.ep_dispatch(*z, 4))[:6],
@@ -170,9 +176,12 @@ def expert_layer_cases():
         ),
         "ep_combine": (back, (y, *tables), [(y, *tables, z, "") for z in (None, x)]),
         "ep_moe_layer": (
-            lambda *z: stretto.ep_moe_layer(*z[:6], 4, residual=z[6]),
-            (x, b, up, down, experts, weights, x),
-            [(x, b, up, down, experts, weights, 4, n, z, "") for n, z in ((None, x), (1, None))],
+            lambda *z: stretto.ep_moe_layer(*z[:6], 4, residual=z[6], **biases_of_layer(z[7:])),
+            (x, b, up, down, experts, weights, x, *biases),
+            [
+                (x, b, up, down, experts, weights, 4, *z, "")
+                for z in ((None, *[None] * 3, x), (1, *biases, None))
+            ],
         ),
     }
 

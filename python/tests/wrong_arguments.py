@@ -146,6 +146,8 @@ def arguments_of(name, size, rows, draw):
             "b": x(2, 6, 4),
             "experts": everyone,
             "up": x(2, 6, 4),
+            "bias": x(2, 4),
+            "up_bias": x(2, 4),
         },
         "moe_layer": lambda: {
             "x": x(rows, 6),
@@ -154,6 +156,9 @@ def arguments_of(name, size, rows, draw):
             "down": x(2, 4, 6),
             "experts": everyone,
             "weights": x(rows * size, 2),
+            "gate_bias": x(2, 4),
+            "up_bias": x(2, 4),
+            "down_bias": x(2, 6),
         },
         "ep_dispatch": lambda: {
             "x": x(rows, 6),
@@ -170,6 +175,9 @@ def arguments_of(name, size, rows, draw):
             "experts": chosen,
             "weights": x(rows, 2),
             "num_experts": 2,
+            "gate_bias": x(share, 4),
+            "up_bias": x(share, 4),
+            "down_bias": x(share, 6),
         },
         "scaled_dot_product_attention": lambda: {
             **{n: x(2, rows, 8) for n in ("query", "key", "value")},
@@ -215,6 +223,8 @@ def arguments_of(name, size, rows, draw):
             "b": x(2, 6, 4),
             "offsets": table([0, 1, rows]),
             "up": x(2, 6, 4),
+            "bias": x(2, 4),
+            "up_bias": x(2, 4),
         },
     }[name]()
 
