@@ -38,8 +38,11 @@ AttentionDesc cached(Fields& fields) {
 
 SequenceAttentionDesc sequence(Fields& fields) {
   auto d = heads<SequenceAttentionDesc>(fields);
-  fields.take(
-      {{"world_size", d.world_size}, {"causal", d.causal}, {"window", d.window}, {"lse", d.lse}});
+  fields.take({{"world_size", d.world_size},
+               {"causal", d.causal},
+               {"window", d.window},
+               {"lse", d.lse},
+               {"contiguous", d.contiguous}});
   return d;
 }
 

@@ -95,7 +95,8 @@ scaled_dot_product_attention = _forward(
 )
 sequence_attention = _forward(
     "sequence_attention(Tensor query, Tensor key, Tensor value, str program, int? tokens,"
-    " bool is_causal, float? scale, int window, str group, bool return_lse) -> (Tensor, Tensor)",
+    " bool is_causal, float? scale, int window, bool contiguous, str group, bool return_lse)"
+    " -> (Tensor, Tensor)",
     _and_lse(_sequence_attention),
     _rows_and_lse,
     _name_of_attention,

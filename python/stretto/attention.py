@@ -63,6 +63,7 @@ def sequence_attention(
     is_causal: bool = True,
     scale: Optional[float] = None,
     window: int = 0,
+    contiguous: bool = False,
     return_lse: bool = False,
     group: GroupLike = None,
     out: Any = None,
@@ -77,11 +78,15 @@ def sequence_attention(
     rank gets all keys and values, or those that its window sees, by copy engines on GPUs, while it
     begins with its own.
 
+    `contiguous`: rank r has the rows from r * S on of the sequence instead, S = ceil(tokens / P); results
+    have S rows, too. Causal attention is then 2 - 1 / P times the mean work on the last rank, for
+    which the others wait where they next meet it: zigzag rows take half to two thirds of the time.
+
     Batches of sequences of one length: [batch, 2c, Hq, E] and [batch, 2c, Hkv, E], results
     [batch, 2c, Hq, E] and [batch, Hq, 2c]; one launch, before which they are copied.
     """
     op = "sequence_attention"
-    options = tokens, is_causal, scale, window, return_lse
+    options = tokens, is_causal, scale, window, contiguous, return_lse
     return _spread(op, op, query, key, value, *options, group, out)
 
 
@@ -95,6 +100,7 @@ def ring_attention(
     is_causal: bool = True,
     scale: Optional[float] = None,
     window: int = 0,
+    contiguous: bool = False,
     queries_travel: bool = False,
     return_lse: bool = False,
     group: GroupLike = None,
@@ -104,17 +110,17 @@ def ring_attention(
     through two places, of up to eight GPUs one for each other rank. `queries_travel`: queries do,
     and sums come back (TokenRing)."""
     op = "ring_attention"
-    options = tokens, is_causal, scale, window, return_lse
+    options = tokens, is_causal, scale, window, contiguous, return_lse
     return _spread("token_ring" if queries_travel else op, op, query, key, value, *options, group, out)
 
 
 def _spread(program, op, query, key, value, *options):
     if getattr(query, "ndim", 0) == 4:
         return _batch_spread(program, op, (query, key, value), *options)
-    tokens, is_causal, scale, window, return_lse, group, out = options
-    is_causal, return_lse = bool(is_causal), bool(return_lse)
+    tokens, is_causal, scale, window, contiguous, return_lse, group, out = options
+    is_causal, contiguous, return_lse = bool(is_causal), bool(contiguous), bool(return_lse)
     if out is None and _route.wants(query, key, value):
-        options = program, tokens, is_causal, scale, window, name_of(group), return_lse
+        options = program, tokens, is_causal, scale, window, contiguous, name_of(group), return_lse
         made = _route.forward.sequence_attention(query, key, value, *options)
         return made if return_lse else made[0]
     kind, dtype, q, k, v = checked_heads(op, query, key, value, "rows, Hkv, E")
@@ -123,17 +129,17 @@ def _spread(program, op, query, key, value, *options):
     scale, window = scale_or_none(op, scale), whole(op, "window", window)
     kv_heads = k.shape[1]
     tokens = rows * group.size if tokens is None else whole(op, "tokens", tokens)
-    if tokens < 1 or 2 * -(-tokens // (2 * group.size)) != rows:
+    if tokens < 1 or _rows_of(tokens, group.size, contiguous) != rows:
+        need = f"ceil({tokens} / {group.size})" if contiguous else "twice the tokens of a chunk (zigzag)"
         raise UserError(
-            f"{op}: {rows} rows of {tokens} tokens on {group.size} ranks; need twice the tokens of "
-            "a chunk (zigzag)"
+            f"{op}: {rows} rows of {tokens} tokens on {group.size} ranks; need {need}"
         )
     bound = bound_of(tokens)
-    columns = 2 * -(-bound // (2 * group.size))
+    columns = _rows_of(bound, group.size, contiguous)
     made = results_of(op, kind, out, (q, k, v), return_lse, lse_columns=columns)
     given = {"query": q, "key": k, "value": v}
     options = f"tokens={tokens}", *options_in_words(is_causal, scale, window, return_lse)
-    travel = "queries_travel" if program == "token_ring" else ""
+    words = "contiguous" if contiguous else "", "queries_travel" if program == "token_ring" else ""
     group.launch_operator(
         kind,
         program,
@@ -143,13 +149,19 @@ def _spread(program, op, query, key, value, *options):
             "causal": is_causal,
             "window": window,
             "lse": return_lse,
+            "contiguous": contiguous,
         },
         ("q", "k", "v", "out", "lse")[: 3 + len(made)],
         (kind.dense(q), kind.dense(k), kind.dense(v), *(written for _, written in made)),
         (tokens,),
-        said=described(op, kind, given, *options, travel),
+        said=described(op, kind, given, *options, *words),
     )
     return finished(kind, made)
+
+
+def _rows_of(tokens: int, ranks: int, contiguous: bool) -> int:
+    """Of one rank, padding included."""
+    return -(-tokens // ranks) if contiguous else 2 * -(-tokens // (2 * ranks))
 
 
 def _batch_spread(program, op, arrays, *options):

@@ -96,6 +96,57 @@ def test_windows_of_a_sequence_over_the_ranks(rng, form, size, tokens):
 
 
 @pytest.mark.parametrize("form", ["sequence", "ring", "token_ring"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_contiguous_shards(rng, form, size, dtype):
+    """As a sequence is cut by chunk(): odd rows, a last rank with fewer and ranks without any, with and
+    without a mask, one sequence and batches."""
+    call = stretto.sequence_attention if form == "sequence" else stretto.ring_attention
+    travel = {"queries_travel": True} if form == "token_ring" else {}
+    batch, masks = 2, [(True, 0), (False, 0), (True, 4)]
+    for tokens in (7 * size, int(rng.integers(1, 9 * size)), 1):
+        rows = -(-tokens // size)
+        every = [poisoned((batch, rows * size, h, 8), dtype) for h in (4, 2, 2)]
+        for x in every:
+            x[:, :tokens] = rng.uniform(-1, 1, x[:, :tokens].shape).astype(x.dtype)
+
+        def body():
+            mine = [np.split(x, size, 1)[stretto.rank()] for x in every]
+            made = []
+            for causal, window in masks:
+                options = {"tokens": tokens, "is_causal": causal, "window": window, **travel}
+                options |= {"contiguous": True, "return_lse": True}
+                made.append((call(*mine, **options), call(*(x[0] for x in mine), **options)))
+            return made
+
+        ran = testing.run(size, body)
+        for i, (causal, window) in enumerate(masks):
+            whole = [np.concatenate([of[i][0][part] for of in ran], 1 + part) for part in range(2)]
+            for b in range(batch):
+                q, k, v = (x[b, :tokens] for x in every)
+                seen = np.arange(tokens) + 1 if causal else [tokens] * tokens
+                near(whole[0][b, :tokens], softmax_attention(q, k, v, seen, window), dtype)
+                scores = np.einsum("lhe,she->hls", *wide([q, k.repeat(2, 1)])) / 8**0.5
+                row, key = np.arange(tokens)[:, None], np.arange(tokens)
+                hidden = (key > row) & causal | (key <= row - window) & (window > 0)
+                want = np.log(np.where(hidden, 0, np.exp(scores)).sum(-1))
+                near(whole[1][b, :, :tokens], want, "float32", tokens)
+            alone = [np.concatenate([of[i][1][part] for of in ran], part) for part in range(2)]
+            np.testing.assert_array_equal(alone[0][:tokens], whole[0][0, :tokens])
+            np.testing.assert_array_equal(alone[1][:, :tokens], whole[1][0, :, :tokens])
+
+
+def test_contiguous_shards_that_do_not_fit():
+    def body():
+        q = np.ones((3, 2, 8), np.float32)
+        with pytest.raises(stretto.UserError, match=r"3 rows of 7 tokens on 2 ranks; need ceil\(7 / 2\)"):
+            stretto.ring_attention(q, q, q, tokens=7, contiguous=True)
+        assert stretto.ring_attention(q, q, q, contiguous=True).shape == q.shape
+
+    testing.run(2, body)
+
+
+@pytest.mark.parametrize("form", ["sequence", "ring", "token_ring"])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_batches_of_sequences_over_the_ranks(rng, form, size):
     """Against each sequence by itself in float64; with padding, a window, logarithms and given results."""

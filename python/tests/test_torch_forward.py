@@ -32,9 +32,9 @@ def forward_cases():
             [(q, k, k, starts, True, None, 2, lse) for lse in (False, True)],
         ),
         "sequence_attention": (
-            lambda *x: stretto.sequence_attention(*x, window=4, return_lse=True),
+            lambda *x: stretto.sequence_attention(*x, window=4, contiguous=True, return_lse=True),
             (q, k, k),
-            [(q, k, k, form, None, True, None, 4, "", lse) for form, lse in FORMS],
+            [(q, k, k, form, None, True, None, 4, lse, "", lse) for form, lse in FORMS],
         ),
         "flash_decode": (
             lambda *x: (

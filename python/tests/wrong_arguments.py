@@ -119,6 +119,7 @@ def arguments_of(name, size, rows, draw):
             "is_causal": True,
             "scale": 0.5,
             "window": 0,
+            "contiguous": False,
         },
         "ring_attention": lambda: {
             **{n: x(rows, 2, 8) for n in ("query", "key", "value")},

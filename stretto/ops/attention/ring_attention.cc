@@ -26,14 +26,16 @@ class RingAttention {
         tiles_(p_, "ring_attention", d, cfg),
         next_((p_.rank() + 1) % steps_),
         previous_((p_.rank() + steps_ - 1) % steps_),
-        rows_(tiles_.zigzag().chunk_rows() * 2),
+        halves_(tiles_.chunks().per_rank()),
+        rows_(tiles_.chunks().chunk_rows() * halves_),
         num_slots_(std::min<std::int64_t>(cfg.num_slots, steps_ - 1)) {
     if (steps_ == 1) return;
     BufferOptions symmetric{.space = Space::kSymmetric};
     k_slots_ = p_.buffer("k_slots", d.dtype, {rows_ * num_slots_, tiles_.kv_cols()}, symmetric);
     v_slots_ = p_.buffer("v_slots", d.dtype, {rows_ * num_slots_, tiles_.kv_cols()}, symmetric);
-    arrived_ = p_.signal("arrived", 2 * steps_);  // by chunk of the parts: copies that lie there
-    ready_ = p_.signal("ready");                  // slots at `next` may be written
+    arrived_ =
+        p_.signal("arrived", halves_ * steps_);  // by chunk of the parts: copies that lie there
+    ready_ = p_.signal("ready");                 // slots at `next` may be written
     if (one_pass()) return;
     sums_ = p_.buffer("sums", DType::kF32, {d.num_heads, rows_, d.head_dim});
     weights_ = p_.buffer("weights", DType::kF32, {d.num_heads, rows_, 1});
@@ -70,16 +72,16 @@ class RingAttention {
   // are free for the first num_slots of them, and for a later one when its workers and its copies
   // have read what lay there.
   void send() {
-    const Zigzag& zigzag = tiles_.zigzag();
-    std::int64_t copies = tiles_.num_copies(), per_step = 2 * copies;
+    const Chunks& chunks = tiles_.chunks();
+    std::int64_t copies = tiles_.num_copies(), per_step = halves_ * copies;
     p_.on_start([&] { p_.notify(ready_, previous_); });
     p_.role("send", Resource::copy_engine(1), p_.range((steps_ - 1) * per_step),
             [&](const Tile& t) {
               Index s = p_.let("step", t.index / per_step + 1);
               Index chunk = p_.let("chunk", t.index / copies);  // of the parts of this rank
               Index half = p_.let("half", t.index % per_step / copies);
-              Index first = p_.let("first", half * zigzag.chunk_rows());
-              Index tokens = zigzag.num_tokens(zigzag.chunk_of(owner(s - 1), half));
+              Index first = p_.let("first", half * chunks.chunk_rows());
+              Index tokens = chunks.num_tokens(chunks.chunk_of(owner(s - 1), half));
               Index row = p_.let("row", first + t.index % copies * cfg_.comm_rows);
               auto part = [&](const TensorRef& tensor, const Index& at) {
                 return tensor.tile({at + row, 0}, cfg_.comm_rows, tiles_.kv_cols())
@@ -102,7 +104,7 @@ class RingAttention {
                 send_from(k_slots_, v_slots_, slot(s - 1));
               };
               steps_ > 2 ? p_.when(s == 1, send_own, pass_on) : send_own();
-              p_.notify(arrived_[chunk + 2], next_);
+              p_.notify(arrived_[chunk + halves_], next_);
               if (one_pass()) return;
               Index last_copy = t.index % per_step == per_step - 1;
               Index into = s - 1 + num_slots_;  // the part that comes where this copy has read
@@ -123,11 +125,11 @@ class RingAttention {
   // Adds both chunks of an owner, whose rows begin at `row` of the tensors.
   void attend(OnlineSoftmax& softmax, const Value& query, const Queries& q, const Index& owner,
               const TensorRef& k, const TensorRef& v, const Index& row) {
-    p_.loop(2, [&](const Index& half) {
-      Index chunk = p_.let("chunk", tiles_.zigzag().chunk_of(owner, half));
+    p_.loop(halves_, [&](const Index& half) {
+      Index chunk = p_.let("chunk", tiles_.chunks().chunk_of(owner, half));
       SequenceTiles::Span seen = tiles_.seen(q, chunk);
       tiles_.attend(softmax, query, q,
-                    {k, v, row + half * tiles_.zigzag().chunk_rows(), chunk, seen});
+                    {k, v, row + half * tiles_.chunks().chunk_rows(), chunk, seen});
     });
   }
 
@@ -135,12 +137,12 @@ class RingAttention {
   // after it.
   void all_parts(const Queries& q) {
     auto attend_to_others = [&](OnlineSoftmax& softmax, const Value& query, const Index& i) {
-      Index from = p_.let("owner", owner(i / 2));
-      Index chunk = p_.let("chunk", tiles_.zigzag().chunk_of(from, i % 2));
+      Index from = p_.let("owner", owner(i / halves_));
+      Index chunk = p_.let("chunk", tiles_.chunks().chunk_of(from, i % halves_));
       SequenceTiles::Span seen = tiles_.seen(q, chunk);
       p_.when(seen.any(), [&] {
         p_.wait(arrived_[i], tiles_.num_copies());
-        Index row = (i - 2) * tiles_.zigzag().chunk_rows();
+        Index row = (i - halves_) * tiles_.chunks().chunk_rows();
         tiles_.attend(softmax, query, q, {k_slots_, v_slots_, row, chunk, seen});
       });
     };
@@ -149,7 +151,8 @@ class RingAttention {
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/false);
       attend(softmax, query, q, p_.rank(), tiles_.k(), tiles_.v(), 0);
       if (steps_ > 1) {
-        p_.loop(2, 2 * steps_, [&](const Index& i) { attend_to_others(softmax, query, i); });
+        p_.loop(halves_, halves_ * steps_,
+                [&](const Index& i) { attend_to_others(softmax, query, i); });
       }
       tiles_.store(q, softmax);
     });
@@ -172,7 +175,9 @@ class RingAttention {
     Index from = p_.let("owner", owner(s));
     Index last = p_.let("last", s == steps_ - 1);
     p_.worker_fence();  // the sums of the step before
-    auto wait = [&] { p_.wait(arrived_[s * 2 + 1], tiles_.num_copies()); };  // its last chunk
+    auto wait = [&] {
+      p_.wait(arrived_[s * halves_ + (halves_ - 1)], tiles_.num_copies());
+    };  // its last chunk
     bool window = tiles_.has_window();
     Index needed = window ? p_.let("needed", tiles_.sees_rank(p_.rank(), from)) : Index(1);
     window ? p_.when(needed, wait) : wait();
@@ -202,7 +207,9 @@ class RingAttention {
   const std::int64_t steps_;
   ProgramBuilder p_;
   SequenceTiles tiles_;
-  Index next_, previous_, rows_;
+  Index next_, previous_;
+  const std::int64_t halves_;
+  Index rows_;
   const std::int64_t num_slots_;
   TensorRef k_slots_, v_slots_, sums_, weights_, peaks_;
   SignalRef arrived_, ready_, used_, passed_;

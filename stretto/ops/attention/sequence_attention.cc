@@ -13,7 +13,7 @@ namespace {
 
 // Keys and values of all ranks but the own ones, chunk by chunk.
 struct Gathered {
-  TensorRef k, v;     // [2 P c, num_kv_heads * head_dim], symmetric
+  TensorRef k, v;     // [P * rows of a rank, num_kv_heads * head_dim], symmetric
   SignalRef arrived;  // by chunk: copies that lie there
 };
 
@@ -23,7 +23,7 @@ struct Gathered {
 void send(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceTiles& tiles,
           const Gathered& g) {
   SignalRef ready = p.signal("ready");  // a rank's `full` may be written
-  std::int64_t world = p.world_size(), per_peer = 2 * tiles.num_copies();
+  std::int64_t world = p.world_size(), per_peer = tiles.chunks().per_rank() * tiles.num_copies();
   p.on_start([&] {
     p.loop(world - 1, [&](const Index& i) { p.notify(ready, (p.rank() + 1 + i) % world); });
   });
@@ -32,9 +32,9 @@ void send(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceT
            Index peer = p.let("peer", (p.rank() + world - 1 - t.index / per_peer) % world);
            Index half = p.let("half", t.index % per_peer / tiles.num_copies());
            Index copy = p.let("copy", t.index % tiles.num_copies());
-           Index chunk = p.let("chunk", tiles.zigzag().chunk_of(p.rank(), half));
-           const Index& rows = tiles.zigzag().chunk_rows();
-           Index first = copy * cfg.comm_rows, end = tiles.zigzag().num_tokens(chunk);
+           Index chunk = p.let("chunk", tiles.chunks().chunk_of(p.rank(), half));
+           const Index& rows = tiles.chunks().chunk_rows();
+           Index first = copy * cfg.comm_rows, end = tiles.chunks().num_tokens(chunk);
            auto put = [&](const TensorRef& to, const TensorRef& from) {
              auto part = [&](const TensorRef& tensor, const Index& row) {
                return tensor.tile({row + first, 0}, cfg.comm_rows, tiles.kv_cols())
@@ -49,8 +49,9 @@ void send(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceT
          });
   // What no row of this rank sees arrives, too, and must not do so in a later launch.
   p.on_end([&] {
-    p.loop(2, 2 * world, [&](const Index& i) {
-      Index chunk = tiles.zigzag().chunk_of((p.rank() + i / 2) % world, i % 2);
+    const std::int64_t halves = tiles.chunks().per_rank();
+    p.loop(halves, halves * world, [&](const Index& i) {
+      Index chunk = tiles.chunks().chunk_of((p.rank() + i / halves) % world, i % halves);
       p.wait(g.arrived[chunk], tiles.num_copies());
     });
   });
@@ -64,15 +65,16 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
       .only("num_slots", will_run.num_slots, 2, "of ring_attention alone");
   ProgramBuilder p("sequence_attention", d.world_size);
   SequenceTiles tiles(p, "sequence_attention", d, cfg);
-  const Zigzag& zigzag = tiles.zigzag();
+  const Chunks& chunks = tiles.chunks();
+  const std::int64_t halves = chunks.per_rank();
   Gathered g;
   bool alone = d.world_size == 1;
   if (!alone) {
-    Index rows = zigzag.chunk_rows() * (2 * d.world_size);
+    Index rows = chunks.chunk_rows() * (halves * d.world_size);
     BufferOptions symmetric{.space = Space::kSymmetric};
     g.k = p.buffer("k_full", d.dtype, {rows, tiles.kv_cols()}, symmetric);
     g.v = p.buffer("v_full", d.dtype, {rows, tiles.kv_cols()}, symmetric);
-    g.arrived = p.signal("arrived", std::int64_t{2} * d.world_size);
+    g.arrived = p.signal("arrived", halves * d.world_size);
     send(p, cfg, tiles, g);
   }
   p.role(
@@ -82,22 +84,22 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
         p.when(q.any(), [&] {
           Value query = tiles.load(q);
           OnlineSoftmax softmax = tiles.softmax(/*kept=*/false);
-          p.loop(2, [&](const Index& half) {
-            Index chunk = p.let("chunk", zigzag.chunk_of(p.rank(), half));
+          p.loop(halves, [&](const Index& half) {
+            Index chunk = p.let("chunk", chunks.chunk_of(p.rank(), half));
             SequenceTiles::Span seen = tiles.seen(q, chunk);
             tiles.attend(softmax, query, q,
-                         {tiles.k(), tiles.v(), half * zigzag.chunk_rows(), chunk, seen});
+                         {tiles.k(), tiles.v(), half * chunks.chunk_rows(), chunk, seen});
           });
           auto attend_to_peers = [&](const Index& i) {
-            Index owner = p.let("owner", (p.rank() + i / 2) % d.world_size);
-            Index chunk = p.let("chunk", zigzag.chunk_of(owner, i % 2));
+            Index owner = p.let("owner", (p.rank() + i / halves) % d.world_size);
+            Index chunk = p.let("chunk", chunks.chunk_of(owner, i % halves));
             SequenceTiles::Span seen = tiles.seen(q, chunk);
             p.when(seen.any(), [&] {
               p.wait(g.arrived[chunk], tiles.num_copies());
-              tiles.attend(softmax, query, q, {g.k, g.v, zigzag.first_token(chunk), chunk, seen});
+              tiles.attend(softmax, query, q, {g.k, g.v, chunks.first_token(chunk), chunk, seen});
             });
           };
-          if (!alone) p.loop(2, 2 * d.world_size, attend_to_peers);
+          if (!alone) p.loop(halves, halves * d.world_size, attend_to_peers);
           tiles.store(q, softmax);
         });
       });
@@ -105,9 +107,10 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
 }
 
 std::string to_string(const SequenceAttentionDesc& d) {
-  return fmt::format("m={} heads={}/{} dim={} window={}{}{} {} P={}", d.m, d.num_heads,
+  return fmt::format("m={} heads={}/{} dim={} window={}{}{}{} {} P={}", d.m, d.num_heads,
                      d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
-                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+                     d.contiguous ? " contiguous" : "", d.lse ? " lse" : "", short_name(d.dtype),
+                     d.world_size);
 }
 
 int heads_in_l2(const SequenceAttentionDesc& d, std::int64_t tokens) {

@@ -6,7 +6,9 @@
 //
 // Placement is zigzag, so that causal attention is the same work everywhere: of 2 P chunks of
 // c = ceil(m / 2P) tokens rank r has chunk r in its rows 0 .. c and chunk 2P - 1 - r in c .. 2c.
-// Rows of tokens past m are padding, at the end of a chunk.
+// Rows of tokens past m are padding, at the end of a chunk. Or contiguous, as shards often are:
+// rank r has the one chunk r of ceil(m / P) tokens. Causal attention is then the least work on the
+// first rank and the most, (2P - 1) / P times the mean, on the last, for which all wait.
 //
 // With a window a rank does not wait for a part that none of its tokens sees, and such keys, values
 // and queries are not sent, but for those that a ring passes on.
@@ -31,8 +33,11 @@ struct SequenceAttentionDesc {
   std::int64_t window = 0;           // the last `window` tokens, the own one included; 0: all
   std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
   bool lse = false;                  // also the logarithm of each row's sum of weights
+  bool contiguous = false;           // else zigzag
   int world_size = 1;
 };
+
+inline std::int64_t chunks_per_rank(const SequenceAttentionDesc& d) { return d.contiguous ? 1 : 2; }
 
 struct SequenceAttentionConfig {
   std::int64_t tile_rows = 32;  // queries
@@ -54,11 +59,11 @@ SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& d
 // tokens to 534 at 64k (2026-11-22, gpu_bench attention-ranks).
 int heads_in_l2(const SequenceAttentionDesc& desc, std::int64_t tokens);
 
-// Extent m. Inputs q [2c, num_heads * head_dim]; k, v [2c, num_kv_heads * head_dim] -> out
-// [2c, num_heads * head_dim]; with lse also lse [num_heads, 2c] f32. Copy engines send the own keys
-// and values to every rank, first to the one before this, which needs them next. UserError naming
-// the field of a bad desc or config. After Megatron's context parallelism (all-gathered keys and
-// values).
+// Extent m; contiguous, S = ceil(m / P) instead of 2c. Inputs q [2c, num_heads * head_dim]; k, v
+// [2c, num_kv_heads * head_dim] -> out [2c, num_heads * head_dim]; with lse also lse [num_heads,
+// 2c] f32. Copy engines send the own keys and values to every rank, first to the one before this,
+// which needs them next. UserError naming the field of a bad desc or config. After Megatron's
+// context parallelism (all-gathered keys and values).
 Program sequence_attention(const SequenceAttentionDesc& desc,
                            const SequenceAttentionConfig& config);
 // The same tensors. Keys and values travel P - 1 steps around the ring through num_slots slots of

@@ -23,6 +23,7 @@ SequenceAttentionConfig config_of(const SequenceAttentionDesc& d, Target target,
 std::vector<OpShape> shapes(int world_size) {
   return {{.world_size = world_size, .m = 4 * world_size + 3, .n = 3, .k = 4},
           {.world_size = world_size, .m = 14, .n = 4, .k = 16, .dtype = DType::kBF16},
+          {.world_size = world_size, .m = 33, .n = 4, .k = 8},
           {.world_size = world_size, .m = 25, .n = 4, .k = 8}};
 }
 
@@ -57,6 +58,7 @@ SequenceAttentionDesc sequence_desc(const OpShape& s) {
   d.causal = d.num_heads % 3 != 0;                       // three heads test that all see all
   if (d.causal && d.m % 5 == 0) d.window = d.m / 4 + 1;  // fives a window
   d.lse = d.m % 2 == 1;
+  d.contiguous = d.m % 11 == 0;  // elevens shards as they are
   return d;
 }
 

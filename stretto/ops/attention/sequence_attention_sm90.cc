@@ -13,7 +13,7 @@ constexpr int kMostHeldRanks = 8;
 }  // namespace
 
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target target) {
-  std::int64_t chunk = ceil_div(d.m, std::int64_t{2} * d.world_size);
+  std::int64_t chunk = ceil_div(d.m, chunks_per_rank(d) * d.world_size);
   if (target == Target::kCpu) {
     return {.tile_rows = std::min<std::int64_t>(32, chunk),
             .tile_kv = std::min<std::int64_t>(64, chunk),
@@ -28,7 +28,8 @@ SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target ta
   // A copy costs a few calls of the host, so there are few.
   std::int64_t cols = d.num_kv_heads * d.head_dim;
   c.comm_rows = std::min(chunk, std::max<std::int64_t>((std::int64_t{1} << 24) / cols, 1));
-  c.num_workers = gpu_workers(ceil_div(chunk, c.tile_rows) * 2 * d.num_heads, target.sms());
+  c.num_workers =
+      gpu_workers(ceil_div(chunk, c.tile_rows) * chunks_per_rank(d) * d.num_heads, target.sms());
   return c;
 }
 

@@ -33,6 +33,27 @@ TEST(SequenceAttention, AWindowIsThatOfTheReference) {
   }
 }
 
+// Of every number of rows, odd ones and ranks without any among them.
+TEST(SequenceAttention, ContiguousShardsAreThoseOfTheReference) {
+  for (int world : {1, 2, 3, 4, 5}) {
+    for (std::int64_t window : {-1, 0, 1, 6, 40}) {  // -1: all see all
+      SequenceAttentionDesc d{.m = 31, .num_heads = 4, .num_kv_heads = 2, .head_dim = 4};
+      d.causal = window >= 0;
+      d.window = std::max<std::int64_t>(window, 0);
+      d.lse = d.contiguous = true;
+      d.world_size = world;
+      for (const char* name : {"sequence_attention", "ring_attention", "token_ring"}) {
+        SCOPED_TRACE(testing::Message() << name << " P=" << world << " window=" << window);
+        std::vector<OpCase> cases;
+        for (std::int64_t rows : {31, 0, 1, 2, 17}) {
+          cases.push_back(sequence_case(name, d, {.world_size = world, .rows = rows}, test_seed()));
+        }
+        EXPECT_EQ(run_cases(cases, {.waiver = {}}), "");
+      }
+    }
+  }
+}
+
 // With a slot for each part the ring goes through all in one pass, with fewer step by step. Three
 // ranks are the fewest that pass a part on, four that write a slot again.
 TEST(SequenceAttention, RingsOfAnyNumberOfSlotsAreThoseOfTheReference) {
@@ -43,6 +64,7 @@ TEST(SequenceAttention, RingsOfAnyNumberOfSlotsAreThoseOfTheReference) {
       SequenceAttentionDesc d{.m = 29, .num_heads = 4, .num_kv_heads = 2, .head_dim = 4};
       d.window = window;
       d.lse = true;
+      d.contiguous = slots % 2 == 0;
       d.world_size = world;
       for (Target target : {Target::kCpu, Target::kCuda}) {
         SCOPED_TRACE(testing::Message() << "P=" << world << " slots=" << slots << " window="

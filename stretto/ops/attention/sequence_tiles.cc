@@ -32,17 +32,19 @@ Index extent(ProgramBuilder& p, const char* op, const SequenceAttentionDesc& d,
 
 }  // namespace
 
-Zigzag::Zigzag(const Index& m, const SequenceAttentionDesc& d)
+Chunks::Chunks(const Index& m, const SequenceAttentionDesc& d)
     : m_(m),
-      chunk_rows_(ceil_div(m, 2 * d.world_size)),
+      chunk_rows_(ceil_div(m, chunks_per_rank(d) * d.world_size)),
       world_size_(d.world_size),
-      most_chunk_rows_(ceil_div(d.m, std::int64_t{2} * d.world_size)) {}
+      per_rank_(chunks_per_rank(d)),
+      most_chunk_rows_(ceil_div(d.m, per_rank_ * d.world_size)) {}
 
-Index Zigzag::chunk_of(const Index& owner, const Index& half) const {
+Index Chunks::chunk_of(const Index& owner, const Index& half) const {
+  if (per_rank_ == 1) return owner;
   return owner + half * (2 * world_size_ - 1 - 2 * owner);
 }
 
-Index Zigzag::num_tokens(const Index& chunk) const {
+Index Chunks::num_tokens(const Index& chunk) const {
   return max(min(m_ - first_token(chunk), chunk_rows_), 0);
 }
 
@@ -51,10 +53,10 @@ SequenceTiles::SequenceTiles(ProgramBuilder& p, const char* op, const SequenceAt
     : p_(p),
       d_(d),
       cfg_(cfg),
-      zigzag_(extent(p, op, d, cfg), d),
-      row_tiles_(ceil_div(zigzag_.most_chunk_rows(), cfg.tile_rows)),
-      num_copies_(ceil_div(zigzag_.most_chunk_rows(), cfg.comm_rows)) {
-  Index rows = zigzag_.chunk_rows() * 2;
+      chunks_(extent(p, op, d, cfg), d),
+      row_tiles_(ceil_div(chunks_.most_chunk_rows(), cfg.tile_rows)),
+      num_copies_(ceil_div(chunks_.most_chunk_rows(), cfg.comm_rows)) {
+  Index rows = chunks_.chunk_rows() * chunks_.per_rank();
   q_ = p.input("q", d.dtype, {rows, d.num_heads * d.head_dim});
   k_ = p.input("k", d.dtype, {rows, kv_cols()});
   v_ = p.input("v", d.dtype, {rows, kv_cols()});
@@ -64,22 +66,22 @@ SequenceTiles::SequenceTiles(ProgramBuilder& p, const char* op, const SequenceAt
 
 SequenceTiles::Queries SequenceTiles::queries(const Index& tile, const Index& owner) const {
   std::int64_t group = cfg_.head_group > 0 ? cfg_.head_group : d_.num_heads;
-  std::int64_t per_group = 2 * row_tiles_ * group;
+  std::int64_t per_group = chunks_.per_rank() * row_tiles_ * group;
   bool one_group = group == d_.num_heads;
   Index in_group = one_group ? tile : p_.let("in_group", tile % per_group);
   Index from_end = p_.let("from_end", in_group / group);  // of the rank's tiles of rows
-  Index half = p_.let("half", 1 - from_end / row_tiles_);
+  Index half = chunks_.per_rank() == 1 ? Index(0) : p_.let("half", 1 - from_end / row_tiles_);
   Index local = p_.let("local", (row_tiles_ - 1 - from_end % row_tiles_) * cfg_.tile_rows);
-  Index chunk = p_.let("chunk", zigzag_.chunk_of(owner, half));
-  const Index& rows = zigzag_.chunk_rows();
+  Index chunk = p_.let("chunk", chunks_.chunk_of(owner, half));
+  const Index& rows = chunks_.chunk_rows();
   Queries q;
   Index first_head = one_group ? Index(0) : tile / per_group * group;
   q.head = p_.let("head", first_head + in_group % group);
   q.kv_head = p_.let("kv_head", q.head / (d_.num_heads / d_.num_kv_heads));
   q.row = p_.let("row", half * rows + local);
   q.row_end = p_.let("row_end", half * rows + rows);
-  q.token = p_.let("token", zigzag_.first_token(chunk) + local);
-  q.token_end = p_.let("token_end", zigzag_.first_token(chunk) + rows);
+  q.token = p_.let("token", chunks_.first_token(chunk) + local);
+  q.token_end = p_.let("token_end", chunks_.first_token(chunk) + rows);
   return q;
 }
 
@@ -92,9 +94,9 @@ SequenceTiles::Span SequenceTiles::seen(const Queries& tile, const Index& chunk)
 
 SequenceTiles::Span SequenceTiles::seen_by(const Index& first, const Index& end,
                                            const Index& chunk) const {
-  Index tokens = zigzag_.num_tokens(chunk);
+  Index tokens = chunks_.num_tokens(chunk);
   auto in_chunk = [&](const Index& token) {
-    return max(min(token - zigzag_.first_token(chunk), tokens), 0);
+    return max(min(token - chunks_.first_token(chunk), tokens), 0);
   };
   return {.begin = d_.window > 0 ? in_chunk(first - (d_.window - 1)) : 0,
           .end = d_.causal ? in_chunk(end) : tokens};
@@ -103,15 +105,15 @@ SequenceTiles::Span SequenceTiles::seen_by(const Index& first, const Index& end,
 // Of all rows of a chunk, padding as well: no tile sees more.
 Index SequenceTiles::sees_chunk(const Index& rank, const Index& chunk) const {
   auto half_sees = [&](int half) {
-    Index first = zigzag_.first_token(zigzag_.chunk_of(rank, half));
-    return seen_by(first, first + zigzag_.chunk_rows(), chunk).any();
+    Index first = chunks_.first_token(chunks_.chunk_of(rank, half));
+    return seen_by(first, first + chunks_.chunk_rows(), chunk).any();
   };
-  return half_sees(0) || half_sees(1);
+  return chunks_.per_rank() == 1 ? half_sees(0) : half_sees(0) || half_sees(1);
 }
 
 Index SequenceTiles::sees_rank(const Index& rank, const Index& other) const {
-  return sees_chunk(rank, zigzag_.chunk_of(other, 0)) ||
-         sees_chunk(rank, zigzag_.chunk_of(other, 1));
+  Index first = sees_chunk(rank, chunks_.chunk_of(other, 0));
+  return chunks_.per_rank() == 1 ? first : first || sees_chunk(rank, chunks_.chunk_of(other, 1));
 }
 
 void SequenceTiles::attend(OnlineSoftmax& softmax, const Value& query, const Queries& tile,
@@ -124,7 +126,7 @@ void SequenceTiles::add_blocks(OnlineSoftmax& softmax, const Value& query, const
                                const Keys& keys) const {
   std::int64_t bn = cfg_.tile_kv;
   const auto& [begin, seen_end] = keys.seen;
-  Index first = p_.let("first_key", zigzag_.first_token(keys.chunk));
+  Index first = p_.let("first_key", chunks_.first_token(keys.chunk));
   // The first block of which a row does not see all; with a window all blocks are masked.
   Index full = d_.causal ? max(min(tile.token + 1 - first, seen_end), 0) : seen_end;
   Index full_blocks = p_.let("full_blocks", (has_window() ? begin : full) / bn);
@@ -155,7 +157,7 @@ Value SequenceTiles::load(const Queries& tile) const {
 }
 
 Value SequenceTiles::load(const Queries& tile, const TensorRef& q, const Index& row) const {
-  Index end = row + tile.row + (min(tile.token_end, zigzag_.num_tokens()) - tile.token);
+  Index end = row + tile.row + (min(tile.token_end, chunks_.num_tokens()) - tile.token);
   return p_.load(q.tile({row + tile.row, tile.head * d_.head_dim}, cfg_.tile_rows, d_.head_dim)
                      .until_row(end));
 }

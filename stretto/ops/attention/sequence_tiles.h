@@ -10,21 +10,22 @@
 
 namespace stretto {
 
-// Chunks of tokens, two per rank.
-class Zigzag {
+// Chunks of tokens: of each rank two, zigzag, or one.
+class Chunks {
  public:
-  Zigzag(const Index& m, const SequenceAttentionDesc& desc);
+  Chunks(const Index& m, const SequenceAttentionDesc& desc);
 
   const Index& chunk_rows() const { return chunk_rows_; }            // padding included
   const Index& num_tokens() const { return m_; }                     // of all ranks
   std::int64_t most_chunk_rows() const { return most_chunk_rows_; }  // at the bound of m
-  Index chunk_of(const Index& owner, const Index& half) const;       // half: 0 or 1
+  std::int64_t per_rank() const { return per_rank_; }
+  Index chunk_of(const Index& owner, const Index& half) const;  // half: which of the rank's
   Index first_token(const Index& chunk) const { return chunk * chunk_rows_; }
   Index num_tokens(const Index& chunk) const;
 
  private:
   Index m_, chunk_rows_;
-  std::int64_t world_size_, most_chunk_rows_;
+  std::int64_t world_size_, per_rank_, most_chunk_rows_;
 };
 
 class SequenceTiles {
@@ -33,7 +34,7 @@ class SequenceTiles {
   SequenceTiles(ProgramBuilder& p, const char* op, const SequenceAttentionDesc& desc,
                 const SequenceAttentionConfig& config);
 
-  const Zigzag& zigzag() const { return zigzag_; }
+  const Chunks& chunks() const { return chunks_; }
   std::int64_t num_copies() const { return num_copies_; }  // that move a chunk of k or v
   std::int64_t q_cols() const { return d_.num_heads * d_.head_dim; }
   std::int64_t kv_cols() const { return d_.num_kv_heads * d_.head_dim; }
@@ -48,7 +49,7 @@ class SequenceTiles {
     Index token, token_end;                      // of the first row; of the chunk
     Index any() const { return row < row_end; }  // tiles of smaller m have no rows
   };
-  std::int64_t num_queries() const { return 2 * row_tiles_ * d_.num_heads; }
+  std::int64_t num_queries() const { return chunks_.per_rank() * row_tiles_ * d_.num_heads; }
   // Long rows come first, so that no worker is left with one at the end, and heads of a group
   // before the next group, so that their keys stay in the cache.
   Queries queries(const Index& tile) const { return queries(tile, p_.rank()); }
@@ -92,7 +93,7 @@ class SequenceTiles {
   ProgramBuilder& p_;
   const SequenceAttentionDesc d_;
   const SequenceAttentionConfig cfg_;
-  Zigzag zigzag_;
+  Chunks chunks_;
   std::int64_t row_tiles_;  // of a chunk
   std::int64_t num_copies_;
   TensorRef q_, k_, v_, out_, lse_;

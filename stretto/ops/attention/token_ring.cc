@@ -17,7 +17,8 @@ class TokenRing {
         world_(d.world_size),
         p_("token_ring", d.world_size),
         tiles_(p_, "token_ring", d, cfg),
-        rows_(tiles_.zigzag().chunk_rows() * 2) {
+        halves_(tiles_.chunks().per_rank()),
+        rows_(tiles_.chunks().chunk_rows() * halves_) {
     if (world_ == 1) return;
     BufferOptions symmetric{.space = Space::kSymmetric};
     q_slots_ = p_.buffer("q_slots", d.dtype, {rows_ * (world_ - 1), tiles_.q_cols()}, symmetric);
@@ -50,8 +51,8 @@ class TokenRing {
 
   // The own queries to every rank, to the next one first.
   void send() {
-    const Zigzag& zigzag = tiles_.zigzag();
-    std::int64_t copies = tiles_.num_copies(), per_peer = 2 * copies;
+    const Chunks& chunks = tiles_.chunks();
+    std::int64_t copies = tiles_.num_copies(), per_peer = halves_ * copies;
     p_.on_start([&] {
       p_.loop(world_ - 1, [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % world_); });
     });
@@ -60,8 +61,8 @@ class TokenRing {
               Index s = p_.let("step", t.index / per_peer + 1);
               Index peer = p_.let("peer", (p_.rank() + s) % world_);
               Index half = p_.let("half", t.index % per_peer / copies);
-              Index first = p_.let("first", half * zigzag.chunk_rows());
-              Index tokens = zigzag.num_tokens(zigzag.chunk_of(p_.rank(), half));
+              Index first = p_.let("first", half * chunks.chunk_rows());
+              Index tokens = chunks.num_tokens(chunks.chunk_of(p_.rank(), half));
               Index row = p_.let("row", first + t.index % copies * cfg_.comm_rows);
               auto part = [&](const TensorRef& tensor, const Index& at) {
                 return tensor.tile({at + row, 0}, cfg_.comm_rows, tiles_.q_cols())
@@ -87,11 +88,11 @@ class TokenRing {
 
   // The own keys.
   void attend(OnlineSoftmax& softmax, const Queries& q, const Value& query) {
-    p_.loop(2, [&](const Index& half) {
-      Index chunk = p_.let("chunk", tiles_.zigzag().chunk_of(p_.rank(), half));
+    p_.loop(halves_, [&](const Index& half) {
+      Index chunk = p_.let("chunk", tiles_.chunks().chunk_of(p_.rank(), half));
       SequenceTiles::Span seen = tiles_.seen(q, chunk);
       tiles_.attend(softmax, query, q,
-                    {tiles_.k(), tiles_.v(), half * tiles_.zigzag().chunk_rows(), chunk, seen});
+                    {tiles_.k(), tiles_.v(), half * tiles_.chunks().chunk_rows(), chunk, seen});
     });
   }
 
@@ -99,9 +100,9 @@ class TokenRing {
   // which a window may have left behind.
   Index sees(const Queries& q, const Index& rank) const {
     auto sees_half = [&](int half) {
-      return tiles_.seen(q, tiles_.zigzag().chunk_of(rank, half)).any();
+      return tiles_.seen(q, tiles_.chunks().chunk_of(rank, half)).any();
     };
-    return tiles_.has_window() ? sees_half(0) || sees_half(1) : sees_half(0);
+    return tiles_.has_window() && halves_ == 2 ? sees_half(0) || sees_half(1) : sees_half(0);
   }
   // The body where the rank has queries that see keys of the other.
   void if_seen(const Index& rank, const Index& other, const std::function<void()>& body) {
@@ -127,7 +128,7 @@ class TokenRing {
 
   void step_of_a_peer(const Index& worker, const Index& s) {
     Index owner = p_.let("owner", (p_.rank() + world_ - s) % world_);
-    if_seen(owner, p_.rank(), [&] { p_.wait(arrived_[s], 2 * tiles_.num_copies()); });
+    if_seen(owner, p_.rank(), [&] { p_.wait(arrived_[s], halves_ * tiles_.num_copies()); });
     for_tiles(worker, owner, [&](const Queries& q) {
       p_.when(sees(q, p_.rank()), [&] {
         OnlineSoftmax softmax = tiles_.softmax(/*kept=*/true);
@@ -160,6 +161,7 @@ class TokenRing {
   const std::int64_t world_;
   ProgramBuilder p_;
   SequenceTiles tiles_;
+  const std::int64_t halves_;
   Index rows_;
   TensorRef q_slots_, sums_, weights_, peaks_;
   SignalRef ready_, arrived_, returned_;

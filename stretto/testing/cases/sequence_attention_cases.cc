@@ -27,7 +27,7 @@ class Reference {
       : d_(d) {
     c_.program = std::move(program);
     m_ = s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
-    chunk_ = ceil_div(m_, std::int64_t{2} * d.world_size);
+    chunk_ = ceil_div(m_, std::int64_t{d.contiguous ? 1 : 2} * d.world_size);
     c_.extents = {m_};
     c_.config = fmt::format("{} {} m={}", c_.program.name, to_string(d), m_);
     c_.inputs = no_values(c_.program);
@@ -56,6 +56,7 @@ class Reference {
  private:
   Place place_of(std::int64_t token) const {
     std::int64_t chunk = token / chunk_, in_chunk = token % chunk_;
+    if (d_.contiguous) return {static_cast<std::size_t>(chunk), in_chunk};
     bool low = chunk < d_.world_size;
     return {static_cast<std::size_t>(low ? chunk : 2 * d_.world_size - 1 - chunk),
             low ? in_chunk : chunk_ + in_chunk};
@@ -94,7 +95,8 @@ class Reference {
           sum[static_cast<std::size_t>(i)] / total;
     }
     if (!d_.lse) return;
-    std::int64_t rows = 2 * ceil_div(d_.m, std::int64_t{2} * d_.world_size);
+    std::int64_t rows = d_.contiguous ? ceil_div(d_.m, std::int64_t{d_.world_size})
+                                      : 2 * ceil_div(d_.m, std::int64_t{2} * d_.world_size);
     c_.expected[at.rank][idx("lse")][static_cast<std::size_t>(head * rows + at.row)] =
         std::log(total);
   }
