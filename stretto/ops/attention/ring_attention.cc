@@ -33,9 +33,9 @@ class RingAttention {
     BufferOptions symmetric{.space = Space::kSymmetric};
     k_slots_ = p_.buffer("k_slots", d.dtype, {rows_ * num_slots_, tiles_.kv_cols()}, symmetric);
     v_slots_ = p_.buffer("v_slots", d.dtype, {rows_ * num_slots_, tiles_.kv_cols()}, symmetric);
-    arrived_ =
-        p_.signal("arrived", halves_ * steps_);  // by chunk of the parts: copies that lie there
-    ready_ = p_.signal("ready");                 // slots at `next` may be written
+    // By chunk of the parts: copies that lie there.
+    arrived_ = p_.signal("arrived", halves_ * steps_);
+    ready_ = p_.signal("ready");  // slots at `next` may be written
     if (one_pass()) return;
     sums_ = p_.buffer("sums", DType::kF32, {d.num_heads, rows_, d.head_dim});
     weights_ = p_.buffer("weights", DType::kF32, {d.num_heads, rows_, 1});
@@ -175,9 +175,9 @@ class RingAttention {
     Index from = p_.let("owner", owner(s));
     Index last = p_.let("last", s == steps_ - 1);
     p_.worker_fence();  // the sums of the step before
-    auto wait = [&] {
+    auto wait = [&] {  // its last chunk
       p_.wait(arrived_[s * halves_ + (halves_ - 1)], tiles_.num_copies());
-    };  // its last chunk
+    };
     bool window = tiles_.has_window();
     Index needed = window ? p_.let("needed", tiles_.sees_rank(p_.rank(), from)) : Index(1);
     window ? p_.when(needed, wait) : wait();

@@ -58,7 +58,7 @@ SequenceAttentionDesc sequence_desc(const OpShape& s) {
   d.causal = d.num_heads % 3 != 0;                       // three heads test that all see all
   if (d.causal && d.m % 5 == 0) d.window = d.m / 4 + 1;  // fives a window
   d.lse = d.m % 2 == 1;
-  d.contiguous = d.m % 11 == 0;  // elevens shards as they are
+  d.contiguous = d.m % 33 == 0;  // multiples of 33 contiguous shards
   return d;
 }
 
