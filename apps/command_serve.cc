@@ -2,8 +2,6 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -11,6 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/model_options.h"
+#include "apps/serving_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/printable.h"
@@ -27,8 +26,8 @@ constexpr std::chrono::seconds kTellProgress{3};
 struct ServeOptions {
   ModelOptions model;
   ServerOptions server;
-  ServingOptions serving;
-  std::string ready_file, api_key_file, kv_memory = "0";
+  StepOptions steps;
+  std::string ready_file, api_key_file;
   double shutdown_timeout_s = 10;
   bool no_access_log = false;
 };
@@ -56,26 +55,6 @@ void read_keys(const std::string& path, std::vector<std::string>& keys) {
   if (keys.size() == before) throw UserError(fmt::format("{}: holds no API key", path));
 }
 
-// A whole number of bytes, or with KiB, MiB, GiB or TiB behind it.
-std::size_t bytes_of(const std::string& option, const std::string& text) {
-  constexpr std::size_t kMost = std::size_t{1} << 60;
-  std::size_t bytes = 0;
-  const char* end = text.data() + text.size();
-  auto [rest, error] = std::from_chars(text.data(), end, bytes);
-  std::string_view unit(rest, static_cast<std::size_t>(end - rest));
-  int shift = unit.empty() ? 0 : -1;
-  for (int i = 0; i < 4; ++i) {
-    if (unit == std::array{"KiB", "MiB", "GiB", "TiB"}[static_cast<std::size_t>(i)]) {
-      shift = 10 * (i + 1);
-    }
-  }
-  if (error != std::errc() || shift < 0 || bytes > kMost >> shift) {
-    throw UserError(fmt::format("{}: {}: need a number of bytes, as 2097152, 2MiB or 4GiB", option,
-                                printable(text)));
-  }
-  return bytes << shift;
-}
-
 std::string served_name(const ServeOptions& options) {
   if (!options.server.model_name.empty()) return options.server.model_name;
   std::filesystem::path path = std::filesystem::absolute(options.model.model).lexically_normal();
@@ -91,7 +70,7 @@ void serve(ServeOptions& options) {
     throw UserError("--launcher processes: the ranks of a server are threads of one process");
   }
   ReadyFile ready(options.ready_file);
-  options.serving.kv_bytes = bytes_of("--kv-memory", options.kv_memory);
+  read_step_options(options.steps);
   read_keys(options.api_key_file, options.server.api_keys);
   raise_descriptor_limit();
   options.server.model_name = served_name(options);
@@ -101,8 +80,8 @@ void serve(ServeOptions& options) {
       std::chrono::milliseconds(static_cast<std::int64_t>(options.shutdown_timeout_s * 1000));
   ModelFiles files = open_model(options.model);
   activation_dtype(options.model.dtype, files.config);
-  auto engine =
-      std::make_unique<ServingEngine>(files, engine_options(options.model, files), options.serving);
+  auto engine = std::make_unique<ServingEngine>(files, engine_options(options.model, files),
+                                                options.steps.serving);
   Server server(files, *engine, options.server);  // a port that is taken shows before the wait
   say("stretto: loading {} ({} ranks, {})\n", options.model.model, options.model.num_ranks(),
       options.model.device);
@@ -151,30 +130,12 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--served-model-name", server.model_name,
                       "the model's name in requests and answers; default: its directory's");
-  command
-      ->add_option("--max-model-len", options->serving.max_model_len,
-                   "most tokens of a prompt with its answer; 0: the model's")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  ServingOptions& serving = options->serving;
-  command->add_option("--max-num-seqs", serving.max_num_seqs, "most requests that run at once")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command
-      ->add_option("--max-num-batched-tokens", serving.max_num_batched_tokens,
-                   "most tokens of a step, of all requests that run; at least --max-num-seqs")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command
-      ->add_option(
-          "--kv-memory", options->kv_memory,
-          "bytes of the cache on all ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB and a "
-          "quarter of the memory that is available, on GPUs what weights and steps leave")
-      ->capture_default_str();
+  add_step_options(command, options->steps);
+  ServingOptions& serving = options->steps.serving;
   command->add_flag("--no-prefix-caching{false}", serving.prefix_caching,
                     "compute prompts that begin like others again");
   command
-      ->add_option("--max-queue", options->serving.max_queue,
+      ->add_option("--max-queue", serving.max_queue,
                    "requests that may wait; beyond, clients are told to come again")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -11,13 +11,16 @@
 
 #include "apps/chosen_program.h"
 #include "apps/commands.h"
+#include "apps/model_options.h"
 #include "apps/program_source.h"
+#include "apps/serving_options.h"
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
 #include "stretto/base/threads.h"
 #include "stretto/compiler.h"
+#include "stretto/engine/warm.h"
 #include "stretto/gpu/gpu_code.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/calibrated_machine.h"
@@ -28,14 +31,16 @@ namespace {
 
 struct WarmCommand {
   std::vector<std::string> ops;
-  std::string ranks = "1..4", dtype = "bfloat16", target = "cpu";
+  std::string ranks = "1..4", target = "cpu";
   OpShape shape;
+  ModelOptions model;  // its dtype: of operators, too
+  StepOptions steps;
   bool json = false;
 };
 
 std::vector<OpShape> shapes_of(const OperatorInfo& op, const WarmCommand& options) {
   OpShape shape = has_sizes(options.shape) ? options.shape : op.large;
-  shape.dtype = parse_dtype(options.dtype);
+  shape.dtype = options.model.dtype == "auto" ? DType::kBF16 : parse_dtype(options.model.dtype);
   RankRange ranks = parse_ranks(options.ranks);
   std::vector<OpShape> shapes;
   for (int p = ranks.first; p <= ranks.last; ++p) {
@@ -62,7 +67,38 @@ std::vector<NamedProgram> programs_of(const OperatorInfo& op, OpShape shape, boo
   return programs;
 }
 
-void run_warm(const WarmCommand& options) {
+// What was made, once it is.
+void report(const WarmCommand& options, std::size_t programs, bool gpu, double seconds) {
+  if (options.json) {
+    fmt::print("{}\n", to_line(nlohmann::json{{"programs", programs},
+                                              {"target", gpu ? "cuda" : "cpu"},
+                                              {"seconds", seconds}}));
+    return;
+  }
+  fmt::print("{} programs proved{} ({:.1f} s)\n", programs, gpu ? " and compiled" : "", seconds);
+}
+
+// What a server of the model would make at its start.
+void warm_server(WarmCommand& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  choose_device(options.model);
+  if (options.model.dp > 1 || options.model.launcher.processes()) {
+    throw UserError("warm --model: a server has one group of ranks, threads of one process");
+  }
+  read_step_options(options.steps);
+  const bool gpu = options.model.target() == Target::kCuda;
+  if (gpu) cuda::nvrtc_info();
+  const ModelFiles files = open_model(options.model);
+  const std::size_t programs =
+      warm_model(files, engine_options(options.model, files), options.steps.serving,
+                 [](const WarmedProgram& p) {
+                   say("{} of {}: {} ({:.3f} s)\n", p.done, p.total, p.label, p.seconds);
+                 });
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  report(options, programs, gpu, seconds.count());
+}
+
+void warm_operators(const WarmCommand& options) {
   const auto begin = std::chrono::steady_clock::now();
   const bool gpu = options.target == "cuda";
   if (gpu) cuda::nvrtc_info();  // says at once how to get it
@@ -89,14 +125,14 @@ void run_warm(const WarmCommand& options) {
     say("{} of {}: {} ({:.3f} s)\n", ++done, programs.size(), programs[i].label, seconds.count());
   });
   std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  if (options.json) {
-    fmt::print("{}\n", to_line(nlohmann::json{{"programs", programs.size()},
-                                              {"target", options.target},
-                                              {"seconds", seconds.count()}}));
-    return;
+  report(options, programs.size(), gpu, seconds.count());
+}
+
+void run_warm(WarmCommand& options) {
+  if (options.ops.empty() == options.model.model.empty()) {
+    throw UserError("warm: need --ops or --model, and not both");
   }
-  fmt::print("{} programs proved{} ({:.1f} s)\n", programs.size(), gpu ? " and compiled" : "",
-             seconds.count());
+  options.ops.empty() ? warm_server(options) : warm_operators(options);
 }
 
 }  // namespace
@@ -105,19 +141,26 @@ void add_warm_command(CLI::App& app) {
   auto options = std::make_shared<WarmCommand>();
   CLI::App* command = app.add_subcommand(
       "warm", "Prove and compile programs ahead of their first run, side by side, into the cache");
-  command->add_option("--ops", options->ops, "operators, with commas between them")
-      ->delimiter(',')
-      ->required();
+  command->add_option("--ops", options->ops, "operators, with commas between them")->delimiter(',');
   command
-      ->add_option("--target", options->target,
-                   "cpu, or cuda: configs are ranked and kernels compiled, too, without a GPU")
+      ->add_option(
+          "--target", options->target,
+          "of operators, cpu, or cuda: configs are ranked and kernels compiled, too, without a GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  command->add_option("--ranks", options->ranks, "world sizes, N or A..B")->capture_default_str();
-  add_size_options(command, options->shape);  // none of them: a large model's layer
-  command->add_option("--dtype", options->dtype, "element type")
-      ->envname("STRETTO_DTYPE")
+  command->add_option("--ranks", options->ranks, "of operators, world sizes, N or A..B")
       ->capture_default_str();
+  add_size_options(command, options->shape);  // none of them: a large model's layer
+  // What a variable says of the model that commands run is not said here: there may be --ops.
+  add_model_options(command, options->model);
+  command->get_option("--model")
+      ->description(
+          "Hugging Face model directory: what `serve` with the same options makes at its start")
+      ->required(false)
+      ->envname("");
+  command->get_option("--dtype")->description(
+      "auto, float32, bfloat16 or float16; auto: of operators bfloat16, else the model's");
+  add_step_options(command, options->steps);
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { run_warm(*options); });
 }

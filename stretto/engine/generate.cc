@@ -89,8 +89,7 @@ void Engine::join_group() {
 bool Engine::reports() const { return world_ == nullptr || world_->local_ranks().front() == 0; }
 
 void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
-  ModelShape shape = batch_shape(files_.config, options_.world_size, options);
-  shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
+  ModelShape shape = batch_model_shape(options);
   if (gpus_) {
     GpuModelOptions gpu{.progress = options.progress};
     if (group_gpus_) gpu.data_group.emplace(GpuDataGroup{*group_gpus_, world_->local_rank()});
@@ -105,9 +104,15 @@ void Engine::run_batches(const BatchOptions& options, const RunBatches& body) {
   });
 }
 
-CacheSize Engine::size_cache(const BatchOptions& options, std::size_t bytes) const {
+ModelShape Engine::batch_model_shape(const BatchOptions& options) const {
   ModelShape shape = batch_shape(files_.config, options_.world_size, options);
   shape.weight_dtype = weight_dtype(files_.checkpoint, options_.dtype);
+  if (gpus_) shape.target = gpus_->target();
+  return shape;
+}
+
+CacheSize Engine::size_cache(const BatchOptions& options, std::size_t bytes) const {
+  ModelShape shape = batch_model_shape(options);
   if (gpus_) {
     CacheSize size = size_of_gpu_cache(*gpus_, shape, options.max_rows, bytes);
     if (world_) size.num_pages = least_of(world_->local_rank(), size.num_pages);

@@ -68,6 +68,8 @@ class Engine {
   using RunBatches = std::function<void(Rank* rank, BatchModel& model)>;
   void run_batches(const BatchOptions& options, const RunBatches& body);
 
+  // Its shape, from which its steps are planned; on GPUs for theirs.
+  ModelShape batch_model_shape(const BatchOptions& options) const;
   // How large the cache of such a model is (host_memory.h, gpu_memory.h).
   CacheSize size_cache(const BatchOptions& options, std::size_t bytes) const;
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "stretto/base/errors.h"
@@ -12,14 +11,6 @@
 
 namespace stretto {
 namespace {
-
-// The largest number below with five binary digits before its zeros.
-std::int64_t with_few_digits(std::int64_t pages) {
-  constexpr int kDigits = 5;
-  int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(pages)));
-  int shift = std::max(0, width - kDigits);
-  return pages >> shift << shift;
-}
 
 double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 

@@ -12,9 +12,8 @@ namespace stretto {
 
 // Pages of a cache on the GPUs of a world in `bytes`, on all of them together; 0: in what weights
 // and steps of at most `max_rows` rows leave of the GPU with the least free memory. No more than
-// the largest step's sequences at full length use, and then a number of few digits, so that the
-// next start finds the kernels and proofs of this one. UserError where weights and steps alone do
-// not fit, or do not with `bytes`.
+// the largest step's sequences at full length use, and then with_few_digits. UserError where
+// weights and steps alone do not fit, or do not with `bytes`.
 CacheSize size_of_gpu_cache(const GpuWorld& world, const ModelShape& shape, std::int64_t max_rows,
                             std::size_t bytes);
 

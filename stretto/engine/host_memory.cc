@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -34,6 +35,13 @@ void check_host_memory(const ModelShape& shape) {
       shape.config->where, tokens, shape.all_ranks(), gib(needed), gib(available)));
 }
 
+std::int64_t with_few_digits(std::int64_t pages) {
+  constexpr int kDigits = 5;
+  int width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(pages)));
+  int shift = std::max(0, width - kDigits);
+  return pages >> shift << shift;
+}
+
 std::size_t page_bytes(const ModelShape& shape) {
   const ModelConfig& c = *shape.config;
   auto rows = static_cast<std::size_t>(c.num_layers() * 2 * page_rows(shape) * shape.world_size);
@@ -53,8 +61,8 @@ CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes) {
   CacheSize size{.page_bytes = page_bytes(shape),
                  .allowed = bytes > 0 ? bytes : std::min(kMost, available_host_memory() / 4)};
   size.allowed /= static_cast<std::size_t>(shape.data_groups);  // which have a cache each
-  size.num_pages =
-      std::min(most_pages(shape), static_cast<std::int64_t>(size.allowed / size.page_bytes));
+  auto pages = static_cast<std::int64_t>(size.allowed / size.page_bytes);
+  size.num_pages = std::min(most_pages(shape), bytes > 0 ? pages : with_few_digits(pages));
   return size;
 }
 

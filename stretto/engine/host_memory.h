@@ -25,9 +25,13 @@ struct CacheSize {
   // share it.
   std::size_t weight_bytes = 0, work_bytes = 0, kept_bytes = 0, unshared_bytes = 0;
 };
-// On CPU ranks in so many bytes; 0: the smaller of 4 GiB and a quarter of what is available.
+// On CPU ranks in so many bytes; 0: the smaller of 4 GiB and a quarter of what is available, and
+// then with_few_digits.
 CacheSize size_of_cache(const ModelShape& shape, std::size_t bytes);
 
+// The largest number of pages up to this with five binary digits before its zeros: memory that is
+// free differs a little from start to start, and what one has proved and compiled the next finds.
+std::int64_t with_few_digits(std::int64_t pages);
 std::size_t page_bytes(const ModelShape& shape);   // on all ranks and layers
 std::int64_t most_pages(const ModelShape& shape);  // that are worth having
 

@@ -65,19 +65,15 @@ class ServingEngine::Orders {
   std::vector<std::deque<Order>> told_;  // [rank]
 };
 
-ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& options,
-                             const ServingOptions& serving)
-    : files_(files),
-      options_(serving),
-      max_model_len_(serving.max_model_len > 0 ? serving.max_model_len
-                                               : files.config.max_positions),
-      engine_options_(options),
-      engine_(std::make_unique<Engine>(files, options)),
-      orders_(std::make_unique<Orders>(options.world_size)) {
-  if (max_model_len_ < 2) throw UserError("--max-model-len: need room for 2 tokens at least");
-  if (max_model_len_ > files.config.max_positions) {
+ServingPlan plan_serving(const ModelFiles& files, const Engine& engine,
+                         const EngineOptions& options, const ServingOptions& serving) {
+  const std::int64_t positions = files.config.max_positions;
+  ServingPlan plan;
+  plan.max_model_len = serving.max_model_len > 0 ? serving.max_model_len : positions;
+  if (plan.max_model_len < 2) throw UserError("--max-model-len: need room for 2 tokens at least");
+  if (plan.max_model_len > positions) {
     throw UserError(fmt::format("--max-model-len: {} tokens, the model has {} positions ({})",
-                                max_model_len_, files.config.max_positions, files.config.where));
+                                plan.max_model_len, positions, files.config.where));
   }
   if (serving.max_num_seqs < 1) {
     throw UserError(
@@ -88,57 +84,66 @@ ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& optio
         "--max-num-batched-tokens: {} rows of a step, fewer than the {} requests of --max-num-seqs",
         serving.max_num_batched_tokens, serving.max_num_seqs));
   }
-  size_cache(options);
-  thread_ = start_thread("the engine", [this] { run(); });
-}
-
-void ServingEngine::size_cache(const EngineOptions& options) {
   if (options.ulysses) {
     throw UserError("--sequence-parallel: a server keeps whole rows on every rank");
   }
   if (options.data_groups > 1) throw UserError("--dp: a server has one group of ranks");
-  batch_ = {
+  plan.batch = {
       .dtype = options.dtype,
-      .max_rows = options_.max_num_batched_tokens,
-      .max_tokens = max_model_len_,
+      .max_rows = serving.max_num_batched_tokens,
+      .max_tokens = plan.max_model_len,
       .cache = {.page = kPageTokens,
-                .sequences = options_.max_num_seqs,
+                .sequences = serving.max_num_seqs,
                 .prompts = options.device == Target::kCuda ? PagedCache::kPromptsOnGpus : 0,
                 .fp8 = options.fp8_cache},
       .plan_for = options.device,
-      .expert_groups = options.expert_groups,
-      .progress = &progress_};
-  CacheSize size = engine_->size_cache(batch_, options_.kv_bytes);
-  if (size.num_pages * kPageTokens < max_model_len_ && options_.max_model_len > 0) {
+      .expert_groups = options.expert_groups};
+  CacheSize size = engine.size_cache(plan.batch, serving.kv_bytes);
+  if (size.num_pages * kPageTokens < plan.max_model_len && serving.max_model_len > 0) {
     throw UserError(
         fmt::format("--kv-memory: {} bytes hold {} tokens, less than --max-model-len {}",
-                    size.allowed, size.num_pages * kPageTokens, max_model_len_));
+                    size.allowed, size.num_pages * kPageTokens, plan.max_model_len));
   }
   if (size.num_pages < 1) {
     throw UserError(fmt::format("--kv-memory: {} bytes hold no page of {} tokens, which has {}",
                                 size.allowed, kPageTokens, size.page_bytes));
   }
   if (options.device == Target::kCpu) check_room_for(size, options.world_size);
-  max_model_len_ = std::min(max_model_len_, size.num_pages * kPageTokens);
-  batch_.max_tokens = max_model_len_;
-  batch_.cache.num_pages = size.num_pages;
-  memory_ = size;
-  limits_ = {.max_running = options_.max_num_seqs,
-             .max_rows = options_.max_num_batched_tokens,
-             .max_prompts = static_cast<int>(batch_.cache.prompts),
-             .num_blocks = static_cast<int>(size.num_pages),
-             .block_tokens = kPageTokens,
-             .prefix_caching = options_.prefix_caching};
+  plan.max_model_len = std::min(plan.max_model_len, size.num_pages * kPageTokens);
+  plan.batch.max_tokens = plan.max_model_len;
+  plan.batch.cache.num_pages = size.num_pages;
+  plan.memory = size;
+  plan.limits = {.max_running = serving.max_num_seqs,
+                 .max_rows = serving.max_num_batched_tokens,
+                 .max_prompts = static_cast<int>(plan.batch.cache.prompts),
+                 .num_blocks = static_cast<int>(size.num_pages),
+                 .block_tokens = kPageTokens,
+                 .prefix_caching = serving.prefix_caching};
+  return plan;
 }
 
-std::int64_t ServingEngine::cache_tokens() const { return batch_.cache.num_pages * kPageTokens; }
+ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& options,
+                             const ServingOptions& serving)
+    : files_(files),
+      options_(serving),
+      engine_options_(options),
+      engine_(std::make_unique<Engine>(files, options)),
+      plan_(plan_serving(files, *engine_, options, serving)),
+      orders_(std::make_unique<Orders>(options.world_size)) {
+  plan_.batch.progress = &progress_;
+  thread_ = start_thread("the engine", [this] { run(); });
+}
+
+std::int64_t ServingEngine::cache_tokens() const {
+  return plan_.batch.cache.num_pages * kPageTokens;
+}
 
 std::size_t ServingEngine::cache_bytes() const {
-  return static_cast<std::size_t>(memory_.num_pages) * memory_.page_bytes;
+  return static_cast<std::size_t>(plan_.memory.num_pages) * plan_.memory.page_bytes;
 }
 
 std::string ServingEngine::cache_dtype() const {
-  return batch_.cache.fp8 ? "fp8" : std::string(name(batch_.dtype));
+  return plan_.batch.cache.fp8 ? "fp8" : std::string(name(plan_.batch.dtype));
 }
 
 ServingEngine::~ServingEngine() {
@@ -168,11 +173,11 @@ void ServingEngine::check(ServedRequest& request) const {
   request.sampling.validate();
   auto prompt = static_cast<std::int64_t>(request.prompt.size());
   if (prompt == 0) throw UserError("the prompt is empty");
-  if (prompt + 1 > max_model_len_) {
+  if (prompt + 1 > plan_.max_model_len) {
     throw UserError(
         fmt::format("maximum context length is {}, the prompt has {} tokens and leaves "
                     "no room for an answer",
-                    max_model_len_, prompt));
+                    plan_.max_model_len, prompt));
   }
   for (int token : request.prompt) {
     if (token < 0 || token >= files_.config.vocab_size) {
@@ -180,7 +185,7 @@ void ServingEngine::check(ServedRequest& request) const {
           fmt::format("token {} is outside the vocabulary of {}", token, files_.config.vocab_size));
     }
   }
-  request.max_tokens = std::min(request.max_tokens, max_model_len_ - prompt);
+  request.max_tokens = std::min(request.max_tokens, plan_.max_model_len - prompt);
   if (options_.request_seconds <= 0) return;
   auto latest = std::chrono::steady_clock::now() +
                 std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -190,14 +195,14 @@ void ServingEngine::check(ServedRequest& request) const {
 
 void ServingEngine::submit(const std::vector<Request>& requests) {
   for (const Request& request : requests) check(*request);
-  if (requests.size() > options_.max_queue + static_cast<std::size_t>(limits_.max_running)) {
+  if (requests.size() > options_.max_queue + static_cast<std::size_t>(plan_.limits.max_running)) {
     throw UserError(fmt::format("{} answers at once, at most {} run and {} wait (--max-queue)",
-                                requests.size(), limits_.max_running, options_.max_queue));
+                                requests.size(), plan_.limits.max_running, options_.max_queue));
   }
   std::lock_guard lock(mutex_);
   if (!died_of_.empty()) throw EngineBusy("the engine has died: " + died_of_);
   if (draining_) throw EngineBusy("the server is shutting down");
-  auto at_once = static_cast<std::size_t>(limits_.max_running);
+  auto at_once = static_cast<std::size_t>(plan_.limits.max_running);
   std::size_t room = at_once - std::min(at_once, running_.size());
   if (queue_.size() + requests.size() > options_.max_queue + room) {
     throw EngineBusy(fmt::format("{} requests are waiting already, of at most {}", queue_.size(),
@@ -241,7 +246,7 @@ void ServingEngine::run() {
   for (;;) {
     std::string why;
     try {
-      return engine_->run_batches(batch_, [&](Rank* rank, BatchModel& model) {
+      return engine_->run_batches(plan_.batch, [&](Rank* rank, BatchModel& model) {
         rank == nullptr || rank->index() == 0 ? lead(model) : follow(*rank, model);
       });
     } catch (const std::exception& e) {
@@ -340,7 +345,7 @@ bool ServingEngine::take(BatchLoop& loop, std::vector<Request>& came) {
 }
 
 void ServingEngine::lead(BatchModel& model) {
-  BatchLoop loop(limits_, files_.config.vocab_size);
+  BatchLoop loop(plan_.limits, files_.config.vocab_size);
   become_ready();
   std::vector<Request> came;
   while (take(loop, came)) {

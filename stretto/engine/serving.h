@@ -40,6 +40,17 @@ struct ServingOptions {
   bool restart_on_fault = false;
 };
 
+// What the steps of a server are made for.
+struct ServingPlan {
+  BatchOptions batch;
+  CacheSize memory;
+  SchedulerLimits limits;
+  std::int64_t max_model_len = 0;
+};
+// UserError for options that do not fit each other, the model or the memory.
+ServingPlan plan_serving(const ModelFiles& files, const Engine& engine,
+                         const EngineOptions& options, const ServingOptions& serving);
+
 class ServingEngine {
  public:
   // Starts to load. `files` outlives the engine. UserError as Engine.
@@ -55,7 +66,7 @@ class ServingEngine {
   // The same for so long at most: whether it is ready.
   bool wait_until_ready(std::chrono::milliseconds at_most);
 
-  std::int64_t max_model_len() const { return max_model_len_; }
+  std::int64_t max_model_len() const { return plan_.max_model_len; }
   // All of them or none. UserError for a prompt that is empty, has ids outside the vocabulary or
   // does not leave room for a token (max_tokens is cut to the room that there is); EngineBusy where
   // the queue is full, or nothing is taken any more.
@@ -82,13 +93,12 @@ class ServingEngine {
   std::int64_t cache_tokens() const;
   std::size_t cache_bytes() const;  // of all ranks
   std::string cache_dtype() const;  // "bfloat16"; "fp8": e4m3 with scales
-  const CacheSize& memory() const { return memory_; }
+  const CacheSize& memory() const { return plan_.memory; }
 
  private:
   using Request = std::shared_ptr<ServedRequest>;
   class Orders;
 
-  void size_cache(const EngineOptions& options);
   void check(ServedRequest& request) const;
   void become_ready();
   void run();
@@ -103,12 +113,9 @@ class ServingEngine {
 
   const ModelFiles& files_;
   ServingOptions options_;
-  std::int64_t max_model_len_;
-  SchedulerLimits limits_;
-  BatchOptions batch_;
-  CacheSize memory_;
   EngineOptions engine_options_;
   std::unique_ptr<Engine> engine_;
+  ServingPlan plan_;
   std::unique_ptr<Orders> orders_;  // of rank 0, for the others
   int faults_in_row_ = 0;           // without a step in between; of the engine's thread
 

@@ -34,6 +34,15 @@ std::vector<ProveOptions> step_proofs(const ModelShape& shape, const step::Plan&
   return proofs;
 }
 
+StepKernel build_step_kernel(Program program, std::set<std::string> constants,
+                             const ProveOptions& options, const std::function<void()>& proved) {
+  Proved made = prove(lower(std::move(program)), options);
+  if (proved) proved();
+  GpuCode code =
+      generate(made.lowered(), {.target = options.gpu, .constants = std::move(constants)});
+  return {std::move(made), std::move(code)};
+}
+
 std::vector<StepKernel> build_step_kernels(const step::Plan& plan,
                                            const std::vector<ProveOptions>& proofs,
                                            Progress* progress) {
@@ -49,12 +58,10 @@ std::vector<StepKernel> build_step_kernels(const step::Plan& plan,
   tell();
   side_by_side(plan.programs.size(), num_processors(), [&](std::size_t i) {
     try {
-      Proved program = prove(lower(plan.programs[i]), proofs[i]);
-      ++proved;
-      tell();
-      GpuCode code =
-          generate(program.lowered(), {.target = proofs[i].gpu, .constants = constants[i]});
-      built[i].emplace(StepKernel{std::move(program), std::move(code)});
+      built[i] = build_step_kernel(plan.programs[i], std::move(constants[i]), proofs[i], [&] {
+        ++proved;
+        tell();
+      });
       ++compiled;
       tell();
     } catch (...) {
