@@ -355,6 +355,7 @@ class TorchGpuKind(TorchKind):
 
     name = "tensor on a GPU"
     on_gpu = True
+    is_of_torch = True
 
     @staticmethod
     def alignment(x) -> int:  # pylint: disable=unused-argument

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -15,7 +16,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
-from . import _core, _route
+from . import _beside, _core, _route
 from ._arguments import checked
 from ._group import Group, Options
 from ._torch_names import name_of_torch, ranks_of_torch
@@ -67,6 +68,7 @@ class _Member:
         """Closes all of them, or none where a call of one is under way."""
         with contextlib.ExitStack() as stack:
             for group in groups:
+                group.settle()
                 stack.enter_context(group.idle())
             for group in groups:
                 self.close(group)
@@ -170,7 +172,37 @@ def counted(function: Callable[..., Any], find: Optional[Callable[..., Any]] = N
         group = kwargs.get("group") if find is None else find(*args, **kwargs)
         refuse(group, function.__name__, error)
 
-    return checked(function, tell)
+    call = checked(function, tell)
+    has_arrays = "group" in inspect.signature(function).parameters and function.__name__ != "empty"
+    return _beside_others(call) if find is None and has_arrays else call
+
+
+def _beside_others(call: Callable[..., Any]) -> Any:
+    """The same, which with async_op=True goes on and returns a Work."""
+
+    @functools.wraps(call)
+    def either(*args, **kwargs):
+        if "async_op" not in kwargs:
+            return call(*args, **kwargs)
+        if not kwargs.pop("async_op"):
+            return call(*args, **kwargs)
+        group = group_of(kwargs.pop("group", None))
+        return _beside.start(group, _lane_of(group), call, args, kwargs)
+
+    return either
+
+
+def _lane_of(group: Group) -> Group:
+    """Where the group's next call goes on that has async_op=True. Collective where it is new."""
+    turn, member = group.num_beside % _beside.NUM_LANES, _member()
+    group.num_beside += 1
+    if turn == len(group.lanes):
+        name = f"{group.name or 'all ranks'}, async {turn + 1}"
+        lane = group.new_lane(_new_name(member, None, name))
+        lane.join_thread = functools.partial(setattr, _thread, "member", member)
+        member.add(lane, lane.name)
+        group.lanes.append(lane)
+    return group.lanes[turn]
 
 
 def _rank_to_be() -> str:
@@ -461,7 +493,8 @@ def finalize(group: GroupLike = None) -> None:
         if member.others.pop(name, None) is not None:
             member.closed[name] = ""
         else:
-            member.leave([group_of(group)])
+            found = group_of(group)
+            member.leave([*found.lanes, found])
         return
     member.leave(member.each())
     member.others.clear()

@@ -14,6 +14,9 @@ rank; other arrays are copied to where peers can read them.
 On GPUs a call enqueues its work on the current stream and returns; graphs capture it once it has
 been made with these shapes before. What goes wrong there is told by a later call.
 
+`async_op=True`, of all but those of one rank and those whose tables name their group: the call goes on
+beside what the rank does next, and a `stretto.Work` is returned, whose wait() returns the result.
+
 `group`: what `stretto.new_group` or `stretto.mesh` returned, its name, or the torch.distributed
 group that it was made of; None: all ranks. `out`: an array to write the result to, of its shape and
 element type; it is returned. Where it overlaps what is still read then, the result is copied there.

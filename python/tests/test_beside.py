@@ -1,0 +1,288 @@
+"""Calls with async_op=True. If these fail, what a rank computes meanwhile waits for them, they get in each
+other's way, or what goes wrong in them is lost."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import _beside, testing
+from test_ops import near, parts, wide
+
+torch = pytest.importorskip("torch")
+SIZES = [1, 2, 3, 4]
+
+
+def made_of(rng, form, shape):
+    x = rng.uniform(-1, 1, shape).astype(np.float32)
+    return torch.from_numpy(x) if form == "torch" else x
+
+
+def same(got, want):
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want)
+        for g, w in zip(got, want):
+            same(g, w)
+    elif want is not None and not isinstance(want, str):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", ["numpy", "torch"])
+def test_they_give_what_the_same_calls_give(rng, size, form):
+    """Of every kind, all started before the first is waited for, ragged sizes among them."""
+    rows, hidden, ffn = 3, 10, 6
+    mine = [{n: made_of(rng, form, s) for n, s in (("x", (rows, hidden)), ("tall", (rows * size, hidden)))} for _ in range(size)]
+    w, up, down = (made_of(rng, form, s) for s in ((hidden, ffn), (4, hidden, ffn), (4, ffn, hidden)))
+    heads = made_of(rng, form, (rows, 2, 8))
+    chosen = rng.permuted(np.tile(np.arange(4), (rows * size, 1)), axis=1)[:, :2].astype(np.int32)
+    weights = rng.uniform(0, 1, chosen.shape).astype(np.float32)
+    if form == "torch":
+        chosen, weights = torch.from_numpy(chosen), torch.from_numpy(weights)
+
+    def body():
+        r = stretto.rank()
+        x, tall = mine[r]["x"], mine[r]["tall"]
+        calls = [
+            (stretto.all_reduce, (x,), {"reduce_op": "max"}),
+            (stretto.all_gather, (x[: r + 1],), {"sizes": [min(q + 1, rows) for q in range(size)]}),
+            (stretto.reduce_scatter, (tall,), {}),
+            (stretto.broadcast, (x,), {"root": size - 1}),
+            (stretto.all_to_all, (tall,), {}),
+            (stretto.all_gather_matmul, (x, w), {}),
+            (stretto.matmul_all_reduce, (x, w), {}),
+            (stretto.batch_send_recv, ([(x, (r + 1) % size)], [(x * 0, (r - 1) % size)]), {}),
+            (stretto.gather, (x,), {"root": 0}),
+            (stretto.ring_attention, (heads, heads, heads), {"contiguous": True}),
+            (stretto.all_gather_grouped_matmul, (x, up, chosen), {"up": up}),
+            (stretto.moe_layer, (x, up, up, down, chosen, weights), {}),
+        ]
+        want = [op(*args, **options) for op, args, options in calls]
+        for _ in range(2):
+            works = [op(*args, async_op=True, **options) for op, args, options in calls]
+            assert all(isinstance(work, stretto.Work) for work in works)
+            same(stretto.all_reduce(x), want_of_sum)
+            got = [work.wait() for work in works]
+            assert all(work.is_completed() for work in works)
+            same(got, want)
+            same([work.wait() for work in works], want)  # again
+        h, tiles = got[10]
+        return stretto.grouped_matmul_reduce_scatter(h, down, tiles, weights), got[11]
+
+    want_of_sum = testing.run(size, lambda: stretto.all_reduce(mine[stretto.rank()]["x"]))[0]
+    for two_calls, layer in testing.run(size, body):
+        near(np.asarray(two_calls), wide([layer])[0], "float32", hidden * ffn)
+
+
+def test_two_are_under_way_beside_a_third_thing(rng):
+    """While rank 1 has not come to them, rank 0 computes, and calls another group."""
+    xs = parts(rng, 2, (5, 7))
+    begun, computed = threading.Event(), threading.Event()
+
+    def body():
+        r = stretto.rank()
+        alone = stretto.new_group([0], name="first")
+        for _ in range(2):  # makes both lanes
+            stretto.all_reduce(xs[r], async_op=True).wait()
+        if r == 1:
+            assert begun.wait(60)
+            assert computed.wait(60)
+            works = [stretto.all_gather(xs[r], async_op=True), stretto.all_reduce(xs[r], async_op=True)]
+        else:
+            works = [stretto.all_gather(xs[r], async_op=True), stretto.all_reduce(xs[r], async_op=True)]
+            begun.set()
+            product = xs[0] @ xs[0].T
+            assert (stretto.all_reduce(product, group=alone) == product).all()
+            assert not any(work.is_completed() for work in works)
+            computed.set()
+        return [work.wait() for work in works]
+
+    for gathered, total in testing.run(2, body, timeout=60):
+        np.testing.assert_array_equal(gathered, np.concatenate(xs))
+        near(total, sum(wide(xs)), "float32", 2)
+
+
+def test_one_that_is_slow_holds_up_none_in_the_other_world(rng):
+    """The second of two ends although the first does not: worlds of their own."""
+    xs = parts(rng, 2, (4,))
+    ended = threading.Event()
+
+    def body():
+        r = stretto.rank()
+        for _ in range(2):
+            stretto.barrier()
+            stretto.all_reduce(xs[r], async_op=True).wait()
+        group = stretto._world.group_of()
+        held = group.lanes[0].on_worker(lambda: ended.wait(60)) if r == 1 else None
+        first, second = (stretto.all_reduce(xs[r], async_op=True) for _ in range(2))
+        total = second.wait()
+        assert not first.is_completed()
+        stretto.barrier()
+        ended.set()
+        assert held is None or held.result()
+        same(first.wait(), total)
+        return total
+
+    for total in testing.run(2, body, timeout=60):
+        near(total, sum(wide(xs)), "float32", 2)
+
+
+def test_what_goes_wrong_is_told_where_it_is_waited_for(rng):
+    xs = parts(rng, 2, (4, 4))
+
+    def body():
+        r = stretto.rank()
+        wrong = stretto.all_reduce(xs[r] if r == 0 else np.ones((4, 4), np.int64), async_op=True)
+        right = stretto.all_reduce(xs[r], async_op=True)
+        with pytest.raises(stretto.UserError, match="int64.*rank 1"):
+            wrong.wait()
+        first = right.wait()
+        same(stretto.all_reduce(xs[r]), first)
+        same(stretto.all_reduce(xs[r], async_op=True).wait(), first)
+        return first
+
+    for total in testing.run(2, body):
+        near(total, sum(wide(xs)), "float32", 2)
+
+
+def test_who_does_not_come_is_a_fault_which_recover_ends(rng):
+    xs = parts(rng, 2, (4, 4))
+    waits = threading.Barrier(2)
+
+    def body():
+        r = stretto.rank()
+        stretto.all_reduce(xs[r], async_op=True).wait()
+        stretto.all_reduce(xs[r], async_op=True).wait()
+        if r == 0:
+            with pytest.raises(stretto.Fault, match="async 1"):
+                stretto.all_reduce(xs[r], async_op=True).wait()
+        waits.wait(60)
+        if r == 1:
+            with pytest.raises(stretto.Fault):
+                stretto.all_reduce(xs[r], async_op=True).wait()
+        stretto.recover()
+        return stretto.all_reduce(xs[r], async_op=True).wait(), stretto.all_reduce(xs[r])
+
+    for beside, total in testing.run(2, body, timeout=1):
+        same(beside, total)
+        near(total, sum(wide(xs)), "float32", 2)
+
+
+def test_a_failure_that_nobody_waits_for_is_warned_of():
+    def body():
+        work = stretto.all_reduce(np.ones(3, np.int64), async_op=True)
+        while not work.is_completed():
+            pass
+        with pytest.warns(RuntimeWarning, match=r"all_reduce\(async_op=True\) failed, and nobody waited"):
+            del work
+            gc.collect()
+
+    testing.run(1, body)
+
+
+def test_gradients_and_calls_that_are_not_to_go_on():
+    def body():
+        x = torch.ones(3, requires_grad=True)
+        with pytest.raises(stretto.UserError, match="all_reduce: async_op=True of tensors that require gradients"):
+            stretto.all_reduce(x, async_op=True)
+        with torch.no_grad():
+            assert (stretto.all_reduce(x, async_op=True).wait() == 1).all()
+        assert (stretto.all_reduce(x, async_op=False).detach() == 1).all()
+
+    testing.run(1, body)
+
+
+def test_a_world_that_is_left_ends_them_before():
+    xs = [np.full(3, r, np.float32) for r in range(2)]
+
+    def body():
+        group = stretto.new_group([0, 1], name="both")
+        work = stretto.all_reduce(xs[stretto.rank()], group="both", async_op=True)
+        stretto.finalize(group)
+        with pytest.raises(stretto.UserError, match="used after finalize"):
+            stretto.all_reduce(xs[0], group=group, async_op=True)
+        return work.wait()
+
+    for total in testing.run(2, body):
+        assert (total == 1).all()
+
+
+def test_warming_finds_what_they_launch(monkeypatch, tmp_path):
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(stretto._group, "_compiled", {})
+    x = np.ones((4, 6), np.float32)
+
+    def calls():
+        stretto.all_reduce(x, async_op=True).wait()
+
+    assert stretto.warm_up(calls, world_size=2) == 1
+    known = set(stretto._group._compiled)
+    assert [(y == 2).all() for y in testing.run(2, lambda: stretto.all_reduce(x, async_op=True).wait())] == [True] * 2
+    assert set(stretto._group._compiled) == known
+
+
+class Streams:
+    """In place of a GPU's: a stream is what was made on it, an event where its stream then was."""
+
+    made = []
+
+    @classmethod
+    def new(cls, device):
+        cls.made.append([])
+        return cls.made[-1]
+
+    @staticmethod
+    def call(stream, device, call, tensors):
+        result = call()
+        stream.append([id(x) for x in tensors])
+        return result, Event(stream)
+
+    @staticmethod
+    def come_after(event, tensors):
+        event.waits.append([id(x) for x in tensors])
+
+
+class Event:
+    def __init__(self, stream):
+        self.stream, self.at, self.waits = stream, len(stream), []
+
+    def query(self):
+        return True
+
+
+def test_on_gpus_lanes_are_streams(rng, monkeypatch):
+    """CPU ranks run what GPUs would; which stream each call is on, what it holds, and what waits."""
+    from test_gpu_path import HostAsGpu, aligned
+
+    from stretto import _arrays, _core, _group
+
+    def make(group, kind, entry, staged, records, said):
+        return _core.Executable.make(
+            group.session, group.rank, entry.compiled, list(staged), False, records=records, said=said
+        )
+
+    monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
+    monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
+    monkeypatch.setattr(_group.Group, "_make_executable", make)
+    monkeypatch.setattr(_beside, "streams", Streams)
+    torch.manual_seed(int(rng.integers(1 << 30)))
+    xs = [aligned(4, 64) for _ in range(2)]
+
+    def body():
+        x, out = xs[stretto.rank()], torch.empty(4, 64)
+        works = [stretto.all_reduce(x, async_op=True), stretto.all_gather(x, async_op=True)]
+        works.append(stretto.all_reduce(x, out=out, async_op=True))
+        lanes = [lane._streams[0] for lane in stretto._world.group_of().lanes]
+        held = [[id(x)], [id(x), id(out)]], [[id(x)]]
+        assert [list(map(sorted, lane)) for lane in lanes] == [list(map(sorted, h)) for h in held]
+        got = [work.wait() for work in works]
+        assert got[2] is out and works[0]._event.waits == [[id(got[0])]]
+        assert [w._event.at for w in works] == [1, 1, 2] and works[0]._arrays is None
+        return got
+
+    for total, gathered, again in testing.run(2, body):
+        torch.testing.assert_close(total, sum(xs))
+        torch.testing.assert_close(again, sum(xs))
+        assert torch.equal(gathered, torch.cat(xs))
