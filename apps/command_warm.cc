@@ -139,6 +139,7 @@ void run_warm(WarmCommand& options) {
 
 void add_warm_command(CLI::App& app) {
   auto options = std::make_shared<WarmCommand>();
+  options->model.device = "auto";
   CLI::App* command = app.add_subcommand(
       "warm", "Prove and compile programs ahead of their first run, side by side, into the cache");
   command->add_option("--ops", options->ops, "operators, with commas between them")->delimiter(',');

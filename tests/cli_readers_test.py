@@ -274,7 +274,8 @@ class WarmTest(CliCase):
 
     def test_what_is_no_operator(self):
         self.refused("warm", "--ops", "gemm,gem", says=("'gem'",))
-        self.refused("warm", says=("--ops",))
+        self.refused("warm", says=("--ops", "--model"))
+        self.refused("warm", "--ops", "gemm", "--model", cli_case.MODEL, says=("not both",))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,33 @@ class LoadingTest(ServeCase):
             code, out, err = server.stop()
             self.assertEqual((code, out), (0, b""), err)
 
+    def test_after_warming_it_proves_nothing(self):
+        """Every model and option that its programs depend on: the start adds no file to the cache."""
+        for model, options in (("debian-llama-8m", ("--tp", "2")),
+                               ("debian-qwen3moe-18m", ("--tp", "2", "--ep", "2", "--kv-dtype", "fp8")),
+                               ("debian-llama-8m", ("--max-num-batched-tokens", "48", "--max-num-seqs", "3",
+                                                    "--kv-memory", "3MiB", "--max-model-len", "200"))):
+            with self.subTest(model=model, options=options):
+                path, env = str(ROOT / "checkpoints" / model), {"STRETTO_CACHE_DIR": str(self.tmp / "cache")}
+                done = self.good("warm", "--model", path, "--device", "cpu", *options, env=env)
+                made = done.stderr.decode().splitlines()
+                made = [line for line in made if re.match(r"\d+ of \d+: \w+, step of \d+ rows \(", line)]
+                self.assertRegex(done.stdout.decode(), rf"^{len(made)} programs proved \(.* s\)\n$")
+                kept = self.kept()
+                self.assertGreater(len(kept), 5)
+                with Server(*options, env=env, port=free_port(), model=path) as server:
+                    self.assertEqual(server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})[0], 200)
+                    self.assertEqual(server.stop()[0], 0)
+                self.assertEqual(self.kept(), kept)
+                shutil.rmtree(self.tmp / "cache")
+        with self.starting() as server:  # what a start without warming adds is seen
+            server.wait_until_ready()
+            server.stop()
+        self.assertGreater(len(self.kept()), 5)
+
+    def kept(self):
+        return sorted(str(file) for file in (self.tmp / "cache").rglob("*") if file.is_file())
+
     def test_a_signal_while_it_loads_ends_it(self):
         for sent in (signal.SIGTERM, signal.SIGINT):
             with self.starting() as server:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import inspect
 import itertools
 import math
 import operator
@@ -164,17 +163,19 @@ def refuse(group: GroupLike, call: str, error: Exception) -> None:
     found.refuse(call, error)
 
 
-def counted(function: Callable[..., Any], find: Optional[Callable[..., Any]] = None) -> Any:
+def counted(
+    function: Callable[..., Any], find: Optional[Callable[..., Any]] = None, goes_on: bool = True
+) -> Any:
     """For collective operators: what they raise names what the user wrote, and counts as a call
-    (Group.refuse). `find`: the group of these arguments; default: `group`."""
+    (Group.refuse). `find`: the group of these arguments; default: `group`, and then, unless `goes_on`
+    is False, they take async_op=True."""
 
     def tell(error, args, kwargs):
         group = kwargs.get("group") if find is None else find(*args, **kwargs)
         refuse(group, function.__name__, error)
 
     call = checked(function, tell)
-    has_arrays = "group" in inspect.signature(function).parameters and function.__name__ != "empty"
-    return _beside_others(call) if find is None and has_arrays else call
+    return _beside_others(call) if goes_on and find is None else call
 
 
 def _beside_others(call: Callable[..., Any]) -> Any:

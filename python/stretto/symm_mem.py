@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from typing import Any, Optional, Sequence, Tuple, Union
@@ -15,7 +16,7 @@ from ._world import GroupLike, counted, group_of
 from .errors import UserError
 
 
-@counted
+@functools.partial(counted, goes_on=False)
 def empty(
     *size: Union[int, Sequence[int]],
     dtype: Any = "float32",
