@@ -3,11 +3,15 @@
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+from server_process import ServerProcess
 
 STRETTO = ""
 MODEL = "checkpoints/debian-llama-draft-1m"
@@ -161,6 +165,35 @@ class TogetherTest(unittest.TestCase):
                     else:
                         self.assertEqual([r["token_ids"] for r in of_gpus["results"]],
                                          [r["token_ids"] for r in seen[0]["results"]])
+
+
+class WarmTest(unittest.TestCase):
+    """A server that was warmed compiles nothing at its start; simulated GPUs, too."""
+
+    @unittest.skipIf(gpus() < 2, "needs two GPUs")
+    def test_a_start_adds_nothing_to_the_cache(self):
+        options = ["--model", MODEL, "--tp", "2", "--device", "cuda", "--dtype", "bfloat16", "--max-num-seqs", "2",
+                   "--max-num-batched-tokens", "4", "--max-model-len", "128", "--kv-memory", "1MiB"]
+        with tempfile.TemporaryDirectory() as folder:
+            cache = pathlib.Path(folder) / "cache"
+
+            def kept():
+                return sorted(str(file) for file in cache.rglob("*") if file.is_file())
+
+            got = run("warm", *options, STRETTO_CACHE_DIR=str(cache))
+            self.assertEqual(got.returncode, 0, got.stderr)
+            self.assertRegex(got.stdout, r"^\d+ programs proved and compiled \(.* s\)\n$")
+            self.assertIn("choice of tokens", got.stderr)
+            warmed = kept()
+            self.assertGreater(len(warmed), 10)
+            environment = {**os.environ, "STRETTO_CACHE_DIR": str(cache)}
+            server = ServerProcess([STRETTO, "serve", *options, "--port", "0"], env=environment, stderr=subprocess.DEVNULL)
+            try:
+                server.wait_until_ready(300)
+            finally:
+                server.process.terminate()
+                server.process.communicate(timeout=300)
+            self.assertEqual(kept(), warmed)
 
 
 class DummyWeights(unittest.TestCase):
