@@ -150,9 +150,16 @@ OpShape shape_of(int ranks, std::int64_t m, std::int64_t n, std::int64_t k,
   return {.world_size = ranks, .m = m, .n = n, .k = k, .dtype = parse_dtype(dtype)};
 }
 
-bool is_cuda(const std::string& target) {
-  if (target == "cuda" || target == "cpu") return target == "cuda";
-  throw UserError(fmt::format("target '{}': one of cuda, cpu", target));
+// `num_sms`, of a GPU; 0: CPU ranks.
+int sms_of(const std::string& target, std::int64_t num_sms) {
+  if (target != "cuda" && target != "cpu") {
+    throw UserError(fmt::format("target '{}': one of cuda, cpu", target));
+  }
+  constexpr std::int64_t kMost = 1024;
+  if (num_sms < 1 || num_sms > kMost) {
+    throw UserError(fmt::format("num_sms is {}, need 1 to {}", num_sms, kMost));
+  }
+  return target == "cuda" ? static_cast<int>(num_sms) : 0;
 }
 
 // What an operator of the catalog is predicted to run fastest as on GPUs: the config by name, its
@@ -178,17 +185,18 @@ nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, st
 // A program of the catalog; sizes that are 0 are the operator's defaults, and on GPUs without sizes
 // those of a large layer.
 Program catalog_program(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
-                        std::int64_t k, const std::string& dtype, const std::string& target) {
+                        std::int64_t k, const std::string& dtype, const std::string& on,
+                        std::int64_t num_sms) {
   const OperatorInfo& op = operator_named(name);
   OpShape shape = shape_of(ranks, m, n, k, dtype);
-  if (is_cuda(target)) shape.target = Target::kCuda;
+  shape.target = target(sms_of(on, num_sms));
   return op.program(shape);
 }
 
 // The program of a file; sizes that are 0 are the file's own.
 Program program_of_file(const ProgramFile& file, int ranks, std::int64_t m, std::int64_t n,
-                        std::int64_t k, const std::string& dtype, const std::string& target,
-                        const std::map<std::string, std::int64_t>& sizes) {
+                        std::int64_t k, const std::string& dtype, const std::string& on,
+                        std::int64_t num_sms, const std::map<std::string, std::int64_t>& sizes) {
   OpShape shape = shape_of(ranks, m, n, k, dtype);
   return file.program({.world_size = shape.world_size,
                        .m = shape.m,
@@ -196,7 +204,7 @@ Program program_of_file(const ProgramFile& file, int ranks, std::int64_t m, std:
                        .k = shape.k,
                        .sizes = sizes,
                        .dtype = shape.dtype,
-                       .num_sms = is_cuda(target) ? GpuTarget{}.sms : 0});
+                       .num_sms = sms_of(on, num_sms)});
 }
 
 // Python keeps an extension's symbols to itself; program files look for the language among the

@@ -180,9 +180,11 @@ class ProgramFile:
         *,
         dtype: Any = "float32",
         target: str = "cpu",
+        num_sms: int = 132,
         **sizes: int,
     ) -> Program:
-        """Its program for that many ranks; default: this world's. `sizes` by their names, m, n, k
+        """Its program for that many ranks; default: this world's. `num_sms`: of the GPUs, with "cuda";
+        a GPU launches what was made for as many as it has or fewer. `sizes` by their names, m, n, k
         and those that the file has besides (of all ranks; 0: the file's), `dtype` and `target`,
         "cpu" or "cuda", are for files that take a ProgramShape; others have sizes of their own, and
         giving any is a UserError, as is a name that the file does not ask for."""
@@ -191,7 +193,8 @@ class ProgramFile:
         asked = _shape(op, ranks, dtype, target, "world_size")
         named = {name: size_of(op, name, size) for name, size in sizes.items()}
         plain = [named.pop(name, 0) for name in ("m", "n", "k")]
-        shape = (asked.ranks, *plain, asked.dtype, asked.target, tuple(sorted(named.items())))
+        sms = whole(op, "num_sms", num_sms)
+        shape = (asked.ranks, *plain, asked.dtype, asked.target, sms, tuple(sorted(named.items())))
         if shape not in self._programs:
             self._programs[shape] = Program(self._file.program(*shape[:-1], named))
         return self._programs[shape]
@@ -223,15 +226,22 @@ def operator(
     k: int = 0,
     dtype: Any = "float32",
     target: str = "cuda",
+    num_sms: int = 132,
 ) -> Program:
     """The program of a shipped operator (the names that `stretto prove --all` lists) at a shape,
-    with its default config for `target`, "cuda" or "cpu". Sizes are those of all ranks; 0: the
+    with its default config for `target`, "cuda" or "cpu", and on GPUs for so many SMs as they have, of
+    which it takes no more. Sizes are those of all ranks; 0: the
     operator's default."""
     op = "operator"
     asked = _shape(op, ranks, dtype, target)
     sizes = [size_of(op, size, given) for size, given in (("m", m), ("n", n), ("k", k))]
     made = _core.catalog_program(
-        text(op, "name", name), asked.ranks, *sizes, asked.dtype, asked.target
+        text(op, "name", name),
+        asked.ranks,
+        *sizes,
+        asked.dtype,
+        asked.target,
+        whole(op, "num_sms", num_sms),
     )
     return Program(made)
 
@@ -290,7 +300,7 @@ def _chosen(what, machine: Optional[str], shape: Dict[str, Any]) -> Choice:
     if not isinstance(what, str):
         raise UserError("chosen=True is for operators by name; a program is what it is")
     _check_names(what, shape)
-    shape = {key: value for key, value in shape.items() if key != "target"}
+    shape = {key: value for key, value in shape.items() if key not in ("target", "num_sms")}
     return choose(what, machine, **shape)
 
 
@@ -315,7 +325,7 @@ def _check_names(what, shape: Dict[str, Any]) -> None:
     sizes that it names."""
     if isinstance(what, ProgramFile):
         return
-    known = () if isinstance(what, Program) else ("ranks", "m", "n", "k", "dtype", "target")
+    known = () if isinstance(what, Program) else ("ranks", "m", "n", "k", "dtype", "target", "num_sms")
     for name in shape:
         if name not in known:
             choices = ", ".join(known) or "nothing"

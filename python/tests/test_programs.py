@@ -14,6 +14,19 @@ import stretto
 from stretto import _core, testing
 
 
+def test_programs_of_gpus_take_no_more_sms_than_are_said():
+    shape = {"ranks": 2, "m": 4096, "n": 4096, "k": 512, "dtype": "bfloat16"}
+    for sms in (114, 132):
+        program = stretto.operator("ag_gemm", num_sms=sms, **shape)
+        assert f"sms {sms}" in program.explain(), sms
+        program._core.compile(bounds_only=True, num_sms=sms)
+        assert program.explain() == stretto.explain("ag_gemm", num_sms=sms, **shape)
+    with pytest.raises(stretto.Rejected):
+        program._core.compile(bounds_only=True, num_sms=114)
+    with pytest.raises(stretto.UserError, match="num_sms is 0, need 1 to 1024"):
+        stretto.operator("gemm", num_sms=0)
+
+
 def test_a_file_runs_on_ranks(root, rng):
     ring = stretto.load(root / "examples" / "03_ring_pass.cc")
     x = [rng.uniform(-1, 1, (16, 32)).astype(np.float32) for _ in range(3)]
