@@ -187,7 +187,8 @@ class WarmTest(unittest.TestCase):
             warmed = kept()
             self.assertGreater(len(warmed), 10)
             environment = {**os.environ, "STRETTO_CACHE_DIR": str(cache)}
-            server = ServerProcess([STRETTO, "serve", *options, "--port", "0"], env=environment, stderr=subprocess.DEVNULL)
+            command = [STRETTO, "serve", *options, "--port", "0"]
+            server = ServerProcess(command, env=environment, stderr=subprocess.DEVNULL)
             try:
                 server.wait_until_ready(300)
             finally:

@@ -15,8 +15,6 @@ from ._arrays import kind_of
 from ._group import Group
 from .errors import UserError
 
-NUM_LANES = 2
-
 
 class Work:
     """A call that goes on; made by operators with async_op=True. Its arrays are not to be changed, nor
@@ -152,8 +150,8 @@ def start(
         return _at_home(call(*args, **kwargs, group=lane), lane, group)
 
     if not on_gpu:
-        return _HostWork(op, lane.on_worker(made))
+        return _HostWork(op, lane.lanes.on_worker(made))
     device = kind.device(next(x for x in arrays if kind_of(x) is kind))
     tensors = tuple(_tensors((args, kwargs)))
-    result, event = streams.call(lane.stream(device, streams.new), device, made, tensors)
+    result, event = streams.call(lane.lanes.stream(device, streams.new), device, made, tensors)
     return _GpuWork(streams, result, event, arrays)

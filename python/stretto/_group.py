@@ -3,7 +3,6 @@ is kept."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import re
@@ -18,6 +17,7 @@ from ._arguments import in_users_words
 from ._arrays import TorchKind, kind_of
 from ._calls import bound_of
 from ._kept import Kept, limit_bytes
+from ._lanes import Lanes
 from .errors import Error, Fault, UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
@@ -91,12 +91,7 @@ class Group:
         # Of what operators that are part of another are called as: its name and what it calls the
         # array and the dimension.
         self.caller: Optional[Tuple[str, str, str]] = None
-        # Groups of the same ranks, in which calls go on beside this one's (_beside.py).
-        self.lanes: List[Group] = []
-        self.num_beside = 0  # such calls so far, the same on all ranks
-        self.join_thread: Optional[Callable[[], None]] = None  # of a lane: what its thread does first
-        self._worker: Optional[concurrent.futures.ThreadPoolExecutor] = None  # of a lane
-        self._streams: Dict[int, Any] = {}  # of a lane, by device
+        self.lanes = Lanes()
         self._gpu: Optional[int] = None
         self._last_stream: Any = None
         self.closed = False
@@ -130,8 +125,8 @@ class Group:
 
     def recover(self) -> None:
         """After a Fault; see stretto.recover."""
-        for lane in self.lanes:
-            lane.settle()
+        for lane in self.lanes.groups:
+            lane.lanes.settle()
             lane.recover()
         with self._idle("recover", self):
             try:
@@ -149,7 +144,7 @@ class Group:
                     finally:
                         alone.plans.leave()
 
-    def new_lane(self, name: str) -> Group:
+    def _new_lane(self, name: str) -> Group:
         """A world of its own of the same ranks. Collective."""
         with self.used():
             session, number = self.session.split(self.rank, list(range(self.size)), f"lane {name}")
@@ -157,23 +152,6 @@ class Group:
         if self._records:
             made.record(True)
         return made
-
-    def on_worker(self, call: Callable[[], Any]) -> concurrent.futures.Future:
-        """Of a lane: calls it on a thread of its own, after those before it."""
-        if self._worker is None:
-            self._worker = concurrent.futures.ThreadPoolExecutor(1, self.name, self.join_thread)
-        return self._worker.submit(call)
-
-    def stream(self, device: int, new: Callable[[int], Any]) -> Any:
-        """Of a lane: that of its calls on this GPU."""
-        if device not in self._streams:
-            self._streams[device] = new(device)
-        return self._streams[device]
-
-    def settle(self) -> None:
-        """Returns when the calls on this lane's thread have ended."""
-        if self._worker is not None:
-            self._worker.submit(int).result()
 
     def fail(self, reason: str) -> None:
         """The others' waits for this rank fail with this reason."""
@@ -529,8 +507,7 @@ class Group:
 
     def close(self, *, at_once: bool = False) -> None:
         self.closed = True
-        if self._worker is not None:
-            self._worker.shutdown()
+        self.lanes.end()
         self.plans.clear()
         self._entries.clear()
         self._constants.clear()

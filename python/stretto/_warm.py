@@ -58,7 +58,7 @@ class _Rehearsal(Group):
             self._alone[0] = _Rehearsal(1, Options(), self._needed)
         return self._alone[0]
 
-    def new_lane(self, name: str) -> Group:
+    def _new_lane(self, name: str) -> Group:
         return _Rehearsal(self.size, self.options, self._needed, name)
 
     def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:

@@ -67,7 +67,7 @@ class _Member:
         """Closes all of them, or none where a call of one is under way."""
         with contextlib.ExitStack() as stack:
             for group in groups:
-                group.settle()
+                group.lanes.settle()
                 stack.enter_context(group.idle())
             for group in groups:
                 self.close(group)
@@ -195,15 +195,16 @@ def _beside_others(call: Callable[..., Any]) -> Any:
 
 def _lane_of(group: Group) -> Group:
     """Where the group's next call goes on that has async_op=True. Collective where it is new."""
-    turn, member = group.num_beside % _beside.NUM_LANES, _member()
-    group.num_beside += 1
-    if turn == len(group.lanes):
-        name = f"{group.name or 'all ranks'}, async {turn + 1}"
-        lane = group.new_lane(_new_name(member, None, name))
-        lane.join_thread = functools.partial(setattr, _thread, "member", member)
+    member = _member()
+
+    def made(number: int) -> Group:
+        name = f"{group.name or 'all ranks'}, async {number}"
+        lane = group._new_lane(_new_name(member, None, name))  # pylint: disable=protected-access
+        lane.lanes.join_thread = functools.partial(setattr, _thread, "member", member)
         member.add(lane, lane.name)
-        group.lanes.append(lane)
-    return group.lanes[turn]
+        return lane
+
+    return group.lanes.next(made)
 
 
 def _rank_to_be() -> str:
@@ -495,7 +496,7 @@ def finalize(group: GroupLike = None) -> None:
             member.closed[name] = ""
         else:
             found = group_of(group)
-            member.leave([*found.lanes, found])
+            member.leave([*found.lanes.groups, found])
         return
     member.leave(member.each())
     member.others.clear()

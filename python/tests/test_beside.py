@@ -34,7 +34,8 @@ def same(got, want):
 def test_they_give_what_the_same_calls_give(rng, size, form):
     """Of every kind, all started before the first is waited for, ragged sizes among them."""
     rows, hidden, ffn = 3, 10, 6
-    mine = [{n: made_of(rng, form, s) for n, s in (("x", (rows, hidden)), ("tall", (rows * size, hidden)))} for _ in range(size)]
+    shapes = {"x": (rows, hidden), "tall": (rows * size, hidden)}
+    mine = [{name: made_of(rng, form, shape) for name, shape in shapes.items()} for _ in range(size)]
     w, up, down = (made_of(rng, form, s) for s in ((hidden, ffn), (4, hidden, ffn), (4, ffn, hidden)))
     heads = made_of(rng, form, (rows, 2, 8))
     chosen = rng.permuted(np.tile(np.arange(4), (rows * size, 1)), axis=1)[:, :2].astype(np.int32)
@@ -115,7 +116,7 @@ def test_one_that_is_slow_holds_up_none_in_the_other_world(rng):
             stretto.barrier()
             stretto.all_reduce(xs[r], async_op=True).wait()
         group = stretto._world.group_of()
-        held = group.lanes[0].on_worker(lambda: ended.wait(60)) if r == 1 else None
+        held = group.lanes.groups[0].lanes.on_worker(lambda: ended.wait(60)) if r == 1 else None
         first, second = (stretto.all_reduce(xs[r], async_op=True) for _ in range(2))
         total = second.wait()
         assert not first.is_completed()
@@ -274,7 +275,7 @@ def test_on_gpus_lanes_are_streams(rng, monkeypatch):
         x, out = xs[stretto.rank()], torch.empty(4, 64)
         works = [stretto.all_reduce(x, async_op=True), stretto.all_gather(x, async_op=True)]
         works.append(stretto.all_reduce(x, out=out, async_op=True))
-        lanes = [lane._streams[0] for lane in stretto._world.group_of().lanes]
+        lanes = [lane.lanes._streams[0] for lane in stretto._world.group_of().lanes.groups]
         held = [[id(x)], [id(x), id(out)]], [[id(x)]]
         assert [list(map(sorted, lane)) for lane in lanes] == [list(map(sorted, h)) for h in held]
         got = [work.wait() for work in works]

@@ -111,7 +111,8 @@ int blocks_per_sm(unsigned threads, std::size_t shared_bytes) {
 
 Machine::Machine(int num_devices, int num_sms, std::uint64_t seed)
     : seed_(seed),
-      sms_(static_cast<std::size_t>(num_devices), std::vector<Sm>(static_cast<std::size_t>(num_sms))),
+      sms_(static_cast<std::size_t>(num_devices),
+           std::vector<Sm>(static_cast<std::size_t>(num_sms))),
       timer_ns_(host_ns()),
       timer_read_ns_(timer_ns_) {}
 
