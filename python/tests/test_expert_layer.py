@@ -153,6 +153,7 @@ def test_layers_on_gpus_take_the_config_that_prediction_ranks_first(monkeypatch,
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
     desc = {"world_size": 4, "m": 2048, "top_k": 4, "num_experts": 60, "dtype": "bfloat16"}
     desc |= {"tile_rows": _core.expert_tiles(132, **desc)[0], "hidden": 2048, "ffn": 352, "residual": False}
+    desc["bias_ranks"] = 0
 
     def layer(sms, products):
         return _core.moe_layer(sms, products=products, **desc).explain()
