@@ -92,6 +92,12 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
     set_token_tables(mc, r, tables);
     Values& c = mc.out(r, "c");
     std::fill(c.begin(), c.end(), 0.0);
+    // Rows without a token, in tiles with others, are those of a token of zeros.
+    for (std::int64_t i = 0; d.bias && i < tables.used * tiles.tile_rows * d.n; ++i) {
+      const std::int64_t expert = tables.experts[at(i / d.n / tiles.tile_rows)];
+      auto bias = [&](const char* name) { return mc.in(r, name)[at(expert * d.n + i % d.n)]; };
+      c[at(i)] = d.swiglu ? swish(bias("bias_gate")) * bias("bias_up") : bias("bias");
+    }
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       std::size_t token = pair / at(kTopK);
       const double* x = mc.in(token / share, "a").data() + token % share * k;
