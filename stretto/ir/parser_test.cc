@@ -1,5 +1,6 @@
 #include "stretto/ir/parser.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -79,6 +80,12 @@ TEST(Parser, NamesPlaceAndExpectation) {
   EXPECT_EQ(error_of(in_program("input @a : f32[%m]")),
             "f.txt:3:16: expected a var declared above, got 'm'");
   EXPECT_EQ(error_of(in_body("jump")), "f.txt:5:1: expected the name of an operation, got 'jump'");
+  // Words of the builder that stand for others.
+  for (const char* word : {"tile_push_data", "tile_pull_data", "peer_tile_notify", "peer_tile_wait",
+                           "rank_notify", "rank_wait", "signal_op", "put", "barrier"}) {
+    EXPECT_EQ(error_of(in_body(word)),
+              fmt::format("f.txt:5:1: expected the name of an operation, got '{}'", word));
+  }
   EXPECT_EQ(error_of(in_body("fill 1")),
             "f.txt:5:1: expected a register and '=' before this operation, got 'fill'");
   EXPECT_EQ(error_of(in_body("$0 = fence")),

@@ -2,8 +2,8 @@
 // readers read.
 //
 // Tile IR and schedule IR are the same structure at two levels. At tile level every role has one
-// agent, whose body looks sequential, and TileLink's tile primitives appear as written. At schedule
-// level the primitives are resolved into notify, wait and copy, and a role may be split into agents
+// agent, whose body looks sequential, and the words for a tile map's channels appear as written. At
+// schedule level they are resolved into notify and wait, and a role may be split into agents
 // connected by pipes. verifier.h says what holds at each level; op_info.h lists every operation;
 // printer.h and parser.h give both a text form.
 //
@@ -173,14 +173,10 @@ enum class OpCode : std::uint8_t {
   // control
   kLoop,  // var over [exprs[0], exprs[1]); bodies[0]
   kWhen,  // exprs[0] != 0 ? bodies[0] : bodies[1]
-  // TileLink's primitives; symbol = tile map, symbol2 = signal; tile level only
+  // of a tile map's channels; symbol = tile map, symbol2 = signal; tile level only
   // (passes/resolve_tile_primitives.h)
   kProducerTileNotify,  // exprs: tile; mode
   kConsumerTileWait,    // exprs: row lo, row hi
-  kPeerTileNotify,      // exprs: tile, rank
-  kPeerTileWait,        // exprs: tile, rank
-  kTilePush,            // exprs: tile; region = local source tensor, region2 = destination tensor
-  kTilePull,            // exprs: tile; the other way round
   // schedule level; symbol = pipe
   kPipePut,   // region, or rows of it that operand 0 picks -> the next free slot, asynchronously
   kPipeFill,  // the columns of operand 0 from exprs[0] on, as many as a slot has -> the next free

@@ -92,12 +92,6 @@ const char* syntax_line(OpCode code) {
       return "$signal2 map $map tile $e0 mode $mode";
     case C::kConsumerTileWait:
       return "$signal2 map $map rows $e0 to $e1";
-    case C::kPeerTileNotify:
-    case C::kPeerTileWait:
-      return "$signal2 map $map tile $e0 rank $e1";
-    case C::kTilePush:
-    case C::kTilePull:
-      return "map $map tile $e0 from $region to $region2";
     case C::kPipePut:
       return "$pipe = $region $by_o0";
     case C::kPipeFill:

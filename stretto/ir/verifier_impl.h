@@ -105,8 +105,6 @@ class BodyChecker {
   void regions();
   void region(const Region& r, const Access& access);
   void region_shape(const Region& r, const Tensor& tensor);
-  void map_regions();
-  void map_region(const Region& r, bool writes, bool remote);
   void symbols();
   void signal_args();
   void map_channels();

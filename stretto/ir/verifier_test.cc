@@ -46,7 +46,6 @@ role mover copy_engine 1 tiles %u < 4 {
 agent main body {
 wait src[1 - %rank] >= 1 from 1 - %rank
 copy @a[0, 0] on 1 - %rank tile [8, 32] to @full[%u * 8, 0] tile [8, 32]
-tile_push_data map rows tile %u from @full[] tile [1, 1] to @a2[] tile [1, 1]
 producer_tile_notify s map rows tile %u mode local
 }
 }
@@ -91,8 +90,6 @@ store_rows $10 at $3 of @c[0, 0] tile [8, 32]
 reduce_store $10 to @c[%t * 8, 0] tile [8, 32]
 store_packet $0 to @pk[0, 0] on %rank tile [8, 8]
 $8 = load_packet @pk[0, 0] tile [8, 8]
-peer_tile_notify s map rows tile %t rank 1
-peer_tile_wait s map rows tile %t rank 1
 notify s[3] on 1 by 1
 }
 }
@@ -130,14 +127,6 @@ store $0 to @c[0, 0] tile [64, 64]
 }
 )";
 
-std::string tile_text() {
-  std::string text = kTile;
-  const std::string declared = "buffer @full : bf16[%m, 32]\n";
-  // A second symmetric tensor, on the same line so that line numbers stay those of kTile.
-  return text.replace(text.find(declared), declared.size(),
-                      "buffer @full : bf16[%m, 32] buffer @a2 : bf16[%m, 32] symmetric\n");
-}
-
 int line_of(const std::string& text, std::size_t at) {
   return static_cast<int>(std::count(text.begin(), text.begin() + static_cast<long>(at), '\n')) + 1;
 }
@@ -171,7 +160,7 @@ void expect_refused(const std::string& good, const BadText& bad) {
 }
 
 TEST(Verifier, AcceptsTheSoundPrograms) {
-  EXPECT_EQ(verdict(parse(tile_text(), "good.txt", MissingLocs::kFill)), "accepted");
+  EXPECT_EQ(verdict(parse(kTile, "good.txt", MissingLocs::kFill)), "accepted");
   EXPECT_EQ(verdict(parse(kSchedule, "good.txt", MissingLocs::kFill)), "accepted");
 }
 
@@ -231,7 +220,7 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"on_start body", "on_start drain", "kind body", -24},
   };
   for (const BadText& bad : kCases) {
-    expect_refused(tile_text(), bad);
+    expect_refused(kTile, bad);
   }
 }
 
@@ -308,16 +297,14 @@ TEST(Verifier, RefusesBadOperations) {
       {"on 1 by 1\n}\n}\n}", "on 1 by -1\n}\n}\n}", "amount -1"},
       {"on 1 by 1\n}\n}\n}", "on 1 by %pos\n}\n}\n}", "a scalar decides"},
       {"src[1 - %rank] >= 1 from", "src[1 - %rank] >= -1 from", "threshold -1"},
-      {"peer_tile_notify s map rows", "peer_tile_notify src map rows", "tile map 'rows' uses 4"},
-      {"to @a2[] tile [1, 1]", "to @full[] tile [1, 1]", "must be symmetric"},
-      {"to @a2[] tile [1, 1]", "to @a[] tile [1, 1]", "read-only"},
-      {"from @full[] tile [1, 1]", "from @c[] tile [1, 1]", "'c' holds f32"},
+      {"producer_tile_notify s map rows", "producer_tile_notify src map rows",
+       "tile map 'rows' uses 4"},
       {"fence\n", "fence stage 1\n", "pipeline stage 1"},
       {"fence\n", "fence multicast 1\n", "only pipe_put may multicast"},
       {"fence\n", "await 0\n", "at schedule level only"},
   };
   for (const BadText& bad : kCases) {
-    expect_refused(tile_text(), bad);
+    expect_refused(kTile, bad);
   }
 }
 

@@ -10,20 +10,16 @@ namespace {
 bool is_packet_op(OpCode code) {
   return code == OpCode::kStorePacket || code == OpCode::kLoadPacket;
 }
-bool is_tile_transfer(OpCode code) {
-  return code == OpCode::kTilePush || code == OpCode::kTilePull;
-}
 bool writes_region(OpCode code) {
   return code == OpCode::kStore || code == OpCode::kStoreRows || code == OpCode::kReduceStore ||
          code == OpCode::kStorePacket;
 }
 bool names_map(OpCode code) {
-  return code >= OpCode::kProducerTileNotify && code <= OpCode::kTilePull;
+  return code == OpCode::kProducerTileNotify || code == OpCode::kConsumerTileWait;
 }
 bool names_pipe(OpCode code) { return code >= OpCode::kPipePut && code <= OpCode::kPipeRelease; }
 bool notifies(OpCode code) {
-  return code == OpCode::kNotify || code == OpCode::kProducerTileNotify ||
-         code == OpCode::kPeerTileNotify;
+  return code == OpCode::kNotify || code == OpCode::kProducerTileNotify;
 }
 
 // What a copy queue can do: move data, synchronise, branch.
@@ -142,7 +138,6 @@ void BodyChecker::exprs() {
 }
 
 void BodyChecker::regions() {
-  if (is_tile_transfer(op_->code)) return map_regions();
   bool packet = is_packet_op(op_->code);
   if (op_->region) region(*op_->region, {writes_region(op_->code), packet});
   if (op_->region2) region(*op_->region2, {true, packet});
@@ -183,31 +178,6 @@ void BodyChecker::region_shape(const Region& r, const Tensor& t) {
   require(r.row_dim >= 0 || r.rows == 1, "tile of {} rows without a row dimension", r.rows);
 }
 
-// Pushes and pulls name their tensors; the pass that resolves them works out the boxes.
-void BodyChecker::map_regions() {
-  bool push = op_->code == OpCode::kTilePush;
-  map_region(*op_->region, false, !push);
-  map_region(*op_->region2, true, push);
-  const Tensor &from = tensor(*op_->region), &to = tensor(*op_->region2);
-  require(from.dtype == to.dtype, "'{}' holds {}, '{}' holds {}", from.name, short_name(from.dtype),
-          to.name, short_name(to.dtype));
-  require(from.shape.size() == to.shape.size(), "'{}' has {} dimensions, '{}' has {}", from.name,
-          from.shape.size(), to.name, to.shape.size());
-}
-
-void BodyChecker::map_region(const Region& r, bool writes, bool remote) {
-  require(is_index(r.tensor, place_.program.tensors), "tensor {} does not exist", r.tensor);
-  const Tensor& t = tensor(r);
-  require(!writes || t.kind != TensorKind::kInput, "input '{}' is read-only", t.name);
-  require(!t.packet, "'{}' is a packet buffer, which packet operations alone touch", t.name);
-  require(!remote || t.space == Space::kSymmetric,
-          "'{}' is local, another rank's must be symmetric", t.name);
-  for (const Expr& e : r.origin) require_expr(e, "origin");
-  if (r.rank.has_value()) require_expr(r.rank, "rank");
-  if (r.row_end.has_value()) require_expr(r.row_end, "until_row");
-  if (r.col_end.has_value()) require_expr(r.col_end, "until_col");
-}
-
 void BodyChecker::symbols() {
   const Program& program = place_.program;
   OpCode code = op_->code;
@@ -216,10 +186,8 @@ void BodyChecker::symbols() {
     signal_args();
   } else if (names_map(code)) {
     require(is_index(op_->symbol, program.maps), "tile map {} does not exist", op_->symbol);
-    if (!is_tile_transfer(code)) {
-      require(is_index(op_->symbol2, program.signals), "signal {} does not exist", op_->symbol2);
-      map_channels();
-    }
+    require(is_index(op_->symbol2, program.signals), "signal {} does not exist", op_->symbol2);
+    map_channels();
   } else if (names_pipe(code)) {
     require(place_.role != nullptr && is_index(op_->symbol, place_.role->pipes),
             "pipe {} does not exist", op_->symbol);

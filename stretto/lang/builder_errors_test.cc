@@ -199,6 +199,16 @@ TEST_F(BuilderErrors, MapsAndTransfersNeedTheirShapes) {
     line_ = __LINE__ + 1;
     p.consumer_tile_wait(s, rows, 0, 8);
   });
+  for (bool notify : {true, false}) {
+    expect_at(
+        "signal 's' has 3 channels, map 'rows' needs 4", [&](ProgramBuilder& p, const TensorRef&) {
+          auto rows = p.tile_map("rows", p.buffer("all", DType::kF32, {8, 4}), {.tile_rows = 2});
+          auto s = p.signal("s", 3);
+          Tile t;
+          line_ = __LINE__ + 1;
+          notify ? p.peer_tile_notify(s, rows, t, 0) : p.peer_tile_wait(s, rows, t, 0);
+        });
+  }
 }
 
 // Operators have no default arguments, but their line is what a refused shape must name.

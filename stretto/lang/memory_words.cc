@@ -18,8 +18,9 @@ void need_channel_per_tile(const Program& program, const char* word, const Signa
   const TileMap& m = program.maps[static_cast<std::size_t>(map.idx())];
   std::int64_t tiles = num_tiles(program, m);
   if (signal.num_channels() >= tiles) return;
-  throw UserError(fmt::format("{}:{}: {}: signal '{}' has {} channels, map '{}' needs {}", loc.file,
-                              loc.line, word,
+  const SourceLoc at = to_source_loc(loc);
+  throw UserError(fmt::format("{}:{}: {}: signal '{}' has {} channels, map '{}' needs {}", at.file,
+                              at.line, word,
                               program.signals[static_cast<std::size_t>(signal.idx())].name,
                               signal.num_channels(), m.name, tiles));
 }
@@ -174,24 +175,29 @@ void ProgramBuilder::peer_tile_wait(const SignalRef& signal, const TileMapRef& m
   op.exprs = {t.index, 1, rank};
 }
 
-void ProgramBuilder::tile_push_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
-                                    const TensorRef& to, Loc loc) {
+ProgramBuilder::TileRows ProgramBuilder::rows_of_tile(const TileMapRef& map, const Tile& t,
+                                                      const TensorRef& from, const TensorRef& to,
+                                                      const Loc& loc) {
   last_loc_ = to_source_loc(loc);
   if (from.num_dims() != 2 || to.num_dims() != 2 || !from.dim(1).is_const()) {
     fail("tile_push_data and tile_pull_data move rows of matrices with a fixed number of columns");
   }
   std::int64_t rows = program_.maps[static_cast<std::size_t>(map.idx())].tile_rows;
   std::int64_t cols = from.dim(1).const_value();
-  copy(to.tile({t.row, 0}, rows, cols).until_row(t.row_end).on(t.owner),
-       from.tile({t.row, 0}, rows, cols).until_row(t.row_end), loc);
+  return {from.tile({t.row, 0}, rows, cols).until_row(t.row_end),
+          to.tile({t.row, 0}, rows, cols).until_row(t.row_end)};
+}
+
+void ProgramBuilder::tile_push_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
+                                    const TensorRef& to, Loc loc) {
+  TileRows rows = rows_of_tile(map, t, from, to, loc);
+  copy(rows.to.on(t.owner), rows.from, loc);
 }
 
 void ProgramBuilder::tile_pull_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
                                     const TensorRef& to, Loc loc) {
-  tile_push_data(map, t, from, to, loc);
-  Op& op = blocks_.back().block->back();
-  op.region->rank = t.owner;
-  op.region2->rank = Index();
+  TileRows rows = rows_of_tile(map, t, from, to, loc);
+  copy(rows.to, rows.from.on(t.owner), loc);
 }
 
 }  // namespace stretto

@@ -287,6 +287,7 @@ class ProgramBuilder {
   // Waits for every channel whose rows overlap [row_begin, row_end).
   void consumer_tile_wait(const SignalRef& signal, const TileMapRef& map, const Index& row_begin,
                           const Index& row_end, Loc loc = Loc::current());
+  // For signals with a channel for each of the map's tiles.
   void peer_tile_notify(const SignalRef& signal, const TileMapRef& map, const Tile& t,
                         const Index& rank, Loc loc = Loc::current());
   void peer_tile_wait(const SignalRef& signal, const TileMapRef& map, const Tile& t,
@@ -316,6 +317,11 @@ class ProgramBuilder {
   void record_block(Block& block, const std::function<void()>& body);
   Tile make_tile(const TileSpace& space, const Index& linear);
   Index bind(const std::string& name, const Index& value);
+  struct TileRows {
+    Slice from, to;
+  };
+  TileRows rows_of_tile(const TileMapRef& map, const Tile& t, const TensorRef& from,
+                        const TensorRef& to, const Loc& loc);
   std::int64_t current_block_id() const { return blocks_.empty() ? -1 : blocks_.back().id; }
   [[noreturn]] void fail(const std::string& what) const;
 

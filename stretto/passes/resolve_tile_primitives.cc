@@ -24,19 +24,6 @@ class Resolver {
         case OpCode::kConsumerTileWait:
           consumer_wait(op, out);
           break;
-        case OpCode::kPeerTileNotify:
-          peer_notify(op, out);
-          break;
-        case OpCode::kPeerTileWait:
-          peer_wait(op, out);
-          break;
-        case OpCode::kTilePush:
-        case OpCode::kTilePull:
-          op.code = OpCode::kCopy;
-          op.exprs.clear();
-          op.symbol = -1;
-          out.push_back(std::move(op));
-          break;
         default:
           out.push_back(std::move(op));
       }
@@ -134,16 +121,6 @@ class Resolver {
     }
     loop.bodies.push_back(std::move(body));
     out.push_back(std::move(loop));
-  }
-
-  void peer_notify(const Op& op, Block& out) {
-    need_channels(op, num_tiles(program_, map_of(op)));
-    out.push_back(notify(op, op.exprs[0], op.exprs[1]));
-  }
-
-  void peer_wait(const Op& op, Block& out) {
-    need_channels(op, num_tiles(program_, map_of(op)));
-    out.push_back(wait(op, op.exprs[0], 1, op.exprs[1]));
   }
 
   Program& program_;

@@ -20,8 +20,6 @@ bool signals(const Op& op) {
     case OpCode::kWait:
     case OpCode::kProducerTileNotify:
     case OpCode::kConsumerTileWait:
-    case OpCode::kPeerTileNotify:
-    case OpCode::kPeerTileWait:
       return true;
     default:
       return false;

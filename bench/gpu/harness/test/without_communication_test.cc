@@ -24,7 +24,7 @@ namespace {
 
 bool communicates(const Op& op) {
   return op.code == OpCode::kNotify || op.code == OpCode::kWait ||
-         (op.code >= OpCode::kProducerTileNotify && op.code <= OpCode::kPeerTileWait);
+         op.code == OpCode::kProducerTileNotify || op.code == OpCode::kConsumerTileWait;
 }
 
 // Of either level.
