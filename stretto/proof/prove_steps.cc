@@ -105,10 +105,9 @@ void require_sizes(const Program& program, const ProofOptions& options) {
       taken = extents[i] >= 0 && extents[i] <= most[i];
     }
     if (!taken) {
-      throw UserError(fmt::format("{}: it does not take the extents [{}]: they have {} values of at "
-                                  "most [{}]",
-                                  program.name, fmt::join(extents, ", "), most.size(),
-                                  fmt::join(most, ", ")));
+      throw UserError(
+          fmt::format("{}: it does not take the extents [{}]: they have {} values of at most [{}]",
+                      program.name, fmt::join(extents, ", "), most.size(), fmt::join(most, ", ")));
     }
   }
 }
