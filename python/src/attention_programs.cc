@@ -1,7 +1,7 @@
 #include "attention_programs.h"
 
 #include "fields.h"
-#include "stretto/model/transformer/step_programs.h"
+#include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/paged_decode.h"
@@ -97,12 +97,7 @@ UlyssesDesc projection(Fields& fields) {
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  m.def("attention", [](int sms, nb::kwargs given) {
-    Fields fields("attention", std::move(given));
-    AttentionDesc d = cached(fields);
-    fields.finish();
-    return attention_program(d, target(sms));
-  });
+  bind_operator(m, "attention", cached, attention, default_config);
   bind_operator(m, "sequence_attention", sequence, sequence_attention, default_config);
   bind_operator(m, "ring_attention", sequence, ring_attention, default_ring_config);
   bind_operator(m, "token_ring", sequence, token_ring, default_token_ring_config);

@@ -125,9 +125,11 @@ EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& la
 EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
   MoeLayerConfig layers = default_config(own_part(d), target);
   GemmTile &first = layers.first.loop.tile, &second = layers.second.loop.tile;
-  // Remainders by five and seven ranks take registers that wider tiles would spill.
+  // Remainders by five and seven ranks take registers that wider tiles would spill, and so do
+  // biases.
   bool remainders = d.world_size > 4 && d.world_size % 2 == 1;
-  if (target == Target::kCuda && remainders && first.bn == 128 && second.bn == 256) {
+  bool narrow = remainders || d.biases;
+  if (target == Target::kCuda && narrow && first.bn == 128 && second.bn == 256) {
     first.bn = 64;
     second.bn = layers.second.reduce_cols = 128;
   }

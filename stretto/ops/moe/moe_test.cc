@@ -304,6 +304,36 @@ TEST(MoeLayer, FitsTheRegistersWhateverTheNumberOfRanks) {
   }
 }
 
+// A bias takes registers beside all sums of a tile: of GPT-OSS, and of few large experts.
+TEST(ExpertBiases, FitTheRegisters) {
+  if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
+  struct Layer {
+    int ranks;
+    std::int64_t experts, top_k, hidden, ffn, tokens;
+  };
+  for (const Layer& l : {Layer{4, 32, 4, 2880, 2880, 4096}, Layer{2, 8, 2, 4096, 14336, 8192},
+                         Layer{1, 128, 4, 2880, 2880, 64}}) {
+    EpMoeLayerDesc ep{.world_size = l.ranks, .m = l.tokens, .top_k = l.top_k};
+    ep.num_experts = l.experts, ep.expert_groups = l.ranks, ep.hidden = l.hidden, ep.ffn = l.ffn;
+    ep.dtype = DType::kBF16, ep.biases = true;
+    MoeLayerDesc layer = own_part(ep);
+    layer.num_experts = l.experts, layer.ffn = l.ffn / l.ranks, layer.bias_ranks = l.ranks;
+    GroupedRsDesc sums = second_layer(layer);
+    expect_no_spills(moe_layer(layer, default_config(layer, Target::kCuda)), to_string(layer));
+    expect_no_spills(ep_moe_layer(ep, default_config(ep, Target::kCuda)), to_string(ep));
+    expect_no_spills(grouped_gemm_rs(sums, default_config(sums, Target::kCuda)), to_string(sums));
+    for (bool swiglu : {false, true}) {
+      AgGroupedDesc first = first_layer(layer);
+      first.swiglu = swiglu;
+      expect_no_spills(ag_grouped_gemm(first, default_config(first, Target::kCuda)),
+                       to_string(first));
+      GroupedDesc own = steps_of(ep).first;
+      own.swiglu = swiglu, own.bias = true;
+      expect_no_spills(grouped_gemm(own, default_config(own, Target::kCuda)), to_string(own));
+    }
+  }
+}
+
 // Else some products would have theirs twice, or none.
 TEST(ExpertBiases, AreAddedByTheFirstOfRanksThatDivideAll) {
   GroupedRsDesc d{.world_size = 4, .m = 8, .n = 8, .k = 8, .bias_ranks = 3};
