@@ -336,6 +336,8 @@ TEST(HarmlessEdits, OfEveryOperatorAreAccepted) {
     bool synchronises = !original.signals.empty();
     for (const HarmlessEdit& edit : kEdits) {
       Program edited = original;
+      // A tile of its waits for what the next one tells: it takes two workers.
+      if (edit.apply == one_worker && op.name == std::string("ep_moe_layer")) continue;
       if (!synchronises || !edit.apply(edited)) continue;
       SCOPED_TRACE(fmt::format("{}: {}", op.name, edit.name));
       ASSERT_NO_THROW(verify(edited));
