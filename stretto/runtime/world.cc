@@ -87,23 +87,31 @@ class Runner {
   std::vector<std::thread> threads_;
 };
 
+constexpr std::size_t kReserveBytes = std::size_t{64} << 10;
+
 void Runner::run_rank(Rank& rank) {
   int r = rank.index();
   pthread_setname_np(pthread_self(), fmt::format("rank {}", r).c_str());
   std::exception_ptr error;
+  // Where a rank dies for want of memory, there is some for saying so.
+  std::unique_ptr<std::byte[]> reserve;
   auto fail = [&](const std::string& what) {
     error = std::current_exception();
     state_.fail_in_children(r, what);
   };
   try {
+    reserve = std::make_unique<std::byte[]>(kReserveBytes);
     body_(rank);
   } catch (const Fault& e) {
+    reserve.reset();
     state_.record_fault(e.record());
     fail(e.what());
   } catch (const std::exception& e) {
+    reserve.reset();
     state_.record_death(r, e.what());
     fail(e.what());
   } catch (...) {
+    reserve.reset();
     state_.record_death(r, "unknown exception");
     fail("unknown exception");
   }
@@ -117,7 +125,6 @@ void Runner::run_rank(Rank& rank) {
 
 // Where there are too few threads, the world is faulted.
 void Runner::start_threads() {
-  constexpr std::size_t kReserveBytes = std::size_t{64} << 10;
   threads_.reserve(state_.local.size());
   // Without memory for a thread there may be none for the report either.
   auto reserve = std::make_unique<std::byte[]>(kReserveBytes);
