@@ -351,8 +351,8 @@ void ServingEngine::lead(BatchModel& model) {
   while (take(loop, came)) {
     for (const Request& request : came) loop.add(request);
     auto order = std::make_shared<const BatchOrder>(loop.decide());
-    note(loop);
     if (order->parts.empty() || !model.runs_beside_host()) loop.tell();
+    note(loop);
     if (order->parts.empty()) continue;
     orders_->tell(order);
     const std::vector<BatchPiece> pieces = order->pieces();

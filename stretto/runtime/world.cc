@@ -97,7 +97,11 @@ void Runner::run_rank(Rank& rank) {
   std::unique_ptr<std::byte[]> reserve;
   auto fail = [&](const std::string& what) {
     error = std::current_exception();
-    state_.fail_in_children(r, what);
+    try {
+      state_.fail_in_children(r, what);
+    } catch (const std::bad_alloc&) {
+      // They hear of it where they next wait.
+    }
   };
   try {
     reserve = std::make_unique<std::byte[]>(kReserveBytes);

@@ -202,8 +202,12 @@ void WorldState::record_fault(const FaultRecord& record) {
 }
 
 void WorldState::record_death(int rank, const std::string& what) {
-  record_fault(
-      world_fault("run", rank, rank, fmt::format("rank {} died: {}", rank, printable(what, 400))));
+  try {
+    record_fault(world_fault("run", rank, rank,
+                             fmt::format("rank {} died: {}", rank, printable(what, 400))));
+  } catch (const std::bad_alloc&) {
+    record_fault(world_fault("run", rank, rank, "no memory left"));  // few letters take none
+  }
 }
 
 std::optional<FaultRecord> WorldState::fault() const {
