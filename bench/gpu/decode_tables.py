@@ -1,4 +1,5 @@
-"""Tables and the bar of tables.py about decode, from gpu_decode's files."""
+"""Tables and the bar of tables.py about decode. Steps of many sequences and the choice of tokens are gpu_batch's; rows
+of the kind "decode" are of a step of one sequence that nothing runs any more, as docs/performance/decode.md says."""
 
 from results import Interval, Results, apart, interval, sources, table, times
 
@@ -52,36 +53,6 @@ def decode_table(results: Results, _ranks: int) -> str:
                       "-" if not one else "1.00" if tp == 1 else shown(apart(one, best))])
     return table(["model", "GPUs", "ms a token, launch by launch", "replayed", "and launches that start early",
                   "tokens/s", "of what a copy moves", "faster than one GPU"], lines) + sources(runs)
-
-
-def decode_launches_table(results: Results, ranks: int) -> str:
-    """Of the newest run that has every launch of a step, by what it reads."""
-    found = {}
-    for run in results.runs:
-        for row in run.data.get("runs", []) if run.kind == "decode" else []:
-            if row["tp"] == ranks and any("weights" in stage for stage in row.get("stages", [])):
-                found["step"] = (row, run)
-    if not found:
-        return ""
-    take(results, found)
-    row, lines = found["step"][0], []
-    apart = row.get("without_exchange", {})
-    alone = {stage["weights"]: stage["of_step_us"] for stage in apart.get("stages", [])}
-    for stage in row["stages"]:
-        name = stage["program"] + (f" ({stage['weights'].replace(' ', ', ')})" if stage["weights"] else "")
-        within, read = stage["of_step_us"], stage["bytes"] / row["copy_bytes_per_s"] * 1e6
-        exchanges = stage["program"] == "gemm_ar" and stage["weights"] in alone
-        exchange = within - alone[stage["weights"]] if exchanges else 0.0
-        lines.append([name, stage["launches"], f"{stage['us']:.1f}", f"{within:.1f}" if within else "-",
-                      f"{stage['bytes'] / 1e6:.1f}", f"{read:.1f}", f"{exchange:.1f}" if exchanges else "-",
-                      f"{within - read - exchange:.1f}" if within else "-"])
-    token, read = row["early_ms"] * 1e3, row["bytes_read"] / row["copy_bytes_per_s"] * 1e6
-    exchange = token - apart["early_ms"] * 1e3 if apart else 0.0
-    lines.append(["a token", sum(stage["launches"] for stage in row["stages"]), "", f"{token:.0f}",
-                  f"{row['bytes_read'] / 1e6:.0f}", f"{read:.0f}", f"{exchange:.0f}" if apart else "-",
-                  f"{token - read - exchange:.0f}"])
-    return table(["launch (weights it reads)", "launches", "alone us", "within the step us", "MB",
-                  "read as fast as a copy, us", "exchange us", "the rest us"], lines) + sources(found)
 
 
 def batch_table(results: Results, _ranks: int) -> str:

@@ -229,20 +229,6 @@ class Tables(MadeResults):
         self.assertIn("| gemm | 1.50 | 1.25 | 2.0, at most 9.0 | 0.500, at most 0.500 (4) | 0 |", text)
         self.assertIn("| ag_gemm | failed: no GPU |", text)
 
-    def test_decode_launches(self):
-        def stages(out_us):
-            return [{"program": "rms_norm", "weights": "input_norm", "launches": 2, "bytes": 0, "us": 1.5,
-                     "of_step_us": 2.0},
-                    {"program": "gemm_ar", "weights": "out", "launches": 2, "bytes": 4e6, "us": 9.0,
-                     "of_step_us": out_us}]
-        run = {"tp": 2, "eager_ms": 3.0, "replay_ms": 2.5, "early_ms": 2.0, "bytes_read": 4e9, "copy_bytes_per_s": 4e12,
-               "stages": stages(8.0), "without_exchange": {"early_ms": 1.75, "stages": stages(7.5)}}
-        self.result("gpu-decode-x2-2026-01-02.json", model="tiny", dtype="bf16", runs=[run])
-        text = self.tables("--print", "decode-launches-x2").stdout
-        self.assertIn("| rms_norm (input_norm) | 2 | 1.5 | 2.0 | 0.0 | 0.0 | - | 2.0 |", text)
-        self.assertIn("| gemm_ar (out) | 2 | 9.0 | 8.0 | 4.0 | 1.0 | 0.5 | 6.5 |", text)
-        self.assertIn("| a token | 4 |  | 2000 | 4000 | 1000 | 250 | 750 |", text)
-
     def test_check(self):
         self.result("gpu-overlap-x2-2026-01-02.json", overlap=[overlap_row(1, [1.0], [2.0])])
         self.assertEqual(self.tables("--check").returncode, 1)
