@@ -52,12 +52,10 @@ std::optional<MainLoop> loop_of_64_rows(const GpuLoopDesc& d) {
 MainLoop streaming_loop(const GpuLoopDesc& d) {
   constexpr std::int64_t kStageBytes = std::int64_t{200} * 1024, kMostStages = 24;
   constexpr std::int64_t kLeastCols = 32, kStep = 8;
-  const std::int64_t slot_bytes = d.slot_bytes > 0 ? d.slot_bytes : kStageBytes;
   const std::int64_t weights = d.swiglu ? 2 : 1, most_cols = 128 / weights;
   const std::int64_t line = kRowBytes / size_bytes_of(d);
   // A scale of a block holds for a step of the block's columns.
-  const std::int64_t longest = d.step_cols > 0 ? std::min(d.step_cols, 8 * line) : 8 * line;
-  const std::int64_t most = d.scaling == Scaling::kBlock ? line : std::max(longest, line);
+  const std::int64_t most = d.scaling == Scaling::kBlock ? line : 8 * line;
   // Rows that are loaded; past 8, a slot has room for kFewRows all the same, which the tensor core
   // reads.
   GemmTile tile{.bm = std::min(round_up(std::max<std::int64_t>(d.m, 1), 8), kFewRows),
@@ -77,7 +75,7 @@ MainLoop streaming_loop(const GpuLoopDesc& d) {
   }
   std::int64_t slot_rows = tile.bm > 8 ? kFewRows : 8;
   auto stages = [&] {
-    return slot_bytes / ((slot_rows + tile.bn * weights) * tile.bk * size_bytes_of(d));
+    return kStageBytes / ((slot_rows + tile.bn * weights) * tile.bk * size_bytes_of(d));
   };
   while (tile.bk > line && (stages() < 3 || (d.k > 0 && tile.bk >= 2 * d.k))) tile.bk /= 2;
   return {.tile = tile, .num_stages = static_cast<int>(std::min(stages(), kMostStages))};

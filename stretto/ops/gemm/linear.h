@@ -141,9 +141,6 @@ struct GpuLoopDesc {
   bool swiglu = false;  // two products of the same rows
   Scaling scaling = Scaling::kNone;
   int num_sms = 0;  // that multiply, never 0
-  // Of few rows: a block's shared memory for slots, and the columns of a step, at most; 0: what is
-  // best for most.
-  std::int64_t slot_bytes = 0, step_cols = 0;
 };
 // The stagger (GemmConfig) that was measured to pay for a block's tile of factors of 16 bits, 0 for
 // none: where SMs have several tiles each, so that a store has a next tile to hide behind.
