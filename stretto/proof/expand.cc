@@ -19,6 +19,7 @@
 #include "stretto/proof/pipe_slice.h"
 #include "stretto/proof/size_conditions.h"
 #include "stretto/proof/size_spans.h"
+#include "stretto/proof/steady_runs.h"
 #include "stretto/proof/trips.h"
 
 namespace stretto {
@@ -39,7 +40,8 @@ struct Wanted {
   SizeRegion* region = nullptr;
   TableLoops table_loops = TableLoops::kNone;
   std::int64_t most_turns = kMostTurns;
-  bool local_loops = true;  // in roles that are alone with their tiles
+  bool local_loops = true;     // in roles that are alone with their tiles
+  std::set<int> slot_by_slot;  // roles that are walked so (steady_runs.h)
 };
 
 // More iterations than are walked one by one, in loops that tables end.
@@ -60,7 +62,8 @@ class Expander {
         accesses_(state_),
         syncs_(state_, wanted.trips.has_value()),
         conditions_(state_),
-        sizes_(state_),
+        runs_(state_, syncs_, wanted.slot_by_slot),
+        sizes_(state_, runs_),
         open_loops_(state_, syncs_, accesses_, wanted.table_loops),
         local_roles_(program, wanted.local_loops ? &open_loops_ : nullptr),
         trips_(state_.scope, wanted.trips) {}
@@ -111,6 +114,7 @@ class Expander {
     if (masks_open && local_roles_.of(role).is_local) return expand_local_worker(role_idx, worker);
     pipe_loops_.start_worker(role);
     open_loops_.start_worker(role);
+    runs_.start_worker(role, open_loops_.any_take_part());
     trips_.start_worker(pipe_loops_.walked(), pipe_loops_.step());
     try {
       for (std::size_t a = 0; a < role.agents.size(); ++a) expand_agent(role_idx, worker, a);
@@ -122,6 +126,7 @@ class Expander {
     if (pipe_loops_.any_left_out() && !syncs_.even()) throw UnevenPipeLoops{};
     syncs_.finish_worker();
     open_loops_.finish_worker();
+    runs_.finish_worker();
     bool counts = table_loops_ == TableLoops::kNone && !state_.deciding.counted_loops.empty() &&
                   !state_.deciding.counted_pipes[static_cast<std::size_t>(role_idx)].empty();
     if (counts) state_.graph.trips = std::max(state_.graph.trips, pipe_loops_.walked());
@@ -133,6 +138,7 @@ class Expander {
     local_ = &local_roles_.of(role);
     looking_ = true;
     open_loops_.start_worker(role);
+    runs_.start_worker(role, /*others=*/true);
     for (std::size_t agent = 0; agent < role.agents.size(); ++agent) {
       start_agent({.rank = state_.rank,
                    .phase = Phase::kRoles,
@@ -177,6 +183,7 @@ class Expander {
                  .worker = worker,
                  .agent = static_cast<int>(agent)});
     open_loops_.start_agent();
+    runs_.start_agent();
     bool silent =
         std::ranges::none_of(role.agents, [](const Agent& a) { return synchronises(a.body); });
     bool open = state_.region != nullptr && state_.region->masks_open();
@@ -213,7 +220,28 @@ class Expander {
   }
 
   void block(const Block& ops) {
-    for (const Op& o : ops) op(o);
+    const std::vector<SteadyRun>* runs = looking_ || only_stores_ ? nullptr : runs_.of(ops);
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      bool begins = runs != nullptr && next < runs->size() && (*runs)[next].begin == i;
+      if (!begins) {
+        op(ops[i]);
+        continue;
+      }
+      const SteadyRun& run = (*runs)[next++];
+      take_run(run);
+      i = run.end - 1;
+    }
+  }
+
+  // What it reads, and a meeting.
+  void take_run(const SteadyRun& run) {
+    runs_.enter(run);
+    std::size_t first_read = state_.recorder.agent().accesses.size();
+    looking_ = in_run_ = true;
+    for (std::size_t i = run.begin; i < run.end; ++i) op((*run.block)[i]);
+    looking_ = in_run_ = false;
+    runs_.leave(run, first_read);
   }
 
   void op(const Op& o) {
@@ -262,6 +290,7 @@ class Expander {
         if (takes_whole(o)) return;
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
+        if (in_run_ && is_register_choice(o)) return;
         if (takes_whole(o)) return;
         return each_choice(o, 1, [&] { when(o); });
       default:
@@ -401,7 +430,8 @@ class Expander {
   void all_iterations(const Op& o, std::int64_t begin, std::int64_t end) {
     std::int64_t trips = apply(ExprOp::kSub, end, begin);
     const LoopShape& shape = loops_.of(o);
-    if (shape.synchronises && local_ == nullptr) {
+    bool slots_alone = local_ != nullptr || in_run_;
+    if (shape.synchronises && !slots_alone) {
       bool folds = pipe_loop_mode_ == PipeLoopMode::kFold && shape.piped &&
                    state_.stays_in_parts(o, shape.moving);
       std::int64_t left_out = folds ? pipe_loops_.left_out({.pipe = shape.pipe,
@@ -413,7 +443,7 @@ class Expander {
       return walk_around(o, begin, end, left_out);
     }
     state_.recorder.begin_fold(shape.ordered);
-    if ((shape.affine || shape.piped) && local_ != nullptr) {
+    if ((shape.affine || shape.piped) && slots_alone) {
       Look all = look(o, begin, end);
       state_.recorder.add_affine(all.first, all.second, all.trips);
     } else if (shape.affine && !state_.has_cells && (!shape.chooses || !syncs_.holds_slots())) {
@@ -638,6 +668,7 @@ class Expander {
   AccessExpander accesses_;
   SyncExpander syncs_;
   Conditions conditions_;
+  SteadyRuns runs_;
   SizeConditions sizes_;
   OpenLoops open_loops_;
   LocalRoles local_roles_;
@@ -646,6 +677,7 @@ class Expander {
   LoopShapes loops_;
   PipeLoops pipe_loops_;
   bool looking_ = false;      // at accesses alone
+  bool in_run_ = false;       // of slots
   bool only_stores_ = false;  // what else a loop does has been taken whole
   std::int64_t open_trips_ = 0;
   std::int64_t num_tiles_ = 1;   // of the role's agents, on all ranks
@@ -705,13 +737,19 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
 InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
   Wanted wanted{.pipe_loops = PipeLoopMode::kFold, .region = &region};
   std::vector<std::int64_t> extents = extents_at(axes, region.sample());
-  InstanceGraph graph;
-  try {
-    graph = walked(program, extents, wanted);
-  } catch (const NotAlone&) {
-    wanted.local_loops = false;
-    graph = walked(program, extents, wanted);
-  }
+  auto walk = [&]() -> std::optional<InstanceGraph> {
+    try {
+      return walked(program, extents, wanted);
+    } catch (const NotAlone&) {
+      wanted.local_loops = false;
+    } catch (const UnevenRuns& uneven) {
+      wanted.slot_by_slot.insert(uneven.role);
+    }
+    return {};
+  };
+  std::optional<InstanceGraph> found;
+  while (!found) found = walk();
+  InstanceGraph graph = std::move(*found);
   if (region.masks_open()) settle_masks(graph, region);
   link_packets(graph);
   link_landings(graph);

@@ -142,16 +142,16 @@ void SyncExpander::signal(const Op& op) {
       first_of_signal_[at(op.symbol)] + static_cast<int>(rank * s.num_channels + channel), amount);
 }
 
-void SyncExpander::add_meeting() {
-  meeting_ = add_counter({.kind = CounterKind::kMeeting,
-                          .rank = state_.rank,
-                          .role = static_cast<int>(role_ - state_.program.roles.data()),
-                          .worker = worker_});
+int SyncExpander::new_meeting() {
+  return add_counter({.kind = CounterKind::kMeeting,
+                      .rank = state_.rank,
+                      .role = static_cast<int>(role_ - state_.program.roles.data()),
+                      .worker = worker_});
 }
 
-void SyncExpander::meet(const Op& op, std::int64_t amount) {
-  add(op, {.kind = SyncKind::kNotify, .counter = meeting_, .amount = 1});
-  add(op, {.kind = SyncKind::kWait, .counter = meeting_, .amount = amount, .choice = no_choice()});
+void SyncExpander::meet_at(int counter, const Op& op, std::int64_t amount) {
+  add(op, {.kind = SyncKind::kNotify, .counter = counter, .amount = 1});
+  add(op, {.kind = SyncKind::kWait, .counter = counter, .amount = amount, .choice = no_choice()});
 }
 
 void SyncExpander::forget(const std::set<int>& registers) {

@@ -463,11 +463,7 @@ bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past, 
   Mark x_over = mark(x);
   if (reaches(past, c.at->end[at(rank)][at(launch)], x_over)) return true;
   if (when == TableChoices::kAlways || launch < x.launch) return false;
-  const std::vector<SizedWait>& waits = sized_waits(rank, x.launch);
-  return std::any_of(waits.begin(), waits.end(), [&](const SizedWait& w) {
-    return choices_.implies(when, w.choice) &&
-           reaches(past, acquire(c, 0, w.step, w.step.begin), x_over);
-  });
+  return reaches(past, told_under(c, rank, x.launch, when), x_over);
 }
 
 }  // namespace stretto

@@ -153,6 +153,8 @@ class HappensBefore {
     // alone.
     std::unordered_map<std::uint64_t, std::int32_t> merged, met, told;
     std::map<std::tuple<int, int, int, int>, std::int32_t> of_choice;  // agent, launch, pos, choice
+    // What a rank's sized waits tell: of one choice, and of all that are under a choice's facts.
+    std::map<std::tuple<int, int, int>, std::int32_t> of_sized, under;  // rank, launch, choice
   };
 
   // An agent's waits and fences of some choices: positions.
@@ -161,12 +163,10 @@ class HappensBefore {
     std::unordered_map<int, std::vector<int>> of_choice;  // those that it has for certain
   };
 
-  // A wait for a signal that is there at some sizes only.
-  struct SizedWait {
-    Step step;
-    int choice;
-  };
-  const std::vector<SizedWait>& sized_waits(int rank, int launch) const;
+  // Waits for signals that are there at some sizes only, by choice.
+  using SizedWaits = std::map<int, std::vector<Step>>;
+  const SizedWaits& sized_waits(int rank, int launch) const;
+  std::int32_t told_under(Clocks& clocks, int rank, int launch, int choice) const;
 
   void number_components();
   void build_chains();
@@ -253,7 +253,7 @@ class HappensBefore {
   mutable std::array<std::unordered_map<const AgentTrace*, std::vector<int>>, 2>
       covered_;  // per Path
   mutable std::unordered_map<const AgentTrace*, ChoiceWaits> waits_of_choice_;
-  mutable std::map<std::pair<int, int>, std::vector<SizedWait>> sized_waits_;  // by rank and launch
+  mutable std::map<std::pair<int, int>, SizedWaits> sized_waits_;  // by rank and launch
 };
 
 }  // namespace stretto

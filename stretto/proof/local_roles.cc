@@ -12,24 +12,12 @@
 #include "stretto/proof/expand_syncs.h"
 #include "stretto/proof/loop_fold.h"
 #include "stretto/proof/open_loops.h"
+#include "stretto/proof/steady_slots.h"
 
 namespace stretto {
 namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-bool goes_by_only(const Expr& expr, const std::set<int>& vars) {
-  const ExprNode& n = expr.node();
-  if (n.op == ExprOp::kTable) return false;
-  if (n.op == ExprOp::kVar) return vars.count(static_cast<int>(n.value)) != 0;
-  return std::all_of(n.args.begin(), n.args.end(),
-                     [&](const Expr& arg) { return goes_by_only(arg, vars); });
-}
-
-bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars) {
-  return std::all_of(exprs.begin(), exprs.end(),
-                     [&](const Expr& e) { return !e.has_value() || goes_by_only(e, vars); });
-}
 
 // Calls fn(expr) for all that the operations go by, bodies included.
 template <typename Fn>
@@ -75,19 +63,6 @@ bool reads_what_nobody_writes(const Op& op, const Program& program) {
   });
 }
 
-// Slots are put by a pipe's producer alone, and got and released by its consumer.
-bool keeps_sides(const Block& block, int agent, const Role& role) {
-  return std::all_of(block.begin(), block.end(), [&](const Op& op) {
-    if (passes_slot(op)) {
-      const Pipe& pipe = role.pipes[at(op.symbol)];
-      bool puts = op.code == OpCode::kPipePut || op.code == OpCode::kPipeFill;
-      if (agent != (puts ? pipe.producer : pipe.consumer)) return false;
-    }
-    return std::all_of(op.bodies.begin(), op.bodies.end(),
-                       [&](const Block& body) { return keeps_sides(body, agent, role); });
-  });
-}
-
 const std::set<int>* slots_of_loop(const Op& op, OpenLoops* loops) {
   return loops == nullptr ? nullptr : loops->slots_of_loop(op);
 }
@@ -101,69 +76,6 @@ std::set<int> slots_of_loops(const Block& block, OpenLoops* loops) {
   });
   return out;
 }
-
-class TileWalk {
- public:
-  // `parties`: so many agents meet in place of a loop that sizes end, of those that `loops` knows.
-  TileWalk(ExpandState& state, SyncExpander& syncs, OpenLoops* loops, std::int64_t parties)
-      : state_(state), syncs_(syncs), loops_(loops), parties_(parties) {}
-
-  void block(const Block& ops) {
-    for (const Op& op : ops) walk(op);
-  }
-
- private:
-  void walk(const Op& op) {
-    if (op.code == OpCode::kWhen && is_register_choice(op)) return either(op);
-    if (const std::set<int>* slots = slots_of_loop(op, loops_)) {
-      if (!slots->empty()) loops_->meet_instead(op, parties_, ++meetings_, syncs_);
-      return;
-    }
-    syncs_.use_registers(op);
-    switch (op.code) {
-      case OpCode::kLoop: {
-        std::int64_t begin = state_.scope.value(op.exprs[0], "loop");
-        std::int64_t end = state_.scope.value(op.exprs[1], "loop");
-        for (std::int64_t i = begin; i < end; ++i) {
-          state_.budget.step(op.loc);
-          state_.scope.set(op.var, i);
-          block(op.bodies[0]);
-        }
-        return;
-      }
-      case OpCode::kWhen:
-        return block(op.bodies[state_.scope.value(op.exprs[0], "condition") != 0 ? 0 : 1]);
-      case OpCode::kPipePut:
-      case OpCode::kPipeFill:
-        return syncs_.pipe_fill(op);
-      case OpCode::kPipeGet:
-        return syncs_.pipe_get(op);
-      case OpCode::kPipeRelease:
-        return syncs_.pipe_release(op);
-      case OpCode::kDotAsync:
-        return syncs_.async_dot(op);
-      case OpCode::kAwait:
-        return syncs_.await(op);
-      default:
-        return;
-    }
-  }
-
-  // Of registers, whichever way it goes.
-  void either(const Op& when) {
-    for (const Block& body : when.bodies) {
-      for (const Op& op : body) {
-        for (int reg : op.operands) syncs_.read_register(op, reg);
-        if (op.code == OpCode::kWhen) either(op);
-      }
-    }
-  }
-
-  ExpandState& state_;
-  SyncExpander& syncs_;
-  OpenLoops* loops_;
-  std::int64_t parties_, meetings_ = 0;
-};
 
 // Of the tile number, by the name of its variable.
 struct GroupedOrder {
@@ -553,7 +465,7 @@ bool LocalRoles::comes_through(const Role& role, const Turn& turn) const {
                                   .worker = 0,
                                   .agent = static_cast<int>(a)});
       syncs.start_agent();
-      TileWalk(state, syncs, loops_, parties).block(*turn.bodies[a]);
+      SlotWalk(state, syncs, loops_, parties).block(*turn.bodies[a]);
       if (syncs.awaits_dots()) return false;
     }
   } catch (const Rejected&) {  // said by those that walk every tile

@@ -43,6 +43,8 @@ class OpenLoops {
 
   void start_worker(const Role& role);
   void start_agent();
+  // Whether any agent of the worker has such loops.
+  bool any_take_part() const { return !parties_.empty(); }
   // A variable has got the value of `definition`.
   void let(int var, const Expr& definition);
   // The loop's variable has any of several values from here on.

@@ -93,6 +93,8 @@ class Prover {
     Samples bounds = {extent_bounds(program_)};
     bool open_tables = true;  // the graph stands for every table
     result_.stats.every_table = options_.tables == nullptr;
+    // A launch of the largest size is walked where pieces of sizes do not show all there is.
+    if (holds_with_masks()) return;
     Cases cases;  // the largest, until it is known how many are affordable
     try {
       cases = expand_all(bounds, -1);
@@ -102,7 +104,6 @@ class Prover {
       cases = expand_all(bounds, 0);
     }
     events_ = cases[0].graph.num_events();
-    if (open_tables && holds_with_masks()) return;
     if (!open_tables) return prove_witnesses(sampled(bounds, false));
     Samples samples = sampled(bounds, true);
     try {
@@ -199,6 +200,7 @@ class Prover {
     std::optional<MaskedSlices> found = masked_slices(program_, most, open, no_pieces_);
     if (!found) return {};
     for (std::optional<Case>& one : found->slices) share(*one, {});
+    events_ = found->events;
     if (!slices_hold(found->slices)) return false;
     unmet_.add(found->unmet);
     return true;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <utility>
@@ -164,6 +165,7 @@ std::optional<MaskedSlices> masked_slices(const Program& program, const MostPiec
     std::string where = describe_extents(program, extents_at(so_far.axes, piece.sample));
     out.unmet.add(graph, where);
     open_loops |= graph.has_open_loops;
+    out.events = std::max(out.events, graph.num_events());
     if (out.slices.empty()) quota = graph.quota;
     if (wrong_counter(graph, where, quota)) return false;
     out.slices.push_back(slice_of({std::move(graph), where}));

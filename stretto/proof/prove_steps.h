@@ -44,6 +44,7 @@ bool ends_however_often(const Program& program, const std::vector<Case>& cases,
 struct MaskedSlices {
   std::vector<std::optional<Case>> slices;
   UnmetTensors unmet;
+  std::size_t events = 0;  // of the largest
 };
 std::optional<MaskedSlices> masked_slices(const Program& program, const MostPieces& most,
                                           LeftOpen open, NoPieces& why);

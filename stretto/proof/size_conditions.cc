@@ -68,7 +68,7 @@ bool waits_under_condition(const Role& role) {
 }
 
 // What is set under a condition keeps its value beyond it, unless nobody asks. Slots of a ring that
-// pipes share follow each other as they were put.
+// pipes share follow each other as they were put, unless they are passed in runs alone.
 bool SizeConditions::may_be_open(const Op& when) {
   auto [it, is_new] = may_be_open_.try_emplace(&when, false);
   if (!is_new) return it->second;
@@ -77,6 +77,11 @@ bool SizeConditions::may_be_open(const Op& when) {
   const Role& role = state_.program.roles[static_cast<std::size_t>(agent.role)];
   std::vector<int> rings = rings_of(role);
   bool shares = std::any_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
+  if (shares) {
+    shares = !std::ranges::all_of(when.bodies, [&](const Block& body) {
+      return runs_.has_all_slots_of(role, body);
+    });
+  }
   std::set<int> vars;
   for (const Block& body : when.bodies) variables_set(body, vars);
   const Block& whole = role.agents[static_cast<std::size_t>(agent.agent)].body;
@@ -91,6 +96,11 @@ bool SizeConditions::tiles_may_be_open(const Role& role) {
   if (!is_new) return it->second;
   std::vector<int> rings = rings_of(role);
   bool shares = std::any_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
+  if (shares) {
+    shares = !std::ranges::all_of(role.agents, [&](const Agent& agent) {
+      return runs_.has_all_slots_of(role, agent.body);
+    });
+  }
   auto settles = [&](const Agent& agent) {
     return has_to_happen(agent.body) || waits(agent.body, /*under_condition=*/true);
   };

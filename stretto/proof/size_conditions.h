@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "stretto/proof/expand_state.h"
+#include "stretto/proof/steady_runs.h"
 
 namespace stretto {
 
@@ -26,12 +27,13 @@ bool waits_under_condition(const Role& role);
 
 class SizeConditions {
  public:
-  explicit SizeConditions(ExpandState& state) : state_(state) {}
+  SizeConditions(ExpandState& state, SteadyRuns& runs) : state_(state), runs_(runs) {}
 
   void start_agent() { num_new_ = 0; }
 
   // Whether tiles of the role that some sizes leave out may be walked as what is under a condition
-  // is: nobody tells it anything, nor hears of it, but its agents by slots that no pipes share.
+  // is: nobody tells it anything, nor hears of it, but its agents by slots that no pipes share, or
+  // that are passed in runs alone.
   bool tiles_may_be_open(const Role& role);
   // Calls walk() for what happens where these are positive.
   template <typename Walk>
@@ -88,6 +90,7 @@ class SizeConditions {
   bool may_be_open(const Op& when);
 
   ExpandState& state_;
+  SteadyRuns& runs_;
   std::unordered_map<const Op*, bool> may_be_open_;
   std::unordered_map<const Role*, bool> waits_;  // under a condition
   std::unordered_map<const Role*, bool> open_tiles_;

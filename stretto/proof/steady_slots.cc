@@ -1,0 +1,87 @@
+#include "stretto/proof/steady_slots.h"
+
+#include <algorithm>
+
+#include "stretto/proof/loop_fold.h"
+
+namespace stretto {
+namespace {
+
+bool goes_by_only(const Expr& expr, const std::set<int>& vars) {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable) return false;
+  if (n.op == ExprOp::kVar) return vars.count(static_cast<int>(n.value)) != 0;
+  return std::all_of(n.args.begin(), n.args.end(),
+                     [&](const Expr& arg) { return goes_by_only(arg, vars); });
+}
+
+}  // namespace
+
+bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars) {
+  return std::all_of(exprs.begin(), exprs.end(),
+                     [&](const Expr& e) { return !e.has_value() || goes_by_only(e, vars); });
+}
+
+bool keeps_sides(const Block& block, int agent, const Role& role) {
+  return std::all_of(block.begin(), block.end(), [&](const Op& op) {
+    if (passes_slot(op)) {
+      const Pipe& pipe = role.pipes[static_cast<std::size_t>(op.symbol)];
+      bool puts = op.code == OpCode::kPipePut || op.code == OpCode::kPipeFill;
+      if (agent != (puts ? pipe.producer : pipe.consumer)) return false;
+    }
+    return std::all_of(op.bodies.begin(), op.bodies.end(),
+                       [&](const Block& body) { return keeps_sides(body, agent, role); });
+  });
+}
+
+void SlotWalk::block(const Block& ops) {
+  for (const Op& op : ops) walk(op);
+}
+
+void SlotWalk::walk(const Op& op) {
+  if (op.code == OpCode::kWhen && is_register_choice(op)) return either(op);
+  const std::set<int>* slots = loops_ == nullptr ? nullptr : loops_->slots_of_loop(op);
+  if (slots != nullptr) {
+    if (!slots->empty()) loops_->meet_instead(op, parties_, ++meetings_, syncs_);
+    return;
+  }
+  syncs_.use_registers(op);
+  switch (op.code) {
+    case OpCode::kLoop: {
+      std::int64_t begin = state_.scope.value(op.exprs[0], "loop");
+      std::int64_t end = state_.scope.value(op.exprs[1], "loop");
+      for (std::int64_t i = begin; i < end; ++i) {
+        state_.budget.step(op.loc);
+        state_.scope.set(op.var, i);
+        block(op.bodies[0]);
+      }
+      return;
+    }
+    case OpCode::kWhen:
+      return block(op.bodies[state_.scope.value(op.exprs[0], "condition") != 0 ? 0 : 1]);
+    case OpCode::kPipePut:
+    case OpCode::kPipeFill:
+      return syncs_.pipe_fill(op);
+    case OpCode::kPipeGet:
+      return syncs_.pipe_get(op);
+    case OpCode::kPipeRelease:
+      return syncs_.pipe_release(op);
+    case OpCode::kDotAsync:
+      return syncs_.async_dot(op);
+    case OpCode::kAwait:
+      return syncs_.await(op);
+    default:
+      return;
+  }
+}
+
+void SlotWalk::either(const Op& when) {
+  for (const Block& body : when.bodies) {
+    for (const Op& op : body) {
+      for (int reg : op.operands) syncs_.read_register(op, reg);
+      if (op.code == OpCode::kWhen) either(op);
+    }
+  }
+}
+
+}  // namespace stretto
