@@ -40,8 +40,8 @@ struct Wanted {
   SizeRegion* region = nullptr;
   TableLoops table_loops = TableLoops::kNone;
   std::int64_t most_turns = kMostTurns;
-  bool local_loops = true;     // in roles that are alone with their tiles
-  std::set<int> slot_by_slot;  // roles that are walked so (steady_runs.h)
+  bool local_loops = true;         // in roles that are alone with their tiles
+  std::map<int, int> uneven_runs;  // by role: how often (steady_runs.h)
 };
 
 // More iterations than are walked one by one, in loops that tables end.
@@ -62,7 +62,7 @@ class Expander {
         accesses_(state_),
         syncs_(state_, wanted.trips.has_value()),
         conditions_(state_),
-        runs_(state_, syncs_, wanted.slot_by_slot),
+        runs_(state_, syncs_, wanted.uneven_runs),
         sizes_(state_, runs_),
         open_loops_(state_, syncs_, accesses_, wanted.table_loops),
         local_roles_(program, wanted.local_loops ? &open_loops_ : nullptr),
@@ -743,7 +743,7 @@ InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& r
     } catch (const NotAlone&) {
       wanted.local_loops = false;
     } catch (const UnevenRuns& uneven) {
-      wanted.slot_by_slot.insert(uneven.role);
+      ++wanted.uneven_runs[uneven.role];
     }
     return {};
   };

@@ -36,18 +36,22 @@ void note_registers(const Op& op, SteadyRun& run) {
 
 // --- how operations are written ---
 
-bool SteadyRuns::is_steady(const Op& op, const std::set<int>& known) const {
+bool SteadyRuns::is_steady(const Op& op, const std::set<int>& known, bool inner) {
   auto all_steady = [&](const Block& block, const std::set<int>& vars) {
-    return std::ranges::all_of(block, [&](const Op& inner) { return is_steady(inner, vars); });
+    return std::ranges::all_of(block, [&](const Op& o) { return is_steady(o, vars, inner); });
   };
   if (op.region2) return false;
   switch (op.code) {
     case OpCode::kLet:
       return true;
     case OpCode::kLoop: {
-      std::set<int> inner = known;
-      inner.insert(op.var);
-      return all_go_by_only(op.exprs, known) && all_steady(op.bodies[0], inner);
+      bool around = any_op(op.bodies[0], [](const Op& o) {
+        return o.code == OpCode::kLoop && passes_any(o);
+      });
+      if (inner && around) return false;
+      std::set<int> within = known;
+      within.insert(op.var);
+      return all_go_by_only(op.exprs, known) && all_steady(op.bodies[0], within);
     }
     case OpCode::kWhen:
       if (is_register_choice(op)) return true;
@@ -70,17 +74,17 @@ bool SteadyRuns::is_steady(const Op& op, const std::set<int>& known) const {
 }
 
 // In a loop that is folded (pipe_loops.h) there are none.
-void SteadyRuns::find_runs(const Block& block, Found& found) const {
+void SteadyRuns::find_runs(const Block& block, bool inner, Found& found) {
   for (std::size_t i = 0; i < block.size(); ++i) {
-    bool begins = passes_any(block[i]) && is_steady(block[i], {});
+    bool begins = passes_any(block[i]) && is_steady(block[i], {}, inner);
     if (!begins) {
       bool folded = block[i].code == OpCode::kLoop && LoopShapes().of(block[i]).piped;
       if (folded) continue;
-      for (const Block& body : block[i].bodies) find_runs(body, found);
+      for (const Block& body : block[i].bodies) find_runs(body, inner, found);
       continue;
     }
     SteadyRun run{.block = &block, .begin = i, .end = i + 1, .pipes = {}, .used = {}, .got = {}};
-    for (std::size_t k = i; k < block.size() && is_steady(block[k], {}); ++k) {
+    for (std::size_t k = i; k < block.size() && is_steady(block[k], {}, inner); ++k) {
       if (passes_any(block[k]) || block[k].code == OpCode::kAwait) run.end = k + 1;
     }
     for (std::size_t k = i; k < run.end; ++k) note_registers(block[k], run);
@@ -91,7 +95,7 @@ void SteadyRuns::find_runs(const Block& block, Found& found) const {
 
 // Slots that runs pass, and those that share memory with them, are passed in runs alone. Where
 // pipes share slots, agents meet that pass each other slots; else all that have runs do.
-bool SteadyRuns::fits(const Role& role, Found& found) const {
+bool SteadyRuns::fits(const Role& role, Found& found) {
   std::vector<int> rings = rings_of(role);
   bool shares = std::ranges::any_of(rings, [](int ring) { return ring >= 0; });
   std::set<int> in_runs, with_runs;
@@ -126,9 +130,7 @@ bool SteadyRuns::fits(const Role& role, Found& found) const {
       parties.insert({p.producer, p.consumer});
     }
     if (!shares) parties = with_runs;
-    auto number = static_cast<int>(found.meetings.size());
-    auto meeting = found.meetings.try_emplace(parties, number).first;
-    found.met[run] = &meeting->first;
+    found.met[run] = std::move(parties);
   }
   return true;
 }
@@ -147,25 +149,30 @@ std::set<int> SteadyRuns::slots_outside(const Block& block, const Found& found) 
   return out;
 }
 
-const SteadyRuns::Found& SteadyRuns::found_in(const Role& role) {
-  auto [it, is_new] = found_.try_emplace(&role);
+const SteadyRuns::Found& SteadyRuns::found_in(const Role& role, bool inner) {
+  auto [it, is_new] = found_.try_emplace({&role, inner});
   if (!is_new) return *it->second;
   it->second = std::make_unique<Found>();
   Found& found = *it->second;
   bool open = state_.region != nullptr && state_.region->loops_open();
   for (const Agent& agent : role.agents) {
-    if (open) find_runs(agent.body, found);
+    if (open) find_runs(agent.body, inner, found);
   }
   if (!fits(role, found)) found = {};
   return found;
 }
 
-bool SteadyRuns::is_taken(const Role& role) const {
-  return walked_.count(static_cast<int>(&role - state_.program.roles.data())) == 0;
+const SteadyRuns::Found* SteadyRuns::taken_in(const Role& role) {
+  auto uneven = uneven_.find(static_cast<int>(&role - state_.program.roles.data()));
+  int times = uneven == uneven_.end() ? 0 : uneven->second;
+  if (times > 1) return nullptr;
+  const Found& found = found_in(role, /*inner=*/times == 1);
+  return found.runs.empty() ? nullptr : &found;
 }
 
 bool SteadyRuns::has_all_slots_of(const Role& role, const Block& block) {
-  return is_taken(role) && slots_outside(block, found_in(role)).empty();
+  const Found* found = taken_in(role);
+  return found != nullptr && slots_outside(block, *found).empty();
 }
 
 // --- the walk of a launch ---
@@ -176,10 +183,12 @@ void SteadyRuns::start_worker(const Role& role, bool others) {
   first_agent_ = state_.graph.agents.size();
   visits_.clear();
   counters_.clear();
-  const Found& found = found_in(role);
-  // Counters are the same whether runs are taken or not.
-  for (std::size_t i = 0; i < found.meetings.size(); ++i) counters_.push_back(syncs_.new_meeting());
-  here_ = !others && is_taken(role) && !found.runs.empty() ? &found : nullptr;
+  // Counters are the same whichever runs are taken.
+  for (bool inner : {false, true}) {
+    for (const auto& [run, parties] : found_in(role, inner).met) counters_[parties] = -1;
+  }
+  for (auto& [parties, counter] : counters_) counter = syncs_.new_meeting();
+  here_ = others ? nullptr : taken_in(role);
 }
 
 void SteadyRuns::start_agent() { ++agent_; }
@@ -198,7 +207,7 @@ void SteadyRuns::enter(const SteadyRun& run) {
 }
 
 void SteadyRuns::leave(const SteadyRun& run, std::size_t first_read) {
-  const std::set<int>* parties = here_->met.at(&run);
+  const std::set<int>& parties = here_->met.at(&run);
   std::vector<Visit>& visits = visits_[parties][agent_];
   Visit visit{.run = &run, .there = state_.there, .tile = state_.tile, .pos = 0, .reads = {}};
   const AgentTrace& agent = state_.recorder.agent();
@@ -206,8 +215,8 @@ void SteadyRuns::leave(const SteadyRun& run, std::size_t first_read) {
     const Op* op = agent.accesses[i].op;
     if (op->code == OpCode::kPipePut) visit.reads.push_back({op->symbol, i});
   }
-  syncs_.meet_at(counters_[at(here_->meetings.at(*parties))], (*run.block)[run.begin],
-                 static_cast<std::int64_t>(parties->size() * (visits.size() + 1)));
+  syncs_.meet_at(counters_.at(parties), (*run.block)[run.begin],
+                 static_cast<std::int64_t>(parties.size() * (visits.size() + 1)));
   syncs_.forget(run.got);
   visit.pos = static_cast<int>(agent.syncs.size());
   visits.push_back(std::move(visit));
@@ -235,20 +244,20 @@ void SteadyRuns::refuse() const {
 void SteadyRuns::finish_worker() {
   if (here_ == nullptr) return;
   for (auto& [parties, of_agents] : visits_) {
-    const std::vector<Visit>& first = of_agents[*parties->begin()];
-    for (int a : *parties) {
+    const std::vector<Visit>& first = of_agents[*parties.begin()];
+    for (int a : parties) {
       if (of_agents[a].size() != first.size()) refuse();
     }
     for (std::size_t k = 0; k < first.size(); ++k) {
       std::vector<Part> parts;
       auto first_there = at_some_sizes(first[k]);
-      for (int a : *parties) {
+      for (int a : parties) {
         const Visit& visit = of_agents[a][k];
         if (visit.tile != first[k].tile || at_some_sizes(visit) != first_there) refuse();
         parts.emplace_back(a, visit.run);
       }
       if (!come_through(parts)) refuse();
-      for (int a : *parties) {
+      for (int a : parties) {
         for (const SlotRead& read : of_agents[a][k].reads) {
           int consumer = role_->pipes[at(read.pipe)].consumer;
           state_.graph.agents[first_agent_ + at(a)].accesses[read.access].landed = {

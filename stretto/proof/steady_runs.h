@@ -35,9 +35,10 @@ struct SteadyRun {
 
 class SteadyRuns {
  public:
-  // `walked`: roles whose runs are not taken.
-  SteadyRuns(ExpandState& state, SyncExpander& syncs, const std::set<int>& walked)
-      : state_(state), syncs_(syncs), walked_(walked) {}
+  // `uneven`: how often roles were found to have other runs in one agent than in another. At first
+  // runs are as long as may be; then loops around loops over slots are walked; then all slots are.
+  SteadyRuns(ExpandState& state, SyncExpander& syncs, const std::map<int, int>& uneven)
+      : state_(state), syncs_(syncs), uneven_(uneven) {}
 
   // `others`: whether anything else is left out of the role, with which runs do not mix.
   void start_worker(const Role& role, bool others);
@@ -57,8 +58,7 @@ class SteadyRuns {
  private:
   struct Found {
     std::unordered_map<const Block*, std::vector<SteadyRun>> runs;
-    std::map<std::set<int>, int> meetings;                 // of agents: which number
-    std::map<const SteadyRun*, const std::set<int>*> met;  // the agents that meet in its place
+    std::map<const SteadyRun*, std::set<int>> met;  // the agents that meet in its place
   };
   struct SlotRead {
     int pipe;
@@ -73,11 +73,13 @@ class SteadyRuns {
   };
   using Part = std::pair<int, const SteadyRun*>;  // of an agent
 
-  const Found& found_in(const Role& role);
-  bool is_taken(const Role& role) const;
-  bool is_steady(const Op& op, const std::set<int>& known) const;
-  void find_runs(const Block& block, Found& found) const;
-  bool fits(const Role& role, Found& found) const;
+  // As long as may be, or within loops around loops.
+  const Found& found_in(const Role& role, bool inner);
+  // None: they are not taken.
+  const Found* taken_in(const Role& role);
+  static bool is_steady(const Op& op, const std::set<int>& known, bool inner);
+  static void find_runs(const Block& block, bool inner, Found& found);
+  static bool fits(const Role& role, Found& found);
   static std::set<int> slots_outside(const Block& block, const Found& found);
   bool come_through(const std::vector<Part>& parts);
   std::vector<WherePositive> at_some_sizes(const Visit& visit) const;
@@ -85,8 +87,8 @@ class SteadyRuns {
 
   ExpandState& state_;
   SyncExpander& syncs_;
-  const std::set<int> walked_;
-  std::map<const Role*, std::unique_ptr<Found>> found_;
+  const std::map<int, int> uneven_;
+  std::map<std::pair<const Role*, bool>, std::unique_ptr<Found>> found_;
   std::map<std::vector<Part>, bool> known_;
 
   // The worker.
@@ -94,9 +96,8 @@ class SteadyRuns {
   const Found* here_ = nullptr;  // none: no runs are taken
   std::size_t first_agent_ = 0;  // of the graph
   int agent_ = -1;
-  std::vector<int> counters_;  // by meeting
-  // By agents that meet and agent.
-  std::map<const std::set<int>*, std::map<int, std::vector<Visit>>> visits_;
+  std::map<std::set<int>, int> counters_;  // by agents that meet
+  std::map<std::set<int>, std::map<int, std::vector<Visit>>> visits_;  // and by agent
 };
 
 }  // namespace stretto

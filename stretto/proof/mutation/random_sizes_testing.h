@@ -27,7 +27,10 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 7)) {
+    switch (between(0, 8)) {
+      case 8:
+        sums_in_turn(p, world);
+        break;
       case 4:
         by_tables(p, world);
         break;
@@ -352,6 +355,50 @@ class RandomSizes {
       p.notify(done[p.rank()], peer);
     });
     p.on_end([&] { p.loop(world, [&](const Index& i) { p.wait(done[i], tiles); }); });
+  }
+
+  // Tiles that have rows are multiplied with what each rank has pushed, through slots that are passed
+  // alike in every tile, behind a wait for each of them; consumers may take turns. A slip shows in
+  // which tiles are there or stored, for whom they wait, or who has been told when a launch ends.
+  void sums_in_turn(ProgramBuilder& p, int world) {
+    constexpr int kTile = 16, kStep = 8;
+    int tiles = between(1, 3), steps = between(1, 4), which = between(0, 3);
+    rows_ = tiles * kTile;
+    Index all = extent_rows(), skipped = condition();
+    auto in = p.input("in", DType::kF32, {rows_, steps * kStep});
+    auto b = p.input("b", DType::kF32, {kTile, steps * kStep});
+    auto full = p.buffer("full", DType::kF32, {world, rows_, steps * kStep},
+                         {.space = Space::kSymmetric, .num_slots = between(1, 2)});
+    auto out = p.output("out", DType::kF32, {all, kTile});
+    auto ready = p.signal("ready"), sent = p.signal("sent", world * tiles);
+    Index slipped = or_slip(all, chance(50) ? -1 : -kTile);
+    p.on_start([&] { p.notify_all(ready); });
+    p.role("push", Resource::copy_engine(), p.range(world * tiles), [&](const Tile& t) {
+      Index peer = p.let("peer", (p.rank() + t.index / tiles) % world);
+      Index row = p.let("row", t.index % tiles * kTile);
+      auto wait = [&] { p.wait(ready, peer); };
+      slips_&& which == 0 ? p.when(!skipped, wait) : wait();
+      p.copy(full.on(peer).tile({p.rank(), row, 0}, kTile, steps * kStep),
+             in.tile({row, 0}, kTile, steps * kStep));
+      p.notify(sent[p.rank() * tiles + t.index % tiles], peer);
+    });
+    Resource workers = Resource::sms(between(1, 2)).pipelined(between(2, 3));
+    p.role("multiply", workers.in_turn(between(1, 2)), p.range(tiles), [&](const Tile& t) {
+      Index row = t.index * kTile;
+      p.when(row < (which == 1 ? slipped : all), [&] {
+        Value acc = p.zeros(DType::kF32, kTile, kTile);
+        p.loop(world, [&](const Index& source) {
+          auto wait = [&] { p.wait(sent[source * tiles + t.index], 1); };
+          slips_&& which == 2 ? p.when(!(skipped && source == world - 1), wait) : wait();
+          p.loop(steps, [&](const Index& i) {
+            auto from = full.tile({source, row, i * kStep}, kTile, kStep).until_row(all);
+            acc = dot(acc, p.load(from), p.load(b.tile({0, i * kStep}, kTile, kStep)).T());
+          });
+        });
+        auto to = out.tile({row, 0}, kTile, kTile);
+        p.store(which == 3 ? to.until_row(slipped) : to, acc);
+      });
+    });
   }
 
   std::mt19937_64 random_;
