@@ -149,7 +149,8 @@ int SyncExpander::new_meeting() {
                       .worker = worker_});
 }
 
-void SyncExpander::meet_at(int counter, const Op& op, std::int64_t amount) {
+void SyncExpander::meet(const Op& op, std::int64_t amount, int counter) {
+  if (counter < 0) counter = meeting_;
   add(op, {.kind = SyncKind::kNotify, .counter = counter, .amount = 1});
   add(op, {.kind = SyncKind::kWait, .counter = counter, .amount = amount, .choice = no_choice()});
 }

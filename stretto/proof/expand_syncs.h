@@ -46,10 +46,9 @@ class SyncExpander {
   // Of loops that are left out (open_loops.h): a counter of the worker on which agents meet, which
   // no order may rely on, until it is at least `amount`.
   void add_meeting() { meeting_ = new_meeting(); }
-  void meet(const Op& op, std::int64_t amount) { meet_at(meeting_, op, amount); }
-  // Such a counter of which there may be several (steady_runs.h).
+  // Of several such counters (steady_runs.h) this one.
+  void meet(const Op& op, std::int64_t amount, int counter = -1);
   int new_meeting();
-  void meet_at(int counter, const Op& op, std::int64_t amount);
   // The register that this one transposes, or itself.
   int viewed(int reg);
   // Reads a register, which may hold no slot that has been released.

@@ -45,9 +45,8 @@ bool SteadyRuns::is_steady(const Op& op, const std::set<int>& known, bool inner)
     case OpCode::kLet:
       return true;
     case OpCode::kLoop: {
-      bool around = any_op(op.bodies[0], [](const Op& o) {
-        return o.code == OpCode::kLoop && passes_any(o);
-      });
+      bool around = any_op(op.bodies[0],
+                           [](const Op& o) { return o.code == OpCode::kLoop && passes_any(o); });
       if (inner && around) return false;
       std::set<int> within = known;
       within.insert(op.var);
@@ -93,8 +92,9 @@ void SteadyRuns::find_runs(const Block& block, bool inner, Found& found) {
   }
 }
 
-// Slots that runs pass, and those that share memory with them, are passed in runs alone. Where
-// pipes share slots, agents meet that pass each other slots; else all that have runs do.
+// Slots that runs pass, and those that share memory with them, are passed in runs alone, and one
+// agent puts all that share. Where pipes share slots, agents meet that pass each other slots; else
+// all that have runs do.
 bool SteadyRuns::fits(const Role& role, Found& found) {
   std::vector<int> rings = rings_of(role);
   bool shares = std::ranges::any_of(rings, [](int ring) { return ring >= 0; });
@@ -120,6 +120,12 @@ bool SteadyRuns::fits(const Role& role, Found& found) {
         bool shared = rings[at(pipe)] >= 0 && rings[at(pipe)] == rings[at(other)];
         if (other == pipe || shared) return false;
       }
+    }
+  }
+  for (int pipe : in_runs) {
+    for (int other : in_runs) {
+      bool shared = rings[at(pipe)] >= 0 && rings[at(pipe)] == rings[at(other)];
+      if (shared && role.pipes[at(pipe)].producer != role.pipes[at(other)].producer) return false;
     }
   }
   for (auto [agent, run] : all) {
@@ -215,8 +221,9 @@ void SteadyRuns::leave(const SteadyRun& run, std::size_t first_read) {
     const Op* op = agent.accesses[i].op;
     if (op->code == OpCode::kPipePut) visit.reads.push_back({op->symbol, i});
   }
-  syncs_.meet_at(counters_.at(parties), (*run.block)[run.begin],
-                 static_cast<std::int64_t>(parties.size() * (visits.size() + 1)));
+  syncs_.meet((*run.block)[run.begin],
+              static_cast<std::int64_t>(parties.size() * (visits.size() + 1)),
+              counters_.at(parties));
   syncs_.forget(run.got);
   visit.pos = static_cast<int>(agent.syncs.size());
   visits.push_back(std::move(visit));

@@ -1,12 +1,13 @@
-// Operations in a row that pass slots of pipes alike in every tile, on every rank, at every size, as
-// a product's loop does: where masks are left open (size_masks.h) they need not be walked slot by
-// slot. A producer's loop of puts is one such run; the consumer's loop of gets with the releases
+// Operations in a row that pass slots of pipes alike in every tile, on every rank, at every size,
+// as a product's loop does: where masks are left open (size_masks.h) they need not be walked slot
+// by slot. A producer's loop of puts is one such run; the consumer's loop of gets with the releases
 // behind it is another.
 //
-// The graph leaves the slots out, and has what a run reads. That launches end is shown in two steps,
-// as for loops that sizes end (open_loops.h): runs that belong together, by themselves, from slots
-// that are all free; and the launch with a meeting of their agents in place of each run.
-// docs/decisions/0054-runs-of-slots-are-one-meeting.md has the argument. What does not fit is walked.
+// The graph leaves the slots out, and has what a run reads. That launches end is shown in two
+// steps, as for loops that sizes end (open_loops.h): runs that belong together, by themselves, from
+// slots that are all free; and the launch with a meeting of their agents in place of each run.
+// docs/decisions/0054-runs-of-slots-are-one-meeting.md has the argument. What does not fit is
+// walked.
 #pragma once
 
 #include <cstddef>
@@ -96,7 +97,7 @@ class SteadyRuns {
   const Found* here_ = nullptr;  // none: no runs are taken
   std::size_t first_agent_ = 0;  // of the graph
   int agent_ = -1;
-  std::map<std::set<int>, int> counters_;  // by agents that meet
+  std::map<std::set<int>, int> counters_;                              // by agents that meet
   std::map<std::set<int>, std::map<int, std::vector<Visit>>> visits_;  // and by agent
 };
 

@@ -36,8 +36,7 @@ Program gathered_products(int consumers) {
     Index peer = p.let("peer", (p.rank() + t.index / kBlocks) % kWorld);
     Index row = p.let("row", t.index % kBlocks * kTile);
     p.wait(ready, peer);
-    p.copy(full.on(peer).tile({p.rank(), row, 0}, kTile, kCols),
-           in.tile({row, 0}, kTile, kCols));
+    p.copy(full.on(peer).tile({p.rank(), row, 0}, kTile, kCols), in.tile({row, 0}, kTile, kCols));
     p.notify(sent[p.rank() * kBlocks + t.index % kBlocks], peer);
   });
   Resource workers = Resource::sms(2).pipelined(3).in_turn(consumers);

@@ -1,6 +1,6 @@
-// What passes slots of pipes in the same way in every tile, on every rank, at every size: conditions
-// and loops around it go by constants and by loops around them. Used by roles that are alone with
-// their tiles (local_roles.h) and by parts of a tile (steady_runs.h).
+// What passes slots of pipes in the same way in every tile, on every rank, at every size:
+// conditions and loops around it go by constants and by loops around them. Used by roles that are
+// alone with their tiles (local_roles.h) and by parts of a tile (steady_runs.h).
 #pragma once
 
 #include <cstdint>

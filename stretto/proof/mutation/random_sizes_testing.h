@@ -357,9 +357,9 @@ class RandomSizes {
     p.on_end([&] { p.loop(world, [&](const Index& i) { p.wait(done[i], tiles); }); });
   }
 
-  // Tiles that have rows are multiplied with what each rank has pushed, through slots that are passed
-  // alike in every tile, behind a wait for each of them; consumers may take turns. A slip shows in
-  // which tiles are there or stored, for whom they wait, or who has been told when a launch ends.
+  // Tiles that have rows are multiplied with what each rank has pushed, through slots that are
+  // passed alike in every tile, behind a wait for each rank; consumers may take turns. A slip shows
+  // in which tiles are there or stored, for whom they wait, or when a rank pushes.
   void sums_in_turn(ProgramBuilder& p, int world) {
     constexpr int kTile = 16, kStep = 8;
     int tiles = between(1, 3), steps = between(1, 4), which = between(0, 3);
