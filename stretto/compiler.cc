@@ -54,15 +54,16 @@ void Proved::require_covers(std::span<const std::int64_t> extents) const {
   }
   auto is_also = [&](const std::vector<std::int64_t>& also) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const bool any = sizes[i].is_scalar && extents[i] >= 0 && extents[i] <= sizes[i].most;
-      if (!any && extents[i] != also[i]) return false;
+      if (extents[i] != also[i] && !(sizes[i].is_scalar && sizes[i].covers(extents[i]))) {
+        return false;
+      }
     }
     return true;
   };
   if (std::ranges::any_of(scope_->also_at, is_also)) return;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const ProofScope::Size& size = sizes[i];
-    if (extents[i] >= size.least && extents[i] <= size.most) continue;
+    if (size.covers(extents[i])) continue;
     if (!scope_->also_at.empty()) {
       throw UserError(fmt::format("{}: {} is {}, and the program is proved for {} and {} others",
                                   program().name, size.name, extents[i], size.most,

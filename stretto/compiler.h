@@ -56,6 +56,8 @@ struct ProofScope {
     std::string name;
     std::int64_t least = 0, most = 0;
     bool is_scalar = false;
+
+    bool covers(std::int64_t extent) const { return least <= extent && extent <= most; }
   };
   std::vector<Size> sizes;  // kExtent and kScalar variables in declaration order
   // Beside those: what launches may have for all of them, but for scalars.

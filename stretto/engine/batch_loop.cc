@@ -170,16 +170,6 @@ void BatchLoop::keep(RequestId id, Live& live, const TokenLogprob& told) {
   if (generated == live.request->max_tokens) live.end = ServedRequest::End::kLength;
 }
 
-bool BatchLoop::wants_more(const Request& request, const TokenLogprob& token,
-                           std::string& failure) const {
-  try {
-    return request->on_token(token);
-  } catch (const UserError& e) {
-    failure = e.what();
-    return false;
-  }
-}
-
 void BatchLoop::tell() {
   using End = ServedRequest::End;
   std::map<RequestId, std::string> enough;  // with why it failed, or nothing
@@ -195,7 +185,11 @@ void BatchLoop::tell() {
       continue;
     }
     std::string failure;
-    if (wants_more(u.request, u.token, failure)) continue;
+    try {
+      if (u.request->on_token(u.token)) continue;
+    } catch (const UserError& e) {
+      failure = e.what();
+    }
     enough[u.id] = failure;
     if (auto at = live_.find(u.id); at != live_.end()) {
       at->second.end = failure.empty() ? End::kEnough : End::kFailed;

@@ -85,7 +85,6 @@ class BatchLoop final : public RowVisitor {
   void guarded(Live& live, const Act& act);
   void choose(RequestId id, Live& live, std::span<const float> logits);
   void keep(RequestId id, Live& live, const TokenLogprob& told);
-  bool wants_more(const Request& request, const TokenLogprob& token, std::string& failure) const;
   void finish(std::map<RequestId, Live>::iterator at);
 
   // What a request has not heard yet: a token, or its end.

@@ -8,6 +8,7 @@
 #include <queue>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/predict/flow_pool.h"
 #include "stretto/predict/link_state.h"
@@ -17,8 +18,6 @@
 
 namespace stretto::predict {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 enum class EventKind : std::uint8_t { kResume, kWork, kSignal, kLoad };
 

@@ -4,13 +4,9 @@
 #include <limits>
 #include <utility>
 
+#include "stretto/base/at.h"
+
 namespace stretto::predict {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 FlowPool::FlowPool(std::vector<double> capacity, bool free_communication)
     : capacity_(std::move(capacity)),
       load_(capacity_.size(), 0),

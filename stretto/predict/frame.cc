@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/proof/loop_fold.h"
@@ -15,8 +16,6 @@ namespace {
 // Iterations looked at in a loop whose iterations differ.
 constexpr std::int64_t kMaxSamples = 32;
 constexpr std::int64_t kMaxTrips = std::int64_t{1} << 40;
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kRunBytes = 16;         // that a thread stores at a time
 constexpr double kStoredTile = 128.0 * 256.0;  // Machine::tile_cost is for a tile of this size

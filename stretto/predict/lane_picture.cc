@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/predict/prediction.h"
 
 namespace stretto::predict {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 int last_rank(const Prediction& p) {
   int rank = 0;

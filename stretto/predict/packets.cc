@@ -2,15 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/overlap.h"
 
 namespace stretto::predict {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 void Packets::add_store(const Place& place, const Box& box, int agent) {
   events_[agent].push_back({place, box, true});
 }

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/refuse.h"
 #include "stretto/ir/walk_budget.h"
@@ -18,8 +19,6 @@
 
 namespace stretto::predict {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 int sms_of(const Role& role, const Machine& machine) {
   const Resource& r = role.resource;

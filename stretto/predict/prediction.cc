@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "stretto/base/at.h"
+
 namespace stretto::predict {
 namespace {
 
 constexpr double kMilli = 1e3;  // per second
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 bool communicates(const Plan& plan) {
   return std::any_of(plan.works.begin(), plan.works.end(),

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/tables.h"
 #include "stretto/proof/access_index.h"
 #include "stretto/proof/access_paths.h"
@@ -21,7 +22,6 @@
 namespace stretto {
 namespace {
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 using Refs = std::vector<AccessRef>;
 
 }  // namespace

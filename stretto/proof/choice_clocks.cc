@@ -3,15 +3,10 @@
 #include <set>
 #include <tuple>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/happens_before.h"
 
 namespace stretto {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 // Positions of the agent's waits and fences that happen for some tables only, but whenever the
 // choice does.
 const std::vector<int>& HappensBefore::waits_of(const Place& y, int choice) const {

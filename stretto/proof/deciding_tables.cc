@@ -5,14 +5,13 @@
 #include <set>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ir/tables.h"
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 class Flow {
  public:

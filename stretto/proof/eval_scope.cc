@@ -4,17 +4,13 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/tables.h"
 
 namespace stretto {
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 class WitnessReader : public TableReader {
  public:

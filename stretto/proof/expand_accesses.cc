@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/tables.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 // Where a box may begin, below zero too: sums of such a place and a size stay within 64 bits.
 constexpr std::int64_t kMaxOrigin = std::int64_t{1} << 60;
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Elements masked at the destination are not read at the source.
 void mask_source(LooseBox& from, int from_dim, const LooseBox& to, int to_dim) {

@@ -3,17 +3,12 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/proof/expand_accesses.h"
 
 namespace stretto {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 // A store releases its packets after writing; a load reads after the tags have come.
 void AccessExpander::packet(const Op& op) {
   bool stores = op.code == OpCode::kStorePacket;

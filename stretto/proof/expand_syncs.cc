@@ -4,12 +4,11 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 void collect_views(const Block& block, std::map<int, int>& views) {
   for (const Op& op : block) {

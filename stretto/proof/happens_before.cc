@@ -4,12 +4,11 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Of one launch.
 std::uint64_t event_key(int agent, int pos) {

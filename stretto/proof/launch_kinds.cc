@@ -5,12 +5,11 @@
 #include <set>
 #include <tuple>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/sync_kinds.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // All that the order of two accesses of different launches depends on.
 using Touch = std::tuple<int, int, int, int, int, int, AccessKind, bool, bool, bool, bool, int, int,

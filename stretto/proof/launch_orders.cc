@@ -6,14 +6,13 @@
 #include <set>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/finding.h"
 #include "stretto/proof/sync_kinds.h"
 #include "stretto/proof/timeline.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using Word = std::vector<int>;
 

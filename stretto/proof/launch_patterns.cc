@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/base/threads.h"
 #include "stretto/proof/check.h"
 #include "stretto/proof/happens_before.h"
@@ -13,8 +14,6 @@
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using Needs = std::vector<HappensBefore::Need>;
 

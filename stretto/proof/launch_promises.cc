@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/access_index.h"
 #include "stretto/proof/access_paths.h"
 #include "stretto/proof/meetings.h"
@@ -12,7 +13,6 @@ namespace {
 
 using Uses = LaunchPromises::Uses;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 RankSet only(int rank) { return RankSet{1} << rank; }
 // A load by TMA is over where its slot is got, and that is passed on as reads are.
 std::size_t passed_as(Past past) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/block_ops.h"
 #include "stretto/ir/op_info.h"
@@ -16,8 +17,6 @@
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Calls fn(expr) for all that the operations go by, bodies included.
 template <typename Fn>

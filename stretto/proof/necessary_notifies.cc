@@ -6,14 +6,13 @@
 #include <tuple>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/happens_before.h"
 
 namespace stretto {
 namespace {
 
 constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max() / 4;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 

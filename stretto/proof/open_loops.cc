@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ir/tables.h"
@@ -10,8 +11,6 @@
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Of terms: where loops begin and end.
 constexpr std::int64_t kBegin = -1, kEnd = -2;

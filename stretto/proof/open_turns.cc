@@ -7,14 +7,13 @@
 // number of iterations that have rows, with a meeting in place of each loop within.
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/proof/loop_fold.h"
 #include "stretto/proof/open_loops.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Of terms: which of a loop's iterations it is.
 constexpr std::int64_t kIteration = -3;

@@ -3,13 +3,12 @@
 #include <map>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/size_masks.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Of one rank's tensor.
 struct Group {

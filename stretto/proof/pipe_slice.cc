@@ -6,13 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/at.h"
+
 namespace stretto {
 namespace {
-
-template <typename Int>
-std::size_t at(Int i) {
-  return static_cast<std::size_t>(i);
-}
 
 bool is_pipe(const Counter& c) {
   return c.kind == CounterKind::kPipeFull || c.kind == CounterKind::kPipeEmpty ||

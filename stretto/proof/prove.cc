@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/threads.h"
 #include "stretto/ir/quota.h"
@@ -27,8 +28,6 @@
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Of run-time sizes, however large the program is.
 constexpr std::size_t kMinCases = 16;

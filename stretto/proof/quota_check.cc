@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/launch_patterns.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // A counter of which a launch adds other than `quota`.
 std::optional<Finding> other_quota(const InstanceGraph& graph, const std::string& where,

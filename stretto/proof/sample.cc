@@ -9,14 +9,13 @@
 #include <set>
 #include <tuple>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/tile_map.h"
 #include "stretto/proof/size_boundaries.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // --- extents ---
 

@@ -5,13 +5,12 @@
 #include <map>
 #include <optional>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/block_ops.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Expressions that are evaluated to see where one comparison changes.
 constexpr std::int64_t kMostValues = 1 << 15;

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ir/program.h"
@@ -20,8 +21,6 @@ namespace {
 
 // Divisors beyond this cut sizes into pieces instead, or make digits of their own.
 constexpr std::int64_t kSmallDivisor = 16, kMostModulus = 64, kMostBlock = 4096;
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // The least common multiple of those in [from, to], as far as it is at most `most`.
 std::int64_t common(const std::set<std::int64_t>& divisors, std::int64_t from, std::int64_t to,

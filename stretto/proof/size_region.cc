@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/expr_arithmetic.h"
 
 namespace stretto {
@@ -9,8 +10,6 @@ namespace {
 
 // Forms that may get larger stand for the sample alone, so that no sum here leaves 64 bits.
 constexpr std::int64_t kLargest = std::int64_t{1} << 40;
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 bool is_small(std::int64_t v) { return v > -kLargest && v < kLargest; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/block_ops.h"
 #include "stretto/ir/op_info.h"
@@ -11,8 +12,6 @@
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 bool passes_any(const Op& op) { return any_op({op}, passes_slot); }
 

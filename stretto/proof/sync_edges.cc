@@ -1,15 +1,10 @@
 // What the table of the lowered code says about the edges of happens-before (happens_before.h).
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/happens_before.h"
 
 namespace stretto {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 void HappensBefore::survey_rows() {
   const Program& program = *graph_.program;
   bool any_queue = false, any_cluster = false;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
+
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 using Found = SyncSteps::const_iterator;
 

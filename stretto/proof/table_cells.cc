@@ -3,12 +3,11 @@
 #include <map>
 #include <set>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/expand.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // How a region of a tensor is addressed through a table.
 struct Use {

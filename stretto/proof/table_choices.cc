@@ -5,13 +5,9 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
+
 namespace stretto {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 int TableChoices::fact(const TableFact& fact) {
   auto [it, is_new] = fact_ids_.try_emplace(fact, static_cast<int>(facts_.size()));
   if (is_new) facts_.push_back(fact);

@@ -6,10 +6,10 @@
 #include <deque>
 #include <map>
 
+#include "stretto/base/at.h"
+
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 class Runner {
  public:

@@ -1,6 +1,7 @@
 // Loops over slots that a table ends, proved once for every table. The reference is to look at
 // every table, one by one. If these fail, either a worker may get stuck for some lengths of its
 // sequences, or programs are refused that run to their end for all.
+#include "stretto/base/at.h"
 #include "stretto/proof/trips.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +25,6 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t kTiles = 2, kMost = 7, kStep = 16;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class Given : public TableWitness {
  public:

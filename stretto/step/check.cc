@@ -6,14 +6,13 @@
 #include <map>
 #include <set>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/limits.h"
 #include "stretto/ir/verifier.h"
 
 namespace stretto::step {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 class Checker {
  public:

@@ -7,14 +7,13 @@
 #include <optional>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/launch/executable.h"
 #include "stretto/step/check.h"
 
 namespace stretto::step {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 struct Free {
   void operator()(std::byte* p) const { std::free(p); }

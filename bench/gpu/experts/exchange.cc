@@ -15,6 +15,7 @@
 #include "bench/gpu/experts/exchange_routing.h"
 #include "bench/gpu/harness/each_shape.h"
 #include "bench/gpu/harness/traces.h"
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/launch/gpu_executable.h"
 #include "stretto/ops/gemm/linear.h"
@@ -26,8 +27,6 @@ namespace {
 
 constexpr DType kDType = DType::kBF16;
 constexpr int kCandidateSamples = 9;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 const char* payload(const ExchangeShape& s) { return s.fp8 ? "e4m3" : short_name(s.desc.dtype); }
 

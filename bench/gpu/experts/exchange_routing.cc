@@ -4,13 +4,9 @@
 #include <numeric>
 #include <random>
 
+#include "stretto/base/at.h"
+
 namespace stretto::bench {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 ExchangeRouting::ExchangeRouting(const EpDesc& desc, std::uint64_t seed) : desc_(desc) {
   choose(seed);
   send();

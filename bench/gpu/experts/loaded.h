@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/at.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/launch/gpu_executable.h"
@@ -17,7 +18,6 @@ namespace stretto::bench {
 
 inline constexpr DType kMoeDType = DType::kBF16;
 
-inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 inline std::size_t bf16_bytes(std::int64_t rows, std::int64_t cols) { return at(rows * cols * 2); }
 
 using Tensors = std::map<std::string, const SymmetricGpuMemory*>;

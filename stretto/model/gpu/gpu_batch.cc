@@ -33,7 +33,7 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   head_ = plan_.find_section(kHeadSection)->begin;
   load_programs(options);
   allocate();
-  set_rows(bounds.rows, false);
+  count_ = bounds.rows;
   for (const step::Node& node : plan_.nodes) args_.push_back(bind(node));
   set_rows(bounds.rows, false);
   const Program& head = plan_.program_of(plan_.nodes[head_]);

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/at.h"
+
 namespace stretto {
 namespace {
 
@@ -13,8 +15,6 @@ using predict::LaunchTables;
 using predict::TableValues;
 using Entries = std::vector<std::int32_t>;
 using Extents = std::vector<std::int64_t>;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // The tokens of a launch: programs that have as many in every launch have no extent.
 std::int64_t tokens_of(const Extents& extents, std::int64_t bound) {

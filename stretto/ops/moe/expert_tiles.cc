@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/expr.h"
 
 namespace stretto {
@@ -20,8 +21,6 @@ struct PlannedTile {
   std::int64_t expert, stage, last_position;
   std::vector<Row> rows;
 };
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // In a second: bytes that arrive, products, bytes of memory. Of H200s, 2026-11-26
 // (predict/machines/h200x4.json), less what the first two lose beside each other.

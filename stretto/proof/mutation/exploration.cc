@@ -8,12 +8,11 @@
 #include <unordered_set>
 #include <vector>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 enum Stage : std::uint8_t { kBetween, kStarting, kRunning, kEnding };
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <set>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/tables.h"
 #include "stretto/ir/verifier.h"
 #include "stretto/ops/catalog/catalog.h"
@@ -16,8 +17,6 @@
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 Op make_op(OpCode code, std::vector<Expr> exprs = {}) {
   return {.code = code, .exprs = std::move(exprs), .loc = {"harmless_test.cc", __LINE__}};

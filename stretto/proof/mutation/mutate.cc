@@ -7,12 +7,11 @@
 #include <map>
 #include <set>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/mutation/site.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 using Edit = std::function<void(Op&)>;
 

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 
+#include "stretto/base/at.h"
 #include "stretto/ir/op_info.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 void walk(const Block& block, Site site, std::size_t body, std::vector<Site>& out) {
   site.path.push_back({body, 0});

@@ -6,13 +6,12 @@
 #include <optional>
 #include <string>
 
+#include "stretto/base/at.h"
 #include "stretto/testing/harness/op_case.h"
 
 namespace stretto {
 
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // not compared
-
-inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // A case at a launch of m rows: `rows`, or else the bound, of fewer for one seed in three.
 struct MoeCase {

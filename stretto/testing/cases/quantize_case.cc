@@ -6,14 +6,13 @@
 #include <limits>
 #include <span>
 
+#include "stretto/base/at.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/gemm/quantize_fp8.h"
 #include "stretto/testing/cases/cases.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Makes e4m3 of a block, in the floats that the program computes with; its scale.
 double scale(std::span<double> block) {

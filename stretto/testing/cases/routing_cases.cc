@@ -4,14 +4,13 @@
 #include <array>
 #include <random>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/cases/routing_case.h"
 
 namespace stretto {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // Experts first <= e < end.
 struct Range {
