@@ -10,8 +10,8 @@ ChosenProgram chosen_program(const std::string& op, const OpShape& shape,
   const OpCandidates all = candidates(op, shape, {.sms = machine.num_sms});
   OpCandidates offered = all;
   offered.sequence.clear();
-  Choice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
-  Choice sequence;
+  ConfigChoice choice = choose(op, shape, offered, {.machine = machine, .eager = eager});
+  ConfigChoice sequence;
   if (!all.sequence.empty()) {
     sequence = choose(op, shape, all, {.machine = machine, .eager = eager, .allow_fused = false});
   }

@@ -33,7 +33,7 @@ struct CompileCommand {
   const CLI::App* command = nullptr;
 };
 
-struct Totals {
+struct CompileTotals {
   int kernels = 0, spills = 0, warnings = 0;
   bool asked_for = true;  // all failures
   std::vector<std::string> failures;
@@ -61,8 +61,8 @@ Outcome compile_one(const NamedProgram& named, const CompileCommand& options) {
 }
 
 // All of them on as many threads as the machine has, reported as they finish.
-Totals compile_all(const std::vector<NamedProgram>& programs, const CompileCommand& options) {
-  Totals totals{.kernels = static_cast<int>(programs.size())};
+CompileTotals compile_all(const std::vector<NamedProgram>& programs, const CompileCommand& options) {
+  CompileTotals totals{.kernels = static_cast<int>(programs.size())};
   std::mutex mutex;
   side_by_side(programs.size(), num_processors(), [&](std::size_t i) {
     Outcome outcome = compile_one(programs[i], options);
@@ -140,7 +140,7 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const Compile
   return programs;
 }
 
-void report(const Totals& totals, double seconds, bool json) {
+void report(const CompileTotals& totals, double seconds, bool json) {
   if (!json) {
     fmt::print("{} kernels: {} failed, {} spills, {} warnings ({:.1f} s)\n", totals.kernels,
                totals.failures.size(), totals.spills, totals.warnings, seconds);
@@ -169,7 +169,7 @@ void run_compile(const CompileCommand& options) {
       }
     }
   }
-  Totals totals = compile_all(programs, options);
+  CompileTotals totals = compile_all(programs, options);
   std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   report(totals, seconds.count(), options.json);
   if (totals.failures.empty()) return;

@@ -22,7 +22,6 @@
 namespace stretto {
 namespace {
 
-constexpr int kExitNotComplete = 5;  // docs/guide/errors.md
 
 struct ProveCommand {
   std::string source, ranks = "1..8", dtype, target = "cpu";
@@ -32,7 +31,7 @@ struct ProveCommand {
   const CLI::App* command = nullptr;
 };
 
-struct Totals {
+struct ProveTotals {
   int programs = 0, proved = 0, fixed_sizes = 0, not_complete = 0, rejected = 0;
   nlohmann::json results = nlohmann::json::array();
   int mutants = 0, mutants_rejected = 0, unexplained = 0;
@@ -57,7 +56,7 @@ nlohmann::json to_json(const std::string& label, const ProofResult& result) {
           {"seconds", result.stats.seconds}};
 }
 
-void prove_one(const NamedProgram& named, Totals& totals) {
+void prove_one(const NamedProgram& named, ProveTotals& totals) {
   Program schedule = lower(named.program).program();
   ProofResult result = prove(schedule);
   ++totals.programs;
@@ -76,7 +75,7 @@ void prove_one(const NamedProgram& named, Totals& totals) {
 // Breaks one program at every synchronisation site. Its label is the one under which harmless
 // mutants are explained (proof/mutation/explained_survivors.h).
 void mutate_program(const ProgramSource& source, const std::string& label, const Program& program,
-                    Totals& totals) {
+                    ProveTotals& totals) {
   MutationSummary summary = run_mutants(label, program);
   say("{}: {} mutants, {} rejected, {} unexplained\n", label, summary.mutants, summary.rejected,
       summary.unexplained());
@@ -91,7 +90,7 @@ void mutate_program(const ProgramSource& source, const std::string& label, const
 }
 
 // One program of the source, and as a GPU runs it where that splits roles into agents.
-void mutate_one(const ProgramSource& source, int world_size, Totals& totals) {
+void mutate_one(const ProgramSource& source, int world_size, ProveTotals& totals) {
   std::vector<NamedProgram> programs = source.programs(world_size);
   const NamedProgram& named = programs[programs.size() > 1 ? 1 : 0];  // a ragged shape
   const OperatorInfo* op = source.op();
@@ -155,7 +154,7 @@ void run_prove(const ProveCommand& options) {
     throw UserError(
         "prove: --m, --n, --k, --size and --target are for one program, without --mutants");
   }
-  Totals totals;
+  ProveTotals totals;
   for (const ProgramSource& source : sources_of(options)) {
     RankRange range = ranks;
     if (!options.source.empty()) check_given(*options.command, source, ranks);

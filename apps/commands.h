@@ -13,6 +13,7 @@ namespace stretto {
 struct CommandFailed {
   int exit_code = 1;
 };
+inline constexpr int kExitNotComplete = 5;  // of proofs: docs/guide/errors.md
 
 void add_generate_command(CLI::App& app);
 void add_serve_command(CLI::App& app);

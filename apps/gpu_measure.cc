@@ -157,7 +157,7 @@ class Measurement {
           "{} vendor={} graph={} {}", world_.device(world_.local_ranks().front()).properties().name,
           vendor, options_.graph, options_.host == nullptr ? "threads" : "processes");
     }
-    Choice choice = choose(op, options_.shape, offered, choosing);
+    ConfigChoice choice = choose(op, options_.shape, offered, choosing);
     fastest_ = {};
     result_.predicted_ms = choice.predicted_ms;
     result_.chose_sequence = choice.is_sequence;

@@ -11,7 +11,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::uint64_t kSeed = 1;
+constexpr std::uint64_t kLikeSeed = 1;
 
 // Whether the reference of a product of this shape takes no longer than about a second.
 bool is_checked(const OpShape& shape) {
@@ -68,7 +68,7 @@ std::string difference_of_tensors(const Program& a, const Program& b) {
 
 // `program` with the inputs that the operator's case at `shape` has, and what it expects of them.
 OpCase case_like(const OperatorInfo& op, const OpShape& shape, const Program& program) {
-  OpCase theirs = make_case(op, shape, kSeed), ours = random_case(program, kSeed);
+  OpCase theirs = make_case(op, shape, kLikeSeed), ours = random_case(program, kLikeSeed);
   for (std::size_t t = 0; t < program.tensors.size(); ++t) {
     if (!is_callers(program.tensors[t])) continue;
     auto from = static_cast<std::size_t>(theirs.program.find_tensor(program.tensors[t].name));
@@ -101,7 +101,7 @@ bool checked_on_cpu(const OperatorInfo& op, const OpShape& shape, const Program&
   check_like(op, shape, program);
   if (!is_checked(shape)) return false;
   std::string difference =
-      run_case(case_like(op, shape, program), {.seed = kSeed, .waiver = {}, .world = world});
+      run_case(case_like(op, shape, program), {.seed = kLikeSeed, .waiver = {}, .world = world});
   if (!difference.empty()) throw UserError(difference);
   return true;
 }
@@ -111,7 +111,7 @@ bool checked_on_gpus(const OperatorInfo& op, const OpShape& shape, const Program
   check_like(op, shape, program);
   if (!is_checked(shape)) return false;
   std::string difference =
-      run_gpu_case(world, case_like(op, shape, program), {.seed = kSeed, .waiver = {}});
+      run_gpu_case(world, case_like(op, shape, program), {.seed = kLikeSeed, .waiver = {}});
   if (!difference.empty()) throw UserError(difference);
   return true;
 }

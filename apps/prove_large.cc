@@ -32,7 +32,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kExitNotComplete = 5;  // docs/guide/errors.md
 
 // The operator's layer of a large model, with 4096 and 16,384 rows where it has about as many, and
 // long sequences where ranks share one.

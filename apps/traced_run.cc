@@ -17,7 +17,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::uint64_t kSeed = 1;
+constexpr std::uint64_t kTraceSeed = 1;
 constexpr int kWarmups = 10;
 
 // What was measured and, where there is a prediction, that beside it.
@@ -89,7 +89,7 @@ std::string trace_on_gpus(const ProgramSource& source, OpShape shape, const Trac
     chosen.config = fmt::format("{} {} | {}", source.op()->name, to_string(shape), chosen.config);
   }
   TraceFile file(chosen.program, {.tables = chosen.tables}, machine, options);
-  RandomFill random(world, kSeed, shape.dtype);
+  RandomFill random(world, kTraceSeed, shape.dtype);
   GpuProgram program(world, chosen.program, num_launch_sets(chosen.program, world), random,
                      {.record = true});
   GpuExecutable& executable = program.executable();

@@ -2,11 +2,25 @@
 # includes what it uses, and builds through a launcher such as ccache, which knows objects by their whole text, go without.
 
 if(CMAKE_CXX_COMPILER_LAUNCHER OR STRETTO_LIBRARIES_ONLY)
-  set(precompile OFF)
+  set(whole OFF)
 else()
-  set(precompile ON)
+  set(whole ON)
 endif()
-option(STRETTO_PRECOMPILE "precompile the headers of other projects" ${precompile})
+option(STRETTO_PRECOMPILE "precompile the headers of other projects" ${whole})
+
+# Files of a folder are compiled eight at a time, as one: a build from nothing takes less than half the time. So two files
+# of a folder may not give one name to two things, not even in unnamed namespaces. A launcher compiles each file alone,
+# which is quicker where few of them change.
+option(STRETTO_UNITY "compile several files of a folder as one" ${whole})
+set(CMAKE_UNITY_BUILD ${STRETTO_UNITY})
+if(STRETTO_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-subobject-linkage)  # a file that is included is no header
+endif()
+
+# stretto_compiled_alone(TARGET): its files give the same names to their own things.
+function(stretto_compiled_alone target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+endfunction()
 
 # stretto_precompiled_set(NAME HEADERS header... LINKS library...): one set, for targets with the same flags.
 function(stretto_precompiled_set name)

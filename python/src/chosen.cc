@@ -88,7 +88,7 @@ std::vector<Program> chosen(const char* op, const Desc& desc,
   if (products == Products::kFastest && has_sequence)
     add_sequence(offered, desc, {.sms = machine.num_sms});
   try {
-    Choice choice = choose_for(op, desc, offered, {.machine = machine});
+    ConfigChoice choice = choose_for(op, desc, offered, {.machine = machine});
     if (choice.is_sequence) return sequence(desc, target, machine);
     return programs_of(choice, offered, {.machine = machine});
   } catch (const UserError&) {  // the default says what is wrong, if anything

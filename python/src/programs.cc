@@ -172,7 +172,7 @@ nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, st
   operator_named(name);
   OpCandidates offered = candidates(name, shape, {.sms = machine.num_sms});
   ChooseOptions options{.machine = machine};
-  Choice choice;
+  ConfigChoice choice;
   std::vector<Program> programs;
   {
     nb::gil_scoped_release unlocked;

@@ -63,7 +63,7 @@ class Observer {
   struct Box {
     int tensor = -1, rank = 0;
     int num_dims = 0;
-    std::int64_t lo[kMaxDims] = {}, hi[kMaxDims] = {};  // hi exclusive
+    std::int64_t lo[kMaxTensorDims] = {}, hi[kMaxTensorDims] = {};  // hi exclusive
   };
   virtual ~Observer() = default;
   virtual void on_access(const AgentState& agent, const Inst& inst, AccessKind kind,

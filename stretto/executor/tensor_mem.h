@@ -16,8 +16,8 @@ struct TensorMem {
   bool packet = false;
   int num_dims = 0;
   std::int64_t elem_bytes = 4;
-  std::int64_t shape[kMaxDims] = {};   // run-time
-  std::int64_t stride[kMaxDims] = {};  // elements
+  std::int64_t shape[kMaxTensorDims] = {};   // run-time
+  std::int64_t stride[kMaxTensorDims] = {};  // elements
   std::vector<std::byte*> at;          // [world] this launch's slot; null where not addressable
 };
 
@@ -31,7 +31,7 @@ struct ClippedTile {
   std::int64_t rows = 0, cols = 0;  // of the whole tile
   std::int64_t r0 = 0, r1 = 0, c0 = 0, c1 = 0;
   std::int64_t row_stride = 0, col_stride = 0;  // elements
-  std::int64_t origin[kMaxDims] = {};           // tensor coordinates of (r0, c0)
+  std::int64_t origin[kMaxTensorDims] = {};           // tensor coordinates of (r0, c0)
   std::int64_t row_origin = 0, row_limit = 0;   // of the rows' dimension, for gathered rows
   bool outside = false;                         // in a dimension that is neither row nor column
   int row_dim = -1, col_dim = 0;

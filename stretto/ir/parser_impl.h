@@ -50,7 +50,7 @@ class Parser {
   Block block(int depth);  // reads up to and including '}'
   Op op(int depth);
   void bodies(Op& op, const OpInfo& info, int depth);
-  void piece(Op& op, const OpInfo& info, const Piece& piece);
+  void piece(Op& op, const OpInfo& info, const SyntaxPiece& piece);
   void enumerator(Op& op, Field field);
   void operands(Op& op, const OpInfo& info);
   int register_number(const char* what);

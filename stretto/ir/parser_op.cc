@@ -33,7 +33,7 @@ Op Parser::op(int depth) {
   }
   reader_.take();
   op.code = info->code;
-  for (const Piece& p : op_syntax(op.code)) piece(op, *info, p);
+  for (const SyntaxPiece& p : op_syntax(op.code)) piece(op, *info, p);
   if (reader_.accept_word("stage")) op.stage = reader_.any_integer<int>("a stage");
   if (reader_.accept_word("multicast")) {
     op.multicast = reader_.any_integer<std::uint32_t>("a mask of CTAs");
@@ -53,7 +53,7 @@ void Parser::bodies(Op& op, const OpInfo& info, int depth) {
   }
 }
 
-void Parser::piece(Op& op, const OpInfo& info, const Piece& p) {
+void Parser::piece(Op& op, const OpInfo& info, const SyntaxPiece& p) {
   switch (p.field) {
     case Field::kLiteral:
       return starts_identifier(p.literal[0]) ? reader_.expect_word(p.literal)

@@ -156,7 +156,7 @@ class Printer {
   void op_line(const Op& op) {
     if (op.result >= 0) add("${} = ", op.result);
     out_ += op_info(op.code).name;
-    for (const Piece& p : op_syntax(op.code)) piece(op, p);
+    for (const SyntaxPiece& p : op_syntax(op.code)) piece(op, p);
     if (op.stage != 0) add(" stage {}", op.stage);
     if (op.multicast != 0) add(" multicast {}", op.multicast);
   }
@@ -352,7 +352,7 @@ class Printer {
     }
   }
 
-  void piece(const Op& op, const Piece& p) {
+  void piece(const Op& op, const SyntaxPiece& p) {
     bool tight = p.literal == "[" || p.literal == "]" || (!out_.empty() && out_.back() == '[');
     bool absent = (p.field == Field::kFromExpr2 && op.exprs.size() <= 2) ||
                   (p.field == Field::kRowsExpr0 && op.exprs.empty()) ||

@@ -107,8 +107,8 @@ const char* syntax_line(OpCode code) {
   throw InternalError("operation without a syntax line");
 }
 
-std::vector<Piece> split(std::string_view line) {
-  std::vector<Piece> pieces;
+std::vector<SyntaxPiece> split(std::string_view line) {
+  std::vector<SyntaxPiece> pieces;
   while (!line.empty()) {
     std::string_view word = line.substr(0, line.find(' '));
     line.remove_prefix(std::min(line.size(), word.size() + 1));
@@ -119,7 +119,7 @@ std::vector<Piece> split(std::string_view line) {
   return pieces;
 }
 
-using SyntaxTable = std::vector<std::vector<Piece>>;
+using SyntaxTable = std::vector<std::vector<SyntaxPiece>>;
 SyntaxTable make_syntax_table() {
   SyntaxTable table;
   for (int i = 0; i <= static_cast<int>(OpCode::kBarrierSync); ++i) {
@@ -136,7 +136,7 @@ const char* name(AgentKind kind) { return lookup(kAgents, kind); }
 const char* name(Swizzle swizzle) { return lookup(kSwizzles, swizzle); }
 const char* name(Level level) { return lookup(kLevels, level); }
 
-std::span<const Piece> op_syntax(OpCode code) {
+std::span<const SyntaxPiece> op_syntax(OpCode code) {
   static const SyntaxTable kTable = make_syntax_table();
   return kTable[static_cast<std::size_t>(op_info(code).code)];
 }

@@ -43,12 +43,12 @@ enum class Field : std::uint8_t {
   kReduce,
 };
 
-struct Piece {
+struct SyntaxPiece {
   Field field;
   std::string_view literal;  // kLiteral: a word or a punctuation mark
 };
 
-std::span<const Piece> op_syntax(OpCode code);
+std::span<const SyntaxPiece> op_syntax(OpCode code);
 
 // A name that the text form can write without quotes: a letter or '_', then letters, digits, '_',
 // '.'.

@@ -102,8 +102,8 @@ class ProgramChecker {
 
   void tensor(const Tensor& t) {
     at(t.loc);
-    require(!t.shape.empty() && t.shape.size() <= kMaxDims,
-            "tensor '{}' has {} dimensions, need 1 to {}", t.name, t.shape.size(), kMaxDims);
+    require(!t.shape.empty() && t.shape.size() <= kMaxTensorDims,
+            "tensor '{}' has {} dimensions, need 1 to {}", t.name, t.shape.size(), kMaxTensorDims);
     bool buffer = t.kind == TensorKind::kBuffer;
     require(t.num_slots >= 1, "tensor '{}' has {} slots", t.name, t.num_slots);
     require(buffer || t.num_slots == 1, "tensor '{}' has {} slots, only buffers may", t.name,

@@ -17,26 +17,26 @@ namespace {
 
 // Of a thread, for what two iterations hold, and for that and what is read beside a product; the
 // rest are addresses.
-constexpr std::int64_t kMostRegisters = 192, kMostWithReads = 216;
+constexpr std::int64_t kMostHeldRegisters = 192, kMostWithReads = 216;
 constexpr int kLeastSlots = 3;  // one that is multiplied, the next, and one that is being loaded
 
 // What of an iteration comes before its product is issued, the product being last, what may come
 // while it is under way, which are slots that its result is not in, and what comes after, at first
 // the release of its factors.
-struct Parts {
+struct StaggeredParts {
   Block before, beside, freed, after;
   bool one_by_one = false;  // the next product is issued when this one is complete
   std::set<int> own;        // registers that an iteration writes before it reads them
   std::set<int> slots;      // those of them that stand for slots
 };
 
-class LoopParts {
+class StaggeredLoop {
  public:
-  LoopParts(const Role& role, const Agent& agent, const Block& body)
+  StaggeredLoop(const Role& role, const Agent& agent, const Block& body)
       : role_(role), agent_(agent), body_(body) {}
 
   // Nothing where the loop does not have the form, or an order would change that matters.
-  std::optional<Parts> take() {
+  std::optional<StaggeredParts> take() {
     if (!divide() || !has_slots() || !find_own() || !order_holds() || !fits()) return std::nullopt;
     return std::move(parts_);
   }
@@ -153,7 +153,7 @@ class LoopParts {
     std::int64_t reads = 0;
     for (const Op& op : parts_.beside) reads += registers_of_read(type(op.result));
     parts_.one_by_one = cells + reads > kMostWithReads;
-    return cells <= kMostRegisters;
+    return cells <= kMostHeldRegisters;
   }
 
   // Of a row's columns each of four threads has some, and all of them what is the row's.
@@ -173,7 +173,7 @@ class LoopParts {
   const Role& role_;
   const Agent& agent_;
   const Block& body_;
-  Parts parts_;
+  StaggeredParts parts_;
 };
 
 // Products that are issued one after the other before the last is awaited. The assembler gives up
@@ -212,9 +212,9 @@ class Staggerer {
   void stagger(Block& block) {
     Block out;
     for (Op& op : block) {
-      std::optional<Parts> parts;
+      std::optional<StaggeredParts> parts;
       if (op.code == OpCode::kLoop && together(op.exprs[1] - op.exprs[0]) > 1) {
-        parts = LoopParts(role_, agent_, op.bodies[0]).take();
+        parts = StaggeredLoop(role_, agent_, op.bodies[0]).take();
       }
       if (parts) {
         append_pipelined(op, *parts, out);
@@ -228,7 +228,7 @@ class Staggerer {
   }
 
   // Registers of iteration `n` of a round: values alternate, slots have a name each.
-  void choose_registers(const Parts& parts, std::int64_t n) {
+  void choose_registers(const StaggeredParts& parts, std::int64_t n) {
     now_.clear();
     for (int reg : parts.own) {
       std::int64_t set = parts.slots.count(reg) != 0 ? n : n % 2;
@@ -240,7 +240,7 @@ class Staggerer {
   }
 
   // `part` of iteration `n` of the round that begins with iteration `first`.
-  void append(Block& out, const Parts& parts, const Block& part, const Op& loop, const Expr& first,
+  void append(Block& out, const StaggeredParts& parts, const Block& part, const Op& loop, const Expr& first,
               std::int64_t n) {
     choose_registers(parts, n);
     Block copy = part;
@@ -266,7 +266,7 @@ class Staggerer {
   // What is read beside a product is read before the next one is issued: reads of shared memory
   // stand behind the matrix instructions in one queue, and would come when that product has begun
   // to end. On an H200, 2026-11-23, warps waited a third of their time for scales read after it.
-  void append_round(Block& out, const Parts& parts, const Op& loop, const Expr& first,
+  void append_round(Block& out, const StaggeredParts& parts, const Op& loop, const Expr& first,
                     std::int64_t num) {
     const Block slots(parts.before.begin(), parts.before.end() - 1),
         product = {parts.before.back()};
@@ -298,7 +298,7 @@ class Staggerer {
     put(parts.after, num - 1);
   }
 
-  void append_pipelined(const Op& loop, const Parts& parts, Block& out) {
+  void append_pipelined(const Op& loop, const StaggeredParts& parts, Block& out) {
     copies_.clear();
     const Expr &begin = loop.exprs[0], trips = loop.exprs[1] - begin;
     const std::int64_t num = together(trips);
@@ -317,7 +317,7 @@ class Staggerer {
     }
   }
 
-  bool in_turn(const Parts& parts) const {
+  bool in_turn(const StaggeredParts& parts) const {
     bool same_sums = parts.own.count(parts.before.back().result) == 0;
     return same_sums || role_.resource.products == ProductOrder::kAheadInTurn;
   }

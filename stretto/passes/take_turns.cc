@@ -55,7 +55,7 @@ Op on_tile(Program& program, const Role& role, const Agent& agent, int turn) {
   return guarded;
 }
 
-bool is_split(const Role& role) {
+bool is_split_without_barriers(const Role& role) {
   return role.agents.size() == 2 && role.agents[0].kind == AgentKind::kProducer &&
          role.agents[1].kind == AgentKind::kConsumer && role.barriers.empty();
 }
@@ -93,7 +93,7 @@ void divide(Program& program, Role& role) {
 Program take_turns(Program program) {
   for (Role& role : program.roles) {
     if (role.resource.num_consumers == 1) continue;
-    if (!is_split(role)) {
+    if (!is_split_without_barriers(role)) {
       refuse(program, role, "num_consumers", role.resource.num_consumers, "it was not split");
     }
     divide(program, role);

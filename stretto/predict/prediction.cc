@@ -8,7 +8,7 @@
 namespace stretto::predict {
 namespace {
 
-constexpr double kMilli = 1e3;  // per second
+constexpr double kMsPerSecond = 1e3;
 
 bool communicates(const Plan& plan) {
   return std::any_of(plan.works.begin(), plan.works.end(),
@@ -32,7 +32,7 @@ std::vector<double> resource_times(const Plan& plan) {
 
 Floors floors_of(const std::vector<double>& times) {
   Floors floors;
-  auto raise = [](double& floor, double seconds) { floor = std::max(floor, seconds * kMilli); };
+  auto raise = [](double& floor, double seconds) { floor = std::max(floor, seconds * kMsPerSecond); };
   for (std::size_t r = 0; r < times.size(); ++r) {
     switch (static_cast<int>(r % kNumUnits)) {
       case kTensor:
@@ -83,8 +83,8 @@ std::vector<RoleSummary> roles_of(const Plan& plan, const Run& run) {
     const Agent& ir = plan.program->roles[at(agent.role)].agents[at(agent.agent)];
     if (ir.kind == AgentKind::kProducer || ir.kind == AgentKind::kDrain) continue;
     const AgentTime& time = run.agents[a];
-    roles[at(agent.role)].wait_ms += time.waited * kMilli;
-    roles[at(agent.role)].busy_ms += (time.end - time.begin - time.waited) * kMilli;
+    roles[at(agent.role)].wait_ms += time.waited * kMsPerSecond;
+    roles[at(agent.role)].busy_ms += (time.end - time.begin - time.waited) * kMsPerSecond;
   }
   return roles;
 }
@@ -100,9 +100,9 @@ Prediction predict(const Lowered& program, const Machine& machine, const Predict
   Prediction p;
   p.plan = build_plan(program, machine, options.plan);
   p.run = run_plan(p.plan, {.record = options.record});
-  p.time_ms = p.run.seconds * kMilli;
+  p.time_ms = p.run.seconds * kMsPerSecond;
   if (communicates(p.plan)) {
-    double alone = run_plan(p.plan, {.free_communication = true}).seconds * kMilli;
+    double alone = run_plan(p.plan, {.free_communication = true}).seconds * kMsPerSecond;
     p.exposed_comm_ms = std::max(p.time_ms - alone, 0.0);
   }
   p.floors = floors_of(resource_times(p.plan));

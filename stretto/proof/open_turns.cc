@@ -18,7 +18,7 @@ namespace {
 // Of terms: which of a loop's iterations it is.
 constexpr std::int64_t kIteration = -3;
 
-[[noreturn]] void refuse() { throw DependsOnTable{"how often a loop over slots runs"}; }
+[[noreturn]] void refuse_turns() { throw DependsOnTable{"how often a loop over slots runs"}; }
 
 // The only condition around slots, and what else there is beside it.
 const Op* only_condition(const Block& body) {
@@ -95,7 +95,7 @@ bool OpenLoops::may_take_turns(const Op& loop) {
 
 void OpenLoops::begin_turns(const Op& loop) {
   std::optional<int> end = term_of(loop.exprs[1]);
-  if (!may_ || !end || state_.untold_depth > 0) refuse();
+  if (!may_ || !end || state_.untold_depth > 0) refuse_turns();
   const TurnsShape& shape = turns_of(loop);
   for (int reg : shape.used) {
     if (shape.got.count(syncs_.viewed(reg)) == 0) syncs_.read_register(loop, reg);
@@ -116,16 +116,16 @@ void OpenLoops::begin_turns(const Op& loop) {
 
 void OpenLoops::turns_if(const Expr& condition) {
   std::optional<int> when = term_of(condition);
-  if (!when) refuse();
+  if (!when) refuse_turns();
   visits_[at(agent_)].back().condition = *when;
 }
 
 void OpenLoops::take_in_turn(const Op& op) {
   const Shape& shape = shape_of(op);
   std::optional<Bounds> bounds = bounds_of(op, shape);
-  if (!bounds) refuse();
+  if (!bounds) refuse_turns();
   auto counts = this->counts(op, shape, *bounds);
-  if (!counts || shape.pipes.empty()) refuse();
+  if (!counts || shape.pipes.empty()) refuse_turns();
   visits_[at(agent_)].back().inner.push_back({&op, *bounds, *counts});
 }
 
@@ -141,16 +141,16 @@ void OpenLoops::finish_turns(std::size_t k) {
   const Visit& first = visits_[at(*parties_.begin())][k];
   std::vector<std::pair<int, const Op*>> bodies;
   for (int a : parties_) {
-    if (visits_[at(a)].size() <= k) refuse();
+    if (visits_[at(a)].size() <= k) refuse_turns();
     const Visit& visit = visits_[at(a)][k];
     bool alike = visit.turns && visit.tile == first.tile && visit.bounds == first.bounds &&
                  visit.choice == first.choice && visit.condition == first.condition &&
                  visit.inner.size() == first.inner.size();
-    if (!alike) refuse();
+    if (!alike) refuse_turns();
     for (int pipe : turns_of(*visit.op).pipes) {
       const Pipe& p = role_->pipes[at(pipe)];
       bool known = parties_.count(p.producer) != 0 && parties_.count(p.consumer) != 0;
-      if (syncs_.moved(pipe) || !known || p.producer == p.consumer) refuse();
+      if (syncs_.moved(pipe) || !known || p.producer == p.consumer) refuse_turns();
     }
     bodies.emplace_back(a, visit.op);
   }
@@ -158,12 +158,12 @@ void OpenLoops::finish_turns(std::size_t k) {
     std::vector<Part> parts;
     for (int a : parties_) {
       const Inner& inner = visits_[at(a)][k].inner[i];
-      if (inner.bounds != first.inner[i].bounds) refuse();
+      if (inner.bounds != first.inner[i].bounds) refuse_turns();
       parts.push_back({a, inner.op, inner.counts, inner.bounds.begin >= 0});
       for (int pipe : shapes_[inner.op].pipes) {
         bool outside = std::ranges::any_of(
             bodies, [&](const auto& b) { return turns_of(*b.second).pipes.count(pipe) != 0; });
-        if (syncs_.moved(pipe) || outside) refuse();
+        if (syncs_.moved(pipe) || outside) refuse_turns();
       }
     }
     check(parts);
@@ -187,11 +187,11 @@ void OpenLoops::check_turns(const std::vector<std::pair<int, const Op*>>& parts)
   }
   constexpr std::int64_t kMost = 2048;  // numbers, one after the other
   std::int64_t last = 2 * (passes * (slots + 1) + 1);
-  if (last > kMost) refuse();
+  if (last > kMost) refuse_turns();
   ExpandState state(state_.program, state_.graph.extents, nullptr, nullptr);
   SyncExpander syncs(state, /*by_units=*/false);
   for (std::int64_t n = 0; n <= last; ++n) {
-    if (!turns_end(parts, n, state, syncs)) refuse();
+    if (!turns_end(parts, n, state, syncs)) refuse_turns();
   }
 }
 

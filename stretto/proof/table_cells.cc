@@ -19,11 +19,11 @@ struct Use {
 };
 
 // scale * (entry / by), plus something.
-struct Place {
+struct EntryPlace {
   int table = -1;
   std::int64_t scale = 1, by = 1;
 };
-constexpr Place kNoPlace;
+constexpr EntryPlace kNoEntry;
 
 class Search {
  public:
@@ -78,32 +78,32 @@ class Search {
   }
 
   // Of a permutation.
-  Place place_in(const Expr& expr) const {
+  EntryPlace place_in(const Expr& expr) const {
     if (int t = table_in(expr, ContractKind::kPermutation); t >= 0) return {.table = t};
     if (const Expr* value = definition(expr)) return place_in(*value);
     const ExprNode& n = expr.node();
     if (n.op == ExprOp::kAdd || n.op == ExprOp::kSub) {
-      Place left = place_in(n.args[0]), right = place_in(n.args[1]);
-      if (left.table >= 0 && right.table >= 0) return kNoPlace;
+      EntryPlace left = place_in(n.args[0]), right = place_in(n.args[1]);
+      if (left.table >= 0 && right.table >= 0) return kNoEntry;
       return n.op == ExprOp::kAdd && right.table >= 0 ? right : left;
     }
     if ((n.op != ExprOp::kMul && n.op != ExprOp::kFloorDiv) || !n.args[1].is_const()) {
-      return kNoPlace;
+      return kNoEntry;
     }
-    Place p = place_in(n.args[0]);
+    EntryPlace p = place_in(n.args[0]);
     std::int64_t number = n.args[1].const_value();
-    if (p.table < 0 || number <= 0) return kNoPlace;
+    if (p.table < 0 || number <= 0) return kNoEntry;
     if (n.op == ExprOp::kMul) {
       p.scale *= number;
       return p;
     }
-    if (p.scale != 1 || p.by != 1) return kNoPlace;
+    if (p.scale != 1 || p.by != 1) return kNoEntry;
     p.by = number;
     return p;
   }
 
   // Whether it is an entry of the place's table modulo what that divides by.
-  bool is_digit(const Expr& expr, const Place& place) const {
+  bool is_digit(const Expr& expr, const EntryPlace& place) const {
     if (const Expr* value = definition(expr)) return is_digit(*value, place);
     const ExprNode& n = expr.node();
     return n.op == ExprOp::kMod && n.args[1].is_const(place.by) &&
@@ -121,7 +121,7 @@ class Search {
       int t = table_in(scaled ? n.args[0] : r.origin[d], ContractKind::kPermutation);
       std::int64_t rows = scaled ? n.args[1].const_value() : 1;
       if (t >= 0 && rows > 0) found.insert({t, static_cast<int>(d), rows});
-      Place p = place_in(r.origin[d]);
+      EntryPlace p = place_in(r.origin[d]);
       if (p.table < 0) continue;
       Use use{.table = p.table, .dim = static_cast<int>(d), .block = p.scale, .by = p.by};
       for (std::size_t e = 0; e < r.origin.size() && p.by > 1; ++e) {

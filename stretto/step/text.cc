@@ -108,7 +108,7 @@ class Reader {
     in_.expect_mark(":");
     b.dtype = dtype();
     in_.expect_mark("[");
-    b.shape = sizes("]", kMaxDims);
+    b.shape = sizes("]", kMaxTensorDims);
     b.symmetric = in_.accept_word("symmetric");
     b.across_groups = in_.accept_word("across");
     buffers_[b.name] = static_cast<int>(plan_.buffers.size());

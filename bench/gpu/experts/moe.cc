@@ -245,7 +245,7 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
                    .tables = tables});
   };
   // Of several candidates the same.
-  auto add_tables = [&](const ExpertTiles& tiles, const TileOrder& order) {
+  auto add_tables = [&](const ExpertTiles& tiles, const ExpertTileOrder& order) {
     ExpertTablesDesc d{.tiles = tiles, .order = order};
     LabelledProgram made{.label = to_string(d),
                          .program = expert_tables(d, default_config(d, Target::kCuda)),

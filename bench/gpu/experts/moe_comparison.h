@@ -137,7 +137,7 @@ class Comparison {
     return out;
   }
 
-  std::vector<TileTables> tables(const ExpertTiles& tiles, const TileOrder& order) const {
+  std::vector<TileTables> tables(const ExpertTiles& tiles, const ExpertTileOrder& order) const {
     std::vector<TileTables> out;
     for (int r = 0; r < world_.size(); ++r) {
       out.push_back(tile_tables(tiles, r, shape_.m, chosen_, order));
@@ -160,7 +160,7 @@ class Comparison {
 
   // By the program, once for all candidates that have the same. InternalError where they are not
   // what the host makes.
-  const MadeTables& made_tables(const ExpertTiles& tiles, const TileOrder& order) {
+  const MadeTables& made_tables(const ExpertTiles& tiles, const ExpertTileOrder& order) {
     MadeTables& out = made_by_program_[{tiles.tile_rows, to_string(order)}];
     if (out.program) return out;
     std::vector<TileTables> want = tables(tiles, order);

@@ -29,13 +29,13 @@ constexpr Model kWholeModels[] = {{"32-experts", 4096, 8192, 32, 2},
 
 // The default one first; one class, few experts in classes, all of them. Where an expert's rows
 // fill no tile they would be the same.
-std::vector<TileOrder> orders_of(const ExpertTiles& t, const LayerSizes& sizes) {
+std::vector<ExpertTileOrder> orders_of(const ExpertTiles& t, const LayerSizes& sizes) {
   constexpr std::int64_t kFewExperts = 8;
-  std::vector<TileOrder> out = {default_order(t, Target::kCuda, sizes)};
+  std::vector<ExpertTileOrder> out = {default_order(t, Target::kCuda, sizes)};
   if (t.world_size == 1 || t.m * t.top_k <= t.num_experts * t.tile_rows) return out;
   const std::int64_t few = std::min(kFewExperts, ceil_div(t.num_experts, std::int64_t{2}));
-  for (const TileOrder& order : {TileOrder{}, TileOrder{t.world_size, few}, {t.world_size}}) {
-    auto same = [&](const TileOrder& o) { return to_string(o) == to_string(order); };
+  for (const ExpertTileOrder& order : {ExpertTileOrder{}, ExpertTileOrder{t.world_size, few}, {t.world_size}}) {
+    auto same = [&](const ExpertTileOrder& o) { return to_string(o) == to_string(order); };
     if (std::none_of(out.begin(), out.end(), same)) out.push_back(order);
   }
   return out;
@@ -50,7 +50,7 @@ std::vector<Candidate> in_orders(const std::vector<Config>& configs, const MoeSh
   std::vector<Candidate> out, others;
   std::set<std::pair<int, bool>> kinds;
   for (const Config& c : configs) {
-    std::vector<TileOrder> orders = orders_of(
+    std::vector<ExpertTileOrder> orders = orders_of(
         tiles_of(desc, c), {.ffn = s.ffn / s.world_size, .hidden = s.layer == 1 ? s.hidden : 0});
     out.push_back({.config = c, .order = orders[0]});
     const AgGroupedConfig& first = first_of(c);

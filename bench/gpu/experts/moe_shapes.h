@@ -40,14 +40,14 @@ std::vector<std::int32_t> random_experts(const MoeShape& shape, std::uint64_t se
 // All configs in the default order of tiles, then some of them in others.
 struct FirstLayerCandidate {
   AgGroupedConfig config;
-  TileOrder order;           // of the tables
+  ExpertTileOrder order;           // of the tables
   bool new_products = true;  // alone, in the sequence: no candidate before has the same
 };
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& shape, int num_sms);
 std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& shape, int num_sms);
 struct WholeLayerCandidate {
   MoeLayerConfig config;
-  TileOrder order;
+  ExpertTileOrder order;
   bool new_products = true;
   GroupedRsConfig alone = {};  // of the second layer's products in the sequence
 };

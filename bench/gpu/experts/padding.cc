@@ -17,7 +17,7 @@ struct Padding {
   double halves = 0;  // without second halves that hold none
 };
 
-Padding padding_of(const ExpertTiles& tiles, const TileOrder& order,
+Padding padding_of(const ExpertTiles& tiles, const ExpertTileOrder& order,
                    const std::vector<std::int32_t>& chosen) {
   TileTables tables = tile_tables(tiles, 0, tiles.m, chosen, order);
   std::int64_t rows = 0, halves = 0;

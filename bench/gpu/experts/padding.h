@@ -9,7 +9,7 @@ namespace stretto::bench {
 
 struct PaddingOptions {
   int world_size = 2;
-  int classes = 1;  // of the tables (TileOrder::stages), at most world_size
+  int classes = 1;  // of the tables (ExpertTileOrder::stages), at most world_size
   std::int64_t tile_rows = 128;
   int routings = 20;  // random ones, of which the mean is taken
   std::uint64_t seed = 0;

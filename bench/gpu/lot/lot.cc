@@ -29,7 +29,7 @@ LotChoice choice_of(const OverlapShape& shape, const predict::Machine& machine) 
     const std::string op = bench::name(shape.kind);
     const OpShape of_all = shape_of_all_ranks(shape);
     OpCandidates offered = candidates(op, of_all, {.sms = machine.num_sms});
-    Choice choice = choose(op, of_all, offered,
+    ConfigChoice choice = choose(op, of_all, offered,
                            {.machine = machine, .eager = !shape.decode, .use_cache = false});
     out.config = choice.config;
     out.sequence = choice.is_sequence;

@@ -112,7 +112,7 @@ Operator expert_layer(int ranks) {
   AgGroupedConfig config = default_config(layer, Target::kCuda);
   Program program = ag_grouped_gemm(layer, config);
   ExpertTiles tiles = tiles_of(layer, config);
-  TileOrder order =
+  ExpertTileOrder order =
       default_order(tiles, Target::kCuda, {.ffn = shape.ffn / ranks, .hidden = shape.hidden});
   auto set_tables = [=](const GpuWorld& world, const LaunchMemory& memory, std::int64_t m) {
     MoeShape launched = shape;

@@ -60,9 +60,9 @@ void reorder_marks(std::vector<utf8proc_int32_t>& code_points) {
   }
 }
 
-class Segment {
+class NormalSegment {
  public:
-  explicit Segment(NormalForm form)
+  explicit NormalSegment(NormalForm form)
       : composes_(form == NormalForm::kNfc || form == NormalForm::kNfkc),
         options_(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE) {
     if (form == NormalForm::kNfkc || form == NormalForm::kNfkd) options_ |= UTF8PROC_COMPAT;
@@ -108,7 +108,7 @@ std::string normalize(std::string_view text, NormalForm form) {
   if (std::all_of(text.begin(), text.end(), is_ascii)) return std::string(text);
   std::string out;
   out.reserve(text.size());
-  Segment segment(form);
+  NormalSegment segment(form);
   while (!text.empty()) {
     const Utf8Step step = next_utf8(text);
     if (is_newer_than_reference(step.code_point)) {

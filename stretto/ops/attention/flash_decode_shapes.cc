@@ -3,7 +3,7 @@
 namespace stretto {
 namespace {
 
-std::vector<OpShape> shapes(int world_size) {
+std::vector<OpShape> decode_shapes(int world_size) {
   return {{.world_size = world_size, .m = 2, .n = 27, .k = 4},
           {.world_size = world_size, .m = 1, .n = 33, .k = 32, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 3, .n = 35, .k = 8}};
@@ -41,7 +41,7 @@ OperatorInfo flash_decode_info() {
             FlashDecodeDesc d = flash_decode_desc(s);
             return flash_decode(d, flash_decode_config(d, s.target));
           },
-      .shapes = shapes,
+      .shapes = decode_shapes,
       .large = {.m = 1, .n = 262144, .k = 128, .dtype = DType::kBF16}};
 }
 

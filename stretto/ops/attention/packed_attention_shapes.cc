@@ -15,7 +15,7 @@ PackedAttentionConfig config_of(const PackedAttentionDesc& d, Target target) {
   return c;
 }
 
-OperatorInfo info(const char* name, const char* summary, PackedKeys keys) {
+OperatorInfo packed_info(const char* name, const char* summary, PackedKeys keys) {
   bool paged = keys != PackedKeys::kLikeQueries;
   return {.name = name,
           .summary = summary,
@@ -63,21 +63,21 @@ Program packed_program(const OpShape& s, PackedKeys keys) {
 }
 
 OperatorInfo packed_attention_info() {
-  return info("packed_attention",
+  return packed_info("packed_attention",
               "causal GQA attention of n sequences of different lengths, m tokens in all, head "
               "size k",
               PackedKeys::kLikeQueries);
 }
 
 OperatorInfo paged_attention_info() {
-  return info("paged_attention",
+  return packed_info("paged_attention",
               "causal GQA attention of sequences with m new tokens in all over pages of a cache, "
               "up to n tokens a sequence, head size k",
               PackedKeys::kPaged);
 }
 
 OperatorInfo paged_attention_fp8_info() {
-  return info("paged_attention_fp8",
+  return packed_info("paged_attention_fp8",
               "causal GQA attention of sequences with m new tokens in all over pages of e4m3 with "
               "scales, up to n tokens a sequence, head size k",
               PackedKeys::kPagedFp8);

@@ -14,7 +14,7 @@ PagedDecodeConfig config_of(const PagedDecodeDesc& d, Target target) {
   return c;
 }
 
-OperatorInfo info(const char* name, const char* summary, bool fp8) {
+OperatorInfo paged_decode_info(const char* name, const char* summary, bool fp8) {
   return {.name = name,
           .summary = summary,
           .program = [=](const OpShape& s) { return paged_decode_program(s, fp8); },
@@ -53,14 +53,14 @@ Program paged_decode_program(const OpShape& s, bool fp8) {
 }
 
 OperatorInfo paged_decode_info() {
-  return info("paged_decode",
+  return paged_decode_info("paged_decode",
               "GQA attention of one new token of each of m sequences over pages of a cache, "
               "up to n tokens a sequence, head size k",
               false);
 }
 
 OperatorInfo paged_decode_fp8_info() {
-  return info("paged_decode_fp8",
+  return paged_decode_info("paged_decode_fp8",
               "GQA attention of one new token of each of m sequences over pages of e4m3 with "
               "scales, up to n tokens a sequence, head size k",
               true);

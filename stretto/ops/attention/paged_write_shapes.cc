@@ -3,7 +3,7 @@
 namespace stretto {
 namespace {
 
-OperatorInfo info(const char* name, const char* summary, bool fp8) {
+OperatorInfo paged_write_info(const char* name, const char* summary, bool fp8) {
   return {.name = name,
           .summary = summary,
           .program = [=](const OpShape& s) { return paged_write_program(s, fp8); },
@@ -41,14 +41,14 @@ Program paged_write_program(const OpShape& s, bool fp8) {
 }
 
 OperatorInfo paged_write_info() {
-  return info("paged_write",
+  return paged_write_info("paged_write",
               "new keys and values of m tokens to their places in the pages of a cache of n "
               "tokens, head size k",
               false);
 }
 
 OperatorInfo paged_write_fp8_info() {
-  return info("paged_write_fp8",
+  return paged_write_info("paged_write_fp8",
               "new keys and values of m tokens, as e4m3 with a scale for each, to their places in "
               "the pages of a cache of n tokens, head size k",
               true);

@@ -20,7 +20,7 @@ SequenceAttentionConfig config_of(const SequenceAttentionDesc& d, Target target,
   return c;
 }
 
-std::vector<OpShape> shapes(int world_size) {
+std::vector<OpShape> sequence_shapes(int world_size) {
   return {{.world_size = world_size, .m = 4 * world_size + 3, .n = 3, .k = 4},
           {.world_size = world_size, .m = 14, .n = 4, .k = 16, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 33, .n = 4, .k = 8},
@@ -29,21 +29,21 @@ std::vector<OpShape> shapes(int world_size) {
 
 // Four ranks and more also run the form of the ring that is not the default, with a window.
 std::vector<OpShape> ring_shapes(int world_size) {
-  std::vector<OpShape> all = shapes(world_size);
+  std::vector<OpShape> all = sequence_shapes(world_size);
   OpShape other{.world_size = world_size, .m = 35, .n = 4, .k = 8, .test_config = true};
   if (world_size > 3) all.insert(all.end() - 1, other);
   return all;
 }
 
-OpShape large() { return {.m = 16384, .n = 32, .k = 128, .dtype = DType::kBF16}; }
+OpShape large_sequence() { return {.m = 16384, .n = 32, .k = 128, .dtype = DType::kBF16}; }
 
-OperatorInfo info(const char* name, const char* summary) {
+OperatorInfo sequence_info(const char* name, const char* summary) {
   return {.name = name,
           .summary = summary,
           .program =
               [=](const OpShape& s) { return sequence_program(name, sequence_desc(s), s.target); },
           .shapes = shapes,
-          .large = large()};
+          .large = large_sequence()};
 }
 
 }  // namespace
@@ -81,13 +81,13 @@ Program ring_program(const SequenceAttentionDesc& d, Target target, int num_slot
 }
 
 OperatorInfo sequence_attention_info() {
-  return info("sequence_attention",
+  return sequence_info("sequence_attention",
               "causal GQA attention of m tokens spread over the ranks, n heads of size k; copy "
               "engines send keys and values");
 }
 
 OperatorInfo ring_attention_info() {
-  OperatorInfo op = info("ring_attention",
+  OperatorInfo op = sequence_info("ring_attention",
                          "causal GQA attention of m tokens spread over the ranks, n heads of size "
                          "k; keys and values travel around the ring");
   op.program = [](const OpShape& s) {
@@ -99,7 +99,7 @@ OperatorInfo ring_attention_info() {
 }
 
 OperatorInfo token_ring_info() {
-  return info("token_ring",
+  return sequence_info("token_ring",
               "causal GQA attention of m tokens spread over the ranks, n heads of size k; queries "
               "go from rank to rank, sums come back");
 }

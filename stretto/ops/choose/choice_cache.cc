@@ -24,7 +24,7 @@ std::string name_of(const std::string& key) {
 
 }  // namespace
 
-std::optional<Choice> read_choice(const std::string& key) {
+std::optional<ConfigChoice> read_choice(const std::string& key) {
   std::optional<std::string> kept = choices().read(name_of(key), kMaxBytes);
   if (!kept) return std::nullopt;
   try {
@@ -42,7 +42,7 @@ std::optional<Choice> read_choice(const std::string& key) {
   }
 }
 
-void keep_choice(const std::string& key, const Choice& choice) {
+void keep_choice(const std::string& key, const ConfigChoice& choice) {
   Json json = {{"key", key},
                {"config", choice.config},
                {"is_sequence", choice.is_sequence},

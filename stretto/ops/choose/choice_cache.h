@@ -10,8 +10,8 @@
 namespace stretto {
 
 // Nothing where there is none, or one that cannot be read or was made for another key.
-std::optional<Choice> read_choice(const std::string& key);
+std::optional<ConfigChoice> read_choice(const std::string& key);
 // Does nothing where the cache cannot be written.
-void keep_choice(const std::string& key, const Choice& choice);
+void keep_choice(const std::string& key, const ConfigChoice& choice);
 
 }  // namespace stretto

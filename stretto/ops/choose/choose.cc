@@ -65,7 +65,7 @@ std::string key_of(const std::string& op, const OpShape& s, const OpCandidates& 
   return key + print(candidates.fused.front().program());
 }
 
-Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, double measured) {
+ConfigChoice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, double measured) {
   return {.is_sequence = ranked.is_sequence(),
           .config = ranked.is_sequence()
                         ? sequence_text(candidates)
@@ -76,7 +76,7 @@ Choice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, 
 
 // The first that a GPU can hold, which predictions do not ask for. The default, whose rules come of
 // measurements, or with few rows the sequence, unless another is predicted to be surely faster.
-Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& candidates) {
+ConfigChoice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& candidates) {
   bool sequence_first = candidates.prefers_sequence && !candidates.sequence.empty();
   int preferred = sequence_first ? RankedCandidate::kSequence : 0;
   auto first = std::ranges::find(ranked, preferred, &RankedCandidate::index);
@@ -94,7 +94,7 @@ Choice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidates& ca
   throw UserError(candidates.desc + ": no candidate fits a GPU");
 }
 
-Choice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandidates& candidates,
+ConfigChoice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandidates& candidates,
                       const ChooseOptions& options) {
   const RankedCandidate* best = nullptr;
   double best_ms = 0;
@@ -154,7 +154,7 @@ const Candidate* find_candidate(const OpCandidates& candidates, const std::strin
   return nullptr;
 }
 
-std::vector<Program> programs_of(const Choice& choice, const OpCandidates& candidates,
+std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates& candidates,
                                  const ChooseOptions& options) {
   if (!choice.is_sequence) {
     const Candidate* found = find_candidate(candidates, choice.config);
@@ -164,24 +164,24 @@ std::vector<Program> programs_of(const Choice& choice, const OpCandidates& candi
   std::vector<Program> programs;
   for (const OpCandidates::Step& step : candidates.sequence) {
     OpCandidates offered = stretto::candidates(step, {.sms = options.machine.num_sms});
-    Choice of_step =
+    ConfigChoice of_step =
         choose(step.op, step.shape, offered, {.machine = options.machine, .eager = options.eager});
     programs.push_back(programs_of(of_step, offered, options).front());
   }
   return programs;
 }
 
-Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
+ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
               const ChooseOptions& options) {
   std::string key = key_of(op, shape, candidates, options);
   if (options.use_cache) {
-    std::optional<Choice> kept = read_choice(key);
+    std::optional<ConfigChoice> kept = read_choice(key);
     if (kept && (kept->is_sequence || find_candidate(candidates, kept->config))) return *kept;
   }
   OpCandidates offered = candidates;
   if (!options.allow_fused && !candidates.sequence.empty()) offered.fused.clear();
   std::vector<RankedCandidate> ranked = rank_candidates(offered, options.machine, options.eager);
-  Choice choice = options.measure ? by_measurement(ranked, candidates, options)
+  ConfigChoice choice = options.measure ? by_measurement(ranked, candidates, options)
                                   : by_prediction(ranked, candidates);
   if (options.use_cache) keep_choice(key, choice);
   return choice;

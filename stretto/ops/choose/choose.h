@@ -47,7 +47,7 @@ struct ChooseOptions {
   bool use_cache = true;
 };
 
-struct Choice {
+struct ConfigChoice {
   bool is_sequence = false;
   std::string config;  // of the candidate; the steps' operators where it is the sequence
   double predicted_ms = 0;
@@ -67,17 +67,17 @@ const Candidate* find_candidate(const OpCandidates& candidates, const std::strin
 // that sequence by a fifth. Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the
 // candidates, the default candidate's program and options.measured_on. A cache that cannot be read
 // or written is not used. UserError where nothing runs.
-Choice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
+ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
               const ChooseOptions& options);
 
 // The programs of a choice among `candidates`, one after the other: the steps of a sequence each in
 // the config that is predicted to be the fastest.
-std::vector<Program> programs_of(const Choice& choice, const OpCandidates& candidates,
+std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates& candidates,
                                  const ChooseOptions& options);
 
 // What is chosen for a product of this desc.
 template <typename Desc>
-Choice choose_for(const std::string& op, const Desc& desc, const OpCandidates& candidates,
+ConfigChoice choose_for(const std::string& op, const Desc& desc, const OpCandidates& candidates,
                   const ChooseOptions& options) {
   OpShape shape{.world_size = desc.world_size,
                 .m = desc.m,

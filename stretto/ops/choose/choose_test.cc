@@ -145,7 +145,7 @@ TEST_F(ChooseTest, SumsOfExpertsHaveSmsOfTheirOwnOrNone) {
     }
     EXPECT_GE(splits.size(), 4u);
     EXPECT_TRUE(splits.contains(0));
-    Choice choice = choose(op, s, offered, {.machine = machine_});
+    ConfigChoice choice = choose(op, s, offered, {.machine = machine_});
     EXPECT_NE(find_candidate(offered, choice.config), nullptr);
     EXPECT_LE(choice.predicted_ms, predicted_ms(offered.fused.front().program(), machine_));
   }
@@ -239,7 +239,7 @@ TEST_F(ChooseTest, LayersOfExpertsHaveASequenceOfAsMuchWork) {
     EXPECT_EQ(std::ranges::count_if(ranked, &RankedCandidate::is_sequence), 1);
     EXPECT_DOUBLE_EQ(std::ranges::find_if(ranked, &RankedCandidate::is_sequence)->predicted_ms,
                      sum);
-    Choice alone = choose(op, shape(2), offered, {.machine = machine_, .allow_fused = false});
+    ConfigChoice alone = choose(op, shape(2), offered, {.machine = machine_, .allow_fused = false});
     EXPECT_TRUE(alone.is_sequence);
     std::vector<Program> programs = programs_of(alone, offered, {.machine = machine_});
     ASSERT_EQ(programs.size(), steps.size());
@@ -303,13 +303,13 @@ TEST_F(ChooseTest, MeasurementDecidesAndIsKept) {
   ChooseOptions options{.machine = machine_, .measure = measure};
   options.most_measured = 4;
   options.measured_on = "here";
-  Choice choice = choose("ag_gemm", shape(2), offered, options);
+  ConfigChoice choice = choose("ag_gemm", shape(2), offered, options);
   EXPECT_EQ(choice.config, config(2));
   EXPECT_EQ(choice.measured_ms, 3.0);
   EXPECT_FALSE(choice.from_cache);
   EXPECT_EQ(measured, 6);  // one that does not run, four that do, and the sequence
 
-  Choice again = choose("ag_gemm", shape(2), offered, options);
+  ConfigChoice again = choose("ag_gemm", shape(2), offered, options);
   EXPECT_TRUE(again.from_cache);
   EXPECT_EQ(again.config, choice.config);
   EXPECT_EQ(measured, 6);
@@ -317,7 +317,7 @@ TEST_F(ChooseTest, MeasurementDecidesAndIsKept) {
   sequence_ms = 0.5;
   least = 100;
   options.measured_on = "there";
-  Choice unfused = choose("ag_gemm", shape(2), offered, options);
+  ConfigChoice unfused = choose("ag_gemm", shape(2), offered, options);
   EXPECT_TRUE(unfused.is_sequence);
   EXPECT_EQ(measured, 12);
 }
@@ -330,7 +330,7 @@ TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
     auto of_default = std::ranges::find(ranked, 0, &RankedCandidate::index);
     bool sure = ranked.front().predicted_ms < 0.9 * of_default->predicted_ms;
     const RankedCandidate& best = sure ? ranked.front() : *of_default;
-    Choice choice = choose(op, shape(2, 4096), offered, {.machine = machine_});
+    ConfigChoice choice = choose(op, shape(2, 4096), offered, {.machine = machine_});
     EXPECT_EQ(choice.is_sequence, best.is_sequence()) << op;
     EXPECT_EQ(choice.predicted_ms, best.predicted_ms) << op;
   }
@@ -368,7 +368,7 @@ TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {
     std::vector<RankedCandidate> ranked = rank_candidates(offered, machine);
     auto of_sequence = std::ranges::find_if(ranked, &RankedCandidate::is_sequence);
     bool sure = ranked.front().predicted_ms < 0.8 * of_sequence->predicted_ms;
-    Choice choice = choose(op, shape(world_size, m), offered, {.machine = machine});
+    ConfigChoice choice = choose(op, shape(world_size, m), offered, {.machine = machine});
     EXPECT_EQ(offered.prefers_sequence, in_sequence);
     if (in_sequence) {
       EXPECT_EQ(choice.is_sequence, !sure);

@@ -106,7 +106,7 @@ std::int64_t scale_columns(Scaling scaling, std::int64_t k) {
 }
 
 TileRows tile_rows(const TensorRef& a, const TensorRef& scale, const GemmTile& tile,
-                   const RowRange& range) {
+                   const LinearRows& range) {
   auto from = [range, tile](const TensorRef& x, const Index& col, std::int64_t cols) {
     Slice rows = x.tile({range.row, col}, tile.bm, cols);
     return range.end ? rows.until_row(*range.end) : rows;

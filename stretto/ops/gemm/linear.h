@@ -51,12 +51,12 @@ struct TileRows {
 
 // Rows of `a` from `row` on, with the scales that `scale` has of them, if any; rows at or past
 // `end`, where given, do not exist.
-struct RowRange {
+struct LinearRows {
   Index row;
   std::optional<Index> end;
 };
 TileRows tile_rows(const TensorRef& a, const TensorRef& scale, const GemmTile& tile,
-                   const RowRange& range);
+                   const LinearRows& range);
 // Declares the input scale_a [rows, scale_columns(scaling, k)]; nothing without scaling.
 TensorRef scale_input(ProgramBuilder& p, Scaling scaling, const Index& rows, std::int64_t k,
                       Space space = Space::kLocal);

@@ -46,13 +46,13 @@ double greatest(const GpuWorld& world, double own) {
 }
 
 // Holds all local streams back until it is opened.
-class Gate {
+class GateOfAll {
  public:
-  explicit Gate(const GpuWorld& world)
+  explicit GateOfAll(const GpuWorld& world)
       : word_(world.device(world.local_ranks().front()), sizeof(std::uint64_t)), world_(world) {}
-  ~Gate() { write(round_); }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
+  ~GateOfAll() { write(round_); }
+  GateOfAll(const GateOfAll&) = delete;
+  GateOfAll& operator=(const GateOfAll&) = delete;
 
   void close() {
     ++round_;
@@ -212,7 +212,7 @@ class Sampler {
   const GpuWorld& world_;
   std::size_t contestants_;
   const Sample& sample_;
-  Gate gate_;
+  GateOfAll gate_;
   int rounds_ahead_ = 1, round_ = 0;
   int untimed_rounds_ = 2;  // of a batch, so that the devices are busy when its first sample begins
   std::vector<RankEvents> begin_, end_;

@@ -41,7 +41,7 @@ struct EpMoeLayerConfig {
   AgGroupedConfig first;
   GroupedRsConfig second;
   ExpertTablesConfig tables;     // num_workers: of no account
-  TileOrder order;               // of tiles of rows
+  ExpertTileOrder order;               // of tiles of rows
   std::int64_t tell_tokens = 1;  // whose experts travel together
 };
 

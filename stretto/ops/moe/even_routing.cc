@@ -73,7 +73,7 @@ std::vector<TableValues> on_all(int ranks, const TableValues& values) {
 }
 
 std::vector<TableValues> of_tiles(const ExpertTiles& tiles, const Entries& chosen, std::int64_t m,
-                                  const TileOrder& order) {
+                                  const ExpertTileOrder& order) {
   std::vector<TableValues> out;
   for (int rank = 0; rank < tiles.world_size; ++rank) {
     out.push_back(all_of(tile_tables(tiles, rank, m, chosen, order)));
@@ -178,7 +178,7 @@ LaunchTables even_routing(const ExpertTablesDesc& d) {
   };
 }
 
-LaunchTables even_routing(const ExpertTiles& tiles, const TileOrder& order) {
+LaunchTables even_routing(const ExpertTiles& tiles, const ExpertTileOrder& order) {
   return [=](const Extents& extents) {
     std::int64_t m = tokens_of(extents, tiles.m);
     return of_tiles(tiles, chosen_by_lot(m, tiles.top_k, tiles.num_experts), m, order);

@@ -17,7 +17,7 @@ namespace stretto {
 
 predict::LaunchTables even_routing(const ExpertTablesDesc& desc);
 // Of layers that are given their tiles, in this order; without one, in a class for each rank.
-predict::LaunchTables even_routing(const ExpertTiles& tiles, const TileOrder& order);
+predict::LaunchTables even_routing(const ExpertTiles& tiles, const ExpertTileOrder& order);
 predict::LaunchTables even_routing(const AgGroupedDesc& desc, const AgGroupedConfig& config);
 predict::LaunchTables even_routing(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 predict::LaunchTables even_routing(const MoeLayerDesc& desc, const MoeLayerConfig& config);

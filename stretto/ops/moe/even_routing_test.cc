@@ -49,14 +49,14 @@ TEST(EvenRouting, TokensGoWhereSendingThemBringsThem) {
       for (std::size_t r = 0; r < tables.size(); ++r) {
         auto set = [&](const char* name, Values values) {  // of the rows that there are
           Values& expected = mc.out(r, name);
-          values.resize(expected.size(), kNone);
+          values.resize(expected.size(), kUnchecked);
           expected = values;
         };
         Values& experts = mc.in(r, "experts");
         Values own = as_values(tables[r].at("experts"));
         std::copy(own.begin(), own.end(), experts.begin());
         for (const char* name : {"recv", "recv_weights"}) {
-          std::fill(mc.out(r, name).begin(), mc.out(r, name).end(), kNone);
+          std::fill(mc.out(r, name).begin(), mc.out(r, name).end(), kUnchecked);
         }
         // Experts of tokens that go elsewhere are told, too, and not looked at.
         Values told = as_values(tables[r].at("recv_experts"));
@@ -68,7 +68,7 @@ TEST(EvenRouting, TokensGoWhereSendingThemBringsThem) {
                    static_cast<std::int64_t>(x) < split.end(rank);
           };
           auto first = told.begin() + static_cast<std::ptrdiff_t>(t);
-          if (std::none_of(first, first + d.top_k, here)) std::fill_n(first, d.top_k, kNone);
+          if (std::none_of(first, first + d.top_k, here)) std::fill_n(first, d.top_k, kUnchecked);
         }
         set("recv_experts", told);
         set("positions", as_values(tables[r].at("positions")));

@@ -14,7 +14,7 @@ namespace stretto {
 
 struct ExpertTablesDesc {
   ExpertTiles tiles;
-  TileOrder order;  // of at most P stages
+  ExpertTileOrder order;  // of at most P stages
 };
 
 struct ExpertTablesConfig {

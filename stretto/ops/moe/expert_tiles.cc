@@ -40,14 +40,14 @@ std::int64_t ExpertTiles::num_tiles() const {
   return (rows + with_rows * (tile_rows - 1)) / tile_rows;
 }
 
-std::string to_string(const TileOrder& order) {
-  bool all = order.early_experts == TileOrder{}.early_experts;
+std::string to_string(const ExpertTileOrder& order) {
+  bool all = order.early_experts == ExpertTileOrder{}.early_experts;
   return fmt::format("{} classes{}{}", order.stages,
                      all ? "" : fmt::format(" of {} experts", order.early_experts),
                      order.in_step ? "" : ", each tile by itself");
 }
 
-std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std::int64_t stage) {
+std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order, std::int64_t stage) {
   return ceil_div((stage + 1) * tiles.world_size, std::int64_t{order.stages});
 }
 
@@ -59,7 +59,7 @@ bool are_pushed(const ExpertTiles& t, std::int64_t hidden) {
   return t.world_size > 1 && ceil_div(t.m, std::int64_t{t.world_size}) * hidden <= kMostElements;
 }
 
-TileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu, const LayerSizes& sizes) {
+ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu, const LayerSizes& sizes) {
   if (t.world_size == 1) return {};
   const auto ranks = static_cast<double>(t.world_size);
   const double own_tokens = static_cast<double>(t.m) / ranks;
@@ -89,7 +89,7 @@ TileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu, const Lay
   const double own_tiles =
       (own_rows / static_cast<double>(t.tile_rows) - 0.5) * columns / kTileColumns;
   if (t.world_size == 2 && own_tiles >= 1) early = std::max(early, kMostSms * gpu.sms / own_tiles);
-  TileOrder order{.stages = t.world_size, .in_step = t.expert_groups == 1};
+  ExpertTileOrder order{.stages = t.world_size, .in_step = t.expert_groups == 1};
   // Of all experts tables take fewer registers.
   if (early < static_cast<double>(t.split().share())) {
     order.early_experts = static_cast<std::int64_t>(std::ceil(early));
@@ -97,7 +97,7 @@ TileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu, const Lay
   return order;
 }
 
-TileOrder default_order(const ExpertTiles& t, Target target, const LayerSizes& sizes) {
+ExpertTileOrder default_order(const ExpertTiles& t, Target target, const LayerSizes& sizes) {
   if (target == Target::kCpu) return {.stages = t.world_size};
   // Tiles of different experts share nothing; groups' tokens are sent by those who multiply, who
   // begin at different times (32 experts, 8,192 tokens, two H100s: 3.49 ms, in step 3.65).
@@ -108,7 +108,7 @@ TileOrder default_order(const ExpertTiles& t, Target target, const LayerSizes& s
 }
 
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
-                       const std::vector<std::int32_t>& chosen, const TileOrder& order) {
+                       const std::vector<std::int32_t>& chosen, const ExpertTileOrder& order) {
   std::int64_t share = ceil_div(m, std::int64_t{t.world_size});
   std::int64_t first = t.split().first(rank), end = t.split().end(rank);
   std::vector<Row> rows;

@@ -34,7 +34,7 @@ struct ExpertTiles {
 // of the own rows are done while others travel; an expert's weights are read once for each class.
 // So only the first `early_experts` have tiles in all of them, as many as fill the time of the
 // transfers: all tiles of the others come with the last class.
-struct TileOrder {
+struct ExpertTileOrder {
   int stages = 1;
   std::int64_t early_experts = std::numeric_limits<std::int32_t>::max();
   // All tiles of a class wait for the same ranks, so that workers that share weights and rows begin
@@ -43,9 +43,9 @@ struct TileOrder {
   // of 51 (two H100s, 2026-11-26).
   bool in_step = true;
 };
-std::string to_string(const TileOrder& order);  // "2 classes of 8 experts, each tile by itself"
+std::string to_string(const ExpertTileOrder& order);  // "2 classes of 8 experts, each tile by itself"
 // For how many ranks, from the own one on, tiles of class `stage` wait.
-std::int64_t ranks_through(const ExpertTiles& tiles, const TileOrder& order, std::int64_t stage);
+std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order, std::int64_t stage);
 // Of a layer whose tiles these are; 0: not known.
 struct LayerSizes {
   // The columns of gate and up, each, by which a rank multiplies a token for each of its experts,
@@ -57,12 +57,12 @@ struct LayerSizes {
 // and enough for a tile of the own rows on most SMs; fewer where an expert has so few rows of a
 // rank's tokens that reading its weights takes longer than multiplying them, so that every class
 // would cost more than the wait. Of groups of experts each tile by itself.
-TileOrder order_in_classes(const ExpertTiles& tiles, const GpuTarget& gpu,
+ExpertTileOrder order_in_classes(const ExpertTiles& tiles, const GpuTarget& gpu,
                            const LayerSizes& sizes = {});
 // That, on GPUs; there one class where tokens are pushed, which come together; each tile by itself,
 // too, where the rows of an expert fill no tile, since its weights take the time, and for groups of
 // experts (ep_moe_layer.h), whose tokens are sent before anything is multiplied.
-TileOrder default_order(const ExpertTiles& tiles, Target target, const LayerSizes& sizes = {});
+ExpertTileOrder default_order(const ExpertTiles& tiles, Target target, const LayerSizes& sizes = {});
 // Whether a rank's tokens are so few that those who multiply push them before anything else
 // (ag_grouped_gemm.h), on GPUs.
 bool are_pushed(const ExpertTiles& tiles, std::int64_t hidden);
@@ -84,6 +84,6 @@ struct TileTables {
 
 // A launch of m tokens, whose experts are `chosen` [m, top_k].
 TileTables tile_tables(const ExpertTiles& tiles, int rank, std::int64_t m,
-                       const std::vector<std::int32_t>& chosen, const TileOrder& order);
+                       const std::vector<std::int32_t>& chosen, const ExpertTileOrder& order);
 
 }  // namespace stretto

@@ -17,7 +17,7 @@ namespace {
 
 // In classes the weights of an expert are read once for each: of as many experts as it takes to
 // have something to do while tokens travel, and of none where weights take the time.
-TEST(TileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
+TEST(ExpertTileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
   ExpertTiles tiles{.world_size = 2, .m = 8192, .top_k = 2, .num_experts = 32, .tile_rows = 128};
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).stages, 2);
   std::int64_t wide = default_order(tiles, Target::kCuda, {.ffn = 4096}).early_experts;
@@ -25,7 +25,7 @@ TEST(TileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
   EXPECT_GT(default_order(tiles, Target::kCuda, {.ffn = 1024}).early_experts,
             wide);  // sooner multiplied
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 64}).early_experts,
-            TileOrder{}.early_experts);
+            ExpertTileOrder{}.early_experts);
   EXPECT_LT(default_order(tiles, Target::kCuda).early_experts, 32);
   // Of more ranks the tokens come one rank's after another, each in the time of a class.
   tiles.world_size = 4, tiles.m = 16384;
@@ -41,7 +41,7 @@ TEST(TileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
 
 // Where an expert has few rows of a rank's tokens, its weights take longer than their products in
 // every class: on four GPUs those of 128 experts were, by all four, a tenth of the predicted time.
-TEST(TileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMultiplying) {
+TEST(ExpertTileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMultiplying) {
   struct Layer {
     std::int64_t experts, top_k, ffn, m, low, high;  // ffn: of a rank; in classes
   };
@@ -52,7 +52,7 @@ TEST(TileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMul
                       .top_k = l.top_k,
                       .num_experts = l.experts,
                       .tile_rows = 128};
-    TileOrder order = default_order(tiles, Target::kCuda, {.ffn = l.ffn});
+    ExpertTileOrder order = default_order(tiles, Target::kCuda, {.ffn = l.ffn});
     EXPECT_EQ(order.stages, ranks);
     EXPECT_GE(std::min(order.early_experts, l.experts), l.low);
     EXPECT_LE(std::min(order.early_experts, l.experts), l.high);
@@ -78,11 +78,11 @@ TEST(TileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerThanMul
 }
 
 // Workers that share weights then begin together and stay in step.
-TEST(TileOrder, TilesOfAClassWaitForTheSameRanks) {
+TEST(ExpertTileOrder, TilesOfAClassWaitForTheSameRanks) {
   ExpertTiles tiles{.world_size = 4, .m = 64, .top_k = 2, .num_experts = 3, .tile_rows = 4};
   std::vector<std::int32_t> chosen =
       chosen_experts(routed_tokens(tiles, 64), Routing::kRandom, test_seed());
-  for (const TileOrder& order : {TileOrder{}, {.stages = 4}, {.stages = 2}, {4, 1}, {2, 2}}) {
+  for (const ExpertTileOrder& order : {ExpertTileOrder{}, {.stages = 4}, {.stages = 2}, {4, 1}, {2, 2}}) {
     SCOPED_TRACE(to_string(order));
     for (int rank = 0; rank < 4; ++rank) {
       TileTables t = tile_tables(tiles, rank, 64, chosen, order);
@@ -98,7 +98,7 @@ TEST(TileOrder, TilesOfAClassWaitForTheSameRanks) {
       }
       EXPECT_LE(needed.size(), static_cast<std::size_t>(order.stages));
       EXPECT_EQ(needed.count(4), 1u);
-      TileOrder apart = order;
+      ExpertTileOrder apart = order;
       apart.in_step = false;
       TileTables by_itself = tile_tables(tiles, rank, 64, chosen, apart);
       EXPECT_EQ(by_itself.tokens, t.tokens);
@@ -112,7 +112,7 @@ TEST(TileOrder, TilesOfAClassWaitForTheSameRanks) {
 }
 
 // Tokens that workers push come together: no class would be done before the others.
-TEST(TileOrder, FewTokensArePushedAndHaveOneClass) {
+TEST(ExpertTileOrder, FewTokensArePushedAndHaveOneClass) {
   ExpertTiles tiles{.world_size = 4, .m = 2048, .top_k = 4, .num_experts = 60, .tile_rows = 128};
   EXPECT_TRUE(are_pushed(tiles, 4096));
   EXPECT_FALSE(are_pushed(tiles, 4104));
@@ -128,7 +128,7 @@ TEST(TileOrder, FewTokensArePushedAndHaveOneClass) {
 }
 
 // Their tokens are sent before anything is multiplied.
-TEST(TileOrder, GroupsOfExpertsHaveOneClass) {
+TEST(ExpertTileOrder, GroupsOfExpertsHaveOneClass) {
   ExpertTiles tiles{.world_size = 4, .m = 16384, .top_k = 2, .num_experts = 32, .tile_rows = 128};
   tiles.expert_groups = 4;
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 2048}).stages, 1);

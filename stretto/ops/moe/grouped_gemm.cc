@@ -42,7 +42,7 @@ void check(const GroupedDesc& d, const GroupedConfig& c) {
 }
 
 // The rows [first, end) of an expert.
-struct Rows {
+struct ExpertRows {
   Index first, end;
 };
 
@@ -76,7 +76,7 @@ class Products {
   Index most_rows() const { return d_.masked() ? m_ : all_rows(); }  // of an expert
   Index all_rows() const { return d_.masked() ? m_ * split_.share() : m_ * d_.rows_per_token; }
 
-  Rows rows_of(const Index& own, const Index& expert) const {
+  ExpertRows rows_of(const Index& own, const Index& expert) const {
     if (!d_.masked()) return {p_.read(counts_, {expert}), p_.read(counts_, {expert + 1})};
     Index first = p_.let("first", own * m_);
     return {first, first + p_.read(counts_, {own})};

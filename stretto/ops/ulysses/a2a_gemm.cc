@@ -9,7 +9,7 @@
 namespace stretto {
 namespace {
 
-void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
+void check_a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check_product_sizes("a2a_gemm", d, cfg);
   check_sizes("a2a_gemm", {{"comm_rows", cfg.comm_rows}, {"num_queues", cfg.num_queues}});
   check_dtype("a2a_gemm", "dtype", d.dtype);
@@ -34,7 +34,7 @@ std::int64_t copied_rows(const UlyssesDesc& d, std::int64_t bm, std::int64_t row
 }
 
 Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
-  check(d, cfg);
+  check_a2a_gemm(d, cfg);
   const GemmTile& tile = cfg.loop.tile;
   const std::int64_t world = d.world_size, cols = d.k / world;
   ProgramBuilder p("a2a_gemm", d.world_size);

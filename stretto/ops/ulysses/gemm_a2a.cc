@@ -10,7 +10,7 @@
 namespace stretto {
 namespace {
 
-void check(const UlyssesDesc& d, const UlyssesConfig& cfg) {
+void check_gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check_product_sizes("gemm_a2a", d, cfg);
   check_dtype("gemm_a2a", "dtype", d.dtype);
   check_dtype("gemm_a2a", "weight_dtype", d.weight_dtype);
@@ -50,7 +50,7 @@ ConfigFields fields_of(UlyssesConfig& c) {
 std::string to_string(const UlyssesConfig& config) { return text_of(config); }
 
 Program gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
-  check(d, cfg);
+  check_gemm_a2a(d, cfg);
   const GemmTile& tile = cfg.loop.tile;
   std::int64_t cols = d.n / d.world_size;
   ProgramBuilder p("gemm_a2a", d.world_size);

@@ -13,9 +13,9 @@ namespace stretto::cuda {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kSonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+constexpr const char* kCublasltSonames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 // Where the wheels of 13 and of 12 put it, below a directory `nvidia`.
-constexpr const char* kWheelFolders[] = {"cu13/lib", "cublas/lib"};
+constexpr const char* kCublasltWheelFolders[] = {"cu13/lib", "cublas/lib"};
 
 // Empty where the library is usable.
 std::string load(const fs::path& name, CublasLtLibrary& library) {
@@ -51,9 +51,9 @@ CublasLtSearch search_cublaslt() {
   if (const char* named = std::getenv("STRETTO_CUBLASLT"); named != nullptr && *named != '\0') {
     return open_cublaslt({named});
   }
-  std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
-  add_files(names, "/usr/local/cuda/lib64", kSonames);
-  return search_library(open_cublaslt, names, kWheelFolders, kSonames);
+  std::vector<fs::path> names(std::begin(kCublasltSonames), std::end(kCublasltSonames));
+  add_files(names, "/usr/local/cuda/lib64", kCublasltSonames);
+  return search_library(open_cublaslt, names, kCublasltWheelFolders, kCublasltSonames);
 }
 
 const CublasLtLibrary& cublaslt_library() {

@@ -7,7 +7,7 @@
 namespace stretto::cuda {
 namespace {
 
-ncclDataType_t data_type(DType dtype) {
+ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
     case DType::kF32:
       return ncclFloat32;
@@ -65,7 +65,7 @@ void NcclRanks::grouped(const std::vector<NcclPart>& parts, const Enqueue& enque
 
 void NcclRanks::all_gather(const std::vector<NcclPart>& parts, std::size_t count,
                            DType dtype) const {
-  ncclDataType_t type = data_type(dtype);
+  ncclDataType_t type = nccl_type(dtype);
   grouped(parts, [&](const NcclPart& p, ncclComm_t comm, CUstream stream) {
     check(nccl_.all_gather(source(p.from), target(p.to), count, type, comm, stream),
           "ncclAllGather");
@@ -74,7 +74,7 @@ void NcclRanks::all_gather(const std::vector<NcclPart>& parts, std::size_t count
 
 void NcclRanks::reduce_scatter(const std::vector<NcclPart>& parts, std::size_t count,
                                DType dtype) const {
-  ncclDataType_t type = data_type(dtype);
+  ncclDataType_t type = nccl_type(dtype);
   grouped(parts, [&](const NcclPart& p, ncclComm_t comm, CUstream stream) {
     check(nccl_.reduce_scatter(source(p.from), target(p.to), count, type, ncclSum, comm, stream),
           "ncclReduceScatter");
@@ -83,7 +83,7 @@ void NcclRanks::reduce_scatter(const std::vector<NcclPart>& parts, std::size_t c
 
 void NcclRanks::all_reduce(const std::vector<NcclPart>& parts, std::size_t count,
                            DType dtype) const {
-  ncclDataType_t type = data_type(dtype);
+  ncclDataType_t type = nccl_type(dtype);
   grouped(parts, [&](const NcclPart& p, ncclComm_t comm, CUstream stream) {
     check(nccl_.all_reduce(source(p.from), target(p.to), count, type, ncclSum, comm, stream),
           "ncclAllReduce");
@@ -92,7 +92,7 @@ void NcclRanks::all_reduce(const std::vector<NcclPart>& parts, std::size_t count
 
 void NcclRanks::all_to_all(const std::vector<NcclPart>& parts, std::size_t count,
                            DType dtype) const {
-  ncclDataType_t type = data_type(dtype);
+  ncclDataType_t type = nccl_type(dtype);
   std::size_t block_bytes = count * size_bytes(dtype);
   grouped(parts, [&](const NcclPart& p, ncclComm_t comm, CUstream stream) {
     for (int peer = 0; peer < size(); ++peer) {

@@ -13,8 +13,8 @@ namespace stretto::cuda {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kSonames[] = {"libnccl.so.2"};
-constexpr const char* kWheelFolders[] = {"nccl/lib"};  // below a directory `nvidia`
+constexpr const char* kNcclSonames[] = {"libnccl.so.2"};
+constexpr const char* kNcclWheelFolders[] = {"nccl/lib"};  // below a directory `nvidia`
 
 // Empty where the library is usable.
 std::string load(const fs::path& name, NcclLibrary& library) {
@@ -53,9 +53,9 @@ NcclSearch search_nccl() {
   if (const char* named = std::getenv("STRETTO_NCCL"); named != nullptr && *named != '\0') {
     return open_nccl({named});
   }
-  std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
-  add_files(names, "/usr/local/cuda/lib64", kSonames);
-  return search_library(open_nccl, names, kWheelFolders, kSonames);
+  std::vector<fs::path> names(std::begin(kNcclSonames), std::end(kNcclSonames));
+  add_files(names, "/usr/local/cuda/lib64", kNcclSonames);
+  return search_library(open_nccl, names, kNcclWheelFolders, kNcclSonames);
 }
 
 const NcclLibrary& nccl_library() {

@@ -15,9 +15,9 @@ namespace fs = std::filesystem;
 
 // sm_90a came with 12.0.
 constexpr int kOldestMajor = 12;
-constexpr const char* kSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+constexpr const char* kNvrtcSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 // Where the wheels of 13 and of 12 put it, below a directory `nvidia`.
-constexpr const char* kWheelFolders[] = {"cu13/lib", "cuda_nvrtc/lib"};
+constexpr const char* kNvrtcWheelFolders[] = {"cu13/lib", "cuda_nvrtc/lib"};
 constexpr const char* kAdvice =
     "run tools/build, or install the Python package nvidia-cuda-nvrtc, or name the file in "
     "STRETTO_NVRTC";
@@ -81,17 +81,17 @@ NvrtcSearch open_nvrtc(const std::vector<fs::path>& names) {
 
 NvrtcSearch search_nvrtc() {
   if (fs::path named = env_nvrtc(); !named.empty()) return open_nvrtc({named});
-  std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
-  add_files(names, "/usr/local/cuda/lib64", kSonames);
+  std::vector<fs::path> names(std::begin(kNvrtcSonames), std::end(kNvrtcSonames));
+  add_files(names, "/usr/local/cuda/lib64", kNvrtcSonames);
   for (const fs::path& directory : own_directories()) {
     // build/bin, and bin of a build within it (build/asan/bin).
     for (fs::path above : {directory.parent_path(), directory.parent_path().parent_path()}) {
-      for (const char* folder : kWheelFolders) {
-        add_files(names, above / "cuda" / "nvidia" / folder, kSonames);
+      for (const char* folder : kNvrtcWheelFolders) {
+        add_files(names, above / "cuda" / "nvidia" / folder, kNvrtcSonames);
       }
     }
   }
-  return search_library(open_nvrtc, names, kWheelFolders, kSonames);
+  return search_library(open_nvrtc, names, kNvrtcWheelFolders, kNvrtcSonames);
 }
 
 const NvrtcLibrary& nvrtc_library() {

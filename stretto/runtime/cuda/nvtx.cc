@@ -13,8 +13,8 @@ namespace stretto::cuda {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr const char* kSonames[] = {"libnvtx3interop.so.1"};
-constexpr const char* kWheelFolders[] = {"cu13/lib", "nvtx/lib"};  // below a directory `nvidia`
+constexpr const char* kNvtxSonames[] = {"libnvtx3interop.so.1"};
+constexpr const char* kNvtxWheelFolders[] = {"cu13/lib", "nvtx/lib"};  // below a directory `nvidia`
 
 // Empty where the library is usable.
 std::string load(const fs::path& name, NvtxLibrary& library) {
@@ -30,14 +30,14 @@ std::string load(const fs::path& name, NvtxLibrary& library) {
 NvtxLibrary open_for_profiler() {
   const char* profiler = std::getenv("NVTX_INJECTION64_PATH");
   if (profiler == nullptr || *profiler == '\0') return {};
-  std::vector<fs::path> names(std::begin(kSonames), std::end(kSonames));
-  add_files(names, "/usr/local/cuda/lib64", kSonames);
-  NvtxSearch search = search_library(open_nvtx, names, kWheelFolders, kSonames);
+  std::vector<fs::path> names(std::begin(kNvtxSonames), std::end(kNvtxSonames));
+  add_files(names, "/usr/local/cuda/lib64", kNvtxSonames);
+  NvtxSearch search = search_library(open_nvtx, names, kNvtxWheelFolders, kNvtxSonames);
   if (!search.error.empty()) {
     log_warning(
         fmt::format("a profiler is attached, but launches have no names in it: {} (CUDA 13 "
                     "and the Python package nvidia-nvtx have {})",
-                    search.error, kSonames[0]));
+                    search.error, kNvtxSonames[0]));
   }
   return search.library;
 }

@@ -17,7 +17,7 @@ constexpr std::int64_t kMaxExtent = std::int64_t{1} << 32;
 constexpr std::int64_t kMaxStrideBytes = std::int64_t{1} << 40;
 constexpr std::int64_t kGranule = 16;  // bytes: addresses, strides and box rows
 
-CUtensorMapDataType data_type(DType dtype) {
+CUtensorMapDataType tensor_map_type(DType dtype) {
   switch (dtype) {
     case DType::kF32:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
@@ -115,7 +115,7 @@ TensorMap encode_tensor_map(const TensorMapDesc& desc) {
   }
   TensorMap map{};
   CUresult result = driver().tensor_map_encode_tiled(
-      &map, data_type(desc.dtype), static_cast<std::uint32_t>(rank),
+      &map, tensor_map_type(desc.dtype), static_cast<std::uint32_t>(rank),
       reinterpret_cast<void*>(desc.address), extents, stride_bytes, box, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE, static_cast<CUtensorMapSwizzle>(desc.swizzle),
       static_cast<CUtensorMapL2promotion>(desc.l2_promotion), CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

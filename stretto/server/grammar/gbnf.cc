@@ -13,17 +13,17 @@
 namespace stretto::grammar {
 namespace {
 
-constexpr int kMostDepth = 100;
-constexpr std::size_t kMostBytes = 256 << 10;
+constexpr int kMostGroups = 100;
+constexpr std::size_t kMostGrammarBytes = 256 << 10;
 
 bool is_name(std::uint32_t c) {
   return c < 128 &&
          (((c | 32) >= 'a' && (c | 32) <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_');
 }
 
-class Parser {
+class GbnfParser {
  public:
-  Parser(std::string_view source, Budget& budget)
+  GbnfParser(std::string_view source, Budget& budget)
       : source_(source), in_(source, "grammar"), budget_(budget) {}
 
   Rules parse() {
@@ -117,7 +117,7 @@ class Parser {
       return utf8(complement({}));
     }
     if (c == '(') {
-      if (depth >= kMostDepth) in_.fail("groups nest too deeply");
+      if (depth >= kMostGroups) in_.fail("groups nest too deeply");
       in_.take();
       skip(true);
       ExprPtr inner = alternatives(depth + 1);
@@ -221,10 +221,10 @@ class Parser {
 }  // namespace
 
 Rules parse_gbnf(std::string_view source, Budget& budget) {
-  if (source.size() > kMostBytes) {
-    throw GrammarError(fmt::format("grammar: {} bytes, at most {}", source.size(), kMostBytes));
+  if (source.size() > kMostGrammarBytes) {
+    throw GrammarError(fmt::format("grammar: {} bytes, at most {}", source.size(), kMostGrammarBytes));
   }
-  return Parser(source, budget).parse();
+  return GbnfParser(source, budget).parse();
 }
 
 }  // namespace stretto::grammar

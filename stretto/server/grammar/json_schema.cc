@@ -19,7 +19,7 @@
 namespace stretto::grammar {
 namespace {
 
-constexpr int kMostDepth = 64;
+constexpr int kMostSchemas = 64;
 constexpr int kMostItems = 10'000;       // of minItems and maxItems
 constexpr std::size_t kMostKeys = 2000;  // of one object
 constexpr int kMostCounted = 1000;       // of minProperties and maxProperties
@@ -57,7 +57,7 @@ class Compiler {
 
   ExprPtr of(const SchemaPlace& given, int depth, const Names& forced = {}) {
     budget_.make_parts(2);
-    if (depth > kMostDepth) given.fail("nests too deeply");
+    if (depth > kMostSchemas) given.fail("nests too deeply");
     if (given.schema->is_boolean()) return given.schema->get<bool>() ? any_value() : choice({});
     if (!given.schema->is_object()) given.fail("need an object, true or false");
     budget_.spend(static_cast<std::int64_t>(given.schema->size()));

@@ -7,7 +7,7 @@ namespace stretto::grammar {
 namespace {
 
 constexpr std::size_t kMostWays = 4096;  // of a state
-constexpr int kMostDepth = 4000;         // of a stack
+constexpr int kMostOnStack = 4000;         // of a stack
 constexpr std::size_t kMostStates = 20'000, kMostSteps = 200'000, kMostPlaces = 50'000;
 constexpr std::size_t kMostMaskBytes = std::size_t{8} << 20;
 constexpr int kNotOpened = -2;
@@ -49,7 +49,7 @@ int Machine::place(int node, int below) {
   auto [at, is_new] = place_of_.try_emplace({node, below}, static_cast<int>(places_.size()));
   if (is_new) {
     const int depth = depth_[static_cast<std::size_t>(below)] + 1;
-    if (depth > kMostDepth) throw GrammarError("the answer nests too deeply for its grammar");
+    if (depth > kMostOnStack) throw GrammarError("the answer nests too deeply for its grammar");
     places_.push_back({node, below});
     depth_.push_back(depth);
     opened_.push_back(kNotOpened);

@@ -10,8 +10,8 @@
 namespace stretto::grammar {
 namespace {
 
-constexpr int kMostDepth = 100;
-constexpr std::size_t kMostBytes = 64 << 10;
+constexpr int kMostPatternGroups = 100;
+constexpr std::size_t kMostPatternBytes = 64 << 10;
 
 const CodePoints kDigits = {{'0', '9'}};
 const CodePoints kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -24,9 +24,9 @@ const CodePoints kAnySpace = {{'\t', '\r'},     {0x1C, 0x20},     {0x85, 0x85},
 // What a dot leaves out in one implementation or another.
 const CodePoints kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x85, 0x85}, {0x2028, 0x2029}};
 
-class Parser {
+class RegexParser {
  public:
-  Parser(std::string_view pattern, const RegexOptions& options, Budget& budget)
+  RegexParser(std::string_view pattern, const RegexOptions& options, Budget& budget)
       : in_(pattern, "regex"), options_(options), budget_(budget) {}
 
   ExprPtr parse() {
@@ -69,7 +69,7 @@ class Parser {
   }
 
   ExprPtr group(int depth) {
-    if (depth >= kMostDepth) in_.fail("groups nest too deeply");
+    if (depth >= kMostPatternGroups) in_.fail("groups nest too deeply");
     if (in_.take_if("?:")) {
     } else if (in_.take_if("?P<") || (in_.peek() == '?' && is_named())) {
       while (in_.peek() != '>' && in_.peek() != CodePointReader::kEnd) in_.take();
@@ -261,10 +261,10 @@ class Parser {
 }  // namespace
 
 ExprPtr parse_regex(std::string_view pattern, const RegexOptions& options, Budget& budget) {
-  if (pattern.size() > kMostBytes) {
-    throw GrammarError(fmt::format("regex: {} bytes, at most {}", pattern.size(), kMostBytes));
+  if (pattern.size() > kMostPatternBytes) {
+    throw GrammarError(fmt::format("regex: {} bytes, at most {}", pattern.size(), kMostPatternBytes));
   }
-  return Parser(pattern, options, budget).parse();
+  return RegexParser(pattern, options, budget).parse();
 }
 
 }  // namespace stretto::grammar

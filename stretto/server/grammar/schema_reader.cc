@@ -60,7 +60,7 @@ bool has(const List& list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-const OrderedJson& anything() {
+const OrderedJson& any_schema() {
   static const OrderedJson value = true;
   return value;
 }
@@ -450,7 +450,7 @@ SchemaReader::Object SchemaReader::object(const SchemaPlace& at,
     out.additional = at.in("additionalProperties");
     if (*out.additional->schema == false) out.additional.reset();
   } else if (!is_listed) {
-    out.additional = SchemaPlace{&anything(), at.path};
+    out.additional = SchemaPlace{&any_schema(), at.path};
   }
   for (const std::string& name : in_order) {
     if (!required.contains(name)) continue;
@@ -467,7 +467,7 @@ SchemaReader::Array SchemaReader::array(const SchemaPlace& at, int most) const {
   if (schema.contains("items")) {
     if (schema["items"] != false) out.items = at.in("items");
   } else {
-    out.items = SchemaPlace{&anything(), at.path};
+    out.items = SchemaPlace{&any_schema(), at.path};
   }
   out.min = count(at, "minItems", most).value_or(0);
   out.max = count(at, "maxItems", most).value_or(-1);

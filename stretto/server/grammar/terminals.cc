@@ -7,7 +7,7 @@ namespace stretto::grammar {
 namespace {
 
 constexpr std::int64_t kMostSize = 5'000;  // of an expression with its rules put in
-constexpr int kMostStates = 1'000;
+constexpr int kMostTerminalStates = 1'000;
 
 class Finder {
  public:
@@ -74,7 +74,7 @@ class Finder {
     if (!is_small(expr)) return nullptr;
     ExprPtr made = whole(expr);
     try {
-      vocabulary_.terminal(*made, kMostStates, budget_);
+      vocabulary_.terminal(*made, kMostTerminalStates, budget_);
     } catch (const GrammarError&) {
       budget_.spend();  // nothing may follow where that was what had run out
       return nullptr;

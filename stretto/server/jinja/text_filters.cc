@@ -17,7 +17,7 @@ Value filter_abs(Evaluator&, const Value& value, Arguments& arguments) {
   return value.as_int() < 0 ? negated(value) : Value::integer(value.as_int());
 }
 
-Text title(TextView text) {
+Text title_of_all(TextView text) {
   // Words end at white space, hyphens and brackets.
   Text out;
   bool begins = true;
@@ -243,7 +243,7 @@ constexpr NamedFilter kTextFilters[] = {
     {"round", filter_round},
     {"safe", filter_safe},
     {"string", filter_string},
-    {"title", filter_map_text<title, false>},
+    {"title", filter_map_text<title_of_all, false>},
     {"tojson", filter_tojson},
     {"trim", filter_trim},
     {"upper", filter_map_text<upper>},

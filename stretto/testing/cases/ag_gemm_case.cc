@@ -1,6 +1,5 @@
 #include "stretto/testing/cases/ag_gemm_case.h"
 
-#include <limits>
 
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/cases/gemm_case.h"
@@ -35,7 +34,7 @@ OpCase ag_gemm_case(const AgGemmDesc& d, const AgGemmConfig& cfg, std::int64_t m
   ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn};
   Values all = gathered_rows(c, shape);
   Values unscaled = gathered_rows(c, {.m = m, .k = d.k});
-  unscaled.resize(static_cast<std::size_t>(d.m * d.k), std::numeric_limits<double>::quiet_NaN());
+  unscaled.resize(static_cast<std::size_t>(d.m * d.k), kUnchecked);
   if (d.gathered) {
     auto gathered = static_cast<std::size_t>(c.program.find_tensor("gathered"));
     for (std::vector<Values>& expected : c.expected) expected[gathered] = unscaled;

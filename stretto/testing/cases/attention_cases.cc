@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/attention/attention_shapes.h"
@@ -12,8 +11,6 @@
 
 namespace stretto {
 namespace {
-
-constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 
 struct AttentionCase {
   OpCase c;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 
 #include "stretto/ops/collectives/collective_shapes.h"
 #include "stretto/ops/collectives/collectives.h"
@@ -13,8 +12,6 @@
 
 namespace stretto {
 namespace {
-
-constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 
 // What every case of a program with inputs "in" and outputs "out" shares.
 struct CaseBuilder {

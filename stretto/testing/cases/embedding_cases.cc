@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/embedding/embedding_shapes.h"
@@ -42,7 +41,7 @@ struct VocabCase {
     if (values.empty()) {
       values.assign(
           static_cast<std::size_t>(num_elements(bound_shape(c.program, static_cast<int>(t)))),
-          std::numeric_limits<double>::quiet_NaN());
+          kUnchecked);
     }
     return values;
   }

@@ -106,7 +106,7 @@ void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
   mc.c.comm_bytes = received_bytes(d);
 }
 
-OpCase send_case(const OpShape& s, std::uint64_t seed) {
+OpCase ep_send_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = ep_desc(s);
   const SendConfig cfg = ep_send_config(d, s);
   MoeCase mc(ep_send(d, cfg), d.m, seed, s.rows);
@@ -267,7 +267,7 @@ OpCase return_case(const OpShape& s, std::uint64_t seed) {
 }  // namespace
 
 std::vector<OperatorCase> ep_cases() {
-  return {{"ep_send", send_case},
+  return {{"ep_send", ep_send_case},
           {"ep_send_fp8", send_fp8_case},
           {"ep_return", return_case},
           {"ep_place", place_case}};

@@ -64,7 +64,7 @@ OpCase ep_moe_layer_case(const OpShape& s, std::uint64_t seed) {
     const ExpertTiles tiles = tiles_of(d, cfg);
     const TileTables tables = tile_tables(tiles, rank, mc.m, chosen, cfg.order);
     Values& products = mc.out(r, "products");
-    std::fill_n(products.begin(), at(tables.used * tiles.tile_rows) * k, kNone);
+    std::fill_n(products.begin(), at(tables.used * tiles.tile_rows) * k, kUnchecked);
     scales.emplace_back(products.size(), 0.0);
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       std::int64_t own = chosen[pair] - d.split().first(rank);

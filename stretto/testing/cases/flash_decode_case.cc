@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "stretto/ops/attention/attention_shapes.h"
 #include "stretto/ops/attention/flash_decode.h"
@@ -13,8 +12,6 @@
 
 namespace stretto {
 namespace {
-
-constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 

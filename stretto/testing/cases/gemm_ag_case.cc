@@ -1,7 +1,6 @@
 #include "stretto/testing/cases/gemm_ag_case.h"
 
 #include <cmath>
-#include <limits>
 
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/cases/gemm_case.h"
@@ -17,7 +16,7 @@ OpCase gemm_ag_case(const GemmAgDesc& d, const GemmAgConfig& cfg, std::int64_t m
   fill_inputs(c, seed);
   const ProductShape shape{.m = m, .n = d.n, .k = d.k, .scaling = d.scaling, .b_kn = d.b_kn};
   const std::int64_t columns = d.n * d.world_size;
-  Values whole(static_cast<std::size_t>(d.m * columns), std::numeric_limits<double>::quiet_NaN());
+  Values whole(static_cast<std::size_t>(d.m * columns), kUnchecked);
   for (int rank = 0; rank < d.world_size; ++rank) {
     const Values own = linear_reference(c, rank, scaled_rows(c, rank, shape), shape);
     for (std::int64_t i = 0; i < m * d.n; ++i) {

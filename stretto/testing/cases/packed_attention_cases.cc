@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 
 #include "stretto/ops/attention/attention_shapes.h"
@@ -14,12 +13,10 @@
 namespace stretto {
 namespace {
 
-constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
-
 // Inputs of one rank, and what comes of them.
-class Reference {
+class PackedReference {
  public:
-  Reference(OpCase& c, std::size_t rank, const PackedAttentionDesc& d, std::int64_t m,
+  PackedReference(OpCase& c, std::size_t rank, const PackedAttentionDesc& d, std::int64_t m,
             std::uint64_t seed)
       : c_(c), r_(rank), d_(d), m_(m), random_(seed * 977 + rank) {
     for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
@@ -146,7 +143,7 @@ OpCase packed_case(const OpShape& s, std::uint64_t seed, PackedKeys keys) {
   c.inputs = no_values(c.program);
   c.expected = no_values(c.program);
   c.tolerance = sum_tolerance(d.dtype, std::max(d.m, d.max_tokens)) * 4;
-  for (std::size_t r = 0; r < c.inputs.size(); ++r) Reference(c, r, d, m, seed).run();
+  for (std::size_t r = 0; r < c.inputs.size(); ++r) PackedReference(c, r, d, m, seed).run();
   return c;
 }
 

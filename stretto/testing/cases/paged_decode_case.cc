@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 
 #include "stretto/ops/attention/attention_shapes.h"
@@ -15,15 +14,15 @@ namespace stretto {
 namespace {
 
 // Inputs of one rank, and what comes of them.
-class Reference {
+class PagedDecodeReference {
  public:
-  Reference(OpCase& c, std::size_t rank, const PagedDecodeDesc& d, std::uint64_t seed)
+  PagedDecodeReference(OpCase& c, std::size_t rank, const PagedDecodeDesc& d, std::uint64_t seed)
       : c_(c), r_(rank), d_(d), random_(seed * 977 + rank) {
     for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
       const Tensor& tensor = c.program.tensors[t];
       auto count = at(num_elements(bound_shape(c.program, static_cast<int>(t))));
       if (tensor.kind == TensorKind::kOutput) {
-        c.expected[r_][t].assign(count, std::numeric_limits<double>::quiet_NaN());
+        c.expected[r_][t].assign(count, kUnchecked);
       }
       if (tensor.kind == TensorKind::kInput) {
         c.inputs[r_][t] = random_values(count, tensor.dtype, seed * 131 + 7 * t + 1000 * rank);
@@ -104,7 +103,7 @@ OpCase paged_decode_case(const OpShape& s, std::uint64_t seed, bool fp8) {
   c.inputs = no_values(c.program);
   c.expected = no_values(c.program);
   c.tolerance = sum_tolerance(d.dtype, d.max_tokens) * 4;
-  for (std::size_t r = 0; r < c.inputs.size(); ++r) Reference(c, r, d, seed).run(m);
+  for (std::size_t r = 0; r < c.inputs.size(); ++r) PagedDecodeReference(c, r, d, seed).run(m);
   return c;
 }
 

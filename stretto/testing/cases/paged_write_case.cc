@@ -14,9 +14,9 @@ namespace stretto {
 namespace {
 
 // What one rank is given, and what its pages hold afterwards.
-class Reference {
+class PagedWriteReference {
  public:
-  Reference(OpCase& c, std::size_t rank, const PagedWriteDesc& d, std::uint64_t seed)
+  PagedWriteReference(OpCase& c, std::size_t rank, const PagedWriteDesc& d, std::uint64_t seed)
       : c_(c), r_(rank), d_(d), random_(seed * 983 + rank) {
     for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
       const Tensor& tensor = c.program.tensors[t];
@@ -108,7 +108,7 @@ OpCase paged_write_case(const OpShape& s, std::uint64_t seed, bool fp8) {
   c.expected = no_values(c.program);
   c.exact = {"k_pages", "v_pages"};
   if (fp8) c.exact.insert(c.exact.end(), {"k_scales", "v_scales"});
-  for (std::size_t r = 0; r < c.inputs.size(); ++r) Reference(c, r, d, seed).run(m);
+  for (std::size_t r = 0; r < c.inputs.size(); ++r) PagedWriteReference(c, r, d, seed).run(m);
   return c;
 }
 

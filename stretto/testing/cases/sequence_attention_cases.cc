@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "stretto/ops/attention/attention_shapes.h"
 #include "stretto/ops/attention/sequence_attention.h"
@@ -13,17 +12,15 @@
 namespace stretto {
 namespace {
 
-constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
-
 // The rank and the row of its tensors that hold a token.
 struct Place {
   std::size_t rank;
   std::int64_t row;
 };
 
-class Reference {
+class SequenceReference {
  public:
-  Reference(const SequenceAttentionDesc& d, Program program, const OpShape& s, std::uint64_t seed)
+  SequenceReference(const SequenceAttentionDesc& d, Program program, const OpShape& s, std::uint64_t seed)
       : d_(d) {
     c_.program = std::move(program);
     m_ = s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
@@ -111,12 +108,12 @@ class Reference {
 OpCase sequence_case(const std::string& name, const SequenceAttentionDesc& d, const OpShape& s,
                      std::uint64_t seed) {
   if (name == "ring_attention") return ring_case(d, ring_slots(d, s), s, seed);
-  return Reference(d, sequence_program(name, d, s.target), s, seed).run();
+  return SequenceReference(d, sequence_program(name, d, s.target), s, seed).run();
 }
 
 OpCase ring_case(const SequenceAttentionDesc& d, int num_slots, const OpShape& s,
                  std::uint64_t seed) {
-  return Reference(d, ring_program(d, s.target, num_slots), s, seed).run();
+  return SequenceReference(d, ring_program(d, s.target, num_slots), s, seed).run();
 }
 
 std::vector<OperatorCase> sequence_attention_cases() {

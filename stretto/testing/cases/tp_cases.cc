@@ -44,8 +44,8 @@ void set_token_tables(MoeCase& mc, std::size_t rank, const TileTables& tables) {
 
 // Any number of classes, of some experts or of all.
 template <typename Desc>
-TileOrder order_of(std::uint64_t seed, const Desc& d) {
-  TileOrder order{.stages = 1 + static_cast<int>(seed % at(d.world_size))};
+ExpertTileOrder order_of(std::uint64_t seed, const Desc& d) {
+  ExpertTileOrder order{.stages = 1 + static_cast<int>(seed % at(d.world_size))};
   if (seed % 2 == 1) order.early_experts = 2;
   order.in_step = seed % 3 != 0;
   return order;

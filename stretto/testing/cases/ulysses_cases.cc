@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "stretto/ops/ulysses/ulysses_shapes.h"
 #include "stretto/testing/cases/cases.h"
@@ -11,8 +10,6 @@
 
 namespace stretto {
 namespace {
-
-constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 
 // Rows of `a` and weights of `rank`, in fp64.
 Values product(const OpCase& c, const UlyssesDesc& d, int rank, const Values& a,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "stretto/ops/measure/values.h"
 
 namespace stretto {
+
+// An expected value that is not compared.
+inline constexpr double kUnchecked = std::numeric_limits<double>::quiet_NaN();
 
 struct OpCase {
   Program program;                    // tile level
