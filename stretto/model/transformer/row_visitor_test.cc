@@ -12,7 +12,7 @@
 namespace stretto {
 namespace {
 
-constexpr const char* kConfig = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+constexpr const char* kRowConfig = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
   "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
   "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64,
   "max_position_embeddings": 128, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
@@ -93,7 +93,7 @@ class Visitor : public RowVisitor {
 };
 
 std::unique_ptr<Visitor> visited(bool chooses) {
-  const ModelConfig config = parse_config(kConfig, "config");
+  const ModelConfig config = parse_config(kRowConfig, "config");
   const ModelShape shape = batch_shape(
       config, 1, {.max_rows = 16, .cache = {.page = 64, .num_pages = 16, .sequences = 16}});
   BatchModel model(std::make_unique<Runner>(shape, chooses), 16);

@@ -192,13 +192,13 @@ TEST_P(Faults, ARankThatDoesNotComeIsNoticedWhereRanksMeet) {
   }
 }
 
-std::vector<std::string> operator_names() {
+std::vector<std::string> faulting_operators() {
   std::vector<std::string> names;
   for (const OperatorInfo& op : catalog()) names.emplace_back(op.name);
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(AllOperators, Faults, testing::ValuesIn(operator_names()),
+INSTANTIATE_TEST_SUITE_P(AllOperators, Faults, testing::ValuesIn(faulting_operators()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -24,9 +24,9 @@ struct Tally {
 };
 
 // What one program does dynamically, compared with what the proof says.
-class Comparison {
+class ProgramComparison {
  public:
-  explicit Comparison(std::uint64_t seed) : seed_(seed) {}
+  explicit ProgramComparison(std::uint64_t seed) : seed_(seed) {}
 
   void compare(const Program& tile_level) {
     Program program = tile_level;
@@ -96,7 +96,7 @@ void report(const char* what, const Tally& t) {
 TEST(RandomPrograms, ExchangesAgreeWithEveryInterleaving) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
-  Comparison comparison(seed);
+  ProgramComparison comparison(seed);
   for (std::uint64_t i = 0; i < 200; ++i) {
     comparison.compare(sample::RandomProtocol(seed + i).exchange());
   }
@@ -109,7 +109,7 @@ TEST(RandomPrograms, ExchangesAgreeWithEveryInterleaving) {
 TEST(RandomPrograms, SoupAgreesWithEveryInterleaving) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
-  Comparison comparison(seed);
+  ProgramComparison comparison(seed);
   for (std::uint64_t i = 0; i < 400; ++i) {
     comparison.compare(sample::RandomProtocol(seed + i).soup());
   }
@@ -122,7 +122,7 @@ TEST(RandomPrograms, SoupAgreesWithEveryInterleaving) {
 TEST(RandomPrograms, MutantsOfExchangesAgreeWithEveryInterleaving) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
-  Comparison comparison(seed);
+  ProgramComparison comparison(seed);
   for (std::uint64_t i = 0; i < 20; ++i) {
     sample::RandomProtocol random(seed + i);
     Program program = random.exchange();

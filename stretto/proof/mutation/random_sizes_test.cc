@@ -26,7 +26,7 @@
 namespace stretto {
 namespace {
 
-int num_programs() { return std::getenv("STRETTO_SOAK") != nullptr ? 5'000 : 100; }
+int num_sized_programs() { return std::getenv("STRETTO_SOAK") != nullptr ? 5'000 : 100; }
 
 std::vector<std::int64_t> some_sizes(const Program& program, std::mt19937_64& random) {
   std::vector<std::int64_t> sizes = extent_bounds(program);
@@ -133,7 +133,7 @@ TEST(RandomSizes, NothingThatFailsAtSomeSizeIsProved) {
   SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   Found found;
-  for (int i = 0; i < num_programs(); ++i) {
+  for (int i = 0; i < num_sized_programs(); ++i) {
     std::uint64_t lot = random();
     for (bool slips : {false, true}) {
       Program program = run_pipeline(sample::RandomSizes(lot, slips).program());
@@ -167,7 +167,7 @@ TEST(RandomSizes, NothingThatFailsAtSomeSizeIsProved) {
   EXPECT_GE(found.right_proved, found.right * 95 / 100);
   EXPECT_GE(3 * found.wrong, found.right + found.wrong - 40);
   EXPECT_GT(found.failing, 0);
-  EXPECT_LE(found.open, num_programs() / 20);
+  EXPECT_LE(found.open, num_sized_programs() / 20);
 }
 
 // The pieces are all sizes, each once, and a launch of any size of a piece does as its sample's.
@@ -176,7 +176,7 @@ TEST(RandomSizes, PiecesAreAllSizesAndDoAsTheirSamples) {
   SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
   std::mt19937_64 random(seed);
   int partitions = 0;
-  for (int i = 0; i < num_programs(); ++i) {
+  for (int i = 0; i < num_sized_programs(); ++i) {
     std::uint64_t lot = random();
     Program program = run_pipeline(sample::RandomSizes(lot, (i & 1) != 0).program());
     SCOPED_TRACE(fmt::format("program {}\n{}", lot, print(program)));
@@ -226,7 +226,7 @@ TEST(RandomSizes, PiecesAreAllSizesAndDoAsTheirSamples) {
     }
     EXPECT_EQ(covered, all);
   }
-  EXPECT_GT(partitions, num_programs() / 4);
+  EXPECT_GT(partitions, num_sized_programs() / 4);
 }
 
 // Mistakes in shipped operators, at bounds and ranks by lot: pieces of sizes and every size one by
@@ -238,7 +238,7 @@ TEST(RandomSizes, MutantsOfOperatorsAreJudgedAsBySize) {
   constexpr const char* kOperators[] = {
       "gemm_rs", "all_gather", "ag_gemm", "all_reduce_two_shot", "all_to_all", "all_reduce_packet"};
   int rejected = 0, accepted = 0;
-  for (int i = 0; i < num_programs() / 4; ++i) {
+  for (int i = 0; i < num_sized_programs() / 4; ++i) {
     const OperatorInfo* op = find_operator(kOperators[random() % std::size(kOperators)]);
     auto world = static_cast<int>(2 + random() % 2);
     std::vector<OpShape> shapes = op->shapes(world);

@@ -39,8 +39,8 @@ std::string error_of(const Asked& asked) {
   return "";
 }
 
-Asked regex(const std::string& text) { return {.kind = Asked::Kind::kRegex, .text = text}; }
-Asked gbnf(const std::string& text) { return {.kind = Asked::Kind::kGbnf, .text = text}; }
+Asked asked_regex(const std::string& text) { return {.kind = Asked::Kind::kRegex, .text = text}; }
+Asked asked_gbnf(const std::string& text) { return {.kind = Asked::Kind::kGbnf, .text = text}; }
 
 std::vector<int> allowed(GrammarConstraint& constraint, const std::vector<int>& tokens) {
   const auto bits = constraint.after(tokens).bits;
@@ -54,7 +54,7 @@ std::vector<int> allowed(GrammarConstraint& constraint, const std::vector<int>& 
 TEST(Grammar, TokensThatCrossItsPartsAreAllowed) {
   const Vocabulary vocabulary = bytes_and({"ab", "abc", "bc(", "b)"});
   const auto grammar =
-      make(gbnf("root ::= \"(\" inner \")\"\ninner ::= \"a\" [bx] | root"), vocabulary);
+      make(asked_gbnf("root ::= \"(\" inner \")\"\ninner ::= \"a\" [bx] | root"), vocabulary);
   GrammarConstraint constraint(grammar, {kEnd});
   EXPECT_EQ(allowed(constraint, {}), std::vector<int>({'('}));
   EXPECT_EQ(allowed(constraint, {'('}), std::vector<int>({'(', 'a', 255}));
@@ -64,7 +64,7 @@ TEST(Grammar, TokensThatCrossItsPartsAreAllowed) {
 
 TEST(Grammar, WhatWasGeneratedSaysAll) {
   const Vocabulary vocabulary = bytes_and({"ab"});
-  const auto grammar = make(regex("(ab){2}c?"), vocabulary);
+  const auto grammar = make(asked_regex("(ab){2}c?"), vocabulary);
   GrammarConstraint constraint(grammar, {kEnd});
   const std::vector<int> late = {255, 255};
   EXPECT_EQ(allowed(constraint, late), std::vector<int>({'c', kEnd}));
@@ -75,14 +75,14 @@ TEST(Grammar, WhatWasGeneratedSaysAll) {
 
 TEST(Grammar, AnAnswerIsCompleteWhereNothingEndsIt) {
   const Vocabulary vocabulary = bytes_and({});
-  GrammarConstraint constraint(make(regex("ab"), vocabulary), {});
+  GrammarConstraint constraint(make(asked_regex("ab"), vocabulary), {});
   EXPECT_FALSE(constraint.after(std::vector<int>({'a'})).is_complete);
   EXPECT_TRUE(constraint.after(std::vector<int>({'a', 'b'})).is_complete);
 }
 
 TEST(Grammar, ASpaceThatIsNotToldDoesNotCount) {
   const Vocabulary vocabulary = bytes_and({" a", " b"}, true);
-  GrammarConstraint constraint(make(regex("a( a)?"), vocabulary), {kEnd});
+  GrammarConstraint constraint(make(asked_regex("a( a)?"), vocabulary), {kEnd});
   EXPECT_EQ(allowed(constraint, {}), std::vector<int>({'a', 255}));
   EXPECT_EQ(allowed(constraint, {255}), std::vector<int>({' ', 255, kEnd}));
 }
@@ -90,7 +90,7 @@ TEST(Grammar, ASpaceThatIsNotToldDoesNotCount) {
 TEST(Grammar, NobodySpellsASpecialToken) {
   const std::string special = special_text("<|end|>");
   const Vocabulary vocabulary = bytes_and({special});
-  GrammarConstraint any(make(regex("[^a]*"), vocabulary), {kEnd});
+  GrammarConstraint any(make(asked_regex("[^a]*"), vocabulary), {kEnd});
   for (int token : allowed(any, {})) EXPECT_NE(token, 255);
 }
 
@@ -140,15 +140,15 @@ TEST(Grammar, HalfASurrogatePairIsNoCharacter) {
     for (const std::string& body :
          {'"' + code + '"', "\"a" + code + "b\"", '[' + code + ']', "[a-" + code + ']',
           '[' + code + "-\\uFFFF]", "[^" + code + ']'}) {
-      EXPECT_NE(error_of(gbnf("root ::= " + body)).find("half a surrogate pair"), std::string::npos)
+      EXPECT_NE(error_of(asked_gbnf("root ::= " + body)).find("half a surrogate pair"), std::string::npos)
           << body;
     }
   }
-  EXPECT_EQ(error_of(gbnf("root ::= \"\\uD7FF\\uE000\\U0001F600\" [\\uD7FF-\\uE000]")), "");
+  EXPECT_EQ(error_of(asked_gbnf("root ::= \"\\uD7FF\\uE000\\U0001F600\" [\\uD7FF-\\uE000]")), "");
   // Bytes that would be one, or a character beyond the last, or one in too many bytes.
   for (const char* bytes :
        {"\xED\xA0\x80", "\xED\xBF\xBF", "\xF4\x90\x80\x80", "\xE0\x80\x80", "\xF0\x8F\xBF\xBF"}) {
-    for (const Asked& asked : {gbnf(std::string("root ::= \"") + bytes + '"'), regex(bytes)}) {
+    for (const Asked& asked : {asked_gbnf(std::string("root ::= \"") + bytes + '"'), asked_regex(bytes)}) {
       EXPECT_NE(error_of(asked).find("this is no UTF-8"), std::string::npos) << bytes;
     }
   }
@@ -156,16 +156,16 @@ TEST(Grammar, HalfASurrogatePairIsNoCharacter) {
 
 TEST(Grammar, WhatCannotBeIsRefusedSoon) {
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_NE(error_of(regex("(a|b)*a(a|b){40}")).find("too large"), std::string::npos);
-  EXPECT_NE(error_of(regex("((((a{1000}){1000}){1000}){1000})")).find("too large"),
+  EXPECT_NE(error_of(asked_regex("(a|b)*a(a|b){40}")).find("too large"), std::string::npos);
+  EXPECT_NE(error_of(asked_regex("((((a{1000}){1000}){1000}){1000})")).find("too large"),
             std::string::npos);
-  EXPECT_NE(error_of(gbnf("root ::= root \"a\" | \"b\"")).find("begins with itself"),
+  EXPECT_NE(error_of(asked_gbnf("root ::= root \"a\" | \"b\"")).find("begins with itself"),
             std::string::npos);
   EXPECT_NE(
-      error_of(gbnf("root ::= a root | \"x\"\na ::= b*\nb ::= \"\"")).find("begins with itself"),
+      error_of(asked_gbnf("root ::= a root | \"x\"\na ::= b*\nb ::= \"\"")).find("begins with itself"),
       std::string::npos);
-  EXPECT_NE(error_of(gbnf("root ::= \"a\" root")).find("no text at all"), std::string::npos);
-  EXPECT_NE(error_of(regex("a[b")).find("at byte 3"), std::string::npos);
+  EXPECT_NE(error_of(asked_gbnf("root ::= \"a\" root")).find("no text at all"), std::string::npos);
+  EXPECT_NE(error_of(asked_regex("a[b")).find("at byte 3"), std::string::npos);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
