@@ -61,7 +61,8 @@ Outcome compile_one(const NamedProgram& named, const CompileCommand& options) {
 }
 
 // All of them on as many threads as the machine has, reported as they finish.
-CompileTotals compile_all(const std::vector<NamedProgram>& programs, const CompileCommand& options) {
+CompileTotals compile_all(const std::vector<NamedProgram>& programs,
+                          const CompileCommand& options) {
   CompileTotals totals{.kernels = static_cast<int>(programs.size())};
   std::mutex mutex;
   side_by_side(programs.size(), num_processors(), [&](std::size_t i) {

@@ -101,9 +101,8 @@ nb::dict predict_program(const Program& program, const std::string& machine_name
                          std::vector<std::int64_t> extents, bool eager) {
   predict::Machine machine = predict::find_machine(machine_name);
   Lowered schedule = lower(program);
-  predict::Prediction p =
-      predict::predict(schedule, machine,
-                       {.plan = {.extents = std::move(extents), .eager = eager}, .record = true});
+  predict::Prediction p = predict::predict(
+      schedule, machine, {.plan = {.extents = std::move(extents), .eager = eager}, .record = true});
   nb::list roles;
   for (const predict::RoleSummary& r : p.roles) {
     nb::dict role;
@@ -277,7 +276,8 @@ void bind_programs(nb::module_& m) {
            })
       .def("program", &program_of_file);
   bind_catalog(m);
-  // Each of these takes the number of the GPU's SMs, 0 for CPU ranks, and the fields of a Desc by name.
+  // Each of these takes the number of the GPU's SMs, 0 for CPU ranks, and the fields of a Desc by
+  // name.
   bind_collectives(m);
   bind_products(m);
   bind_attention(m);

@@ -48,8 +48,9 @@ TEST(Quota, CountsEveryNotify) {
 }
 
 TEST(Quota, RefusesWhatWouldVaryOrMiss) {
-  EXPECT_EQ(quota_error_of("on_start body {\nlet %x = @table[0]\nwhen %x { notify s[0] on 0 by 1 } }"),
-            "q.txt:7: a notify depends on a table, so its number per launch would vary");
+  EXPECT_EQ(
+      quota_error_of("on_start body {\nlet %x = @table[0]\nwhen %x { notify s[0] on 0 by 1 } }"),
+      "q.txt:7: a notify depends on a table, so its number per launch would vary");
   EXPECT_EQ(quota_error_of("on_start body {\nnotify s[%rank + 1] on 0 by 1 }"),
             "q.txt:6: notify of 's': channel 2 of 2 on rank 1");
   EXPECT_EQ(quota_error_of("on_start body {\nnotify s[0] on %rank + 1 by 1 }"),

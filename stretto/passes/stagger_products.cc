@@ -240,8 +240,8 @@ class Staggerer {
   }
 
   // `part` of iteration `n` of the round that begins with iteration `first`.
-  void append(Block& out, const StaggeredParts& parts, const Block& part, const Op& loop, const Expr& first,
-              std::int64_t n) {
+  void append(Block& out, const StaggeredParts& parts, const Block& part, const Op& loop,
+              const Expr& first, std::int64_t n) {
     choose_registers(parts, n);
     Block copy = part;
     std::vector<Expr> replacement(program_.vars.size());

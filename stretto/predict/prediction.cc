@@ -32,7 +32,9 @@ std::vector<double> resource_times(const Plan& plan) {
 
 Floors floors_of(const std::vector<double>& times) {
   Floors floors;
-  auto raise = [](double& floor, double seconds) { floor = std::max(floor, seconds * kMsPerSecond); };
+  auto raise = [](double& floor, double seconds) {
+    floor = std::max(floor, seconds * kMsPerSecond);
+  };
   for (std::size_t r = 0; r < times.size(); ++r) {
     switch (static_cast<int>(r % kNumUnits)) {
       case kTensor:

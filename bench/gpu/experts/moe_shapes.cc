@@ -34,7 +34,8 @@ std::vector<ExpertTileOrder> orders_of(const ExpertTiles& t, const LayerSizes& s
   std::vector<ExpertTileOrder> out = {default_order(t, Target::kCuda, sizes)};
   if (t.world_size == 1 || t.m * t.top_k <= t.num_experts * t.tile_rows) return out;
   const std::int64_t few = std::min(kFewExperts, ceil_div(t.num_experts, std::int64_t{2}));
-  for (const ExpertTileOrder& order : {ExpertTileOrder{}, ExpertTileOrder{t.world_size, few}, {t.world_size}}) {
+  for (const ExpertTileOrder& order :
+       {ExpertTileOrder{}, ExpertTileOrder{t.world_size, few}, {t.world_size}}) {
     auto same = [&](const ExpertTileOrder& o) { return to_string(o) == to_string(order); };
     if (std::none_of(out.begin(), out.end(), same)) out.push_back(order);
   }

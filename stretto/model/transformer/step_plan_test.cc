@@ -12,7 +12,8 @@
 namespace stretto {
 namespace {
 
-constexpr const char* kPlanConfig = R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+constexpr const char* kPlanConfig =
+    R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
   "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
   "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 8192,
   "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": true,

@@ -22,8 +22,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double must_predict(const Candidate& candidate, const predict::Machine& machine, bool eager) {
   Lowered compiled = lower(candidate.program());
-  predict::Plan plan = predict::build_plan(compiled, machine,
-                                           {.eager = eager, .tables = candidate.tables});
+  predict::Plan plan =
+      predict::build_plan(compiled, machine, {.eager = eager, .tables = candidate.tables});
   return predict::run_plan(plan).seconds * 1e3;
 }
 
@@ -65,7 +65,8 @@ std::string key_of(const std::string& op, const OpShape& s, const OpCandidates& 
   return key + print(candidates.fused.front().program());
 }
 
-ConfigChoice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates, double measured) {
+ConfigChoice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates,
+                       double measured) {
   return {.is_sequence = ranked.is_sequence(),
           .config = ranked.is_sequence()
                         ? sequence_text(candidates)
@@ -94,8 +95,8 @@ ConfigChoice by_prediction(std::vector<RankedCandidate> ranked, const OpCandidat
   throw UserError(candidates.desc + ": no candidate fits a GPU");
 }
 
-ConfigChoice by_measurement(const std::vector<RankedCandidate>& ranked, const OpCandidates& candidates,
-                      const ChooseOptions& options) {
+ConfigChoice by_measurement(const std::vector<RankedCandidate>& ranked,
+                            const OpCandidates& candidates, const ChooseOptions& options) {
   const RankedCandidate* best = nullptr;
   double best_ms = 0;
   int measured = 0;
@@ -172,7 +173,7 @@ std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates&
 }
 
 ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
-              const ChooseOptions& options) {
+                    const ChooseOptions& options) {
   std::string key = key_of(op, shape, candidates, options);
   if (options.use_cache) {
     std::optional<ConfigChoice> kept = read_choice(key);
@@ -182,7 +183,7 @@ ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandida
   if (!options.allow_fused && !candidates.sequence.empty()) offered.fused.clear();
   std::vector<RankedCandidate> ranked = rank_candidates(offered, options.machine, options.eager);
   ConfigChoice choice = options.measure ? by_measurement(ranked, candidates, options)
-                                  : by_prediction(ranked, candidates);
+                                        : by_prediction(ranked, candidates);
   if (options.use_cache) keep_choice(key, choice);
   return choice;
 }

@@ -1,7 +1,8 @@
 // c = f(all_gather(a)[tokens] * b[expert of the tile]^T): the first layer of a mixture of experts
 // whose every rank holds a part of every expert. Copy engines send each rank's tokens to the others
 // while it multiplies its own, or few tokens are pushed before. A tile waits for the ranks that its
-// table says: those of its class, or of its own rows alone (expert_tiles.h, ExpertTileOrder::in_step).
+// table says: those of its class, or of its own rows alone (expert_tiles.h,
+// ExpertTileOrder::in_step).
 #pragma once
 
 #include <cstdint>

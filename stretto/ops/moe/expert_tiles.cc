@@ -47,7 +47,8 @@ std::string to_string(const ExpertTileOrder& order) {
                      order.in_step ? "" : ", each tile by itself");
 }
 
-std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order, std::int64_t stage) {
+std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order,
+                           std::int64_t stage) {
   return ceil_div((stage + 1) * tiles.world_size, std::int64_t{order.stages});
 }
 
@@ -59,7 +60,8 @@ bool are_pushed(const ExpertTiles& t, std::int64_t hidden) {
   return t.world_size > 1 && ceil_div(t.m, std::int64_t{t.world_size}) * hidden <= kMostElements;
 }
 
-ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu, const LayerSizes& sizes) {
+ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu,
+                                 const LayerSizes& sizes) {
   if (t.world_size == 1) return {};
   const auto ranks = static_cast<double>(t.world_size);
   const double own_tokens = static_cast<double>(t.m) / ranks;

@@ -43,9 +43,11 @@ struct ExpertTileOrder {
   // of 51 (two H100s, 2026-11-26).
   bool in_step = true;
 };
-std::string to_string(const ExpertTileOrder& order);  // "2 classes of 8 experts, each tile by itself"
+std::string to_string(
+    const ExpertTileOrder& order);  // "2 classes of 8 experts, each tile by itself"
 // For how many ranks, from the own one on, tiles of class `stage` wait.
-std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order, std::int64_t stage);
+std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order,
+                           std::int64_t stage);
 // Of a layer whose tiles these are; 0: not known.
 struct LayerSizes {
   // The columns of gate and up, each, by which a rank multiplies a token for each of its experts,
@@ -58,11 +60,12 @@ struct LayerSizes {
 // rank's tokens that reading its weights takes longer than multiplying them, so that every class
 // would cost more than the wait. Of groups of experts each tile by itself.
 ExpertTileOrder order_in_classes(const ExpertTiles& tiles, const GpuTarget& gpu,
-                           const LayerSizes& sizes = {});
+                                 const LayerSizes& sizes = {});
 // That, on GPUs; there one class where tokens are pushed, which come together; each tile by itself,
 // too, where the rows of an expert fill no tile, since its weights take the time, and for groups of
 // experts (ep_moe_layer.h), whose tokens are sent before anything is multiplied.
-ExpertTileOrder default_order(const ExpertTiles& tiles, Target target, const LayerSizes& sizes = {});
+ExpertTileOrder default_order(const ExpertTiles& tiles, Target target,
+                              const LayerSizes& sizes = {});
 // Whether a rank's tokens are so few that those who multiply push them before anything else
 // (ag_grouped_gemm.h), on GPUs.
 bool are_pushed(const ExpertTiles& tiles, std::int64_t hidden);

@@ -82,7 +82,8 @@ TEST(ExpertTileOrder, TilesOfAClassWaitForTheSameRanks) {
   ExpertTiles tiles{.world_size = 4, .m = 64, .top_k = 2, .num_experts = 3, .tile_rows = 4};
   std::vector<std::int32_t> chosen =
       chosen_experts(routed_tokens(tiles, 64), Routing::kRandom, test_seed());
-  for (const ExpertTileOrder& order : {ExpertTileOrder{}, {.stages = 4}, {.stages = 2}, {4, 1}, {2, 2}}) {
+  for (const ExpertTileOrder& order :
+       {ExpertTileOrder{}, {.stages = 4}, {.stages = 2}, {4, 1}, {2, 2}}) {
     SCOPED_TRACE(to_string(order));
     for (int rank = 0; rank < 4; ++rank) {
       TileTables t = tile_tables(tiles, rank, 64, chosen, order);

@@ -222,7 +222,8 @@ class GbnfParser {
 
 Rules parse_gbnf(std::string_view source, Budget& budget) {
   if (source.size() > kMostGrammarBytes) {
-    throw GrammarError(fmt::format("grammar: {} bytes, at most {}", source.size(), kMostGrammarBytes));
+    throw GrammarError(
+        fmt::format("grammar: {} bytes, at most {}", source.size(), kMostGrammarBytes));
   }
   return GbnfParser(source, budget).parse();
 }

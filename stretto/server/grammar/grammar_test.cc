@@ -140,7 +140,8 @@ TEST(Grammar, HalfASurrogatePairIsNoCharacter) {
     for (const std::string& body :
          {'"' + code + '"', "\"a" + code + "b\"", '[' + code + ']', "[a-" + code + ']',
           '[' + code + "-\\uFFFF]", "[^" + code + ']'}) {
-      EXPECT_NE(error_of(asked_gbnf("root ::= " + body)).find("half a surrogate pair"), std::string::npos)
+      EXPECT_NE(error_of(asked_gbnf("root ::= " + body)).find("half a surrogate pair"),
+                std::string::npos)
           << body;
     }
   }
@@ -148,7 +149,8 @@ TEST(Grammar, HalfASurrogatePairIsNoCharacter) {
   // Bytes that would be one, or a character beyond the last, or one in too many bytes.
   for (const char* bytes :
        {"\xED\xA0\x80", "\xED\xBF\xBF", "\xF4\x90\x80\x80", "\xE0\x80\x80", "\xF0\x8F\xBF\xBF"}) {
-    for (const Asked& asked : {asked_gbnf(std::string("root ::= \"") + bytes + '"'), asked_regex(bytes)}) {
+    for (const Asked& asked :
+         {asked_gbnf(std::string("root ::= \"") + bytes + '"'), asked_regex(bytes)}) {
       EXPECT_NE(error_of(asked).find("this is no UTF-8"), std::string::npos) << bytes;
     }
   }
@@ -161,9 +163,9 @@ TEST(Grammar, WhatCannotBeIsRefusedSoon) {
             std::string::npos);
   EXPECT_NE(error_of(asked_gbnf("root ::= root \"a\" | \"b\"")).find("begins with itself"),
             std::string::npos);
-  EXPECT_NE(
-      error_of(asked_gbnf("root ::= a root | \"x\"\na ::= b*\nb ::= \"\"")).find("begins with itself"),
-      std::string::npos);
+  EXPECT_NE(error_of(asked_gbnf("root ::= a root | \"x\"\na ::= b*\nb ::= \"\""))
+                .find("begins with itself"),
+            std::string::npos);
   EXPECT_NE(error_of(asked_gbnf("root ::= \"a\" root")).find("no text at all"), std::string::npos);
   EXPECT_NE(error_of(asked_regex("a[b")).find("at byte 3"), std::string::npos);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));

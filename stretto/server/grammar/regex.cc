@@ -262,7 +262,8 @@ class RegexParser {
 
 ExprPtr parse_regex(std::string_view pattern, const RegexOptions& options, Budget& budget) {
   if (pattern.size() > kMostPatternBytes) {
-    throw GrammarError(fmt::format("regex: {} bytes, at most {}", pattern.size(), kMostPatternBytes));
+    throw GrammarError(
+        fmt::format("regex: {} bytes, at most {}", pattern.size(), kMostPatternBytes));
   }
   return RegexParser(pattern, options, budget).parse();
 }

@@ -20,7 +20,8 @@ struct Place {
 
 class SequenceReference {
  public:
-  SequenceReference(const SequenceAttentionDesc& d, Program program, const OpShape& s, std::uint64_t seed)
+  SequenceReference(const SequenceAttentionDesc& d, Program program, const OpShape& s,
+                    std::uint64_t seed)
       : d_(d) {
     c_.program = std::move(program);
     m_ = s.rows.value_or(seed % 3 == 2 ? d.m / 2 : d.m);
