@@ -21,7 +21,7 @@ class RankObserver final : public Observer {
   RankObserver(RaceDetector& detector, const RankMachine& machine, int first_agent)
       : detector_(detector), machine_(machine), first_agent_(first_agent) {}
 
-  void on_access(const AgentState& a, const Inst& inst, AccessKind kind, const Box& box) override {
+  void on_access(const AgentState& a, const Inst& inst, TouchKind kind, const Box& box) override {
     detector_.access(id(a), make(a, inst.op->loc, kind, box));
   }
   void on_notify(const AgentState& a, int rank, std::int64_t counter) override {
@@ -32,9 +32,9 @@ class RankObserver final : public Observer {
   }
   void on_packet(const AgentState& a, const Inst& inst, bool is_store, const Box& box) override {
     if (is_store) {
-      detector_.store_packet(id(a), make(a, inst.op->loc, AccessKind::kWrite, box));
+      detector_.store_packet(id(a), make(a, inst.op->loc, TouchKind::kWrite, box));
     } else {
-      detector_.load_packet(id(a), make(a, inst.op->loc, AccessKind::kRead, box));
+      detector_.load_packet(id(a), make(a, inst.op->loc, TouchKind::kRead, box));
     }
   }
   void on_worker_edge(const AgentState& a, bool is_release, const void* object) override {
@@ -48,7 +48,7 @@ class RankObserver final : public Observer {
   int id(const AgentState& a) const { return first_agent_ + a.id; }
 
  private:
-  RaceDetector::Access make(const AgentState& a, const SourceLoc& loc, AccessKind kind,
+  RaceDetector::Access make(const AgentState& a, const SourceLoc& loc, TouchKind kind,
                             const Box& box) const {
     auto slots = static_cast<std::uint64_t>(
         machine_.program().tensors[static_cast<std::size_t>(box.tensor)].num_slots);
@@ -100,7 +100,7 @@ class Run final : private ControlledMemory {
   void step(const Candidate& candidate);
   void begin_launch(RankRun& rank);
   void advance(RankRun& rank);
-  void caller_touches(RankRun& rank, TensorKind kind, AccessKind access);
+  void caller_touches(RankRun& rank, TensorKind kind, TouchKind access);
   std::string describe_deadlock() const;
 
   std::shared_ptr<const Program> program_;
@@ -177,7 +177,7 @@ void Run::bind_slots(RankRun& rank) {
   }
 }
 
-void Run::caller_touches(RankRun& rank, TensorKind kind, AccessKind access) {
+void Run::caller_touches(RankRun& rank, TensorKind kind, TouchKind access) {
   for (std::size_t i = 0; i < program_->tensors.size(); ++i) {
     const Tensor& t = program_->tensors[i];
     if (t.kind != kind) continue;
@@ -194,7 +194,7 @@ void Run::caller_touches(RankRun& rank, TensorKind kind, AccessKind access) {
 
 void Run::begin_launch(RankRun& rank) {
   if (options_.before_launch) options_.before_launch(rank.machine->rank(), rank.launches, *this);
-  caller_touches(rank, TensorKind::kInput, AccessKind::kWrite);
+  caller_touches(rank, TensorKind::kInput, TouchKind::kWrite);
   auto launch = static_cast<std::size_t>(rank.launches);
   const auto& in_turn = options_.extents_in_turn;
   rank.machine->begin_launch(in_turn.empty() ? extents_ : in_turn[launch % in_turn.size()], launch);
@@ -224,7 +224,7 @@ void Run::advance(RankRun& rank) {
       if (!m.on_end().done) rank.live.push_back(&m.on_end());
     } else {
       detector_->order(id(m.on_end()), rank.caller);
-      caller_touches(rank, TensorKind::kOutput, AccessKind::kRead);
+      caller_touches(rank, TensorKind::kOutput, TouchKind::kRead);
       if (options_.after_launch) options_.after_launch(m.rank(), rank.launches, *this);
       rank.phase = ++rank.launches < options_.launches ? Phase::kBetween : Phase::kFinished;
       return;

@@ -367,7 +367,7 @@ ClippedTile RankMachine::clip(const AgentState& a, const Inst& inst, const Regio
   return t;
 }
 
-void RankMachine::observe(const AgentState& a, const Inst& inst, AccessKind kind,
+void RankMachine::observe(const AgentState& a, const Inst& inst, TouchKind kind,
                           const ClippedTile& t) {
   if (observer == nullptr || t.empty()) return;
   observer->on_access(a, inst, kind, box_of(t));
@@ -409,7 +409,7 @@ void RankMachine::execute_memory(AgentState& a, const Inst& inst) {
 
 void RankMachine::load(const Inst& inst, AgentState& a, Register& reg) {
   ClippedTile t = clip(a, inst, inst.region);
-  observe(a, inst, AccessKind::kRead, t);
+  observe(a, inst, TouchKind::kRead, t);
   if (!compute) return;
   if (t.rank == rank()) require_contract(t.tensor_idx, contracts_.check_tile(t.tensor_idx));
   bool partial = t.num_rows() < t.rows || t.num_cols() < t.cols;
@@ -419,7 +419,7 @@ void RankMachine::load(const Inst& inst, AgentState& a, Register& reg) {
 
 void RankMachine::store(AgentState& a, const Inst& inst) {
   ClippedTile t = clip(a, inst, inst.region);
-  observe(a, inst, AccessKind::kWrite, t);
+  observe(a, inst, TouchKind::kWrite, t);
   if (!compute || t.empty()) return;
   const Register& reg = a.regs[static_cast<std::size_t>(inst.operands[0])];
   copy_tile(memory_tile(t), valid_part(reg, t));
@@ -458,7 +458,7 @@ void RankMachine::load_rows(const Inst& inst, AgentState& a, Register& reg) {
   TileRef whole = tile_of(reg);
   for (std::int64_t i = 0; i < t.rows; ++i) {
     ClippedTile row = gathered_row(inst, t, picked[i], i);
-    observe(a, inst, AccessKind::kRead, row);
+    observe(a, inst, TouchKind::kRead, row);
     if (row.num_cols() < row.cols || row.empty()) zero_tile(sub_tile(whole, i, 0, 1, whole.cols));
     if (!row.empty()) {
       copy_tile(sub_tile(whole, i, row.c0, 1, row.num_cols()), memory_tile(row));
@@ -473,7 +473,7 @@ void RankMachine::store_rows(AgentState& a, const Inst& inst) {
   const auto* picked = a.regs[static_cast<std::size_t>(inst.operands[1])].as<std::int32_t>();
   for (std::int64_t i = 0; i < t.rows; ++i) {
     ClippedTile row = gathered_row(inst, t, picked[i], i);
-    observe(a, inst, AccessKind::kWrite, row);
+    observe(a, inst, TouchKind::kWrite, row);
     if (!row.empty()) {
       copy_tile(memory_tile(row), sub_tile(whole, i, row.c0, 1, row.num_cols()));
     }
@@ -482,7 +482,7 @@ void RankMachine::store_rows(AgentState& a, const Inst& inst) {
 
 void RankMachine::reduce_store(AgentState& a, const Inst& inst) {
   ClippedTile t = clip(a, inst, inst.region);
-  observe(a, inst, AccessKind::kReduce, t);
+  observe(a, inst, TouchKind::kReduce, t);
   if (!compute || t.empty()) return;
   TileRef value = valid_part(a.regs[static_cast<std::size_t>(inst.operands[0])], t);
   for (std::int64_t r = 0; r < t.num_rows(); ++r) {
@@ -496,8 +496,8 @@ void RankMachine::reduce_store(AgentState& a, const Inst& inst) {
 
 void RankMachine::copy(AgentState& a, const Inst& inst) {
   ClippedTile from = clip(a, inst, inst.region), to = clip(a, inst, inst.region2);
-  observe(a, inst, AccessKind::kRead, common_part(from, to));
-  observe(a, inst, AccessKind::kWrite, to);
+  observe(a, inst, TouchKind::kRead, common_part(from, to));
+  observe(a, inst, TouchKind::kWrite, to);
   if (!compute || to.empty()) return;
   std::int64_t begin_ns = recorder != nullptr ? Recorder::now_ns() : 0;
   // The part that both have, in tile coordinates; the rest of the destination reads masked source.
@@ -570,7 +570,7 @@ void RankMachine::dot(AgentState& a, const Inst& inst) {
     bool k_along_rows = k_is_rows != source.transposed;
     ClippedTile t = clip(a, inst, region, region.rows * (k_along_rows ? turns : 1),
                          region.cols * (k_along_rows ? 1 : turns));
-    observe(a, inst, AccessKind::kRead, t);
+    observe(a, inst, TouchKind::kRead, t);
     Factor f{memory_tile(t), t.r0, t.r1, t.c0, t.c1};
     return source.transposed ? flipped(f) : f;
   };
@@ -844,7 +844,7 @@ std::int64_t RankMachine::read(int tensor_idx, std::span<const std::int64_t> ind
     box.lo[d] = i;
     box.hi[d] = i + 1;
   }
-  if (observer != nullptr) observer->on_access(*current_, *current_inst_, AccessKind::kRead, box);
+  if (observer != nullptr) observer->on_access(*current_, *current_inst_, TouchKind::kRead, box);
   std::int64_t value = contracts_.entry(tensor_idx, entry);
   require_contract(tensor_idx, contracts_.check(tensor_idx, entry));
   return value;

@@ -55,7 +55,7 @@ struct AgentState {
   std::int64_t tile_begin_ns = 0;  // while recording
 };
 
-enum class AccessKind : std::uint8_t { kRead, kWrite, kReduce };
+enum class TouchKind : std::uint8_t { kRead, kWrite, kReduce };
 
 // Sees every access and synchronisation, in the order in which this thread carries them out.
 class Observer {
@@ -66,7 +66,7 @@ class Observer {
     std::int64_t lo[kMaxTensorDims] = {}, hi[kMaxTensorDims] = {};  // hi exclusive
   };
   virtual ~Observer() = default;
-  virtual void on_access(const AgentState& agent, const Inst& inst, AccessKind kind,
+  virtual void on_access(const AgentState& agent, const Inst& inst, TouchKind kind,
                          const Box& box) = 0;
   virtual void on_notify(const AgentState& agent, int rank, std::int64_t counter) = 0;
   virtual void on_acquire(const AgentState& agent, std::int64_t counter) = 0;
@@ -145,7 +145,7 @@ class RankMachine final : private TableReader {
   // The same region with another number of rows and columns.
   ClippedTile clip(const AgentState& a, const Inst& inst, const RegionCode& region,
                    std::int64_t rows, std::int64_t cols);
-  void observe(const AgentState& a, const Inst& inst, AccessKind kind, const ClippedTile& tile);
+  void observe(const AgentState& a, const Inst& inst, TouchKind kind, const ClippedTile& tile);
   Register& result(AgentState& a, const Inst& inst);
 
   bool execute(AgentState& a, const Inst& inst);  // false: parked

@@ -25,16 +25,16 @@ bool covers(const Observer::Box& outer, const Observer::Box& inner) {
   return true;
 }
 
-bool conflict(AccessKind a, AccessKind b) {
-  if (a == AccessKind::kReduce && b == AccessKind::kReduce) return false;
-  return a != AccessKind::kRead || b != AccessKind::kRead;
+bool conflict(TouchKind a, TouchKind b) {
+  if (a == TouchKind::kReduce && b == TouchKind::kReduce) return false;
+  return a != TouchKind::kRead || b != TouchKind::kRead;
 }
 
-const char* verb(AccessKind kind) {
+const char* verb(TouchKind kind) {
   switch (kind) {
-    case AccessKind::kRead:
+    case TouchKind::kRead:
       return "reads";
-    case AccessKind::kWrite:
+    case TouchKind::kWrite:
       return "writes";
     default:
       return "adds to";
@@ -106,7 +106,7 @@ void RaceDetector::access(int agent, const Access& a) {
   }
   // A covered and ordered record can no longer be the only witness of a race.
   std::erase_if(records, [&](const Record& r) {
-    bool replaces = a.kind == AccessKind::kWrite || (r.agent == agent && r.access.kind == a.kind);
+    bool replaces = a.kind == TouchKind::kWrite || (r.agent == agent && r.access.kind == a.kind);
     return replaces && ordered(r) && covers(a.box, r.access.box);
   });
   records.push_back({agent, now[static_cast<std::size_t>(agent)], a});

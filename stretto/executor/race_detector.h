@@ -29,7 +29,7 @@ class RaceDetector {
     SourceLoc loc;
   };
   struct Access {
-    AccessKind kind = AccessKind::kRead;
+    TouchKind kind = TouchKind::kRead;
     Observer::Box box;
     int slot = 0;
     Where where;
