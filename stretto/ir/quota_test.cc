@@ -14,7 +14,7 @@ constexpr const char* kHeader = R"(program "p" world 3 level schedule {
   signal s channels 2
 )";
 
-std::string quota_error_of(const std::string& body) {
+std::string error_of(const std::string& body) {
   try {
     count_quotas(parse(kHeader + body + "}", "q.txt", MissingLocs::kFill), {8});
   } catch (const UserError& e) {
@@ -48,12 +48,11 @@ TEST(Quota, CountsEveryNotify) {
 }
 
 TEST(Quota, RefusesWhatWouldVaryOrMiss) {
-  EXPECT_EQ(
-      quota_error_of("on_start body {\nlet %x = @table[0]\nwhen %x { notify s[0] on 0 by 1 } }"),
-      "q.txt:7: a notify depends on a table, so its number per launch would vary");
-  EXPECT_EQ(quota_error_of("on_start body {\nnotify s[%rank + 1] on 0 by 1 }"),
+  EXPECT_EQ(error_of("on_start body {\nlet %x = @table[0]\nwhen %x { notify s[0] on 0 by 1 } }"),
+            "q.txt:7: a notify depends on a table, so its number per launch would vary");
+  EXPECT_EQ(error_of("on_start body {\nnotify s[%rank + 1] on 0 by 1 }"),
             "q.txt:6: notify of 's': channel 2 of 2 on rank 1");
-  EXPECT_EQ(quota_error_of("on_start body {\nnotify s[0] on %rank + 1 by 1 }"),
+  EXPECT_EQ(error_of("on_start body {\nnotify s[0] on %rank + 1 by 1 }"),
             "q.txt:6: notify of 's': rank 3 of 3");
 }
 
