@@ -42,7 +42,7 @@ OperatorInfo sequence_info(const char* name, const char* summary) {
           .summary = summary,
           .program =
               [=](const OpShape& s) { return sequence_program(name, sequence_desc(s), s.target); },
-          .shapes = shapes,
+          .shapes = sequence_shapes,
           .large = large_sequence()};
 }
 

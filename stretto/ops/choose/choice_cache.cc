@@ -32,11 +32,11 @@ std::optional<ConfigChoice> read_choice(const std::string& key) {
     Json json = parse_json(*kept, name);
     JsonFields fields(json, name);
     if (fields.text("key") != key) return std::nullopt;
-    return Choice{.is_sequence = fields.optional_boolean("is_sequence").value_or(false),
-                  .config = fields.text("config"),
-                  .predicted_ms = fields.number("predicted_ms", 0, kMostMs),
-                  .measured_ms = fields.number("measured_ms", 0, kMostMs),
-                  .from_cache = true};
+    return ConfigChoice{.is_sequence = fields.optional_boolean("is_sequence").value_or(false),
+                        .config = fields.text("config"),
+                        .predicted_ms = fields.number("predicted_ms", 0, kMostMs),
+                        .measured_ms = fields.number("measured_ms", 0, kMostMs),
+                        .from_cache = true};
   } catch (const Error&) {  // of another version: chosen again
     return std::nullopt;
   }
