@@ -34,8 +34,7 @@ struct GpuCompany {
 
 void PrintTo(const GpuCompany& c, std::ostream* out) {
   *out << c.model << " tp " << c.ranks << " " << name(c.dtype) << (c.fp8_cache ? " fp8 cache" : "")
-       << " weights " << c.weights << " rows " << c.max_rows
-       << " prompts " << c.prompts;
+       << " weights " << c.weights << " rows " << c.max_rows << " prompts " << c.prompts;
 }
 
 bool has_gpus(int count) { return cuda::num_devices() >= count; }
@@ -44,7 +43,11 @@ BatchOptions options_for(const GpuCompany& c, std::int64_t pages) {
   return {.dtype = c.dtype,
           .max_rows = c.max_rows,
           .max_tokens = 192,
-          .cache = {.page = kPage, .num_pages = pages, .sequences = 6, .prompts = c.prompts, .fp8 = c.fp8_cache},
+          .cache = {.page = kPage,
+                    .num_pages = pages,
+                    .sequences = 6,
+                    .prompts = c.prompts,
+                    .fp8 = c.fp8_cache},
           .plan_for = Target::kCuda};
 }
 
@@ -75,10 +78,8 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
   const int num_blocks = c.ranks > 1 ? 2 : 4;
   if (c.ranks > 1) wishes.resize(2);  // simulated GPUs take turns
   BatchOptions options = options_for(c, num_blocks);
-  SchedulerLimits limits{.max_running = 6,
-                         .max_rows = c.max_rows,
-                         .max_prompts = c.prompts,
-                         .num_blocks = num_blocks};
+  SchedulerLimits limits{
+      .max_running = 6, .max_rows = c.max_rows, .max_prompts = c.prompts, .num_blocks = num_blocks};
 
   const double margin = c.dtype == DType::kF32 ? 1e-3 : 0.1;
   // Where numbers become e4m3, those that differ in the last bit may be a sixteenth apart: of such
@@ -100,7 +101,8 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
   EXPECT_GT(on_gpus.counters.preemptions, 0);
   for (std::size_t i = 0; i < wishes.size(); ++i) {
     if (rounds_coarsely) {
-      EXPECT_NEAR(on_gpus.answers[i].best.at(0), on_cpu.answers[i].best.at(0), 1) << "request " << i;
+      EXPECT_NEAR(on_gpus.answers[i].best.at(0), on_cpu.answers[i].best.at(0), 1)
+          << "request " << i;
       continue;
     }
     EXPECT_EQ(on_gpus.answers[i].tokens, on_cpu.answers[i].tokens) << "request " << i;
@@ -197,20 +199,27 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuSpreadTest,
                                                          .expert_ffn = 64}),
                          [](const auto& info) { return info.index == 0 ? "dense" : "experts"; });
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, GpuBatchTest,
-    testing::Values(GpuCompany{"debian-llama-draft-1m", 1, DType::kF32},
-                    GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16, false, "auto", 64, 1},
-                    GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16, true},
-                    GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16, false, "auto", 24, 2},
-                    GpuCompany{"debian-llama-draft-1m", 1, DType::kBF16, false, "fp8"},
-                    GpuCompany{"debian-llama-draft-1m", 2, DType::kBF16, false, "fp8"}),
-    [](const auto& info) {
-      std::string text = testing::PrintToString(info.param);
-      std::replace_if(
-          text.begin(), text.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
-      return text;
-    });
+std::vector<GpuCompany> companies() {
+  constexpr const char* kModel = "debian-llama-draft-1m";
+  std::vector<GpuCompany> all = {{kModel, 1, DType::kF32},
+                                 {kModel, 1, DType::kBF16, false, "auto", 64, 1},
+                                 {kModel, 1, DType::kBF16, true},
+                                 {kModel, 2, DType::kBF16, false, "auto", 24, 2},
+                                 {kModel, 1, DType::kBF16, false, "fp8"},
+                                 {kModel, 2, DType::kBF16, false, "fp8"}};
+  // In float32 every token is compared.
+  std::erase_if(all, [](const GpuCompany& c) {
+    return c.dtype != DType::kF32 && !is_drawn(testing::PrintToString(c), 2);
+  });
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuBatchTest, testing::ValuesIn(companies()),
+                         [](const auto& info) {
+                           std::string text = testing::PrintToString(info.param);
+                           for (char& c : text) c = std::isalnum(c) != 0 ? c : '_';
+                           return text;
+                         });
 
 }  // namespace
 }  // namespace stretto

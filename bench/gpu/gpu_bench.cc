@@ -63,6 +63,9 @@ int run(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   catalog_check->add_option("--rounds", s.rounds, "of all cases")->check(CLI::PositiveNumber);
   catalog_check->add_option("--only", s.only, "cases whose label contains this");
+  catalog_check
+      ->add_option("--one-of", s.one_of, "one of so many cases, drawn by STRETTO_TEST_SEED if set")
+      ->check(CLI::PositiveNumber);
   catalog_check->add_flag("--plain", s.plain,
                           "no graphs, no second stream, no rank that does not come");
   catalog_check->add_flag("--delays", s.delays, "kernels that pause before waits and notifies");
@@ -279,6 +282,7 @@ int run(int argc, char** argv) {
   if (compile->parsed()) return run_compile(s);
   if (check->parsed() || catalog_check->parsed()) {
     CheckOptions options{.only = s.only,
+                         .one_of = s.one_of,
                          .seed = s.seed,
                          .launches = s.launches,
                          .back_to_back = s.back_to_back,

@@ -28,6 +28,7 @@ struct Settings {
   std::string dtype = "bf16";
   int tp = 4;
   bool quick = false, graph = false, proof = false, sweep = false, profile = false;
+  int one_of = 1;                                                           // catalog
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
   bool swallow = false;                                                     // enqueue
   int samples = 20;

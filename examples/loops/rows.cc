@@ -6,7 +6,7 @@
 namespace stretto::loops {
 namespace {
 
-constexpr std::int64_t kCols = 256;
+constexpr std::int64_t kRowCols = 256;
 constexpr int kThreads = 512;
 
 Program with_threads(Program program) {
@@ -24,9 +24,9 @@ Program reduction(const LoopShape& s, int workers) {
   auto x = p.input("x", DType::kBF16, {m, s.n});    // [m, n]
   auto out = p.output("out", DType::kF32, {m, 1});  // [m, 1]
   p.role("sum", Resource::sms(workers), p.grid(m, 1, kRows, 1), [&](const Tile& t) {
-    Value total = p.zeros(DType::kF32, kRows, kCols);
-    p.loop(ceil_div(s.n, kCols), [&](const Index& j) {
-      Value wide = cast(p.load(x.tile({t.row, j * kCols}, kRows, kCols)), DType::kF32);
+    Value total = p.zeros(DType::kF32, kRows, kRowCols);
+    p.loop(ceil_div(s.n, kRowCols), [&](const Index& j) {
+      Value wide = cast(p.load(x.tile({t.row, j * kRowCols}, kRows, kRowCols)), DType::kF32);
       total = total + wide * wide;
     });
     p.store(out.tile({t.row, 0}, kRows, 1), row_sum(total));
@@ -43,8 +43,8 @@ Program elementwise(const LoopShape& s, int workers) {
   auto g = p.input("g", DType::kBF16, {m, s.n});       // [m, n]
   auto r = p.input("r", DType::kBF16, {m, s.n});       // [m, n]
   auto out = p.output("out", DType::kBF16, {m, s.n});  // [m, n]
-  p.role("map", Resource::sms(workers), p.grid(out, kRows, kCols), [&](const Tile& t) {
-    auto box = [&](const TensorRef& tensor) { return tensor.tile({t.row, t.col}, kRows, kCols); };
+  p.role("map", Resource::sms(workers), p.grid(out, kRows, kRowCols), [&](const Tile& t) {
+    auto box = [&](const TensorRef& tensor) { return tensor.tile({t.row, t.col}, kRows, kRowCols); };
     Value of_x = p.load(box(x)), of_g = p.load(box(g)), of_r = p.load(box(r));  // all under way
     Value gate = cast(of_x, DType::kF32), up = cast(of_g, DType::kF32);
     Value rest = cast(of_r, DType::kF32);

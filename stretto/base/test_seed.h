@@ -5,12 +5,24 @@
 #include <cstdint>
 #include <cstdlib>
 #include <random>
+#include <string_view>
 
 namespace stretto {
 
 inline std::uint64_t test_seed() {
   if (const char* text = std::getenv("STRETTO_TEST_SEED")) return std::strtoull(text, nullptr, 10);
   return std::random_device{}();
+}
+
+// Whether a case is among those that ./check runs for its commit: one of so many, drawn by the seed
+// and the case's name. Without a seed, and with STRETTO_SOAK (./check --long), every case is.
+inline bool is_drawn(std::string_view name, std::uint64_t one_of) {
+  if (std::getenv("STRETTO_TEST_SEED") == nullptr || std::getenv("STRETTO_SOAK") != nullptr) {
+    return true;
+  }
+  std::uint64_t hash = 0xcbf29ce484222325 ^ test_seed();  // FNV-1a
+  for (unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;
+  return (hash >> 32) % one_of == 0;
 }
 
 }  // namespace stretto

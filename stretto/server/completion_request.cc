@@ -10,7 +10,7 @@ namespace stretto {
 namespace {
 
 // What constrains the output, or asks for another answer: ignoring it would answer something else.
-constexpr std::array kRefused = {
+constexpr std::array kRefusedFields = {
     "suffix",
     "guided_whitespace_pattern",
     "structural_tag",
@@ -30,7 +30,7 @@ class CompletionReader : public RequestReader {
       : RequestReader(json, vocab_size, limits), json_(json), body_(body) {}
 
   CompletionRequest read(const SamplingDefaults& defaults) {
-    refuse(kRefused);
+    refuse(kRefusedFields);
     CompletionRequest out;
     out.model = text("model", "");
     read_prompts(out);

@@ -11,6 +11,7 @@
 #include "bench/gpu/products/gemm_fp8.h"
 #include "bench/gpu/products/gemm_shapes.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/test_seed.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/testing/cases/cases.h"
@@ -220,8 +221,10 @@ class Checker {
 
 std::vector<LabelledProgram> check_programs(std::vector<CheckCase>& cases,
                                             const CheckOptions& options) {
-  std::erase_if(
-      cases, [&](const CheckCase& c) { return c.label.find(options.only) == std::string::npos; });
+  std::erase_if(cases, [&](const CheckCase& c) {
+    return c.label.find(options.only) == std::string::npos ||
+           !is_drawn(c.label, static_cast<std::uint64_t>(options.one_of));
+  });
   std::vector<LabelledProgram> programs;
   for (const CheckCase& c : cases) {
     LabelledProgram& made =

@@ -25,6 +25,7 @@ std::vector<CheckCase> catalog_cases(int world_size);
 
 struct CheckOptions {
   std::string only;  // part of the labels wanted; empty: all
+  int one_of = 1;    // of so many that have it, one: is_drawn()
   std::uint64_t seed = 0;
   int launches = 3;
   int back_to_back = 1;  // launches between comparisons
