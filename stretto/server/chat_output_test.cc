@@ -474,10 +474,9 @@ TEST(ChatOutput, StrictToolsAreCalledAsTheySay) {
           const ToolCall& call = whole.calls[i];
           ++num_calls;
           EXPECT_TRUE(call.name == "go" || call.name == "any") << text;
-          Json arguments;
-          try {
-            arguments = parse_json(call.arguments, "arguments");
-          } catch (const UserError&) {  // cut off
+          // A name that comes twice in an object of no schema is JSON still.
+          const Json arguments = Json::parse(call.arguments, nullptr, false);
+          if (arguments.is_discarded()) {  // cut off
             EXPECT_EQ(i + 1, whole.calls.size()) << text;
             continue;
           }
