@@ -119,3 +119,17 @@ def decode(results: Results, ranks: int):
         part, bar, unit = apart(fastest(runs[1]), ms), {2: 1.8, 4: 3}[ranks], "x"
     bounds = f" [{part.low:.2f}, {part.high:.2f}]" if part.low else ""
     return f"{part.median:.2f}{unit}{bounds}; {1e3 / ms.median:.0f} tokens/s", part.median >= bar
+
+
+def served_table(results: Results, _ranks: int) -> str:
+    """Loads of a server of the newest run."""
+    found = {}
+    for run in results.runs:
+        if run.kind == "served":
+            found = {row["load"]: (row, run) for row in run.data.get("runs", [])}
+    take(results, found)
+    lines = [[load, f"{row['output_tokens_per_second']:,.0f}", f"{row['ttft_ms']['p50']:,.1f}",
+              f"{row['ttft_ms']['p99']:,.1f}", f"{row['tpot_ms']['p50']:.2f}", f"{row['tpot_ms']['p99']:.2f}",
+              "-" if row["gpu_busy"] is None else f"{row['gpu_busy']:.0f} %"] for load, (row, _) in found.items()]
+    return table(["load", "tokens/s", "TTFT p50, ms", "p99", "TPOT p50, ms", "p99", "GPU busy"],
+                 lines) + sources(found)
