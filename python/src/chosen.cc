@@ -1,5 +1,6 @@
 #include "chosen.h"
 
+#include <array>
 #include <initializer_list>
 #include <type_traits>
 
@@ -121,14 +122,15 @@ std::vector<Program> chosen_fused(const char* op, const Desc& desc,
 
 }  // namespace
 
+const char* name(Products products) {
+  constexpr std::array kNames = {"default", "fused", "fastest", "sequence"};
+  return kNames.at(static_cast<std::size_t>(products));
+}
+
 Products take_products(Fields& fields) {
   auto products = Products::kDefault;
-  fields.take({{"products",
-                products,
-                {{"default", Products::kDefault},
-                 {"fused", Products::kFused},
-                 {"fastest", Products::kFastest},
-                 {"sequence", Products::kSequence}}}});
+  using enum Products;
+  fields.take({{"products", products, {kDefault, kFused, kFastest, kSequence}}});
   fields.finish();
   return products;
 }

@@ -20,6 +20,7 @@ enum class Products {
   kFastest,   // on GPUs whichever is predicted to be faster; on CPU ranks fused
   kSequence,  // one after the other, on GPUs in chosen configs; fused with scales or on one rank
 };
+const char* name(Products products);  // "default"
 // The last field, `products`: "default", "fused", "fastest" or "sequence". InternalError for
 // others.
 Products take_products(Fields& fields);

@@ -9,49 +9,12 @@ namespace nb = nanobind;
 namespace stretto::python {
 namespace {
 
-CollectiveDesc collective(Fields& fields) {
-  CollectiveDesc d;
-  fields.take({{"world_size", d.world_size}, {"dtype", d.dtype}, {"m", d.m}, {"n", d.n}});
-  return d;
-}
-
-CollectiveDesc reduction(Fields& fields) {
-  CollectiveDesc d = collective(fields);
-  fields.take({{"reduction",
-                d.reduction,
-                {{name(Reduction::kSum), Reduction::kSum},
-                 {name(Reduction::kAverage), Reduction::kAverage},
-                 {name(Reduction::kMin), Reduction::kMin},
-                 {name(Reduction::kMax), Reduction::kMax},
-                 {name(Reduction::kProduct), Reduction::kProduct},
-                 {name(Reduction::kPremulSum), Reduction::kPremulSum}}}});
-  return d;
-}
-
-NormDesc norm(Fields& fields) {
-  NormDesc d;
-  fields.take({{"world_size", d.world_size},
-               {"dtype", d.dtype},
-               {"weight_dtype", d.weight_dtype},
-               {"m", d.m},
-               {"hidden", d.hidden},
-               {"eps", d.eps}});
-  d.add_residual = true;
-  return d;
-}
-
-NormDesc columns_norm(Fields& fields) {
-  NormDesc d = norm(fields);
-  fields.take({{"add_residual", d.add_residual}});
-  return d;
-}
-
 // Of collectives of one rank with the others.
-void bind_rooted(nb::module_& m, const char* name, CollectiveDesc (*desc)(Fields&),
+void bind_rooted(nb::module_& m, const char* name,
                  Program (*program)(const CollectiveDesc&, const CollectiveConfig&, int root)) {
   m.def(name, [=](int sms, nb::kwargs given) {
     Fields fields(name, std::move(given));
-    CollectiveDesc d = desc(fields);
+    auto d = fields.desc<CollectiveDesc>();
     int root = 0;
     fields.take({{"root", root}});
     fields.finish();
@@ -61,7 +24,7 @@ void bind_rooted(nb::module_& m, const char* name, CollectiveDesc (*desc)(Fields
 
 Program send_program(int sms, nb::kwargs given) {
   Fields fields("send", std::move(given));
-  CollectiveDesc d = collective(fields);
+  auto d = fields.desc<CollectiveDesc>();
   int sender = 0, receiver = 0;
   fields.take({{"sender", sender}, {"receiver", receiver}});
   fields.finish();
@@ -71,20 +34,19 @@ Program send_program(int sms, nb::kwargs given) {
 }  // namespace
 
 void bind_collectives(nb::module_& m) {
-  bind_operator(m, "all_gather", collective, all_gather, default_config);
-  bind_operator(m, "reduce_scatter", reduction, reduce_scatter, default_config);
-  bind_operator(m, "all_reduce", reduction, all_reduce, default_all_reduce_config);
-  bind_operator(m, "all_to_all", collective, all_to_all, default_config);
-  bind_rooted(m, "broadcast", collective, broadcast);
-  bind_rooted(m, "reduce", reduction, reduce_to);
-  bind_rooted(m, "gather", collective, gather_to);
-  bind_rooted(m, "scatter", collective, scatter_from);
+  bind_operator(m, "all_gather", all_gather, default_config);
+  bind_operator(m, "reduce_scatter", reduce_scatter, default_config);
+  bind_operator(m, "all_reduce", all_reduce, default_all_reduce_config);
+  bind_operator(m, "all_to_all", all_to_all, default_config);
+  bind_rooted(m, "broadcast", broadcast);
+  bind_rooted(m, "reduce", reduce_to);
+  bind_rooted(m, "gather", gather_to);
+  bind_rooted(m, "scatter", scatter_from);
   m.def("send", send_program);
-  bind_operator(m, "all_reduce_add_rms_norm", norm, all_reduce_add_rms_norm,
-                default_all_reduce_config);
-  bind_operator(m, "reduce_scatter_add_rms_norm", norm, reduce_scatter_add_rms_norm,
+  bind_operator(m, "all_reduce_add_rms_norm", all_reduce_add_rms_norm, default_all_reduce_config);
+  bind_operator(m, "reduce_scatter_add_rms_norm", reduce_scatter_add_rms_norm,
                 default_reduce_scatter_config);
-  bind_operator(m, "rms_norm_columns", columns_norm, rms_norm_columns, default_columns_config);
+  bind_operator(m, "rms_norm_columns", rms_norm_columns, default_columns_config);
 }
 
 }  // namespace stretto::python

@@ -22,125 +22,11 @@ namespace nb = nanobind;
 namespace stretto::python {
 namespace {
 
-RouteDesc route(Fields& fields) {
-  RouteDesc d;
-  fields.take({{"dtype", d.dtype},
-               {"weight_dtype", d.weight_dtype},
-               {"m", d.m},
-               {"hidden", d.hidden},
-               {"num_experts", d.num_experts},
-               {"top_k", d.top_k},
-               {"tables", d.tables},
-               {"scoring_func",
-                d.scoring_func,
-                {{"softmax", Scoring::kSoftmax}, {"sigmoid", Scoring::kSigmoid}}},
-               {"bias", d.bias},
-               {"n_group", d.n_group},
-               {"topk_group", d.topk_group},
-               {"group_score",
-                d.group_score,
-                {{"best_two", GroupScore::kBestTwo}, {"best", GroupScore::kBest}}},
-               {"norm_topk_prob", d.norm_topk_prob},
-               {"routed_scaling_factor", d.routed_scaling_factor}});
-  return d;
-}
-
-GroupedDesc grouped(Fields& fields) {
-  GroupedDesc d;
-  fields.take({{"dtype", d.a_dtype},
-               {"c_dtype", d.c_dtype},
-               {"m", d.m},
-               {"rows_per_token", d.rows_per_token},
-               {"num_experts", d.num_experts},
-               {"spare_rows", d.spare_rows},
-               {"n", d.n},
-               {"k", d.k},
-               {"gathered", d.gathered},
-               {"swiglu", d.swiglu},
-               {"bias", d.bias},
-               {"layout",
-                d.layout,
-                {{"contiguous", RowLayout::kContiguous}, {"masked", RowLayout::kMasked}}},
-               {"scaling", d.scaling}});
-  d.b_dtype = d.a_dtype;
-  return d;
-}
-
-CombineDesc combine(Fields& fields) {
-  CombineDesc d;
-  fields.take({{"world_size", d.world_size},
-               {"dtype", d.dtype},
-               {"m", d.m},
-               {"hidden", d.hidden},
-               {"top_k", d.top_k},
-               {"sequence_parallel", d.sequence_parallel}});
-  return d;
-}
-
-// The tokens of all ranks and their experts.
-template <typename Desc>
-Desc routed(Fields& fields) {
-  Desc d;
-  fields.take({{"world_size", d.world_size},
-               {"m", d.m},
-               {"top_k", d.top_k},
-               {"num_experts", d.num_experts}});
-  return d;
-}
-
-AgGroupedDesc first_tiles(Fields& fields) {
-  auto d = routed<AgGroupedDesc>(fields);
-  fields.take({{"dtype", d.a_dtype}});
-  d.b_dtype = d.c_dtype = d.a_dtype;
-  return d;
-}
-
-AgGroupedDesc first_layer(Fields& fields) {
-  AgGroupedDesc d = first_tiles(fields);
-  fields.take({{"n", d.n}, {"k", d.k}, {"swiglu", d.swiglu}, {"bias", d.bias}});
-  d.gathers = d.world_size > 1;
-  return d;
-}
-
-GroupedRsDesc second_layer(Fields& fields) {
-  auto d = routed<GroupedRsDesc>(fields);
-  fields.take({{"dtype", d.a_dtype},
-               {"n", d.n},
-               {"k", d.k},
-               {"residual", d.residual},
-               {"bias_ranks", d.bias_ranks},
-               {"all_reduce", d.all_reduce}});
-  d.b_dtype = d.out_dtype = d.a_dtype;
-  return d;
-}
-
-MoeLayerDesc both_layers(Fields& fields) {
-  auto d = routed<MoeLayerDesc>(fields);
-  fields.take({{"dtype", d.dtype},
-               {"hidden", d.hidden},
-               {"ffn", d.ffn},
-               {"residual", d.residual},
-               {"bias_ranks", d.bias_ranks}});
-  return d;
-}
-
-EpDesc spread(Fields& fields) {
-  EpDesc d;
-  fields.take({{"world_size", d.world_size},
-               {"dtype", d.dtype},
-               {"m", d.m},
-               {"hidden", d.hidden},
-               {"num_experts", d.num_experts},
-               {"top_k", d.top_k}});
-  d.expert_groups = d.world_size;
-  return d;
-}
-
 // `private_results`: what comes is no memory that peers reach.
 template <Program (*program)(const EpDesc&, const SendConfig&)>
 Program sending(int sms, nb::kwargs given) {
   Fields fields("ep_send", std::move(given));
-  EpDesc d = spread(fields);
+  auto d = fields.desc<EpDesc>();
   bool private_results = false;
   fields.take({{"private_results", private_results}});
   fields.finish();
@@ -150,26 +36,15 @@ Program sending(int sms, nb::kwargs given) {
 // Buffers of `parts` that ep_return has itself; with one it is the caller's.
 int ep_return_slots(int sms, nb::kwargs given) {
   Fields fields("ep_return", std::move(given));
-  EpDesc d = spread(fields);
+  auto d = fields.desc<EpDesc>();
   fields.finish();
   return default_return_config(d, target(sms)).num_slots;
-}
-
-EpMoeLayerDesc whole_experts(Fields& fields) {
-  auto d = routed<EpMoeLayerDesc>(fields);
-  fields.take({{"dtype", d.dtype},
-               {"expert_groups", d.expert_groups},
-               {"hidden", d.hidden},
-               {"ffn", d.ffn},
-               {"residual", d.residual},
-               {"biases", d.biases}});
-  return d;
 }
 
 // Rows of the state `products`.
 std::int64_t ep_moe_rows(int sms, nb::kwargs given) {
   Fields fields("ep_moe_rows", std::move(given));
-  EpMoeLayerDesc d = whole_experts(fields);
+  auto d = fields.desc<EpMoeLayerDesc>();
   fields.finish();
   return tiles_of(d, default_config(d, target(sms))).num_rows();
 }
@@ -177,7 +52,7 @@ std::int64_t ep_moe_rows(int sms, nb::kwargs given) {
 // Rows of a tile of both layers, and how many tiles there can be.
 nb::tuple expert_tiles(int sms, nb::kwargs given) {
   Fields fields("expert_tiles", std::move(given));
-  AgGroupedDesc d = first_tiles(fields);
+  auto d = fields.desc<AgGroupedDesc>();
   fields.finish();
   ExpertTiles tiles = tiles_of(d, default_config(d, target(sms)));
   return nb::make_tuple(tiles.tile_rows, tiles.num_tiles());
@@ -185,9 +60,9 @@ nb::tuple expert_tiles(int sms, nb::kwargs given) {
 
 Program tables_of_experts(int sms, nb::kwargs given) {
   Fields fields("expert_tables", std::move(given));
-  ExpertTablesDesc d{.tiles = routed<ExpertTiles>(fields), .order = {}};
+  ExpertTablesDesc d{.tiles = fields.desc<ExpertTiles>(), .order = {}};
   LayerSizes sizes;  // where they are known
-  fields.take({{"tile_rows", d.tiles.tile_rows}, {"ffn", sizes.ffn}, {"hidden", sizes.hidden}});
+  fields.take({{"ffn", sizes.ffn}, {"hidden", sizes.hidden}});
   fields.finish();
   d.order = default_order(d.tiles, target(sms), sizes);
   return expert_tables(d, default_config(d, target(sms)));
@@ -209,7 +84,7 @@ Program chosen_layer(const Desc& d, const Config& base, Program (*make)(const De
 
 Program first_layer_program(int sms, nb::kwargs given) {
   Fields fields("ag_grouped_gemm", std::move(given));
-  AgGroupedDesc d = first_layer(fields);
+  auto d = fields.desc<AgGroupedDesc>();
   AgGroupedConfig config = default_config(d, target(sms));
   fields.take({{"tile_rows", config.loop.tile.bm}});
   Products products = take_products(fields);
@@ -218,7 +93,7 @@ Program first_layer_program(int sms, nb::kwargs given) {
 
 Program second_layer_program(int sms, nb::kwargs given) {
   Fields fields("grouped_gemm_rs", std::move(given));
-  GroupedRsDesc d = second_layer(fields);
+  auto d = fields.desc<GroupedRsDesc>();
   GroupedRsConfig config = default_config(d, target(sms));
   fields.take({{"tile_rows", config.loop.tile.bm}});
   Products products = take_products(fields);
@@ -227,7 +102,7 @@ Program second_layer_program(int sms, nb::kwargs given) {
 
 Program both_layers_program(int sms, nb::kwargs given) {
   Fields fields("moe_layer", std::move(given));
-  MoeLayerDesc d = both_layers(fields);
+  auto d = fields.desc<MoeLayerDesc>();
   MoeLayerConfig config = default_config(d, target(sms));
   fields.take({{"tile_rows", config.first.loop.tile.bm}});
   Products products = take_products(fields);
@@ -239,10 +114,10 @@ Program both_layers_program(int sms, nb::kwargs given) {
 
 void bind_experts(nb::module_& m) {
   // Of one rank by itself.
-  bind_operator(m, "moe_route", route, moe_route, default_config);
-  bind_operator(m, "grouped_gemm", grouped, grouped_gemm, default_config);
+  bind_operator(m, "moe_route", moe_route, default_config);
+  bind_operator(m, "grouped_gemm", grouped_gemm, default_config);
   // Every expert split over the ranks.
-  bind_operator(m, "moe_combine", combine, moe_combine, default_config);
+  bind_operator(m, "moe_combine", moe_combine, default_config);
   m.def("expert_tiles", expert_tiles);
   m.def("expert_tables", tables_of_experts);
   m.def("ag_grouped_gemm", first_layer_program);
@@ -251,9 +126,9 @@ void bind_experts(nb::module_& m) {
   // Whole experts spread over the ranks.
   m.def("ep_send", sending<ep_send>);
   m.def("ep_send_fp8", sending<ep_send_fp8>);
-  bind_operator(m, "ep_place", spread, ep_place, default_place_config);
-  bind_operator(m, "ep_return", spread, ep_return, default_return_config);
-  bind_operator(m, "ep_moe_layer", whole_experts, ep_moe_layer, default_config);
+  bind_operator(m, "ep_place", ep_place, default_place_config);
+  bind_operator(m, "ep_return", ep_return, default_return_config);
+  bind_operator(m, "ep_moe_layer", ep_moe_layer, default_config);
   m.def("ep_return_slots", ep_return_slots);
   m.def("ep_moe_rows", ep_moe_rows);
 }

@@ -1,53 +1,47 @@
 #include "fields.h"
 
 #include <fmt/format.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "stretto/base/errors.h"
 
 namespace nb = nanobind;
 
 namespace stretto::python {
+namespace {
 
-Field::Field(const char* field, std::optional<double>& into)
-    : name(field), set([&into](nb::handle value) { return nb::try_cast(value, into); }) {}
-
-Field::Field(const char* field, std::string& into)
-    : name(field), set([&into](nb::handle value) { return nb::try_cast(value, into); }) {}
-
-Field::Field(const char* field, DType& into)
-    : name(field), set([&into](nb::handle value) {
-        std::string text;
-        if (!nb::try_cast(value, text)) return false;
-        into = parse_dtype(text);
-        return true;
-      }) {}
-
-Field::Field(const char* field, Scaling& into)
-    : Field(field, into,
-            {{stretto::name(Scaling::kNone), Scaling::kNone},
-             {stretto::name(Scaling::kRowWise), Scaling::kRowWise},
-             {stretto::name(Scaling::kBlock), Scaling::kBlock}}) {}
-
-bool Field::is_word(nb::handle value, const std::string& word) {
-  std::string text;
-  return nb::try_cast(value, text) && text == word;
+// As NamedField::set() reads it: a word, "1" or "0", "none", or a number.
+std::optional<std::string> text_of(nb::handle value) {
+  std::string word;
+  if (nb::try_cast(value, word)) return word;
+  if (value.is_none()) return "none";
+  if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "1" : "0";
+  if (nb::isinstance<nb::float_>(value)) return fmt::format("{}", nb::cast<double>(value));
+  if (PyIndex_Check(value.ptr()) == 0) return std::nullopt;
+  nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (!number.is_valid()) nb::raise_python_error();
+  return nb::cast<std::string>(nb::repr(number));
 }
 
-void Fields::take(std::initializer_list<Field> fields) {
-  for (const Field& field : fields) {
-    if (!given_.contains(field.name)) {
-      throw InternalError(fmt::format("{}: '{}' is missing", program_, field.name));
+}  // namespace
+
+void Fields::take(const NamedFields& fields) {
+  for (const NamedField& field : fields) {
+    const char* name = field.name().c_str();
+    if (!given_.contains(name)) {
+      if (field.is_optional()) continue;
+      throw InternalError(fmt::format("{}: '{}' is missing", program_, name));
     }
-    nb::object value = given_[field.name];
-    if (!field.set(value)) {
-      throw InternalError(fmt::format("{}: '{}' cannot be {}", program_, field.name,
+    nb::object value = given_[name];
+    std::optional<std::string> text = text_of(value);
+    if (!text || !field.set(*text)) {
+      throw InternalError(fmt::format("{}: '{}' cannot be {}", program_, name,
                                       nb::cast<std::string>(nb::repr(value))));
     }
-    taken_.emplace_back(field.name);
+    taken_.emplace_back(name);
   }
 }
 

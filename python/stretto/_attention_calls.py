@@ -76,8 +76,9 @@ def checked_pages(op: str, query, key, value, scales):
 
 
 def heads_desc(dtype, m, heads, kv_heads, width, scale: Optional[float]) -> Dict[str, Any]:
-    """Fields of every attention's Desc."""
+    """Fields of every attention's Desc, of one rank."""
     return {
+        "world_size": 1,
         "dtype": dtype,
         "m": m,
         "num_heads": heads,

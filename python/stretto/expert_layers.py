@@ -94,7 +94,8 @@ def all_gather_grouped_matmul(
         kind.assign(gathered[: a.shape[0]], a)
     made = kind.empty((tiles.tokens.shape[0], n), a)
     names = ("b",) if up is None else ("b_gate", "b_up")
-    desc = {**routed, "dtype": dtype, "n": n, "k": k, "swiglu": up is not None, "bias": bool(added)}
+    desc = {**routed, **_product_desc(dtype, n, k), "swiglu": up is not None, "bias": bool(added)}
+    desc["gathers"] = group.size > 1
     group.launch_operator(
         kind,
         "ag_grouped_gemm",
@@ -127,11 +128,16 @@ def routed_desc(size: int, m: int, top_k: int, num_experts: int) -> Dict[str, in
     return {"world_size": size, "m": m, "top_k": top_k, "num_experts": num_experts}
 
 
+def _product_desc(dtype: str, n: int, k: int) -> Dict[str, Any]:
+    """Fields of a Desc whose rows are multiplied by weights [n, k] of each expert."""
+    return {"a_dtype": dtype, "b_dtype": dtype, "result_dtype": dtype, "n": n, "k": k}
+
+
 def tiles_of(routed: Dict[str, int], dtype: str, sms: int) -> Tuple[int, int]:
     """(rows of a tile, the most tiles) of a routed_desc(), on a GPU with so many SMs, 0: on CPUs."""
     if routed["m"] == 0:
         return 0, 0
-    return _core.expert_tiles(sms, dtype=dtype, **routed)
+    return _core.expert_tiles(sms, **routed, **_product_desc(dtype, 1, 1))  # of any columns
 
 
 def _group_of_tiles(_y=None, _b=None, tiles: Any = None, *_: Any, **__: Any) -> GroupLike:
@@ -216,9 +222,8 @@ def _second_layer(op, y, b, tiles, weights, bias, residual, out, *, all_reduce: 
     if m == 0:
         group.agree_on_nothing(said)
         return finish(kind, made, written)
-    desc = {**routed, "dtype": dtype, "n": n, "k": k}
-    desc |= {"residual": bool(added), "bias_ranks": group.size if biases else 0}
-    desc["all_reduce"] = all_reduce
+    desc = {**routed, **_product_desc(dtype, n, k), "residual": bool(added), "all_reduce": all_reduce}
+    desc["bias_ranks"] = group.size if biases else 0
     group.launch_operator(
         kind,
         "grouped_gemm_rs",

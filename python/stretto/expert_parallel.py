@@ -179,6 +179,7 @@ class _Launch:
             "hidden": hidden,
             "num_experts": num_experts,
             "top_k": top_k,
+            "expert_groups": group.size,
         }
 
     def __call__(self, program: str, arrays: dict, extents=None, **fields: bool) -> None:

@@ -121,6 +121,7 @@ def _moe_route(
         kind,
         op,
         {
+            "world_size": 1,
             "dtype": dtype,
             "weight_dtype": gate_dtype,
             "m": bound_of(m),
@@ -298,8 +299,10 @@ def _grouped_matmul(names, result, group, *arguments):
     if rows.m == 0 or experts == 0:
         return finish(kind, made, written)
     desc = {
-        "dtype": dtype,
-        "c_dtype": kind.dtype(like),
+        "world_size": 1,
+        "a_dtype": dtype,
+        "b_dtype": dtype,
+        "result_dtype": kind.dtype(like),
         "rows_per_token": rows.per_row,
         "num_experts": experts,
         "spare_rows": rows.spare,

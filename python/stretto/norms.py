@@ -109,7 +109,7 @@ def _norms_of_sums(group, op: str, eps: float, x, residual, weight, out, *, scat
     check_apart(op, kind, (normed, total))
     x, residual, weight = kind.dense(x), kind.dense(residual), kind.dense(weight)
     arrays = {"x": x, "weight": weight, "residual": residual, "sum": summed, "out": written}
-    desc = {"dtype": dtype, "weight_dtype": weight_dtype, "hidden": hidden, "eps": eps}
+    desc = {"dtype": dtype, "weight_dtype": weight_dtype, "hidden": hidden, "eps": eps, "add_residual": True}
     said_of = ("x", "weight", "residual") if scattered else ("x", "weight")
     _launch(group, op, kind, desc, arrays, math.prod(x.shape[:-1]), said_of=said_of)
     return finish(kind, normed, written), finish(kind, total, summed)

@@ -81,6 +81,7 @@ def _scaled_dot_product_attention(
         lse = make_result(op, kind, out[1] if out else None, tuple(q.shape[:-1]), like, (q, k, v))
         check_apart(op, kind, same_kind(op, kind, **{f"out[{i}]": x for i, x in enumerate(out or ())}))
     desc = {
+        "world_size": 1,
         "dtype": dtype,
         "batch": batch,
         "m": rows,

@@ -108,7 +108,7 @@ def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, o
         group.agree_on_nothing(said)
         return finish(kind, result, written)
     sizes = {"m": bound_of(rows), "n": bt.shape[0], "k": bt.shape[1]}
-    desc = {"world_size": group.size, "dtype": dtype, **sizes}
+    desc = {"world_size": group.size, "dtype": dtype, "weight_dtype": dtype, **sizes}
     group.launch_operator(
         kind,
         program,

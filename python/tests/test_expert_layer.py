@@ -6,6 +6,7 @@ import pytest
 
 import stretto
 from stretto import _core, testing
+from stretto.expert_layers import tiles_of
 from test_experts import poisoned, silu
 from test_ops import near, parts, wide
 
@@ -151,9 +152,9 @@ def test_layers_that_do_not_fit(rng):
 
 def test_layers_on_gpus_take_the_config_that_prediction_ranks_first(monkeypatch, tmp_path):
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
-    desc = {"world_size": 4, "m": 2048, "top_k": 4, "num_experts": 60, "dtype": "bfloat16"}
-    desc |= {"tile_rows": _core.expert_tiles(132, **desc)[0], "hidden": 2048, "ffn": 352, "residual": False}
-    desc["bias_ranks"] = 0
+    routed = {"world_size": 4, "m": 2048, "top_k": 4, "num_experts": 60}
+    desc = {**routed, "dtype": "bfloat16", "hidden": 2048, "ffn": 352, "residual": False}
+    desc["tile_rows"] = tiles_of(routed, "bfloat16", 132)[0]
 
     def layer(sms, products):
         return _core.moe_layer(sms, products=products, **desc).explain()

@@ -121,7 +121,7 @@ def test_no_first_call_in_a_graph(monkeypatch):
 def test_chosen_products_are_predicted_no_slower_than_the_default():
     for rows in (8, 512):
         desc = {"world_size": 2, "m": rows, "n": 256, "k": 128}
-        desc |= {"dtype": "bfloat16", "scaling": "none", "b_kn": False, "result_dtype": "bfloat16"}
+        desc |= {name: "bfloat16" for name in ("a_dtype", "b_dtype", "result_dtype")}
         products = (
             (_core.ag_gemm, {**desc, "gathered": True}),
             (_core.gemm_rs, {**desc, "average": False}),

@@ -38,13 +38,14 @@ TileRows rows_of(const TensorRef& a, const TensorRef& scale, const GemmTile& til
 
 }  // namespace
 
-std::string to_string(const AgColumnsDesc& d) {
-  return fmt::format("ag_columns_gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}", d.world_size, d.m,
-                     d.n, d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.bias ? " bias" : "", scaling_text(d.scaling), weights_text(d.b_kn));
+NamedFields fields_of(AgColumnsDesc& d) {
+  return joined(product_fields(d, d.c_dtype, "c={}"),
+                {{"bias", d.bias}, scaling_field(d.scaling), weights_field(d.b_kn)});
 }
 
-ConfigFields fields_of(AgColumnsConfig& c) {
+std::string to_string(const AgColumnsDesc& d) { return "ag_columns_gemm " + text_of(d); }
+
+NamedFields fields_of(AgColumnsConfig& c) {
   return with_rest({tile_field(c.loop.tile),
                     {"compute", c.loop.num_compute_sms},
                     {"gather", c.gather, {Gather::kSend, Gather::kPush}},

@@ -31,8 +31,9 @@ struct AgColumnsConfig {
   std::int64_t comm_group = 1;    // transfers to a peer before the next peer's
 };
 
+NamedFields fields_of(AgColumnsDesc& desc);
 std::string to_string(const AgColumnsDesc& desc);
-ConfigFields fields_of(AgColumnsConfig& config);
+NamedFields fields_of(AgColumnsConfig& config);
 std::string to_string(const AgColumnsConfig& config);
 AgColumnsConfig default_config(const AgColumnsDesc& desc, Target target, Gather gather);
 // With groups of the rows that the SMs multiply at the same time, so that all columns of these come

@@ -65,15 +65,18 @@ void keep_rows(ProgramBuilder& p, const AgGemmDesc& d, const Index& m, const Gat
 
 }  // namespace
 
-std::string to_string(const AgGemmDesc& d) {
-  return fmt::format("ag_gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}{}{}", d.world_size, d.m, d.n,
-                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.bias ? " bias" : "", d.swiglu ? " swiglu" : "", scaling_text(d.scaling),
-                     weights_text(d.b_kn), d.gathered ? " gathered" : "");
+NamedFields fields_of(AgGemmDesc& d) {
+  return joined(product_fields(d, d.c_dtype, "c={}"), {{"bias", d.bias},
+                                                       {"swiglu", d.swiglu},
+                                                       scaling_field(d.scaling),
+                                                       weights_field(d.b_kn),
+                                                       {"gathered", d.gathered}});
 }
 
-ConfigFields fields_of(AgGemmConfig& c) {
-  ConfigFields fields =
+std::string to_string(const AgGemmDesc& d) { return "ag_gemm " + text_of(d); }
+
+NamedFields fields_of(AgGemmConfig& c) {
+  NamedFields fields =
       with_rest({tile_field(c.loop.tile),
                  {"compute", c.loop.num_compute_sms},
                  {"gather", c.gather, {Gather::kPull, Gather::kSend, Gather::kPush}},

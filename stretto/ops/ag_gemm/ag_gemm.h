@@ -36,8 +36,9 @@ struct AgGemmConfig {
   bool across = false;
 };
 
+NamedFields fields_of(AgGemmDesc& desc);
 std::string to_string(const AgGemmDesc& desc);
-ConfigFields fields_of(AgGemmConfig& config);
+NamedFields fields_of(AgGemmConfig& config);
 std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);
 // SMs that copy the own rows into the output `gathered`, beside those of the config.

@@ -245,11 +245,24 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
   return p.finish();
 }
 
-std::string to_string(const AttentionDesc& d) {
-  return fmt::format("{}m={} cache={} heads={}/{} dim={} window={}{}{} {} P={}",
-                     d.batch > 1 ? fmt::format("batch={} ", d.batch) : "", d.m, d.max_tokens,
-                     d.num_heads, d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
-                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+NamedFields fields_of(AttentionDesc& d) {
+  return {{"batch", d.batch, 1},
+          {"m", d.m},
+          {"max_tokens", d.max_tokens},
+          {"num_heads", d.num_heads},
+          {"num_kv_heads", d.num_kv_heads},
+          {"head_dim", d.head_dim},
+          {"window", d.window, 0},
+          NamedField("causal", d.causal).unless_set("full"),
+          {"lse", d.lse},
+          {"scale", d.scale},
+          {"head_norm", d.head_norm},
+          {"weight_dtype", d.weight_dtype, DType::kF32},
+          {"norm_eps", d.norm_eps, 1e-6},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const AttentionDesc& d) { return text_of(d); }
 
 }  // namespace stretto

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -42,7 +43,7 @@ struct AttentionConfig {
   int num_stages = 0;   // blocks of keys and of values loaded ahead; 0: none
   int query_slots = 2;  // tiles of queries that there is room for
   bool tickets =
-      false;           // tiles to whichever worker is free: even loads where rows differ in length
+      false;  // tiles to whichever worker is free: even loads where rows differ in length
   // Heads whose tiles are worked on together, divides a rank's query heads; 0: all. Of rope: heads
   // of queries, or of keys with their values, that a tile has; divides the KV heads, too; 0: all.
   int head_group = 0;
@@ -75,6 +76,7 @@ AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim);
 // `kv` keys and values, up to four, as a block's shared memory holds beside two tiles of `rows`.
 int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim, const GpuTarget& gpu);
 
+NamedFields fields_of(AttentionDesc& desc);
 std::string to_string(const AttentionDesc& desc);
 AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);
 // Of rope() on a GPU; tiles have no more rows than `most_rows`.

@@ -245,11 +245,21 @@ std::int64_t tile_rows(const FlashDecodeDesc& d, const FlashDecodeConfig& c) {
   return c.tile_rows > 0 ? std::min(all, c.tile_rows) : all;
 }
 
-std::string to_string(const FlashDecodeDesc& d) {
-  return fmt::format("m={} tokens={} by {} heads={}/{} dim={} window={}{} {} P={}", d.m,
-                     d.max_tokens, d.block, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
-                     d.lse ? " lse" : "", short_name(d.dtype), d.world_size);
+NamedFields fields_of(FlashDecodeDesc& d) {
+  return {{"m", d.m},
+          {"max_tokens", d.max_tokens},
+          {"block", d.block},
+          {"num_heads", d.num_heads},
+          {"num_kv_heads", d.num_kv_heads},
+          {"head_dim", d.head_dim},
+          {"window", d.window, 0},
+          {"lse", d.lse},
+          {"scale", d.scale},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const FlashDecodeDesc& d) { return text_of(d); }
 
 Program flash_decode(const FlashDecodeDesc& d, const FlashDecodeConfig& cfg) {
   check(d, cfg);

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -42,6 +43,7 @@ struct FlashDecodeConfig {
   std::int64_t tile_rows = 0;  // of a KV head, that read a run together; 0: all
 };
 
+NamedFields fields_of(FlashDecodeDesc& desc);
 std::string to_string(const FlashDecodeDesc& desc);
 // Rows of a KV head, query heads and tokens: the most of a launch, and of a tile.
 std::int64_t most_rows(const FlashDecodeDesc& desc);

@@ -192,14 +192,26 @@ class PackedAttention {
 
 std::int64_t PackedAttentionDesc::pages_per_sequence() const { return ceil_div(max_tokens, page); }
 
-std::string to_string(const PackedAttentionDesc& d) {
-  std::string pages =
-      d.page > 0 ? fmt::format(" tokens={} pages={}x{}", d.max_tokens, d.num_pages, d.page) : "";
-  return fmt::format("m={} sequences={}{} heads={}/{} dim={} window={}{}{}{} {} P={}", d.m,
-                     d.sequences, pages, d.num_heads, d.num_kv_heads, d.head_dim, d.window,
-                     d.causal ? "" : " full", d.lse ? " lse" : "", d.fp8 ? " fp8" : "",
-                     short_name(d.dtype), d.world_size);
+NamedFields fields_of(PackedAttentionDesc& d) {
+  return {{"m", d.m},
+          {"sequences", d.sequences},
+          {"max_tokens", d.max_tokens, 0},
+          {"page", d.page, 0},
+          {"num_pages", d.num_pages, 0},
+          {"num_heads", d.num_heads},
+          {"num_kv_heads", d.num_kv_heads},
+          {"head_dim", d.head_dim},
+          {"window", d.window, 0},
+          NamedField("causal", d.causal).unless_set("full"),
+          {"lse", d.lse},
+          {"scale", d.scale},
+          {"fp8", d.fp8},
+          {"behind_others", d.behind_others},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const PackedAttentionDesc& d) { return text_of(d); }
 
 Program packed_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
   check("packed_attention", d, cfg);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -44,6 +45,7 @@ struct PackedAttentionConfig {
   bool tickets = false;  // tiles to whichever worker is free
 };
 
+NamedFields fields_of(PackedAttentionDesc& desc);
 std::string to_string(const PackedAttentionDesc& desc);
 PackedAttentionConfig default_config(const PackedAttentionDesc& desc, Target target);
 

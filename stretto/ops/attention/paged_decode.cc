@@ -194,12 +194,23 @@ class PagedDecode {
 
 std::int64_t PagedDecodeDesc::pages_per_sequence() const { return ceil_div(max_tokens, page); }
 
-std::string to_string(const PagedDecodeDesc& d) {
-  return fmt::format("m={} tokens={} pages={}x{} heads={}/{} dim={} window={}{}{} {} P={}", d.m,
-                     d.max_tokens, d.num_pages, d.page, d.num_heads, d.num_kv_heads, d.head_dim,
-                     d.window, d.lse ? " lse" : "", d.fp8 ? " fp8" : "", short_name(d.dtype),
-                     d.world_size);
+NamedFields fields_of(PagedDecodeDesc& d) {
+  return {{"m", d.m},
+          {"max_tokens", d.max_tokens},
+          {"page", d.page},
+          {"num_pages", d.num_pages},
+          {"num_heads", d.num_heads},
+          {"num_kv_heads", d.num_kv_heads},
+          {"head_dim", d.head_dim},
+          {"window", d.window, 0},
+          {"lse", d.lse},
+          {"scale", d.scale},
+          {"fp8", d.fp8},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const PagedDecodeDesc& d) { return text_of(d); }
 
 Program paged_decode(const PagedDecodeDesc& d, const PagedDecodeConfig& cfg) {
   check(d, cfg);

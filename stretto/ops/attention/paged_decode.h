@@ -10,6 +10,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -43,6 +44,7 @@ struct PagedDecodeConfig {
   bool sums_by_product = false;  // weights add up beside values (online_softmax.h); one run
 };
 
+NamedFields fields_of(PagedDecodeDesc& desc);
 std::string to_string(const PagedDecodeDesc& desc);
 PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 // The config by which a row adds up in the order of paged_attention with its default config, bit by

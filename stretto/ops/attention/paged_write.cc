@@ -36,11 +36,19 @@ void check(const PagedWriteDesc& d, const PagedWriteConfig& c) {
 
 }  // namespace
 
-std::string to_string(const PagedWriteDesc& d) {
-  return fmt::format("m={} pages={}x{} heads={}/{}x{} {}{} P={}", d.m, d.num_pages, d.page,
-                     d.num_heads, d.num_kv_heads, d.head_dim, name(d.dtype), d.fp8 ? " fp8" : "",
-                     d.world_size);
+NamedFields fields_of(PagedWriteDesc& d) {
+  return {{"m", d.m},
+          {"page", d.page},
+          {"num_pages", d.num_pages},
+          {"num_heads", d.num_heads},
+          {"num_kv_heads", d.num_kv_heads},
+          {"head_dim", d.head_dim},
+          {"fp8", d.fp8},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const PagedWriteDesc& d) { return text_of(d); }
 
 int cached_heads(const PagedWriteDesc& d) {
   HeadSplit split = split_of(d);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -26,6 +27,7 @@ struct PagedWriteConfig {
   int num_workers = 1;
 };
 
+NamedFields fields_of(PagedWriteDesc& desc);
 std::string to_string(const PagedWriteDesc& desc);
 PagedWriteConfig default_config(const PagedWriteDesc& desc, Target target);
 

@@ -106,12 +106,21 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
   return p.finish();
 }
 
-std::string to_string(const SequenceAttentionDesc& d) {
-  return fmt::format("m={} heads={}/{} dim={} window={}{}{}{} {} P={}", d.m, d.num_heads,
-                     d.num_kv_heads, d.head_dim, d.window, d.causal ? "" : " full",
-                     d.contiguous ? " contiguous" : "", d.lse ? " lse" : "", short_name(d.dtype),
-                     d.world_size);
+NamedFields fields_of(SequenceAttentionDesc& d) {
+  return {{"m", d.m},
+          {"num_heads", d.num_heads},
+          {"num_kv_heads", d.num_kv_heads},
+          {"head_dim", d.head_dim},
+          {"window", d.window, 0},
+          NamedField("causal", d.causal).unless_set("full"),
+          {"contiguous", d.contiguous},
+          {"lse", d.lse},
+          {"scale", d.scale},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const SequenceAttentionDesc& d) { return text_of(d); }
 
 int heads_in_l2(const SequenceAttentionDesc& d, std::int64_t tokens) {
   constexpr std::int64_t kKeptBytes = std::int64_t{24} << 20;

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -50,6 +51,7 @@ struct SequenceAttentionConfig {
   int head_group = 0;  // heads whose tiles are worked on together, divides num_heads; 0: all
 };
 
+NamedFields fields_of(SequenceAttentionDesc& desc);
 std::string to_string(const SequenceAttentionDesc& desc);
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& desc, Target target);

@@ -376,10 +376,16 @@ const char* name(AllReduceKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-std::string to_string(const CollectiveDesc& d) {
-  return fmt::format("[{}, {}] {} P={}{}", d.m, d.n, short_name(d.dtype), d.world_size,
-                     d.reduction == Reduction::kSum ? "" : fmt::format(" {}", name(d.reduction)));
+NamedFields fields_of(CollectiveDesc& d) {
+  using enum Reduction;
+  return {
+      NamedField("m", d.m).as("[{},"), NamedField("n", d.n).as("{}]"),
+      NamedField("dtype", d.dtype).as("{}"), NamedField("world_size", d.world_size).as("P={}"),
+      NamedField("reduction", d.reduction, {kSum, kAverage, kMin, kMax, kProduct, kPremulSum}, kSum)
+          .as("{}")};
 }
+
+std::string to_string(const CollectiveDesc& d) { return text_of(d); }
 
 std::string to_string(const CollectiveConfig& c) {
   std::string out = fmt::format("tile {}x{}", c.tile_rows, c.tile_cols);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 #include "stretto/ops/operator/rank_sum.h"
 #include "stretto/ops/operator/target.h"
@@ -60,6 +61,7 @@ struct CollectiveConfig {
   int num_receivers = 0;
 };
 
+NamedFields fields_of(CollectiveDesc& desc);
 std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);

@@ -138,9 +138,16 @@ Program lm_head(const VocabDesc& d, const VocabConfig& cfg) {
   return p.finish();
 }
 
-std::string to_string(const VocabDesc& d) {
-  return fmt::format("m={} hidden={} vocab={} {} (table {}) P={}", d.m, d.hidden, d.vocab,
-                     short_name(d.dtype), short_name(d.weight_dtype), d.world_size);
+NamedFields fields_of(VocabDesc& d) {
+  return {{"m", d.m},
+          {"hidden", d.hidden},
+          {"vocab", d.vocab},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("weight_dtype", d.weight_dtype).as("(table {})"),
+          NamedField("world_size", d.world_size).as("P={}"),
+          {"sequence_parallel", d.sequence_parallel}};
 }
+
+std::string to_string(const VocabDesc& d) { return text_of(d); }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 #include "stretto/ops/operator/target.h"
 
@@ -30,6 +31,7 @@ struct VocabConfig {
   int num_workers = 1;      // of each role
 };
 
+NamedFields fields_of(VocabDesc& desc);
 std::string to_string(const VocabDesc& desc);
 VocabConfig default_config(const VocabDesc& desc);
 VocabConfig embedding_gpu_config(const VocabDesc& desc, const GpuTarget& gpu);

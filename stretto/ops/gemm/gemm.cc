@@ -94,21 +94,24 @@ class Parts {
 
 }  // namespace
 
-std::string to_string(const GemmDesc& d) {
-  return fmt::format("gemm P={} m={} n={} k={} a={} b={} c={}{}{}{}{}{}", d.world_size, d.m, d.n,
-                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.bias ? " bias" : "", d.swiglu ? " swiglu" : "",
-                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
+NamedFields fields_of(GemmDesc& d) {
+  return joined(product_fields(d, d.c_dtype, "c={}"), {{"bias", d.bias},
+                                                       {"swiglu", d.swiglu},
+                                                       {"residual", d.residual},
+                                                       scaling_field(d.scaling),
+                                                       weights_field(d.b_kn)});
 }
 
-ConfigFields fields_of(GemmConfig& c) {
-  ConfigFields fields = with_rest({tile_field(c.loop.tile),
-                                   {"compute", c.loop.num_compute_sms},
-                                   {"raster", c.loop.raster},
-                                   {"stages", c.loop.num_stages},
-                                   {"consumers", c.loop.num_consumers},
-                                   {"cluster", c.loop.cluster_size}},
-                                  c.loop);
+std::string to_string(const GemmDesc& d) { return "gemm " + text_of(d); }
+
+NamedFields fields_of(GemmConfig& c) {
+  NamedFields fields = with_rest({tile_field(c.loop.tile),
+                                  {"compute", c.loop.num_compute_sms},
+                                  {"raster", c.loop.raster},
+                                  {"stages", c.loop.num_stages},
+                                  {"consumers", c.loop.num_consumers},
+                                  {"cluster", c.loop.cluster_size}},
+                                 c.loop);
   fields.push_back({"split_k", c.split_k, 1});
   return fields;
 }

@@ -29,8 +29,9 @@ struct GemmConfig {
   int split_k = 1;
 };
 
+NamedFields fields_of(GemmDesc& desc);
 std::string to_string(const GemmDesc& desc);
-ConfigFields fields_of(GemmConfig& config);
+NamedFields fields_of(GemmConfig& config);
 std::string to_string(const GemmConfig& config);
 GemmConfig default_config(const GemmDesc& desc, Target target = Target::kCpu);
 

@@ -95,11 +95,12 @@ const char* name(Scaling scaling) {
   return "block";
 }
 
-std::string scaling_text(Scaling scaling) {
-  return scaling == Scaling::kNone ? "" : fmt::format(" {}", name(scaling));
+NamedField scaling_field(Scaling& scaling) {
+  using enum Scaling;
+  return NamedField("scaling", scaling, {kNone, kRowWise, kBlock}, kNone).as("{}");
 }
 
-std::string weights_text(bool b_kn) { return b_kn ? " b[k,n]" : ""; }
+NamedField weights_field(bool& b_kn) { return NamedField("b_kn", b_kn).as("b[k,n]"); }
 
 std::int64_t scale_columns(Scaling scaling, std::int64_t k) {
   return scaling == Scaling::kBlock ? ceil_div(k, kScaleBlock) : 1;

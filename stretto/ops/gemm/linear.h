@@ -28,8 +28,19 @@ enum class Scaling : std::uint8_t {
 };
 inline constexpr std::int64_t kScaleBlock = 128;
 const char* name(Scaling scaling);
-std::string scaling_text(Scaling scaling);  // " row-wise", or nothing
-std::string weights_text(bool b_kn);        // " b[k,n]", or nothing
+NamedField scaling_field(Scaling& scaling);  // "row-wise", or nothing
+NamedField weights_field(bool& b_kn);        // "b[k,n]", or nothing
+// What the text of every desc of a product begins with; `form`: of the result's dtype, "c={}".
+template <typename Desc>
+NamedFields product_fields(Desc& d, DType& result, const char* form) {
+  return {NamedField("world_size", d.world_size).as("P={}"),
+          {"m", d.m},
+          {"n", d.n},
+          {"k", d.k},
+          NamedField("a_dtype", d.a_dtype).as("a={}"),
+          NamedField("b_dtype", d.b_dtype).as("b={}"),
+          NamedField("result_dtype", result).as(form)};
+}
 // Columns of scale_a.
 std::int64_t scale_columns(Scaling scaling, std::int64_t k);
 

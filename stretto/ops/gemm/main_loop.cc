@@ -17,21 +17,21 @@ Resource product_sms(const MainLoop& loop) {
       .clustered(loop.cluster_size);
 }
 
-ConfigField tile_field(GemmTile& tile) { return {"tile", {&tile.bm, &tile.bn, &tile.bk}}; }
+NamedField tile_field(GemmTile& tile) { return {"tile", {&tile.bm, &tile.bn, &tile.bk}}; }
 
-ConfigFields with_rest(ConfigFields fields, MainLoop& loop) {
+NamedFields with_rest(NamedFields fields, MainLoop& loop) {
   using enum ProductOrder;
-  for (const ConfigField& field :
-       ConfigFields{{"raster", loop.raster, 1},
-                    {"stages", loop.num_stages, 0},
-                    {"consumers", loop.num_consumers, 1},
-                    {"cluster", loop.cluster_size, 1},
-                    {"stagger", loop.stagger, 0},
-                    {"products", loop.products, {kAhead, kAheadInTurn, kInTurn, kAwaited}, kAhead},
-                    {"store_slots", loop.store_slots, 0},
-                    {"load_slots", loop.load_slots, 0}}) {
+  for (const NamedField& field :
+       NamedFields{{"raster", loop.raster, 1},
+                   {"stages", loop.num_stages, 0},
+                   {"consumers", loop.num_consumers, 1},
+                   {"cluster", loop.cluster_size, 1},
+                   {"stagger", loop.stagger, 0},
+                   {"products", loop.products, {kAhead, kAheadInTurn, kInTurn, kAwaited}, kAhead},
+                   {"store_slots", loop.store_slots, 0},
+                   {"load_slots", loop.load_slots, 0}}) {
     bool listed = std::any_of(fields.begin(), fields.end(),
-                              [&](const ConfigField& f) { return f.key() == field.key(); });
+                              [&](const NamedField& f) { return f.name() == field.name(); });
     if (!listed) fields.push_back(field);
   }
   return fields;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
-#include "stretto/ops/operator/config_fields.h"
+#include "stretto/ops/operator/named_fields.h"
 
 namespace stretto {
 
@@ -34,8 +34,8 @@ Resource product_sms(const MainLoop& loop);
 
 // Of a config's text: the tile; and, behind those that it has, the loop's other fields where they
 // are not as in most.
-ConfigField tile_field(GemmTile& tile);
-ConfigFields with_rest(ConfigFields fields, MainLoop& loop);
+NamedField tile_field(GemmTile& tile);
+NamedFields with_rest(NamedFields fields, MainLoop& loop);
 // The same, without raster and stages, at the end of a text: " consumers=2", or nothing.
 std::string rest_text(MainLoop loop);
 

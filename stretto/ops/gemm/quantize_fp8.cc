@@ -20,10 +20,16 @@ std::vector<OpShape> shapes(int world_size) {
 
 }  // namespace
 
-std::string to_string(const QuantizeDesc& d) {
-  return fmt::format("[{} x {}, {}] {} P={}", d.m, d.rows_per_token, d.k, short_name(d.dtype),
-                     d.world_size);
+NamedFields fields_of(QuantizeDesc& d) {
+  return {NamedField("m", d.m).as("[{}"),
+          NamedField("rows_per_token", d.rows_per_token).as("x {},"),
+          NamedField("k", d.k).as("{}]"),
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}"),
+          {"symmetric_output", d.symmetric_output}};
 }
+
+std::string to_string(const QuantizeDesc& d) { return text_of(d); }
 
 QuantizeConfig default_config(const QuantizeDesc& d, Target target) {
   const std::int64_t rows = d.m * d.rows_per_token;

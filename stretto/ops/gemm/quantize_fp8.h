@@ -7,6 +7,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 #include "stretto/ops/operator/target.h"
 
@@ -26,6 +27,7 @@ struct QuantizeConfig {
   int num_workers = 1;
 };
 
+NamedFields fields_of(QuantizeDesc& desc);
 std::string to_string(const QuantizeDesc& desc);
 QuantizeConfig default_config(const QuantizeDesc& desc, Target target = Target::kCpu);
 

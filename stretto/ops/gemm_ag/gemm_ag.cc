@@ -15,13 +15,14 @@ void check(const GemmAgDesc& d, const GemmAgConfig& cfg) {
 
 }  // namespace
 
-std::string to_string(const GemmAgDesc& d) {
-  return fmt::format("gemm_ag P={} m={} n={} k={} a={} b={} c={}{}{}{}", d.world_size, d.m, d.n,
-                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.bias ? " bias" : "", scaling_text(d.scaling), weights_text(d.b_kn));
+NamedFields fields_of(GemmAgDesc& d) {
+  return joined(product_fields(d, d.c_dtype, "c={}"),
+                {{"bias", d.bias}, scaling_field(d.scaling), weights_field(d.b_kn)});
 }
 
-ConfigFields fields_of(GemmAgConfig& c) {
+std::string to_string(const GemmAgDesc& d) { return "gemm_ag " + text_of(d); }
+
+NamedFields fields_of(GemmAgConfig& c) {
   return with_rest({tile_field(c.loop.tile),
                     {"compute", c.loop.num_compute_sms},
                     {"stages", c.loop.num_stages},

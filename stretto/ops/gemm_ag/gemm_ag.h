@@ -26,8 +26,9 @@ struct GemmAgConfig {
   MainLoop loop;
 };
 
+NamedFields fields_of(GemmAgDesc& desc);
 std::string to_string(const GemmAgDesc& desc);
-ConfigFields fields_of(GemmAgConfig& config);
+NamedFields fields_of(GemmAgConfig& config);
 std::string to_string(const GemmAgConfig& config);
 GemmAgConfig default_config(const GemmAgDesc& desc, Target target = Target::kCpu);
 

@@ -172,13 +172,14 @@ const char* name(ReduceShots shots) {
   return kNames[static_cast<std::size_t>(shots)];
 }
 
-std::string to_string(const GemmArDesc& d) {
-  return fmt::format("gemm_ar P={} m={} n={} k={} a={} b={} out={}{}{}{}", d.world_size, d.m, d.n,
-                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.residual ? " residual" : "", scaling_text(d.scaling), weights_text(d.b_kn));
+NamedFields fields_of(GemmArDesc& d) {
+  return joined(product_fields(d, d.out_dtype, "out={}"),
+                {{"residual", d.residual}, scaling_field(d.scaling), weights_field(d.b_kn)});
 }
 
-ConfigFields fields_of(GemmArConfig& c) {
+std::string to_string(const GemmArDesc& d) { return "gemm_ar " + text_of(d); }
+
+NamedFields fields_of(GemmArConfig& c) {
   using enum ReduceShots;
   const std::initializer_list<Scatter> ways = {Scatter::kEpilogue, Scatter::kCopyEngine};
   return with_rest({tile_field(c.loop.tile),

@@ -47,8 +47,9 @@ struct GemmArConfig {
   int num_copy_queues = 1;               // kTwo, of each role of engines
 };
 
+NamedFields fields_of(GemmArDesc& desc);
 std::string to_string(const GemmArDesc& desc);
-ConfigFields fields_of(GemmArConfig& config);
+NamedFields fields_of(GemmArConfig& config);
 std::string to_string(const GemmArConfig& config);
 // What a program of this config is: channels and raster as tiles and ranks have them, and none of
 // what the other fields leave without work. Of one rank nothing travels, and fields that say how

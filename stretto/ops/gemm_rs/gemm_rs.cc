@@ -74,15 +74,17 @@ const char* name(Scatter scatter) {
   return scatter == Scatter::kEpilogue ? "epilogue" : "copy_engine";
 }
 
-std::string to_string(const GemmRsDesc& d) {
-  return fmt::format("gemm_rs P={} m={} n={} k={} a={} b={} out={}{}{}{}{}", d.world_size, d.m, d.n,
-                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-                     d.average ? " average" : "", d.residual ? " residual" : "",
-                     scaling_text(d.scaling), weights_text(d.b_kn));
+NamedFields fields_of(GemmRsDesc& d) {
+  return joined(product_fields(d, d.out_dtype, "out={}"), {{"average", d.average},
+                                                           {"residual", d.residual},
+                                                           scaling_field(d.scaling),
+                                                           weights_field(d.b_kn)});
 }
 
-ConfigFields fields_of(GemmRsConfig& c) {
-  ConfigFields fields =
+std::string to_string(const GemmRsDesc& d) { return "gemm_rs " + text_of(d); }
+
+NamedFields fields_of(GemmRsConfig& c) {
+  NamedFields fields =
       with_rest({tile_field(c.loop.tile),
                  {"compute", c.loop.num_compute_sms},
                  {"reduce", c.num_reduce_sms},

@@ -48,8 +48,9 @@ struct GemmRsConfig {
 };
 
 const char* name(Scatter scatter);  // "epilogue", "copy_engine"
+NamedFields fields_of(GemmRsDesc& desc);
 std::string to_string(const GemmRsDesc& desc);
-ConfigFields fields_of(GemmRsConfig& config);
+NamedFields fields_of(GemmRsConfig& config);
 std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
 // What a program of this config is: channels and raster as a rank's rows have them, and no queues

@@ -240,13 +240,22 @@ ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
           .tile_rows = c.loop.tile.bm};
 }
 
-std::string to_string(const AgGroupedDesc& d) {
-  return fmt::format(
-      "ag_grouped_gemm P={} m={} top {} of {} experts n={} k={} a={} b={} c={}{}{}{}", d.world_size,
-      d.m, d.top_k, d.num_experts, d.n, d.k, short_name(d.a_dtype), short_name(d.b_dtype),
-      short_name(d.c_dtype), d.swiglu ? " swiglu" : "", d.bias ? " bias" : "",
-      d.gathers ? "" : " all tokens there");
+NamedFields fields_of(AgGroupedDesc& d) {
+  return {NamedField("world_size", d.world_size).as("P={}"),
+          {"m", d.m},
+          NamedField("top_k", d.top_k).as("top {}"),
+          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          {"n", d.n},
+          {"k", d.k},
+          NamedField("a_dtype", d.a_dtype).as("a={}"),
+          NamedField("b_dtype", d.b_dtype).as("b={}"),
+          NamedField("result_dtype", d.c_dtype).as("c={}"),
+          {"swiglu", d.swiglu},
+          {"bias", d.bias},
+          NamedField("gathers", d.gathers).unless_set("all tokens there")};
 }
+
+std::string to_string(const AgGroupedDesc& d) { return "ag_grouped_gemm " + text_of(d); }
 
 std::string to_string(const AgGroupedConfig& c) {
   std::string sorts = c.sort_rows > 0 ? fmt::format(" sort={}x{}", c.sort_rows, c.sort_cols) : "";

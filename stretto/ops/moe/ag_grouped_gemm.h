@@ -46,6 +46,7 @@ struct AgGroupedConfig {
 inline constexpr std::int64_t kSortRows = 48, kSortCols = 256;
 
 ExpertTiles tiles_of(const AgGroupedDesc& desc, const AgGroupedConfig& config);
+NamedFields fields_of(AgGroupedDesc& desc);
 std::string to_string(const AgGroupedDesc& desc);
 std::string to_string(const AgGroupedConfig& config);
 AgGroupedConfig default_config(const AgGroupedDesc& desc, Target target = Target::kCpu);

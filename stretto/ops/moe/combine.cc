@@ -29,14 +29,18 @@ ExpertSplit split_of(const CombineDesc& d) {
   return {.num_experts = d.num_experts, .world_size = d.world_size, .groups = d.expert_groups};
 }
 
-std::string to_string(const CombineDesc& d) {
-  return fmt::format(
-      "m={} hidden={} top {}{}{} {} P={}", d.m, d.hidden, d.top_k,
-      d.expert_groups > 1
-          ? fmt::format(" of {} experts in {} groups", d.num_experts, d.expert_groups)
-          : "",
-      d.sequence_parallel ? " sequence-parallel" : "", short_name(d.dtype), d.world_size);
+NamedFields fields_of(CombineDesc& d) {
+  return {{"m", d.m},
+          {"hidden", d.hidden},
+          NamedField("top_k", d.top_k).as("top {}"),
+          NamedField("num_experts", d.num_experts, 1).as("of {} experts"),
+          NamedField("expert_groups", d.expert_groups, 1).as("in {} groups"),
+          {"sequence_parallel", d.sequence_parallel},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const CombineDesc& d) { return text_of(d); }
 
 Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
   check(d, cfg);

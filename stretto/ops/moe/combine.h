@@ -7,6 +7,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/moe/expert_split.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -30,6 +31,7 @@ struct CombineConfig {
   int threads = 0;      // of a worker's GPU block; 0: by the resource
 };
 
+NamedFields fields_of(CombineDesc& desc);
 std::string to_string(const CombineDesc& desc);
 CombineConfig default_config(const CombineDesc& desc, Target target = Target::kCpu);
 

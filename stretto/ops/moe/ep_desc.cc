@@ -8,9 +8,16 @@ ExpertSplit split_of(const EpDesc& d) {
   return {.num_experts = d.num_experts, .world_size = d.world_size, .groups = d.expert_groups};
 }
 
-std::string to_string(const EpDesc& d) {
-  return fmt::format("m={} hidden={} top {} of {} experts in {} groups {} P={}", d.m, d.hidden,
-                     d.top_k, d.num_experts, d.expert_groups, short_name(d.dtype), d.world_size);
+NamedFields fields_of(EpDesc& d) {
+  return {{"m", d.m},
+          {"hidden", d.hidden},
+          NamedField("top_k", d.top_k).as("top {}"),
+          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          NamedField("expert_groups", d.expert_groups).as("in {} groups"),
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const EpDesc& d) { return text_of(d); }
 
 }  // namespace stretto

@@ -10,6 +10,7 @@
 #include "stretto/base/dtype.h"
 #include "stretto/ir/expr.h"
 #include "stretto/ops/moe/expert_split.h"
+#include "stretto/ops/operator/named_fields.h"
 
 namespace stretto {
 
@@ -28,6 +29,7 @@ struct EpDesc {
 };
 
 ExpertSplit split_of(const EpDesc& desc);
+NamedFields fields_of(EpDesc& desc);
 std::string to_string(const EpDesc& desc);
 
 }  // namespace stretto

@@ -223,12 +223,20 @@ EpMoeSteps steps_of(const EpMoeLayerDesc& d) {
   return steps;
 }
 
-std::string to_string(const EpMoeLayerDesc& d) {
-  return fmt::format(
-      "ep_moe_layer P={} m={} top {} of {} experts in {} groups hidden={} ffn={} {}{}{}",
-      d.world_size, d.m, d.top_k, d.num_experts, d.expert_groups, d.hidden, d.ffn,
-      short_name(d.dtype), d.residual ? " residual" : "", d.biases ? " biases" : "");
+NamedFields fields_of(EpMoeLayerDesc& d) {
+  return {NamedField("world_size", d.world_size).as("P={}"),
+          {"m", d.m},
+          NamedField("top_k", d.top_k).as("top {}"),
+          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          NamedField("expert_groups", d.expert_groups).as("in {} groups"),
+          {"hidden", d.hidden},
+          {"ffn", d.ffn},
+          NamedField("dtype", d.dtype).as("{}"),
+          {"residual", d.residual},
+          {"biases", d.biases}};
 }
+
+std::string to_string(const EpMoeLayerDesc& d) { return "ep_moe_layer " + text_of(d); }
 
 std::string to_string(const EpMoeLayerConfig& c) {
   return fmt::format("first: {} | second: {} | tables by {}x{} and {}, told by {}, {}",

@@ -16,6 +16,7 @@
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
+#include "stretto/ops/operator/named_fields.h"
 
 namespace stretto {
 
@@ -48,6 +49,7 @@ struct EpMoeLayerConfig {
 // A rank's part of a layer, as if all ranks had one of each of its experts.
 MoeLayerDesc own_part(const EpMoeLayerDesc& desc);
 ExpertTiles tiles_of(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
+NamedFields fields_of(EpMoeLayerDesc& desc);
 std::string to_string(const EpMoeLayerDesc& desc);
 std::string to_string(const EpMoeLayerConfig& config);
 EpMoeLayerConfig default_config(const EpMoeLayerDesc& desc, Target target = Target::kCpu);

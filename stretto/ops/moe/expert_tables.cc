@@ -48,11 +48,7 @@ void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
 }
 
 std::string to_string(const ExpertTablesDesc& d) {
-  const ExpertTiles& t = d.tiles;
-  std::string groups = t.expert_groups > 1 ? fmt::format(" in {} groups", t.expert_groups) : "";
-  return fmt::format("expert_tables P={} m={} top {} of {} experts{} in tiles of {}, {}",
-                     t.world_size, t.m, t.top_k, t.num_experts, groups, t.tile_rows,
-                     to_string(d.order));
+  return fmt::format("expert_tables {}, {}", text_of(d.tiles), to_string(d.order));
 }
 
 Program expert_tables(const ExpertTablesDesc& d, const ExpertTablesConfig& cfg) {

@@ -40,6 +40,15 @@ std::int64_t ExpertTiles::num_tiles() const {
   return (rows + with_rows * (tile_rows - 1)) / tile_rows;
 }
 
+NamedFields fields_of(ExpertTiles& t) {
+  return {NamedField("world_size", t.world_size).as("P={}"),
+          {"m", t.m},
+          NamedField("top_k", t.top_k).as("top {}"),
+          NamedField("num_experts", t.num_experts).as("of {} experts"),
+          NamedField("expert_groups", t.expert_groups, 1).as("in {} groups"),
+          NamedField("tile_rows", t.tile_rows).as("in tiles of {}")};
+}
+
 std::string to_string(const ExpertTileOrder& order) {
   bool all = order.early_experts == ExpertTileOrder{}.early_experts;
   return fmt::format("{} classes{}{}", order.stages,

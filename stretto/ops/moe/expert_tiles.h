@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/ops/moe/expert_split.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/target.h"
 
 namespace stretto {
@@ -43,6 +44,7 @@ struct ExpertTileOrder {
   // of 51 (two H100s, 2026-11-26).
   bool in_step = true;
 };
+NamedFields fields_of(ExpertTiles& tiles);
 std::string to_string(
     const ExpertTileOrder& order);  // "2 classes of 8 experts, each tile by itself"
 // For how many ranks, from the own one on, tiles of class `stage` wait.

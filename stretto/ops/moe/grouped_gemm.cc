@@ -132,14 +132,32 @@ ExpertSplit split_of(const GroupedDesc& d) {
   return {.num_experts = d.num_experts, .world_size = d.world_size, .groups = d.expert_groups};
 }
 
-std::string to_string(const GroupedDesc& d) {
-  return fmt::format("P={} m={} rows={} experts={}{} n={} k={} a={} b={} c={}{}{}{}{}{}",
-                     d.world_size, d.m, d.num_rows(), d.num_experts,
-                     d.expert_groups > 1 ? fmt::format(" in {} groups", d.expert_groups) : "", d.n,
-                     d.k, short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.c_dtype),
-                     d.gathered ? " gathered" : "", d.swiglu ? " swiglu" : "",
-                     d.bias ? " bias" : "", d.masked() ? " masked" : "", scaling_text(d.scaling));
+const char* name(RowLayout layout) {
+  return layout == RowLayout::kMasked ? "masked" : "contiguous";
 }
+
+NamedFields fields_of(GroupedDesc& d) {
+  return {NamedField("world_size", d.world_size).as("P={}"),
+          {"m", d.m},
+          {"rows_per_token", d.rows_per_token, 1},
+          {"num_experts", d.num_experts},
+          NamedField("expert_groups", d.expert_groups, 1).as("in {} groups"),
+          {"spare_rows", d.spare_rows},
+          {"n", d.n},
+          {"k", d.k},
+          NamedField("a_dtype", d.a_dtype).as("a={}"),
+          NamedField("b_dtype", d.b_dtype).as("b={}"),
+          NamedField("result_dtype", d.c_dtype).as("c={}"),
+          {"gathered", d.gathered},
+          {"swiglu", d.swiglu},
+          {"bias", d.bias},
+          NamedField("layout", d.layout, {RowLayout::kContiguous, RowLayout::kMasked},
+                     RowLayout::kContiguous)
+              .as("{}"),
+          scaling_field(d.scaling)};
+}
+
+std::string to_string(const GroupedDesc& d) { return text_of(d); }
 
 std::string to_string(const GroupedConfig& c) {
   return fmt::format("{}x{}x{} parts {} workers {} stages {}{}{}", c.loop.tile.bm, c.loop.tile.bn,

@@ -18,6 +18,7 @@ enum class RowLayout : std::uint8_t {
   kContiguous,  // the rows of an expert follow those of the one before
   kMasked,      // each expert has m rows, of which a table says how many are used
 };
+const char* name(RowLayout layout);  // "contiguous"
 
 struct GroupedDesc {
   int world_size = 1;
@@ -46,6 +47,7 @@ struct GroupedConfig {
   bool tickets = false;        // columns of experts go to whoever is free: experts have unlike rows
 };
 
+NamedFields fields_of(GroupedDesc& desc);
 std::string to_string(const GroupedDesc& desc);
 std::string to_string(const GroupedConfig& config);
 GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kCpu);

@@ -289,13 +289,23 @@ ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
           .tile_rows = c.loop.tile.bm};
 }
 
+NamedFields fields_of(GroupedRsDesc& d) {
+  return {NamedField("world_size", d.world_size).as("P={}"),
+          {"m", d.m},
+          NamedField("top_k", d.top_k).as("top {}"),
+          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          {"n", d.n},
+          {"k", d.k},
+          NamedField("a_dtype", d.a_dtype).as("a={}"),
+          NamedField("b_dtype", d.b_dtype).as("b={}"),
+          NamedField("result_dtype", d.out_dtype).as("out={}"),
+          {"residual", d.residual},
+          NamedField("bias_ranks", d.bias_ranks, 0).as("bias by one of {}"),
+          NamedField("all_reduce", d.all_reduce).as("")};
+}
+
 std::string to_string(const GroupedRsDesc& d) {
-  return fmt::format(
-      "grouped_gemm_{} P={} m={} top {} of {} experts n={} k={} a={} b={} out={}{}{}",
-      d.all_reduce ? "ar" : "rs", d.world_size, d.m, d.top_k, d.num_experts, d.n, d.k,
-      short_name(d.a_dtype), short_name(d.b_dtype), short_name(d.out_dtype),
-      d.residual ? " residual" : "",
-      d.bias_ranks > 0 ? fmt::format(" bias by one of {}", d.bias_ranks) : "");
+  return (d.all_reduce ? "grouped_gemm_ar " : "grouped_gemm_rs ") + text_of(d);
 }
 
 std::string to_string(const GroupedRsConfig& c) {

@@ -63,6 +63,7 @@ void sum_beside(const GroupedRsDesc& desc, GroupedRsConfig& config);
 void sum_on_sms(const GroupedRsDesc& desc, GroupedRsConfig& config, int sms, std::int64_t blocks);
 // Whether a token's rows fit the slots of that, and a rank has as many tokens as it sums at a time.
 bool can_sum_on_sms(const GroupedRsDesc& desc);
+NamedFields fields_of(GroupedRsDesc& desc);
 std::string to_string(const GroupedRsDesc& desc);
 std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);

@@ -102,12 +102,19 @@ ExpertTiles tiles_of(const MoeLayerDesc& d, const MoeLayerConfig& c) {
   return tiles_of(first_layer(d), c.first);
 }
 
-std::string to_string(const MoeLayerDesc& d) {
-  return fmt::format("moe_layer P={} m={} top {} of {} experts hidden={} ffn={} {}{}{}",
-                     d.world_size, d.m, d.top_k, d.num_experts, d.hidden, d.ffn,
-                     short_name(d.dtype), d.residual ? " residual" : "",
-                     d.bias_ranks > 0 ? " biases" : "");
+NamedFields fields_of(MoeLayerDesc& d) {
+  return {NamedField("world_size", d.world_size).as("P={}"),
+          {"m", d.m},
+          NamedField("top_k", d.top_k).as("top {}"),
+          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          {"hidden", d.hidden},
+          {"ffn", d.ffn},
+          NamedField("dtype", d.dtype).as("{}"),
+          {"residual", d.residual},
+          NamedField("bias_ranks", d.bias_ranks, 0).as("biases")};
 }
+
+std::string to_string(const MoeLayerDesc& d) { return "moe_layer " + text_of(d); }
 
 std::string to_string(const MoeLayerConfig& c) {
   return fmt::format("first: {} | second: {}", to_string(c.first), to_string(c.second));

@@ -9,6 +9,7 @@
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
+#include "stretto/ops/operator/named_fields.h"
 
 namespace stretto {
 
@@ -32,6 +33,7 @@ struct MoeLayerConfig {
 AgGroupedDesc first_layer(const MoeLayerDesc& desc);
 GroupedRsDesc second_layer(const MoeLayerDesc& desc);
 ExpertTiles tiles_of(const MoeLayerDesc& desc, const MoeLayerConfig& config);
+NamedFields fields_of(MoeLayerDesc& desc);
 std::string to_string(const MoeLayerDesc& desc);
 std::string to_string(const MoeLayerConfig& config);
 MoeLayerConfig default_config(const MoeLayerDesc& desc, Target target = Target::kCpu);

@@ -242,20 +242,30 @@ class Router {
 
 }  // namespace
 
-std::string to_string(const RouteDesc& d) {
-  std::string groups;
-  if (limited(d)) {
-    groups = fmt::format(" in {} of {} groups by {}", d.topk_group, d.n_group,
-                         d.group_score == GroupScore::kBestTwo ? "two" : "one");
-  }
-  std::string scale;
-  if (d.routed_scaling_factor != 1) scale = fmt::format(" times {}", d.routed_scaling_factor);
-  return fmt::format("m={} hidden={} top {} of {} experts{}{}{}{}{}{} {} (gate {}) P={}", d.m,
-                     d.hidden, d.top_k, d.num_experts, groups,
-                     d.scoring_func == Scoring::kSigmoid ? " sigmoid" : "", d.bias ? " biased" : "",
-                     d.norm_topk_prob ? " normalised" : "", scale, d.tables ? "" : ", no tables",
-                     short_name(d.dtype), short_name(d.weight_dtype), d.world_size);
+const char* name(Scoring scoring) { return scoring == Scoring::kSigmoid ? "sigmoid" : "softmax"; }
+const char* name(GroupScore score) { return score == GroupScore::kBest ? "best" : "best_two"; }
+
+NamedFields fields_of(RouteDesc& d) {
+  using enum Scoring;
+  using enum GroupScore;
+  return {{"m", d.m},
+          {"hidden", d.hidden},
+          NamedField("top_k", d.top_k).as("top {}"),
+          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          NamedField("topk_group", d.topk_group, 1).as("in {}"),
+          NamedField("n_group", d.n_group, 1).as("of {} groups"),
+          NamedField("group_score", d.group_score, {kBestTwo, kBest}, kBestTwo).as("by {}"),
+          NamedField("scoring_func", d.scoring_func, {kSoftmax, kSigmoid}, kSoftmax).as("{}"),
+          NamedField("bias", d.bias).as("biased"),
+          NamedField("norm_topk_prob", d.norm_topk_prob).as("normalised"),
+          NamedField("routed_scaling_factor", d.routed_scaling_factor, 1).as("times {}"),
+          NamedField("tables", d.tables).unless_set("no tables"),
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("weight_dtype", d.weight_dtype).as("(gate {})"),
+          NamedField("world_size", d.world_size).as("P={}")};
 }
+
+std::string to_string(const RouteDesc& d) { return text_of(d); }
 
 Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   check(d, cfg);

@@ -10,17 +10,20 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/moe/placing.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
 
 enum class Scoring : std::uint8_t { kSoftmax, kSigmoid };
+const char* name(Scoring scoring);  // "softmax"
 
 // What decides which groups of experts a token may go to.
 enum class GroupScore : std::uint8_t {
   kBestTwo,  // the sum of the two best scores in it (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)
   kBest,     // the best one (DeepSeek-V2, arXiv 2405.04434, section 2.2.2)
 };
+const char* name(GroupScore score);  // "best_two"
 
 // Names from scoring_func on are those of config.json.
 struct RouteDesc {
@@ -55,6 +58,7 @@ struct RouteConfig {
   int num_workers = 1;  // of choosing, and of placing after it
 };
 
+NamedFields fields_of(RouteDesc& desc);
 std::string to_string(const RouteDesc& desc);
 RouteConfig default_config(const RouteDesc& desc, Target target = Target::kCpu);
 

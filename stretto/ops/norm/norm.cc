@@ -166,9 +166,17 @@ Program add_row(const NormDesc& d, const NormConfig& cfg) {
   return p.finish();
 }
 
-std::string to_string(const NormDesc& d) {
-  return fmt::format("[{}, {}] {} (weight {}) eps={} P={}", d.m, d.hidden, short_name(d.dtype),
-                     short_name(d.weight_dtype), d.eps, d.world_size);
+NamedFields fields_of(NormDesc& d) {
+  return {NamedField("m", d.m).as("[{},"),
+          NamedField("hidden", d.hidden).as("{}]"),
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("weight_dtype", d.weight_dtype).as("(weight {})"),
+          {"eps", d.eps},
+          NamedField("world_size", d.world_size).as("P={}"),
+          {"add_residual", d.add_residual},
+          {"symmetric_output", d.symmetric_output}};
 }
+
+std::string to_string(const NormDesc& d) { return text_of(d); }
 
 }  // namespace stretto

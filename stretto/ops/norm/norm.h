@@ -10,6 +10,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 #include "stretto/ops/operator/target.h"
 
@@ -37,6 +38,7 @@ struct NormConfig {
   bool two_shot = false;
 };
 
+NamedFields fields_of(NormDesc& desc);
 std::string to_string(const NormDesc& desc);
 // UserError naming the bad field.
 void check_norm(const NormDesc& desc, const NormConfig& config);

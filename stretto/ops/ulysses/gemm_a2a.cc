@@ -27,21 +27,27 @@ void check_gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
 
 }  // namespace
 
-std::string to_string(const UlyssesDesc& d) {
-  bool same = d.dtype == d.weight_dtype;
-  return fmt::format("m={} n={} k={} {}{}{}{} P={}", d.m, d.n, d.k, short_name(d.dtype),
-                     same ? "" : fmt::format(" b={}", short_name(d.weight_dtype)),
-                     d.bias ? " bias" : "", d.residual ? " residual" : "", d.world_size);
+NamedFields fields_of(UlyssesDesc& d) {
+  return {{"m", d.m},
+          {"n", d.n},
+          {"k", d.k},
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("weight_dtype", d.weight_dtype).as("b={}"),
+          {"bias", d.bias},
+          {"residual", d.residual},
+          NamedField("world_size", d.world_size).as("P={}")};
 }
 
-ConfigFields fields_of(UlyssesConfig& c) {
+std::string to_string(const UlyssesDesc& d) { return text_of(d); }
+
+NamedFields fields_of(UlyssesConfig& c) {
   std::optional<int> no_copies;  // and no queues then
   if (c.comm_rows == 0) no_copies = c.num_queues;
-  ConfigFields fields = with_rest({tile_field(c.loop.tile),
-                                   {"compute", c.loop.num_compute_sms},
-                                   {"stages", c.loop.num_stages},
-                                   {"raster", c.loop.raster}},
-                                  c.loop);
+  NamedFields fields = with_rest({tile_field(c.loop.tile),
+                                  {"compute", c.loop.num_compute_sms},
+                                  {"stages", c.loop.num_stages},
+                                  {"raster", c.loop.raster}},
+                                 c.loop);
   fields.push_back({"comm_rows", c.comm_rows, 0});
   fields.push_back({"queues", c.num_queues, no_copies});
   return fields;

@@ -33,8 +33,9 @@ struct UlyssesConfig {
   int num_queues = 1;          // a2a_gemm: copy queues that send
 };
 
+NamedFields fields_of(UlyssesDesc& desc);
 std::string to_string(const UlyssesDesc& desc);
-ConfigFields fields_of(UlyssesConfig& config);
+NamedFields fields_of(UlyssesConfig& config);
 std::string to_string(const UlyssesConfig& config);
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& desc, Target target);
 UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& desc, Target target);
