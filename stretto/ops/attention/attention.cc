@@ -248,7 +248,7 @@ Program attention(const AttentionDesc& d, const AttentionConfig& cfg) {
 NamedFields fields_of(AttentionDesc& d) {
   return {{"batch", d.batch, 1},
           {"m", d.m},
-          {"max_tokens", d.max_tokens},
+          NamedField("max_tokens", d.max_tokens).as("cache={}"),
           {"num_heads", d.num_heads},
           {"num_kv_heads", d.num_kv_heads},
           {"head_dim", d.head_dim},
