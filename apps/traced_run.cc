@@ -28,8 +28,7 @@ class TraceFile {
       : options_(options), machine_(machine.name), schedule_(lower(std::move(program))) {
     try {
       plan.eager = true;
-      prediction_ =
-          predict::predict(schedule_, machine, {.plan = std::move(plan), .record = true});
+      prediction_ = predict::predict(schedule_, machine, {.plan = std::move(plan), .record = true});
     } catch (const UserError& e) {
       if (!options.machine.empty()) throw;
       why_not_ = e.what();
@@ -92,7 +91,7 @@ std::string trace_on_gpus(const ProgramSource& source, OpShape shape, const Trac
   RandomFill random(world, kTraceSeed, shape.dtype);
   GpuProgram program(world, chosen.program, num_launch_sets(chosen.program, world), random,
                      {.record = true});
-  GpuExecutable& executable = program.executable();
+  Executable& executable = program.executable();
   RanksCall call = program.call();
   for (int i = 0; i < kWarmups; ++i) call(i % program.num_sets());
   executable.wait();

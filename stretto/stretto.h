@@ -5,15 +5,14 @@
 //   Prediction predict::predict(lowered, machine)     what it would take, before it runs
 //   GpuCode    generate(lowered, options)             for a GpuTarget; needs no GPU
 //   Executable load(proved, rank)                     on a rank of CPUs
-//              load(proved, gpu_world, code)          on a process's GPUs, one for each rank
+//              load(proved, gpu_world, code)          on all GPUs of a process
 //   Launch     executable->prepare(args)              where the tensors are, encoded once
 //              launch->run(extents, stream)           what the program computes
 // A launch has only sizes that were proved, and its GPU as many SMs as were proved; anything else
 // is a UserError. Tests alone waive a proof, with a reason. docs/internals/flow.md has the picture.
 #pragma once
 
-#include "stretto/compiler.h"               // lower, prove, waive_proof
-#include "stretto/gpu/gpu_code.h"           // generate
-#include "stretto/launch/executable.h"      // load, prepare, run
-#include "stretto/launch/gpu_executable.h"  // load_on_all: all GPUs of a process in one call
-#include "stretto/predict/prediction.h"     // predict
+#include "stretto/compiler.h"            // lower, prove, waive_proof
+#include "stretto/gpu/gpu_code.h"        // generate
+#include "stretto/launch/executable.h"   // load, prepare, run
+#include "stretto/predict/prediction.h"  // predict

@@ -17,7 +17,8 @@ GpuSessionExecutable::GpuSessionExecutable(std::shared_ptr<Session> session, int
   GpuCode code = [&] {
     SlowNotice notice(
         fmt::format("compiling the kernel of '{}', kept for later runs", compiled.program().name));
-    return generate(compiled.lowered(), {.target = {.sms = compiled.scope().sms}, .record = records});
+    return generate(compiled.lowered(),
+                    {.target = {.sms = compiled.scope().sms}, .record = records});
   }();
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());
@@ -25,8 +26,9 @@ GpuSessionExecutable::GpuSessionExecutable(std::shared_ptr<Session> session, int
   gpu.announce(call.name, call.content, GpuSide::Then::kAgree);
   gpu.agree(call.name, call.content);
   make_staging();
-  loaded_ = std::move(load(compiled, gpu.world(), std::move(code)).front());
-  loaded_->begin_recording();
+  loaded_ = load(compiled, gpu.world(), std::move(code));
+  loaded_->replay_copies(true);
+  loaded_->set_recording(true);
   this->session().add_executable(*this);
 }
 
@@ -36,7 +38,8 @@ GpuSessionExecutable::~GpuSessionExecutable() {
 }
 
 void GpuSessionExecutable::record(bool on, Recorder& recorder) {
-  on ? loaded_->begin_recording() : loaded_->end_recording(recorder);
+  if (!on) loaded_->collect(recorder);
+  loaded_->set_recording(on);
 }
 
 void GpuSessionExecutable::close() noexcept {
@@ -65,7 +68,7 @@ void GpuSessionExecutable::launch(std::span<std::byte* const> args,
     on.copy(reinterpret_cast<CUdeviceptr>(s.memory->data()),
             reinterpret_cast<CUdeviceptr>(args[s.arg]), s.bytes);
   }
-  launch.run(extents, &on);
+  launch.run(extents, rank(), on);
   for (const Staging& s : staging_) {
     if (!s.copied_out || s.bytes == 0) continue;
     on.copy(reinterpret_cast<CUdeviceptr>(args[s.arg]),

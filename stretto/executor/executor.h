@@ -9,28 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "stretto/compiler.h"
 #include "stretto/ir/program.h"
+#include "stretto/runtime/args.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
-
-// What a launch works on, by tensor index of the program. Inputs, outputs and state are the
-// caller's; buffers are the instance's. A symmetric input must come from Rank::allocate and is
-// passed as a whole SymmetricBuffer plus offset.
-struct TensorArg {
-  void* data = nullptr;                        // local tensors
-  const SymmetricBuffer* symmetric = nullptr;  // symmetric tensors
-  std::size_t offset_bytes = 0;                // the same on all ranks
-  friend bool operator==(const TensorArg&, const TensorArg&) = default;
-};
-
-struct LaunchArgs {
-  std::vector<TensorArg> tensors;     // [program.tensors.size()]; entries of buffers are ignored
-  std::vector<std::int64_t> extents;  // kExtent and kScalar variables in declaration order
-};
 
 // A place where a rank waits, or has notified.
 struct SyncPoint {
@@ -61,10 +47,10 @@ class Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // Runs this rank's part and returns when it has ended. UserError for missing tensors or extents
-  // that are out of range or were not proved (before anything ran); Fault when a wait outlasts the
-  // timeout or the world is aborted.
-  void launch(const LaunchArgs& args);
+  // Runs this rank's part and returns when it has ended; extents and scalars in declaration order.
+  // UserError for missing tensors or extents that are out of range or were not proved (before
+  // anything ran); Fault when a wait outlasts the timeout or the world is aborted.
+  void launch(const Args& args, std::span<const std::int64_t> extents);
 
   const Program& program() const;
   std::uint64_t epoch() const;  // launches so far since creation or recovery

@@ -104,7 +104,7 @@ void executor_gemm(benchmark::State& state, DType dtype, bool folded) {
   world.run([&](Rank& rank) {
     RankArguments arguments(rank, *program);
     Instance instance(rank, ready);
-    auto launch = [&] { instance.launch(arguments.args); };
+    auto launch = [&] { instance.launch(arguments.args, arguments.extents); };
     launch();
     bare.run();
     for (auto _ : state) {
@@ -135,7 +135,7 @@ void executor_trivial_launch(benchmark::State& state) {
   world.run([&](Rank& rank) {
     RankArguments arguments(rank, *program);
     Instance instance(rank, ready);
-    for (auto _ : state) instance.launch(arguments.args);
+    for (auto _ : state) instance.launch(arguments.args, arguments.extents);
   });
 }
 

@@ -50,7 +50,7 @@ struct Instance::State {
 
   void allocate();
   void bind_buffers(std::uint64_t slot_epoch, bool all);
-  void bind_arguments(const LaunchArgs& args);
+  void bind_arguments(const Args& args);
   std::size_t bytes_of_launch(std::size_t idx) const;
   void bind_argument(std::size_t idx, const TensorArg& arg);
   void poison();
@@ -117,7 +117,7 @@ void Instance::State::bind_buffers(std::uint64_t slot_epoch, bool all) {
   }
 }
 
-void Instance::State::bind_arguments(const LaunchArgs& args) {
+void Instance::State::bind_arguments(const Args& args) {
   const Program& p = machine.program();
   if (args.tensors.size() != p.tensors.size()) {
     throw UserError(fmt::format("{}: {} tensor arguments given, the program has {} tensors", p.name,
@@ -272,11 +272,11 @@ Instance::~Instance() {
   state_->rank.release(state_->signals);
 }
 
-void Instance::launch(const LaunchArgs& args) {
+void Instance::launch(const Args& args, std::span<const std::int64_t> extents) {
   State& s = *state_;
   if (s.rank.aborted()) s.rank.throw_fault();
-  s.proved.require_covers(args.extents);
-  s.machine.begin_launch(args.extents, s.epoch);
+  s.proved.require_covers(extents);
+  s.machine.begin_launch(extents, s.epoch);
   s.bind_arguments(args);
   s.bind_buffers(s.epoch, false);
   s.prepare_recording();

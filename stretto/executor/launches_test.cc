@@ -41,9 +41,9 @@ void launch_with(const Proved& ready, std::int64_t rows) {
   World({.size = 1}).run([&](Rank& rank) {
     RankArguments arguments(rank, ready.program());
     arguments.set("x", Doubles(128, 3));
-    arguments.args.extents = {rows};
+    arguments.extents = {rows};
     Instance instance(rank, ready, {.poison = true});
-    instance.launch(arguments.args);
+    instance.launch(arguments.args, arguments.extents);
     Doubles got = arguments.get("y");
     for (std::int64_t i = 0; i < rows * 16; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], 6);
   });
@@ -148,8 +148,8 @@ TEST(Launches, AllocateNothingOnceTheyWereMade) {
   World({.size = 1}).run([&](Rank& rank) {
     RankArguments arguments(rank, ready.program());
     Instance instance(rank, ready);
-    instance.launch(arguments.args);
-    EXPECT_EQ(count_allocations([&] { instance.launch(arguments.args); }), 0u);
+    instance.launch(arguments.args, arguments.extents);
+    EXPECT_EQ(count_allocations([&] { instance.launch(arguments.args, arguments.extents); }), 0u);
     EXPECT_EQ(count_allocations([] { Doubles counted(8); }), 1u) << "nothing is counted";
   });
 }

@@ -142,7 +142,7 @@ void RankMachine::allocate(AgentState& a) {
   if (a.role != nullptr && !a.shared->arena) a.shared->allocate(*a.role->role);
 }
 
-void RankMachine::begin_launch(const std::vector<std::int64_t>& extents, std::uint64_t epoch) {
+void RankMachine::begin_launch(std::span<const std::int64_t> extents, std::uint64_t epoch) {
   const Program& p = program();
   bool valid = extents.size() == code_.launch_vars.size();
   for (std::size_t i = 0; valid && i < extents.size(); ++i) {
@@ -150,7 +150,7 @@ void RankMachine::begin_launch(const std::vector<std::int64_t>& extents, std::ui
     valid = extents[i] >= 0 && extents[i] <= p.vars[var].bound;
   }
   if (!valid) {
-    initial_vars(p, rank(), extents);  // throws, naming what is wrong
+    initial_vars(p, rank(), {extents.begin(), extents.end()});  // throws, naming what is wrong
     throw InternalError("extents refused for no reason");
   }
   for (std::size_t i = 0; i < extents.size(); ++i) {

@@ -103,7 +103,7 @@ class RankMachine final : private TableReader {
   const SyncHook* sync_hook = nullptr;
 
   // Fixes extents and epoch. UserError for extents out of range. Agents start with start().
-  void begin_launch(const std::vector<std::int64_t>& extents, std::uint64_t epoch);
+  void begin_launch(std::span<const std::int64_t> extents, std::uint64_t epoch);
 
   AgentState& on_start() { return agents_.front(); }
   AgentState& on_end() { return agents_.back(); }

@@ -208,8 +208,8 @@ TEST_F(MemoryOps, DotAccumulatesOntoDataOverARunTimeRange) {
     arguments.set("b", vb);
     arguments.set("c", vc);
     for (std::int64_t k : {0, 1, 3, 4, 17, 29, 30}) {
-      arguments.args.extents = {k};
-      instance.launch(arguments.args);
+      arguments.extents = {k};
+      instance.launch(arguments.args, arguments.extents);
       Doubles want = vc;
       for (std::size_t i = 0; i < 63; ++i) {
         for (std::size_t l = 0; l < static_cast<std::size_t>(k); ++l) {
@@ -219,8 +219,9 @@ TEST_F(MemoryOps, DotAccumulatesOntoDataOverARunTimeRange) {
       SCOPED_TRACE(k);
       expect_near(arguments.get("y"), want, 1e-5);
     }
-    arguments.args.extents = {31};
-    EXPECT_NE(error_of([&] { instance.launch(arguments.args); }).find("k_len"), std::string::npos);
+    arguments.extents = {31};
+    EXPECT_NE(error_of([&] { instance.launch(arguments.args, arguments.extents); }).find("k_len"),
+              std::string::npos);
   });
 }
 
@@ -453,20 +454,22 @@ TEST_F(MemoryOps, MissingAndMisplacedArgumentsAreNamed) {
   auto program = at_schedule_level(p.finish());
   World world({.size = 1});
   run_program(world, program, [&](Rank&, Instance& instance, RankArguments& arguments) {
-    auto error_with = [&](const std::function<void(LaunchArgs&)>& spoil) {
-      LaunchArgs args = arguments.args;
-      spoil(args);
-      return error_of([&] { instance.launch(args); });
+    using Extents = std::vector<std::int64_t>;
+    auto error_with = [&](const std::function<void(Args&, Extents&)>& spoil) {
+      Args args = arguments.args;
+      Extents extents = arguments.extents;
+      spoil(args, extents);
+      return error_of([&] { instance.launch(args, extents); });
     };
-    EXPECT_NE(error_with([](LaunchArgs& a) { a.tensors[0].data = nullptr; }).find("'x'"),
+    EXPECT_NE(error_with([](Args& a, Extents&) { a.tensors[0].data = nullptr; }).find("'x'"),
               std::string::npos);
-    EXPECT_NE(error_with([](LaunchArgs& a) { a.tensors[1].symmetric = nullptr; }).find("'y'"),
+    EXPECT_NE(error_with([](Args& a, Extents&) { a.tensors[1].symmetric = nullptr; }).find("'y'"),
               std::string::npos);
-    EXPECT_NE(error_with([](LaunchArgs& a) { a.tensors[1].offset_bytes = 128; }).find("'y'"),
+    EXPECT_NE(error_with([](Args& a, Extents&) { a.tensors[1].offset_bytes = 128; }).find("'y'"),
               std::string::npos);
-    EXPECT_NE(error_with([](LaunchArgs& a) { a.extents = {1}; }).find("extents"),
+    EXPECT_NE(error_with([](Args&, Extents& extents) { extents = {1}; }).find("extents"),
               std::string::npos);
-    EXPECT_EQ(error_with([](LaunchArgs&) {}), "no error");
+    EXPECT_EQ(error_with([](Args&, Extents&) {}), "no error");
   });
   World two({.size = 2});
   EXPECT_THROW(run_program(two, program, [](Rank&, Instance&, RankArguments&) {}), UserError);
@@ -486,10 +489,9 @@ TEST_F(MemoryOps, SymmetricArgumentsHoldTheRowsOfTheLaunch) {
   run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
     SymmetricBuffer few = rank.allocate("few", DType::kF32, 10 * 4);
     auto error_with = [&](std::int64_t rows, std::size_t offset) {
-      LaunchArgs args = arguments.args;
+      Args args = arguments.args;
       args.tensors[1] = {.symmetric = &few, .offset_bytes = offset};
-      args.extents = {rows};
-      return error_of([&] { instance.launch(args); });
+      return error_of([&] { instance.launch(args, std::vector{rows}); });
     };
     EXPECT_EQ(error_with(10, 0), "no error");
     EXPECT_EQ(error_with(0, 160), "no error");

@@ -32,7 +32,7 @@ class RankArguments {
     args.tensors.resize(program.tensors.size());
     local_.resize(program.tensors.size());
     symmetric_.resize(program.tensors.size());
-    args.extents = extent_bounds(program);
+    extents = extent_bounds(program);
     for (std::size_t i = 0; i < program.tensors.size(); ++i) {
       const Tensor& t = program.tensors[i];
       if (t.kind == TensorKind::kBuffer) continue;
@@ -76,7 +76,8 @@ class RankArguments {
     return values;
   }
 
-  LaunchArgs args;
+  Args args;
+  std::vector<std::int64_t> extents;
 
  private:
   DType dtype_of(const std::string& name) const {
@@ -107,7 +108,7 @@ inline std::map<std::string, Doubles> run_once(std::shared_ptr<const Program> pr
   std::map<std::string, Doubles> outputs;
   run_program(world, program, [&](Rank&, Instance& instance, RankArguments& arguments) {
     for (const auto& [name, values] : inputs) arguments.set(name, values);
-    instance.launch(arguments.args);
+    instance.launch(arguments.args, arguments.extents);
     for (const Tensor& t : program->tensors) {
       if (t.kind == TensorKind::kOutput || t.kind == TensorKind::kState) {
         outputs[t.name] = arguments.get(t.name);

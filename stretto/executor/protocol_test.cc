@@ -64,7 +64,7 @@ void run_shift(int size, int launches, const std::function<void(Instance&)>& pre
     if (prepare) prepare(instance);
     for (int e = 0; e < launches; ++e) {
       arguments.set("x", shard(rank.index(), e, 78));
-      instance.launch(arguments.args);
+      instance.launch(arguments.args, arguments.extents);
       expect_shifted(arguments, rank.index(), e, size);
     }
     EXPECT_EQ(instance.epoch(), static_cast<std::uint64_t>(launches));
@@ -123,7 +123,7 @@ TEST(Protocol, PacketsCarryDataAndSignalInOne) {
           want[i] = 6 + 4 * (static_cast<double>(i) + e % 5);
         }
         arguments.set("x", mine);
-        instance.launch(arguments.args);
+        instance.launch(arguments.args, arguments.extents);
         ASSERT_EQ(arguments.get("y"), want) << "launch " << e;
       }
     });
@@ -213,7 +213,7 @@ TEST(Protocol, PipesConnectTheAgentsOfAWorker) {
     arguments.set("a", a);
     arguments.set("b", b);
     for (int e = 0; e < 3; ++e) {
-      instance.launch(arguments.args);
+      instance.launch(arguments.args, arguments.extents);
       ASSERT_EQ(arguments.get("y"), want);
     }
   });
@@ -236,7 +236,7 @@ TEST(Protocol, StateIsKeptAndSlotsTakeTurns) {
   run_program(world, program, [&](Rank&, Instance& instance, RankArguments& arguments) {
     for (int e = 0; e < 7; ++e) {
       arguments.set("x", Doubles(8, e));
-      instance.launch(arguments.args);
+      instance.launch(arguments.args, arguments.extents);
       EXPECT_EQ(arguments.get("y"), Doubles(8, e));
       EXPECT_EQ(arguments.get("count"), Doubles(8, e + 1));
     }
@@ -267,8 +267,8 @@ TEST(Faults, AMissingNotifyIsReportedOnEveryRankAndTheWorldRecovers) {
   std::unique_ptr<RankArguments> arguments[2];
   auto launch = [&](Rank& rank, std::int64_t talks) {
     auto r = static_cast<std::size_t>(rank.index());
-    arguments[r]->args.extents = {talks};
-    instances[r]->launch(arguments[r]->args);
+    arguments[r]->extents = {talks};
+    instances[r]->launch(arguments[r]->args, arguments[r]->extents);
   };
   std::atomic<int> faults{0};
   world.run([&](Rank& rank) {
@@ -338,7 +338,7 @@ TEST(Faults, ATableThatBreaksItsContractEndsAllRanksAndTheWorldRecovers) {
     arguments.set("x", shard(r, 0, 8));
     auto launch = [&](const Doubles& order) {
       arguments.set("order", order);
-      instance.launch(arguments.args);
+      instance.launch(arguments.args, arguments.extents);
       rank.barrier();
     };
     launch({1, 0});
@@ -364,7 +364,7 @@ TEST(Faults, ATableThatBreaksItsContractEndsAllRanksAndTheWorldRecovers) {
   run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
     arguments.set("x", shard(rank.index(), 0, 8));
     arguments.set("order", {1, 0});
-    instance.launch(arguments.args);
+    instance.launch(arguments.args, arguments.extents);
     rank.barrier();
     Doubles sent = shard(1 - rank.index(), 0, 8), want(sent.begin() + 4, sent.end());
     want.insert(want.end(), sent.begin(), sent.begin() + 4);
@@ -380,7 +380,7 @@ TEST(Faults, AWaitForAnotherRankIsNamedBeforeOneForASlot) {
   std::atomic<int> faults{0};
   auto body = [&](Rank& rank, Instance& instance, RankArguments& arguments) {
     try {
-      instance.launch(arguments.args);
+      instance.launch(arguments.args, arguments.extents);
       for (int i = 0; i < 10'000 && !rank.aborted(); ++i) {
         std::this_thread::sleep_for(milliseconds(1));
       }
@@ -400,9 +400,9 @@ TEST(Faults, ARankThatDiesEndsTheOthersWaits) {
   auto program = at_schedule_level(shift(3, 8, 4));
   EXPECT_THROW(run_program(world, program,
                            [&](Rank& rank, Instance& instance, RankArguments& arguments) {
-                             instance.launch(arguments.args);
+                             instance.launch(arguments.args, arguments.extents);
                              if (rank.index() == 1) throw UserError("rank 1 gives up");
-                             instance.launch(arguments.args);
+                             instance.launch(arguments.args, arguments.extents);
                            }),
                UserError);
   EXPECT_NE(world.fault().reason.find("rank 1 died"), std::string::npos) << world.fault().reason;
@@ -415,7 +415,7 @@ TEST(Protocol, TheRecorderSeesTilesWaitsAndCopies) {
   auto program = at_schedule_level(shift(2, 13, 6));
   run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
     if (rank.index() == 1) std::this_thread::sleep_for(milliseconds(5));
-    instance.launch(arguments.args);
+    instance.launch(arguments.args, arguments.extents);
   });
   int tiles = 0, waits = 0, copies = 0, launches = 0;
   for (const Span& span : world.recorder().spans()) {

@@ -167,13 +167,13 @@ TEST_F(GpuRecording, EveryTileIsThereAndNoWaitEndsBeforeItsNotify) {
   GpuInstance instance(world, compiled, generate(compiled.lowered(), {.record = true}));
   std::size_t bytes = kTiles * kCols * 4;
   SymmetricGpuMemory in = world.allocate(bytes), out = world.allocate(bytes);
-  GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};
+  Args args{.tensors = {{.on = in.addresses()}, {}, {.on = out.addresses()}}};
   for (int r = 0; r < kRanks; ++r) {
     world.stream(r).fill_bytes(in.addresses()[static_cast<std::size_t>(r)], 0, bytes);
   }
   Recorder recorder(kRanks);
   auto launch = [&](int times) {
-    for (int i = 0; i < times; ++i) instance.launch(args);
+    for (int i = 0; i < times; ++i) instance.launch(args, {});
     instance.wait();
   };
   launch(2);  // not recorded
@@ -229,10 +229,10 @@ TEST_F(GpuRecording, WhatDoesNotFitIsCounted) {
   GpuInstance instance(world, compiled, generate(compiled.lowered(), {.record = true}));
   std::size_t bytes = kTiles * kCols * 4;
   SymmetricGpuMemory in = world.allocate(bytes), out = world.allocate(bytes);
-  GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};
+  Args args{.tensors = {{.on = in.addresses()}, {}, {.on = out.addresses()}}};
   instance.set_recording(true);
   constexpr int kLaunches = 5'000;
-  for (int i = 0; i < kLaunches; ++i) instance.launch(args);
+  for (int i = 0; i < kLaunches; ++i) instance.launch(args, {});
   instance.wait();
   Recorder recorder(kRanks, std::size_t{1} << 22);
   instance.collect(recorder);

@@ -71,7 +71,8 @@ class Meeting {
     world_.synchronize();
   }
   void launch(int rank, const cuda::Stream& stream) {
-    instance_.launch({.tensors = {in_.addresses(), {}, sum_.addresses()}}, rank, stream);
+    instance_.launch({.tensors = {{.on = in_.addresses()}, {}, {.on = sum_.addresses()}}}, {}, rank,
+                     stream);
   }
   GpuInstance& instance() { return instance_; }
 

@@ -170,8 +170,8 @@ class GpuEngines : public ::testing::Test {
         << instance_->source().substr(0, 1000);
     const Program& p = instance_->program();
     args_.tensors.resize(p.tensors.size());
-    args_.tensors[static_cast<std::size_t>(p.find_tensor("in"))] = in_.addresses();
-    args_.tensors[static_cast<std::size_t>(p.find_tensor("sum"))] = sum_.addresses();
+    args_.tensors[static_cast<std::size_t>(p.find_tensor("in"))].on = in_.addresses();
+    args_.tensors[static_cast<std::size_t>(p.find_tensor("sum"))].on = sum_.addresses();
     clear();
   }
 
@@ -212,7 +212,7 @@ class GpuEngines : public ::testing::Test {
   }
 
   std::vector<cuda::GraphExec> capture() {
-    return capture([&](int r) { instance_->launch(args_, r, world_->stream(r)); });
+    return capture([&](int r) { instance_->launch(args_, {}, r, world_->stream(r)); });
   }
   std::vector<cuda::GraphExec> capture(const std::function<void(int rank)>& enqueue) {
     std::vector<cuda::GraphExec> graphs;
@@ -231,7 +231,7 @@ class GpuEngines : public ::testing::Test {
     int launches = launches_here(on_gpus);
     for (int i = 0; i < launches; ++i) {
       next_input(i);
-      instance_->launch(args_);
+      instance_->launch(args_, {});
     }
     instance_->wait();
     expect_sums(when);
@@ -250,7 +250,7 @@ class GpuEngines : public ::testing::Test {
   std::unique_ptr<GpuWorld> world_;
   SymmetricGpuMemory in_, sum_;
   std::unique_ptr<GpuInstance> instance_;
-  GpuLaunchArgs args_;
+  Args args_;
   std::vector<double> expected_;  // [rank]: every element of its sums
 };
 
@@ -334,7 +334,7 @@ TEST_F(GpuEngines, FetchesAreRefusedInGraphs) {
   launch_often(10, "launched");
   const cuda::Stream& stream = world_->stream(0);
   stream.begin_capture();
-  EXPECT_THROW(instance_->launch(args_, 0, stream), UserError);
+  EXPECT_THROW(instance_->launch(args_, {}, 0, stream), UserError);
   stream.end_capture();
   launch_often(10, "launched after a refused capture");
 }
@@ -344,22 +344,22 @@ TEST_F(GpuEngines, GraphsOfLaunchesThatHoldEverySm) {
   int num_sms = world_->device(0).properties().num_sms;
   GpuInstance instance(*world_, prove(lower(multiply(num_sms))));
   const Program& p = instance.program();
-  GpuLaunchArgs args;
+  Args args;
   std::map<std::string, SymmetricGpuMemory> memory;
   args.tensors.resize(p.tensors.size());
   for (const char* name : {"in", "b", "c"}) {
     auto at = static_cast<std::size_t>(p.find_tensor(name));
     std::size_t bytes = storage_bytes(p, static_cast<int>(at));
-    args.tensors[at] = (memory[name] = world_->allocate(bytes)).addresses();
+    args.tensors[at].on = (memory[name] = world_->allocate(bytes)).addresses();
     for (int r = 0; r < kRanks; ++r) {  // pairs of ones
-      world_->stream(r).fill_words(args.tensors[at][static_cast<std::size_t>(r)], 0x3f803f80,
+      world_->stream(r).fill_words(args.tensors[at].on[static_cast<std::size_t>(r)], 0x3f803f80,
                                    bytes / 4);
     }
   }
   world_->synchronize();
   for (int launches : {1, 2, 4, 6, 12}) {
     std::vector<cuda::GraphExec> graphs = capture([&](int r) {
-      for (int i = 0; i < launches; ++i) instance.launch(args, r, world_->stream(r));
+      for (int i = 0; i < launches; ++i) instance.launch(args, {}, r, world_->stream(r));
     });
     for (int n = 0; n < launches_here(2400 / launches); ++n) replay(graphs);
     ASSERT_NO_THROW(instance.wait()) << launches << " in a graph";
@@ -367,7 +367,7 @@ TEST_F(GpuEngines, GraphsOfLaunchesThatHoldEverySm) {
   auto c = static_cast<std::size_t>(p.find_tensor("c"));
   for (int r = 0; r < kRanks; ++r) {
     std::vector<std::uint32_t> products(memory["c"].on[static_cast<std::size_t>(r)].bytes() / 4);
-    world_->stream(r).download(products.data(), args.tensors[c][static_cast<std::size_t>(r)],
+    world_->stream(r).download(products.data(), args.tensors[c].on[static_cast<std::size_t>(r)],
                                products.size() * 4);
     world_->stream(r).synchronize();
     // Pairs of 512, the sum of so many ones.
@@ -379,14 +379,14 @@ TEST_F(GpuEngines, GraphsOfLaunchesThatHoldEverySm) {
 TEST_F(GpuEngines, CopiesWithinARankAreRefusedInGraphs) {
   start(broadcast());
   for (int r = 0; r < kRanks; ++r) fill(1, r);
-  for (int i = 0; i < 20; ++i) instance_->launch(args_);
+  for (int i = 0; i < 20; ++i) instance_->launch(args_, {});
   instance_->wait();
   const cuda::Stream& stream = world_->stream(0);
   stream.begin_capture();
-  EXPECT_THROW(instance_->launch(args_, 0, stream), UserError);
+  EXPECT_THROW(instance_->launch(args_, {}, 0, stream), UserError);
   stream.end_capture();
   clear();
-  instance_->launch(args_);
+  instance_->launch(args_, {});
   instance_->wait();
   expected_.assign(kRanks, element(1, 0));
   expect_sums("copied");
@@ -411,7 +411,7 @@ TEST_F(GpuEngines, RolesBeginBesideTheGate) {
   for (int i = 0; i < 3; ++i) {
     for (int r = 0; r < kRanks; ++r) fill(i, r);
     world_->synchronize();
-    instance_->launch(args_, 0, world_->stream(0));
+    instance_->launch(args_, {}, 0, world_->stream(0));
     cuda::Stream beside(world_->device(0));
     float last = 0;
     auto patience = Clock::now() + std::chrono::seconds(1);
@@ -420,7 +420,7 @@ TEST_F(GpuEngines, RolesBeginBesideTheGate) {
       beside.synchronize();
     }
     EXPECT_EQ(last, element(i, 0)) << "launch " << i << ": rank 0 waited for rank 1";
-    instance_->launch(args_, 1, world_->stream(1));
+    instance_->launch(args_, {}, 1, world_->stream(1));
     instance_->wait();
     for (int r = 0; r < kRanks; ++r) expected_[static_cast<std::size_t>(r)] = element(i, r);
     expect_sums("kept");
@@ -434,7 +434,7 @@ TEST_F(GpuEngines, CopiesAndSignalsAreRecorded) {
   Proved compiled = prove(lower(accumulate(Way::kSend)));
   GpuInstance recorded(*world_, compiled, generate(compiled.lowered(), {.record = true}));
   auto launch = [&](int times) {
-    for (int i = 0; i < times; ++i) recorded.launch(args_);
+    for (int i = 0; i < times; ++i) recorded.launch(args_, {});
     recorded.wait();
   };
   launch(2);  // not recorded
@@ -470,7 +470,7 @@ TEST_F(GpuEngines, ARankThatDoesNotComeIsNamedAndTheQueuesRecover) {
   for (Way way : {Way::kPull, Way::kSend}) {
     start(way);
     launch_often(3, "before");
-    instance_->launch(args_, 0, world_->stream(0));  // rank 1 never comes
+    instance_->launch(args_, {}, 0, world_->stream(0));  // rank 1 never comes
     try {
       instance_->wait();
       ADD_FAILURE() << "no fault";

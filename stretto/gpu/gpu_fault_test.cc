@@ -125,10 +125,10 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
   GpuWorld world({.size = kRanks, .timeout = kTimeout});
   GpuInstance instance(world, prove(lower(ring_add())));
   SymmetricGpuMemory in = world.allocate(kCols * 4), out = world.allocate(kCols * 4);
-  GpuLaunchArgs args{.tensors = {in.addresses(), {}, out.addresses()}};
+  Args args{.tensors = {{.on = in.addresses()}, {}, {.on = out.addresses()}}};
   fill(world, in);
   poison(world, out);
-  instance.launch(args);
+  instance.launch(args, {});
   instance.wait();
   expect_sums(world, out, "before");
 
@@ -136,11 +136,11 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
   std::vector<cuda::GraphExec> graphs;
   for (int r = 0; r < kRanks; ++r) {
     world.stream(r).begin_capture();
-    instance.launch(args, r, world.stream(r));
+    instance.launch(args, {}, r, world.stream(r));
     graphs.push_back(world.stream(r).end_capture());
   }
 
-  instance.launch(args, 0, world.stream(0));  // rank 1 never comes
+  instance.launch(args, {}, 0, world.stream(0));  // rank 1 never comes
   auto begin = Clock::now();
   std::string report;
   try {
@@ -159,13 +159,13 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
     EXPECT_EQ(fault.record().role, fault.record().signal == "free" ? "send" : "add") << report;
   }
   EXPECT_LT(Clock::now() - begin, 10 * kTimeout) << report;
-  EXPECT_THROW(instance.launch(args), Fault) << "a world with a fault takes no launch";
+  EXPECT_THROW(instance.launch(args, {}), Fault) << "a world with a fault takes no launch";
 
   world.clear_fault();
   instance.recover();
   for (int round = 0; round < 3; ++round) {
     poison(world, out);
-    instance.launch(args);
+    instance.launch(args, {});
     instance.wait();
     expect_sums(world, out, "launched again");
     poison(world, out);
@@ -215,10 +215,10 @@ TEST_F(GpuFault, NothingIsStoredToOthersAfterAWaitHasGivenUp) {
     const std::size_t widths[] = {4, 2, 2};
     SymmetricGpuMemory left = world.allocate(kElements * 2), right = world.allocate(kElements * 2);
     std::vector<SymmetricGpuMemory> outputs;
-    GpuLaunchArgs args{.tensors = {left.addresses(), right.addresses()}};
+    Args args{.tensors = {{.on = left.addresses()}, {.on = right.addresses()}}};
     for (std::size_t width : widths) {
       outputs.push_back(world.allocate(kElements * width));
-      args.tensors.push_back(outputs.back().addresses());
+      args.tensors.push_back({.on = outputs.back().addresses()});
     }
     auto poison_all = [&] {
       for (int r = 0; r < kRanks; ++r) {
@@ -244,13 +244,13 @@ TEST_F(GpuFault, NothingIsStoredToOthersAfterAWaitHasGivenUp) {
       }
     };
     poison_all();
-    for (int launch = 0; launch < 3; ++launch) instance.launch(args, 0, world.stream(0));
+    for (int launch = 0; launch < 3; ++launch) instance.launch(args, {}, 0, world.stream(0));
     EXPECT_THROW(instance.wait(), Fault);
     expect_all(0xff, "rank 1 never came");
     world.clear_fault();
     instance.recover();
     poison_all();
-    instance.launch(args);
+    instance.launch(args, {});
     instance.wait();
     expect_all(0, "recovered");
   }

@@ -60,6 +60,17 @@ class ParamBytes {
   std::vector<std::byte> bytes_;
 };
 
+// Of `symmetric` or `on`; 0 where there is one address, `data`.
+std::size_t num_addresses(const TensorArg& arg) {
+  return arg.symmetric != nullptr ? arg.symmetric->at.size() : arg.on.size();
+}
+CUdeviceptr address_of(const TensorArg& arg, std::size_t rank) {
+  if (arg.symmetric != nullptr) {
+    return reinterpret_cast<CUdeviceptr>(arg.symmetric->at[rank] + arg.offset_bytes);
+  }
+  return arg.on.empty() ? reinterpret_cast<CUdeviceptr>(arg.data) : arg.on[rank];
+}
+
 // What a launch enqueues with certain extents.
 struct Encoded {
   std::vector<std::int64_t> extents;
@@ -91,7 +102,9 @@ class GpuLaunch {
  public:
   int rank;
   std::vector<CUdeviceptr> key;
-  GpuLaunchArgs args;
+  std::vector<std::vector<CUdeviceptr>> tensors;  // [tensor][rank]; nowhere for buffers
+  CUdeviceptr scalars;                            // 0: by value
+  bool starts_early;
   std::vector<std::unique_ptr<Encoded>> encoded;
 };
 
@@ -128,9 +141,9 @@ struct GpuInstance::State {
   }
   ~State() { world.remove_fault_source(fault_source); }
 
-  CUdeviceptr address(const GpuLaunchArgs& args, std::size_t tensor, std::size_t rank) const {
+  CUdeviceptr address(const GpuLaunch& launch, std::size_t tensor, std::size_t rank) const {
     if (!buffers[tensor].on.empty()) return buffers[tensor].on[rank].address();
-    return args.tensors[tensor][rank];
+    return launch.tensors[tensor][rank];
   }
 
   const RankState& local(int rank) const { return ranks[world.local_index(rank)]; }
@@ -140,10 +153,11 @@ struct GpuInstance::State {
   void zero();
   cuda::TensorMap map_of(const TensorMapPlan& plan, CUdeviceptr address, CUdeviceptr nowhere,
                          const std::vector<std::int64_t>& vars) const;
-  std::vector<std::byte> params(const GpuLaunchArgs& args, int rank);
-  void key_of(const GpuLaunchArgs& args, std::vector<CUdeviceptr>& key) const;
-  void check_args(const GpuLaunchArgs& args) const;
-  void check_scalars(const GpuLaunchArgs& args) const;
+  std::vector<std::byte> params(const GpuLaunch& launch, const std::vector<std::int64_t>& with);
+  void key_of(const Args& args, std::vector<CUdeviceptr>& key) const;
+  void check_args(const Args& args) const;
+  void check_place(const std::string& what, const TensorArg& arg, bool symmetric) const;
+  void check_scalars(const std::vector<std::int64_t>& with) const;
 
   Encoded& encoded(GpuLaunch& launch, std::span<const std::int64_t> extents);
 
@@ -297,22 +311,24 @@ cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdevicept
        .swizzle = swizzle_of(plan.swizzle_bytes)});
 }
 
-std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int rank) {
+std::vector<std::byte> GpuInstance::State::params(const GpuLaunch& launch,
+                                                  const std::vector<std::int64_t>& with) {
   const Program& p = *program;
+  const int rank = launch.rank;
   auto own = static_cast<std::size_t>(rank);
-  std::vector<std::int64_t> vars = initial_vars(p, rank, args.extents);
+  std::vector<std::int64_t> vars = initial_vars(p, rank, with);
   ParamBytes out;
   CUdeviceptr nowhere = local(rank).nowhere->address();
   for (const TensorMapPlan& plan : kernel.launch.maps) {
     auto rank_of_map = plan.rank < 0 ? own : static_cast<std::size_t>(plan.rank);
-    out.add(map_of(plan, address(args, static_cast<std::size_t>(plan.tensor), rank_of_map), nowhere,
-                   vars));
+    out.add(map_of(plan, address(launch, static_cast<std::size_t>(plan.tensor), rank_of_map),
+                   nowhere, vars));
     nowhere += kNowhereBytes;
     ++num_encoded;
   }
   if (kernel.launch.maps.empty()) out.add(cuda::TensorMap{});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-    for (std::size_t r = 0; r < signals.on.size(); ++r) out.add(address(args, t, r));
+    for (std::size_t r = 0; r < signals.on.size(); ++r) out.add(address(launch, t, r));
   }
   if (p.tensors.empty()) out.add(CUdeviceptr{0});
   for (const cuda::DeviceMemory& s : signals.on) out.add(s.address());
@@ -323,9 +339,9 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   out.add(static_cast<std::uint64_t>(world.timeout().count()));
   out.add(std::int64_t{rank} + std::int64_t{GpuWorld::kFaultSources} * fault_source);
   out.add(local(rank).control->address() + 8 * CUdeviceptr{kControlGivenUp});
-  for (std::int64_t v : args.extents) out.add(v);
-  if (args.extents.empty()) out.add(std::int64_t{0});
-  out.add(args.scalars.empty() ? CUdeviceptr{0} : args.scalars[own]);
+  for (std::int64_t v : with) out.add(v);
+  if (with.empty()) out.add(std::int64_t{0});
+  out.add(launch.scalars);
   out.add(std::int64_t{rank});
   if (engines) {
     out.add(engines->marks(rank));
@@ -338,35 +354,45 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunchArgs& args, int
   return out.finish();
 }
 
-void GpuInstance::State::check_args(const GpuLaunchArgs& args) const {
+void GpuInstance::State::check_place(const std::string& what, const TensorArg& arg,
+                                     bool symmetric) const {
+  const std::size_t size = signals.on.size();
+  auto fail = [&](const std::string& why) {
+    throw UserError(fmt::format("{}: {} {}", program->name, what, why));
+  };
+  const std::size_t given = num_addresses(arg);
+  if (given != 0 || arg.symmetric != nullptr) {
+    if (given != size) fail(fmt::format("has {} addresses for {} ranks", given, size));
+  } else if (symmetric) {
+    fail("is symmetric, pass a SymmetricBuffer");
+  } else if (world.local_ranks().size() > 1) {
+    fail("needs every rank's address: this process has several GPUs");
+  }
+  for (std::size_t r = 0; r < size; ++r) {
+    if (address_of(arg, r) % 16 != 0) fail("is not aligned to 16 bytes");
+  }
+}
+
+void GpuInstance::State::check_args(const Args& args) const {
   const Program& p = *program;
   if (args.tensors.size() != p.tensors.size()) {
     throw UserError(fmt::format("{}: {} tensor arguments given, the program has {} tensors", p.name,
                                 args.tensors.size(), p.tensors.size()));
   }
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-    if (p.tensors[t].kind == TensorKind::kBuffer) continue;
-    if (args.tensors[t].size() != signals.on.size()) {
-      throw UserError(fmt::format("{}: tensor '{}' has {} addresses for {} ranks", p.name,
-                                  p.tensors[t].name, args.tensors[t].size(), signals.on.size()));
-    }
-    for (CUdeviceptr at : args.tensors[t]) {
-      if (at % 16 == 0) continue;
-      throw UserError(
-          fmt::format("{}: tensor '{}' is not aligned to 16 bytes", p.name, p.tensors[t].name));
-    }
+    const Tensor& tensor = p.tensors[t];
+    if (tensor.kind == TensorKind::kBuffer) continue;
+    check_place(fmt::format("tensor '{}'", tensor.name), args.tensors[t],
+                tensor.space == Space::kSymmetric);
   }
+  if (args.scalars != TensorArg{}) check_place("the scalars' memory", args.scalars, false);
 }
 
 // What is made of the extents here, on the host, must not depend on scalars that only the device
 // knows.
-void GpuInstance::State::check_scalars(const GpuLaunchArgs& args) const {
+void GpuInstance::State::check_scalars(const std::vector<std::int64_t>& with) const {
   const Program& p = *program;
-  if (args.scalars.size() != signals.on.size()) {
-    throw UserError(fmt::format("{}: scalars at {} addresses for {} ranks", p.name,
-                                args.scalars.size(), signals.on.size()));
-  }
-  std::vector<std::int64_t> low = initial_vars(p, 0, args.extents), high = low;
+  std::vector<std::int64_t> low = initial_vars(p, 0, with), high = low;
   for (std::size_t i = 0; i < p.vars.size(); ++i) {
     if (p.vars[i].kind != VarKind::kScalar) continue;
     low[i] = 0;
@@ -403,14 +429,19 @@ GpuInstance::GpuInstance(GpuWorld& world, const Proved& program, GpuCode code)
 
 GpuInstance::~GpuInstance() = default;
 
-void GpuInstance::State::key_of(const GpuLaunchArgs& args, std::vector<CUdeviceptr>& key) const {
+void GpuInstance::State::key_of(const Args& args, std::vector<CUdeviceptr>& key) const {
   key.clear();
+  auto add = [&](const TensorArg& arg) {
+    const std::size_t given = num_addresses(arg);
+    for (std::size_t r = 0; r < given; ++r) key.push_back(address_of(arg, r));
+    key.push_back(given);
+    if (given == 0) key.push_back(reinterpret_cast<CUdeviceptr>(arg.data));
+  };
   for (std::size_t t = 0; t < args.tensors.size(); ++t) {
-    if (t < buffers.size() && !buffers[t].on.empty()) continue;
-    key.insert(key.end(), args.tensors[t].begin(), args.tensors[t].end());
+    if (t >= buffers.size() || buffers[t].on.empty()) add(args.tensors[t]);
   }
-  key.insert(key.end(), args.scalars.begin(), args.scalars.end());
-  key.push_back(args.scalars.size() * 2 + (args.starts_early ? 1 : 0));
+  add(args.scalars);
+  key.push_back(args.starts_early ? 1 : 0);
 }
 
 Encoded& GpuInstance::State::encoded(GpuLaunch& launch, std::span<const std::int64_t> with) {
@@ -419,12 +450,11 @@ Encoded& GpuInstance::State::encoded(GpuLaunch& launch, std::span<const std::int
                           [&](const auto& e) { return std::ranges::equal(e->extents, with); });
   if (known != nullptr) return **known;
   proved.require_covers(with);
-  launch.args.extents.assign(with.begin(), with.end());
-  if (!launch.args.scalars.empty()) check_scalars(launch.args);
   auto made = std::make_unique<Encoded>();
-  made->extents = launch.args.extents;
+  made->extents.assign(with.begin(), with.end());
+  if (launch.scalars != 0) check_scalars(made->extents);
   made->encoding = encoding;
-  made->params = params(launch.args, launch.rank);
+  made->params = params(launch, made->extents);
   if (engines) {
     made->steps = engines->steps(launch.rank, with);
     made->refused_in_graphs = engines->refused_in_graphs(*made->steps, launch.rank);
@@ -440,7 +470,7 @@ void GpuInstance::State::launch_kernel(const Part& part) const {
                             .dynamic_shared_bytes = plan.shared_bytes,
                             .cooperative = plan.cooperative};
   config.programmatic_serialization =
-      engines ? plan.beside_gate : part.launch->args.starts_early && !config.cooperative;
+      engines ? plan.beside_gate : part.launch->starts_early && !config.cooperative;
   void* pointers[] = {part.encoded->params.data()};
   local(part.rank()).kernel->launch(*part.stream, config, pointers);
 }
@@ -515,7 +545,7 @@ void GpuInstance::State::enqueue(std::span<const Part> parts) const {
   auto fork = [&](EngineQueues::Awaiting which) {
     for (const Part& p : parts) {
       auto tensor = [this, &p](int t, int r) {
-        return address(p.launch->args, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
+        return address(*p.launch, static_cast<std::size_t>(t), static_cast<std::size_t>(r));
       };
       engines->fork(p.rank(), *p.encoded->steps, {tensor, counters}, which);
     }
@@ -526,28 +556,27 @@ void GpuInstance::State::enqueue(std::span<const Part> parts) const {
   for (const Part& p : parts) engines->join(p.rank(), *p.stream);
 }
 
-void GpuInstance::launch(const GpuLaunchArgs& args) {
+void GpuInstance::launch(const Args& args, std::span<const std::int64_t> extents) {
   State& s = *state_;
   if (s.world.aborted()) s.world.throw_fault();
-  s.check_args(args);
   std::array<RankStream, World::kMaxWorldSize> on;
   const std::vector<int>& ranks = s.world.local_ranks();
   for (std::size_t i = 0; i < ranks.size(); ++i) on.at(i) = {ranks[i], &s.world.stream(ranks[i])};
-  launch(args, std::span(on.data(), ranks.size()));
+  launch(args, extents, std::span(on.data(), ranks.size()));
 }
 
-void GpuInstance::launch(const GpuLaunchArgs& args, std::span<const RankStream> on) {
+void GpuInstance::launch(const Args& args, std::span<const std::int64_t> extents,
+                         std::span<const RankStream> on) {
   std::array<std::shared_ptr<GpuLaunch>, World::kMaxWorldSize> prepared;
   std::array<RankLaunch, World::kMaxWorldSize> launches;
   for (std::size_t i = 0; i < on.size(); ++i) {
     prepared.at(i) = prepare(args, on[i].rank);
     launches.at(i) = {prepared[i].get(), on[i].stream};
   }
-  run({launches.data(), on.size()}, args.extents);
+  run({launches.data(), on.size()}, extents);
 }
 
-void GpuInstance::run(std::span<const RankLaunch> launches,
-                      std::span<const std::int64_t> extents) {
+void GpuInstance::run(std::span<const RankLaunch> launches, std::span<const std::int64_t> extents) {
   std::array<State::Part, World::kMaxWorldSize> parts;
   for (std::size_t i = 0; i < launches.size(); ++i) {
     parts.at(i).launch = launches[i].launch;
@@ -556,17 +585,30 @@ void GpuInstance::run(std::span<const RankLaunch> launches,
   state_->run({parts.data(), launches.size()}, extents);
 }
 
-void GpuInstance::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
-  run(*prepare(args, rank), args.extents, stream);
+void GpuInstance::launch(const Args& args, std::span<const std::int64_t> extents, int rank,
+                         const cuda::Stream& stream) {
+  run(*prepare(args, rank), extents, stream);
 }
 
-std::shared_ptr<GpuLaunch> GpuInstance::prepare(const GpuLaunchArgs& args, int rank) {
+std::shared_ptr<GpuLaunch> GpuInstance::prepare(const Args& args, int rank) {
+  const State& s = *state_;
   State::RankState& own = state_->local(rank);
-  state_->key_of(args, own.key);
+  s.key_of(args, own.key);
   auto* known = find_kept(own.prepared, [&](const auto& p) { return p->key == own.key; });
   if (known != nullptr) return *known;
-  state_->check_args(args);
-  auto made = std::make_shared<GpuLaunch>(rank, own.key, args);
+  s.check_args(args);
+  auto made = std::make_shared<GpuLaunch>();
+  made->rank = rank;
+  made->key = own.key;
+  made->tensors.resize(args.tensors.size());
+  for (std::size_t t = 0; t < args.tensors.size(); ++t) {
+    if (s.program->tensors[t].kind == TensorKind::kBuffer) continue;
+    for (std::size_t r = 0; r < s.signals.on.size(); ++r) {
+      made->tensors[t].push_back(address_of(args.tensors[t], r));
+    }
+  }
+  made->scalars = address_of(args.scalars, static_cast<std::size_t>(rank));
+  made->starts_early = args.starts_early;
   return keep(own.prepared, std::move(made), kMostPrepared);
 }
 

@@ -1,9 +1,8 @@
 // A program made ready to run on the GPUs of a world: one kernel, generated and compiled once in a
 // process, loaded on every local rank, with its own signals, buffers and epochs.
 //
-// Before: compiler.h lowered and proved the program. After: launch/executable.h and
-// launch/gpu_executable.h, through which whoever launches it comes here. The CPU's counterpart is
-// executor/executor.h.
+// Before: compiler.h lowered and proved the program. After: launch/executable.h, through which
+// whoever launches it comes here. The CPU's counterpart is executor/executor.h.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@
 
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_code.h"
-#include "stretto/gpu/gpu_launch_args.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/runtime/args.h"
 #include "stretto/runtime/recorder.h"
 
 namespace stretto {
@@ -40,19 +39,20 @@ class GpuInstance {
   // for other ranks come after those that leave no room for them; they are launched in the same
   // order on all ranks (GpuWorld::admit says when it is a UserError). UserError, too, for the
   // second launch in one graph whose copy engines fetch (engine_queues.h).
-  void launch(const GpuLaunchArgs& args);
+  void launch(const Args& args, std::span<const std::int64_t> extents);
   // The same on some local ranks, ascending, on streams of the caller's. Ranks of one
   // process whose copy engines fetch are launched in one call: what one of them fetches may come to
   // wait on the other's GPU before a kernel that is enqueued later (engine_queues.h).
-  void launch(const GpuLaunchArgs& args, std::span<const RankStream> on);
-  void launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream);
+  void launch(const Args& args, std::span<const std::int64_t> extents,
+              std::span<const RankStream> on);
+  void launch(const Args& args, std::span<const std::int64_t> extents, int rank,
+              const cuda::Stream& stream);
 
-  // Launches of one rank on these addresses, scalars' places and starts_early; the extents in
-  // `args` count for nothing. Found again where it is among the last kMostPrepared of its rank;
-  // then, and whenever it is run with extents that it knows, nothing is encoded and nothing is
-  // allocated. launch() does both.
+  // Launches of one rank on these places. Found again where it is among the last kMostPrepared of
+  // its rank; then, and whenever it is run with extents that it knows, nothing is encoded and
+  // nothing is allocated. launch() does both. UserError for places that the program cannot use.
   static constexpr std::size_t kMostPrepared = 64, kMostExtents = 16;  // of a prepared launch
-  std::shared_ptr<GpuLaunch> prepare(const GpuLaunchArgs& args, int rank);
+  std::shared_ptr<GpuLaunch> prepare(const Args& args, int rank);
   void run(GpuLaunch& launch, std::span<const std::int64_t> extents, const cuda::Stream& stream);
   // Those of some local ranks, ascending, in one call.
   struct RankLaunch {

@@ -88,16 +88,15 @@ class GpuLaunches : public ::testing::Test {
   }
 
   // Launches on `in` that begins at this row of its memory.
-  GpuLaunchArgs at(int row) const {
+  Args at(int row) const {
     const Program& p = instance_->program();
-    GpuLaunchArgs args{.extents = {kRows}};
-    args.tensors.resize(p.tensors.size());
+    Args args{.tensors = std::vector<TensorArg>(p.tensors.size())};
     std::vector<cuda::CUdeviceptr> in = in_.addresses();
     for (cuda::CUdeviceptr& address : in) address += row * kRowBytes;
-    args.tensors[static_cast<std::size_t>(p.find_tensor("in"))] = in;
-    args.tensors[static_cast<std::size_t>(p.find_tensor("out"))] = out_.addresses();
+    args.tensors[static_cast<std::size_t>(p.find_tensor("in"))].on = in;
+    args.tensors[static_cast<std::size_t>(p.find_tensor("out"))].on = out_.addresses();
     if (has_weights()) {
-      args.tensors[static_cast<std::size_t>(p.find_tensor("weights"))] = weights_.addresses();
+      args.tensors[static_cast<std::size_t>(p.find_tensor("weights"))].on = weights_.addresses();
     }
     return args;
   }
@@ -135,7 +134,7 @@ class GpuLaunches : public ::testing::Test {
   // Of a launch on both ranks that was launched before, without the current device's setting.
   Counts calls_of_launch() {
     cuda::DriverCalls calls;
-    instance_->launch(args_);
+    instance_->launch(args_, extents_);
     Counts counts;
     for (const auto& [name, n] : calls.counts()) {
       if (name != "cuCtxSetCurrent") counts[name.substr(0, name.find("_v"))] = n;
@@ -146,7 +145,8 @@ class GpuLaunches : public ::testing::Test {
   std::unique_ptr<GpuWorld> world_;
   SymmetricGpuMemory in_, out_, weights_;
   std::unique_ptr<GpuInstance> instance_;
-  GpuLaunchArgs args_;
+  Args args_;
+  std::vector<std::int64_t> extents_ = {kRows};
 };
 
 TEST_F(GpuLaunches, EncodeNothingForAddressesSeenBefore) {
@@ -154,7 +154,7 @@ TEST_F(GpuLaunches, EncodeNothingForAddressesSeenBefore) {
   EXPECT_EQ(instance_->num_encoded(), 0);
   auto launch_at = [&](int row) {
     fill(row, row + 3);
-    instance_->launch(at(row));
+    instance_->launch(at(row), extents_);
     expect_out(row + 3, false, fmt::format("from row {}", row));
     return instance_->num_encoded();
   };
@@ -174,8 +174,8 @@ TEST_F(GpuLaunches, EncodeNothingForAddressesSeenBefore) {
 TEST_F(GpuLaunches, EncodeNothingForExtentsSeenBefore) {
   start(multiply());
   auto launch_with = [&](int rows) {
-    args_.extents = {rows};
-    instance_->launch(args_);
+    extents_ = {rows};
+    instance_->launch(args_, extents_);
     instance_->wait();
     return instance_->num_encoded();
   };
@@ -193,10 +193,10 @@ TEST_F(GpuLaunches, AllocateNothingOnceTheyWereMade) {
     for (bool replays : {false, true}) {
       start(engines ? send_and_add() : multiply());
       instance_->replay_copies(replays);
-      for (int i = 0; i < 3; ++i) instance_->launch(args_);
+      for (int i = 0; i < 3; ++i) instance_->launch(args_, extents_);
       instance_->wait();
       cuda::DriverCalls swallowed(cuda::DriverCalls::Mode::kSwallow);
-      EXPECT_EQ(count_allocations([&] { instance_->launch(args_); }), 0u)
+      EXPECT_EQ(count_allocations([&] { instance_->launch(args_, extents_); }), 0u)
           << (engines ? "engines" : "SMs") << (replays ? ", replayed" : "");
     }
   }
@@ -205,14 +205,14 @@ TEST_F(GpuLaunches, AllocateNothingOnceTheyWereMade) {
 
 TEST_F(GpuLaunches, CallTheDriverOnceForAKernel) {
   start(multiply());
-  instance_->launch(args_);
+  instance_->launch(args_, extents_);
   EXPECT_EQ(calls_of_launch(), (Counts{{"cuLaunchKernelEx", kRanks}}));
   instance_->wait();
 }
 
 TEST_F(GpuLaunches, CallTheDriverForEachCopyUnlessTheyAreReplayed) {
   start(send_and_add());
-  instance_->launch(args_);
+  instance_->launch(args_, extents_);
   const Counts enqueued = calls_of_launch();
   // A copy and a signal for each chunk; gate and kernel; a bell is awaited and written; the queue
   // begins after the stream and ends before it goes on.
@@ -224,7 +224,7 @@ TEST_F(GpuLaunches, CallTheDriverForEachCopyUnlessTheyAreReplayed) {
                               {"cuStreamWaitEvent", kRanks * 2},
                               {"cuStreamGetCaptureInfo", kRanks}}));
   instance_->replay_copies(true);
-  instance_->launch(args_);  // makes the graphs
+  instance_->launch(args_, extents_);  // makes the graphs
   EXPECT_EQ(calls_of_launch(),
             (Counts{{"cuGraphLaunch", kRanks}, {"cuStreamGetCaptureInfo", kRanks * 2}}));
   instance_->wait();
@@ -236,14 +236,14 @@ TEST_F(GpuLaunches, ReplayedCopiesBringWhatIsThereNow) {
   for (int i = 0; i < 12; ++i) {
     const int row = i % 3 == 2 ? 1 : 0;  // two memories by turns
     fill(row, 7 * i);
-    instance_->launch(at(row));
+    instance_->launch(at(row), extents_);
     expect_out(7 * i, true, fmt::format("launch {}", i));
   }
   // Without waiting between them, and with copies that are enqueued one by one in between.
   for (int i = 0; i < 12; ++i) {
     instance_->replay_copies(i % 4 != 3);
     fill(0, 5 * i);
-    instance_->launch(args_);
+    instance_->launch(args_, extents_);
   }
   expect_out(5 * 11, true, "the last of many");
 }

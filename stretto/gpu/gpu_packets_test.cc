@@ -52,7 +52,7 @@ TEST(GpuPackets, ColumnsReachEveryThreadOfARow) {
       for (float& value : x) value = numbers(random);
       world.stream(0).upload(in.addresses()[0], x.data(), x.size() * 4);
       world.stream(0).fill_bytes(out.addresses()[0], 0xff, y.size() * 4);
-      instance.launch({.tensors = {in.addresses(), out.addresses(), {}}});
+      instance.launch({.tensors = {{.on = in.addresses()}, {.on = out.addresses()}, {}}}, {});
       instance.wait();
       world.stream(0).download(y.data(), out.addresses()[0], y.size() * 4);
       world.stream(0).synchronize();
@@ -107,7 +107,7 @@ TEST(GpuPackets, RowsOfEveryNumberOfLinesArrive) {
       for (std::uint16_t& value : x) value = static_cast<std::uint16_t>(random() % 0x7f80);
       world.stream(0).upload(in.addresses()[0], x.data(), x.size() * 2);
       world.stream(0).fill_bytes(out.addresses()[0], 0xff, y.size() * 2);
-      instance.launch({.tensors = {in.addresses(), out.addresses(), {}}});
+      instance.launch({.tensors = {{.on = in.addresses()}, {.on = out.addresses()}, {}}}, {});
       instance.wait();
       world.stream(0).download(y.data(), out.addresses()[0], y.size() * 2);
       world.stream(0).synchronize();

@@ -92,20 +92,20 @@ class GpuStores : public ::testing::Test {
     Bits c(static_cast<std::size_t>(kM * s.n));
     SymmetricGpuMemory out = world.allocate(c.size() * 2), copied = world.allocate(c.size() * 2);
     SymmetricGpuMemory rows = world.allocate(std::max<std::size_t>(added.size(), 1) * 2);
-    GpuLaunchArgs args{.tensors = {left.addresses(), right.addresses()}};
+    Args args{.tensors = {{.on = left.addresses()}, {.on = right.addresses()}}};
     if (s.adds) {
       world.stream(0).upload(rows.addresses()[0], added.data(), added.size() * 2);
-      args.tensors.push_back(rows.addresses());
+      args.tensors.push_back({.on = rows.addresses()});
     }
-    args.tensors.push_back(out.addresses());
-    if (s.tells) args.tensors.push_back(copied.addresses());
+    args.tensors.push_back({.on = out.addresses()});
+    if (s.tells) args.tensors.push_back({.on = copied.addresses()});
     const SymmetricGpuMemory& result = s.tells ? copied : out;
     world.stream(0).upload(left.addresses()[0], a.data(), a.size() * 2);
     world.stream(0).upload(right.addresses()[0], b.data(), b.size() * 2);
     for (int e = 0; e < kLaunches; ++e) {
       world.stream(0).fill_bytes(out.addresses()[0], 0xff, c.size() * 2);
       world.stream(0).fill_bytes(copied.addresses()[0], 0xff, c.size() * 2);
-      instance.launch(args);
+      instance.launch(args, {});
       instance.wait();
     }
     world.stream(0).download(c.data(), result.addresses()[0], c.size() * 2);

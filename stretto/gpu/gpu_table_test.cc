@@ -102,9 +102,10 @@ class GpuTables : public ::testing::Test {
     world.stream(0).upload(in.addresses()[0], rows.data(), rows.size() * 4);
     world.stream(0).fill_bytes(out.addresses()[0], 0xff, rows.size() * 4);
     try {
-      GpuLaunchArgs args{.tensors = {table.addresses(), in.addresses(), out.addresses()}};
+      Args args{
+          .tensors = {{.on = table.addresses()}, {.on = in.addresses()}, {.on = out.addresses()}}};
       args.tensors.resize(program.tensors.size());  // what is left is the program's own
-      instance.launch(args);
+      instance.launch(args, {});
       instance.wait();
     } catch (const Fault& fault) {
       return fault.what();

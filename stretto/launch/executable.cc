@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
+#include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_instance.h"
@@ -37,19 +39,18 @@ class LastMade {
 
 class CpuLaunch final : public Launch {
  public:
-  CpuLaunch(Instance& instance, const Args& args)
-      : instance_(instance), args_{.tensors = args.tensors, .extents = {}} {}
+  CpuLaunch(Instance& instance, const Args& args) : instance_(instance), args_(args) {}
 
-  void run(std::span<const std::int64_t> extents, const cuda::Stream* stream) override {
-    STRETTO_CHECK(stream == nullptr, "CPU ranks have no streams");
-    args_.extents.assign(extents.begin(), extents.end());
-    instance_.launch(args_);
+  using Launch::run;
+  void run(std::span<const std::int64_t> extents) override { instance_.launch(args_, extents); }
+  void run(std::span<const std::int64_t>, std::span<const RankStream>) override {
+    throw InternalError("CPU ranks have no streams");
   }
   bool is_on(const Args& args) const { return args.tensors == args_.tensors; }
 
  private:
   Instance& instance_;
-  LaunchArgs args_;
+  const Args args_;
 };
 
 class CpuExecutable final : public Executable {
@@ -58,7 +59,7 @@ class CpuExecutable final : public Executable {
       : instance_(rank, program, options) {}
 
   std::shared_ptr<Launch> prepare(const Args& args) override {
-    if (args.scalars != nullptr || args.starts_early) {
+    if (args.scalars != TensorArg{} || args.starts_early) {
       throw UserError(fmt::format("{}: CPU ranks take scalars by value, and begin launches in turn",
                                   program().name));
     }
@@ -72,91 +73,65 @@ class CpuExecutable final : public Executable {
   LastMade<CpuLaunch> made_;
 };
 
-class GpuRankLaunch final : public Launch {
+class GpuLaunches final : public Launch {
  public:
-  GpuRankLaunch(GpuInstance& instance, std::shared_ptr<GpuLaunch> launch, const GpuWorld& world,
-                int rank)
-      : instance_(instance), launch_(std::move(launch)), world_(world), rank_(rank) {}
+  using OfRanks = std::span<const std::shared_ptr<GpuLaunch>>;  // [local rank]
+  GpuLaunches(GpuInstance& instance, const GpuWorld& world, OfRanks launches)
+      : instance_(instance), world_(world), launches_(launches.begin(), launches.end()) {}
 
-  void run(std::span<const std::int64_t> extents, const cuda::Stream* stream) override {
+  using Launch::run;
+  void run(std::span<const std::int64_t> extents) override {
+    std::array<RankStream, World::kMaxWorldSize> on;
+    const std::vector<int>& ranks = world_.local_ranks();
+    for (std::size_t i = 0; i < ranks.size(); ++i) on.at(i) = {ranks[i], &world_.stream(ranks[i])};
     if (world_.aborted()) world_.throw_fault();
-    instance_.run(*launch_, extents, stream == nullptr ? world_.stream(rank_) : *stream);
+    run(extents, {on.data(), ranks.size()});
   }
-  const GpuLaunch* prepared() const { return launch_.get(); }
+  void run(std::span<const std::int64_t> extents, std::span<const RankStream> on) override {
+    std::array<GpuInstance::RankLaunch, World::kMaxWorldSize> parts;
+    for (std::size_t i = 0; i < on.size(); ++i) {
+      parts.at(i) = {launches_[world_.local_index(on[i].rank)].get(), on[i].stream};
+    }
+    instance_.run({parts.data(), on.size()}, extents);
+  }
+  bool has(OfRanks launches) const { return std::ranges::equal(launches_, launches); }
 
  private:
   GpuInstance& instance_;
-  std::shared_ptr<GpuLaunch> launch_;
   const GpuWorld& world_;
-  int rank_;
+  const std::vector<std::shared_ptr<GpuLaunch>> launches_;  // [local rank]
 };
 
 class GpuExecutable final : public Executable {
  public:
-  GpuExecutable(std::shared_ptr<GpuInstance> instance, GpuWorld& world, int rank, bool is_first)
-      : instance_(std::move(instance)), world_(world), rank_(rank), is_first_(is_first) {
-    args_.tensors.resize(program().tensors.size());
-  }
+  GpuExecutable(const Proved& program, GpuWorld& world, GpuCode code)
+      : world_(world), instance_(world, program, std::move(code)) {}
 
   std::shared_ptr<Launch> prepare(const Args& args) override {
-    place(args);
-    std::shared_ptr<GpuLaunch> launch = instance_->prepare(args_, rank_);
-    auto is_it = [&](const GpuRankLaunch& m) { return m.prepared() == launch.get(); };
-    if (auto known = made_.find(is_it)) return known;
-    return made_.keep(
-        std::make_shared<GpuRankLaunch>(*instance_, std::move(launch), world_, rank_));
+    std::array<std::shared_ptr<GpuLaunch>, World::kMaxWorldSize> launches;
+    const std::vector<int>& ranks = world_.local_ranks();
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      launches.at(i) = instance_.prepare(args, ranks[i]);
+    }
+    const GpuLaunches::OfRanks now(launches.data(), ranks.size());
+    if (auto known = made_.find([&](const GpuLaunches& m) { return m.has(now); })) return known;
+    return made_.keep(std::make_shared<GpuLaunches>(instance_, world_, now));
   }
-
-  const Program& program() const override { return instance_->program(); }
-  void recover() override {
-    if (is_first_) instance_->recover();
+  const Program& program() const override { return instance_.program(); }
+  void wait() override { instance_.wait(); }
+  void recover() override { instance_.recover(); }
+  void replay_copies(bool on) override { instance_.replay_copies(on); }
+  void set_recording(bool on) override {
+    if (instance_.records()) instance_.set_recording(on);
   }
-  void begin_recording() override {
-    if (is_first_ && instance_->records()) instance_->set_recording(true);
-  }
-  void end_recording(Recorder& recorder) override {
-    if (!is_first_ || !instance_->records()) return;
-    instance_->collect(recorder);
-    instance_->set_recording(false);
+  std::int64_t collect(Recorder& recorder) override {
+    return instance_.records() ? instance_.collect(recorder) : 0;
   }
 
  private:
-  // The addresses of `args` on every rank.
-  void place(const Args& args) {
-    const Program& p = program();
-    const auto size = static_cast<std::size_t>(world_.size());
-    if (args.tensors.size() != p.tensors.size()) {
-      throw UserError(fmt::format("{}: {} tensor arguments given, the program has {} tensors",
-                                  p.name, args.tensors.size(), p.tensors.size()));
-    }
-    for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-      const Tensor& tensor = p.tensors[t];
-      if (tensor.kind == TensorKind::kBuffer) continue;
-      const TensorArg& from = args.tensors[t];
-      std::vector<CUdeviceptr>& to = args_.tensors[t];
-      to.assign(size, reinterpret_cast<CUdeviceptr>(from.data));
-      if (tensor.space != Space::kSymmetric) continue;
-      if (from.symmetric == nullptr) {
-        throw UserError(fmt::format("{}: tensor '{}': is symmetric, pass a SymmetricBuffer", p.name,
-                                    tensor.name));
-      }
-      for (std::size_t r = 0; r < size; ++r) {
-        to[r] = reinterpret_cast<CUdeviceptr>(from.symmetric->at[r] + from.offset_bytes);
-      }
-    }
-    args_.scalars.clear();
-    if (args.scalars != nullptr) {
-      args_.scalars.assign(size, reinterpret_cast<CUdeviceptr>(args.scalars));
-    }
-    args_.starts_early = args.starts_early;
-  }
-
-  std::shared_ptr<GpuInstance> instance_;
-  GpuWorld& world_;
-  int rank_;
-  bool is_first_;  // of the process's: what holds for all of them is done there
-  GpuLaunchArgs args_;
-  LastMade<GpuRankLaunch> made_;
+  const GpuWorld& world_;
+  GpuInstance instance_;
+  LastMade<GpuLaunches> made_;
 };
 
 }  // namespace
@@ -175,15 +150,8 @@ std::unique_ptr<Executable> load(const Proved& program, Rank& rank,
   return std::make_unique<CpuExecutable>(rank, program, options);
 }
 
-std::vector<std::unique_ptr<Executable>> load(const Proved& program, GpuWorld& world,
-                                              GpuCode code) {
-  auto instance = std::make_shared<GpuInstance>(world, program, std::move(code));
-  instance->replay_copies(world.local_ranks().size() == 1);
-  std::vector<std::unique_ptr<Executable>> out;
-  for (int r : world.local_ranks()) {
-    out.push_back(std::make_unique<GpuExecutable>(instance, world, r, out.empty()));
-  }
-  return out;
+std::unique_ptr<Executable> load(const Proved& program, GpuWorld& world, GpuCode code) {
+  return std::make_unique<GpuExecutable>(program, world, std::move(code));
 }
 
 }  // namespace stretto

@@ -7,31 +7,21 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
 #include "stretto/gpu/gpu_code.h"
 #include "stretto/gpu/gpu_world.h"
+#include "stretto/runtime/args.h"
 #include "stretto/runtime/recorder.h"
 
 namespace stretto {
 
-// What launches work on, all but the extents. By tensor of the program; entries of buffers are
-// ignored. On GPUs addresses are the device's and aligned to 16 bytes, and a SymmetricBuffer is the
-// name, the size and every rank's address of memory that GpuWorld::allocate made.
-struct Args {
-  std::vector<TensorArg> tensors;
-  // On GPUs, or null. As GpuLaunchArgs has them: where the rank's memory holds the scalars, and
-  // whether blocks may begin before the stream's launch before has ended.
-  const void* scalars = nullptr;
-  bool starts_early = false;
-};
-
 // GPUs' memory as Args name it.
 SymmetricBuffer on_gpus(std::string name, const SymmetricGpuMemory& memory);
 
-// A rank's launches on certain memory. Valid as long as its Executable.
+// Launches on certain memory: of one CPU rank, or of all GPUs of this process. Valid as long as its
+// Executable.
 class Launch {
  public:
   Launch() = default;
@@ -40,11 +30,23 @@ class Launch {
   Launch& operator=(const Launch&) = delete;
 
   // Collective, as each launch is, with extents and scalars in declaration order. On CPU ranks
-  // returns when the rank's part has ended; `stream` is null. On GPUs enqueues on `stream`, null:
-  // the world's own, and returns. With extents that it has been run with nothing is allocated, and
-  // nothing encoded. UserError for extents that were not proved, Fault for a world that has
+  // returns when the rank's part has ended. On GPUs enqueues one launch on every local rank's
+  // stream of the world, and returns. With extents that it has been run with nothing is allocated,
+  // and nothing encoded. UserError for extents that were not proved, Fault for a world that has
   // stopped.
-  virtual void run(std::span<const std::int64_t> extents, const cuda::Stream* stream = nullptr) = 0;
+  virtual void run(std::span<const std::int64_t> extents) = 0;
+  // On GPUs: the same on some local ranks, ascending, on streams of the caller's. May be captured,
+  // stream by stream, between begin_capture and end_capture. Kernels on several streams of a rank
+  // that wait for other ranks come after those that leave no room for them; they are launched in
+  // the same order on all ranks (GpuWorld::admit says when it is a UserError). UserError, too, for
+  // the second launch in one graph whose copy engines fetch. Ranks of one process whose copy
+  // engines fetch are launched in one call: what one of them fetches may come to wait on the
+  // other's GPU before a kernel that is enqueued later (gpu/engine_queues.h).
+  virtual void run(std::span<const std::int64_t> extents, std::span<const RankStream> on) = 0;
+  void run(std::span<const std::int64_t> extents, int rank, const cuda::Stream& stream) {
+    const RankStream on{rank, &stream};
+    run(extents, {&on, 1});
+  }
 };
 
 class Executable {
@@ -54,26 +56,36 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  // Finds again what it made for the same places, the last kMostPrepared of them.
+  // Finds again what it made for the same places, the last kMostPrepared of them, and then
+  // allocates nothing.
   // UserError for places that the program cannot use; on CPU ranks some are seen only by run().
   static constexpr std::size_t kMostPrepared = 64;
   virtual std::shared_ptr<Launch> prepare(const Args& args) = 0;
   virtual const Program& program() const = 0;  // at schedule level
 
-  // On GPUs, with all ranks idle, collective; CPU ranks do these things with their world, and
-  // nothing here. After GpuWorld::clear_fault:
+  // On GPUs; CPU ranks do these things with their world, and nothing here.
+  // Waits for all local ranks. Fault when a wait of this or another program gave up.
+  virtual void wait() {}
+  // With all ranks idle, collective, after GpuWorld::clear_fault: signals, epochs and packets start
+  // anew.
   virtual void recover() {}
-  // What was compiled to record begins to, or ends and moves what it has into `recorder`.
-  virtual void begin_recording() {}
-  virtual void end_recording(Recorder& /*recorder*/) {}
+  // From the second run on, what a launch with copy engines that send enqueues is one graph
+  // (GpuInstance::replay_copies says when that is wise). Off at first.
+  virtual void replay_copies(bool /*on*/) {}
+  // Of code that was generated to record, with all ranks idle; off at first. Launches from now on
+  // leave timestamps of their tiles, waits and notifies on the devices. Other code has none.
+  virtual void set_recording(bool /*on*/) {}
+  // After wait(): moves them into `recorder`, in its clock. Returns by how much the clocks of two
+  // ranks may differ, in ns.
+  virtual std::int64_t collect(Recorder& /*recorder*/) { return 0; }
 };
 
 // Of one rank; collective. `rank` outlives what is returned.
 std::unique_ptr<Executable> load(const Proved& program, Rank& rank,
                                  const InstanceOptions& options = {});
-// Of each local rank, which share what is loaded; collective. `code` is that of `program`. Copy
-// engines that send are enqueued as one graph (GpuInstance::replay_copies) where the process has
-// one rank. Launches of ranks whose engines fetch need a process each.
-std::vector<std::unique_ptr<Executable>> load(const Proved& program, GpuWorld& world, GpuCode code);
+// Of all GPUs of this process. `code` is that of `program`. UserError for a program that is written
+// for another number of ranks, was proved for GPUs of another number of SMs, or needs more of them
+// than the world has for it. Collective in a world of processes.
+std::unique_ptr<Executable> load(const Proved& program, GpuWorld& world, GpuCode code);
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -14,7 +15,6 @@
 #include "stretto/base/allocations_testing.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/lang/program_builder.h"
-#include "stretto/launch/gpu_executable.h"
 #include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/cuda/driver_calls_testing.h"
 
@@ -101,7 +101,7 @@ TEST(Executables, RunOnCpuRanks) {
       expect_sums(out, in, rank.index(), rows);
       rank.barrier();
     }
-    EXPECT_THROW(loaded->prepare({.tensors = {}, .scalars = &shared}), UserError);
+    EXPECT_THROW(loaded->prepare({.tensors = {}, .scalars = {.symmetric = &shared}}), UserError);
     rank.release(shared);
   });
 }
@@ -142,17 +142,18 @@ TEST(Executables, RunOnGpus) {
   std::mt19937_64 random(test_seed());
   GpuWorld world({.size = kRanks});
   Lowered program = lower(add_peers());
-  auto loaded = load(prove(program), world, generate(program));
-  ASSERT_EQ(loaded.size(), std::size_t(kRanks));
+  std::unique_ptr<Executable> loaded = load(prove(program), world, generate(program));
   SymmetricGpuMemory own = world.allocate(kBytes), shared = world.allocate(2 * kBytes),
                      out = world.allocate(kBytes);
   const SymmetricBuffer buffer = on_gpus("shared", shared);
-  auto on = [](const SymmetricGpuMemory& memory, std::size_t rank) {
-    return reinterpret_cast<void*>(memory.on[rank].address());
+  const Program& p = loaded->program();
+  auto args_on = [&](const SymmetricGpuMemory& to) {
+    Args args = args_of(p, nullptr, buffer, nullptr);
+    args.tensors[std::size_t(p.find_tensor("own"))].on = own.addresses();
+    args.tensors[std::size_t(p.find_tensor("out"))].on = to.addresses();
+    return args;
   };
-  auto prepare = [&](std::size_t r) {
-    return loaded[r]->prepare(args_of(loaded[r]->program(), on(own, r), buffer, on(out, r)));
-  };
+  auto prepare = [&] { return loaded->prepare(args_on(out)); };
   for (int rows : kLaunches) {
     std::vector<RankValues> in = random_values(random);
     for (std::size_t r = 0; r < kRanks; ++r) {
@@ -162,7 +163,7 @@ TEST(Executables, RunOnGpus) {
     }
     world.synchronize();
     const std::int64_t extents[] = {rows};
-    for (std::size_t r = 0; r < kRanks; ++r) prepare(r)->run(extents);
+    for (int r = 0; r < kRanks; ++r) prepare()->run(extents, r, world.stream(r));
     for (std::size_t r = 0; r < kRanks; ++r) {
       Values got(kElements);
       world.stream(int(r)).download(got.data(), out.on[r].address(), kBytes);
@@ -170,11 +171,32 @@ TEST(Executables, RunOnGpus) {
       expect_sums(got, in, int(r), rows);
     }
   }
-  EXPECT_EQ(prepare(0), prepare(0)) << "the same places are prepared twice";
-  EXPECT_NE(prepare(0), prepare(1));
-  Args unplaced{.tensors = std::vector<TensorArg>(loaded[0]->program().tensors.size())};
-  EXPECT_THROW(loaded[0]->prepare(unplaced), UserError);
-  EXPECT_THROW(loaded[0]->prepare({}), UserError);
+  EXPECT_EQ(prepare(), prepare()) << "the same places are prepared twice";
+  EXPECT_NE(prepare(), loaded->prepare(args_on(shared)));
+  EXPECT_THROW(loaded->prepare({.tensors = std::vector<TensorArg>(p.tensors.size())}), UserError);
+  EXPECT_THROW(loaded->prepare({}), UserError);
+  auto at = [&](const char* name) { return std::size_t(p.find_tensor(name)); };
+  auto expect_refused = [&](const std::string& why, const auto& spoil) {
+    Args args = args_on(out);
+    spoil(args.tensors);
+    try {
+      loaded->prepare(args);
+      ADD_FAILURE() << "not refused: " << why;
+    } catch (const UserError& e) {
+      EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
+    }
+  };
+  void* alone = reinterpret_cast<void*>(own.on[0].address());
+  expect_refused("tensor 'own' needs every rank's address",
+                 [&](auto& t) { t[at("own")] = {.data = alone}; });
+  expect_refused("tensor 'shared' is symmetric",
+                 [&](auto& t) { t[at("shared")] = {.data = alone}; });
+  expect_refused("tensor 'out' has 1 addresses for 2 ranks",
+                 [&](auto& t) { t[at("out")].on.pop_back(); });
+  expect_refused("tensor 'out' is not aligned to 16 bytes",
+                 [&](auto& t) { t[at("out")].on[1] += 8; });
+  expect_refused("tensor 'shared' is not aligned",
+                 [&](auto& t) { t[at("shared")].offset_bytes += 4; });
 }
 
 // Both GPUs in one call, and one of them alone, at two places by turns: the same values, places are
@@ -185,16 +207,16 @@ TEST(Executables, RunOnAllGpusInOneCall) {
   GpuWorld world({.size = kRanks});
   const GpuTarget gpu = world.target();
   Lowered program = lower(add_peers());
-  std::unique_ptr<GpuExecutable> loaded =
-      load_on_all(prove(program, {.gpu = gpu}), world, generate(program, {.target = gpu}));
+  std::unique_ptr<Executable> loaded =
+      load(prove(program, {.gpu = gpu}), world, generate(program, {.target = gpu}));
   const Program& p = loaded->program();
   SymmetricGpuMemory own = world.allocate(2 * kBytes), shared = world.allocate(2 * kBytes),
                      out = world.allocate(2 * kBytes);
   auto args_at = [&](std::size_t offset) {
-    GpuLaunchArgs args{.tensors = std::vector<std::vector<CUdeviceptr>>(p.tensors.size())};
+    Args args{.tensors = std::vector<TensorArg>(p.tensors.size())};
     auto place = [&](const char* name, const SymmetricGpuMemory& memory) {
       for (CUdeviceptr address : memory.addresses()) {
-        args.tensors[std::size_t(p.find_tensor(name))].push_back(address + offset);
+        args.tensors[std::size_t(p.find_tensor(name))].on.push_back(address + offset);
       }
     };
     place("own", own), place("shared", shared), place("out", out);
@@ -211,7 +233,7 @@ TEST(Executables, RunOnAllGpusInOneCall) {
     }
     world.synchronize();
     const std::int64_t extents[] = {rows};
-    std::shared_ptr<GpuLaunches> launches = loaded->prepare(args_at(offset));
+    std::shared_ptr<Launch> launches = loaded->prepare(args_at(offset));
     if (turn++ < 2) {
       launches->run(extents);
     } else {
@@ -225,8 +247,8 @@ TEST(Executables, RunOnAllGpusInOneCall) {
       expect_sums(got, in, int(r), rows);
     }
   }
-  const GpuLaunchArgs first = args_at(0), second = args_at(kBytes);
-  std::shared_ptr<GpuLaunches> known = loaded->prepare(first);
+  const Args first = args_at(0), second = args_at(kBytes);
+  std::shared_ptr<Launch> known = loaded->prepare(first);
   EXPECT_NE(loaded->prepare(second), known);
   EXPECT_EQ(loaded->prepare(first), known) << "the same places are prepared twice";
   const std::int64_t all[] = {kRows}, past[] = {kRows + 1};
@@ -240,8 +262,13 @@ TEST(Executables, RunOnAllGpusInOneCall) {
   EXPECT_THROW(loaded->prepare({}), UserError);
 }
 
-static_assert(!std::is_constructible_v<GpuExecutable, Proved, GpuWorld&, GpuCode>);
-static_assert(!std::is_constructible_v<GpuExecutable, Program, GpuWorld&, GpuCode>);
+template <typename T>
+concept IsLoaded = requires(T program, GpuWorld& world, GpuCode code) {
+  load(program, world, std::move(code));
+};
+static_assert(std::is_abstract_v<Executable>);  // load() makes one, and nothing else
+static_assert(IsLoaded<Proved>);
+static_assert(!IsLoaded<Program> && !IsLoaded<Lowered>);
 
 // What was proved elsewhere is not launched here.
 TEST(Executables, OnGpusAreOfWhatWasProved) {
@@ -264,8 +291,11 @@ TEST(Executables, OnGpusAreOfWhatWasProved) {
   for (bool bounds_only : {false, true}) {
     Proved proved = prove(program, {.bounds_only = bounds_only, .gpu = here});
     auto loaded = load(proved, world, generate(program));
-    auto* own = reinterpret_cast<void*>(memory.on[0].address());
-    auto launch = loaded[0]->prepare(args_of(loaded[0]->program(), own, buffer, own));
+    Args args = args_of(loaded->program(), nullptr, buffer, nullptr);
+    for (const char* name : {"own", "out"}) {
+      args.tensors[std::size_t(loaded->program().find_tensor(name))].on = memory.addresses();
+    }
+    auto launch = loaded->prepare(args);
     for (std::int64_t rows : {kRows + 1, -1, bounds_only ? kRows - 1 : kRows + 2}) {
       EXPECT_THROW(launch->run(std::span(&rows, 1)), UserError) << rows << " rows";
     }

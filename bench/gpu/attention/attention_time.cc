@@ -8,8 +8,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
 #include "stretto/ir/op_info.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/measure/gpu_time.h"
 
 namespace stretto::bench {
@@ -41,9 +41,9 @@ std::vector<std::byte> random_tensor(std::size_t count, DType dtype, std::uint64
   return bytes;
 }
 
-std::unique_ptr<GpuExecutable> load(GpuWorld& world, const Lowered& program) {
+std::unique_ptr<Executable> loaded(GpuWorld& world, const Lowered& program) {
   const GpuTarget gpu = world.target();
-  return load_on_all(prove(program, {.gpu = gpu}), world, generate(program, {.target = gpu}));
+  return load(prove(program, {.gpu = gpu}), world, generate(program, {.target = gpu}));
 }
 
 class AttentionRun {
@@ -52,7 +52,7 @@ class AttentionRun {
       : world_(world),
         shape_(shape),
         program_(attention(shape.desc, config)),
-        executable_(load(world, lower(program_))) {}
+        executable_(loaded(world, lower(program_))) {}
 
   void fill(std::uint64_t seed, int sets) {
     const AttentionDesc& d = shape_.desc;
@@ -91,16 +91,16 @@ class AttentionRun {
 
   void launch(int set) {
     const Buffers& b = buffers_[static_cast<std::size_t>(set)];
-    GpuLaunchArgs args{.tensors = std::vector<std::vector<CUdeviceptr>>(program_.tensors.size()),
-                       .extents = {shape_.m, shape_.past}};
+    Args args{.tensors = std::vector<TensorArg>(program_.tensors.size())};
+    const std::int64_t extents[] = {shape_.m, shape_.past};
     auto bind = [&](const char* name, const cuda::DeviceMemory& memory) {
-      args.tensors[static_cast<std::size_t>(program_.find_tensor(name))] = {memory.address()};
+      args.tensors[static_cast<std::size_t>(program_.find_tensor(name))].on = {memory.address()};
     };
     bind("q", b.q);
     bind("k_cache", b.k);
     bind("v_cache", b.v);
     bind("out", b.out);
-    executable_->prepare(args)->run(args.extents, 0, world_.stream(0));
+    executable_->prepare(args)->run(extents, 0, world_.stream(0));
   }
 
   // Rows drawn at random, the first and the last among them, against fp64.
@@ -177,7 +177,7 @@ class AttentionRun {
   GpuWorld& world_;
   AttentionShape shape_;
   Program program_;
-  std::unique_ptr<GpuExecutable> executable_;
+  std::unique_ptr<Executable> executable_;
   Operands host_;
   std::vector<Buffers> buffers_;
 };

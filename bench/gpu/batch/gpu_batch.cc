@@ -48,7 +48,7 @@ struct Settings {
   std::int64_t context = 1024, max_rows = 512;
   std::int64_t vocab = 128256;  // of the choice alone
   std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
-  std::int64_t prompts = 0;        // of `context` tokens, whole, in each step that is profiled
+  std::int64_t prompts = 0;     // of `context` tokens, whole, in each step that is profiled
   int ranks = 1, layers = 0, requests = 64, samples = 8;
   std::uint64_t seed = 1;
   double seconds = 330;  // nothing further is begun after this
@@ -147,9 +147,9 @@ double product_rate(GpuWorld& world, std::int64_t size, std::uint64_t seed) {
   Lowered lowered = lower(gemm(d, default_config(d, Target::kCuda)));
 
   const GpuTarget gpu = world.target();
-  std::unique_ptr<GpuExecutable> executable =
-      load_on_all(prove(lowered, for_launches_of(lowered, {size}, gpu)), world,
-                  generate(lowered, {.target = gpu}));
+  std::unique_ptr<Executable> executable =
+      load(prove(lowered, for_launches_of(lowered, {size}, gpu)), world,
+           generate(lowered, {.target = gpu}));
   const Program& p = executable->program();
   const auto bytes = static_cast<std::size_t>(size * size * 2);
   std::mt19937_64 random(seed);
@@ -157,15 +157,15 @@ double product_rate(GpuWorld& world, std::int64_t size, std::uint64_t seed) {
   std::vector<std::uint16_t> values(static_cast<std::size_t>(size * size));
   for (std::uint16_t& v : values) v = f32_to_bf16(normal(random));
   std::vector<SymmetricGpuMemory> memory;
-  GpuLaunchArgs args;
+  Args args;
   args.tensors.resize(p.tensors.size());
   for (const char* name : {"a", "b", "c"}) {
     memory.push_back(world.allocate(bytes));
     // Products of equal numbers draw less power, and run at a higher clock than a model's do.
     world.stream(0).upload(memory.back().addresses()[0], values.data(), bytes);
-    args.tensors[static_cast<std::size_t>(p.find_tensor(name))] = memory.back().addresses();
+    args.tensors[static_cast<std::size_t>(p.find_tensor(name))].on = memory.back().addresses();
   }
-  std::shared_ptr<GpuLaunches> launches = executable->prepare(args);
+  std::shared_ptr<Launch> launches = executable->prepare(args);
   cuda::Event begin(world.device(0), cuda::Event::Timing::kOn);
   cuda::Event end(world.device(0), cuda::Event::Timing::kOn);
   double best = 0;
@@ -292,8 +292,7 @@ int profile(const Settings& s) {
   say("{}: {}", s.model, world.device(0).properties().to_string());
   compile_all(s, config);
   const Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
-  auto weights =
-      std::make_shared<GpuModel>(world, shape_of(s, config, {}), checkpoint);
+  auto weights = std::make_shared<GpuModel>(world, shape_of(s, config, {}), checkpoint);
   BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention), s.max_rows);
   const auto context = static_cast<std::size_t>(s.context);
   std::vector<int> tokens(std::max<std::size_t>(context, static_cast<std::size_t>(s.sequences())));

@@ -10,7 +10,7 @@
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/measure/gpu_program.h"
 #include "stretto/ops/measure/gpu_time.h"
 #include "stretto/ops/measure/ranks_time.h"
@@ -36,7 +36,7 @@ std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& 
 struct Candidate {
   TriedConfig time;
   Program program;
-  std::unique_ptr<GpuExecutable> executable;  // null after an error
+  std::unique_ptr<Executable> executable;  // null after an error
 };
 
 struct Set {
@@ -143,14 +143,14 @@ class Comparison {
   // Launches of a graph start early where their kernel may (decision 0006).
   RanksCall call_of(const Candidate& c, bool in_graph = false) const {
     const Program& p = c.program;
-    std::vector<std::shared_ptr<GpuLaunches>> launches;
+    std::vector<std::shared_ptr<Launch>> launches;
     for (const Set& s : sets_) {
-      GpuLaunchArgs of_set;
+      Args of_set;
       of_set.tensors.resize(p.tensors.size());
       of_set.starts_early = in_graph;
       auto bind = [&](const std::string& name, const SymmetricGpuMemory& memory) {
         int tensor = p.find_tensor(name);
-        if (tensor >= 0) of_set.tensors[static_cast<std::size_t>(tensor)] = memory.addresses();
+        if (tensor >= 0) of_set.tensors[static_cast<std::size_t>(tensor)].on = memory.addresses();
       };
       bind(shape_.kind == CollectiveKind::kAllReduceNorm ? "x" : "in", s.in);
       bind("out", s.ours);
@@ -170,8 +170,8 @@ class Comparison {
       try {
         Lowered lowered = lower(c.program);
         const GpuTarget gpu = world_.target();
-        c.executable = load_on_all(prove(lowered, {.bounds_only = true, .gpu = gpu}), world_,
-                                   generate(lowered, {.target = gpu}));
+        c.executable = load(prove(lowered, {.bounds_only = true, .gpu = gpu}), world_,
+                            generate(lowered, {.target = gpu}));
         for (const Set& s : sets_) poison(world_, s.ours);
         world_.synchronize();
         call_of(c)(0);

@@ -17,7 +17,7 @@
 #include "bench/gpu/harness/traces.h"
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/measure/gpu_time.h"
 #include "stretto/ops/measure/ranks_time.h"
@@ -63,14 +63,14 @@ class Bound {
     const GpuTarget gpu = world.target();
     ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true, .gpu = gpu},
                                       {.target = gpu, .record = records});
-    executable_ = load_on_all(made.program, world, std::move(made.code));
+    executable_ = load(made.program, world, std::move(made.code));
     extents_ = extent_bounds(program);
     for (const Set& set : sets) {
-      GpuLaunchArgs args;
+      Args args;
       for (const Tensor& t : program.tensors) {
         bool is_callers = t.kind != TensorKind::kBuffer;
-        args.tensors.push_back(is_callers ? set.at(t.name).addresses()
-                                          : std::vector<CUdeviceptr>{});
+        args.tensors.push_back(is_callers ? TensorArg{.on = set.at(t.name).addresses()}
+                                          : TensorArg{});
       }
       launches_.push_back(executable_->prepare(args));
     }
@@ -81,11 +81,11 @@ class Bound {
     return [this](int set) { launches_[at(set)]->run(extents_); };
   }
   void wait() const { executable_->wait(); }
-  GpuExecutable* executable() const { return executable_.get(); }
+  Executable* executable() const { return executable_.get(); }
 
  private:
-  std::unique_ptr<GpuExecutable> executable_;
-  std::vector<std::shared_ptr<GpuLaunches>> launches_;  // [set]
+  std::unique_ptr<Executable> executable_;
+  std::vector<std::shared_ptr<Launch>> launches_;  // [set]
   std::vector<std::int64_t> extents_;
 };
 

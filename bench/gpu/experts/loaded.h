@@ -11,7 +11,7 @@
 #include "stretto/base/at.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
@@ -29,14 +29,14 @@ class Loaded {
     const GpuTarget gpu = world.target();
     ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true, .gpu = gpu},
                                       {.target = gpu, .record = records});
-    executable_ = load_on_all(made.program, world, std::move(made.code));
+    executable_ = load(made.program, world, std::move(made.code));
     extents_ = extent_bounds(program);
-    GpuLaunchArgs args;
+    Args args;
     for (const Tensor& t : program.tensors) {
       auto it = tensors.find(t.name);
       args.tensors.push_back(it == tensors.end() || t.kind == TensorKind::kBuffer
-                                 ? std::vector<CUdeviceptr>{}
-                                 : it->second->addresses());
+                                 ? TensorArg{}
+                                 : TensorArg{.on = it->second->addresses()});
     }
     launches_ = executable_->prepare(args);
   }
@@ -50,7 +50,7 @@ class Loaded {
     executable_->wait();
     if (next_) next_->wait();
   }
-  // Of what was loaded to record: GpuExecutable::set_recording and collect.
+  // Of what was loaded to record: Executable::set_recording and collect.
   void set_recording(bool on) {
     executable_->set_recording(on);
     if (next_) next_->set_recording(on);
@@ -61,8 +61,8 @@ class Loaded {
   }
 
  private:
-  std::unique_ptr<GpuExecutable> executable_;
-  std::shared_ptr<GpuLaunches> launches_;
+  std::unique_ptr<Executable> executable_;
+  std::shared_ptr<Launch> launches_;
   std::vector<std::int64_t> extents_;
   std::unique_ptr<Loaded> next_;
 };

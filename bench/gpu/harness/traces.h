@@ -14,12 +14,12 @@ namespace stretto::bench {
 struct TracedLaunch {
   std::string name, config;      // a rank is "NAME rank R" in the trace
   std::function<void()> launch;  // and what comes before and after it in turn
-  // Of the program that is launched, which was compiled to record (launch/gpu_executable.h).
+  // Of the program that is launched, which was compiled to record (launch/executable.h).
   std::function<void(bool)> set_recording;
   std::function<void(Recorder&)> collect;
 };
 
-// `recorded` outlives it: a GpuExecutable, or what has one's set_recording() and collect().
+// `recorded` outlives it: an Executable, or what has one's set_recording() and collect().
 template <typename Recorded>
 TracedLaunch traced(std::string name, std::string config, std::function<void()> launch,
                     Recorded* recorded) {

@@ -10,7 +10,7 @@
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
 #include "stretto/ops/measure/gpu_time.h"
@@ -88,11 +88,11 @@ class Measurement {
  private:
   RanksCall load() {
     Lowered lowered = lower(choice_.program);
-    const std::vector<std::int64_t> extents = unfused_->arguments(choice_.program, 0).extents;
+    const std::vector<std::int64_t> extents = unfused_->extents();
     const GpuTarget gpu = world_.target();
-    fused_ = load_on_all(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
-                         generate(lowered, {.target = gpu}));
-    std::vector<std::shared_ptr<GpuLaunches>> launches;
+    fused_ = load(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
+                  generate(lowered, {.target = gpu}));
+    std::vector<std::shared_ptr<Launch>> launches;
     for (int i = 0; i < result_.num_sets; ++i) {
       launches.push_back(fused_->prepare(unfused_->arguments(choice_.program, i)));
     }
@@ -124,7 +124,7 @@ class Measurement {
   const LotChoice& choice_;
   const LotOptions& options_;
   std::unique_ptr<OverlapSequence> unfused_;
-  std::unique_ptr<GpuExecutable> fused_;
+  std::unique_ptr<Executable> fused_;
   LotResult result_;
 };
 

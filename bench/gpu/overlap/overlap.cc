@@ -14,7 +14,7 @@
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/measure/ranks_time.h"
 
 namespace stretto::bench {
@@ -54,7 +54,7 @@ std::vector<OverlapCandidate> candidates_of(const OverlapShape& shape, int num_s
 struct Candidate {
   OverlapTime time;
   Program program;
-  std::unique_ptr<GpuExecutable> executable;  // null after an error
+  std::unique_ptr<Executable> executable;  // null after an error
   // The first, which is the operator's default, or faster than it by the whole interval. At the
   // power limit the fastest of a dozen that are one per cent apart is a matter of luck.
   bool stands_out = false;
@@ -89,13 +89,13 @@ class Comparison {
 
  private:
   RanksCall call_of(const Candidate& c, bool early = false) const {
-    std::vector<std::shared_ptr<GpuLaunches>> launches;
+    std::vector<std::shared_ptr<Launch>> launches;
     for (int set = 0; set < kNumSets; ++set) {
-      GpuLaunchArgs args = unfused_.arguments(c.program, set);
+      Args args = unfused_.arguments(c.program, set);
       args.starts_early = early;
       launches.push_back(c.executable->prepare(args));
     }
-    return [launches, extents = unfused_.arguments(c.program, 0).extents](int set) {
+    return [launches, extents = unfused_.extents()](int set) {
       launches[static_cast<std::size_t>(set)]->run(extents);
     };
   }
@@ -121,7 +121,7 @@ class Comparison {
         const GpuTarget gpu = world_.target();
         Proved proved = prove(lowered, for_launches_of(lowered, {shape_.rank.m}, gpu));
         GpuCode code = generate(lowered, {.target = gpu, .constants = constants_of(shape_)});
-        c.executable = load_on_all(proved, world_, std::move(code));
+        c.executable = load(proved, world_, std::move(code));
         call_of(c)(0);
         c.executable->wait();
       } catch (const Fault& e) {

@@ -142,33 +142,32 @@ void OverlapSequence::load_own_collective() {
       {.dtype = kDType, .m = message.rows, .n = message.cols, .world_size = world_.size()});
   Lowered lowered = lower(program);
   const GpuTarget gpu = world_.target();
-  own_ = load_on_all(prove(lowered, for_launches_of(lowered, {message.rows}, gpu)), world_,
-                     generate(lowered, {.target = gpu}));
+  own_ = load(prove(lowered, for_launches_of(lowered, {message.rows}, gpu)), world_,
+              generate(lowered, {.target = gpu}));
   for (const Set& s : sets_) {
-    GpuLaunchArgs args;
+    Args args;
     args.tensors.resize(program.tensors.size());
-    args.tensors[static_cast<std::size_t>(program.find_tensor("in"))] =
+    args.tensors[static_cast<std::size_t>(program.find_tensor("in"))].on =
         (gathers() ? s.a : s.between).addresses();
-    args.tensors[static_cast<std::size_t>(program.find_tensor("out"))] =
+    args.tensors[static_cast<std::size_t>(program.find_tensor("out"))].on =
         (gathers() ? s.between : s.theirs).addresses();
     own_launches_.push_back(own_->prepare(args));
   }
 }
 
 void OverlapSequence::run_with_own(int set) const {
-  GpuLaunches& own = *own_launches_.at(static_cast<std::size_t>(set));
+  Launch& own = *own_launches_.at(static_cast<std::size_t>(set));
   const std::int64_t extents[] = {sizes_.between.rows};
   if (gathers()) own.run(extents);
   product(set);
   if (!gathers()) own.run(extents);
 }
 
-GpuLaunchArgs OverlapSequence::arguments(const Program& p, int set) const {
+Args OverlapSequence::arguments(const Program& p, int set) const {
   const Set& s = at(set);
-  GpuLaunchArgs args{.tensors = std::vector<std::vector<CUdeviceptr>>(p.tensors.size()),
-                     .extents = {shape_.rank.m}};
+  Args args{.tensors = std::vector<TensorArg>(p.tensors.size())};
   auto bind = [&](const char* tensor, const SymmetricGpuMemory& memory) {
-    args.tensors[static_cast<std::size_t>(p.find_tensor(tensor))] = memory.addresses();
+    args.tensors[static_cast<std::size_t>(p.find_tensor(tensor))].on = memory.addresses();
   };
   bind("a", s.a);
   bind("b", s.b);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/gpu/overlap/overlap_shapes.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/measure/random_fill.h"
 #include "stretto/runtime/cuda/cublaslt.h"
@@ -32,13 +32,14 @@ class OverlapSequence {
   void product_beside_traffic(int set) const;
 
   // Our collective instead of NCCL's from now on available: all_gather, reduce_scatter or
-  // all_reduce in its default config, without copy engines. Errors of prove() and load_on_all().
+  // all_reduce in its default config, without copy engines. Errors of prove() and load().
   void load_own_collective();
   void run_with_own(int set) const;
-  GpuExecutable* own_collective() const { return own_.get(); }  // null before load_own_collective
+  Executable* own_collective() const { return own_.get(); }  // null before load_own_collective
 
   // Of a fused program, whose result goes where compare() looks.
-  GpuLaunchArgs arguments(const Program& program, int set) const;
+  Args arguments(const Program& program, int set) const;
+  std::vector<std::int64_t> extents() const { return {shape_.rank.m}; }
   void poison_ours(int set) const;
   // Of what the fused program and the sequence left in a set: "" where they agree.
   std::string compare(int set) const;
@@ -75,8 +76,8 @@ class OverlapSequence {
   std::vector<cuda::Stream> engines_;
   std::vector<cuda::Event> begun_, sent_;
   SymmetricGpuMemory traffic_;
-  std::unique_ptr<GpuExecutable> own_;
-  std::vector<std::shared_ptr<GpuLaunches>> own_launches_;  // [set]
+  std::unique_ptr<Executable> own_;
+  std::vector<std::shared_ptr<Launch>> own_launches_;  // [set]
 };
 
 // The config of our collective for a message of `desc` without copy engines: packets, one hop or

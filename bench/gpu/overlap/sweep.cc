@@ -9,7 +9,7 @@
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/measure/ranks_time.h"
 
@@ -133,7 +133,7 @@ class Sweep {
  private:
   struct Candidate {
     std::string config;
-    std::unique_ptr<GpuExecutable> executable;
+    std::unique_ptr<Executable> executable;
     RanksCall call;
   };
 
@@ -151,12 +151,12 @@ class Sweep {
   std::string load(const OverlapCandidate& made) {
     try {
       Lowered lowered = lower(made.program);
-      const std::vector<std::int64_t> extents = unfused_.arguments(made.program, 0).extents;
+      const std::vector<std::int64_t> extents = unfused_.extents();
       const GpuTarget gpu = world_.target();
-      std::unique_ptr<GpuExecutable> executable =
-          load_on_all(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
-                      generate(lowered, {.target = gpu}));
-      std::vector<std::shared_ptr<GpuLaunches>> launches;
+      std::unique_ptr<Executable> executable =
+          load(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
+               generate(lowered, {.target = gpu}));
+      std::vector<std::shared_ptr<Launch>> launches;
       for (int i = 0; i < kNumSets; ++i) {
         launches.push_back(executable->prepare(unfused_.arguments(made.program, i)));
       }

@@ -81,12 +81,11 @@ GemmBuffers::GemmBuffers(const GpuWorld& world, const GemmShape& shape, DType dt
   stream.synchronize();
 }
 
-GpuLaunchArgs GemmBuffers::ours(int set, const Program& program) const {
+Args GemmBuffers::ours(int set, const Program& program) const {
   const Set& s = sets_[static_cast<std::size_t>(set)];
-  GpuLaunchArgs args{.tensors = std::vector<std::vector<CUdeviceptr>>(program.tensors.size()),
-                     .extents = {shape_.m}};
+  Args args{.tensors = std::vector<TensorArg>(program.tensors.size())};
   auto bind = [&](const char* name, const cuda::DeviceMemory& memory) {
-    args.tensors[static_cast<std::size_t>(program.find_tensor(name))] = {memory.address()};
+    args.tensors[static_cast<std::size_t>(program.find_tensor(name))].on = {memory.address()};
   };
   bind("a", s.a);
   bind("b", s.b);

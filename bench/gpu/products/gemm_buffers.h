@@ -8,7 +8,7 @@
 
 #include "bench/gpu/products/gemm_shapes.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/runtime/cuda/cublaslt.h"
 
 namespace stretto::bench {
@@ -20,7 +20,8 @@ class GemmBuffers {
 
   int num_sets() const { return static_cast<int>(sets_.size()); }
   // Ours and the library's work on the same factors and leave their results in different places.
-  GpuLaunchArgs ours(int set, const Program& program) const;
+  Args ours(int set, const Program& program) const;
+  std::vector<std::int64_t> extents() const { return {shape_.m}; }
   const std::vector<cuda::CublasLtOperands>& theirs() const { return theirs_; }
 
   void poison_ours(int set) const;

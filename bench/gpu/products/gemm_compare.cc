@@ -20,7 +20,7 @@ namespace {
 struct Candidate {
   ConfigTime time;
   Program program;
-  std::unique_ptr<GpuExecutable> executable;  // null after an error
+  std::unique_ptr<Executable> executable;  // null after an error
 };
 
 // Shapes with the same n and k, by their largest m.
@@ -53,8 +53,7 @@ std::vector<Candidate> make_candidates(GpuWorld& world, const GemmShape& largest
       c.program = gemm(gemm_desc(largest, options.dtype), config);
       Lowered lowered = lower(c.program);
       const GpuTarget gpu = world.target();
-      c.executable =
-          load_on_all(prove(lowered, {.gpu = gpu}), world, generate(lowered, {.target = gpu}));
+      c.executable = load(prove(lowered, {.gpu = gpu}), world, generate(lowered, {.target = gpu}));
     } catch (const Error& e) {
       c.time.error = e.what();
     }
@@ -95,12 +94,12 @@ class Comparison {
 
  private:
   GpuCall call_of(const Candidate& c) const {
-    std::vector<std::shared_ptr<GpuLaunches>> launches;
+    std::vector<std::shared_ptr<Launch>> launches;
     for (int set = 0; set < buffers_.num_sets(); ++set) {
       launches.push_back(c.executable->prepare(buffers_.ours(set, c.program)));
     }
     const cuda::Stream* stream = &world_.stream(0);
-    return [launches, stream, extents = buffers_.ours(0, c.program).extents](int set) {
+    return [launches, stream, extents = buffers_.extents()](int set) {
       launches[static_cast<std::size_t>(set)]->run(extents, 0, *stream);
     };
   }

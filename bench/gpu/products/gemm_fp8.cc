@@ -12,7 +12,7 @@
 #include "bench/gpu/harness/search_times.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/choose/configs.h"
 #include "stretto/ops/measure/random_fill.h"
 #include "stretto/runtime/cuda/cublaslt.h"
@@ -57,12 +57,13 @@ class Fp8Buffers {
 
   int num_sets() const { return static_cast<int>(sets_.size()); }
 
-  GpuLaunchArgs ours(int set, const Program& program) const {
+  std::vector<std::int64_t> extents() const { return {shape_.shape.m}; }
+  Args ours(int set, const Program& program) const {
     const Set& s = sets_[static_cast<std::size_t>(set)];
-    GpuLaunchArgs args{.tensors = std::vector<std::vector<CUdeviceptr>>(program.tensors.size()),
-                       .extents = {shape_.shape.m}};
+    Args args{.tensors = std::vector<TensorArg>(program.tensors.size())};
     auto bind = [&](const char* name, const SymmetricGpuMemory& memory) {
-      args.tensors[static_cast<std::size_t>(program.find_tensor(name))] = {memory.on[0].address()};
+      args.tensors[static_cast<std::size_t>(program.find_tensor(name))].on = {
+          memory.on[0].address()};
     };
     bind("a", s.a);
     bind("b", s.b);
@@ -152,8 +153,8 @@ class Fp8Comparison {
         c.program = gemm(fp8_desc(shape), config);
         Lowered lowered = lower(c.program);
         const GpuTarget gpu = world.target();
-        c.executable = load_on_all(prove(lowered, for_launches_of(lowered, {shape.shape.m}, gpu)),
-                                   world, generate(lowered, {.target = gpu}));
+        c.executable = load(prove(lowered, for_launches_of(lowered, {shape.shape.m}, gpu)), world,
+                            generate(lowered, {.target = gpu}));
       } catch (const Error& e) {
         result_.configs.back().error = e.what();
       }
@@ -181,17 +182,17 @@ class Fp8Comparison {
  private:
   struct Candidate {
     Program program;
-    std::unique_ptr<GpuExecutable> executable;  // null where it does not compile
+    std::unique_ptr<Executable> executable;  // null where it does not compile
   };
 
   GpuCall call_of(std::size_t candidate) const {
     const Candidate& c = candidates_[candidate];
-    std::vector<std::shared_ptr<GpuLaunches>> launches;
+    std::vector<std::shared_ptr<Launch>> launches;
     for (int set = 0; set < buffers_.num_sets(); ++set) {
       launches.push_back(c.executable->prepare(buffers_.ours(set, c.program)));
     }
     const cuda::Stream* stream = &world_.stream(0);
-    return [launches, stream, extents = buffers_.ours(0, c.program).extents](int set) {
+    return [launches, stream, extents = buffers_.extents()](int set) {
       launches[static_cast<std::size_t>(set)]->run(extents, 0, *stream);
     };
   }

@@ -10,7 +10,7 @@
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/statistics.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
 #include "stretto/runtime/cuda/driver_calls_testing.h"
@@ -53,18 +53,17 @@ std::vector<Operator> operators(int ranks) {
 // Memory for launches at two places, by turns.
 struct LaunchMemory {
   std::vector<SymmetricGpuMemory> tensors;
-  GpuLaunchArgs args[2];
+  Args args[2];
+  std::vector<std::int64_t> extents;
 };
 
 LaunchMemory memory_for(const GpuWorld& world, const Program& program) {
   constexpr std::size_t kApart = 256;  // bytes
   LaunchMemory memory;
-  for (GpuLaunchArgs& args : memory.args) {
-    args.tensors.resize(program.tensors.size());
-    for (const Var& v : program.vars) {
-      if (v.kind == VarKind::kExtent) args.extents.push_back(v.bound);
-      if (v.kind == VarKind::kScalar) args.extents.push_back(0);
-    }
+  for (Args& args : memory.args) args.tensors.resize(program.tensors.size());
+  for (const Var& v : program.vars) {
+    if (v.kind == VarKind::kExtent) memory.extents.push_back(v.bound);
+    if (v.kind == VarKind::kScalar) memory.extents.push_back(0);
   }
   for (std::size_t t = 0; t < program.tensors.size(); ++t) {
     if (program.tensors[t].kind == TensorKind::kBuffer) continue;
@@ -75,8 +74,8 @@ LaunchMemory memory_for(const GpuWorld& world, const Program& program) {
       world.stream(r).fill_bytes(on.address(), 0, on.bytes());
     }
     for (std::size_t i = 0; i < 2; ++i) {
-      memory.args[i].tensors[t] = made.addresses();
-      for (CUdeviceptr& address : memory.args[i].tensors[t]) address += i * kApart;
+      memory.args[i].tensors[t].on = made.addresses();
+      for (CUdeviceptr& address : memory.args[i].tensors[t].on) address += i * kApart;
     }
   }
   world.synchronize();
@@ -86,9 +85,7 @@ LaunchMemory memory_for(const GpuWorld& world, const Program& program) {
 class Measurement {
  public:
   Measurement(GpuWorld& world, const Operator& op, const EnqueueOptions& options)
-      : world_(world),
-        options_(options),
-        executable_(load(world, lower(op.program))) {
+      : world_(world), options_(options), executable_(loaded(world, lower(op.program))) {
     memory_ = memory_for(world, executable_->program());
     result_.op = op.text;
   }
@@ -96,7 +93,7 @@ class Measurement {
   EnqueueResult run() {
     std::optional<cuda::DriverCalls> swallowed;
     if (options_.swallow) swallowed.emplace(cuda::DriverCalls::Mode::kSwallow);
-    for (const GpuLaunchArgs& args : memory_.args) result_.new_us.push_back(us_of(args, 1));
+    for (const Args& args : memory_.args) result_.new_us.push_back(us_of(args, 1));
     result_.one_by_one = measure();
     executable_->replay_copies(true);
     us_of(memory_.args[0], 1);  // makes the graph
@@ -105,17 +102,17 @@ class Measurement {
   }
 
  private:
-  static std::unique_ptr<GpuExecutable> load(GpuWorld& world, const Lowered& program) {
+  static std::unique_ptr<Executable> loaded(GpuWorld& world, const Lowered& program) {
     const GpuTarget gpu = world.target();
-    return load_on_all(prove(program, {.bounds_only = true, .gpu = gpu}), world,
-                       generate(program, {.target = gpu}));
+    return load(prove(program, {.bounds_only = true, .gpu = gpu}), world,
+                generate(program, {.target = gpu}));
   }
 
   // As of a caller who finds out each time what it has prepared.
-  void launch(const GpuLaunchArgs& args) { executable_->prepare(args)->run(args.extents); }
+  void launch(const Args& args) { executable_->prepare(args)->run(memory_.extents); }
 
   // Of one, while the GPUs are busy with those before.
-  double us_of(const GpuLaunchArgs& args, int launches) {
+  double us_of(const Args& args, int launches) {
     auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < launches; ++i) launch(args);
     std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - begin;
@@ -147,7 +144,7 @@ class Measurement {
 
   GpuWorld& world_;
   const EnqueueOptions& options_;
-  std::unique_ptr<GpuExecutable> executable_;
+  std::unique_ptr<Executable> executable_;
   LaunchMemory memory_;
   EnqueueResult result_;
 };

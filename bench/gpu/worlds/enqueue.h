@@ -30,7 +30,7 @@ struct EnqueueWay {
 
 struct EnqueueResult {
   std::string op;
-  EnqueueWay one_by_one, replayed;  // GpuExecutable::replay_copies
+  EnqueueWay one_by_one, replayed;  // Executable::replay_copies
   std::vector<double> new_us;       // a launch on memory that it has not had before
 
   std::string to_string() const;  // a line

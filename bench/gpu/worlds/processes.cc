@@ -14,7 +14,7 @@
 #include "bench/gpu/harness/check.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/runtime/processes/launch.h"
 #include "stretto/runtime/world.h"
 #include "stretto/testing/gpu_harness/gpu_case.h"
@@ -146,16 +146,16 @@ bool RankOfProcesses::death() {
   OpCase c = cases(options_).front().make(options_.seed).front();
   Lowered lowered = lower(c.program);
   const GpuTarget gpu = gpus_.target();
-  std::unique_ptr<GpuExecutable> executable = load_on_all(
-      prove(lowered, {.gpu = gpu}), gpus_, generate(lowered, {.target = gpu}));
+  std::unique_ptr<Executable> executable =
+      load(prove(lowered, {.gpu = gpu}), gpus_, generate(lowered, {.target = gpu}));
   GpuCaseMemory memory(gpus_, c);
-  std::shared_ptr<GpuLaunches> launches = executable->prepare(memory.args());
+  std::shared_ptr<Launch> launches = executable->prepare(memory.args());
   int victim = options_.ranks - 1;
   auto last = Clock::now(), end = last + 3 * kKernelTimeout;
   std::string heard;
   try {
     for (int i = 0; Clock::now() < end; ++i) {
-      launches->run(memory.args().extents);
+      launches->run(memory.extents());
       if (rank_.index() == victim && i == kLaunchesBeforeDeath) ::raise(SIGKILL);
       executable->wait();
       last = Clock::now();

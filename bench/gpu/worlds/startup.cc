@@ -17,7 +17,7 @@
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/gemm/gemm.h"
@@ -80,7 +80,7 @@ class Stopwatch {
 // Memory of every rank for the launches of a program.
 struct LaunchMemory {
   std::vector<SymmetricGpuMemory> tensors;  // empty for buffers
-  GpuLaunchArgs args;
+  Args args;
 };
 
 struct Operator {
@@ -185,7 +185,7 @@ LaunchMemory random_memory(const GpuWorld& world, const Program& program, std::u
   for (std::size_t t = 0; t < program.tensors.size(); ++t) {
     if (program.tensors[t].kind == TensorKind::kBuffer) continue;
     memory.tensors[t] = random.allocate(storage_bytes(program, static_cast<int>(t)));
-    memory.args.tensors[t] = memory.tensors[t].addresses();
+    memory.args.tensors[t].on = memory.tensors[t].addresses();
   }
   world.synchronize();
   return memory;
@@ -202,7 +202,7 @@ std::vector<std::int64_t> extents_of(const Program& program, std::int64_t m) {
 }
 
 // A start; its parts go to `r`.
-std::unique_ptr<GpuExecutable> start(GpuWorld& world, const Program& program, StartupResult& r) {
+std::unique_ptr<Executable> start(GpuWorld& world, const Program& program, StartupResult& r) {
   Stopwatch watch;
   const GpuTarget gpu = world.target();
   ProvedForGpu made = prove_for_gpu(lower(program), {.gpu = gpu}, {.target = gpu});
@@ -211,8 +211,7 @@ std::unique_ptr<GpuExecutable> start(GpuWorld& world, const Program& program, St
     r.nvrtc_s = made.code.image.compile_seconds;
   }
   r.code_ms.push_back(watch.ms());
-  std::unique_ptr<GpuExecutable> executable =
-      load_on_all(made.program, world, std::move(made.code));
+  std::unique_ptr<Executable> executable = load(made.program, world, std::move(made.code));
   r.load_ms.push_back(watch.ms());
   r.warm_ms.push_back(r.code_ms.back() + r.load_ms.back());
   return executable;
@@ -220,7 +219,7 @@ std::unique_ptr<GpuExecutable> start(GpuWorld& world, const Program& program, St
 
 void measure(GpuWorld& world, const Operator& op, const StartupOptions& options, StartupResult& r) {
   EmptyCache cache;
-  std::unique_ptr<GpuExecutable> executable = start(world, op.program, r);
+  std::unique_ptr<Executable> executable = start(world, op.program, r);
   r.cold_s = r.warm_ms.front() / 1e3;
   for (auto* part : {&r.warm_ms, &r.code_ms, &r.load_ms}) part->clear();
   r.compiled = 0;
@@ -236,9 +235,9 @@ void measure(GpuWorld& world, const Operator& op, const StartupOptions& options,
   int kernels = cache.num_kernels();
   for (std::int64_t m : rows) {
     if (op.set_tables) op.set_tables(world, memory, m);
-    memory.args.extents = extents_of(op.program, m);
+    const std::vector<std::int64_t> extents = extents_of(op.program, m);
     Stopwatch watch;
-    executable->prepare(memory.args)->run(memory.args.extents);
+    executable->prepare(memory.args)->run(extents);
     r.new_m_ms.push_back(watch.ms());
     executable->wait();
   }

@@ -7,7 +7,7 @@
 
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/compiler.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/ops/measure/random_fill.h"
 #include "stretto/ops/measure/ranks_time.h"
@@ -49,27 +49,27 @@ std::vector<Case> all_cases(int ranks, int sms) {
 }
 
 WatchdogResult measure(GpuWorld& world, RandomFill& random, const Case& c, int samples) {
-  std::vector<GpuLaunchArgs> sets;
+  std::vector<Args> sets;
   std::vector<SymmetricGpuMemory> memory;
   for (int i = 0; i < kNumSets; ++i) {
-    GpuLaunchArgs& args = sets.emplace_back();
+    Args& args = sets.emplace_back();
     args.tensors.resize(c.program.tensors.size());
     for (std::size_t t = 0; t < c.program.tensors.size(); ++t) {
       if (c.program.tensors[t].kind == TensorKind::kBuffer) continue;
       memory.push_back(random.allocate(storage_bytes(c.program, static_cast<int>(t))));
-      args.tensors[t] = memory.back().addresses();
+      args.tensors[t].on = memory.back().addresses();
     }
   }
   Lowered lowered = lower(c.program);
   const GpuTarget gpu = world.target();
   Proved proved = prove(lowered, for_launches_of(lowered, {c.m}, gpu));
-  std::vector<std::unique_ptr<GpuExecutable>> executables;
+  std::vector<std::unique_ptr<Executable>> executables;
   std::vector<RanksCall> calls;
   for (bool watchdog : {true, false}) {
     executables.push_back(
-        load_on_all(proved, world, generate(lowered, {.target = gpu, .watchdog = watchdog})));
-    std::vector<std::shared_ptr<GpuLaunches>> launches;
-    for (const GpuLaunchArgs& args : sets) launches.push_back(executables.back()->prepare(args));
+        load(proved, world, generate(lowered, {.target = gpu, .watchdog = watchdog})));
+    std::vector<std::shared_ptr<Launch>> launches;
+    for (const Args& args : sets) launches.push_back(executables.back()->prepare(args));
     calls.push_back([launches, m = c.m](int set) {
       launches[static_cast<std::size_t>(set)]->run({&m, 1});
     });

@@ -35,7 +35,6 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   allocate();
   count_ = bounds.rows;
   for (const step::Node& node : plan_.nodes) args_.push_back(bind(node));
-  set_rows(bounds.rows, false);
   const Program& head = plan_.program_of(plan_.nodes[head_]);
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   if (!options.graphs) return;
@@ -47,8 +46,9 @@ void GpuBatchStep::set_rows(std::int64_t count, bool only_decodes) {
   count_ = count;
   only_decodes_ = only_decodes;
   const std::vector<std::int64_t> now = values();
-  for (std::size_t i = 0; i < args_.size(); ++i) {
-    args_[i].extents = step::eval(plan_.nodes[i].extents, now);
+  extents_.resize(plan_.nodes.size());
+  for (std::size_t i = 0; i < extents_.size(); ++i) {
+    extents_[i] = step::eval(plan_.nodes[i].extents, now);
   }
 }
 
@@ -76,7 +76,7 @@ void GpuBatchStep::load_programs(const GpuModelOptions& options) {
     of_group_.push_back(shape_.data_groups > 1 &&
                         k.program.program().world_size == shape_.world_size);
     GpuWorld& world = of_group_.back() ? group_ : world_;
-    executables_.push_back(load_on_all(k.program, world, std::move(k.code)));
+    executables_.push_back(load(k.program, world, std::move(k.code)));
   }
 }
 
@@ -93,13 +93,13 @@ std::vector<CUdeviceptr> GpuBatchStep::addresses_for(std::size_t program,
 void GpuBatchStep::launch(std::size_t node, int rank) {
   const auto program = static_cast<std::size_t>(plan_.nodes[node].program);
   const int own = of_group_[program] ? rank % shape_.world_size : rank;
-  executables_[program]->prepare(args_[node])->run(args_[node].extents, own, world_.stream(rank));
+  executables_[program]->prepare(args_[node])->run(extents_[node], own, world_.stream(rank));
 }
 
 void GpuBatchStep::launch(std::size_t node) {
   const auto program = static_cast<std::size_t>(plan_.nodes[node].program);
   if (!of_group_[program]) {
-    return executables_[program]->prepare(args_[node])->run(args_[node].extents);
+    return executables_[program]->prepare(args_[node])->run(extents_[node]);
   }
   if (group_.aborted()) group_.throw_fault();
   for (int r : world_.local_ranks()) launch(node, r);
@@ -165,13 +165,13 @@ const std::vector<CUdeviceptr>& GpuBatchStep::addresses_of(const std::string& bu
 
 // Tensors begin with their buffers: where those of prompts begin behind the decodes, no row is told
 // apart as one.
-GpuLaunchArgs GpuBatchStep::bind(const step::Node& node) const {
+Args GpuBatchStep::bind(const step::Node& node) const {
   const Program& program = plan_.program_of(node);
-  GpuLaunchArgs args;
+  Args args;
   args.tensors.resize(program.tensors.size());
   for (const step::Binding& b : node.bindings) {
     STRETTO_CHECK(step::eval(b.from, values()) == 0, node.name + " does not begin at a row");
-    args.tensors[static_cast<std::size_t>(program.find_tensor(b.tensor))] =
+    args.tensors[static_cast<std::size_t>(program.find_tensor(b.tensor))].on =
         addresses_for(static_cast<std::size_t>(node.program), addresses_of(b.buffer));
   }
   return args;
@@ -266,7 +266,7 @@ void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
     input = buffers_.at(StepPlan::kWanted);
   }
   const auto program = static_cast<std::size_t>(plan_.nodes[head_].program);
-  args_[head_].tensors[head_tensor_] = addresses_for(program, input);
+  args_[head_].tensors[head_tensor_].on = addresses_for(program, input);
   launch(head_);
 }
 

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/model/gpu/gpu_choice.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/batch_runner.h"
@@ -67,7 +67,7 @@ class GpuBatchStep : public BatchStep {
   // The addresses of ranks in the world that a program runs in.
   std::vector<CUdeviceptr> addresses_for(std::size_t program,
                                          const std::vector<CUdeviceptr>& of_all) const;
-  GpuLaunchArgs bind(const step::Node& node) const;
+  Args bind(const step::Node& node) const;
   const std::vector<CUdeviceptr>& addresses_of(const std::string& buffer) const;
   const std::vector<CUdeviceptr>& addresses_of(int buffer) const {
     return addresses_of(plan_.buffers[static_cast<std::size_t>(buffer)].name);
@@ -93,19 +93,20 @@ class GpuBatchStep : public BatchStep {
   const GpuBuffers& model_buffers_;
   const bool early_starts_;
   const BatchBounds bounds_;
-  std::string head_input_;    // of the plan's buffers
+  std::string head_input_;  // of the plan's buffers
   std::int64_t head_rows_ = 0;
   step::Plan plan_;
-  std::size_t head_ = 0;                                     // node
-  std::vector<std::unique_ptr<GpuExecutable>> executables_;  // by program
+  std::size_t head_ = 0;                                  // node
+  std::vector<std::unique_ptr<Executable>> executables_;  // by program
   std::vector<bool> of_group_;  // by program, where there are several data groups: runs in group_
   std::vector<SymmetricGpuMemory> memory_;
   GpuBuffers buffers_;                           // of this step
   SymmetricGpuMemory inputs_;                    // one after the other
   std::map<std::string, std::size_t> input_at_;  // offset in them
   std::unique_ptr<cuda::HostMappedMemory> host_inputs_, host_logits_;
-  std::vector<GpuLaunchArgs> args_;  // by node
-  std::size_t head_tensor_ = 0;      // that has the head's rows
+  std::vector<Args> args_;                          // by node
+  std::vector<std::vector<std::int64_t>> extents_;  // of launches, by node
+  std::size_t head_tensor_ = 0;                     // that has the head's rows
   GpuChooser* chooser_ = nullptr;
   std::int64_t count_ = 0;  // what runs: set_rows()
   bool only_decodes_ = false;

@@ -26,7 +26,7 @@ struct GpuDataGroup {
 struct GpuModelOptions {
   // Steps are captured once and replayed.
   bool graphs = true;
-  // Launches of a captured step overlap at their edges (GpuLaunchArgs::starts_early).
+  // Launches of a captured step overlap at their edges (Args::starts_early).
   bool early_starts = true;
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
   Progress* progress = nullptr;            // hears what making model and steps does; outlives that

@@ -32,21 +32,19 @@ int num_launch_sets(const Program& program, const GpuWorld& world) {
 
 GpuProgram::GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
                        const GpuProgramOptions& options)
-    : program_(program) {
-  ProvedForGpu made =
-      prove_for_gpu(lower(program), {.bounds_only = true, .gpu = world.target()},
-                    {.target = world.target(), .record = options.record});
-  executable_ = load_on_all(made.program, world, std::move(made.code));
+    : program_(program), extents_(extent_bounds(program)) {
+  ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true, .gpu = world.target()},
+                                    {.target = world.target(), .record = options.record});
+  executable_ = load(made.program, world, std::move(made.code));
   std::size_t tensors = program.tensors.size();
   for (int set = 0; set < num_sets; ++set) {
     std::vector<SymmetricGpuMemory>& memory = memory_.emplace_back(tensors);
-    GpuLaunchArgs& args = args_.emplace_back();
+    Args& args = args_.emplace_back();
     args.tensors.resize(tensors);
-    args.extents = extent_bounds(program);
     for (std::size_t t = 0; t < tensors; ++t) {
       if (!is_callers(program.tensors[t])) continue;
       memory[t] = fill(world, static_cast<int>(t), random);
-      args.tensors[t] = memory[t].addresses();
+      args.tensors[t].on = memory[t].addresses();
     }
   }
   world.meet();
@@ -77,13 +75,12 @@ void GpuProgram::bind(const std::string& name, int set, const SymmetricGpuMemory
   if (tensor < 0) return;
   auto s = static_cast<std::size_t>(set), t = static_cast<std::size_t>(tensor);
   memory_[s][t] = {};
-  args_[s].tensors[t] = memory.addresses();
+  args_[s].tensors[t].on = memory.addresses();
 }
 
 RanksCall GpuProgram::call() const {
   return [this](int set) {
-    const GpuLaunchArgs& args = args_[static_cast<std::size_t>(set)];
-    executable_->prepare(args)->run(args.extents);
+    executable_->prepare(args_[static_cast<std::size_t>(set)])->run(extents_);
   };
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/ops/measure/random_fill.h"
 #include "stretto/ops/measure/ranks_time.h"
 
@@ -26,7 +26,7 @@ struct GpuProgramOptions {
 class GpuProgram {
  public:
   // Proves for launches at the bounds, compiles, allocates, fills. Errors of prove_for_gpu() and
-  // load_on_all().
+  // load().
   GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
              const GpuProgramOptions& options = {});
   GpuProgram(GpuProgram&&) = default;
@@ -36,16 +36,17 @@ class GpuProgram {
   void bind(const std::string& name, int set, const SymmetricGpuMemory& memory);
 
   RanksCall call() const;  // valid as long as this lives and nothing is bound
-  GpuExecutable& executable() const { return *executable_; }
+  Executable& executable() const { return *executable_; }
   int num_sets() const { return static_cast<int>(args_.size()); }
 
  private:
   SymmetricGpuMemory fill(const GpuWorld& world, int tensor, RandomFill& random) const;
 
   Program program_;
-  std::unique_ptr<GpuExecutable> executable_;
+  std::vector<std::int64_t> extents_;  // at the bounds
+  std::unique_ptr<Executable> executable_;
   std::vector<std::vector<SymmetricGpuMemory>> memory_;  // [set][tensor]
-  std::vector<GpuLaunchArgs> args_;                      // [set]
+  std::vector<Args> args_;                               // [set]
 };
 
 struct ProgramTiming {

@@ -92,8 +92,8 @@ class Launches {
         recover_(std::move(recover)),
         compiled_(
             waive_proof(lower(right.program), "its tables break their contracts", world.target())),
-        executable_(load_on_all(compiled_, world,
-                                generate(compiled_.lowered(), {.target = world.target()}))),
+        executable_(
+            load(compiled_, world, generate(compiled_.lowered(), {.target = world.target()}))),
         memory_(world, right) {}
 
   void expect_right(const char* when) {
@@ -143,7 +143,7 @@ class Launches {
 
  private:
   void launch(const GpuCaseMemory& memory) {
-    executable_->prepare(memory.args())->run(memory.args().extents);
+    executable_->prepare(memory.args())->run(memory.extents());
   }
   bool is_local(int rank) const {
     const std::vector<int>& local = world_.local_ranks();
@@ -163,7 +163,7 @@ class Launches {
   const OpCase& right_;
   std::function<void()> recover_;
   Proved compiled_;
-  std::unique_ptr<GpuExecutable> executable_;
+  std::unique_ptr<Executable> executable_;
   GpuCaseMemory memory_;
 };
 

@@ -19,7 +19,6 @@ GpuCaseMemory::GpuCaseMemory(const GpuWorld& world, const OpCase& op_case)
     first_[static_cast<std::size_t>(rank)] = tensors_at_first(op_case, rank);
   }
   args_.tensors.resize(storage_.size());
-  args_.extents = case_.extents;
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     if (case_.program.tensors[t].kind != TensorKind::kBuffer) allocate(t);
   }
@@ -32,7 +31,7 @@ void GpuCaseMemory::allocate(std::size_t t) {
   s.memory = world_.allocate(bytes + 2 * kGuardBytes);
   s.host.resize(s.memory.on.size());
   for (CUdeviceptr address : s.memory.addresses()) {
-    args_.tensors[t].push_back(address + kGuardBytes);
+    args_.tensors[t].on.push_back(address + kGuardBytes);
   }
 }
 
@@ -59,7 +58,7 @@ void GpuCaseMemory::poison_outputs() {
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     if (case_.program.tensors[t].kind != TensorKind::kOutput) continue;
     for (int rank : world_.local_ranks()) {
-      world_.stream(rank).fill_bytes(args_.tensors[t][static_cast<std::size_t>(rank)], kPoison,
+      world_.stream(rank).fill_bytes(args_.tensors[t].on[static_cast<std::size_t>(rank)], kPoison,
                                      view(rank, t).size());
     }
   }
@@ -117,7 +116,7 @@ GpuCases::Memory::Memory(const GpuWorld& world, const OpCase& c)
 
 GpuCases::GpuCases(GpuWorld& world, std::span<const OpCase> cases, const Proved& compiled,
                    GpuCode code, bool early)
-    : world_(world), cases_(cases), executable_(load_on_all(compiled, world, std::move(code))) {
+    : world_(world), cases_(cases), executable_(load(compiled, world, std::move(code))) {
   const Program& program = cases.front().program;
   if (early) late_ = std::make_unique<LateInputs>(world, program, weight_inputs(program));
   for (const OpCase& c : cases) {
@@ -136,17 +135,17 @@ void GpuCases::prepare() {
 }
 
 void GpuCases::launch(std::size_t idx) {
-  const GpuLaunchArgs& args = memory_[idx]->args;
-  if (late_ == nullptr) return executable_->prepare(args)->run(args.extents);
+  const Memory& m = *memory_[idx];
+  if (late_ == nullptr) return executable_->prepare(m.args)->run(m.tensors.extents());
   launch(idx, world_.local_streams());
 }
 
 void GpuCases::launch(std::size_t idx, std::span<const RankStream> on) {
+  const Memory& m = *memory_[idx];
   if (late_ != nullptr) {
-    for (const RankStream& r : on) late_->launch(memory_[idx]->late, r.rank, *r.stream);
+    for (const RankStream& r : on) late_->launch(m.late, r.rank, *r.stream);
   }
-  const GpuLaunchArgs& args = memory_[idx]->args;
-  executable_->prepare(args)->run(args.extents, on);
+  executable_->prepare(m.args)->run(m.tensors.extents(), on);
 }
 
 std::vector<cuda::GraphExec> GpuCases::capture(std::size_t idx) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 #include "stretto/testing/gpu_harness/late_inputs.h"
 #include "stretto/testing/harness/case_data.h"
 #include "stretto/testing/harness/op_case.h"
@@ -26,7 +26,8 @@ class GpuCaseMemory {
  public:
   GpuCaseMemory(const GpuWorld& world, const OpCase& op_case);
 
-  const GpuLaunchArgs& args() const { return args_; }
+  const Args& args() const { return args_; }
+  const std::vector<std::int64_t>& extents() const { return case_.extents; }
   // All return when every rank's copies are done. Outputs become NaN (all bits set).
   void poison_outputs();
   void restore();   // tensors_at_first, state and poison included
@@ -51,7 +52,7 @@ class GpuCaseMemory {
   const OpCase& case_;
   std::vector<TensorsAtFirst> first_;  // [rank], of local ones
   std::vector<Storage> storage_;       // [tensor]
-  GpuLaunchArgs args_;
+  Args args_;
 };
 
 // The program that all cases have, loaded, and what each of them works on. In a world of
@@ -64,7 +65,7 @@ class GpuCases {
            bool early = false);
 
   std::size_t size() const { return memory_.size(); }
-  GpuExecutable& executable() { return *executable_; }
+  Executable& executable() { return *executable_; }
   // As before a first launch: outputs poisoned, state as it was given.
   void prepare();
   // One launch of a case, on every local rank's stream of the world or on these streams.
@@ -85,14 +86,14 @@ class GpuCases {
   struct Memory {
     Memory(const GpuWorld& world, const OpCase& c);
     GpuCaseMemory tensors;
-    GpuLaunchArgs args, late;           // of a launch; and of the one before, which is early
+    Args args, late;                    // of a launch; and of the one before, which is early
     std::vector<FirstBits> first_bits;  // [rank]
   };
   std::string compare(std::size_t case_idx);
 
   GpuWorld& world_;
   std::span<const OpCase> cases_;
-  std::unique_ptr<GpuExecutable> executable_;
+  std::unique_ptr<Executable> executable_;
   std::unique_ptr<LateInputs> late_;             // where launches start early
   std::vector<std::unique_ptr<Memory>> memory_;  // by case
 };
@@ -114,7 +115,7 @@ struct GpuRunResult {
   // differed first, with the seed, or on which rank of another process.
   std::string found;
   // "" or why graphs were left out: copies that copy engines make within a rank are not captured
-  // (gpu_instance.h).
+  // (launch/executable.h).
   std::string not_captured;
   bool starts_early = false;  // it was asked for, and the kernel's blocks need not all be resident
 };

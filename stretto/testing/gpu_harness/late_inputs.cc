@@ -73,17 +73,19 @@ Program late_inputs(const Program& program, const std::set<std::string>& constan
 
 namespace {
 
-std::unique_ptr<GpuExecutable> load(GpuWorld& world, const Program& program) {
+std::unique_ptr<Executable> loaded(GpuWorld& world, const Program& program) {
   ProvedForGpu made =
       prove_for_gpu(lower(program), {.gpu = world.target()}, {.target = world.target()});
-  return load_on_all(made.program, world, std::move(made.code));
+  return load(made.program, world, std::move(made.code));
 }
 
 }  // namespace
 
 LateInputs::LateInputs(GpuWorld& world, const Program& program,
                        const std::set<std::string>& constants)
-    : world_(world), program_(late_inputs(program, constants)), executable_(load(world, program_)) {
+    : world_(world),
+      program_(late_inputs(program, constants)),
+      executable_(loaded(world, program_)) {
   for (std::size_t t : late_tensors(program, constants)) {
     late_.push_back({.tensor = t,
                      .bytes = storage_bytes(program, static_cast<int>(t)),
@@ -92,13 +94,13 @@ LateInputs::LateInputs(GpuWorld& world, const Program& program,
   }
 }
 
-GpuLaunchArgs LateInputs::arguments(const GpuLaunchArgs& tensors) {
-  GpuLaunchArgs args;
+Args LateInputs::arguments(const Args& tensors) {
+  Args args;
   args.tensors.resize(program_.tensors.size());
   auto allocate = [&](int tensor) {
     std::size_t bytes = storage_bytes(program_, tensor);
     memory_.push_back(world_.allocate(bytes));
-    args.tensors[static_cast<std::size_t>(tensor)] = memory_.back().addresses();
+    args.tensors[static_cast<std::size_t>(tensor)].on = memory_.back().addresses();
     for (int rank : world_.local_ranks()) {
       auto at = memory_.back().on[static_cast<std::size_t>(rank)].address();
       world_.stream(rank).fill_bytes(at, 0, bytes);
@@ -111,21 +113,21 @@ GpuLaunchArgs LateInputs::arguments(const GpuLaunchArgs& tensors) {
     allocate(late.from);
     for (int rank : world_.local_ranks()) {
       auto r = static_cast<std::size_t>(rank);
-      world_.stream(rank).copy(args.tensors[static_cast<std::size_t>(late.from)][r],
-                               tensors.tensors[late.tensor][r], late.bytes);
+      world_.stream(rank).copy(args.tensors[static_cast<std::size_t>(late.from)].on[r],
+                               tensors.tensors[late.tensor].on[r], late.bytes);
     }
   }
   world_.meet();
   return args;
 }
 
-void LateInputs::launch(const GpuLaunchArgs& args, int rank, const cuda::Stream& stream) {
+void LateInputs::launch(const Args& args, int rank, const cuda::Stream& stream) {
   for (const Late& late : late_) {
     CUdeviceptr to =
-        args.tensors[static_cast<std::size_t>(late.to)][static_cast<std::size_t>(rank)];
+        args.tensors[static_cast<std::size_t>(late.to)].on[static_cast<std::size_t>(rank)];
     stream.fill_bytes(to, kPoison, late.bytes);
   }
-  executable_->prepare(args)->run(args.extents, rank, stream);
+  executable_->prepare(args)->run({}, rank, stream);
 }
 
 }  // namespace stretto

@@ -1,5 +1,5 @@
 // A launch that writes an operator's inputs late, right before the operator's own launch in the
-// stream: what a launch that starts early (GpuLaunchArgs::starts_early) must not look at too soon.
+// stream: what a launch that starts early (Args::starts_early) must not look at too soon.
 // Comes before gpu_case.h, which has every case's launch follow such a one.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/ir/program.h"
-#include "stretto/launch/gpu_executable.h"
+#include "stretto/launch/executable.h"
 
 namespace stretto {
 
@@ -32,15 +32,15 @@ Program late_inputs(const Program& program, const std::set<std::string>& constan
 // That program on the GPUs of a world.
 class LateInputs {
  public:
-  // `program` at tile level. Errors of prove() and load_on_all().
+  // `program` at tile level. Errors of prove() and load().
   LateInputs(GpuWorld& world, const Program& program, const std::set<std::string>& constants);
 
   // Of a case whose tensors lie at these addresses: what they hold now, each launch() writes again.
   // Collective.
-  GpuLaunchArgs arguments(const GpuLaunchArgs& tensors);
+  Args arguments(const Args& tensors);
   // Enqueues on `rank`'s stream: late tensors are overwritten with NaN and -1 (all bits set), then
   // the launch that writes them.
-  void launch(const GpuLaunchArgs& arguments, int rank, const cuda::Stream& stream);
+  void launch(const Args& arguments, int rank, const cuda::Stream& stream);
 
  private:
   struct Late {
@@ -52,7 +52,7 @@ class LateInputs {
   const GpuWorld& world_;
   Program program_;
   std::vector<Late> late_;
-  std::unique_ptr<GpuExecutable> executable_;
+  std::unique_ptr<Executable> executable_;
   std::vector<SymmetricGpuMemory> memory_;  // of all arguments
 };
 
