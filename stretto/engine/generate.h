@@ -34,10 +34,10 @@ struct EngineOptions {
   // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. On GPUs, a
   // world of processes. There the process of rank 0 reports.
   std::shared_ptr<World> world;
-  int expert_groups = 1;   // step_plan.h: ModelShape
+  int expert_groups = 1;   // model_shape.h
   int data_groups = 1;     // likewise; several on GPUs: those of processes
   bool ulysses = false;    // likewise
-  bool fp8_cache = false;  // step_plan.h: PagedCache
+  bool fp8_cache = false;  // model_shape.h: PagedCache
 };
 
 class Engine {

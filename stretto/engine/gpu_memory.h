@@ -6,7 +6,7 @@
 
 #include "stretto/engine/host_memory.h"
 #include "stretto/gpu/gpu_world.h"
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/model_shape.h"
 
 namespace stretto {
 

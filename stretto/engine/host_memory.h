@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/model_shape.h"
 
 namespace stretto {
 

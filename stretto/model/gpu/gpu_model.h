@@ -11,7 +11,7 @@
 #include "stretto/base/progress.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/checkpoint/checkpoint.h"
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/model_buffers.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 
 namespace stretto {
@@ -32,7 +32,7 @@ struct GpuModelOptions {
   Progress* progress = nullptr;            // hears what making model and steps does; outlives that
 };
 
-// Addresses of buffers on every rank, by the names of step_plan.h.
+// Addresses of buffers on every rank, by the names of model_buffers.h.
 using GpuBuffers = std::map<std::string, std::vector<CUdeviceptr>>;
 
 // Memory of a GPU that weights, cache and steps leave to code, signals and the driver's own needs,

@@ -27,7 +27,7 @@ struct BatchOptions {
   PagedCache cache;
   // Whose configs the steps use; CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
-  int expert_groups = 1;         // step_plan.h: ModelShape
+  int expert_groups = 1;         // model_shape.h
   int data_groups = 1;           // likewise
   bool ulysses = false;          // likewise
   bool poison = false;           // on CPU ranks, for tests: step/cpu_step.h

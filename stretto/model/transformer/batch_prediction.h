@@ -19,8 +19,8 @@ struct BatchQuestion {
   std::int64_t batch = 1, context = 1024, prompt = 0;
   int ranks = 1, expert_groups = 1;
   DType dtype = DType::kBF16;  // of weights, activations and, unless fp8_cache, the cache
-  bool fp8_cache = false;      // step_plan.h: PagedCache
-  bool ulysses = false;        // step_plan.h: ModelShape
+  bool fp8_cache = false;      // model_shape.h: PagedCache
+  bool ulysses = false;        // model_shape.h
 };
 
 struct BatchPrediction {

@@ -1,7 +1,7 @@
-// The buffers that all steps of a model share (step_plan.h): their names and sizes.
+#include "stretto/model/transformer/model_buffers.h"
+
 #include <fmt/format.h>
 
-#include "stretto/model/transformer/step_plan.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/ops/attention/paged_write.h"
 

@@ -1,7 +1,6 @@
 #include "stretto/model/transformer/step_plan.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "stretto/model/transformer/moe_plan.h"
@@ -380,12 +379,6 @@ class Planner {
 };
 
 }  // namespace
-
-std::vector<int> ranks_of_group(const ModelShape& shape, int rank) {
-  std::vector<int> ranks(static_cast<std::size_t>(shape.world_size));
-  std::iota(ranks.begin(), ranks.end(), rank / shape.world_size * shape.world_size);
-  return ranks;
-}
 
 StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {
   return Planner(shape, bound).run();

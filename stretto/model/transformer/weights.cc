@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/model/transformer/model_buffers.h"
 
 namespace stretto {
 namespace {

@@ -13,7 +13,7 @@
 #include "stretto/model/checkpoint/config.h"
 #include "stretto/model/transformer/fp8_weights.h"
 #include "stretto/model/transformer/matrix.h"
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/model_shape.h"
 #include "stretto/ops/attention/attention.h"
 #include "stretto/ops/moe/expert_split.h"
 
@@ -118,7 +118,7 @@ std::string scales_buffer(const std::string& weight_buffer);
 void check_blocks(const ModelConfig& config, int world_size);
 
 using VisitWeight = std::function<void(const std::string& name, const Matrix& weight)>;
-// Those that are not empty, under the names of step_plan.h: model_buffers().
+// Those that are not empty, under the names of model_buffers.h.
 void for_each_weight(const ModelWeights& weights, const VisitWeight& visit);
 void for_each_weight(const LayerWeights& weights, std::int64_t layer_idx, const VisitWeight& visit);
 

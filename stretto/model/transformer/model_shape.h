@@ -1,0 +1,93 @@
+// A model as it is cut over ranks: what all its steps have in common.
+//
+// Before: the checkpoint's config. After: model_buffers.h, step_plan.h.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "stretto/model/checkpoint/config.h"
+#include "stretto/ops/operator/target.h"
+
+namespace stretto {
+
+namespace predict {
+struct Machine;
+}
+
+// Products of more rows than this take the config that is predicted to be the fastest, where a
+// machine is known; fewer rows those that were measured.
+constexpr std::int64_t kMostRowsOfDefaults = 256;
+
+// A cache of pages for many sequences at once (batch_model.h).
+struct PagedCache {
+  std::int64_t page = 0;       // tokens
+  std::int64_t num_pages = 0;  // of each layer
+  std::int64_t sequences = 0;  // most of a step
+  // Most of them with more rows than one; 0: all may. On GPUs attention of prompts takes a turn for
+  // each that there may be (ModelShape::prompt_sequences).
+  std::int64_t prompts = 0;
+  static constexpr std::int64_t kPromptsOnGpus = 32;  // that servers and commands let into a step
+  // Keys and values are e4m3 with a scale for each token of each head (ops/attention/cached_rows.h)
+  // in place of the activations' dtype.
+  bool fp8 = false;
+  // What rows go through. CPU ranks compute the same each way, GPUs by the first two.
+  enum class Attention : std::uint8_t {
+    // paged_decode in the order of paged_attention where they are their sequence's only ones, else
+    // paged_attention.
+    kByKind,
+    kPrompts,  // paged_attention
+    kDecodes,  // paged_decode, on GPUs in the order that is fastest: steps have no other rows
+  };
+  Attention attention = Attention::kByKind;
+};
+
+// What all steps of a model have in common.
+struct ModelShape {
+  const ModelConfig* config = nullptr;
+  int world_size = 1;                // tensor-parallel ranks
+  DType dtype = DType::kF32;         // activations, and the cache unless paged.fp8
+  DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
+  std::int64_t max_tokens = 0;       // of a sequence
+  PagedCache paged = {};
+  Target target = Target::kCpu;
+  // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
+  int expert_groups = 1;
+  // Of world_size consecutive ranks, each with sequences and a cache of its own. Where experts are
+  // spread over several of them, they make their steps together, with one exchange.
+  int data_groups = 1;
+  // Prompts through sequence-parallel attention: the rows of steps that are not small are spread
+  // over the ranks, which multiply their own ones with all of attention's weights. Every rank then
+  // has these beside its share.
+  bool ulysses = false;
+  const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
+
+  int all_ranks() const { return world_size * data_groups; }
+  // Steps on GPUs have all rows that they are made for, some of nobody (batch_model.h).
+  bool fills_steps() const { return target == Target::kCuda; }
+  // And each row in them goes through attention of its kind: tables say which rows are of which,
+  // since extents are at their bounds.
+  bool fills_by_kind() const {
+    return fills_steps() && paged.attention == PagedCache::Attention::kByKind;
+  }
+  // Sequences that attention of prompts is made for in a step of so many rows: those of nobody,
+  // which fill it up, are such, too.
+  std::int64_t prompt_sequences(std::int64_t rows) const {
+    const bool some = paged.prompts > 0 && paged.attention == PagedCache::Attention::kByKind;
+    const std::int64_t nobodys = (rows + max_tokens - 1) / max_tokens;
+    return some ? std::min(paged.prompts + nobodys, paged.sequences) : paged.sequences;
+  }
+  // Whether so many rows are their sequences' only ones.
+  bool only_decodes(std::int64_t rows) const { return fills_by_kind() && rows == 1; }
+  bool has_whole_attention() const { return ulysses && world_size > 1; }
+  // Whether tokens of different data groups meet at the experts.
+  bool shares_experts() const { return data_groups > 1 && expert_groups > 1; }
+  // Ranks that have all of a mixture's experts together.
+  int expert_ranks() const { return expert_groups > 1 ? all_ranks() : world_size; }
+};
+
+// Those of the data group that one of shape.all_ranks() is in.
+std::vector<int> ranks_of_group(const ModelShape& shape, int rank);
+
+}  // namespace stretto
