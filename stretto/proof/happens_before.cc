@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
@@ -22,7 +23,7 @@ HappensBefore::HappensBefore(const Timeline& timeline, const Execution& executio
     : timeline_(timeline),
       execution_(execution),
       graph_(timeline.launch(0)),
-      powers_(powers),
+      edges_(timeline, powers),
       num_launches_(timeline.num_launches()),
       choices_(*graph_.choices) {
   STRETTO_CHECK(execution.finished, "happens-before needs an execution that finished");
@@ -43,13 +44,14 @@ void HappensBefore::compute_stronger() {
   num_clocks_ = causal_.vectors.size();
   for (std::size_t p = 1; p < kNumPasts; ++p) {
     auto past = static_cast<Past>(p);
-    std::vector<bool> signature = {carried_by_packets(past)};
+    std::vector<bool> signature = {edges_.carried_by_packets(past)};
     for (std::size_t r = 0; r < kNumSyncRows; ++r) {
       bool as_reads = past == Past::kRead && r == static_cast<std::size_t>(SyncRow::kPipePut);
-      signature.push_back(!rows_used_[r] || as_reads || powers_.rows[r].carries[p]);
+      signature.push_back(!edges_.uses(static_cast<SyncRow>(r)) || as_reads ||
+                          edges_.powers().rows[r].carries[p]);
     }
     bool as_order =
-        edges_hold_ && std::find(signature.begin(), signature.end(), false) == signature.end();
+        edges_.hold() && std::find(signature.begin(), signature.end(), false) == signature.end();
     auto known = std::find(signatures.begin(), signatures.end(), signature);
     which_[p] = as_order ? -1 : static_cast<int>(known - signatures.begin());
     if (as_order || known != signatures.end()) continue;
@@ -59,20 +61,15 @@ void HappensBefore::compute_stronger() {
   }
 }
 
-// A packet is seen when it has come, and says nothing of other writes.
-bool HappensBefore::carried_by_packets(Past past) const {
-  return !uses(SyncRow::kStorePacket) || past == Past::kRead || past == Past::kOrder;
-}
-
 // A role agent without notifies releases nothing before its launch ends, so its rank's stream
 // component says all that others can know of it.
 void HappensBefore::number_components() {
   int world = graph_.program->world_size;
   num_components_ = world;
-  survey_rows();
-  bool joins = std::all_of(power(SyncRow::kRolesDone).carries.begin(),
-                           power(SyncRow::kRolesDone).carries.end(), [](bool c) { return c; }) &&
-               edge_holds(SyncRow::kRolesDone, SyncRow::kRolesDone, Scope::kGpu);
+  bool joins =
+      std::all_of(edges_.power(SyncRow::kRolesDone).carries.begin(),
+                  edges_.power(SyncRow::kRolesDone).carries.end(), [](bool c) { return c; }) &&
+      edges_.holds(SyncRow::kRolesDone, SyncRow::kRolesDone, Scope::kGpu);
   component_of_.assign(graph_.agents.size(), -1);
   sync_base_.resize(graph_.agents.size());
   stream_base_.assign(at(world), {0});
@@ -123,7 +120,7 @@ std::pair<int, std::int64_t> HappensBefore::stamp(const Place& x) const {
 }
 
 void HappensBefore::build_chains() {
-  chains_ = std::make_shared<std::vector<std::vector<Chain>>>(graph_.counters.size());
+  chains_ = std::make_shared<std::vector<std::vector<NotifyChain>>>(graph_.counters.size());
   counter_base_.assign(at(num_launches_ + 1), std::vector<std::int64_t>(graph_.counters.size(), 0));
   for (int e = 0; e < num_launches_; ++e) {
     for (std::size_t c = 0; c < graph_.counters.size(); ++c) {
@@ -137,8 +134,8 @@ void HappensBefore::build_chains() {
         if (s.kind != SyncKind::kNotify) continue;
         auto& chains = (*chains_)[at(s.counter)];
         auto chain = std::find_if(chains.begin(), chains.end(),
-                                  [&](const Chain& c) { return c.component == component; });
-        if (chain == chains.end()) chain = chains.insert(chain, Chain{component, {}});
+                                  [&](const NotifyChain& c) { return c.component == component; });
+        if (chain == chains.end()) chain = chains.insert(chain, NotifyChain{component, {}});
         std::int64_t before = chain->items.empty() ? 0 : chain->items.back().prefix;
         chain->items.push_back({num_items_++, a, e, pos, position(a, e, pos), before + s.amount});
       }
@@ -233,7 +230,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
       bool always = s.choice == TableChoices::kAlways;
       if (always) clock = acquire(clocks, clock, step, pos);
       places[at(first + pos + 1)] = clock;
-      if (always && carries(step.agent, s, past)) {
+      if (always && edges_.carries(step.agent, s, past)) {
         limit = position(step.agent, step.launch, pos) + 1;
       }
       if (past == Past::kOrder) continue;
@@ -242,20 +239,6 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
     auto num_syncs = timeline_.trace(step.agent, step.launch).syncs.size();
     if (at(step.end) == num_syncs) end_agent(clocks, step, clock, limit);
   }
-}
-
-// Whether the agent's accesses of the kind before the event are over for whoever sees it.
-bool HappensBefore::carries(int agent, const Sync& s, Past past) const {
-  if (s.kind == SyncKind::kWait || s.kind == SyncKind::kPacketLoad) return false;
-  // The blocks of a cluster do not meet at a fence.
-  if (s.kind == SyncKind::kFence && clustered(graph_.agents[at(agent)].role)) return false;
-  SyncRow row = release_row(graph_, s);
-  auto p = static_cast<std::size_t>(past);
-  // A put by TMA has nobody meet; what its threads read themselves is over where they fill.
-  if (row == SyncRow::kPipeFill && past != Past::kRead && !power(SyncRow::kPipePut).carries[p]) {
-    return false;
-  }
-  return power(row).carries[p];
 }
 
 std::int32_t HappensBefore::begin_agent(Clocks& clocks, const Step& step) {
@@ -284,8 +267,8 @@ void HappensBefore::end_agent(Clocks& clocks, const Step& step, std::int32_t clo
     std::int64_t over = sync_base_[at(step.agent)][at(step.launch + 1)];
     if (component < 0 && clock == clocks.roles[r]) return;
     bool holds = clocks.past == Past::kOrder ||
-                 edge_holds(SyncRow::kRolesDone, SyncRow::kRolesDone, Scope::kGpu);
-    bool all = holds && power(SyncRow::kRolesDone).carries[past];
+                 edges_.holds(SyncRow::kRolesDone, SyncRow::kRolesDone, Scope::kGpu);
+    bool all = holds && edges_.power(SyncRow::kRolesDone).carries[past];
     bool as_one = all && clocks.ended[r] == clocks.joined[r];
     if (holds) {
       clocks.joined[r] = merge(clocks, clocks.joined[r], clock, component, all ? over : limit);
@@ -297,10 +280,10 @@ void HappensBefore::end_agent(Clocks& clocks, const Step& step, std::int32_t clo
   std::int64_t over = position(step.agent, step.launch, num_syncs) + 1;
   if (trace.phase == Phase::kStart) {
     clocks.ended[r] = merge(clocks, clock, clock, trace.rank, over);
-    bool holds = plain_start_ || clocks.past == Past::kOrder ||
-                 edge_holds(SyncRow::kStartDone, SyncRow::kStartDone, Scope::kGpu);
+    bool holds = edges_.plain_start() || clocks.past == Past::kOrder ||
+                 edges_.holds(SyncRow::kStartDone, SyncRow::kStartDone, Scope::kGpu);
     if (!holds) return;
-    bool all = plain_start_ || power(SyncRow::kStartDone).carries[past];
+    bool all = edges_.plain_start() || edges_.power(SyncRow::kStartDone).carries[past];
     clocks.roles[r] = all ? clocks.ended[r] : merge(clocks, clock, clock, trace.rank, limit);
     clocks.joined[r] = clocks.roles[r];
   } else {
@@ -309,27 +292,27 @@ void HappensBefore::end_agent(Clocks& clocks, const Step& step, std::int32_t clo
   }
 }
 
-const HappensBefore::ChainItem& HappensBefore::first_to_reach(const Chain& chain,
-                                                              std::int64_t threshold) {
+const NotifyChain::Item& HappensBefore::first_to_reach(const NotifyChain& chain,
+                                                       std::int64_t threshold) {
   const auto& items = chain.items;
   if (at(threshold) <= items.size() && items[at(threshold) - 1].prefix == threshold) {
     return items[at(threshold) - 1];  // all amounts before are 1, as those of pipes are
   }
   return *std::lower_bound(items.begin(), items.end(), threshold,
-                           [](const ChainItem& i, std::int64_t t) { return i.prefix < t; });
+                           [](const NotifyChain::Item& i, std::int64_t t) { return i.prefix < t; });
 }
 
 // What a wait learns goes by its clock, what it waits for, and the scope that it needs: waiters of
 // a counter are of one rank, and differ in whether they are queues.
 std::uint64_t HappensBefore::waiting_key(std::int32_t clock, int awaited, int waiter) const {
   return (static_cast<std::uint64_t>(clock) << 32) | (static_cast<std::uint64_t>(awaited) << 1) |
-         (queue(waiter) ? 1 : 0);
+         (edges_.is_queue(waiter) ? 1 : 0);
 }
 
 std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const Step& step,
                                     int pos) const {
   const Sync& s = timeline_.trace(step.agent, step.launch).syncs[at(pos)];
-  if (s.kind == SyncKind::kPacketLoad && carried_by_packets(clocks.past)) {
+  if (s.kind == SyncKind::kPacketLoad && edges_.carried_by_packets(clocks.past)) {
     return acquire_packets(clocks, clock, step, pos);
   }
   if (s.kind != SyncKind::kWait) return clock;
@@ -356,7 +339,7 @@ std::int32_t HappensBefore::told(Clocks& clocks, const MultiWait& wait) const {
   std::vector<VectorClocks::Source> sources;
   for (std::size_t c = 0; c < chains.size(); ++c) {
     if (wait.needed[c] == 0) continue;
-    const ChainItem& item = chains[c].items[at(wait.needed[c] - 1)];
+    const NotifyChain::Item& item = chains[c].items[at(wait.needed[c] - 1)];
     if (auto source = source_of(clocks, wait.counter, item, wait.agent)) sources.push_back(*source);
   }
   if (!sources.empty()) it->second = clocks.vectors.merge(0, sources);
@@ -369,7 +352,7 @@ std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, 
   auto it = loads.find(event_key(step.agent, pos));
   if (it == loads.end()) return clock;
   for (const auto& store : timeline_.launch(step.launch).packet_loads[at(it->second)].stores) {
-    if (!packet_arrives(store.agent, step.agent)) continue;
+    if (!edges_.packet_arrives(store.agent, step.agent)) continue;
     Place place{store.agent, step.launch, store.pos};
     std::int64_t over = position(place.agent, place.launch, place.pos) + 1;
     if (clocks.past != Past::kOrder) {
@@ -381,7 +364,7 @@ std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, 
 }
 
 std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int counter,
-                                       const ChainItem& item, int waiter) const {
+                                       const NotifyChain::Item& item, int waiter) const {
   std::optional<VectorClocks::Source> source = source_of(clocks, counter, item, waiter);
   if (!source) return clock;
   if (graph_.counters[at(counter)].kind != CounterKind::kSignal) {
@@ -395,19 +378,166 @@ std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int c
 
 // What the waiter learns by the notify; nothing where the edge does not hold.
 std::optional<VectorClocks::Source> HappensBefore::source_of(const Clocks& clocks, int counter,
-                                                             const ChainItem& item,
+                                                             const NotifyChain::Item& item,
                                                              int waiter) const {
   Place place{item.agent, item.launch, item.pos};
   std::int64_t value = item.position + 1;
   if (clocks.past != Past::kOrder) {
-    if (!edge_holds(counter, item.agent, waiter)) return std::nullopt;
+    if (!edges_.holds(counter, item.agent, waiter)) return std::nullopt;
     value = clocks.at->released[at(item.agent)][place_idx(place)];
   }
   return VectorClocks::Source{clock_at(clocks, place), stamp(place).first,
                               static_cast<std::int32_t>(value)};
 }
 
+// --- necessity: necessary_notifies.h ---
+
+bool HappensBefore::refine() {
+  bool changed = false;
+  for (std::size_t c = 0; c < waits_on_.size(); ++c) {
+    if (!waits_on_[c].empty()) changed |= refine(static_cast<int>(c), waits_on_[c]);
+  }
+  return changed;
+}
+
+// Waits for the same threshold with the same future need the same notifies: on a role's agents
+// without notifies, those are all waits of a rank and launch.
+bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
+  const std::vector<NotifyChain>& chains = (*chains_)[at(counter)];
+  std::vector<std::vector<std::int32_t>> clocks;
+  for (const NotifyChain& chain : chains) {
+    auto& of_items = clocks.emplace_back();
+    for (const NotifyChain::Item& i : chain.items) {
+      of_items.push_back(clock_at(causal_, {i.agent, i.launch, i.pos}));
+    }
+  }
+  NecessaryNotifies necessary(causal_.vectors, chains, std::move(clocks));
+  std::map<std::tuple<int, std::int64_t, std::int64_t>, std::vector<int>> known;
+  std::map<std::vector<int>, int> alike;  // by what is needed
+  bool changed = false;
+  for (int w : waits) {
+    MultiWait& wait = multi_waits_[at(w)];
+    auto [component, position] = stamp({wait.agent, wait.launch, wait.pos});
+    auto [it, is_new] = known.try_emplace({component, position, wait.threshold});
+    if (is_new) {
+      it->second = necessary.of_wait(component, position, wait.threshold, wait.needed);
+    }
+    changed |= it->second != wait.needed;
+    wait.needed = it->second;
+    auto [number, is_first] = alike.try_emplace(wait.needed, num_alike_);
+    if (is_first) ++num_alike_;
+    wait.alike = number->second;
+  }
+  return changed;
+}
+
+std::vector<HappensBefore::Need> HappensBefore::needs_of(int launch) const {
+  std::vector<Need> needs;
+  for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
+    const auto& syncs = timeline_.trace(a, launch).syncs;
+    for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
+      const Sync& s = syncs[at(pos)];
+      bool told = s.kind == SyncKind::kWait &&
+                  graph_.counters[at(s.counter)].kind == CounterKind::kSignal && s.amount > 0;
+      if (!told) continue;
+      const auto& chains = (*chains_)[at(s.counter)];
+      auto add = [&](const NotifyChain::Item& i) {
+        needs.push_back({a, pos, i.agent, i.launch, i.pos});
+      };
+      if (chains.size() == 1) {
+        add(first_to_reach(chains[0], counter_base_[at(launch)][at(s.counter)] + s.amount));
+      }
+      if (chains.size() < 2) continue;
+      std::size_t place = place_idx({a, launch, pos});
+      const MultiWait& wait = multi_waits_[at(multi_wait_at_[at(a)].at(place))];
+      for (std::size_t c = 0; c < chains.size(); ++c) {
+        if (wait.needed[c] > 0) add(chains[c].items[at(wait.needed[c] - 1)]);
+      }
+    }
+  }
+  std::sort(needs.begin(), needs.end());
+  return needs;
+}
+
+// --- waits that happen for some tables only, and who may rely on them ---
+
+// Positions of the agent's waits and fences that happen for some tables only, but whenever the
+// choice does.
+const std::vector<int>& HappensBefore::waits_of(const Place& y, int choice) const {
+  static const std::vector<int> kNone;
+  if (choice == TableChoices::kAlways) return kNone;
+  const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
+  auto [of_trace, is_first] = waits_of_choice_.try_emplace(&trace);
+  ChoiceWaits& waits = of_trace->second;
+  for (int pos = 0; is_first && pos < static_cast<int>(trace.syncs.size()); ++pos) {
+    const Sync& s = trace.syncs[at(pos)];
+    bool some = s.choice != TableChoices::kAlways && s.kind != SyncKind::kNotify;
+    if (some) waits.all.push_back(pos);
+  }
+  auto [it, is_new] = waits.of_choice.try_emplace(choice);
+  if (!is_new) return it->second;
+  for (int pos : waits.all) {
+    if (choices_.implies(choice, trace.syncs[at(pos)].choice)) it->second.push_back(pos);
+  }
+  return it->second;
+}
+
+// The clock of the agent at the place, with what those waits before it have acquired.
+std::int32_t HappensBefore::clock_in_choice(Clocks& clocks, const Place& y, int choice) const {
+  std::int32_t clock = clock_at(clocks, y);
+  const std::vector<int>& waits = waits_of(y, choice);
+  auto end = std::lower_bound(waits.begin(), waits.end(), y.pos);
+  if (end == waits.begin()) return clock;
+  auto [it, is_new] = clocks.of_choice.try_emplace({y.agent, y.launch, y.pos, choice}, clock);
+  if (!is_new) return it->second;
+  for (auto w = waits.begin(); w != end; ++w) {
+    clock = acquire(clocks, clock, {y.agent, y.launch, *w, *w + 1}, *w);
+  }
+  it->second = clock;
+  return clock;
+}
+
+// Of a rank's waits for the same notifies under the same facts one.
+const std::vector<HappensBefore::SizedWait>& HappensBefore::sized_waits(int rank,
+                                                                        int launch) const {
+  auto [it, is_new] = sized_waits_.try_emplace({rank, launch});
+  if (!is_new) return it->second;
+  std::set<std::tuple<int, std::int64_t, int, bool>> seen;
+  for (int a = graph_.first_agent[at(rank)]; a < graph_.first_agent[at(rank) + 1]; ++a) {
+    const AgentTrace& trace = timeline_.trace(a, launch);
+    for (int pos = 0; pos < static_cast<int>(trace.syncs.size()); ++pos) {
+      const Sync& s = trace.syncs[at(pos)];
+      bool sized = s.kind == SyncKind::kWait && s.choice != TableChoices::kAlways &&
+                   graph_.counters[at(s.counter)].kind == CounterKind::kSignal;
+      if (!sized || !seen.emplace(s.counter, s.amount, s.choice, edges_.is_queue(a)).second)
+        continue;
+      it->second.push_back({{a, launch, pos, pos + 1}, s.choice});
+    }
+  }
+  return it->second;
+}
+
+std::int32_t HappensBefore::covered_clock(Clocks& clocks, const Place& y, Path path,
+                                          int choice) const {
+  int pos = edges_.covered(timeline_.trace(y.agent, y.launch), path)[at(y.pos)];
+  const auto& syncs = timeline_.trace(y.agent, y.launch).syncs;
+  for (int w : waits_of(y, choice)) {
+    if (w >= pos && w < y.pos && edges_.covers(syncs[at(w)], path)) pos = w + 1;
+  }
+  if (pos < 0) return clocks.at->start[at(graph_.agents[at(y.agent)].rank)][at(y.launch)];
+  return clock_in_choice(clocks, {y.agent, y.launch, pos}, choice);
+}
+
 // --- queries ---
+
+std::optional<Place> HappensBefore::landed(const Place& put) const {
+  if (!edges_.lands() || put.landed.agent < 0) return std::nullopt;
+  return Place{put.landed.agent, put.launch, put.landed.pos};
+}
+
+bool HappensBefore::packet_arrives(int from, int to) const {
+  return edges_.packet_arrives(from, to);
+}
 
 bool HappensBefore::before(const Place& x, const Place& y, Past past, Path path, int choice) const {
   if (past == Past::kBulkLoad) {
@@ -463,6 +593,57 @@ bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past, 
   if (reaches(past, c.at->end[at(rank)][at(launch)], x_over)) return true;
   if (when == TableChoices::kAlways || launch < x.launch) return false;
   return reaches(past, told_under(c, rank, x.launch, when), x_over);
+}
+
+bool HappensBefore::before_by_end(const Place& x, const Place& y, Past past, Path path, int when,
+                                  int choice) const {
+  if (when == TableChoices::kAlways || y.launch <= x.launch) return false;
+  // A load by TMA is over where its slot is got, and that is passed on as reads are.
+  Past passed = past == Past::kBulkLoad ? Past::kRead : past;
+  std::int32_t known = knowledge(y, passed, path, choice);
+  for (int rank = 0; rank < graph_.program->world_size; ++rank) {
+    bool knows = start_reaches(rank, x.launch + 1, passed, known);
+    if (knows && before_end(x, rank, x.launch, past, when)) return true;
+  }
+  return false;
+}
+
+bool HappensBefore::fenced(const Place& x, const Place& y, Past past, Path path, int choice) const {
+  const RowPower& row = edges_.power(SyncRow::kFence);
+  bool enough = past < Past::kBulkLoad && row.carries[static_cast<std::size_t>(past)] &&
+                row.covers[static_cast<std::size_t>(path)] &&
+                !edges_.is_clustered(graph_.agents[at(x.agent)].role);
+  if (!enough || x.agent != y.agent || x.launch != y.launch) return false;
+  const auto& syncs = timeline_.trace(x.agent, x.launch).syncs;
+  return std::any_of(syncs.begin() + x.pos, syncs.begin() + y.pos, [&](const Sync& s) {
+    return s.kind == SyncKind::kFence && choices_.implies(choice, s.choice);
+  });
+}
+
+std::vector<SyncRow> HappensBefore::missing_rows(const Holds& holds) const {
+  std::vector<SyncRow> out;
+  for (std::size_t r = 0; r < kNumSyncRows; ++r) {
+    SyncPowers powers = edges_.powers();
+    powers.rows[r] = kEverything;
+    if (holds(HappensBefore(timeline_, execution_, powers))) out.push_back(static_cast<SyncRow>(r));
+  }
+  return out;
+}
+
+std::vector<int> HappensBefore::entries_waited_for(const Place& y) const {
+  std::map<std::pair<int, std::vector<std::int64_t>>, int> first;
+  const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
+  for (int pos = 0; pos < y.pos; ++pos) {
+    const Sync& s = trace.syncs[at(pos)];
+    if (s.choice == TableChoices::kAlways) continue;
+    for (int f : choices_.facts_in(s.choice)) {
+      const TableFact& fact = choices_.fact_at(f);
+      if (fact.kind == FactKind::kValue) first.try_emplace({fact.table, fact.entry}, f);
+    }
+  }
+  std::vector<int> out;
+  for (const auto& [entry, f] : first) out.push_back(f);
+  return out;
 }
 
 }  // namespace stretto

@@ -39,6 +39,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stretto/proof/necessary_notifies.h"
+#include "stretto/proof/sync_edges.h"
 #include "stretto/proof/sync_power.h"
 #include "stretto/proof/timeline.h"
 #include "stretto/proof/vector_clocks.h"
@@ -118,25 +120,12 @@ class HappensBefore {
   int num_rounds() const { return num_rounds_; }
 
  private:
-  struct ChainItem {
-    int id;  // over all chains
-    int agent, launch, pos;
-    std::int64_t position;  // on the component's axis
-    std::int64_t prefix;    // amounts of the chain up to and including this one
-  };
-  struct Chain {
-    int component = -1;
-    std::vector<ChainItem> items;
-  };
   struct MultiWait {
     int agent, launch, pos, counter;
     std::int64_t threshold;
     std::vector<int> needed;  // per chain: how many of its first items are necessary
     int alike = 0;            // the same for waits of a counter that need the same
   };
-  // For every item of a counter's chains: the first item of every chain that comes after it, found
-  // when first asked for.
-  class AfterTable;
   struct Places {
     std::vector<std::vector<std::int32_t>> place;  // [agent][offset(launch) + pos]
     // There: own accesses before are over. Not of order in time, where they always are.
@@ -172,7 +161,6 @@ class HappensBefore {
   void build_chains();
   void find_multi_waits();
   void index_packets();
-  void survey_rows();
   void compute_stronger();
   void compute_clocks(Clocks& clocks, Past past);
   std::int32_t begin_agent(Clocks& clocks, const Step& step);
@@ -182,36 +170,21 @@ class HappensBefore {
   std::int32_t told(Clocks& clocks, const MultiWait& wait) const;
   std::int32_t acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step, int pos) const;
   // The notify with which the counter gets to `threshold`.
-  static const ChainItem& first_to_reach(const Chain& chain, std::int64_t threshold);
-  std::int32_t merge_item(Clocks& clocks, std::int32_t clock, int counter, const ChainItem& item,
-                          int waiter) const;
+  static const NotifyChain::Item& first_to_reach(const NotifyChain& chain, std::int64_t threshold);
+  std::int32_t merge_item(Clocks& clocks, std::int32_t clock, int counter,
+                          const NotifyChain::Item& item, int waiter) const;
   std::optional<VectorClocks::Source> source_of(const Clocks& clocks, int counter,
-                                                const ChainItem& item, int waiter) const;
+                                                const NotifyChain::Item& item, int waiter) const;
   static std::int32_t merge(Clocks& clocks, std::int32_t clock, std::int32_t source, int component,
                             std::int64_t value);
   bool refine();
   bool refine(int counter, const std::vector<int>& waits);
-  std::vector<int> necessary(AfterTable& table, const MultiWait& wait) const;
-  static int necessary_of(AfterTable& table, std::int64_t threshold, const std::vector<int>& cut,
-                          std::size_t chain, int lo);
 
-  // What the table says.
-  const RowPower& power(SyncRow row) const { return powers_[row]; }
-  bool uses(SyncRow row) const { return rows_used_[static_cast<std::size_t>(row)]; }
-  bool carries(int agent, const Sync& s, Past past) const;
-  bool carried_by_packets(Past past) const;
-  bool edge_holds(SyncRow from, SyncRow to, Scope need) const;
-  bool edge_holds(int counter, int notifier, int waiter) const;
-  Scope scope_between(int x, int y) const;
-  bool queue(int agent) const;
-  bool clustered(int role) const;
   // Where the slot of a kPipePut is got, since its bulk load ends there.
   std::optional<Place> landed(const Place& put) const;
   // What `y` may rely on: the clock of its agent after the last event that covers it.
   std::int32_t covered_clock(Clocks& clocks, const Place& y, Path path, int choice) const;
-  const std::vector<int>& covered(const Place& y, Path path) const;
-  bool covers(const Sync& s, Path path) const;
-  // Waits of some choices (choice_clocks.cc).
+  // Waits of some choices.
   const std::vector<int>& waits_of(const Place& y, int choice) const;
   std::int32_t clock_in_choice(Clocks& clocks, const Place& y, int choice) const;
 
@@ -229,17 +202,14 @@ class HappensBefore {
   const Timeline& timeline_;
   const Execution& execution_;
   const InstanceGraph& graph_;
-  SyncPowers powers_;
+  SyncEdges edges_;
   int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0, num_alike_ = 0;
   std::size_t num_clocks_ = 0;
-  std::array<bool, kNumSyncRows> rows_used_{};
-  bool edges_hold_ = true;                            // every edge's scope is wide enough
-  bool plain_start_ = true;                           // on_start only notifies
   std::vector<int> component_of_;                     // per agent, -1: the rank's stream stands in
   std::vector<std::vector<std::int64_t>> sync_base_;  // [agent][launch]: places of launches before
-  std::vector<std::vector<std::int64_t>> stream_base_;       // [rank][launch]
-  std::vector<std::vector<std::int64_t>> counter_base_;      // [launch][counter]
-  std::shared_ptr<std::vector<std::vector<Chain>>> chains_;  // [counter]
+  std::vector<std::vector<std::int64_t>> stream_base_;             // [rank][launch]
+  std::vector<std::vector<std::int64_t>> counter_base_;            // [launch][counter]
+  std::shared_ptr<std::vector<std::vector<NotifyChain>>> chains_;  // [counter]
   std::vector<MultiWait> multi_waits_;
   std::vector<std::vector<int>> waits_on_;  // [counter]: indices into multi_waits_
   std::vector<std::unordered_map<std::size_t, int>> multi_wait_at_;     // [agent], by place_idx()
@@ -250,8 +220,6 @@ class HappensBefore {
   mutable std::vector<Clocks> stronger_;
   std::array<int, kNumPasts> which_{-1, -1, -1, -1};  // per Past, into stronger_
   // Found when first asked for.
-  mutable std::array<std::unordered_map<const AgentTrace*, std::vector<int>>, 2>
-      covered_;  // per Path
   mutable std::unordered_map<const AgentTrace*, ChoiceWaits> waits_of_choice_;
   mutable std::map<std::pair<int, int>, SizedWaits> sized_waits_;  // by rank and launch
 };

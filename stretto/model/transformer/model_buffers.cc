@@ -1,7 +1,5 @@
 #include "stretto/model/transformer/model_buffers.h"
 
-#include <fmt/format.h>
-
 #include "stretto/model/transformer/weights.h"
 #include "stretto/ops/attention/paged_write.h"
 
@@ -83,10 +81,6 @@ std::int64_t page_rows(const ModelShape& s) {
                                       .num_kv_heads = d.num_kv_heads,
                                       .head_dim = d.head_dim,
                                       .world_size = d.world_size});
-}
-
-std::string layer_buffer(std::int64_t layer, const char* part) {
-  return fmt::format("layers.{}.{}", layer, part);
 }
 
 std::vector<PlanBuffer> model_buffers(const ModelShape& s) {

@@ -27,9 +27,9 @@ struct PlanBuffer {
 };
 
 // Weights and caches, which all steps share: "embedding", "layers.3.qkv", "layers.3.k_cache",
-// "layers.3.k_scales" of an fp8 cache. The weights are those of weights.h: for_each_weight().
+// "layers.3.k_scales" of an fp8 cache. The weights are those of weights.h: for_each_weight(),
+// by layer_buffer().
 std::vector<PlanBuffer> model_buffers(const ModelShape& shape);
-std::string layer_buffer(std::int64_t layer, const char* part);
 // Of a page, in a layer's cache of keys or of values on one rank.
 std::int64_t page_rows(const ModelShape& shape);
 

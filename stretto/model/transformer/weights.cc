@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
-#include "stretto/model/transformer/model_buffers.h"
 
 namespace stretto {
 namespace {
@@ -259,6 +258,10 @@ void WeightLoader::experts(LayerWeights& w, const std::string& layer) const {
   keep(of_experts(names.up, up, rows), w.up, w.up_scales);
   keep(of_experts(names.down, down, {.count = hidden, .first_col = first, .num_cols = count}),
        w.down, w.down_scales);
+}
+
+std::string layer_buffer(std::int64_t layer, const char* part) {
+  return fmt::format("layers.{}.{}", layer, part);
 }
 
 std::string scales_buffer(const std::string& weight_buffer) { return weight_buffer + "_scales"; }

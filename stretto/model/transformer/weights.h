@@ -111,6 +111,8 @@ class WeightLoader {
   DType dtype_;
 };
 
+// Where a part of a layer is: "layers.3.qkv".
+std::string layer_buffer(std::int64_t layer, const char* part);
 // Of a weight of e4m3: "layers.3.qkv_scales".
 std::string scales_buffer(const std::string& weight_buffer);
 
