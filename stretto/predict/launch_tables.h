@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "stretto/proof/expand.h"
+#include "stretto/ir/program.h"
+#include "stretto/proof/table_witness.h"
 
 namespace stretto::predict {
 

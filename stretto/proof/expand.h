@@ -15,27 +15,18 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "stretto/proof/instance_graph.h"
 #include "stretto/proof/size_region.h"
+#include "stretto/proof/table_witness.h"
 
 namespace stretto {
 
 struct DependsOnTable {
   std::string what;
   std::string where{};  // a source line; expand() says it, as far as it has come
-};
-
-// The contents of every table on every rank.
-class TableWitness {
- public:
-  virtual ~TableWitness() = default;
-  virtual std::int64_t value(int rank, int tensor_idx,
-                             std::span<const std::int64_t> index) const = 0;
-  virtual std::string name() const = 0;
 };
 
 // Of loops that tables end, in a launch, that are walked iteration by iteration.

@@ -19,7 +19,7 @@
 
 namespace stretto {
 
-class TableWitness;  // expand.h
+class TableWitness;  // table_witness.h
 
 struct ProofOptions {
   int max_workers_per_rank = 132;  // SMs of the device
