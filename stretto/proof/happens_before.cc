@@ -498,8 +498,7 @@ std::int32_t HappensBefore::clock_in_choice(Clocks& clocks, const Place& y, int 
 }
 
 // Of a rank's waits for the same notifies under the same facts one.
-const std::vector<HappensBefore::SizedWait>& HappensBefore::sized_waits(int rank,
-                                                                        int launch) const {
+const HappensBefore::SizedWaits& HappensBefore::sized_waits(int rank, int launch) const {
   auto [it, is_new] = sized_waits_.try_emplace({rank, launch});
   if (!is_new) return it->second;
   std::set<std::tuple<int, std::int64_t, int, bool>> seen;
@@ -509,12 +508,31 @@ const std::vector<HappensBefore::SizedWait>& HappensBefore::sized_waits(int rank
       const Sync& s = trace.syncs[at(pos)];
       bool sized = s.kind == SyncKind::kWait && s.choice != TableChoices::kAlways &&
                    graph_.counters[at(s.counter)].kind == CounterKind::kSignal;
-      if (!sized || !seen.emplace(s.counter, s.amount, s.choice, edges_.is_queue(a)).second)
+      if (!sized || !seen.emplace(s.counter, s.amount, s.choice, edges_.is_queue(a)).second) {
         continue;
-      it->second.push_back({{a, launch, pos, pos + 1}, s.choice});
+      }
+      it->second[s.choice].push_back({a, launch, pos, pos + 1});
     }
   }
   return it->second;
+}
+
+// What the rank has been told by its waits that happen whenever the choice's facts are so.
+std::int32_t HappensBefore::told_under(Clocks& clocks, int rank, int launch, int choice) const {
+  auto [it, is_new] = clocks.under.try_emplace({rank, launch, choice}, 0);
+  if (!is_new) return it->second;
+  std::int32_t all = 0;
+  for (const auto& [of, steps] : sized_waits(rank, launch)) {
+    if (!choices_.implies(choice, of)) continue;
+    auto [one, is_first] = clocks.of_sized.try_emplace({rank, launch, of}, 0);
+    if (is_first) {
+      std::int32_t clock = 0;
+      for (const Step& s : steps) clock = acquire(clocks, clock, s, s.begin);
+      one->second = clock;
+    }
+    all = merge(clocks, all, one->second, -1, 0);
+  }
+  return it->second = all;
 }
 
 std::int32_t HappensBefore::covered_clock(Clocks& clocks, const Place& y, Path path,
