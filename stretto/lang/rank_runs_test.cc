@@ -11,8 +11,8 @@ std::vector<Tensors> run(const Program& program, const Inputs& inputs, const Opt
   std::vector<Tensors> results(static_cast<std::size_t>(program.world_size));
   run_program(world, schedule, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
     for (const auto& [name, values] : inputs(rank.index())) arguments.set(name, values);
-    if (!options.extents.empty()) arguments.args.extents = options.extents;
-    for (int e = 0; e < options.launches; ++e) instance.launch(arguments.args);
+    if (!options.extents.empty()) arguments.extents = options.extents;
+    for (int e = 0; e < options.launches; ++e) instance.launch(arguments.args, arguments.extents);
     for (const Tensor& t : schedule->tensors) {
       if (t.kind == TensorKind::kOutput || t.kind == TensorKind::kState) {
         results[static_cast<std::size_t>(rank.index())][t.name] = arguments.get(t.name);

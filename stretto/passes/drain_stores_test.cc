@@ -120,7 +120,7 @@ TEST(DrainStores, TheSameBitsAsWithout) {
     run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
       arguments.set("a", a);
       arguments.set("b", b);
-      for (int e = 0; e < 3; ++e) instance.launch(arguments.args);
+      for (int e = 0; e < 3; ++e) instance.launch(arguments.args, arguments.extents);
       c[static_cast<std::size_t>(rank.index())] = arguments.get("c");
     });
     return c;

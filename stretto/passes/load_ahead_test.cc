@@ -110,7 +110,7 @@ TEST(LoadAhead, TheSameBitsAsWithout) {
       arguments.set("a", a);
       arguments.set("b", b);
       arguments.set("x", x);
-      for (int e = 0; e < 3; ++e) instance.launch(arguments.args);
+      for (int e = 0; e < 3; ++e) instance.launch(arguments.args, arguments.extents);
       c[static_cast<std::size_t>(rank.index())] = arguments.get("c");
     });
     return c;

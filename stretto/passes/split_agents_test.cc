@@ -75,8 +75,8 @@ class SplitAgents : public testing::Test {
     World world({.size = program->world_size});
     run_program(world, program, [&](Rank& rank, Instance& instance, RankArguments& arguments) {
       for (const auto& [name, values] : inputs) arguments.set(name, values);
-      if (!extents.empty()) arguments.args.extents = extents;
-      for (int e = 0; e < 2; ++e) instance.launch(arguments.args);
+      if (!extents.empty()) arguments.extents = extents;
+      for (int e = 0; e < 2; ++e) instance.launch(arguments.args, arguments.extents);
       c[static_cast<std::size_t>(rank.index())] = arguments.get("c");
     });
     return c;

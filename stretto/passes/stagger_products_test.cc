@@ -125,8 +125,8 @@ class StaggerProducts : public testing::Test {
     World world({.size = 1});
     run_program(world, program, [&](Rank&, Instance& instance, RankArguments& arguments) {
       for (const auto& [name, values] : inputs) arguments.set(name, values);
-      if (program->find_var("steps") >= 0) arguments.args.extents = {steps};
-      for (int e = 0; e < 2; ++e) instance.launch(arguments.args);
+      if (program->find_var("steps") >= 0) arguments.extents = {steps};
+      for (int e = 0; e < 2; ++e) instance.launch(arguments.args, arguments.extents);
       c = arguments.get("c");
     });
     return c;

@@ -33,7 +33,7 @@ void launch(const Program& program, std::vector<Tensors>& of_rank) {
       if (t.kind != TensorKind::kInput && t.kind != TensorKind::kState) continue;
       if (auto it = tensors.find(t.name); it != tensors.end()) arguments.set(t.name, it->second);
     }
-    instance.launch(arguments.args);
+    instance.launch(arguments.args, arguments.extents);
     for (const Tensor& t : schedule->tensors) {
       if (t.kind == TensorKind::kOutput || t.kind == TensorKind::kState) {
         tensors[t.name] = arguments.get(t.name);

@@ -230,7 +230,7 @@ TEST(LateInputs, TheLaunchBeforeWritesAllButConstants) {
           args.set(t.name, values);
           want[t.name] = std::move(values);
         }
-        instance.launch(args.args);
+        instance.launch(args.args, args.extents);
         EXPECT_EQ(want.size(), 6u);
         for (const auto& [name, values] : want) {
           EXPECT_EQ(args.get("to_" + name.substr(5)), values) << name;
