@@ -39,7 +39,7 @@ class ControlledMemory {
 
 struct ControlledOptions {
   int launches = 2;                   // back to back on every rank
-  std::vector<std::int64_t> extents;  // as in LaunchArgs; absent: the bounds
+  std::vector<std::int64_t> extents;  // absent: the bounds
   // Where not empty, extents of launch i are those at i modulo the count, on every rank.
   std::vector<std::vector<std::int64_t>> extents_in_turn;
   SchedulePolicy policy = SchedulePolicy::kRandom;
