@@ -8,6 +8,7 @@ for NumPy arrays and PyTorch tensors, and tile programs of one's own.
 
 from . import _route, symm_mem
 from ._beside import Work
+from ._gates import SwiGLU
 from ._trace import trace
 from ._warm import warm_up
 from ._group import Group
@@ -73,6 +74,7 @@ __all__ = [
     "Program",
     "ProgramFile",
     "Rejected",
+    "SwiGLU",
     "UserError",
     "Work",
     "all_gather",

@@ -265,9 +265,13 @@ moe_route_tables = _forward(
 )
 
 
+_GATE = "float alpha, float beta, float limit"  # of moe.SwiGLU
+
+
 def _grouped_matmul(
-    a, b, offsets, counts, tokens, up, bias, up_bias, scale_a, scale_b, scale_up, out_dtype
+    a, b, offsets, counts, tokens, up, bias, up_bias, scale_a, scale_b, scale_up, *gate_and_dtype
 ):
+    *gate, out_dtype = gate_and_dtype
     return moe.grouped_matmul(
         a,
         b,
@@ -280,6 +284,7 @@ def _grouped_matmul(
         scale_a=scale_a,
         scale_b=scale_b,
         scale_up=scale_up,
+        swiglu=moe.SwiGLU(*gate),
         out_dtype=out_dtype,
     )
 
@@ -292,7 +297,7 @@ def _grouped_fake(a, b, offsets, _counts, tokens, *_, out_dtype):
 grouped_matmul = _forward(
     "grouped_matmul(Tensor a, Tensor b, Tensor? offsets, Tensor? counts, Tensor? tokens,"
     " Tensor? up, Tensor? bias, Tensor? up_bias, Tensor? scale_a, Tensor? scale_b, Tensor? scale_up,"
-    " str? out_dtype) -> Tensor",
+    f" {_GATE}, str? out_dtype) -> Tensor",
     _grouped_matmul,
     lambda *inputs: _grouped_fake(*inputs[:-1], out_dtype=inputs[-1]),
     is_one_call=True,
@@ -309,13 +314,15 @@ moe_combine = _forward(
 )
 
 
-def _all_gather_grouped_matmul(a_shard, b, experts, up, bias, up_bias, group):
-    op = expert_layers.all_gather_grouped_matmul
-    made, tiles = op(a_shard, b, experts, up=up, bias=bias, up_bias=up_bias, group=group)
+def _all_gather_grouped_matmul(a_shard, b, experts, up, bias, up_bias, *gate_and_group):
+    op, (*gate, group) = expert_layers.all_gather_grouped_matmul, gate_and_group
+    options = {"up": up, "bias": bias, "up_bias": up_bias, "swiglu": moe.SwiGLU(*gate)}
+    made, tiles = op(a_shard, b, experts, **options, group=group)
     return made, *tiles[:-1]
 
 
-def _all_gather_grouped_fake(a, b, experts, _up, _bias, _up_bias, group):
+def _all_gather_grouped_fake(a, b, experts, *options):
+    group = options[-1]
     (m, top_k), dtype = experts.shape, str(a.dtype)[6:]
     sizes = int(m), int(top_k), int(b.shape[0])
     routed = expert_layers.routed_desc(group_of(group).size, *sizes)
@@ -326,7 +333,8 @@ def _all_gather_grouped_fake(a, b, experts, _up, _bias, _up_bias, group):
 
 all_gather_grouped_matmul = _forward(
     "all_gather_grouped_matmul(Tensor a_shard, Tensor b, Tensor experts, Tensor? up,"
-    " Tensor? bias, Tensor? up_bias, str group) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f" Tensor? bias, Tensor? up_bias, {_GATE}, str group)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _all_gather_grouped_matmul,
     _all_gather_grouped_fake,
 )
@@ -359,14 +367,20 @@ grouped_matmul_all_reduce = _second_layer("grouped_matmul_all_reduce", lambda to
 _LAYER_BIASES = "Tensor? gate_bias, Tensor? up_bias, Tensor? down_bias"
 
 
+def _layer_options(names, options):
+    """`options` by these names, of which the last is "group" and stands behind a SwiGLU's three."""
+    *first, alpha, beta, limit, group = options
+    return {**dict(zip(names, (*first, group))), "swiglu": moe.SwiGLU(alpha, beta, limit)}
+
+
 def _moe_layer(x, gate, up, down, experts, weights, *options):
-    names = "gate_bias", "up_bias", "down_bias", "residual", "group"
-    return expert_layers.moe_layer(x, gate, up, down, experts, weights, **dict(zip(names, options)))
+    named = _layer_options(("gate_bias", "up_bias", "down_bias", "residual", "group"), options)
+    return expert_layers.moe_layer(x, gate, up, down, experts, weights, **named)
 
 
 moe_layer = _forward(
     "moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
-    f" {_LAYER_BIASES}, Tensor? residual, str group) -> Tensor",
+    f" {_LAYER_BIASES}, Tensor? residual, {_GATE}, str group) -> Tensor",
     _moe_layer,
     lambda x, *_: x.new_empty(x.shape),
 )
@@ -412,13 +426,14 @@ ep_combine = _forward(
 
 def _ep_moe_layer(x, gate, up, down, experts, weights, num_experts, *options):
     names = "expert_groups", "gate_bias", "up_bias", "down_bias", "residual", "group"
-    routed = experts, weights, num_experts
-    return expert_parallel.ep_moe_layer(x, gate, up, down, *routed, **dict(zip(names, options)))
+    routed, named = (experts, weights, num_experts), _layer_options(names, options)
+    return expert_parallel.ep_moe_layer(x, gate, up, down, *routed, **named)
 
 
 ep_moe_layer = _forward(
     "ep_moe_layer(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor experts, Tensor weights,"
-    f" int num_experts, int? expert_groups, {_LAYER_BIASES}, Tensor? residual, str group) -> Tensor",
+    f" int num_experts, int? expert_groups, {_LAYER_BIASES}, Tensor? residual, {_GATE},"
+    " str group) -> Tensor",
     _ep_moe_layer,
     lambda x, *_: x.new_empty(x.shape),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-from . import _biases, _core, _route
+from . import _biases, _core, _gates, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
@@ -21,6 +21,7 @@ from ._calls import (
     residual_or_zeros,
     same_kind,
 )
+from ._gates import SwiGLU, gate_of
 from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
@@ -47,6 +48,7 @@ def all_gather_grouped_matmul(
     up: Optional[ArrayT] = None,
     bias: Optional[ArrayT] = None,
     up_bias: Optional[ArrayT] = None,
+    swiglu: Optional[SwiGLU] = None,
     group: GroupLike = None,
 ) -> Tuple[ArrayT, ExpertTiles]:
     """(products, tiles): all tokens, each times the weights of its experts; tiles of tokens that are
@@ -54,10 +56,10 @@ def all_gather_grouped_matmul(
 
     `a_shard`: [m / P, K], this rank's tokens. `b`: [E, K, N], this rank's columns of every expert;
     the transpose of a dense [E, N, K] costs no copy. `up`: as b, makes the result silu(a @ b) * (a
-    @ up). `bias`: [E, N], is added to a @ b, `up_bias` to a @ up; with `up` both or none. `experts`:
-    int32 (int64 is converted) [m, top_k], those of all tokens, by rank, on the arrays' device, where
-    tables are made of them: nothing waits for the host. Where each rank routes its own:
-    all_gather(experts).
+    @ up), or what `swiglu` says of both. `bias`: [E, N], is added to a @ b, `up_bias` to a @ up; with
+    `up` both or none. `experts`: int32 (int64 is converted) [m, top_k], those of all tokens, by rank,
+    on the arrays' device, where tables are made of them: nothing waits for the host. Where each rank
+    routes its own: all_gather(experts).
 
     Products: [rows, N], a place for every tile there could be; tiles.slots says where a token's
     are, other rows hold nothing of use. float32 accumulation, rounded once. What
@@ -66,11 +68,13 @@ def all_gather_grouped_matmul(
     Errors: UserError for shapes and types that do not fit; an expert that does not exist is a
     UserError on CPUs, on GPUs a Fault that a later call raises.
     """
+    op = "all_gather_grouped_matmul"
+    gate = gate_of(op, swiglu, up is not None)
     if _route.wants(a_shard, b, experts, up, bias, up_bias):
         arrays, name = (a_shard, b, experts, up, bias, up_bias), name_of(group)
-        made, *tiles = _route.forward.all_gather_grouped_matmul(*arrays, name)
+        made, *tiles = _route.forward.all_gather_grouped_matmul(*arrays, *gate, name)
         return made, ExpertTiles(*tiles, name)
-    op, group = "all_gather_grouped_matmul", group_of(group)
+    group = group_of(group)
     kind, a = adopt(op, "a_shard", a_shard)
     weights = same_kind(op, kind, b=b, **({} if up is None else {"up": up}))
     (experts,) = same_kind(op, kind, experts=experts)
@@ -83,7 +87,8 @@ def all_gather_grouped_matmul(
     routed = routed_desc(group.size, m, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     columns = n if up is not None else (n + 1) // 2
-    said = described(op, kind, {**named, "experts": experts}, _biases.said(added))
+    options = _biases.said(added), _gates.said(gate)
+    said = described(op, kind, {**named, "experts": experts}, *options)
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True, said)
     if m == 0:
         group.agree_on_nothing(said)
@@ -96,6 +101,7 @@ def all_gather_grouped_matmul(
     names = ("b",) if up is None else ("b_gate", "b_up")
     desc = {**routed, **_product_desc(dtype, n, k), "swiglu": up is not None, "bias": bool(added)}
     desc["gathers"] = group.size > 1
+    desc |= _gates.fields(gate)
     group.launch_operator(
         kind,
         "ag_grouped_gemm",
@@ -250,6 +256,7 @@ def moe_layer(
     up_bias: Optional[ArrayT] = None,
     down_bias: Optional[ArrayT] = None,
     residual: Optional[ArrayT] = None,
+    swiglu: Optional[SwiGLU] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -260,13 +267,15 @@ def moe_layer(
     part of every expert; transposes of dense [E, F, H] and [E, H, F] cost no copy. `experts`: int32
     (int64 is converted) and `weights`: float32, [m, top_k], those of all tokens, by rank.
     `gate_bias`, `up_bias`: [E, F], of this rank's columns, `down_bias`: [E, H], the same on every rank,
-    all three or none. `residual`: [m / P, H]. Result [m / P, H]. What lies between the products is rounded to the
-    element type. Errors as of the two.
+    all three or none. `swiglu`: what the first two products become, silu(g) * u where nothing is said.
+    `residual`: [m / P, H]. Result [m / P, H]. What lies between the products is rounded to the element
+    type. Errors as of the two.
     """
     biases = {"gate_bias": gate_bias, "up_bias": up_bias, "down_bias": down_bias}
     arrays = x, gate, up, down, experts, weights, *biases.values(), residual
+    unit = gate_of("moe_layer", swiglu)
     if out is None and _route.wants(*arrays):
-        return _route.forward.moe_layer(*arrays, name_of(group))
+        return _route.forward.moe_layer(*arrays, *unit, name_of(group))
     op, group = "moe_layer", group_of(group)
     kind, x = adopt(op, "x", x)
     given = {"gate": gate, "up": up, "down": down, "experts": experts}
@@ -277,11 +286,11 @@ def moe_layer(
     (num_experts, hidden, ffn), (m, top_k) = gate.shape, experts.shape
     biases = _biases.of_layers(op, kind, dtype, biases, gate.shape)
     named = {"x": x, "gate": gate, "down": down, "experts": experts}
-    said = described(op, kind, named, _biases.said(biases))
+    said = described(op, kind, named, _biases.said(biases), _gates.said(unit))
     if m == 0:
         group.agree_on_nothing(said)
         return finish(kind, *make_result(op, kind, out, x.shape, x))
-    shape = kind.on_gpu, op, dtype, num_experts, top_k, hidden, ffn, bool(biases)
+    shape = kind.on_gpu, op, dtype, num_experts, top_k, hidden, ffn, bool(biases), unit
     bound, exact = group.bound(shape, m)
     routed = routed_desc(group.size, bound, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
@@ -300,6 +309,7 @@ def moe_layer(
     made, written = make_result(op, kind, out, x.shape, x, arrays)
     desc = {**routed, "dtype": dtype, "hidden": hidden, "ffn": ffn, "residual": bool(added)}
     desc["bias_ranks"] = group.size if biases else 0
+    desc |= _gates.fields(unit)
     tables = ("tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots")
     group.launch_operator(
         kind,

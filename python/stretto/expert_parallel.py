@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-from . import _biases, _core, _route
+from . import _biases, _core, _gates, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
@@ -27,6 +27,7 @@ from ._calls import (
     several,
     whole,
 )
+from ._gates import SwiGLU, gate_of
 from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 from .symm_mem import workspace
@@ -262,6 +263,7 @@ def ep_moe_layer(
     up_bias: Optional[ArrayT] = None,
     down_bias: Optional[ArrayT] = None,
     residual: Optional[ArrayT] = None,
+    swiglu: Optional[SwiGLU] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -276,7 +278,8 @@ def ep_moe_layer(
     the last ones have fewer, the rest of theirs is not looked at. The ranks of one group have a part
     F of each of its experts. Without it every rank is a group: whole experts.
     `gate_bias`, `up_bias`: [E, F], `down_bias`: [E, H], of the own experts, all three or none; the ranks
-    of one group give the same `down_bias`, which is added once. `residual`: [S, H]. Result [S, H].
+    of one group give the same `down_bias`, which is added once. `swiglu`: what the first two products
+    become, silu(g) * u where nothing is said. `residual`: [S, H]. Result [S, H].
 
     What lies between the products and what leaves the second is rounded to the element type, a
     rank's weighted sums are float32, rounded once to travel and added, from the own ones on, in
@@ -284,9 +287,10 @@ def ep_moe_layer(
     ep_dispatch().
     """
     biases = {"gate_bias": gate_bias, "up_bias": up_bias, "down_bias": down_bias}
+    unit = gate_of("ep_moe_layer", swiglu)
     if out is None and _route.wants(x, gate, up, down, experts, weights, *biases.values(), residual):
         arrays = x, gate, up, down, experts, weights
-        options = num_experts, expert_groups, *biases.values(), residual, name_of(group)
+        options = num_experts, expert_groups, *biases.values(), residual, *unit, name_of(group)
         return _route.forward.ep_moe_layer(*arrays, *options)
     op, group = "ep_moe_layer", group_of(group)
     kind, x = adopt(op, "x", x)
@@ -299,7 +303,7 @@ def ep_moe_layer(
     named = {"x": x, "gate": gate, "down": down, "experts": experts}
     biases = _biases.of_layers(op, kind, dtype, biases, gate.shape)
     options = f"num_experts={num_experts}", f"expert_groups={groups}", _biases.said(biases)
-    launch.said = described(op, kind, named, *options)
+    launch.said = described(op, kind, named, *options, _gates.said(unit))
     if x.shape[0] == 0:
         group.agree_on_nothing(launch.said)
         return finish(kind, *make_result(op, kind, out, x.shape, x))
@@ -307,6 +311,7 @@ def ep_moe_layer(
     launch.desc["ffn"] = gate.shape[2]
     launch.desc["residual"] = residual is not None
     launch.desc["biases"] = bool(biases)
+    launch.desc |= _gates.fields(unit)
     tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x, launch.said)
     kind.assign(tokens[: x.shape[0]], x)
     rows = _core.ep_moe_rows(kind.num_sms(x), **launch.desc)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-from . import _biases, _route
+from . import _biases, _gates, _route
 from ._adopt import adopt
 from ._arguments import checked
 from ._arrays import ArrayT
@@ -25,6 +25,7 @@ from ._calls import (
     whole,
     with_options,
 )
+from ._gates import SwiGLU, gate_of
 from ._world import GroupLike, alone, counted, group_of, name_of
 from .errors import UserError
 from .matmul import result_dtype
@@ -159,6 +160,7 @@ def grouped_matmul(
     scale_a: Optional[ArrayT] = None,
     scale_b: Optional[ArrayT] = None,
     scale_up: Optional[ArrayT] = None,
+    swiglu: Optional[SwiGLU] = None,
     out_dtype: Any = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -166,8 +168,8 @@ def grouped_matmul(
     collective.
 
     `b`: [E, K, N]; the transpose of a dense [E, N, K] costs no copy. `up`: as b, makes the result
-    silu(a @ b) * (a @ up). `bias`: [E, N], of the result's element type, is added to a @ b, `up_bias`
-    to a @ up; with `up` both or none. float32 accumulation, rounded once.
+    silu(a @ b) * (a @ up), or what `swiglu` says of both. `bias`: [E, N], of the result's element type,
+    is added to a @ b, `up_bias` to a @ up; with `up` both or none. float32 accumulation, rounded once.
 
     `offsets`: int32 [E + 1], row r of `a` [R, K] belongs to expert e where offsets[e] <= r <
     offsets[e + 1] (torch._grouped_mm's offs with a 0 in front); the last entry is R. Or [E + 2], as
@@ -200,10 +202,11 @@ def grouped_matmul(
         "scale_b": scale_b,
         "scale_up": scale_up,
     }
+    gate = gate_of("grouped_matmul", swiglu, up is not None)
     if out is None and _route.wants(*given.values()):
-        return _route.forward.grouped_matmul(*given.values(), result)
+        return _route.forward.grouped_matmul(*given.values(), *gate, result)
     given = {name: x for name, x in given.items() if x is not None}
-    op = with_options(_grouped_matmul, tuple(given), result)
+    op = with_options(_grouped_matmul, tuple(given), result, gate)
     return alone().call(op, 0, out, *given.values())
 
 
@@ -269,7 +272,7 @@ def _factors(op, kind, given, a, shape, scaled: bool):
     return _FP8, inputs
 
 
-def _grouped_matmul(names, result, group, *arguments):
+def _grouped_matmul(names, result, gate, group, *arguments):
     op = "grouped_matmul"
     *arrays, _, out = arguments
     given = dict(zip(names, arrays))
@@ -313,6 +316,7 @@ def _grouped_matmul(names, result, group, *arguments):
         "bias": bool(biases),
         "layout": "masked" if masked else "contiguous",
         "scaling": "block" if scaled else "none",
+        **_gates.fields(gate),
     }
     program = kind.on_gpu, op, *desc.values()
     bound, exact = group.bound(program, rows.m)

@@ -574,7 +574,7 @@ def test_repeated_calls_take_the_quick_way(rng):
     """Calls that are one launch over their arrays follow a plan, which must see other values."""
     a, b = parts(rng, 1, (6, 8))[0], parts(rng, 1, (3, 8, 4))[0]
     names = ("a", "b", "offsets")
-    product = stretto._calls.with_options(stretto.moe._grouped_matmul, names, None)
+    product = stretto._calls.with_options(stretto.moe._grouped_matmul, names, None, stretto.SwiGLU())
     route = stretto._calls.with_options(
         stretto.moe._moe_route, 2, "softmax", 1, 1, "best_two", True, 1.0, False
     )

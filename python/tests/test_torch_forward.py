@@ -108,10 +108,10 @@ def expert_cases():
             lambda *z: stretto.grouped_matmul(*z[:3], tokens=z[3], up=z[4], bias=z[5], up_bias=z[6]),
             (x, b, table, tokens, up, *of_b),
             [
-                (x, b, table, None, tokens, up, *[None] * 6),
-                (x, b, table, None, tokens, up, *of_b, *[None] * 4),
-                (y, b, table, *[None] * 9),
-                (*counted, *[None] * 8),
+                (x, b, table, None, tokens, up, *[None] * 5, *GPT_OSS, None),
+                (x, b, table, None, tokens, up, *of_b, *[None] * 3, *stretto.SwiGLU(), None),
+                (y, b, table, *[None] * 8, *stretto.SwiGLU(), None),
+                (*counted, *[None] * 7, *stretto.SwiGLU(), None),
             ],
         ),
         "moe_combine": (
@@ -120,6 +120,9 @@ def expert_cases():
             [(y, slots, weights, z, True, "") for z in (None, x)],
         ),
     }
+
+
+GPT_OSS = stretto.SwiGLU(1.702, 1, 7)
 
 
 def biases_of_layer(biases):
@@ -152,7 +155,14 @@ def expert_layer_cases():
         "all_gather_grouped_matmul": (
             lambda *z: stretto.all_gather_grouped_matmul(*z[:3], up=z[3], bias=z[4], up_bias=z[5])[0],
             (x, b, experts, up, *biases[:2]),
-            [(x, b, experts, *z, "") for z in ([None] * 3, (None, biases[0], None), (up, *biases[:2]))],
+            [
+                (x, b, experts, *z, "")
+                for z in (
+                    (*[None] * 3, *stretto.SwiGLU()),
+                    (None, biases[0], None, *stretto.SwiGLU()),
+                    (up, *biases[:2], *GPT_OSS),
+                )
+            ],
         ),
         "grouped_matmul_reduce_scatter": (
             second(stretto.grouped_matmul_reduce_scatter),
@@ -167,7 +177,10 @@ def expert_layer_cases():
         "moe_layer": (
             lambda *z: stretto.moe_layer(*z[:6], residual=z[6], **biases_of_layer(z[7:])),
             (x, b, up, down, experts, weights, x, *biases),
-            [(x, b, up, down, experts, weights, *z, "") for z in ([None] * 4, (*biases, x))],
+            [
+                (x, b, up, down, experts, weights, *z, "")
+                for z in ((*[None] * 4, *stretto.SwiGLU()), (*biases, x, *GPT_OSS))
+            ],
         ),
         "ep_dispatch": (
             lambda *z: tuple(stretto.ep_dispatch(*z, 4))[:6],
@@ -180,7 +193,7 @@ def expert_layer_cases():
             (x, b, up, down, experts, weights, x, *biases),
             [
                 (x, b, up, down, experts, weights, 4, *z, "")
-                for z in ((None, *[None] * 3, x), (1, *biases, None))
+                for z in ((None, *[None] * 3, x, *stretto.SwiGLU()), (1, *biases, None, *GPT_OSS))
             ],
         ),
     }

@@ -306,6 +306,7 @@ void add_sequence(OpCandidates& out, const AgGroupedDesc& d, const GpuTarget& gp
   GroupedDesc product = products_of(d, d.c_dtype);
   product.gathered = true;
   product.swiglu = d.swiglu;
+  product.gate = d.gate;
   product.bias = d.bias;
   out.sequence = {
       {"all_gather", step_shape(d, d.k, 0, gpu)},

@@ -16,6 +16,7 @@ void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
               {{"top_k", d.top_k}, {"num_experts", d.num_experts}, {"comm_rows", c.comm_rows}});
   check_sizes("ag_grouped_gemm",
               {{"num_copy_queues", c.num_copy_queues}, {"sort_rows", c.sort_rows}}, 0);
+  check("ag_grouped_gemm", d.gate, d.swiglu);
   auto fields = FieldFit::refusing(to_string(d));
   AgGroupedConfig will_run = c;
   if (c.sort_rows > 0) {
@@ -120,7 +121,7 @@ void AgGrouped::multiply(const Index& tile, const Index& col_tile) {
   Index used = p_.read(tables_.used, {0});
   Index col = col_tile * bn;
   auto store = [&](const std::vector<Value>& sums) {
-    Value out = d_.swiglu ? silu(sums[0]) * sums[1] : sums[0];
+    Value out = d_.swiglu ? gated(p_, d_.gate, sums[0], sums[1]) : sums[0];
     p_.store(c_.tile({tile * bm, col}, bm, bn), cast(out, d_.c_dtype));
   };
   std::vector<Value> sums;
@@ -241,18 +242,19 @@ ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
 }
 
 NamedFields fields_of(AgGroupedDesc& d) {
-  return {NamedField("world_size", d.world_size).as("P={}"),
-          {"m", d.m},
-          NamedField("top_k", d.top_k).as("top {}"),
-          NamedField("num_experts", d.num_experts).as("of {} experts"),
-          {"n", d.n},
-          {"k", d.k},
-          NamedField("a_dtype", d.a_dtype).as("a={}"),
-          NamedField("b_dtype", d.b_dtype).as("b={}"),
-          NamedField("result_dtype", d.c_dtype).as("c={}"),
-          {"swiglu", d.swiglu},
-          {"bias", d.bias},
-          NamedField("gathers", d.gathers).unless_set("all tokens there")};
+  return joined({NamedField("world_size", d.world_size).as("P={}"),
+                 {"m", d.m},
+                 NamedField("top_k", d.top_k).as("top {}"),
+                 NamedField("num_experts", d.num_experts).as("of {} experts"),
+                 {"n", d.n},
+                 {"k", d.k},
+                 NamedField("a_dtype", d.a_dtype).as("a={}"),
+                 NamedField("b_dtype", d.b_dtype).as("b={}"),
+                 NamedField("result_dtype", d.c_dtype).as("c={}"),
+                 {"swiglu", d.swiglu},
+                 {"bias", d.bias},
+                 NamedField("gathers", d.gathers).unless_set("all tokens there")},
+                fields_of(d.gate));
 }
 
 std::string to_string(const AgGroupedDesc& d) { return "ag_grouped_gemm " + text_of(d); }

@@ -11,6 +11,7 @@
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/moe/expert_tiles.h"
+#include "stretto/ops/moe/gated_unit.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -22,7 +23,8 @@ struct AgGroupedDesc {
   std::int64_t num_experts = 1;
   std::int64_t n = 1, k = 1;  // columns on this rank, hidden size
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
-  bool swiglu = false;  // silu(a * b_gate^T) * (a * b_up^T)
+  bool swiglu = false;  // f(a * b_gate^T, a * b_up^T)
+  GatedUnit gate;       // that f
   bool bias = false;    // + bias[expert], of each product
   bool gathers = true;  // false: `a` has all tokens at the launch, every rank is by itself
 

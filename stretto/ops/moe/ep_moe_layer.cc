@@ -184,7 +184,8 @@ MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
           .ffn = d.ffn,
           .dtype = d.dtype,
           .residual = d.residual,
-          .bias_ranks = d.biases ? d.split().ranks_per_group() : 0};
+          .bias_ranks = d.biases ? d.split().ranks_per_group() : 0,
+          .gate = d.gate};
 }
 
 ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
@@ -214,26 +215,29 @@ EpMoeSteps steps_of(const EpMoeLayerDesc& d) {
                              .b_dtype = d.dtype,
                              .c_dtype = d.dtype,
                              .gathered = true,
-                             .swiglu = true},
+                             .swiglu = true,
+                             .gate = d.gate},
                    .second = {}};
   steps.first.m = steps.exchange.received_rows();
   steps.second = steps.first;
   std::swap(steps.second.n, steps.second.k);
   steps.second.gathered = steps.second.swiglu = false;
+  steps.second.gate = {};
   return steps;
 }
 
 NamedFields fields_of(EpMoeLayerDesc& d) {
-  return {NamedField("world_size", d.world_size).as("P={}"),
-          {"m", d.m},
-          NamedField("top_k", d.top_k).as("top {}"),
-          NamedField("num_experts", d.num_experts).as("of {} experts"),
-          NamedField("expert_groups", d.expert_groups).as("in {} groups"),
-          {"hidden", d.hidden},
-          {"ffn", d.ffn},
-          NamedField("dtype", d.dtype).as("{}"),
-          {"residual", d.residual},
-          {"biases", d.biases}};
+  return joined({NamedField("world_size", d.world_size).as("P={}"),
+                 {"m", d.m},
+                 NamedField("top_k", d.top_k).as("top {}"),
+                 NamedField("num_experts", d.num_experts).as("of {} experts"),
+                 NamedField("expert_groups", d.expert_groups).as("in {} groups"),
+                 {"hidden", d.hidden},
+                 {"ffn", d.ffn},
+                 NamedField("dtype", d.dtype).as("{}"),
+                 {"residual", d.residual},
+                 {"biases", d.biases}},
+                fields_of(d.gate));
 }
 
 std::string to_string(const EpMoeLayerDesc& d) { return "ep_moe_layer " + text_of(d); }

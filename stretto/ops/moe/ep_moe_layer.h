@@ -1,10 +1,10 @@
-// out = weighted sums over each token's experts of silu(x * b_gate^T) * (x * b_up^T) * b^T: a
-// mixture of experts in one launch, from what route.h says of the own tokens. Groups of ranks have
-// experts of their own. Ranks tell each other whom their tokens go to, and while each makes its
-// tables of that (table_maker.h) the tokens travel, once to every rank that has an expert of
-// theirs; both products, of the own tokens first, and the sums that go back are those of
-// fused_layers.h. What moe_layer.h does with tables that it is given, for experts that every rank
-// has a part of.
+// out = weighted sums over each token's experts of f(x * b_gate^T, x * b_up^T) * b^T, f as
+// gated_unit.h has it: a mixture of experts in one launch, from what route.h says of the own
+// tokens. Groups of ranks have experts of their own. Ranks tell each other whom their tokens go to,
+// and while each makes its tables of that (table_maker.h) the tokens travel, once to every rank
+// that has an expert of theirs; both products, of the own tokens first, and the sums that go back
+// are those of fused_layers.h. What moe_layer.h does with tables that it is given, for experts that
+// every rank has a part of.
 #pragma once
 
 #include <string>
@@ -30,6 +30,7 @@ struct EpMoeLayerDesc {
   DType dtype = DType::kF32;
   bool residual = false;
   bool biases = false;  // of all three products
+  GatedUnit gate;       // what the first two become
 
   // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }

@@ -33,6 +33,7 @@ EpMoeLayerDesc ep_moe_layer_desc(const OpShape& s) {
     d.expert_groups = d.world_size / 2;
   d.residual = d.m % 2 == 0;
   d.biases = has_biases(s);
+  d.gate = gate_of(s);
   return d;
 }
 

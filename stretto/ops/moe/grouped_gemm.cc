@@ -26,6 +26,7 @@ void check(const GroupedDesc& d, const GroupedConfig& c) {
                                {"row_parts", c.row_parts},
                                {"num_compute_sms", c.loop.num_compute_sms}});
   check_split("grouped_gemm", split_of(d));
+  check("grouped_gemm", d.gate, d.swiglu);
   GroupedConfig will_run = c;
   FieldFit::refusing(to_string(d))
       .only("raster", will_run.loop.raster, 1, "an expert's tiles follow one another");
@@ -113,7 +114,7 @@ class Products {
       }
     });
     add_biases(p_, biases_, own, col, sums);
-    return d_.swiglu ? silu(sums[0]) * sums[1] : std::move(sums[0]);
+    return d_.swiglu ? gated(p_, d_.gate, sums[0], sums[1]) : std::move(sums[0]);
   }
 
  private:
@@ -137,24 +138,25 @@ const char* name(RowLayout layout) {
 }
 
 NamedFields fields_of(GroupedDesc& d) {
-  return {NamedField("world_size", d.world_size).as("P={}"),
-          {"m", d.m},
-          {"rows_per_token", d.rows_per_token, 1},
-          {"num_experts", d.num_experts},
-          NamedField("expert_groups", d.expert_groups, 1).as("in {} groups"),
-          {"spare_rows", d.spare_rows},
-          {"n", d.n},
-          {"k", d.k},
-          NamedField("a_dtype", d.a_dtype).as("a={}"),
-          NamedField("b_dtype", d.b_dtype).as("b={}"),
-          NamedField("result_dtype", d.c_dtype).as("c={}"),
-          {"gathered", d.gathered},
-          {"swiglu", d.swiglu},
-          {"bias", d.bias},
-          NamedField("layout", d.layout, {RowLayout::kContiguous, RowLayout::kMasked},
-                     RowLayout::kContiguous)
-              .as("{}"),
-          scaling_field(d.scaling)};
+  return joined({NamedField("world_size", d.world_size).as("P={}"),
+                 {"m", d.m},
+                 {"rows_per_token", d.rows_per_token, 1},
+                 {"num_experts", d.num_experts},
+                 NamedField("expert_groups", d.expert_groups, 1).as("in {} groups"),
+                 {"spare_rows", d.spare_rows},
+                 {"n", d.n},
+                 {"k", d.k},
+                 NamedField("a_dtype", d.a_dtype).as("a={}"),
+                 NamedField("b_dtype", d.b_dtype).as("b={}"),
+                 NamedField("result_dtype", d.c_dtype).as("c={}"),
+                 {"gathered", d.gathered},
+                 {"swiglu", d.swiglu},
+                 {"bias", d.bias},
+                 NamedField("layout", d.layout, {RowLayout::kContiguous, RowLayout::kMasked},
+                            RowLayout::kContiguous)
+                     .as("{}"),
+                 scaling_field(d.scaling)},
+                fields_of(d.gate));
 }
 
 std::string to_string(const GroupedDesc& d) { return text_of(d); }

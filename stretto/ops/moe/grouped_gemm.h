@@ -10,6 +10,7 @@
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/moe/expert_split.h"
+#include "stretto/ops/moe/gated_unit.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -30,7 +31,8 @@ struct GroupedDesc {
   std::int64_t n = 1, k = 1;
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool gathered = false;  // rows of a are those of tokens, chosen by a table
-  bool swiglu = false;    // silu(a * b_gate^T) * (a * b_up^T)
+  bool swiglu = false;    // f(a * b_gate^T, a * b_up^T)
+  GatedUnit gate;         // that f
   bool bias = false;      // + bias[expert of the row], of each product
   RowLayout layout = RowLayout::kContiguous;
   Scaling scaling = Scaling::kNone;  // kBlock: of e4m3 factors

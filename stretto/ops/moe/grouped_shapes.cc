@@ -56,6 +56,7 @@ GroupedDesc grouped_desc(const OpShape& s) {
 GroupedDesc grouped_swiglu_desc(const OpShape& s) {
   GroupedDesc d = grouped_desc(s);
   d.gathered = d.swiglu = true;
+  d.gate = gate_of(s);
   d.spare_rows = s.test_config && s.m == 9;
   return d;
 }

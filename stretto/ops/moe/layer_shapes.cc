@@ -144,6 +144,7 @@ AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
   d.c_dtype = s.dtype;
   d.swiglu = d.m % 2 == 0;
   d.bias = has_biases(s);
+  if (d.swiglu) d.gate = gate_of(s);
   return d;
 }
 
@@ -166,6 +167,7 @@ MoeLayerDesc moe_layer_desc(const OpShape& s) {
                  .dtype = s.dtype};
   d.residual = d.m % 2 == 0;
   if (has_biases(s)) d.bias_ranks = s.world_size;
+  d.gate = gate_of(s);
   return d;
 }
 

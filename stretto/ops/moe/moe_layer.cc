@@ -81,6 +81,7 @@ AgGroupedDesc first_layer(const MoeLayerDesc& d) {
           .b_dtype = d.dtype,
           .c_dtype = d.dtype,
           .swiglu = true,
+          .gate = d.gate,
           .bias = d.bias_ranks > 0};
 }
 
@@ -103,15 +104,16 @@ ExpertTiles tiles_of(const MoeLayerDesc& d, const MoeLayerConfig& c) {
 }
 
 NamedFields fields_of(MoeLayerDesc& d) {
-  return {NamedField("world_size", d.world_size).as("P={}"),
-          {"m", d.m},
-          NamedField("top_k", d.top_k).as("top {}"),
-          NamedField("num_experts", d.num_experts).as("of {} experts"),
-          {"hidden", d.hidden},
-          {"ffn", d.ffn},
-          NamedField("dtype", d.dtype).as("{}"),
-          {"residual", d.residual},
-          NamedField("bias_ranks", d.bias_ranks, 0).as("biases")};
+  return joined({NamedField("world_size", d.world_size).as("P={}"),
+                 {"m", d.m},
+                 NamedField("top_k", d.top_k).as("top {}"),
+                 NamedField("num_experts", d.num_experts).as("of {} experts"),
+                 {"hidden", d.hidden},
+                 {"ffn", d.ffn},
+                 NamedField("dtype", d.dtype).as("{}"),
+                 {"residual", d.residual},
+                 NamedField("bias_ranks", d.bias_ranks, 0).as("biases")},
+                fields_of(d.gate));
 }
 
 std::string to_string(const MoeLayerDesc& d) { return "moe_layer " + text_of(d); }

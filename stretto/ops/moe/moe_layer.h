@@ -1,8 +1,8 @@
-// out = reduce_scatter(weighted sums over each token's experts of silu(x * b_gate^T) * (x * b_up^T)
-// * b^T), x the all-gathered tokens: a mixture of experts in one launch, every rank holding a part
-// of every expert. What ag_grouped_gemm.h and grouped_gemm_rs.h do one after the other is done by
-// the same SMs; the second layer begins when all of the first is there, and its sums may come after
-// all its products.
+// out = reduce_scatter(weighted sums over each token's experts of f(x * b_gate^T, x * b_up^T) *
+// b^T), x the all-gathered tokens, f as gated_unit.h has it: a mixture of experts in one launch,
+// every rank holding a part of every expert. What ag_grouped_gemm.h and grouped_gemm_rs.h do one
+// after the other is done by the same SMs; the second layer begins when all of the first is there,
+// and its sums may come after all its products.
 #pragma once
 
 #include <string>
@@ -22,6 +22,7 @@ struct MoeLayerDesc {
   DType dtype = DType::kF32;
   bool residual = false;
   int bias_ranks = 0;  // where all three products have biases: those of GroupedRsDesc
+  GatedUnit gate;      // what the first two products become
 };
 
 // Both layers have the same tile.bm, num_compute_sms and num_stages, and no SMs that sum alone.

@@ -20,6 +20,10 @@ namespace stretto {
 // Tests' shapes of so many rows have biases of experts.
 inline constexpr std::int64_t kRowsWithBiases = 10;
 inline bool has_biases(const OpShape& s) { return s.test_config && s.m == kRowsWithBiases; }
+// Where there are biases, that of GPT-OSS, with a limit that small numbers reach.
+inline GatedUnit gate_of(const OpShape& s) {
+  return has_biases(s) ? GatedUnit{.alpha = 1.702, .beta = 1, .limit = 0.75} : GatedUnit{};
+}
 
 RouteDesc route_desc(const OpShape& shape);
 RouteDesc limited_route_desc(const OpShape& shape);

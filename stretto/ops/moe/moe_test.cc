@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <set>
@@ -304,7 +305,8 @@ TEST(MoeLayer, FitsTheRegistersWhateverTheNumberOfRanks) {
   }
 }
 
-// A bias takes registers beside all sums of a tile: of GPT-OSS, and of few large experts.
+// A bias takes registers beside all sums of a tile, and so does the clamped gate of GPT-OSS: of
+// that model, and of few large experts, whose gate is plain.
 TEST(ExpertBiases, FitTheRegisters) {
   if (!cuda::has_nvrtc()) GTEST_SKIP() << "no NVRTC";
   struct Layer {
@@ -316,6 +318,7 @@ TEST(ExpertBiases, FitTheRegisters) {
     EpMoeLayerDesc ep{.world_size = l.ranks, .m = l.tokens, .top_k = l.top_k};
     ep.num_experts = l.experts, ep.expert_groups = l.ranks, ep.hidden = l.hidden, ep.ffn = l.ffn;
     ep.dtype = DType::kBF16, ep.biases = true;
+    if (l.ffn == 2880) ep.gate = {.alpha = 1.702, .beta = 1, .limit = 7};
     MoeLayerDesc layer = own_part(ep);
     layer.num_experts = l.experts, layer.ffn = l.ffn / l.ranks, layer.bias_ranks = l.ranks;
     GroupedRsDesc sums = second_layer(layer);
@@ -325,13 +328,30 @@ TEST(ExpertBiases, FitTheRegisters) {
     for (bool swiglu : {false, true}) {
       AgGroupedDesc first = first_layer(layer);
       first.swiglu = swiglu;
+      if (!swiglu) first.gate = {};
       expect_no_spills(ag_grouped_gemm(first, default_config(first, Target::kCuda)),
                        to_string(first));
       GroupedDesc own = steps_of(ep).first;
       own.swiglu = swiglu, own.bias = true;
+      if (!swiglu) own.gate = {};
       expect_no_spills(grouped_gemm(own, default_config(own, Target::kCuda)), to_string(own));
     }
   }
+}
+
+// Else a limit of 0, or a gate of one product alone, would be taken for another layer.
+TEST(GatedUnits, ThatAreNoneAreRefused) {
+  GroupedDesc d{.m = 8, .num_experts = 2, .n = 8, .k = 8, .swiglu = true};
+  for (GatedUnit bad : {GatedUnit{.limit = 0}, GatedUnit{.alpha = NAN}, GatedUnit{.beta = INFINITY},
+                        GatedUnit{.limit = NAN}}) {
+    d.gate = bad;
+    expect_user_error([&] { grouped_gemm(d, default_config(d)); }, {"gate has alpha"});
+  }
+  d.gate = {.alpha = 1.702}, d.swiglu = false;
+  expect_user_error([&] { grouped_gemm(d, default_config(d)); }, {"there are no two products"});
+  AgGroupedDesc first{.m = 8, .n = 8, .k = 8, .gate = {.limit = 7}};
+  expect_user_error([&] { ag_grouped_gemm(first, default_config(first)); },
+                    {"there are no two products"});
 }
 
 // Else some products would have theirs twice, or none.

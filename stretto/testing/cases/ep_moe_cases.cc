@@ -56,7 +56,7 @@ OpCase ep_moe_layer_case(const OpShape& s, std::uint64_t seed) {
     std::size_t end = std::min(first + share * top_k, chosen.size());
     for (std::size_t i = first; i < end; ++i) experts[i - first] = chosen[i];
   }
-  BothLayers layers(mc, own_part(d).bias_ranks);
+  BothLayers layers(mc, own_part(d));
   std::vector<Values>& scales = mc.c.scales["products"];
   for (std::size_t r = 0; r < ranks; ++r) {
     auto rank = static_cast<int>(r);

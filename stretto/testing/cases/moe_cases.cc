@@ -13,6 +13,7 @@
 #include "stretto/testing/cases/gemm_case.h"
 #include "stretto/testing/cases/grouped_case.h"
 #include "stretto/testing/cases/routing_case.h"
+#include "stretto/testing/cases/tp_case.h"
 
 namespace stretto {
 namespace {
@@ -112,7 +113,7 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r, Squares& 
           return d.bias ? mc.in(r, name)[at(own * d.n + col)] : 0.0;
         };
         double value = sum(weights[0]) + bias(d.swiglu ? "bias_gate" : "bias");
-        if (d.swiglu) value = value / (1 + std::exp(-value)) * (sum(weights[1]) + bias("bias_up"));
+        if (d.swiglu) value = gate_and_factor(d.gate, value, sum(weights[1]) + bias("bias_up"));
         mc.out(r, "c")[at(row * d.n + col)] = value;
         squares.sum += value * value;
         ++squares.count;

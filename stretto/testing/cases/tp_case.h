@@ -3,9 +3,14 @@
 
 #include <algorithm>
 
+#include "stretto/ops/moe/moe_layer.h"
 #include "stretto/testing/cases/moe_case.h"
 
 namespace stretto {
+
+// What the first layer's two products become, as GPT-OSS writes it: a clamped gate with its own
+// sigmoid, times a clamped factor to which beta is added.
+double gate_and_factor(const GatedUnit& unit, double gate, double factor);
 
 // Every rank its `count` elements of the sums, and the residual where there is one.
 void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residual);
@@ -19,9 +24,9 @@ struct RowOfLayer {
 // the terms of its sum are.
 class BothLayers {
  public:
-  // `bias_ranks`: as MoeLayerDesc has it.
-  BothLayers(MoeCase& mc, int bias_ranks)
-      : mc_(mc), bias_ranks_(static_cast<std::size_t>(std::max(bias_ranks, 1))) {}
+  // Of a desc as it is on every rank.
+  BothLayers(MoeCase& mc, const MoeLayerDesc& d)
+      : mc_(mc), bias_ranks_(static_cast<std::size_t>(std::max(d.bias_ranks, 1))), gate_(d.gate) {}
   Values of(const RowOfLayer& row) const;  // [k]
   // How far such a row may be off, as OpCase::scales has it.
   static double scale(const Values& result);
@@ -34,6 +39,7 @@ class BothLayers {
  private:
   MoeCase& mc_;
   std::size_t bias_ranks_;
+  GatedUnit gate_;
   std::vector<Values> sums_;  // [token][k]
   Values squares_;            // [token], of its terms' scales
 };

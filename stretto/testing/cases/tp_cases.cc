@@ -67,8 +67,6 @@ void expect_gathered(MoeCase& mc, std::size_t count) {
 // Input "bias" beside "b", "bias_gate" beside "b_gate".
 std::string bias_of(const std::string& weight) { return "bias" + weight.substr(1); }
 
-double swish(double x) { return x / (1 + std::exp(-x)); }
-
 // --- ag_grouped_gemm ---
 
 OpCase ag_case(const OpShape& s, std::uint64_t seed) {
@@ -96,7 +94,8 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
     for (std::int64_t i = 0; d.bias && i < tables.used * tiles.tile_rows * d.n; ++i) {
       const std::int64_t expert = tables.experts[at(i / d.n / tiles.tile_rows)];
       auto bias = [&](const char* name) { return mc.in(r, name)[at(expert * d.n + i % d.n)]; };
-      c[at(i)] = d.swiglu ? swish(bias("bias_gate")) * bias("bias_up") : bias("bias");
+      c[at(i)] =
+          d.swiglu ? gate_and_factor(d.gate, bias("bias_gate"), bias("bias_up")) : bias("bias");
     }
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       std::size_t token = pair / at(kTopK);
@@ -108,7 +107,7 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
       };
       for (std::int64_t col = 0; col < d.n; ++col) {
         double value = d.swiglu ? sum("b_gate", col) : sum("b", col);
-        if (d.swiglu) value = swish(value) * sum("b_up", col);
+        if (d.swiglu) value = gate_and_factor(d.gate, value, sum("b_up", col));
         c.at(at(tables.slots[pair] * d.n + col)) = value;
       }
     }
@@ -180,7 +179,7 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
   expect_gathered(mc, share * k);
   Values weights = mc.in(0, "weights");
-  BothLayers layers(mc, d.bias_ranks);
+  BothLayers layers(mc, d);
   for (std::size_t r = 0; r < ranks; ++r) {
     mc.in(r, "weights") = weights;
     TileTables tables = tile_tables(tiles, static_cast<int>(r), mc.m, chosen, order_of(seed, d));
@@ -198,6 +197,11 @@ OpCase layer_case(const OpShape& s, std::uint64_t seed) {
 }
 
 }  // namespace
+
+double gate_and_factor(const GatedUnit& unit, double gate, double factor) {
+  double g = std::min(gate, unit.limit), sigmoid = 1 / (1 + std::exp(-unit.alpha * g));
+  return (std::clamp(factor, -unit.limit, unit.limit) + unit.beta) * (g * sigmoid);
+}
 
 void expect_sums(MoeCase& mc, const Values& sums, std::size_t count, bool residual) {
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
@@ -222,8 +226,8 @@ Values BothLayers::of(const RowOfLayer& row) const {
   for (std::size_t col = 0; col < n; ++col) {
     std::size_t at_col = row.expert * n + col;
     auto times = [&](const Values& w) { return product(x, w.data() + at_col * k, shape[2]); };
-    between[col] =
-        swish(times(gate) + bias("bias_gate", at_col)) * (times(up) + bias("bias_up", at_col));
+    between[col] = gate_and_factor(gate_, times(gate) + bias("bias_gate", at_col),
+                                   times(up) + bias("bias_up", at_col));
   }
   const bool adds = row.rank % bias_ranks_ == 0;
   for (std::size_t col = 0; col < k; ++col) {
