@@ -12,19 +12,19 @@ namespace stretto {
 namespace {
 
 // Where a copy of the prediction stands.
-struct Launch {
+struct TracedLaunch {
   std::int64_t epoch = 0, begin_ns = 0;
 };
 
 class PredictedTrace {
  public:
-  PredictedTrace(const predict::Prediction& p, const std::vector<Launch>& launches)
+  PredictedTrace(const predict::Prediction& p, const std::vector<TracedLaunch>& launches)
       : plan_(p.plan),
         program_(*p.plan.program),
         recorder_(program_.world_size,
                   launches.size() * (p.run.spans.size() + p.run.notifies.size() + 1)),
         name_(recorder_.intern(program_.name)) {
-    for (const Launch& launch : launches) {
+    for (const TracedLaunch& launch : launches) {
       launch_ = launch;
       for (const predict::TimedSpan& span : p.run.spans) add(span);
       for (const predict::TimedNotify& notify : p.run.notifies) add(notify);
@@ -118,16 +118,16 @@ class PredictedTrace {
   const Program& program_;
   Recorder recorder_;
   const char* name_;
-  Launch launch_;
+  TracedLaunch launch_;
 };
 
 // Of each launch, so that on_start begins with its first rank.
-std::vector<Launch> launches_of(const Recorder& recorder, const predict::Plan& plan) {
+std::vector<TracedLaunch> launches_of(const Recorder& recorder, const predict::Plan& plan) {
   std::map<std::int64_t, std::int64_t> begins;
   for (const Span& span : recorder.spans()) {
     if (span.kind == SpanKind::kLaunch) begins.try_emplace(span.epoch, span.begin_ns);
   }
-  std::vector<Launch> launches;
+  std::vector<TracedLaunch> launches;
   for (auto [epoch, begin_ns] : begins) {
     launches.push_back({epoch, begin_ns - std::llround(plan.launch * 1e9)});
   }
@@ -138,7 +138,7 @@ std::vector<Launch> launches_of(const Recorder& recorder, const predict::Plan& p
 
 void write_predicted_trace(const predict::Prediction& prediction,
                            const std::filesystem::path& path) {
-  PredictedTrace(prediction, {Launch{}}).recorder().write_trace(path);
+  PredictedTrace(prediction, {TracedLaunch{}}).recorder().write_trace(path);
 }
 
 void write_both_traces(const Recorder& measured, const predict::Prediction& prediction,

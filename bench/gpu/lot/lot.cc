@@ -30,7 +30,7 @@ LotChoice choice_of(const OverlapShape& shape, const predict::Machine& machine) 
     const OpShape of_all = shape_of_all_ranks(shape);
     OpCandidates offered = candidates(op, of_all, {.sms = machine.num_sms});
     ConfigChoice choice = choose(op, of_all, offered,
-                           {.machine = machine, .eager = !shape.decode, .use_cache = false});
+                                 {.machine = machine, .eager = !shape.decode, .use_cache = false});
     out.config = choice.config;
     out.sequence = choice.is_sequence;
     if (!out.sequence) out.program = find_candidate(offered, choice.config)->program();
@@ -90,8 +90,8 @@ class Measurement {
     Lowered lowered = lower(choice_.program);
     const std::vector<std::int64_t> extents = unfused_->extents();
     const GpuTarget gpu = world_.target();
-    fused_ = load(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
-                  generate(lowered, {.target = gpu}));
+    fused_ = stretto::load(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
+                           generate(lowered, {.target = gpu}));
     std::vector<std::shared_ptr<Launch>> launches;
     for (int i = 0; i < result_.num_sets; ++i) {
       launches.push_back(fused_->prepare(unfused_->arguments(choice_.program, i)));

@@ -154,8 +154,8 @@ class Sweep {
       const std::vector<std::int64_t> extents = unfused_.extents();
       const GpuTarget gpu = world_.target();
       std::unique_ptr<Executable> executable =
-          load(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
-               generate(lowered, {.target = gpu}));
+          stretto::load(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
+                        generate(lowered, {.target = gpu}));
       std::vector<std::shared_ptr<Launch>> launches;
       for (int i = 0; i < kNumSets; ++i) {
         launches.push_back(executable->prepare(unfused_.arguments(made.program, i)));
