@@ -27,6 +27,7 @@ struct ProveCommand {
   std::string source, ranks = "1..8", dtype, target = "cpu";
   OpShape shape;
   bool all = false, large = false, mutants = false, json = false;
+  bool fixed_sizes = false;
   int limit_s = LargeOptions{}.limit_s, limit_mb = LargeOptions{}.limit_mb;
   const CLI::App* command = nullptr;
 };
@@ -147,9 +148,11 @@ void run_prove(const ProveCommand& options) {
     return prove_large({.limit_s = options.limit_s,
                         .limit_mb = options.limit_mb,
                         .json = options.json,
+                        .fixed_sizes = options.fixed_sizes,
                         .op = options.source,
                         .ranks = ranks});
   }
+  if (options.fixed_sizes) throw UserError("prove: --fixed-sizes goes with --large");
   if (is_one_shape(options) && (options.source.empty() || options.mutants)) {
     throw UserError(
         "prove: --m, --n, --k, --size and --target are for one program, without --mutants");
@@ -215,6 +218,9 @@ void add_prove_command(CLI::App& app) {
       "--large", options->large,
       "with --all or an operator: at shapes of models, as GPUs run them, on those of 1, 2, 4 and "
       "8 ranks that are in --ranks");
+  command->add_flag(
+      "--fixed-sizes", options->fixed_sizes,
+      "with --large: for each shape's sizes alone, of which a launch takes no others");
   command->add_option("--limit-s", options->limit_s, "with --large: CPU time per program")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

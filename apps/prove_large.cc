@@ -59,9 +59,9 @@ json not_complete(const std::string& where, const std::string& why) {
   return {{"verdict", name(Verdict::kNotComplete)}, {"missing", json::array({missing})}};
 }
 
-json proof_of(const OperatorInfo& op, const OpShape& shape) {
+json proof_of(const OperatorInfo& op, const OpShape& shape, bool fixed_sizes) {
   try {
-    ProofResult result = prove(lower(op.program(shape)).program());
+    ProofResult result = prove(lower(op.program(shape)).program(), {.bounds_only = fixed_sizes});
     json out = {{"verdict", name(result.verdict)},
                 {"missing", json::array()},
                 {"cases", result.stats.cases},
@@ -78,13 +78,15 @@ json proof_of(const OperatorInfo& op, const OpShape& shape) {
 }
 
 // In the child: the result goes to `to`.
-[[noreturn]] void prove_and_exit(const OperatorInfo& op, const OpShape& shape, int limit_s,
-                                 int to) {
-  rlimit limit{static_cast<rlim_t>(limit_s), static_cast<rlim_t>(limit_s)};
+[[noreturn]] void prove_and_exit(const OperatorInfo& op, const OpShape& shape,
+                                 const LargeOptions& options, int to) {
+  // At the first it gets a signal that says so.
+  auto limit_s = static_cast<rlim_t>(options.limit_s);
+  rlimit limit{limit_s, limit_s + 5};
   setrlimit(RLIMIT_CPU, &limit);
   rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
-  std::string text = to_line(proof_of(op, shape));
+  std::string text = to_line(proof_of(op, shape, options.fixed_sizes));
   for (std::size_t done = 0; done < text.size();) {
     ssize_t n = write(to, text.data() + done, text.size() - done);
     if (n < 0 && errno != EINTR) _exit(1);
@@ -131,7 +133,10 @@ std::pair<std::string, std::optional<std::string>> watch(const Watched& one,
     if (mb > options.limit_mb) why = fmt::format("{} MB of memory, the limit", options.limit_mb);
     // One that gets no CPU time has no end either.
     seconds longest(20L * options.limit_s);
-    if (now - begin > longest) why = fmt::format("{} s, the limit", longest.count());
+    if (now - begin > longest) {
+      why = fmt::format("{} s on the clock, the time limit of one that gets little CPU time",
+                        longest.count());
+    }
     if (why) kill(one.process, SIGKILL);
     if (now < say_next) continue;
     auto so_far = std::chrono::duration_cast<seconds>(now - begin).count();
@@ -148,7 +153,7 @@ json measured(const OperatorInfo& op, const OpShape& shape, const std::string& p
   if (child < 0) throw UserError(fmt::format("prove: fork: {}", std::strerror(errno)));
   if (child == 0) {
     close(ends[0]);
-    prove_and_exit(op, shape, options.limit_s, ends[1]);
+    prove_and_exit(op, shape, options, ends[1]);
   }
   close(ends[1]);
   std::string label = fmt::format("{} {}", op.name, to_string(shape));
@@ -159,8 +164,7 @@ json measured(const OperatorInfo& op, const OpShape& shape, const std::string& p
   while (wait4(child, &status, 0, &used) < 0 && errno == EINTR) {
   }
   json result = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  bool past_limit =
-      WIFSIGNALED(status) && used.ru_utime.tv_sec + used.ru_stime.tv_sec >= options.limit_s;
+  bool past_limit = WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU;
   if (!why && past_limit) why = fmt::format("{} s of CPU time, the limit", options.limit_s);
   if (!why && status != 0) why = fmt::format("its process ended with status {}", status);
   if (why || result.is_discarded())

@@ -12,6 +12,7 @@ struct LargeOptions {
   // Of CPU time and of memory per program, beyond which it counts as not complete.
   int limit_s = 60, limit_mb = 4096;
   bool json = false;
+  bool fixed_sizes = false;  // of the shape alone: a launch refuses others
   std::string op;         // one alone; empty: every shipped operator
   RankRange ranks{1, 8};  // of 1, 2, 4 and 8, or one number of ranks
 };

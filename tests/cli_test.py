@@ -379,12 +379,24 @@ class OtherCommandsTest(CliCase):
         self.assertEqual(totals["not_complete"], len(programs))
         for program in programs:
             self.assertEqual(program["missing"][0]["expression"], "1 MB of memory, the limit")
+        done = run("prove", "gemm_ar", "--large", "--ranks", 4, "--limit-s", 1, "--json")
+        late = [p for p in map(json.loads, done.stdout.splitlines()) if p.get("verdict") == "not complete"]
+        self.assertTrue(late)
+        for program in late:
+            self.assertIn("CPU time, the limit", program["missing"][0]["expression"])
+
+    def test_large_shapes_at_fixed_sizes(self):
+        lines = self.good("prove", "send", "--large", "--ranks", 2, "--fixed-sizes", "--json").stdout.splitlines()
+        *programs, totals = map(json.loads, lines)
+        self.assertEqual({p["verdict"] for p in programs}, {"proved at fixed sizes"})
+        self.assertEqual(totals["complete"], len(programs))
 
     def test_options_that_would_be_ignored(self):
         self.refused("prove", "gemm", "--all", says=["gemm", "--all"])
         self.refused("prove", "--large", says=["--large", "--all"])
         self.refused("prove", "--all", "--large", "--ranks", "5..7", says=["--ranks", "1, 2, 4 and 8"])
         self.refused("prove", "send", "--large", "--limit-mb", 0, says=["--limit-mb"])
+        self.refused("prove", "send", "--fixed-sizes", says=["--fixed-sizes", "--large"])
         self.refused("compile", "gemm", "--all", says=["gemm", "--all"])
         for option in (["--measure"], ["--graph"], ["--no-vendor"], ["--machine", "nosuch"]):
             self.refused("bench", "gemm", "--ranks", 1, *option, says=[option[0], "cuda"])
