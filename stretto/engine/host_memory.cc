@@ -9,6 +9,7 @@
 #include <string>
 
 #include "stretto/base/errors.h"
+#include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/model_buffers.h"
 
 namespace stretto {
