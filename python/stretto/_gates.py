@@ -31,8 +31,8 @@ def gate_of(op: str, swiglu: Optional[Any], has_up: bool = True) -> SwiGLU:
 
 
 def fields(gate: SwiGLU) -> Dict[str, float]:
-    """Of a Desc: what is not as silu(g) * u has it."""
-    return {name: value for name, value in gate._asdict().items() if value != SwiGLU._field_defaults[name]}
+    """Of a Desc: all three, since programs are kept by the values of their descs."""
+    return gate._asdict()
 
 
 def said(gate: SwiGLU) -> str:

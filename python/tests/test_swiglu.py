@@ -111,6 +111,24 @@ def test_products_of_any_unit(rng, unit):
     assert np.isnan(got[5]).all() and not np.isnan(got[:5]).any()
 
 
+def test_units_that_have_the_same_numbers(rng):
+    """One after the other in one process, which keeps programs."""
+    x, gate, up = (rng.standard_normal(s).astype(np.float32) for s in ((6, 19), (1, 19, 10), (1, 19, 10)))
+    offsets = np.array([0, 6], np.int32)
+    units = [{"alpha": 2.0}, {"beta": 2.0}, {"limit": 2.0}, {"alpha": 1.702, "beta": 1.0},
+             {"alpha": 1.702, "limit": 1.0}, {"beta": 1.702, "limit": 1.0}]
+
+    def body():
+        return [stretto.grouped_matmul(x, gate, offsets, up=up, swiglu=stretto.SwiGLU(**unit)) for unit in units]
+
+    (got,) = testing.run(1, body)
+    for unit, out in zip(units, got):
+        alpha, beta, limit = stretto.SwiGLU(**unit)
+        g, u = (torch.tensor(x).double() @ torch.tensor(w[0]).double() for w in (gate, up))
+        g, u = g.clamp(max=limit), u.clamp(-limit, limit)
+        np.testing.assert_allclose(out, g * torch.sigmoid(alpha * g) * (u + beta), rtol=2e-4, atol=2e-4)
+
+
 def test_units_that_are_none(rng):
     a, b, offsets = np.ones((6, 4), np.float32), np.ones((2, 4, 3), np.float32), np.array([0, 2, 6])
 

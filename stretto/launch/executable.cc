@@ -84,10 +84,10 @@ class GpuLaunches final : public Launch {
     std::array<RankStream, World::kMaxWorldSize> on;
     const std::vector<int>& ranks = world_.local_ranks();
     for (std::size_t i = 0; i < ranks.size(); ++i) on.at(i) = {ranks[i], &world_.stream(ranks[i])};
-    if (world_.aborted()) world_.throw_fault();
     run(extents, {on.data(), ranks.size()});
   }
   void run(std::span<const std::int64_t> extents, std::span<const RankStream> on) override {
+    if (world_.aborted()) world_.throw_fault();
     std::array<GpuInstance::RankLaunch, World::kMaxWorldSize> parts;
     for (std::size_t i = 0; i < on.size(); ++i) {
       parts.at(i) = {launches_[world_.local_index(on[i].rank)].get(), on[i].stream};

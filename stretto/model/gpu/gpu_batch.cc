@@ -33,7 +33,7 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   head_ = plan_.find_section(kHeadSection)->begin;
   load_programs(options);
   allocate();
-  count_ = bounds.rows;
+  set_rows(bounds.rows, false);
   for (const step::Node& node : plan_.nodes) args_.push_back(bind(node));
   const Program& head = plan_.program_of(plan_.nodes[head_]);
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));

@@ -10,7 +10,7 @@ namespace stretto {
 
 // g * sigmoid(alpha * g) * (u + beta) of g = a * b_gate^T, no more than `limit`, and u = a * b_up^T
 // between -limit and limit, with their biases. As it stands silu(g) * u; of GPT-OSS {1.702, 1, 7}.
-// A gate that is NaN stays NaN.
+// A gate that is NaN stays NaN; an `up` that is NaN becomes the limit, where there is one.
 struct GatedUnit {
   double alpha = 1, beta = 0;
   double limit = std::numeric_limits<double>::infinity();
