@@ -121,11 +121,11 @@ def decode(results: Results, ranks: int):
     return f"{part.median:.2f}{unit}{bounds}; {1e3 / ms.median:.0f} tokens/s", part.median >= bar
 
 
-def served_table(results: Results, _ranks: int) -> str:
+def served_table(results: Results, ranks: int) -> str:
     """Loads of a server of the newest run."""
     found = {}
     for run in results.runs:
-        if run.kind == "served":
+        if run.kind == "served" and run.data.get("tp") == max(ranks, 1):
             found = {row["load"]: (row, run) for row in run.data.get("runs", [])}
     take(results, found)
     lines = [[load, f"{row['output_tokens_per_second']:,.0f}", f"{row['ttft_ms']['p50']:,.1f}",
