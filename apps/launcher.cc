@@ -57,7 +57,7 @@ void add_launcher_option(CLI::App* command, LauncherOptions& options) {
 }
 
 bool ran_as_processes(const LauncherOptions& options, int ranks, Target target) {
-  if (!options.processes() || meeting_point_of_environment()) return false;
+  if (!options.processes() || bootstrap_address_of_environment()) return false;
   if (target == Target::kCuda) require_gpus(ranks);
   run({.num_processes = ranks, .command = own_command()});
   return true;
@@ -70,14 +70,14 @@ std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks,
         WorldOptions{.size = ranks, .timeout = world.timeout, .record = world.record});
   }
   end_together_on_broken_pipe();
-  std::optional<MeetingPoint> meeting = meeting_point_of_environment();
-  if (!meeting) throw UserError("WORLD_SIZE is not set");
-  if (meeting->size != ranks) {
+  std::optional<BootstrapAddress> bootstrap = bootstrap_address_of_environment();
+  if (!bootstrap) throw UserError("WORLD_SIZE is not set");
+  if (bootstrap->size != ranks) {
     throw UserError(
-        fmt::format("the command is for {} ranks, WORLD_SIZE says {}", ranks, meeting->size));
+        fmt::format("the command is for {} ranks, WORLD_SIZE says {}", ranks, bootstrap->size));
   }
   return std::make_shared<World>(
-      ProcessWorldOptions{.meeting = *meeting, .timeout = world.timeout, .record = world.record});
+      ProcessWorldOptions{.bootstrap = *bootstrap, .timeout = world.timeout, .record = world.record});
 }
 
 void add_launch_command(CLI::App& app) {

@@ -8,7 +8,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/say.h"
 #include "stretto/runtime/cuda/driver.h"
-#include "stretto/runtime/processes/meeting_point.h"
+#include "stretto/runtime/processes/bootstrap_address.h"
 #include "stretto/runtime/world.h"
 
 namespace stretto {
@@ -143,8 +143,8 @@ ModelFiles open_model(const ModelOptions& options) {
   check_expert_groups(files.config, options);
   check_groups(files.config, options.num_ranks(), options.dp, options.ep);
   // Of several processes, rank 0 speaks.
-  auto meeting = meeting_point_of_environment();
-  if (meeting ? meeting->rank == 0 : !options.launcher.processes()) print_warnings(files.warnings);
+  auto bootstrap = bootstrap_address_of_environment();
+  if (bootstrap ? bootstrap->rank == 0 : !options.launcher.processes()) print_warnings(files.warnings);
   return files;
 }
 

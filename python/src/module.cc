@@ -41,9 +41,9 @@ void launch(SessionExecutable& executable, nb::args args, const std::vector<std:
 }
 
 // `beside`: a session that this process has already, may be null.
-std::shared_ptr<Session> meet(MeetingPoint meeting, std::int64_t timeout_ms,
+std::shared_ptr<Session> meet(BootstrapAddress bootstrap, std::int64_t timeout_ms,
                               const Session* beside) {
-  ProcessWorldOptions options{.meeting = std::move(meeting)};
+  ProcessWorldOptions options{.bootstrap = std::move(bootstrap)};
   if (timeout_ms > 0) options.timeout = std::chrono::milliseconds(timeout_ms);
   return std::make_shared<Session>(std::make_shared<World>(options),
                                    beside == nullptr ? nullptr : beside->ledger());
@@ -57,8 +57,8 @@ std::shared_ptr<Session> processes_session(int rank, int size, const std::string
 
 // Null where the environment names no world of processes.
 std::shared_ptr<Session> environment_session(std::int64_t timeout_ms) {
-  std::optional<MeetingPoint> meeting = meeting_point_of_environment();
-  return meeting ? meet(*meeting, timeout_ms, nullptr) : nullptr;
+  std::optional<BootstrapAddress> bootstrap = bootstrap_address_of_environment();
+  return bootstrap ? meet(*bootstrap, timeout_ms, nullptr) : nullptr;
 }
 
 std::shared_ptr<Session> threads_session(int size, std::int64_t timeout_ms) {

@@ -268,7 +268,7 @@ void AgentWriter::block(const Block& ops) {
     }
     emit(ops[i]);
     pass_turns(&ops[i]);
-    if (told_.are_told_by(ops[i])) settle_after_told_waits();
+    if (elided_.are_elided_by(ops[i])) settle_after_elided_waits();
     if (passes_turn(ops, i)) line("{}", pass_turn_text());
     if (ops[i].code == OpCode::kDotAsync && !spread_.empty()) i = write_behind(ops, i);
   }

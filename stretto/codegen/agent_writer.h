@@ -20,7 +20,7 @@
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/fixed_rings.h"
 #include "stretto/codegen/program_lines.h"
-#include "stretto/codegen/told_waits.h"
+#include "stretto/codegen/elided_waits.h"
 #include "stretto/ir/sync_table.h"
 
 namespace stretto {
@@ -135,7 +135,7 @@ class AgentWriter {
   void settle_before_notify();
   void settle_copies();
   void settle_after_wait();
-  void settle_after_told_waits();
+  void settle_after_elided_waits();
   bool uses_tma() const { return !plan_.groups.empty() || plan_.store_stages != 0; }
 
   // Of a group's ring, where it stands: the slot and round to get, the slot to release.
@@ -261,7 +261,7 @@ class AgentWriter {
   const Agent& agent_;
   const AgentPlan& values_;
   FixedRings rings_;
-  ToldWaits told_;
+  ElidedWaits elided_;
   std::string out_;
   int depth_ = 3;
   bool issuing_ = false;  // writing what one thread does beside the others, which fill slots

@@ -121,7 +121,7 @@ TEST(RefusedValues, BandsOfTilesAreDividedPlainly) {
     auto a = p.input("a", DType::kBF16, {m, 256}), b = p.input("b", DType::kBF16, {1024, 256});
     auto c = p.output("c", DType::kBF16, {m, 1024});
     Resource sms = Resource::sms(4).pipelined(3);
-    if (turns > 1) sms = sms.in_turn(turns);
+    if (turns > 1) sms = sms.ping_pong(turns);
     std::int64_t rows = turns > 1 ? 64 : 128;
     p.role("multiply", sms, p.grid(c, rows, 128).raster(8), [&](const Tile& t) {
       Value acc = p.zeros(DType::kF32, rows, 128);

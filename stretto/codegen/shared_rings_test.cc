@@ -17,7 +17,7 @@ Program products() {
   auto a = p.input("a", DType::kBF16, {512, 256});
   auto b = p.input("b", DType::kBF16, {256, 256});
   auto c = p.output("c", DType::kBF16, {512, 256});
-  p.role("multiply", Resource::sms(3).pipelined(5).in_turn(2), p.grid(c, 128, 64),
+  p.role("multiply", Resource::sms(3).pipelined(5).ping_pong(2), p.grid(c, 128, 64),
          [&](const Tile& t) {
            p.when(t.row < m, [&] {
              Value acc = p.zeros(DType::kF32, 128, 64);

@@ -173,9 +173,9 @@ void AgentWriter::settle_after_wait() {
   for (auto step = pivot(row) + 1; step != row.end(); ++step) step_text(*step);
 }
 
-// Of waits that a slot tells of (codegen/told_waits.h): every thread has acquired the slot, which
+// Of waits that a slot tells of (codegen/elided_waits.h): every thread has acquired the slot, which
 // the thread that waited for them released. What is left is what each does for its own accesses.
-void AgentWriter::settle_after_told_waits() {
+void AgentWriter::settle_after_elided_waits() {
   for (const SyncStep& step : sync_table()[SyncRow::kWait]) {
     if (step.kind == StepKind::kProxyFence) step_text(step);
   }

@@ -23,8 +23,8 @@ constexpr std::chrono::milliseconds kTimeout{20'000};
 // What each rank heard, and that its world works afterwards.
 Reports heard(const std::function<void(Rank&)>& body) {
   return RankProcesses(kRanks,
-                       [&](const MeetingPoint& at) {
-                         World world(ProcessWorldOptions{.meeting = at, .timeout = kTimeout});
+                       [&](const BootstrapAddress& at) {
+                         World world(ProcessWorldOptions{.bootstrap = at, .timeout = kTimeout});
                          std::string text = outcome_of([&]() -> std::string {
                            body(world.local_rank());
                            return "no error";

@@ -361,7 +361,7 @@ struct Resource {
     r.tickets = on;
     return r;
   }
-  Resource in_turn(int consumers) const {
+  Resource ping_pong(int consumers) const {
     Resource r = *this;
     r.num_consumers = consumers;
     return r;

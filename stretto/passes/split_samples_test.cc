@@ -13,7 +13,7 @@ Program gemm(const GemmOptions& options) {
   auto b = p.input("b", DType::kBF16, {kN, k});
   auto g = p.input("g", DType::kBF16, {kN, k});
   auto c = p.output("c", DType::kF32, {kM, kN});
-  p.role("gemm", Resource::sms(2).pipelined(options.num_stages).in_turn(options.num_consumers),
+  p.role("gemm", Resource::sms(2).pipelined(options.num_stages).ping_pong(options.num_consumers),
          p.grid(c, 4, 4), [&](const Tile& t) {
            Value acc = p.zeros(DType::kF32, 4, 4), gate = p.zeros(DType::kF32, 4, 4);
            Index steps = p.let("steps", ceil_div(k, 8));

@@ -17,7 +17,7 @@ struct DecidingTables {
   // those that reach no more than conditions, which go by their text.
   std::vector<bool> by_entry;
   // Loops that a table ends, whose bodies pass slots of pipes, read a rank's own inputs and do
-  // nothing else (trips.h), and by role the pipes. They are not among what decides, above.
+  // nothing else (trip_counts.h), and by role the pipes. They are not among what decides, above.
   std::set<const Op*> counted_loops;
   std::vector<std::set<int>> counted_pipes;
   // Of pipes whose slots are not in the graph.

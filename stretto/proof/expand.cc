@@ -20,7 +20,7 @@
 #include "stretto/proof/size_conditions.h"
 #include "stretto/proof/size_spans.h"
 #include "stretto/proof/steady_runs.h"
-#include "stretto/proof/trips.h"
+#include "stretto/proof/trip_counts.h"
 
 namespace stretto {
 namespace {
@@ -673,7 +673,7 @@ class Expander {
   OpenLoops open_loops_;
   LocalRoles local_roles_;
   const LocalRoles::Local* local_ = nullptr;  // the role, where its tiles are not walked
-  Trips trips_;
+  TripCounts trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
   bool looking_ = false;      // at accesses alone

@@ -8,7 +8,7 @@
 // out rows (table_cells.h), and the graph stands for every table that meets the contract. Where a
 // table decides what is waited for, the graph holds the waits and accesses of every value, each
 // with its choice (table_choices.h). Loops that a table ends are taken as far as they may go, each
-// iteration with its choice, or leave their slots out (trips.h). Where a table decides who is
+// iteration with its choice, or leave their slots out (trip_counts.h). Where a table decides who is
 // notified, or otherwise what is written to an output, expand() throws DependsOnTable and the
 // caller comes back with witnesses, whose values are then taken as they are.
 #pragma once
@@ -38,7 +38,7 @@ enum class PipeLoopMode { kWalk, kFold };
 // `program` must outlive the graph and be at schedule level, or at tile level without tile
 // primitives. Rejected for what no schedule of events could repair: a channel, rank or threshold
 // out of range, a write to an input, another rank's local tensor, unbalanced pipes.
-// `trips`: how often the loops run that trips.h is about; without it they are left out.
+// `trips`: how often the loops run that trip_counts.h is about; without it they are left out.
 // `most_turns`: of more the turns of tiles are taken whole, where they fit (open_loops.h).
 InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& extents,
                      const TableWitness* witness = nullptr,

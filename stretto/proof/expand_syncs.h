@@ -15,7 +15,7 @@ namespace stretto {
 class SyncExpander {
  public:
   // Numbers the signals' counters.
-  // `by_units`: agents have to pass the same slots in the same units (trips.h).
+  // `by_units`: agents have to pass the same slots in the same units (trip_counts.h).
   SyncExpander(ExpandState& state, bool by_units);
 
   void start_agent();

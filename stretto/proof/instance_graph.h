@@ -138,7 +138,7 @@ struct InstanceGraph {
   std::vector<PacketLoad> packet_loads;
   // By operation, which of its accesses, and whose.
   std::map<std::tuple<const Op*, int, int>, Reach> reaches;
-  // Up to how many iterations loops have to be looked at whose slots are left out (trips.h).
+  // Up to how many iterations loops have to be looked at whose slots are left out (trip_counts.h).
   std::int64_t trips = 0;
   bool has_open_loops = false;  // whose slots are left out (open_loops.h)
   bool has_spans = false;       // some access has one

@@ -26,7 +26,7 @@ Program product(bool rows_too_few = false, int consumers = 1) {
   auto a = p.input("a", DType::kBF16, {m, 4 * kTile});
   auto b = p.input("b", DType::kBF16, {kCols * kTile, 4 * kTile});
   auto c = p.output("c", DType::kF32, {m, kCols * kTile});
-  Resource sms = Resource::sms(3).pipelined(3).in_turn(consumers);
+  Resource sms = Resource::sms(3).pipelined(3).ping_pong(consumers);
   p.role("gemm", sms, p.grid(c, kTile, kTile).raster(kGroup), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, kTile, kTile);
     p.loop(4, [&](const Index& i) {

@@ -38,7 +38,7 @@ enum class TableLoops : std::uint8_t { kNone, kWhole, kTurns };
 class OpenLoops {
  public:
   // Of loops that tables end the graph is for one vector of sizes. Where some of those do not fit,
-  // DependsOnTable: all of them are looked at in another way then (trips.h).
+  // DependsOnTable: all of them are looked at in another way then (trip_counts.h).
   OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses, TableLoops mode);
 
   void start_worker(const Role& role);

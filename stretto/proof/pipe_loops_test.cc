@@ -279,7 +279,7 @@ TEST(PipeLoops, AgentsInTurnMayLeaveOutSteps) {
   auto a = p.input("a", DType::kBF16, {4 * kStep, kTrips * kStep});
   auto b = p.input("b", DType::kBF16, {kStep, kTrips * kStep});
   auto out = p.output("out", DType::kF32, {4 * kStep, kStep});
-  p.role("gemm", Resource::sms(1).pipelined(kSlots).in_turn(2), p.range(4), [&](const Tile& t) {
+  p.role("gemm", Resource::sms(1).pipelined(kSlots).ping_pong(2), p.range(4), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, kStep, kStep);
     p.loop(kTrips, [&](const Index& i) {
       Value x = p.load(a.tile({t.index * kStep, i * kStep}, kStep, kStep));

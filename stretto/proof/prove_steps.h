@@ -35,7 +35,7 @@ std::string describe_extents(const Program& program, const std::vector<std::int6
 // by one, each would begin with every counter at the base that its waits are relative to.
 std::optional<Case> slice_of(const Case& one);
 
-// That a launch ends however often loops over slots run that tables end (trips.h).
+// That a launch ends however often loops over slots run that tables end (trip_counts.h).
 bool ends_however_often(const Program& program, const std::vector<Case>& cases,
                         std::size_t threads);
 

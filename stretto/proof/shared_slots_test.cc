@@ -116,7 +116,7 @@ TEST(SharedSlots, LoopsOfTurnsFold) {
     auto a = p.input("a", DType::kBF16, {128, steps * 16});
     auto b = p.input("b", DType::kBF16, {64, steps * 16});
     auto out = p.output("out", DType::kF32, {128, 64});
-    p.role("multiply", Resource::sms(2).pipelined(3).in_turn(2), p.grid(out, 16, 16),
+    p.role("multiply", Resource::sms(2).pipelined(3).ping_pong(2), p.grid(out, 16, 16),
            [&](const Tile& t) {
              Value acc = p.zeros(DType::kF32, 16, 16);
              p.loop(steps, [&](const Index& i) {

@@ -39,7 +39,7 @@ Program gathered_products(int consumers) {
     p.copy(full.on(peer).tile({p.rank(), row, 0}, kTile, kCols), in.tile({row, 0}, kTile, kCols));
     p.notify(sent[p.rank() * kBlocks + t.index % kBlocks], peer);
   });
-  Resource workers = Resource::sms(2).pipelined(3).in_turn(consumers);
+  Resource workers = Resource::sms(2).pipelined(3).ping_pong(consumers);
   p.role("multiply", workers, p.range(kBlocks), [&](const Tile& t) {
     Index row = t.index * kTile;
     p.when(row < m, [&] {

@@ -25,8 +25,8 @@ int num_descriptors() {
 
 // Memory of GPUs is passed in this way: what arrives is the peer's, and who fails says so to all.
 TEST(ExchangedMemory, ArrivesAndIsRefusedTogether) {
-  auto body = [](const MeetingPoint& at) -> std::string {
-    World world(ProcessWorldOptions{.meeting = at, .timeout = kNever});
+  auto body = [](const BootstrapAddress& at) -> std::string {
+    World world(ProcessWorldOptions{.bootstrap = at, .timeout = kNever});
     Rank& rank = world.local_rank();
     std::vector<SharedMemory> all(3);
     auto make = [&] {
@@ -73,8 +73,8 @@ TEST(ExchangedMemory, ArrivesAndIsRefusedTogether) {
 }
 
 TEST(WatchedDeaths, AreToldAfterTheFault) {
-  auto body = [](const MeetingPoint& at) -> std::string {
-    World world(ProcessWorldOptions{.meeting = at, .timeout = kNever});
+  auto body = [](const BootstrapAddress& at) -> std::string {
+    World world(ProcessWorldOptions{.bootstrap = at, .timeout = kNever});
     Rank& rank = world.local_rank();
     std::atomic<int> dead{-1};
     std::atomic<bool> faulted{false};

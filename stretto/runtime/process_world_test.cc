@@ -30,8 +30,8 @@ int num_lines(const char* path, const std::string& text) {
   return count;
 }
 
-World world_at(const MeetingPoint& at, milliseconds timeout) {
-  return World(ProcessWorldOptions{.meeting = at, .timeout = timeout});
+World world_at(const BootstrapAddress& at, milliseconds timeout) {
+  return World(ProcessWorldOptions{.bootstrap = at, .timeout = timeout});
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -40,7 +40,7 @@ bool has(const std::string& text, const std::string& part) {
 
 // Cluster jobs fail here most: the message must say which process to look at.
 TEST(ProcessWorld, AMissingRankIsNamedToAllThatCame) {
-  auto body = [](const MeetingPoint& at) { return world_at(at, milliseconds(1500)), ""; };
+  auto body = [](const BootstrapAddress& at) { return world_at(at, milliseconds(1500)), ""; };
   Reports reports = RankProcesses(4, body, {2}).wait();
   for (int r : {0, 1, 3}) {
     EXPECT_TRUE(has(reports[r], "Fault: ") && has(reports[r], "rank 2 did not come within 1500 ms"))
@@ -53,29 +53,29 @@ TEST(ProcessWorld, AMissingRankIsNamedToAllThatCame) {
 }
 
 TEST(ProcessWorld, ProcessesThatDisagreeAboutTheWorldAllHearWhy) {
-  auto with = [](std::function<void(MeetingPoint&)> change) {
+  auto with = [](std::function<void(BootstrapAddress&)> change) {
     return RankProcesses(3,
-                         [&](MeetingPoint at) {
+                         [&](BootstrapAddress at) {
                            change(at);
                            return world_at(at, milliseconds(700)), "made";
                          })
         .wait();
   };
-  Reports reports = with([](MeetingPoint& at) { at.size = at.rank == 1 ? 4 : 3; });
+  Reports reports = with([](BootstrapAddress& at) { at.size = at.rank == 1 ? 4 : 3; });
   EXPECT_EQ(reports[0],
             "UserError: world size differs between ranks: rank 0 says 3, rank 1 says 4");
   EXPECT_EQ(reports[1], reports[0]);
-  reports = with([](MeetingPoint& at) { at.rank = std::min(at.rank, 1); });
+  reports = with([](BootstrapAddress& at) { at.rank = std::min(at.rank, 1); });
   EXPECT_EQ(reports[0], "UserError: two processes claim to be rank 1");
   // The third has not been missed by the others: it is the one that is too many.
   EXPECT_TRUE(reports[1] == reports[0] || reports[2] == reports[0]);
-  reports = with([](MeetingPoint& at) { at.job = at.rank == 2 ? "other" : "this"; });
+  reports = with([](BootstrapAddress& at) { at.job = at.rank == 2 ? "other" : "this"; });
   EXPECT_TRUE(has(reports[2], "UserError: another job's world is being made")) << reports[2];
   EXPECT_TRUE(has(reports[0], "rank 2 did not come")) << reports[0];
 }
 
-TEST(ProcessWorld, RefusesMeetingPointsThatMakeNoSense) {
-  auto make = [](MeetingPoint at) { return [=] { world_at(at, milliseconds(100)); }; };
+TEST(ProcessWorld, RefusesBootstrapAddressesThatMakeNoSense) {
+  auto make = [](BootstrapAddress at) { return [=] { world_at(at, milliseconds(100)); }; };
   expect_user_error(make({.rank = 3, .size = 3, .port = 9}), {"rank 3"});
   expect_user_error(make({.rank = 0, .size = 65, .port = 9}), {"65", "1 to 64"});
   expect_user_error(make({.rank = 0, .size = 2, .port = 0}), {"port 0"});
@@ -87,7 +87,7 @@ TEST(ProcessWorld, RefusesMeetingPointsThatMakeNoSense) {
 
 // A port scanner or another program's client must not keep a job from starting.
 TEST(ProcessWorld, StrangersAtThePortAreTurnedAway) {
-  RankProcesses processes(3, [](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(3, [](const BootstrapAddress& at) -> std::string {
     if (at.rank == 1) {
       std::vector<Fd> strangers;
       for (std::string words : {"", "GET / HTTP/1.1\r\n\r\n", "stretto", "stretto\nhalf"}) {
@@ -157,7 +157,7 @@ TEST(ProcessWorld, AKilledRankIsAFaultOnAllOthersAndNothingIsLeftBehind) {
                                     << after.count() << " us");
     int made[2];  // a byte of each rank whose world is made: before that, unmade_world_test.cc
     ASSERT_EQ(::pipe(made), 0);
-    RankProcesses processes(4, [&](const MeetingPoint& at) -> std::string {
+    RankProcesses processes(4, [&](const BootstrapAddress& at) -> std::string {
       World world = world_at(at, kNever);
       if (::write(made[1], "m", 1) != 1) return "no pipe";
       world.run(work);
@@ -190,7 +190,7 @@ TEST(ProcessWorld, ARankThatComesAfterADeathHearsWhoDied) {
   constexpr milliseconds kToSayWhoItIs{1000};  // a few milliseconds' work
   int lives[2];                                // its end is seen when rank 1 is gone
   ASSERT_EQ(::pipe(lives), 0);
-  RankProcesses processes(4, [&](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(4, [&](const BootstrapAddress& at) -> std::string {
     if (at.rank != 1) ::close(lives[1]);
     char byte;
     if (at.rank == 3 && ::read(lives[0], &byte, 1) != 0) return "no pipe";
@@ -214,7 +214,7 @@ TEST(ProcessWorld, ARankThatComesAfterADeathHearsWhoDied) {
 TEST(ProcessWorld, ADeathIsNoticedAlsoWhereAChildHoldsTheSockets) {
   int going[2];
   ASSERT_EQ(::pipe(going), 0);
-  RankProcesses processes(3, [&](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(3, [&](const BootstrapAddress& at) -> std::string {
     World world = world_at(at, kNever);
     Rank& rank = world.local_rank();
     SymmetricBuffer child = rank.allocate("child", DType::kI32, 1);
@@ -250,7 +250,7 @@ TEST(ProcessWorld, ADeathIsNoticedAlsoWhereAChildHoldsTheSockets) {
 
 // A server must be able to go on after a fault that all have survived.
 TEST(ProcessWorld, RecoversTogetherWithAllSignalsZero) {
-  RankProcesses processes(3, [](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(3, [](const BootstrapAddress& at) -> std::string {
     World world = world_at(at, kNever);
     Rank& rank = world.local_rank();
     SignalBlock signals = rank.allocate_signals("s", 3);
@@ -278,7 +278,7 @@ TEST(ProcessWorld, RecoversTogetherWithAllSignalsZero) {
 }
 
 TEST(ProcessWorld, RecoveryThatARankDoesNotComeToIsAFaultNamingIt) {
-  RankProcesses processes(3, [](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(3, [](const BootstrapAddress& at) -> std::string {
     World world = world_at(at, milliseconds(2000));
     outcome_of([&] { return world.local_rank().raise_fault({.reason = "on purpose"}), ""; });
     if (at.rank == 2) return std::this_thread::sleep_for(milliseconds(2600)), "";
@@ -292,7 +292,7 @@ TEST(ProcessWorld, RecoveryThatARankDoesNotComeToIsAFaultNamingIt) {
 }
 
 TEST(ProcessWorld, UseWhereItCannotWorkIsAUserErrorAndTheWorldGoesOn) {
-  RankProcesses processes(2, [](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(2, [](const BootstrapAddress& at) -> std::string {
     World world = world_at(at, kNever);
     Rank& rank = world.local_rank();
     std::string text = outcome_of([&] { return world.rank(1 - at.rank), ""; });
@@ -349,7 +349,7 @@ TEST(ProcessWorld, UseWhereItCannotWorkIsAUserErrorAndTheWorldGoesOn) {
 
 // A member's death concerns the groups it is in.
 TEST(ProcessWorld, ASubWorldWithoutTheDeadRankGoesOn) {
-  RankProcesses processes(4, [](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(4, [](const BootstrapAddress& at) -> std::string {
     World world = world_at(at, kNever);
     Rank& rank = world.local_rank();
     std::shared_ptr<Rank> pair = rank.split({at.rank & ~1, at.rank | 1});
@@ -368,7 +368,7 @@ TEST(ProcessWorld, ASubWorldWithoutTheDeadRankGoesOn) {
 }
 
 TEST(ProcessWorld, ManyWorldsOneAfterTheOtherLeakNothing) {
-  RankProcesses processes(3, [](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(3, [](const BootstrapAddress& at) -> std::string {
     auto cycle = [&] {
       World world = world_at(at, kNever);
       Rank& rank = world.local_rank();
@@ -415,15 +415,15 @@ class Environment : public testing::Test {
 };
 
 TEST_F(Environment, IsReadAsTorchrunSetsIt) {
-  EXPECT_FALSE(meeting_point_of_environment().has_value());
+  EXPECT_FALSE(bootstrap_address_of_environment().has_value());
   set("RANK", "2");
-  expect_user_error([] { meeting_point_of_environment(); }, {"WORLD_SIZE is not set"});
+  expect_user_error([] { bootstrap_address_of_environment(); }, {"WORLD_SIZE is not set"});
   set("WORLD_SIZE", "4");
-  expect_user_error([] { meeting_point_of_environment(); }, {"MASTER_PORT is not set"});
+  expect_user_error([] { bootstrap_address_of_environment(); }, {"MASTER_PORT is not set"});
   set("MASTER_ADDR", "localhost");
   set("MASTER_PORT", "29500");
   set("TORCHELASTIC_RUN_ID", "none");
-  MeetingPoint at = *meeting_point_of_environment();
+  BootstrapAddress at = *bootstrap_address_of_environment();
   EXPECT_EQ(at.rank, 2);
   EXPECT_EQ(at.size, 4);
   EXPECT_EQ(at.address, "localhost");
@@ -431,10 +431,10 @@ TEST_F(Environment, IsReadAsTorchrunSetsIt) {
   EXPECT_EQ(at.listener, -1);
   EXPECT_EQ(at.job, "none");
   set("STRETTO_MASTER_PORT", "4711");
-  EXPECT_EQ(meeting_point_of_environment()->port, 4711);
+  EXPECT_EQ(bootstrap_address_of_environment()->port, 4711);
   for (const char* bad : {"4", "-1", "two", "1x", "99999999999999"}) {
     set("RANK", bad);
-    expect_user_error([] { meeting_point_of_environment(); }, {"RANK is '", bad});
+    expect_user_error([] { bootstrap_address_of_environment(); }, {"RANK is '", bad});
   }
 }
 
@@ -452,12 +452,12 @@ TEST_F(Environment, DerivedPortsArePortsAndDiffer) {
 TEST_F(Environment, AWorldComesTogetherFromItAlone) {
   int store_port = 0;
   Fd store = listen_anywhere(&store_port);
-  RankProcesses processes(3, [&](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(3, [&](const BootstrapAddress& at) -> std::string {
     set("RANK", std::to_string(at.rank));
     set("WORLD_SIZE", "3");
     set("MASTER_ADDR", "localhost");
     set("MASTER_PORT", std::to_string(store_port));
-    World world = world_at(*meeting_point_of_environment(), kNever);
+    World world = world_at(*bootstrap_address_of_environment(), kNever);
     world.local_rank().barrier();
     return "";
   });

@@ -49,7 +49,7 @@ inline int num_shared() { return num_entries("/dev/shm", "stretto"); }
 
 class RankProcesses {
  public:
-  using Body = std::function<std::string(const MeetingPoint&)>;
+  using Body = std::function<std::string(const BootstrapAddress&)>;
 
   // `absent` ranks are not started.
   RankProcesses(int size, const Body& body, const std::vector<int>& absent = {}) {
@@ -60,7 +60,7 @@ class RankProcesses {
       bool starts = std::find(absent.begin(), absent.end(), r) == absent.end();
       int ends[2] = {-1, -1};
       if (starts && ::pipe2(ends, O_CLOEXEC) == 0) {
-        MeetingPoint at{.rank = r, .size = size, .port = port};
+        BootstrapAddress at{.rank = r, .size = size, .port = port};
         if (r == 0) at.listener = listener.get();
         child.pid = ::fork();
         if (child.pid == 0) {
@@ -127,8 +127,8 @@ inline std::vector<std::string> on_every_rank(WorldKind kind, int size,
                                               std::chrono::milliseconds timeout,
                                               const std::function<std::string(Rank&)>& body) {
   if (kind == WorldKind::kProcesses) {
-    RankProcesses processes(size, [&](const MeetingPoint& at) {
-      World world(ProcessWorldOptions{.meeting = at, .timeout = timeout});
+    RankProcesses processes(size, [&](const BootstrapAddress& at) {
+      World world(ProcessWorldOptions{.bootstrap = at, .timeout = timeout});
       std::string text;
       world.run([&](Rank& rank) { text = body(rank); });
       return text;

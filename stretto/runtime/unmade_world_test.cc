@@ -10,7 +10,7 @@
 #include <random>
 
 #include "stretto/base/test_seed.h"
-#include "stretto/runtime/processes/introduction.h"
+#include "stretto/runtime/processes/bootstrap.h"
 #include "stretto/runtime/processes/mesh.h"
 #include "stretto/runtime/processes/peers.h"
 #include "stretto/runtime/rank_processes_testing.h"
@@ -55,36 +55,36 @@ Fd deaf_listener(const std::string& name) {
 // How far a rank comes before it is killed.
 struct Step {
   const char* name;
-  void (*die)(const MeetingPoint&);
+  void (*die)(const BootstrapAddress&);
   bool one_is_absent = false;  // another rank never starts, so that no other step is reached
 };
 
 const Step kSteps[] = {
     {"has said who it is",
-     [](const MeetingPoint& at) {
+     [](const BootstrapAddress& at) {
        std::thread([] { die_in(milliseconds(300)); }).detach();
-       introduce(at, "stretto-unmade", kNever);
+       bootstrap(at, "stretto-unmade", kNever);
      },
      true},
     {"knows all names",
-     [](const MeetingPoint& at) {
-       introduce(at, "stretto-unmade", kNever);
+     [](const BootstrapAddress& at) {
+       bootstrap(at, "stretto-unmade", kNever);
        die_in(milliseconds(0));
      }},
     {"can be connected to",
-     [](const MeetingPoint& at) {
+     [](const BootstrapAddress& at) {
        std::string name = "stretto-unmade-" + std::to_string(::getpid());
        Fd listener = deaf_listener(name);
-       introduce(at, name, kNever);
+       bootstrap(at, name, kNever);
        die_in(milliseconds(100));
      }},
     {"is connected to all",
-     [](const MeetingPoint& at) {
+     [](const BootstrapAddress& at) {
        std::vector<Fd> sockets = connect_peers(at, kNever);
        die_in(milliseconds(0));
      }},
     {"hears its peers",
-     [](const MeetingPoint& at) {
+     [](const BootstrapAddress& at) {
        Peers peers(at.rank, connect_peers(at, kNever));
        die_in(milliseconds(100));
      }},
@@ -93,9 +93,9 @@ const Step kSteps[] = {
 std::vector<std::string> reports_of(const Step& step, int victim, const std::vector<int>& absent) {
   RankProcesses processes(
       kSize,
-      [&](const MeetingPoint& at) -> std::string {
+      [&](const BootstrapAddress& at) -> std::string {
         if (at.rank == victim) step.die(at);
-        World world(ProcessWorldOptions{.meeting = at, .timeout = kNever});
+        World world(ProcessWorldOptions{.bootstrap = at, .timeout = kNever});
         return "made";
       },
       absent);
@@ -146,13 +146,13 @@ TEST(UnmadeWorldOfFewDescriptors, SaysWhatIsMissing) {
   for (int limited : {0, 5, kRanks}) {
     for (int more = 1; more < 44; more += 6) {
       SCOPED_TRACE(testing::Message() << "rank " << limited << ", " << more << " descriptors");
-      RankProcesses processes(kRanks, [&](const MeetingPoint& at) -> std::string {
+      RankProcesses processes(kRanks, [&](const BootstrapAddress& at) -> std::string {
         if (limited == at.rank || limited == kRanks) {
           auto most = static_cast<rlim_t>(num_entries("/proc/self/fd") + more);
           rlimit few{.rlim_cur = most, .rlim_max = most};
           ::setrlimit(RLIMIT_NOFILE, &few);
         }
-        World world(ProcessWorldOptions{.meeting = at, .timeout = kSoon});
+        World world(ProcessWorldOptions{.bootstrap = at, .timeout = kSoon});
         for (const char* name : {"first", "second"}) {
           world.local_rank().allocate(name, DType::kF32, 100);
         }
@@ -178,17 +178,17 @@ TEST(UnmadeWorldOfFewDescriptors, SaysWhatIsMissing) {
 // but then each says who is missing and what came of looking for it.
 struct Silence {
   const char* name;
-  void (*fall_silent)(const MeetingPoint&);  // of rank 0, which listens
+  void (*fall_silent)(const BootstrapAddress&);  // of rank 0, which listens
   const char* seen;
   bool stays = false;
 };
 
 const Silence kSilences[] = {
-    {"is killed at once", [](const MeetingPoint&) { die_in(milliseconds(0)); },
+    {"is killed at once", [](const BootstrapAddress&) { die_in(milliseconds(0)); },
      "nobody listens there (Connection refused)"},
-    {"is killed with connections waiting", [](const MeetingPoint&) { die_in(milliseconds(300)); },
+    {"is killed with connections waiting", [](const BootstrapAddress&) { die_in(milliseconds(300)); },
      "closed without a word of it, now nobody listens there (Connection refused)"},
-    {"is stopped", [](const MeetingPoint&) { ::kill(::getpid(), SIGSTOP); },
+    {"is stopped", [](const BootstrapAddress&) { ::kill(::getpid(), SIGSTOP); },
      "connected, but nothing was said", true},
 };
 
@@ -196,9 +196,9 @@ class SilentRankZero : public testing::TestWithParam<int> {};
 
 TEST_P(SilentRankZero, IsNamedAtTheDeadlineWithWhatWasSeen) {
   const Silence& silence = kSilences[GetParam()];
-  RankProcesses processes(kSize, [&](const MeetingPoint& at) -> std::string {
+  RankProcesses processes(kSize, [&](const BootstrapAddress& at) -> std::string {
     if (at.rank == 0) silence.fall_silent(at);
-    World world(ProcessWorldOptions{.meeting = at, .timeout = milliseconds(1500)});
+    World world(ProcessWorldOptions{.bootstrap = at, .timeout = milliseconds(1500)});
     return "made";
   });
   if (silence.stays) {
@@ -231,8 +231,8 @@ TEST(UnmadeWorldAtRandom, ADeathAtAnyTimeIsHeardAtOnceUnlessNobodyKnewTheRank) {
   for (int round = 0; round < rounds; ++round) {
     auto victim = static_cast<int>(random() % kSize);
     auto after = std::chrono::microseconds(random() % 20'000);
-    RankProcesses processes(kSize, [](const MeetingPoint& at) -> std::string {
-      World world(ProcessWorldOptions{.meeting = at, .timeout = milliseconds(1500)});
+    RankProcesses processes(kSize, [](const BootstrapAddress& at) -> std::string {
+      World world(ProcessWorldOptions{.bootstrap = at, .timeout = milliseconds(1500)});
       return "made";
     });
     std::this_thread::sleep_for(after);

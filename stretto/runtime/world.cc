@@ -177,7 +177,7 @@ World::World(std::shared_ptr<WorldState> state) : state_(std::move(state)) {
 }
 
 World::World(const WorldOptions& options) : World(std::make_shared<WorldState>(options)) {}
-World::World(const ProcessWorldOptions& options) : World(WorldState::meeting(options)) {}
+World::World(const ProcessWorldOptions& options) : World(WorldState::bootstrapped(options)) {}
 
 // In a child of fork() the state stays as it is: its threads did not come along, and its locks may
 // be held by them.

@@ -5,7 +5,7 @@
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
-#include "stretto/runtime/processes/meeting_point.h"
+#include "stretto/runtime/processes/bootstrap_address.h"
 
 namespace stretto {
 
@@ -25,7 +25,7 @@ struct WorldOptions {
 // One rank of a world of processes. Every process constructs its World at about the same time, and
 // again for each further world.
 struct ProcessWorldOptions {
-  MeetingPoint meeting;  // rank, size, and where the processes find each other
+  BootstrapAddress bootstrap;  // rank, size, and where the processes find each other
   std::chrono::milliseconds timeout = env_timeout();
   bool record = false;
 };

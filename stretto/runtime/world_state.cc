@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "stretto/base/printable.h"
-#include "stretto/runtime/processes/introduction.h"
+#include "stretto/runtime/processes/bootstrap.h"
 #include "stretto/runtime/processes/mesh.h"
 
 namespace stretto {
@@ -59,14 +59,14 @@ const WorldOptions& checked(const WorldOptions& options) {
 
 WorldOptions world_options(const ProcessWorldOptions& o) {
   WorldOptions options =
-      checked({.size = o.meeting.size, .timeout = o.timeout, .record = o.record});
-  if (o.meeting.rank < 0 || o.meeting.rank >= options.size) {
+      checked({.size = o.bootstrap.size, .timeout = o.timeout, .record = o.record});
+  if (o.bootstrap.rank < 0 || o.bootstrap.rank >= options.size) {
     throw UserError(
-        fmt::format("rank {}: a world of {} has none such", o.meeting.rank, options.size));
+        fmt::format("rank {}: a world of {} has none such", o.bootstrap.rank, options.size));
   }
   bool needs_port = options.size > 1;
-  if (needs_port && (o.meeting.port < 1 || o.meeting.port > 65535)) {
-    throw UserError(fmt::format("port {}: need 1 to 65535", o.meeting.port));
+  if (needs_port && (o.bootstrap.port < 1 || o.bootstrap.port > 65535)) {
+    throw UserError(fmt::format("port {}: need 1 to 65535", o.bootstrap.port));
   }
   return options;
 }
@@ -88,9 +88,9 @@ Control share_control(const WorldOptions& options, int rank, Peers& peers,
     int gone = peers.first_gone(members);
     peers.blame(members[WorldState::index(gone < 0 ? other : gone)]);
     if (gone < 0) {
-      return meeting_fault(rank, other, fmt::format("deadline: rank {} did not go on", other));
+      return bootstrap_fault(rank, other, fmt::format("deadline: rank {} did not go on", other));
     }
-    return meeting_fault(rank, gone,
+    return bootstrap_fault(rank, gone,
                          fmt::format("rank {} ended while the world was being made", gone));
   };
   if (rank == 0) {
@@ -168,10 +168,10 @@ void WorldState::watch_peers() {
   });
 }
 
-std::shared_ptr<WorldState> WorldState::meeting(const ProcessWorldOptions& o) {
+std::shared_ptr<WorldState> WorldState::bootstrapped(const ProcessWorldOptions& o) {
   WorldOptions world = world_options(o);
-  int rank = o.meeting.rank;
-  auto peers = std::make_shared<Peers>(rank, connect_peers(o.meeting, o.timeout));
+  int rank = o.bootstrap.rank;
+  auto peers = std::make_shared<Peers>(rank, connect_peers(o.bootstrap, o.timeout));
   std::vector<int> members(index(world.size));
   std::iota(members.begin(), members.end(), 0);
   auto state =

@@ -33,7 +33,7 @@ struct WorldState {
              std::vector<int> members, std::uint64_t id);
   ~WorldState();
   // Of processes that find each other; returns when all have come. Errors as World says.
-  static std::shared_ptr<WorldState> meeting(const ProcessWorldOptions& options);
+  static std::shared_ptr<WorldState> bootstrapped(const ProcessWorldOptions& options);
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 

@@ -17,7 +17,7 @@ struct PaddingOptions {
 
 // A row of Markdown for each number of tokens, a column for each model of moe_shapes(): rows of all
 // tiles over rows with a token, and in brackets the same where the second half of a tile counts
-// only if it holds one (AgGroupedConfig::skip_empty). UserError for more classes than ranks.
+// only if it holds one (AgGroupedConfig::skip_dead_rows). UserError for more classes than ranks.
 std::string padding_table(const PaddingOptions& options);
 
 }  // namespace stretto::bench

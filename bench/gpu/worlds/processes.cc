@@ -64,7 +64,7 @@ class RankOfProcesses {
  public:
   explicit RankOfProcesses(const ProcessesOptions& options)
       : options_(options),
-        host_({.meeting = meeting(), .timeout = kHostTimeout}),
+        host_({.bootstrap = bootstrap(), .timeout = kHostTimeout}),
         rank_(host_.local_rank()),
         gpus_(rank_, {.device = options.one_device ? 0 : -1,
                       .share_devices = options.one_device,
@@ -75,8 +75,8 @@ class RankOfProcesses {
   bool death();
 
  private:
-  static MeetingPoint meeting() {
-    auto at = meeting_point_of_environment();
+  static BootstrapAddress bootstrap() {
+    auto at = bootstrap_address_of_environment();
     if (!at) throw UserError("processes --part: no RANK and WORLD_SIZE");
     return *at;
   }
@@ -224,7 +224,7 @@ int run_processes_part(const ProcessesOptions& options) {
   ::alarm(kLongestPartSeconds);
   RankOfProcesses rank(options);
   bool well = options.part == "work" ? rank.work() : rank.death();
-  auto at = static_cast<off_t>(meeting_point_of_environment()->rank);
+  auto at = static_cast<off_t>(bootstrap_address_of_environment()->rank);
   if (well && options.report >= 0) well = ::pwrite(options.report, &kWell, 1, at) == 1;
   return well ? 0 : 1;
 }

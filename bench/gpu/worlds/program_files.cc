@@ -35,9 +35,9 @@ Program read_program(const std::string& file, int ranks) {
 
 int run_part(const Settings& s, const std::vector<std::string>& files) {
   ::alarm(kLongestSeconds);
-  auto meeting = meeting_point_of_environment();
-  if (!meeting) throw UserError("programs --part: no RANK and WORLD_SIZE");
-  World host({.meeting = *meeting, .timeout = kHostTimeout});
+  auto bootstrap = bootstrap_address_of_environment();
+  if (!bootstrap) throw UserError("programs --part: no RANK and WORLD_SIZE");
+  World host({.bootstrap = *bootstrap, .timeout = kHostTimeout});
   Rank& rank = host.local_rank();
   GpuWorld world(rank, {});
   RandomFill random(world, s.seed);

@@ -23,7 +23,7 @@
 #include "stretto/model/gpu/gpu_choice.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/batch_runner.h"
-#include "stretto/model/transformer/group_meeting.h"
+#include "stretto/model/transformer/group_rendezvous.h"
 #include "stretto/step/plan.h"
 
 namespace stretto {
@@ -137,7 +137,7 @@ class GpuBatchRunner : public BatchRunner {
 
  private:
   GpuWorld& world_;
-  std::optional<GroupMeeting> meeting_;
+  std::optional<GroupRendezvous> meeting_;
   std::shared_ptr<const GpuModel> model_;
   ModelShape shape_;
   GpuModelOptions options_;

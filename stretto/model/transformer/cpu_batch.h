@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stretto/model/transformer/batch_runner.h"
-#include "stretto/model/transformer/group_meeting.h"
+#include "stretto/model/transformer/group_rendezvous.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/world.h"
 #include "stretto/step/cpu_step.h"
@@ -34,7 +34,7 @@ class CpuBatchRunner : public BatchRunner {
  private:
   Rank& rank_;
   std::shared_ptr<Rank> group_;  // of the own data group, where there are several
-  std::optional<GroupMeeting> meeting_;
+  std::optional<GroupRendezvous> meeting_;
   step::CpuStepOptions options_;
   ModelShape shape_;
   ModelWeights weights_;

@@ -97,8 +97,8 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   // Wider ones spill (CUDA 13.0) where a rank's rows may end within a tile.
   bool masks = masks_ranks(d.world_size);
   const int widest = masks && !d.bias && !d.gathered ? 168 : 160;
-  const MainLoop turns = busiest_in_turn(d.world_size * row_tiles, d.n,
-                                         widths_in_turn(d.b_kn, widest), cfg.loop.num_compute_sms);
+  const MainLoop turns = busiest_ping_pong(d.world_size * row_tiles, d.n,
+                                         ping_pong_widths(d.b_kn, widest), cfg.loop.num_compute_sms);
   if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.loop.num_compute_sms)) {
     cfg.loop = turns;
   }

@@ -95,9 +95,9 @@ TEST(AskedForFields, WithoutUseAreRefused) {
   refused([&] { return ag_grouped_gemm(first, layer); }, "ag_grouped_gemm P=2 m=16",
           "sort_cols is 8, can only be 0: nothing is sorted");
   layer = default_config(first);
-  layer.skip_empty = true;
+  layer.skip_dead_rows = true;
   refused([&] { return ag_grouped_gemm(first, layer); }, "ag_grouped_gemm P=2 m=16",
-          "skip_empty is true, can only be false: k is one step");
+          "skip_dead_rows is true, can only be false: k is one step");
   GroupedRsDesc second{.world_size = 2, .m = 16, .num_experts = 4, .n = 32, .k = 32};
   GroupedRsConfig sums = default_config(second);
   sums.last_rows = 2;

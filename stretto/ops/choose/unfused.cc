@@ -136,7 +136,7 @@ struct UnfusedOperator::State {
       return;
     }
     cuda::ncclUniqueId id{};
-    if (local.front() == 0) id = cuda::nccl_meeting();
+    if (local.front() == 0) id = cuda::nccl_unique_id();
     std::vector<std::byte> of_first = world->exchange(std::as_bytes(std::span(&id, 1))).front();
     std::memcpy(&id, of_first.data(), sizeof(id));
     nccl.emplace(world->device(local.front()), local.front(), world->size(), id);

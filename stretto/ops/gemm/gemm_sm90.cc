@@ -113,7 +113,7 @@ GemmConfig default_config(const GemmDesc& d, Target target) {
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
   if (halves && size_bytes(d.c_dtype) == 2 && !d.residual && loop.tile.bm == 128) {
     std::int64_t row_tiles = ceil_div(d.m, loop.tile.bm);
-    MainLoop turns = busiest_in_turn(row_tiles, d.n, widths_in_turn(d.b_kn), sms);
+    MainLoop turns = busiest_ping_pong(row_tiles, d.n, ping_pong_widths(d.b_kn), sms);
     if (turns_pay(turns, row_tiles, d.n, loop.tile, sms)) return {.loop = turns};
   }
   std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
@@ -167,9 +167,9 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, const GpuTarget& gpu) {
       add(configs, config);
     }
   }
-  for (std::int64_t width : widths_in_turn(d.b_kn)) {
+  for (std::int64_t width : ping_pong_widths(d.b_kn)) {
     if (d.m <= 64 || d.residual) break;
-    MainLoop loop = loop_in_turn(width, gpu.sms);
+    MainLoop loop = ping_pong_loop(width, gpu.sms);
     loop.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms);
     add(configs, {.loop = loop});
   }

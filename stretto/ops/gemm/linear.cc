@@ -328,14 +328,14 @@ std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t 
 
 // On two H100s, 2026-11-26, tiles of 144 columns of weights [k, n] made the backward of a layer of
 // rows 2.2 ms instead of 1.6 (bench/gpu/pytorch_suite bench).
-std::vector<std::int64_t> widths_in_turn(bool b_kn, std::int64_t widest) {
+std::vector<std::int64_t> ping_pong_widths(bool b_kn, std::int64_t widest) {
   if (b_kn) return {160};
   std::vector<std::int64_t> widths = {176, 168, 160, 152, 144};
   std::erase_if(widths, [&](std::int64_t width) { return width > widest; });
   return widths;
 }
 
-MainLoop loop_in_turn(std::int64_t width, int num_compute_sms) {
+MainLoop ping_pong_loop(std::int64_t width, int num_compute_sms) {
   return {.tile = {.bm = 128, .bn = width, .bk = 64},
           .num_compute_sms = num_compute_sms,
           .raster = 4,
@@ -346,7 +346,7 @@ MainLoop loop_in_turn(std::int64_t width, int num_compute_sms) {
 // A tile takes as long as its columns and some twelve more: ten shapes and six widths on an H100,
 // 2026-11-25 (gpu_bench gemm). 8192 x 8192 x 8192 leaves 5 % of the SMs' time over with 160 columns
 // and 2 with 168 or 176, and reaches 0.97 and 1.00 of cuBLASLt's speed.
-MainLoop busiest_in_turn(std::int64_t row_tiles, std::int64_t n,
+MainLoop busiest_ping_pong(std::int64_t row_tiles, std::int64_t n,
                          const std::vector<std::int64_t>& widths, int num_sms) {
   constexpr std::int64_t kEdgeColumns = 12;
   auto time = [&](std::int64_t bn) {
@@ -355,7 +355,7 @@ MainLoop busiest_in_turn(std::int64_t row_tiles, std::int64_t n,
   std::int64_t width =
       *std::min_element(widths.begin(), widths.end(),
                         [&](std::int64_t x, std::int64_t y) { return time(x) < time(y); });
-  return loop_in_turn(width, num_sms);
+  return ping_pong_loop(width, num_sms);
 }
 
 // On two H100s, 2026-11-25, with 8192 and 4096 rows: products 1.00 of cuBLASLt's speed instead of

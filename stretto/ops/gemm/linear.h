@@ -162,12 +162,12 @@ std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t 
 
 // The loop of products of factors of 16 bits whose two warpgroups take tiles in turn: each has a
 // whole tile in its registers, and stores it while the other multiplies.
-MainLoop loop_in_turn(std::int64_t width, int num_compute_sms);
+MainLoop ping_pong_loop(std::int64_t width, int num_compute_sms);
 // Widths of such tiles: five slots of the widest fill the shared memory beside what is stored.
 // Weights [k, n] come in blocks of columns, of which those of 16 are slow.
-std::vector<std::int64_t> widths_in_turn(bool b_kn, std::int64_t widest = 176);
+std::vector<std::int64_t> ping_pong_widths(bool b_kn, std::int64_t widest = 176);
 // With the width that keeps SMs busy until the end.
-MainLoop busiest_in_turn(std::int64_t row_tiles, std::int64_t n,
+MainLoop busiest_ping_pong(std::int64_t row_tiles, std::int64_t n,
                          const std::vector<std::int64_t>& widths, int num_sms);
 // Whether turns were measured to pay: every SM has several tiles, and no more columns than with
 // `other`, but for two per cent.

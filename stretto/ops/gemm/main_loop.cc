@@ -9,7 +9,7 @@ namespace stretto {
 Resource product_sms(const MainLoop& loop) {
   return Resource::sms(loop.num_compute_sms)
       .pipelined(loop.num_stages)
-      .in_turn(loop.num_consumers)
+      .ping_pong(loop.num_consumers)
       .staggered(loop.stagger)
       .multiplying(loop.products)
       .draining(loop.store_slots)

@@ -25,7 +25,7 @@ void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
     fields.only("sort_cols", will_run.sort_cols, 0, "nothing is sorted (sort_rows)");
   }
   if (d.k <= c.loop.tile.bk) {
-    fields.only("skip_empty", will_run.skip_empty, false,
+    fields.only("skip_dead_rows", will_run.skip_dead_rows, false,
                 "k is one step, of which the assembler would serialise products");
   }
   check_dtype("ag_grouped_gemm", "a_dtype", d.a_dtype);
@@ -200,7 +200,7 @@ void AgGrouped::for_each_peer(
 
 Index AgGrouped::rows_to_multiply(const Index& tile) {
   std::int64_t bm = cfg_.loop.tile.bm, half = bm / 2;
-  if (!cfg_.skip_empty) return bm;
+  if (!cfg_.skip_dead_rows) return bm;
   Index token = p_.read(tables_.tokens, {tile * bm + half, 0});
   return p_.let("filled", half + (token >= 0) * (bm - half));
 }
@@ -266,7 +266,7 @@ std::string to_string(const AgGroupedConfig& c) {
   return fmt::format("tile={}x{}x{} compute={} stages={} raster={} {} comm_rows={}{}{}{}",
                      c.loop.tile.bm, c.loop.tile.bn, c.loop.tile.bk, c.loop.num_compute_sms,
                      c.loop.num_stages, c.loop.raster, sends, c.comm_rows, sorts,
-                     c.skip_empty ? " skip" : "", rest_text(c.loop));
+                     c.skip_dead_rows ? " skip" : "", rest_text(c.loop));
 }
 
 Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {

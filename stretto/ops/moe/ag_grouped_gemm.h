@@ -41,7 +41,7 @@ struct AgGroupedConfig {
   // The second half of a tile is not multiplied where it holds no token, in loops of more than one
   // step (of one, the assembler would serialise products). Tokens are a tile's first rows then
   // (tile_tables and expert_tables make them so).
-  bool skip_empty = false;
+  bool skip_dead_rows = false;
 };
 
 // On GPUs: what three warps hold of a copy, of 256 columns by 16 bytes a thread.

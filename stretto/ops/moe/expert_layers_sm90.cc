@@ -170,7 +170,7 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, const GpuTarget
     send_by(d, c.queues, made);
     made.sort_rows = c.sort;
     made.sort_cols = c.sort > 0 ? kSortCols : 0;
-    made.skip_empty = c.skip;
+    made.skip_dead_rows = c.skip;
     add(out, made);
   }
   return out;

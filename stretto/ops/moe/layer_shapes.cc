@@ -35,8 +35,8 @@ void take_steps(std::int64_t k, Target target, GemmTile& tile) {
 void skip_some(std::int64_t m, std::int64_t k, Target target, AgGroupedConfig& c) {
   if (m % 2 == 0) return;
   take_steps(k, target, c.loop.tile);
-  c.skip_empty = k > c.loop.tile.bk;
-  if (c.skip_empty && target == Target::kCuda) c.loop.tile.bm = 128;
+  c.skip_dead_rows = k > c.loop.tile.bk;
+  if (c.skip_dead_rows && target == Target::kCuda) c.loop.tile.bm = 128;
 }
 
 OpShape half_empty_tiles(int world_size) {

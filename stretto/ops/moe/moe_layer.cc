@@ -51,7 +51,7 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
   std::int64_t firsts = tiles.num_tiles() * first.col_tiles();
   first.store_to(between);
   GroupedRs::Rows rows{.a = between, .made = made, .tiles = firsts};
-  if (cfg.skip_empty) {
+  if (cfg.skip_dead_rows) {
     rows.filled = [&](const Index& tile) { return first.rows_to_multiply(tile); };
   }
   second.multiply_rows(rows);
@@ -131,7 +131,7 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
   AgGroupedConfig will_run = cfg.first;
   if (d.ffn <= cfg.second.loop.tile.bk) {
     FieldFit::refusing(to_string(d))
-        .only("skip_empty", will_run.skip_empty, false, "the second layer's k is one step");
+        .only("skip_dead_rows", will_run.skip_dead_rows, false, "the second layer's k is one step");
   }
   ProgramBuilder p("moe_layer", d.world_size);
   ExpertTiles tiles = tiles_of(d, cfg);

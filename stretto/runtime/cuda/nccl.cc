@@ -34,10 +34,10 @@ NcclRanks::NcclRanks(const std::vector<int>& ordinals)
   check(nccl_.comm_init_all(comms_.data(), size_, ordinals.data()), "ncclCommInitAll");
 }
 
-NcclRanks::NcclRanks(const Device& device, int rank, int size, const ncclUniqueId& meeting)
+NcclRanks::NcclRanks(const Device& device, int rank, int size, const ncclUniqueId& id)
     : nccl_(nccl_library()), size_(size), comms_(1, nullptr) {
   device.make_current();
-  check(nccl_.comm_init_rank(comms_.data(), size_, meeting, rank), "ncclCommInitRank");
+  check(nccl_.comm_init_rank(comms_.data(), size_, id, rank), "ncclCommInitRank");
 }
 
 NcclRanks::~NcclRanks() {
@@ -103,7 +103,7 @@ void NcclRanks::all_to_all(const std::vector<NcclPart>& parts, std::size_t count
   });
 }
 
-ncclUniqueId nccl_meeting() {
+ncclUniqueId nccl_unique_id() {
   ncclUniqueId id{};
   check(nccl_library().get_unique_id(&id), "ncclGetUniqueId");
   return id;

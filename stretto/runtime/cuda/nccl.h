@@ -27,9 +27,9 @@ class NcclRanks {
  public:
   // All ranks: rank i is GPU ordinals[i].
   explicit NcclRanks(const std::vector<int>& ordinals);
-  // Rank `rank` of `size`, on `device`; each process has one. Collective: `meeting` is what one of
-  // them got of nccl_meeting().
-  NcclRanks(const Device& device, int rank, int size, const ncclUniqueId& meeting);
+  // Rank `rank` of `size`, on `device`; each process has one. Collective: `id` is what one of
+  // them got of nccl_unique_id().
+  NcclRanks(const Device& device, int rank, int size, const ncclUniqueId& id);
   ~NcclRanks();
   NcclRanks(const NcclRanks&) = delete;
   NcclRanks& operator=(const NcclRanks&) = delete;
@@ -55,7 +55,7 @@ class NcclRanks {
 };
 
 // Where processes find each other.
-ncclUniqueId nccl_meeting();
+ncclUniqueId nccl_unique_id();
 
 // "NCCL 2.28.9 (path)".
 std::string nccl_description();

@@ -1,5 +1,5 @@
 // Starts the processes of a world: one command N times on this host, each with the environment that
-// meeting_point_of_environment() reads. `stretto launch` and `--launcher processes`.
+// bootstrap_address_of_environment() reads. `stretto launch` and `--launcher processes`.
 #pragma once
 
 #include <chrono>

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "stretto/base/errors.h"
-#include "stretto/runtime/processes/introduction.h"
+#include "stretto/runtime/processes/bootstrap.h"
 #include "stretto/runtime/processes/peers.h"
 #include "stretto/runtime/processes/tcp.h"
 
@@ -67,7 +67,7 @@ Fd connect_local(const std::string& text, const Greeting& own, int to, Deadline 
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   if (error == 0 && send_all(fd.get(), &own, sizeof own, deadline)) return fd;
-  throw meeting_fault(own.rank, to,
+  throw bootstrap_fault(own.rank, to,
                       fmt::format("rank {} ended while the world was being made: {}", to,
                                   std::strerror(error == 0 ? errno : error)));
 }
@@ -84,10 +84,10 @@ int greeted_by(int socket, std::uint64_t token, Deadline deadline) {
   return greeting.token == token ? greeting.rank : -1;
 }
 
-// From the introduction to a socket between every two ranks.
+// From the bootstrap to a socket between every two ranks.
 class Connections {
  public:
-  Connections(const MeetingPoint& at, Fd listener, Introduction all, Deadline deadline)
+  Connections(const BootstrapAddress& at, Fd listener, Bootstrap all, Deadline deadline)
       : at_(at),
         listener_(std::move(listener)),
         all_(std::move(all)),
@@ -159,7 +159,7 @@ class Connections {
   }
 
   Fault ended(int r) const {
-    return meeting_fault(at_.rank, r,
+    return bootstrap_fault(at_.rank, r,
                          fmt::format("rank {} ended while the world was being made", r));
   }
 
@@ -167,7 +167,7 @@ class Connections {
     int timeout = ms_until(deadline_);
     if (timeout == 0) {
       int r = first_awaited();
-      throw meeting_fault(at_.rank, r,
+      throw bootstrap_fault(at_.rank, r,
                           fmt::format("deadline: rank {} came, but did not connect to {}", r,
                                       socket(r) ? "all" : fmt::format("rank {}", at_.rank)));
     }
@@ -212,19 +212,19 @@ class Connections {
     }
   }
 
-  const MeetingPoint& at_;
+  const BootstrapAddress& at_;
   Fd listener_;
-  Introduction all_;
+  Bootstrap all_;
   Deadline deadline_;
   std::vector<Fd> sockets_;  // [world], the own one empty
 };
 
 }  // namespace
 
-std::vector<Fd> connect_peers(const MeetingPoint& at, std::chrono::milliseconds timeout) {
+std::vector<Fd> connect_peers(const BootstrapAddress& at, std::chrono::milliseconds timeout) {
   std::string name = fresh_name();
   Fd listener = listen_local(name, at.size);
-  Introduction all = introduce(at, name, timeout);
+  Bootstrap all = bootstrap(at, name, timeout);
   return Connections(at, std::move(listener), std::move(all), deadline_in(timeout)).make();
 }
 

@@ -24,7 +24,7 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-Addresses resolve(const MeetingPoint& at) {
+Addresses resolve(const BootstrapAddress& at) {
   addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   int error = ::getaddrinfo(at.address.c_str(), std::to_string(at.port).c_str(), &hints, &found);
@@ -89,7 +89,7 @@ bool is_own_echo(int fd) {
 }  // namespace
 
 // Tried until the deadline where the port is taken: by the listener of the world before, at best.
-TcpListener::TcpListener(const MeetingPoint& at, Deadline deadline) : given_(at.listener) {
+TcpListener::TcpListener(const BootstrapAddress& at, Deadline deadline) : given_(at.listener) {
   if (given_ >= 0) return;
   Addresses addresses = resolve(at);
   int error = 0;
@@ -121,7 +121,7 @@ Fd listen_anywhere(int* port) {
   return fd;
 }
 
-Fd connect_tcp(const MeetingPoint& at, Deadline deadline, std::string* why) {
+Fd connect_tcp(const BootstrapAddress& at, Deadline deadline, std::string* why) {
   Addresses addresses = resolve(at);
   int error = 0;
   do {

@@ -25,13 +25,13 @@ int own_port(const Fd& socket) {
 TEST(Tcp, RankZeroListensWhereAConnectionOfOursHasJustEnded) {
   constexpr int kMost = 8;  // once the port is free another process may take it
   for (int round = 1;; ++round) {
-    MeetingPoint at{.address = "127.0.0.1"};
+    BootstrapAddress at{.address = "127.0.0.1"};
     Fd listener = listen_anywhere(&at.port);
     Fd guest = connect_tcp(at, deadline_in(milliseconds(5000)));
     ASSERT_TRUE(guest);
     Fd host(::accept(listener.get(), nullptr, nullptr));
     ASSERT_TRUE(host);
-    MeetingPoint next{.address = "127.0.0.1", .port = own_port(guest)};
+    BootstrapAddress next{.address = "127.0.0.1", .port = own_port(guest)};
     guest.reset();
     char end = 0;
     EXPECT_FALSE(receive_all(host.get(), &end, 1, deadline_in(milliseconds(5000))));

@@ -184,7 +184,7 @@ TEST_F(Agents, TurnsWithLoadsOutsideOfLoops) {
   ProgramBuilder p("turn_pair", 1);
   auto a = p.input("a", kIn, {512, 128}), b = p.input("b", kIn, {64, 128});
   auto c = p.output("c", kSum, {512, 64});
-  p.role("multiply", Resource::sms(1).pipelined(2).in_turn(2), p.range(8), [&](const Tile& t) {
+  p.role("multiply", Resource::sms(1).pipelined(2).ping_pong(2), p.range(8), [&](const Tile& t) {
     Index row = t.index * 64;
     auto multiply = [&](const Value& acc, const Index& col) {
       return dot(acc, p.load(a.tile({row, col}, 64, 64)), p.load(b.tile({0, col}, 64, 64)).T());
@@ -201,7 +201,7 @@ TEST_F(Agents, TurnsThatReduceAtTheSameTime) {
   ProgramBuilder p("reducing_turns", 1);
   auto a = p.input("a", kIn, {64 * kTiles, 256}), b = p.input("b", kIn, {kCols, 256});
   auto c = p.output("c", kSum, {kTiles, kCols});
-  p.role("multiply", Resource::sms(1).pipelined(4).in_turn(2), p.range(kTiles), [&](const Tile& t) {
+  p.role("multiply", Resource::sms(1).pipelined(4).ping_pong(2), p.range(kTiles), [&](const Tile& t) {
     Value acc = p.zeros(kSum, 64, kCols);
     p.loop(4, [&](const Index& i) {
       acc = dot(acc, p.load(a.tile({t.index * 64, i * 64}, 64, 64)),

@@ -27,7 +27,7 @@
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/processes/launch.h"
-#include "stretto/runtime/processes/meeting_point.h"
+#include "stretto/runtime/processes/bootstrap_address.h"
 #include "stretto/runtime/world.h"
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/gpu_harness/gpu_case.h"
@@ -189,12 +189,12 @@ INSTANTIATE_TEST_SUITE_P(OfOperators, BrokenTables,
 
 // The same where every rank is a process: one of those that the test below starts.
 TEST(BrokenTablesOfProcesses, OneRank) {
-  const auto at = meeting_point_of_environment();
+  const auto at = bootstrap_address_of_environment();
   if (!at) GTEST_SKIP() << "started by the next test";
   ::alarm(240);                                      // whatever hangs
   const std::uint64_t seed = test_seed() % 100'000;  // of STRETTO_TEST_SEED: that of all ranks
   SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
-  World host(ProcessWorldOptions{.meeting = *at, .timeout = std::chrono::seconds{60}});
+  World host(ProcessWorldOptions{.bootstrap = *at, .timeout = std::chrono::seconds{60}});
   GpuWorld world(host.local_rank(), {.timeout = kTimeout});
   for (const Operator& op : operators()) {
     const OpCase right = case_of(op.info, seed);

@@ -9,12 +9,12 @@
 
 namespace stretto {
 
-class GroupMeeting {
+class GroupRendezvous {
  public:
-  explicit GroupMeeting(Rank& rank);  // of all groups; collective. `rank` outlives this.
-  ~GroupMeeting();
-  GroupMeeting(const GroupMeeting&) = delete;
-  GroupMeeting& operator=(const GroupMeeting&) = delete;
+  explicit GroupRendezvous(Rank& rank);  // of all groups; collective. `rank` outlives this.
+  ~GroupRendezvous();
+  GroupRendezvous(const GroupRendezvous&) = delete;
+  GroupRendezvous& operator=(const GroupRendezvous&) = delete;
 
   // The largest `count` of all ranks. Collective.
   std::int64_t most(std::int64_t count);

@@ -1,15 +1,15 @@
-#include "stretto/model/transformer/group_meeting.h"
+#include "stretto/model/transformer/group_rendezvous.h"
 
 #include <algorithm>
 
 namespace stretto {
 
-GroupMeeting::GroupMeeting(Rank& rank)
+GroupRendezvous::GroupRendezvous(Rank& rank)
     : rank_(rank), counts_(rank.allocate("rows of a step", DType::kI64, 2)) {}
 
-GroupMeeting::~GroupMeeting() { rank_.release(counts_); }
+GroupRendezvous::~GroupRendezvous() { rank_.release(counts_); }
 
-std::int64_t GroupMeeting::most(std::int64_t count) {
+std::int64_t GroupRendezvous::most(std::int64_t count) {
   std::size_t turn = num_steps_++ % 2;
   counts_.on<std::int64_t>(rank_.index())[turn] = count;
   rank_.barrier();

@@ -2,7 +2,7 @@
 // every table, one by one. If these fail, either a worker may get stuck for some lengths of its
 // sequences, or programs are refused that run to their end for all.
 #include "stretto/base/at.h"
-#include "stretto/proof/trips.h"
+#include "stretto/proof/trip_counts.h"
 
 #include <gtest/gtest.h>
 
@@ -107,7 +107,7 @@ Program sums(const Sums& o) {
   return run_pipeline(p.finish());
 }
 
-TEST(Trips, LoopsThatTablesEndAreProvedForEveryTable) {
+TEST(TripCounts, LoopsThatTablesEndAreProvedForEveryTable) {
   for (int slots : {2, 3}) {
     for (std::int64_t runs : {0, 1, 3}) {
       Sums o{.num_slots = slots, .twice = runs > 0, .runs = std::max<std::int64_t>(runs, 1)};
@@ -120,21 +120,21 @@ TEST(Trips, LoopsThatTablesEndAreProvedForEveryTable) {
 }
 
 // What no entry of the table could say in advance does not make the proof longer.
-TEST(Trips, EventsDoNotGrowWithTheTable) {
+TEST(TripCounts, EventsDoNotGrowWithTheTable) {
   auto events = [](std::int64_t most) { return expand(sums({.most = most}), {}).num_events(); };
   EXPECT_EQ(events(1000), events(10));
   EXPECT_GT(expand(sums({.most = 1000}), {}, nullptr, PipeLoopMode::kWalk, 6).num_events(),
             expand(sums({.most = 1000}), {}, nullptr, PipeLoopMode::kWalk, 5).num_events());
 }
 
-TEST(Trips, ReadsThatOthersWriteArePutToTheTest) {
+TEST(TripCounts, ReadsThatOthersWriteArePutToTheTest) {
   ProofResult r = prove(sums({.of_inputs = false}));
   EXPECT_EQ(r.verdict, Verdict::kNotComplete) << r.report;
   EXPECT_TRUE(holds_for_all(sums({.of_inputs = false})));
 }
 
 // How two loops of a tile go together is a matter of both their lengths.
-TEST(Trips, LoopsOfDifferentLengthsInATileAreSampled) {
+TEST(TripCounts, LoopsOfDifferentLengthsInATileAreSampled) {
   ProofResult r = prove(sums({.two_loops = true}));
   EXPECT_EQ(r.verdict, Verdict::kNotComplete) << r.report;
   EXPECT_FALSE(r.stats.every_table);
@@ -273,14 +273,14 @@ std::optional<bool> holds_with_turns_whole(const Program& program) {
   });
 }
 
-TEST(Trips, TurnsOfTilesAreTakenWhole) {
+TEST(TripCounts, TurnsOfTilesAreTakenWhole) {
   EXPECT_EQ(holds_with_turns_whole(parts()), true);
   ProofResult one_by_one = prove(parts());
   EXPECT_TRUE(one_by_one.proved()) << one_by_one.report;
   EXPECT_TRUE(parts_hold(parts()));
 }
 
-TEST(Trips, NothingHoldsThatGetsStuckInSomeTurn) {
+TEST(TripCounts, NothingHoldsThatGetsStuckInSomeTurn) {
   std::uint64_t seed = test_seed();
   int right = 0, proved = 0, wrong = 0;
   for (int i = 0; i < 150; ++i) {
@@ -305,7 +305,7 @@ TEST(Trips, NothingHoldsThatGetsStuckInSomeTurn) {
 }
 
 // Whatever is done to the agents: what is proved for every table is right for each.
-TEST(Trips, NothingIsProvedThatGetsStuckForSomeTable) {
+TEST(TripCounts, NothingIsProvedThatGetsStuckForSomeTable) {
   std::uint64_t seed = test_seed();
   int right = 0, proved = 0, wrong = 0;
   for (int i = 0; i < 300; ++i) {

@@ -1,4 +1,4 @@
-#include "stretto/proof/trips.h"
+#include "stretto/proof/trip_counts.h"
 
 #include <algorithm>
 
@@ -38,7 +38,7 @@ void check_goes_on(const std::vector<std::optional<std::int64_t>>& of, std::int6
 
 }  // namespace
 
-void Trips::start_worker(std::int64_t walked, std::int64_t step) {
+void TripCounts::start_worker(std::int64_t walked, std::int64_t step) {
   walked_ = walked;
   step_ = step;
   bounds_.clear();
@@ -46,13 +46,13 @@ void Trips::start_worker(std::int64_t walked, std::int64_t step) {
   of_unit_.clear();
 }
 
-void Trips::start_agent() {
+void TripCounts::start_agent() {
   fixed_.clear();
   computed_.clear();
   loop_ = nullptr;
 }
 
-void Trips::let(int var, const Expr& definition) {
+void TripCounts::let(int var, const Expr& definition) {
   fixed_.erase(var);
   computed_.erase(var);
   if (!scope_.is_open(var)) {
@@ -67,7 +67,7 @@ void Trips::let(int var, const Expr& definition) {
   fixed_[var] = known->second.second;
 }
 
-void Trips::fix(const Op& loop) {
+void TripCounts::fix(const Op& loop) {
   const Expr &begin = loop.exprs[0], &end = loop.exprs[1];
   Bounds all{begin, end, scope_.range(begin), scope_.range(end)};
   int idx = static_cast<int>(bounds_.size());
@@ -77,7 +77,7 @@ void Trips::fix(const Op& loop) {
   bounds_.push_back(all);
 }
 
-void Trips::fix(const Expr& bound, std::int64_t value, int bounds) {
+void TripCounts::fix(const Expr& bound, std::int64_t value, int bounds) {
   auto [var, wanted] = solve(scope_, bound, value);
   const Expr* definition = scope_.definition(var);
   std::optional<std::string> text;
@@ -91,7 +91,7 @@ void Trips::fix(const Expr& bound, std::int64_t value, int bounds) {
   fixed_[var] = bounds;
 }
 
-int Trips::goes_by(const Expr& expr) {
+int TripCounts::goes_by(const Expr& expr) {
   if (!expr.has_value()) return -1;
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kVar) {
@@ -104,7 +104,7 @@ int Trips::goes_by(const Expr& expr) {
   return goes_by(n.args);
 }
 
-int Trips::goes_by(const std::vector<Expr>& exprs) {
+int TripCounts::goes_by(const std::vector<Expr>& exprs) {
   int found = -1;
   for (const Expr& e : exprs) {
     int one = goes_by(e);
@@ -114,7 +114,7 @@ int Trips::goes_by(const std::vector<Expr>& exprs) {
   return found;
 }
 
-void Trips::enter(const Op& loop, const Unit& unit) {
+void TripCounts::enter(const Op& loop, const Unit& unit) {
   int by = goes_by(loop.exprs);
   if (by < 0) return;
   if (loop_ != nullptr || of_unit_.try_emplace(unit, by).first->second != by) refuse();
@@ -122,11 +122,11 @@ void Trips::enter(const Op& loop, const Unit& unit) {
   loop_ = &loop;
 }
 
-void Trips::leave(const Op& loop) {
+void TripCounts::leave(const Op& loop) {
   if (loop_ == &loop) loop_ = nullptr;
 }
 
-void Trips::meet(const Op& when) {
+void TripCounts::meet(const Op& when) {
   int by = goes_by(when.exprs);
   if (by < 0) return;
   const Bounds& bounds = bounds_[static_cast<std::size_t>(by)];
@@ -134,7 +134,7 @@ void Trips::meet(const Op& when) {
 }
 
 // The value of an expression that goes by a loop's bounds.
-std::int64_t Trips::at(const Expr& expr, const Bounds& bounds, const Point& point) const {
+std::int64_t TripCounts::at(const Expr& expr, const Bounds& bounds, const Point& point) const {
   if (bounds.end.same(expr)) return point.end;
   if (!bounds.begins.exact() && bounds.begin.same(expr)) return point.begin;
   const ExprNode& n = expr.node();
@@ -162,12 +162,12 @@ std::int64_t Trips::at(const Expr& expr, const Bounds& bounds, const Point& poin
   }
 }
 
-std::int64_t Trips::trips_at(const Op& loop, const Bounds& bounds, const Point& point) const {
+std::int64_t TripCounts::trips_at(const Op& loop, const Bounds& bounds, const Point& point) const {
   return std::max<std::int64_t>(
       at(loop.exprs[1], bounds, point) - at(loop.exprs[0], bounds, point), 0);
 }
 
-void Trips::known_values(const Expr& expr, std::vector<std::int64_t>& values) const {
+void TripCounts::known_values(const Expr& expr, std::vector<std::int64_t>& values) const {
   const ExprNode& n = expr.node();
   for (const Expr& arg : n.args) known_values(arg, values);
   if (n.op != ExprOp::kVar) return;
@@ -179,7 +179,7 @@ void Trips::known_values(const Expr& expr, std::vector<std::int64_t>& values) co
 }
 
 // Whether the operation has not been looked at yet with such bounds and such other values.
-bool Trips::is_new(const Op& op, const Bounds& bounds) {
+bool TripCounts::is_new(const Op& op, const Bounds& bounds) {
   std::vector<std::int64_t> values = {bounds.begins.lo, bounds.begins.hi, bounds.ends.lo,
                                       bounds.ends.hi};
   for (const Expr& e : op.exprs) known_values(e, values);
@@ -191,7 +191,7 @@ bool Trips::is_new(const Op& op, const Bounds& bounds) {
 
 // use(n, point) for all that the bounds may be, of n iterations.
 template <typename Use>
-void Trips::for_each_point(const Bounds& bounds, const Use& use) const {
+void TripCounts::for_each_point(const Bounds& bounds, const Use& use) const {
   std::int64_t begins = bounds.begins.hi - bounds.begins.lo + 1;
   std::int64_t ends = bounds.ends.hi - bounds.ends.lo + 1;
   if (begins > kMostPoints / ends) refuse();
@@ -202,7 +202,7 @@ void Trips::for_each_point(const Bounds& bounds, const Use& use) const {
   }
 }
 
-void Trips::check(const Op& op, const Bounds& bounds) {
+void TripCounts::check(const Op& op, const Bounds& bounds) {
   if (!is_new(op, bounds)) return;
   std::vector<std::optional<std::int64_t>> of;  // by number: iterations, or whether it is so
   for_each_point(bounds, [&](std::size_t n, const Point& point) {
@@ -217,7 +217,7 @@ void Trips::check(const Op& op, const Bounds& bounds) {
 
 // For every number the condition has the truths in a row that it has for `step` iterations less,
 // and some in between that repeat those before them.
-void Trips::check_in_loop(const Op& when, const Bounds& bounds) {
+void TripCounts::check_in_loop(const Op& when, const Bounds& bounds) {
   if (!is_new(when, bounds)) return;
   std::vector<std::optional<std::vector<bool>>> of;  // by number, of each iteration
   std::int64_t looked_at = 0;

@@ -1,4 +1,4 @@
-#include "stretto/runtime/processes/meeting_point.h"
+#include "stretto/runtime/processes/bootstrap_address.h"
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -56,9 +56,9 @@ int derived_port(int master_port) {
   return port > kMaxPort ? port - kMaxPort - 1 + kFirst : port;
 }
 
-std::optional<MeetingPoint> meeting_point_of_environment() {
+std::optional<BootstrapAddress> bootstrap_address_of_environment() {
   if (variable("RANK").empty() && variable("WORLD_SIZE").empty()) return std::nullopt;
-  MeetingPoint at;
+  BootstrapAddress at;
   at.size = number("WORLD_SIZE", 1, 1 << 20);
   at.rank = number("RANK", 0, at.size - 1);
   if (std::string address = variable("MASTER_ADDR"); !address.empty()) at.address = address;

@@ -1,4 +1,4 @@
-#include "stretto/runtime/processes/introduction.h"
+#include "stretto/runtime/processes/bootstrap.h"
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ constexpr std::array<char, 8> kMagic = {'s', 't', 'r', 'e', 't', 't', 'o', '\n'}
 constexpr std::uint32_t kVersion = 1;
 constexpr int kMaxRanks = 64;
 constexpr std::size_t kNameBytes = 64;
-// What does not introduce itself is dropped when so many of them wait.
+// What does not say who it is is dropped when so many of them wait.
 constexpr std::size_t kMaxStrangers = 256;
 // A rank waits so much longer for the answer than rank 0 for the ranks, to hear who is missing.
 constexpr milliseconds kAnswerGrace{2000};
@@ -70,7 +70,7 @@ std::string job_mark(const std::string& job) {
   return fmt::format("{:016x}", std::hash<std::string>()(job));
 }
 
-Hello hello_of(const MeetingPoint& at, const std::string& socket_name) {
+Hello hello_of(const BootstrapAddress& at, const std::string& socket_name) {
   Hello hello{.rank = at.rank, .size = at.size};
   put(hello.host, this_host());
   put(hello.job, job_mark(at.job));
@@ -78,13 +78,13 @@ Hello hello_of(const MeetingPoint& at, const std::string& socket_name) {
   return hello;
 }
 
-[[noreturn]] void fail(const MeetingPoint& at, const Answer& answer) {
+[[noreturn]] void fail(const BootstrapAddress& at, const Answer& answer) {
   if (answer.verdict == Verdict::kRefused) throw UserError(get(answer.text));
-  throw meeting_fault(at.rank, answer.missing, get(answer.text));
+  throw bootstrap_fault(at.rank, answer.missing, get(answer.text));
 }
 
-Introduction introduction_of(const Answer& answer, int size, std::vector<Fd> links) {
-  Introduction all{.token = answer.token, .links = std::move(links)};
+Bootstrap bootstrap_of(const Answer& answer, int size, std::vector<Fd> links) {
+  Bootstrap all{.token = answer.token, .links = std::move(links)};
   for (int r = 0; r < size; ++r) {
     all.socket_names.push_back(get(answer.socket_names[static_cast<std::size_t>(r)]));
   }
@@ -94,7 +94,7 @@ Introduction introduction_of(const Answer& answer, int size, std::vector<Fd> lin
 // Rank 0: takes everyone in.
 class Host {
  public:
-  Host(const MeetingPoint& at, const std::string& socket_name, milliseconds timeout)
+  Host(const BootstrapAddress& at, const std::string& socket_name, milliseconds timeout)
       : at_(at),
         timeout_(timeout),
         deadline_(deadline_in(timeout)),
@@ -107,7 +107,7 @@ class Host {
     put(answer_.socket_names[0], socket_name);
   }
 
-  Introduction run() {
+  Bootstrap run() {
     while (answer_.verdict == Verdict::kWelcome && first_missing() > 0) {
       if (!poll_once()) {
         close_with(Verdict::kMissing, first_missing(),
@@ -122,7 +122,7 @@ class Host {
       tell_late_comers();
       fail(at_, answer_);
     }
-    return introduction_of(answer_, at_.size, std::move(guests_));
+    return bootstrap_of(answer_, at_.size, std::move(guests_));
   }
 
  private:
@@ -261,7 +261,7 @@ class Host {
     return "";
   }
 
-  const MeetingPoint& at_;
+  const BootstrapAddress& at_;
   milliseconds timeout_;
   Deadline deadline_;
   TcpListener listener_;
@@ -274,7 +274,7 @@ class Host {
 
 // The others. Nothing where rank 0 was not there: who closes without a word was somebody else, or
 // rank 0 that goes about another world.
-std::optional<Introduction> visit_once(const MeetingPoint& at, const Hello& hello, Fd socket,
+std::optional<Bootstrap> visit_once(const BootstrapAddress& at, const Hello& hello, Fd socket,
                                        Deadline deadline) {
   Answer answer;
   if (!send_all(socket.get(), &hello, sizeof hello, deadline) ||
@@ -288,12 +288,12 @@ std::optional<Introduction> visit_once(const MeetingPoint& at, const Hello& hell
   auto* rest = reinterpret_cast<char*>(&answer) + kFirstWord;
   if (!receive_all(socket.get(), rest, sizeof answer - kFirstWord, deadline)) {
     if (ms_until(deadline) == 0) return std::nullopt;
-    throw meeting_fault(at.rank, 0, "rank 0 ended while the world was being made");
+    throw bootstrap_fault(at.rank, 0, "rank 0 ended while the world was being made");
   }
   if (answer.verdict != Verdict::kWelcome) fail(at, answer);
   std::vector<Fd> links(static_cast<std::size_t>(at.size));
   links[0] = std::move(socket);
-  return introduction_of(answer, at.size, std::move(links));
+  return bootstrap_of(answer, at.size, std::move(links));
 }
 
 // What came of looking for rank 0, for who waits for it in vain.
@@ -314,7 +314,7 @@ struct Search {
   }
 };
 
-Introduction visit(const MeetingPoint& at, const std::string& socket_name, milliseconds timeout) {
+Bootstrap visit(const BootstrapAddress& at, const std::string& socket_name, milliseconds timeout) {
   Deadline deadline = deadline_in(timeout);
   Hello hello = hello_of(at, socket_name);
   Search search;
@@ -328,7 +328,7 @@ Introduction visit(const MeetingPoint& at, const std::string& socket_name, milli
     search.closed += search.silent ? 0 : 1;
     std::this_thread::sleep_for(milliseconds(20));
   } while (ms_until(deadline) > 0);
-  throw meeting_fault(
+  throw bootstrap_fault(
       at.rank, 0,
       fmt::format("deadline: rank 0 did not answer at {}:{} within {} ms: {}",
                   printable(at.address), at.port, timeout.count(), search.to_string()));
@@ -336,7 +336,7 @@ Introduction visit(const MeetingPoint& at, const std::string& socket_name, milli
 
 }  // namespace
 
-Fault meeting_fault(int rank, int missing, const std::string& reason) {
+Fault bootstrap_fault(int rank, int missing, const std::string& reason) {
   return Fault({.program = "world",
                 .role = "rendezvous",
                 .rank = rank,
@@ -344,11 +344,11 @@ Fault meeting_fault(int rank, int missing, const std::string& reason) {
                 .reason = reason});
 }
 
-Introduction introduce(const MeetingPoint& at, const std::string& socket_name,
+Bootstrap bootstrap(const BootstrapAddress& at, const std::string& socket_name,
                        milliseconds timeout) {
   STRETTO_CHECK(at.size <= kMaxRanks && socket_name.size() < kNameBytes, "too large a world");
   if (at.size == 1) {
-    Introduction alone{.socket_names = {socket_name}};
+    Bootstrap alone{.socket_names = {socket_name}};
     alone.links.resize(1);
     return alone;
   }

@@ -1,4 +1,4 @@
-#include "stretto/codegen/told_waits.h"
+#include "stretto/codegen/elided_waits.h"
 
 #include <algorithm>
 #include <vector>
@@ -88,7 +88,7 @@ bool begins_early(const AgentSite& site, int group) {
 
 }  // namespace
 
-ToldWaits::ToldWaits(const AgentSite& site) {
+ElidedWaits::ElidedWaits(const AgentSite& site) {
   if (site.role == nullptr || site.plan == nullptr) return;
   const Role& role = *site.role;
   const RolePlan& plan = *site.plan;
@@ -109,7 +109,7 @@ ToldWaits::ToldWaits(const AgentSite& site) {
 
 // Whether both agents pass the pipe's slots in the same loops and branches, so that the one's gets
 // are of the other's puts, place by place.
-bool ToldWaits::pair(const Block& gets, const Block& puts, int pipe) {
+bool ElidedWaits::pair(const Block& gets, const Block& puts, int pipe) {
   pairs_[&gets] = &puts;
   std::vector<const Op*> c = passing(gets, pipe), p = passing(puts, pipe);
   return std::equal(c.begin(), c.end(), p.begin(), p.end(), [&](const Op* get, const Op* put) {
@@ -123,7 +123,7 @@ bool ToldWaits::pair(const Block& gets, const Block& puts, int pipe) {
   });
 }
 
-void ToldWaits::find(const Block& gets, int pipe) {
+void ElidedWaits::find(const Block& gets, int pipe) {
   for (std::size_t i = 0; i < gets.size(); ++i) {
     for (const Block& body : gets[i].bodies) {
       if (passes(gets[i], pipe)) find(body, pipe);
@@ -140,7 +140,7 @@ void ToldWaits::find(const Block& gets, int pipe) {
 }
 
 // Whether the producer makes the wait ahead of what it puts where the consumer gets `teller`.
-bool ToldWaits::made_before(const Op& wait, const Block& gets, const Op& teller, int pipe) const {
+bool ElidedWaits::made_before(const Op& wait, const Block& gets, const Op& teller, int pipe) const {
   const Block& puts = *pairs_.at(&gets);
   std::vector<const Op*> c = passing(gets, pipe), p = passing(puts, pipe);
   const Op* put = p[static_cast<std::size_t>(std::find(c.begin(), c.end(), &teller) - c.begin())];

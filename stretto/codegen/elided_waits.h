@@ -11,15 +11,15 @@
 
 namespace stretto {
 
-class ToldWaits {
+class ElidedWaits {
  public:
   // None where the agent is no consumer, its warpgroups are apart, or waits are recorded or belled.
-  explicit ToldWaits(const AgentSite& site);
+  explicit ElidedWaits(const AgentSite& site);
 
   // Whether the operation is such a wait, or control around nothing else.
   bool holds(const Op& op) const { return waits_.contains(&op); }
   // Whether with it, which follows such waits, slots are got: what comes after it comes after them.
-  bool are_told_by(const Op& op) const { return tellers_.contains(&op); }
+  bool are_elided_by(const Op& op) const { return tellers_.contains(&op); }
 
  private:
   bool pair(const Block& gets, const Block& puts, int pipe);

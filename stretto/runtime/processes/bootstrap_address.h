@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-struct MeetingPoint {
+struct BootstrapAddress {
   int rank = 0;
   int size = 1;
   std::string address = "127.0.0.1";  // of rank 0: a name or number of this host
@@ -22,7 +22,7 @@ struct MeetingPoint {
 // STRETTO_LISTENER and TORCHELASTIC_RUN_ID. Under torchrun MASTER_PORT is taken by its own store,
 // so the port is derived from it (derived_port). Nothing where RANK and WORLD_SIZE are both unset;
 // UserError naming the variable that is missing or wrong.
-std::optional<MeetingPoint> meeting_point_of_environment();
+std::optional<BootstrapAddress> bootstrap_address_of_environment();
 
 // The port of ours that belongs to MASTER_PORT: 1717 further, back into 1024..65535.
 int derived_port(int master_port);

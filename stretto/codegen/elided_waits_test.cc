@@ -91,7 +91,7 @@ Polls polls(const GeneratedKernel& kernel) {
           count(part(kernel, "// consumer", "// role 'copy'"))};
 }
 
-TEST(ToldWaits, ASlotTellsWhatItsProducerHasWaitedFor) {
+TEST(ElidedWaits, ASlotTellsWhatItsProducerHasWaitedFor) {
   GeneratedKernel kernel = generate(chain({}));
   EXPECT_EQ(polls(kernel), (Polls{2, 0})) << kernel.source;
   // Stores by TMA come after a fence of who makes them, which comes after a slot.
@@ -101,28 +101,28 @@ TEST(ToldWaits, ASlotTellsWhatItsProducerHasWaitedFor) {
   expect_clean_build(kernel);
 }
 
-TEST(ToldWaits, WhatComesBeforeASlotIsPolledFor) {
+TEST(ElidedWaits, WhatComesBeforeASlotIsPolledFor) {
   EXPECT_EQ(polls(generate(chain({.place = Place::kBeforeStore}))), (Polls{2, 1}));
   // The producer has nothing to wait for.
   EXPECT_EQ(polls(generate(chain({.place = Place::kAfterLoop}))), (Polls{0, 1}));
 }
 
-TEST(ToldWaits, AWaitBehindTheLoopIsPolledFor) {
+TEST(ElidedWaits, AWaitBehindTheLoopIsPolledFor) {
   EXPECT_EQ(polls(generate(chain({.place = Place::kBeforeBoth}))), (Polls{2, 1}));
 }
 
-TEST(ToldWaits, ALoopThatMayNotGoRoundTellsNothing) {
+TEST(ElidedWaits, ALoopThatMayNotGoRoundTellsNothing) {
   EXPECT_EQ(polls(generate(chain({.any_steps = true}))), (Polls{2, 1}));
 }
 
 // A slot whose constants are loaded before the wait is announced before it, too.
-TEST(ToldWaits, SlotsThatAreFilledAheadTellNothing) {
+TEST(ElidedWaits, SlotsThatAreFilledAheadTellNothing) {
   GeneratedKernel kernel = generate(chain({.picked = false}));
   expect_lines(kernel.source, {"++ahead0;"});
   EXPECT_EQ(polls(kernel), (Polls{1, 1}));
 }
 
-TEST(ToldWaits, WarpgroupsThatAreApartPollEachForItself) {
+TEST(ElidedWaits, WarpgroupsThatAreApartPollEachForItself) {
   EXPECT_EQ(polls(generate(chain({.stagger = 2}))), (Polls{2, 1}));
 }
 

@@ -11,11 +11,11 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/runtime/processes/fd.h"
-#include "stretto/runtime/processes/meeting_point.h"
+#include "stretto/runtime/processes/bootstrap_address.h"
 
 namespace stretto {
 
-struct Introduction {
+struct Bootstrap {
   std::vector<std::string> socket_names;  // [world]
   std::uint64_t token = 0;                // of this world: the same for all, not known to others
   // Over which they met, [world]: rank 0's to each of the others, theirs to rank 0 in [0]. Nothing
@@ -25,10 +25,10 @@ struct Introduction {
 
 // Fault naming the rank that does not come within the timeout or ends meanwhile; UserError, the
 // same on every rank that has come, where two claim one rank, or sizes, versions or hosts differ.
-Introduction introduce(const MeetingPoint& at, const std::string& socket_name,
+Bootstrap bootstrap(const BootstrapAddress& at, const std::string& socket_name,
                        std::chrono::milliseconds timeout);
 
 // The Fault of a rank that has to do without `missing` when the processes meet.
-Fault meeting_fault(int rank, int missing, const std::string& reason);
+Fault bootstrap_fault(int rank, int missing, const std::string& reason);
 
 }  // namespace stretto
