@@ -383,7 +383,7 @@ class RandomSizes {
       p.notify(sent[p.rank() * tiles + t.index % tiles], peer);
     });
     Resource workers = Resource::sms(between(1, 2)).pipelined(between(2, 3));
-    p.role("multiply", workers.in_turn(between(1, 2)), p.range(tiles), [&](const Tile& t) {
+    p.role("multiply", workers.ping_pong(between(1, 2)), p.range(tiles), [&](const Tile& t) {
       Index row = t.index * kTile;
       p.when(row < (which == 1 ? slipped : all), [&] {
         Value acc = p.zeros(DType::kF32, kTile, kTile);
