@@ -76,8 +76,8 @@ std::shared_ptr<World> make_world(const LauncherOptions& options, int ranks,
     throw UserError(
         fmt::format("the command is for {} ranks, WORLD_SIZE says {}", ranks, bootstrap->size));
   }
-  return std::make_shared<World>(
-      ProcessWorldOptions{.bootstrap = *bootstrap, .timeout = world.timeout, .record = world.record});
+  return std::make_shared<World>(ProcessWorldOptions{
+      .bootstrap = *bootstrap, .timeout = world.timeout, .record = world.record});
 }
 
 void add_launch_command(CLI::App& app) {

@@ -144,7 +144,8 @@ ModelFiles open_model(const ModelOptions& options) {
   check_groups(files.config, options.num_ranks(), options.dp, options.ep);
   // Of several processes, rank 0 speaks.
   auto bootstrap = bootstrap_address_of_environment();
-  if (bootstrap ? bootstrap->rank == 0 : !options.launcher.processes()) print_warnings(files.warnings);
+  if (bootstrap ? bootstrap->rank == 0 : !options.launcher.processes())
+    print_warnings(files.warnings);
   return files;
 }
 

@@ -3,8 +3,8 @@
 // lines cost: the part of a multiprocessor through which loads, copies and the matrix instructions'
 // reads of shared memory pass takes one of them a cycle. Columns of four steps that follow each
 // other are rows of 16 bytes, four to a copy. So their slots lie side by side, are filled at once
-// and handed over at once, whatever else shares their barriers, too. Measured on an H200 (decision
-// 0007): products of e4m3 with scales of blocks 1,005 -> 1,159 TFLOP/s.
+// and handed over at once, whatever else shares their barriers, too. What this gains is in
+// docs/decisions/0007-fp8-products.md.
 #pragma once
 
 #include "stretto/codegen/role_plan.h"

@@ -464,9 +464,9 @@ class KernelWriter {
     return out + blocks_await_start_text(launch_.sites.size() - 1, context_.lost);
   }
 
-  // An on_end that only waits needs no other block: the first does, once its role has ended. A
-  // count of all blocks is a fence, an atomic addition and a load, each there and back to L2: on
-  // H200s, 2026-11-22, decode_attention took 7.4 us with it and 6.0 without.
+  // An on_end that only waits needs no other block: the first waits, once its role has ended. A
+  // count of all blocks is a fence, an atomic addition and a load, each there and back to L2
+  // (docs/performance/loops.md).
   std::string end_of_block_text() {
     return "  __syncthreads();\n" + edge(on_end_, "blockIdx.x == 0") +
            fmt::format("  if (threadIdx.x == 0) count_relaxed_gpu({}, 1);\n", epoch_word());

@@ -1,9 +1,8 @@
 // Reads of shared memory that stand around a product, for work on the product before it. They stand
 // in one queue with matrix instructions: those behind a product come when its last instruction has
 // begun, and what they are for comes later than that. Half of them stand before it, or as many as
-// registers can hold beside what is multiplied; the rest goes behind. On an H200, 2026-11-24, a
-// scaled product of 128 columns reached 0.813 of its roofline so, with some of the rest amid the
-// matrix instructions 0.801, with all behind 0.738.
+// registers can hold beside what is multiplied; the rest goes behind. Other places were slower
+// (docs/performance/fp8.md).
 #include <algorithm>
 #include <set>
 

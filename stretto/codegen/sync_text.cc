@@ -219,8 +219,8 @@ bool AgentWriter::read_by_threads(const PipeGroup& group) const {
   });
 }
 
-// Whether only the own block fills the slots. Then fences of the block do: with those of the
-// cluster a loop took 1.18 ms instead of 0.92 (H200, 2026-11-27, the masked ragged edge).
+// Whether only the own block fills the slots. Then fences of the block are enough, and cost less
+// than the cluster's (docs/performance/loops.md).
 bool AgentWriter::holds_own_rows(const PipeGroup& group) const {
   return std::ranges::all_of(group.pipes, [&](int pipe) {
     return plan_.pipes[static_cast<std::size_t>(pipe)].split == Split::kRows;

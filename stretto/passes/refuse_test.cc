@@ -57,7 +57,8 @@ TEST(Refuse, WarpgroupsApartWhereThereIsOne) {
   expect_refused(product(sms().staggered(1), 128, DType::kF32), "stagger = 1", "of 16 or 8 bits");
   expect_refused(product(sms().staggered(2), 128, DType::kBF16, false, 20), "stagger = 2",
                  "by matrix instructions");
-  expect_refused(product(sms().staggered(2).ping_pong(2), 128), "stagger = 2", "several warpgroups");
+  expect_refused(product(sms().staggered(2).ping_pong(2), 128), "stagger = 2",
+                 "several warpgroups");
   expect_refused(product(sms().staggered(2).clustered(2), 128), "stagger = 2", "64 rows each");
   EXPECT_EQ(run_pipeline(product(sms().staggered(2), 128)).roles[0].agents.size(), 2u);
 }

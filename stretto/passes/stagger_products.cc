@@ -178,9 +178,9 @@ class StaggeredLoop {
 
 // Products that are issued one after the other before the last is awaited. The assembler gives up
 // where one is still under way when the next round of a loop begins, unless nobody but products
-// reads it; so every round ends with none, and is made long: with e4m3 factors and scales of blocks
-// rounds of 8, 16 and 32 reached 1,165, 1,180 and 1,195 TFLOP/s (an H200, 2026-11-24), and took
-// 0.7, 1.5 and 6.6 s to compile. Eights keep slots constants (codegen/fixed_rings.h).
+// reads it; so every round ends with none, and is made as long as compiling allows
+// (docs/performance/fp8.md, 'Why the defaults are what they are'). Eights keep slots constants
+// (codegen/fixed_rings.h).
 constexpr std::int64_t kMostTogether = 16, kTogether = 8, kLeastTogether = 4;
 
 // How many of so many iterations a round takes.
@@ -265,7 +265,7 @@ class Staggerer {
 
   // What is read beside a product is read before the next one is issued: reads of shared memory
   // stand behind the matrix instructions in one queue, and would come when that product has begun
-  // to end. On an H200, 2026-11-23, warps waited a third of their time for scales read after it.
+  // to end.
   void append_round(Block& out, const StaggeredParts& parts, const Op& loop, const Expr& first,
                     std::int64_t num) {
     const Block slots(parts.before.begin(), parts.before.end() - 1),

@@ -14,11 +14,11 @@
 // iteration writes before it reads them have a second set for every other one, while sums that pass
 // from one to the next stay where they are. What is left of the loop after whole rounds follows as
 // it was. Warpgroups of an agent issue the products of a round in turn where these add to the same
-// sums (measured on an H200: a factor converted in registers 79.9 per cent of the roofline without
-// turns, 81.1 with them). Where each has sums of its own, which are scaled and added afterwards,
-// the role says who is ahead and whether in turn (Resource::products). It stands after
-// split_agents, which made products asynchronous and keeps those in flight that need no such
-// registers, and after overlap_products, which has loops with two products.
+// sums, which is faster (docs/performance/fp8.md, 'Why the defaults are what they are').
+// Where each has sums of its own, which are scaled and added afterwards, the role says who is ahead
+// and whether in turn (Resource::products). The pass stands after split_agents, which made products
+// asynchronous and keeps those in flight that need no such registers, and after overlap_products,
+// which has loops with two products.
 #pragma once
 
 #include "stretto/ir/program.h"

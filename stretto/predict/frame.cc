@@ -20,8 +20,8 @@ constexpr std::int64_t kMaxTrips = std::int64_t{1} << 40;
 constexpr std::int64_t kRunBytes = 16;         // that a thread stores at a time
 constexpr double kStoredTile = 128.0 * 256.0;  // Machine::tile_cost is for a tile of this size
 
-// Of a load's latency, what a guarded one takes where no products load: what is there is in the L2
-// cache. Fitted to all-reduces on two and four H200s, 2026-11-26 and 27.
+// The part of a load's latency that a guarded one takes where no products load: what is there is in
+// the L2 cache (docs/performance/prediction.md, 'Why the defaults are what they are').
 constexpr double kGuardedLatency = 0.5;
 
 double area(const ValueType& type) { return static_cast<double>(type.rows * type.cols); }

@@ -5,20 +5,20 @@
 namespace stretto::predict {
 namespace {
 
-// Of a worker beside another's products: a load takes so many times as long, behind theirs, and so
-// much of the time that it is busy they have not, for instruction slots and L2; a tile that they
-// store takes so many times as long. Fitted to sums of grouped_gemm_rs and moe_layer beside
-// products, 28 shapes each on two and four H200s, 2026-11-27.
+// What the figures of this file were fitted to is in docs/performance/prediction.md, 'Why the
+// defaults are what they are'.
+//
+// A worker beside another's products: its load takes so many times as long, behind theirs. So much
+// of the time that it is busy they have not, for instruction slots and L2. A tile that they store
+// takes so many times as long.
 constexpr double kBesideLatency = 3.0, kBesideShare = 0.3, kBesideStores = 1.8;
 
 // Seconds of an SM's tensor core that a byte costs of rows which threads pick for it one by one:
-// instruction slots, and the power of addresses. Fitted to ag_grouped_gemm and moe_layer, 21 and 20
-// shapes on two and four H200s, 2026-11-27: products of rows in order take a tenth less.
+// instruction slots, and the power of addresses.
 constexpr double kPickedShare = 7e-12;
 
-// What a byte of a slot takes to be filled in that lies beyond its tensor, over one that is read.
-// Fitted to fused operators on two and four H200s, 2026-11-26 and 27: products of 96 and 192 rows
-// in tiles of 128 take longer than those of 128 and 256.
+// To fill in a byte of a slot that lies beyond its tensor takes so many times as long as to read
+// one: products of 96 rows in tiles of 128 take longer than those of 128 rows.
 constexpr double kOutsideBytes = 3;
 
 class WorkMaker {

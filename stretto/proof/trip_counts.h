@@ -38,7 +38,8 @@ class TripCounts {
 
   // `wanted`: how often every loop runs, or as often as it may if that is less. Absent: loops are
   // not to be run, and nothing below is to be called.
-  TripCounts(EvalScope& scope, std::optional<std::int64_t> wanted) : scope_(scope), wanted_(wanted) {}
+  TripCounts(EvalScope& scope, std::optional<std::int64_t> wanted)
+      : scope_(scope), wanted_(wanted) {}
 
   bool wanted() const { return wanted_.has_value(); }
   // From `walked` iterations on nothing new happens, of several at a time of `step`.

@@ -12,8 +12,7 @@ namespace {
 
 // About 10 microseconds of spinning, a little more than a sleep and its wake cost. No sched_yield
 // in between: beside other work it gives a whole time slice away, while a woken sleeper runs at
-// once (a token round 8 ranks on 2 shared cores of an EPYC at 2.4 GHz, 2026-11-21, world_bench: 20
-// ms a lap with 4 or 32 yields before the sleep, 0.08 ms with none).
+// once (docs/performance/runtime.md, 'Why the defaults are what they are').
 constexpr int kSpinPolls = 32;
 constexpr int kRelaxes = 16;
 constexpr std::chrono::nanoseconds kFirstSleep = std::chrono::microseconds(50);

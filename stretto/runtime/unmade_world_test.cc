@@ -186,7 +186,8 @@ struct Silence {
 const Silence kSilences[] = {
     {"is killed at once", [](const BootstrapAddress&) { die_in(milliseconds(0)); },
      "nobody listens there (Connection refused)"},
-    {"is killed with connections waiting", [](const BootstrapAddress&) { die_in(milliseconds(300)); },
+    {"is killed with connections waiting",
+     [](const BootstrapAddress&) { die_in(milliseconds(300)); },
      "closed without a word of it, now nobody listens there (Connection refused)"},
     {"is stopped", [](const BootstrapAddress&) { ::kill(::getpid(), SIGSTOP); },
      "connected, but nothing was said", true},

@@ -32,7 +32,7 @@ struct TileDot {
 
 // What is packed at a time: kTileK x kTileN of B and kTileM x kTileK of A, for the second-level
 // cache. A longer k would read and write acc less often, but push a panel of B (kTileK x 16 or 32)
-// out of the first-level cache (Intel Xeon Skylake-SP with and without AVX-512, 2026-11-21).
+// out of the first-level cache (docs/performance/cpu.md, 'Why the defaults are what they are').
 inline constexpr std::int64_t kTileM = 96, kTileN = 512, kTileK = 384;
 
 namespace avx512 {

@@ -1,4 +1,5 @@
 // Configs of ag_columns_gemm that may be the fastest on a Hopper GPU; its header has the default.
+// docs/performance/overlap.md, 'Why the defaults are what they are', has what was measured.
 #pragma once
 
 #include <vector>

@@ -43,10 +43,10 @@ std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);
 // SMs that copy the own rows into the output `gathered`, beside those of the config.
 int keeping_sms(const AgGemmDesc& desc);
-// At most `raster` row tiles that share a column, and no more than a rank has, so that the own rows
-// come first, unless they are few: those of all ranks then share weights. 8192 x 28672 times 1024
-// rows of two H100s, 2026-11-25, took 0.73 ms with four and 0.77 with eight; 8192 x 14336 times
-// 1024 of four, 2026-11-26, 0.394 with two and 0.453 with eight (gpu_bench overlap).
+// How many row tiles share a column: at most `raster`, and no more than a rank has, so that the own
+// rows come first. Where a rank has few rows, those of all ranks share a column instead, so that
+// weights are read once. What was measured is in docs/performance/overlap.md, 'Why the defaults are
+// what they are'.
 std::int64_t own_first_raster(const AgGemmDesc& desc, const GemmTile& tile, std::int64_t raster);
 // What a program of this config is: numbers of channels and queues as the rows have them. Of one
 // rank nothing travels, and fields that say how are of no account.

@@ -20,9 +20,7 @@ AgGemmConfig gpu_config_across(const AgGemmDesc& d, int sms) {
   cfg.num_gather_workers = gpu_workers(ceil_div(run_rows, cfg.comm_rows) * world, kMost);
   int left = sms - cfg.num_gather_workers;
   MainLoop loop = gpu_loop(d, d.m, left);
-  // Most SMs with one wide tile, where narrow ones are several: 4 and 16 rows of 14336 columns on
-  // four H200s, 2026-11-27, 0.063 and 0.064 ms instead of 0.066 and 0.068, 2 rows on two 0.0347
-  // instead of 0.0352 (gpu_bench sweep).
+  // Where narrow tiles are several for an SM, one wide tile for most SMs is faster.
   constexpr MainLoop kWide{.tile = {64, 128, 64}, .num_stages = 6};
   const bool plain = d.scaling == Scaling::kNone && !d.swiglu && d.a_dtype == d.b_dtype &&
                      size_bytes(d.a_dtype) == 2;
@@ -35,10 +33,8 @@ AgGemmConfig gpu_config_across(const AgGemmDesc& d, int sms) {
   return cfg;
 }
 
-// What a tile of 256 columns becomes where an agent stores. Of 9 shapes with 8192, 4096 and 1024
-// rows on two H200s, 2026-11-23 (gpu_bench overlap), 128x192 took 0.97 to 0.99 of the time of
-// 128x256 without in 7, 1.03 to 1.05 in those where its last wave of tiles leaves more SMs idle;
-// 128x256 with an agent 0.98 to 1.00 in 8.
+// What a tile of 256 columns becomes where an agent stores. 192 columns are faster unless their
+// last wave of tiles leaves more SMs idle; then 256 columns with an agent are.
 struct Drained {
   GemmTile tile;
   int stages, stagger, store_slots;
@@ -70,9 +66,7 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   int pushing = 0;
   if (gather != Gather::kPush) {
     // A transfer costs a few calls of the host and two small copies more, so there are few. One
-    // queue that sends, so that the rows needed first come first: on four H200s, 2026-11-22,
-    // 8192 x 4096 times 5504 columns took 0.53 ms with one and 0.57 with three, 1024 x 8192 times
-    // 14336 in one piece a rank 0.433 and 0.443 (gpu_bench overlap).
+    // queue sends, so that the rows needed first come first.
     bool send = gather == Gather::kSend;
     cfg.num_gather_workers = send ? 1 : static_cast<int>(std::clamp<std::int64_t>(peers, 1, 3));
     constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
@@ -97,8 +91,8 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   // Wider ones spill (CUDA 13.0) where a rank's rows may end within a tile.
   bool masks = masks_ranks(d.world_size);
   const int widest = masks && !d.bias && !d.gathered ? 168 : 160;
-  const MainLoop turns = busiest_ping_pong(d.world_size * row_tiles, d.n,
-                                         ping_pong_widths(d.b_kn, widest), cfg.loop.num_compute_sms);
+  const MainLoop turns = busiest_ping_pong(
+      d.world_size * row_tiles, d.n, ping_pong_widths(d.b_kn, widest), cfg.loop.num_compute_sms);
   if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.loop.num_compute_sms)) {
     cfg.loop = turns;
   }
@@ -119,8 +113,7 @@ AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
   return fitted(d, cfg);
 }
 
-// On four H200s engines that fetch take twice as long as those that send (gpu_bench overlap,
-// 2026-11-22); on two they are alike.
+// Engines that send, since among four GPUs engines that fetch are slower.
 AgGemmConfig default_config(const AgGemmDesc& d, Target target) {
   if (target == Target::kCpu) return default_config(d, target, Gather::kPull);
   // Pushing SMs are for tiles across the ranks' rows, which do not leave the gathered ones; with

@@ -1,4 +1,5 @@
 // Configs of ag_gemm that may be the fastest on a Hopper GPU; ag_gemm.h has the default.
+// docs/performance/overlap.md, 'Why the defaults are what they are', has what was measured.
 #pragma once
 
 #include <vector>

@@ -5,9 +5,10 @@
 namespace stretto {
 namespace {
 
-// Fastest of what was tried on an H200 (2026-11-23, gpu_bench attention-suite): small heads take
-// three warpgroups, causal rows are dealt out by ticket, four heads at a time keep their keys in
-// L2, and of long sequences without a mask two blocks share keys and values.
+// The fastest of what was tried (docs/performance/attention.md, 'Why the defaults are what they
+// are'): small heads take three warpgroups, causal rows are dealt out by ticket, four heads at a
+// time keep their keys in L2, and two blocks share the keys and values of long sequences without a
+// mask.
 AttentionConfig gpu_config(const AttentionDesc& d, const GpuTarget& gpu) {
   constexpr int kGroup = 4;
   constexpr std::int64_t kLong = 4096, kLonger = 8192;  // tokens; the last block wastes little

@@ -18,8 +18,8 @@ FlashDecodeConfig default_config(const FlashDecodeDesc& d, Target target) {
       return decode_stages(tile_rows(d, c), c.tile_kv, d.head_dim, target.gpu());
     };
     while (stages() < 2 && c.tile_kv % 2 == 0) c.tile_kv /= 2;
-    // More blocks ahead, where they fit, took 2 to 3 % longer from 256 thousand tokens on, on one
-    // and on four H100s, 2026-11-27 (gpu_bench attention-ranks).
+    // More blocks ahead, where they fit, were slower (docs/performance/attention_ranks.md, 'Why the
+    // defaults are what they are').
     constexpr int kMostAhead = 2;
     c.num_stages = std::min(stages(), kMostAhead);
   }

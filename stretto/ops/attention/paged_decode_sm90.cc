@@ -45,9 +45,9 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   bool few = 2 * units <= readers;
   std::int64_t splits = few ? readers / units : ceil_div(kTilesOfWorker * readers, units);
   c.splits = std::clamp<std::int64_t>(splits, 1, std::min(steps, kMostSplits));
-  // An SM reads some 30 KB a microsecond. What is left at the end to be added up counts less than
-  // that where runs are long.
-  constexpr std::int64_t kLongRun = 64;  // steps; 16 are too few (H200, 2026-11-24)
+  // What is left at the end to be added up counts less than what an SM reads where runs are long
+  // (docs/performance/attention.md, 'Why the defaults are what they are').
+  constexpr std::int64_t kLongRun = 64;  // steps
   bool many_combine = few || steps < kLongRun * c.splits;
   c.num_combiners = c.splits > 1 ? gpu_workers(units, sms / (many_combine ? 8 : 32)) : 1;
   c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? sms - c.num_combiners : sms);

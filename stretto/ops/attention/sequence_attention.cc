@@ -18,8 +18,8 @@ struct Gathered {
 };
 
 // Every rank sends its rows, first to the rank that needs them next, which is the one before it.
-// Sent, since engines that fetch take half a millisecond longer among four H200s (2026-11-22,
-// gpu_bench overlap and attention-ranks).
+// Engines that fetch are slower among four GPUs (docs/performance/attention_ranks.md, 'Why the
+// defaults are what they are').
 void send(ProgramBuilder& p, const SequenceAttentionConfig& cfg, const SequenceTiles& tiles,
           const Gathered& g) {
   SignalRef ready = p.signal("ready");  // a rank's `full` may be written

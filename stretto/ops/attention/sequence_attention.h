@@ -56,9 +56,9 @@ std::string to_string(const SequenceAttentionDesc& desc);
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& desc, Target target);
-// Heads to work on together so that the keys and values of `tokens` of them stay in a GPU's L2
-// cache (config.head_group): one H200 that read all heads' at a time fell from 622 TFLOP/s at 16k
-// tokens to 534 at 64k (2026-11-22, gpu_bench attention-ranks).
+// Heads to work on together so that their keys and values of `tokens` stay in a GPU's L2 cache
+// (config.head_group). What they cost beyond it is in docs/performance/attention_ranks.md, 'Why
+// the defaults are what they are'.
 int heads_in_l2(const SequenceAttentionDesc& desc, std::int64_t tokens);
 
 // Extent m; contiguous, S = ceil(m / P) instead of 2c. Inputs q [2c, num_heads * head_dim]; k, v

@@ -22,17 +22,8 @@ namespace stretto {
 namespace {
 
 // Where a product and its collective have nothing to hide behind each other, and prediction does
-// not tell. Of the sequence's time fused programs took on H200s (gpu_bench sweep, 2026-11-26 and
-// 27; rows of a line: up to 4, 16, 64, 256, 1024; of a rank's weights of 4096 rows or columns and
-// of 8192):
-//   AG+GEMM  two   0.97, 1.03, 1.03, 1.01, 0.88   0.98, 1.01, 1.06, 1.06, 0.96
-//            four  0.94, 0.95, 1.03, 1.09, 0.96   0.96, 0.96, 1.03, 1.00, 0.90
-//   GEMM+RS  two   0.97, 0.93, 0.98, 0.98, 0.98   1.11, 1.13, 1.06, 0.97, 0.95
-//            four  1.04, 1.02, 1.15, 1.64, 1.17   1.14, 1.20, 1.25, 1.38, 0.94
-//   GEMM+AR  two   0.86, 0.84, 0.87, 0.97, 0.88   1.00, 1.05, 0.98, 0.96, 0.92
-//            four  0.79, 0.89, 1.04, 1.05, 1.09   0.97, 0.99, 0.93, 0.96, 1.00
-// With 4,096 rows and more all were below 1. H100s had 1.04 and 1.08 with GEMM+AR of 256 rows on
-// two, and GEMM+RS of 64 and 256 rows on two in other runs 1.05 to 1.19.
+// not tell. The limits below are where fused programs took longer than the sequence
+// (docs/performance/sweep.md, 'Why the defaults are what they are').
 bool runs_in_sequence(const AgGemmDesc& d) {
   return d.m > (d.world_size == 2 ? 8 : 16) && d.m <= 256;
 }

@@ -117,12 +117,9 @@ ConfigChoice by_measurement(const std::vector<RankedCandidate>& ranked,
 
 }  // namespace
 
-// By which configs of a shape err beside each other: on two and four H200s (gpu_bench points,
-// 2026-11-27, 23 shapes) the first in prediction lost 2.0 % to the fastest, with a margin of 3 to
-// 7 % it was 0.8 to 1.2, of a tenth 2.2; of 26 other shapes, looked at once this stood
-// here, 3.1, 2.4 and 3.3. With few rows one that is predicted to take 0.94 of the default's time
-// took 1.06. Where the sequence is preferred, 0.89 and 0.90 of its time were 1.04 and 1.09
-// (gpu_bench sweep).
+// The part of the default's time that another must be predicted to stay under. It is as far from 1
+// as predictions of configs of one shape err beside each other (docs/performance/prediction.md,
+// 'Why the defaults are what they are').
 double part_to_be_chosen(std::int64_t m, bool sequence_preferred) {
   constexpr std::int64_t kFewRows = 256;
   if (sequence_preferred) return 0.8;

@@ -46,8 +46,7 @@ CollectiveConfig push_config(const CollectiveDesc& d, std::int64_t elements, int
 }
 
 // Threads among which whole rows are dealt out without any left over; else as many as usual. Loads
-// of the others are guarded and come one by one: a reduce-scatter on two H200s, 2026-11-27, took
-// 3.5 us for each row of 5120 columns with 512 threads, 1.2 us for one of 8192.
+// of rows that leave some over are guarded and come one by one, which takes longer.
 int threads_of_rows(const CollectiveDesc& d) {
   constexpr int kUsual = 512, kStep = 128;  // of CollectiveConfig::threads
   constexpr std::int64_t kRun = 8;
@@ -106,10 +105,8 @@ CollectiveConfig ring_config(const CollectiveDesc& d, std::int64_t elements, int
   return c;
 }
 
-// H200 pairs, 2026-11-21: 32 SMs that copy fill NVLink in either direction, 16 nearly (366 and 339
-// of 393 GB/s), so half of a GPU's SMs leave room for a second role. A tile for each of 32, until
-// it is so large that its signals (2 to 3 us) no longer count: of 256 MB on four H100s, 2026-11-26,
-// tiles of 512 K elements took 0.86 (gather) and 0.96 (scatter) of the time of 128 K.
+// 32 SMs that copy fill NVLink in either direction, so half of a GPU's SMs leave room for a second
+// role. There is a tile for each of 32, until it is so large that its signals no longer count.
 std::int64_t gpu_tile_elements(const CollectiveDesc& d) {
   std::int64_t run = ceil_div(d.m, d.world_size) * d.n, elements = kLeastTile;
   auto tiles = [&] { return elements < kManyElements ? 32 : 64; };
@@ -144,24 +141,18 @@ bool fits_packets(const CollectiveDesc& d) {
   return size_bytes(d.dtype) == 2 || size_bytes(d.dtype) == 4;
 }
 
-// Messages of up to so many bytes are pushed, and as packets. In graphs, gpu_bench collectives, on
-// two and four H100s, 2026-11-26: packets took 0.66 to 0.81 of the time of signals at 1 MB and 0.80
-// to 0.91 at 4 MB; pushing 16 MB took 0.96 to 1.11 of the time of reading on two, 0.87 to 0.96 on
-// four.
+// Messages of up to so many bytes are pushed, and as packets.
 constexpr std::int64_t kMega = std::int64_t{1} << 20;
 std::int64_t most_pushed(const CollectiveDesc& d) { return (d.world_size > 2 ? 16 : 4) * kMega; }
 constexpr std::int64_t kMostPackets = 4 * kMega;
-// Four GPUs that all write at once get more of their links than four that all read (348 and 262 to
-// 317 GB/s, H100s), so where messages are large they are pushed again, in rings. gpu_bench
-// collectives, four H200s, 2026-11-27: of 256 MB all-gather, reduce-scatter and all-to-all took
-// 0.96 to 0.97 of the time of reading, all-reduce 0.95; on H100s 64 MB took 0.99 to 1.09.
-// What goes through registers is proved piece by piece: 256 MB in 2 to 4 s, 1 GB in 12 to 16.
+// Four GPUs that all write at once get more of their links than four that all read, so where
+// messages are large they are pushed again, in rings. What goes through registers is proved piece
+// by piece, so the largest messages are read.
 bool in_rings(const CollectiveDesc& d) {
   std::int64_t bytes = message_bytes(d);
   return bytes >= 128 * kMega && bytes <= 256 * kMega;
 }
-// Of an all-reduce, what a rank gets from all others in one hop: 1 MB took 0.91 of the time of two
-// hops on two, 0.8 MB the same on four, 1.5 MB 1.20.
+// What a rank gets from all others in one hop of an all-reduce; beyond, two hops are faster.
 constexpr std::int64_t kMostOneHopIn = kMega;
 
 }  // namespace
@@ -171,8 +162,7 @@ CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   if (d.world_size > 2 && in_rings(d)) return ring_config(d, kRingTile, 64, target.sms());
   if (d.world_size == 1 || message_bytes(d) > most_pushed(d))
     return within(d, fetch_config(d, target.sms()));
-  // Four H100s, 2026-11-27, 5120 and 7168 columns: 0.84 to 0.94 of the time of narrower tiles, at 2
-  // and at 16 MB; of 6144, which narrow tiles cut evenly, 1.03 to 1.06 at 2 MB, 0.93 at 16.
+  // Tiles of whole rows pay where narrow tiles do not cut a row evenly, or messages are large.
   bool rows = pushes_whole_rows(d) && message_bytes(d) >= kMega &&
               (message_bytes(d) > kMostPackets || d.n % kLeastTile != 0);
   CollectiveConfig c = rows ? push_rows_config(d, 16 * kLeastTile, target.sms())

@@ -7,11 +7,9 @@
 namespace stretto {
 namespace {
 
-// Of e4m3 factors with scales of rows, tiles of 192 columns whose warpgroups end apart and leave
-// their stores to an agent, where these keep the SMs as busy as `loop`'s tiles do, but for some per
-// cent. On an H200, 2026-11-24 (gpu_bench gemm-fp8): 1,318 TFLOP/s at 8192^3 and 1,328 at
-// 4096 x 16384 x 7168 three steps apart, 1,309 and 1,318 two steps; in pairs of blocks 1,316 and
-// 1,324.
+// Products of e4m3 factors with scales of rows take tiles of 192 columns whose warpgroups end apart
+// and leave their stores to an agent, where these keep the SMs as busy as `loop`'s tiles do, but
+// for some per cent.
 bool set_apart(const GemmDesc& d, const GemmTile& tile, int sms, GemmConfig& config) {
   constexpr GemmTile kApart{.bm = 128, .bn = 192, .bk = 128};
   constexpr double kMoreTime = 1.03;
@@ -147,8 +145,8 @@ std::vector<GemmConfig> gpu_configs(const GemmDesc& d, const GpuTarget& gpu) {
   for (const Shape& s : kShapes) {
     bool flat = s.tile.bm == 64;
     if (flat != (d.m <= 64)) continue;
-    // Where warpgroups take turns by default, pairs of blocks are predicted to take a tenth less
-    // and were nowhere faster (gpu_bench gemm-suite, one H100, 2026-11-25).
+    // Where warpgroups take turns by default, pairs of blocks are predicted to be faster and were
+    // not.
     if (s.cluster > 1 && configs.front().loop.num_consumers > 1) continue;
     std::int64_t tiles = num_tiles(d.m, d.n, s.tile);
     GemmConfig config{.loop = {.tile = s.tile,

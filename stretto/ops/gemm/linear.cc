@@ -1,3 +1,5 @@
+// What was measured of the loops chosen here is in docs/performance/gemm.md, 'Why the defaults are
+// what they are'; of tiles on CPUs in docs/performance/cpu.md.
 #include "stretto/ops/gemm/linear.h"
 
 #include <fmt/format.h>
@@ -29,10 +31,7 @@ bool fits(std::int64_t bn, Scaling scaling) {
 }
 
 // Narrow tiles read as many bytes of rows as of weights, or more, which is too much where an SM has
-// several. On two H200s, 2026-11-26, 64 rows in graphs, with 64 or 128 and 256 columns instead of
-// 32 or 40: GEMM+AR of 8192 columns 0.065 ms instead of 0.075, AG+GEMM of 14336 and 28672 0.040 and
-// 0.129 instead of 0.049 and 0.176; 32 rows of 28672 0.123 instead of 0.151, of 8192 more
-// (gpu_bench sweep).
+// several. These have 64, 128 or 256 columns instead.
 std::optional<MainLoop> loop_of_64_rows(const GpuLoopDesc& d) {
   const bool plain = d.scaling == Scaling::kNone && !d.swiglu && size_bytes_of(d) == 2;
   const std::int64_t narrow = ceil_div(ceil_div(d.n, std::int64_t{32}), std::int64_t{d.num_sms});
@@ -47,8 +46,7 @@ std::optional<MainLoop> loop_of_64_rows(const GpuLoopDesc& d) {
 }
 
 // Narrow tiles and long steps: HBM gives a row of weights faster in stretches of 512 bytes and more
-// than in many short ones, and every step costs its waits. On an H200, 2026-11-22, steps of 512
-// columns were the best of 64 to 512 for tiles of 32 and 48 columns.
+// than in many short ones, and every step costs its waits.
 MainLoop streaming_loop(const GpuLoopDesc& d) {
   constexpr std::int64_t kStageBytes = std::int64_t{200} * 1024, kMostStages = 24;
   constexpr std::int64_t kLeastCols = 32, kStep = 8;
@@ -244,9 +242,8 @@ Value Linear::finish(Sums sums, const GemmTile& tile, const Index& col) const {
 }
 
 GemmTile default_tile(std::int64_t m, std::int64_t n, std::int64_t k) {
-  // Each tile packs its operands anew: at 1024^3 tiles of 256 x 512 reach 0.97 (f32) and 0.91
-  // (bf16) of one call for the whole product, tiles of 128 x 256 only 0.88 and 0.80 (AMD EPYC Zen 3
-  // with AVX2, 2026-11-21, gemm_bench).
+  // Each tile packs its operands anew, so tiles are large (docs/performance/cpu.md, 'Why the
+  // defaults are what they are').
   constexpr std::int64_t kMaxRows = 256, kMaxCols = 512;
   GemmTile tile;
   bool decode = m <= 16;
@@ -273,8 +270,7 @@ MainLoop gpu_loop(const GpuLoopDesc& d) {
   constexpr std::int64_t kStageBytes = std::int64_t{192} * 1024;
   std::int64_t max_cols = d.swiglu ? 128 : 256;  // accumulators fill half the registers
   bool scaled = d.scaling == Scaling::kBlock;
-  // Twice the tiles where the SMs would have half of one each: GEMM+AR of 128 rows and 4096 columns
-  // on two H200s, 2026-11-26, 0.033 ms instead of 0.035 (gpu_bench sweep).
+  // Twice the tiles where half of the SMs would have none.
   bool halves = d.m <= kMaxRows && 2 * ceil_div(d.n, std::int64_t{64}) <= d.num_sms;
   if (halves && d.scaling == Scaling::kNone && size_bytes_of(d) == 2) {
     return {.tile = {64, 64, 64}, .num_stages = d.swiglu ? 6 : 8};
@@ -282,13 +278,10 @@ MainLoop gpu_loop(const GpuLoopDesc& d) {
   if (scaled) max_cols /= 2;  // beside the sums, products of their size
   GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = kRowBytes / size_bytes_of(d)};
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
-  // its columns and of tile_cost more. On an H200, 2026-11-21, widths of 96, 160 and 224 made m =
-  // 1024 up to 1.2 times faster where wide tiles left SMs idle (docs/performance/gemm.md).
-  // With scales of blocks a step of 128 columns took 459 ns, of 64 columns 352 (decision 0007).
+  // its columns and of tile_cost more. With scales of blocks a tile costs more columns
+  // (docs/decisions/0007-fp8-products.md).
   const std::int64_t tile_cost = scaled ? 146 : 16;
-  // What narrow tiles load takes longer than their products, some 95 GB/s an SM: on H200s,
-  // 2026-11-27, tiles of 160 columns instead of 96 made AG+GEMM of 640 x 18432 x 6144 on four 0.114
-  // ms instead of 0.153, GEMM+AR of 896 x 5120 x 25600 on two 0.223 instead of 0.238.
+  // What narrow tiles load takes longer than their products.
   const bool plain = !scaled && !d.swiglu && size_bytes_of(d) == 2;
   auto columns_in_time = [&](std::int64_t bn) {
     return std::max(bn + tile_cost, plain ? 3 * (tile.bm + bn) / 5 : 0);
@@ -305,9 +298,8 @@ MainLoop gpu_loop(const GpuLoopDesc& d) {
           .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
 }
 
-// On an H200, 2026-11-22 (gpu-gemm-2026-11-22), over 36 shapes and two orders of tiles: 1.007
-// times as fast with 256 columns, 1.003 with 224 and 128, 1.010 with 160; 1.001 with 192, by
-// chance. Where each SM had a tile at most it was up to 4 % slower.
+// Widths for which warpgroups that end apart were faster. Where each SM has a tile at most they are
+// slower: a store has no next tile to hide behind.
 int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms) {
   if (tile.bm != 128 || num_tiles <= num_sms) return 0;
   switch (tile.bn) {
@@ -326,8 +318,7 @@ std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t 
   return ceil_div(row_tiles * ceil_div(n, bn), std::int64_t{num_sms}) * bn;
 }
 
-// On two H100s, 2026-11-26, tiles of 144 columns of weights [k, n] made the backward of a layer of
-// rows 2.2 ms instead of 1.6 (bench/gpu/pytorch_suite bench).
+// Weights [k, n] take tiles of 160 columns: narrower ones were slower.
 std::vector<std::int64_t> ping_pong_widths(bool b_kn, std::int64_t widest) {
   if (b_kn) return {160};
   std::vector<std::int64_t> widths = {176, 168, 160, 152, 144};
@@ -343,9 +334,8 @@ MainLoop ping_pong_loop(std::int64_t width, int num_compute_sms) {
           .num_consumers = 2};
 }
 
-// A tile takes as long as its columns and some twelve more: ten shapes and six widths on an H100,
-// 2026-11-25 (gpu_bench gemm). 8192 x 8192 x 8192 leaves 5 % of the SMs' time over with 160 columns
-// and 2 with 168 or 176, and reaches 0.97 and 1.00 of cuBLASLt's speed.
+// The width that leaves the least of the SMs' time over. A tile takes as long as its columns and
+// some twelve more.
 MainLoop busiest_ping_pong(std::int64_t row_tiles, std::int64_t n,
                          const std::vector<std::int64_t>& widths, int num_sms) {
   constexpr std::int64_t kEdgeColumns = 12;
@@ -358,10 +348,8 @@ MainLoop busiest_ping_pong(std::int64_t row_tiles, std::int64_t n,
   return ping_pong_loop(width, num_sms);
 }
 
-// On two H100s, 2026-11-25, with 8192 and 4096 rows: products 1.00 of cuBLASLt's speed instead of
-// 0.96 to 0.99 (gpu_bench gemm-suite --tp 2), AG+GEMM 0.955 to 1.003 of the time of tiles of 192
-// and 256 columns; four rows of tiles that share a column are the fastest of 4, 8 and 16, or within
-// 0.6 % of it (gpu_bench overlap).
+// Warpgroups in turn are faster where every SM has several tiles and no more columns than with
+// `other`, but for two per cent.
 bool turns_pay(const MainLoop& loop, std::int64_t row_tiles, std::int64_t n, const GemmTile& other,
                int num_sms) {
   const std::int64_t bn = loop.tile.bn, columns = columns_of_sm(row_tiles, n, bn, num_sms);

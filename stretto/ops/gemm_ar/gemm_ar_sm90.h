@@ -1,4 +1,5 @@
 // Configs of gemm_ar that may be the fastest on a Hopper GPU; gemm_ar.h has the default.
+// docs/performance/gemm_ar.md, 'Why the defaults are what they are', has what was measured.
 #pragma once
 
 #include <vector>

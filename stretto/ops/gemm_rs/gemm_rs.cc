@@ -109,8 +109,8 @@ GemmRsConfig fitted(const GemmRsDesc& d, GemmRsConfig cfg) {
 GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
   cfg.scatter = scatter;
   cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
-  // Stores to owners by an agent are slower than engines with 4096 columns, as fast with 8192
-  // (docs/performance/overlap.md), and take 91 s of CPU time to prove for 4096 x 8192 on two ranks.
+  // Stores to owners by an agent are slower than engines or as fast, and take long to prove
+  // (docs/performance/overlap.md, 'Why the defaults are what they are').
   if (scatter == Scatter::kEpilogue && cfg.loop.store_slots > 0) {
     cfg.loop.stagger = cfg.loop.store_slots = cfg.loop.load_slots = 0;
     ++cfg.loop.num_stages;  // in whose place they were

@@ -48,11 +48,9 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
                             .num_stages = loop.num_stages},
                    .num_reduce_sms = 0,
                    .channels_per_rank = std::max<std::int64_t>(blocks, 1)};
-  // An agent that stores, in the place of a stage: 8192 x 4096 in 0.345 instead of 0.363 ms on four
-  // H200s, 2026-11-22. Who loads the factors also brings what arrived, by TMA: E_overlap of nine
-  // shapes on two H100s, 2026-11-25, 0.84 instead of 0.74 on average (gpu_bench overlap). So do
-  // tiles of 256 columns where narrower ones keep the SMs busy by two per cent more: 8192 x 14336
-  // times 8192 there in 2.68 ms instead of 3.08 with 224 columns and without agents.
+  // An agent stores, in the place of a stage. Who loads the factors also brings what arrived, by
+  // TMA. Tiles of 256 columns with both are faster than narrower ones that keep the SMs busy by two
+  // per cent more.
   bool halves =
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
   const int beside_ringing = sms - 1;
@@ -64,24 +62,20 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
   // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
   // one SM, which rings for it, and pays from several waves of tiles on, where what arrived is
-  // loaded ahead from the second on: 1024 x 8192 x 14336 on two H100s, 2026-11-25, 0.37 ms instead
-  // of 0.40, 4096 x 4096 x 7168 0.36 instead of 0.43 (docs/performance/overlap.md).
+  // loaded ahead from the second on.
   std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
   if (channels == 0 || 2 * tiles < (agent && by_tma ? 3 : 12) * sms) return cfg;
   cfg.scatter = Scatter::kCopyEngine;
   cfg.loop.num_compute_sms = beside_ringing;
-  // A piece costs an engine some 9 us beside its bytes, whose link takes 20 us for so many: on four
-  // H200s, 2026-11-22, 8192 x 4096 in two pieces a rank took 0.36 ms, in four 0.41 (gpu_bench
-  // overlap), 8192 x 8192 in four 1.57 and in two 1.61.
+  // A piece costs an engine half as much beside its bytes as these cost the link, so pieces are few
+  // and large.
   constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20, kMostPieces = 4;
   std::int64_t bytes = run_rows * d.n * static_cast<std::int64_t>(size_bytes(d.out_dtype));
   std::int64_t pieces = std::clamp<std::int64_t>(bytes / kPieceBytes, 2, kMostPieces);
   cfg.num_slots = 1;
-  // On four H200s, 2026-11-26, what one wave of tiles makes for another rank has all come when the
-  // wave is over: in one piece 4096 x 4096 took 0.189 ms, in two 0.207. Two pieces go through two
-  // queues, of which one waits while the other copies (8192 x 4096 in 0.271 ms instead of 0.277).
-  // Where a rank's rows are half a wave of wide tiles, they are one of narrow ones: 1024 x 8192 in
-  // 0.198 ms instead of 0.222.
+  // On four GPUs what one wave of tiles makes for another rank has all come when the wave is over,
+  // so it is one piece. Two pieces go through two queues, of which one waits while the other
+  // copies. Where a rank's rows are half a wave of wide tiles, they are one wave of narrow ones.
   const std::int64_t wave = blocks * ceil_div(d.n, std::int64_t{256});
   const bool measured = d.world_size > 2 && agent;
   if (measured && 2 * wave <= sms) {

@@ -1,4 +1,5 @@
 // Configs of gemm_rs that may be the fastest on a Hopper GPU; gemm_rs.h has the default.
+// docs/performance/overlap.md, 'Why the defaults are what they are', has what was measured.
 #pragma once
 
 #include <vector>

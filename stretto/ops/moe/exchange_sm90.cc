@@ -24,8 +24,7 @@ SendConfig default_send_config(const EpDesc& d, Target target, bool private_resu
   const int num_slots = private_results && d.rows_per_rank() <= kShortStep ? 2 : 1;
   if (target == Target::kCpu) return {.num_slots = num_slots};
   // As many as leave every worker several tiles. One slot: to copy out of two takes as long as to
-  // ask, and longer from 16 tokens of each of four ranks on (7.1 us and 7.4, with 128 19.5 and
-  // 23.4: predicted for H200s, 2026-11-26).
+  // ask, or longer (docs/performance/exchange.md, 'Why the defaults are what they are').
   constexpr std::int64_t kMostTokens = 8;
   constexpr std::int64_t kMostThreads = 512;  // more have no registers for rows of several ranks
   std::int64_t rows = d.rows_per_rank();
@@ -49,13 +48,11 @@ PlaceConfig default_place_config(const EpDesc& d, Target target) {
 
 ReturnConfig default_return_config(const EpDesc& d, Target target) {
   if (target == Target::kCpu) return {};
-  // Not to ask saves 1 us, 2 with 128 tokens of each of two ranks: predicted for H200s, 2 to 8,
-  // with 1 to 256 tokens, 2026-11-26. As many bytes take as long.
+  // Not to ask saves about as long as so many bytes take.
   constexpr double kLeastSaved = 1 << 20;
-  // One token at a time has registers for few threads; of long steps, where every worker has
-  // several tiles, as many tokens are sent before the rank is told, and half of the workers sum
-  // alone (two H200s, 2026-11-23, gpu_bench exchange, 4096 tokens: 0.25 ms and with 4 tokens a tile
-  // 0.26 at 4a9f739; with two thirds 0.31, where all do both 0.31 to 0.32 at a3a1ced).
+  // One token at a time has registers for few threads. In long steps, where every worker has
+  // several tiles, as many tokens are sent before the rank is told, and half of the workers only
+  // sum (docs/performance/exchange.md, 'Why the defaults are what they are').
   constexpr std::int64_t kMostTokens = 8, kMostThreads = 512;
   std::int64_t rows = d.rows_per_rank();
   ReturnConfig c{.threads = row_threads(d.hidden, kMostThreads)};
@@ -65,9 +62,7 @@ ReturnConfig default_return_config(const EpDesc& d, Target target) {
     c.num_slots = d.world_size > 1 && rows_of_nothing_bytes(d) < kLeastSaved ? 2 : 1;
     return c;
   }
-  // Of 4096 tokens on four H200s, 2026-11-26, 96 workers of 448 threads that send and 36 that sum
-  // 4 tokens at a time take 0.519 ms, half of the workers each and larger ones 0.534; two send
-  // less.
+  // Among more than two ranks each sends more, so more and smaller workers send than sum.
   const bool many = d.world_size > 2;
   c.threads = many ? row_threads(d.hidden, kMostThreads) : row_threads(d.hidden);
   if (d.world_size == 1) return c;

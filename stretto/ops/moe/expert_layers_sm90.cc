@@ -27,8 +27,7 @@ std::int64_t token_bytes(const AgGroupedDesc& d) { return d.k * size_bytes(d.a_d
 
 // Whether copies into the order of the tiles, which TMA then loads, take less than picked rows cost
 // a product: where an expert has nearly as many tiles as there are SMs, of many rows, since the
-// first copies come before all products. So it was in 11 and 12 of 12 shapes on two H100s, and in
-// 11 of 12 on four H200s, 2026-11-26 (gpu_bench moe --only moe-1).
+// first copies come before all products.
 bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert,
                   int sms) {
   constexpr std::int64_t kManyRows = 1024;
@@ -67,8 +66,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
   AgGroupedConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
   c.loop.num_compute_sms =
       gpu_workers(tiles_of(d, c).num_tiles() * ceil_div(d.n, c.loop.tile.bn), target.sms());
-  // One queue, so that the rows needed first come first. On four H200s, 2026-11-26, three took 5 %
-  // more on average of 18 layers, 21 % at the most, and 2 % less in one (gpu_bench moe).
+  // One queue, so that the rows needed first come first.
   send_by(d, are_pushed(tiles_of(d, c), d.k) ? 0 : 1, c);
   if (pays_to_sort(d, c, mean_rows, target.sms())) c.sort_rows = kSortRows, c.sort_cols = kSortCols;
   return c;
@@ -240,7 +238,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, const GpuTarget& 
   const bool few = rows_of_expert(d) <= kFewOfAnExpert;
   for (const Choice& c : kChoices) {
     if (c.sort > 0 && (few || d.world_size > 2 || d.hidden % kSortCols != 0)) continue;  // spills
-    // On one GPU 1 to 3 % faster than picked rows with 32 experts, on two 2 to 6 % slower.
+    // Faster than picked rows on one GPU, slower on two.
     if (c.sort > 0 && c.blocks == kAtEnd && d.world_size > 1) continue;
     MoeLayerConfig made = base;
     auto& [first, second] = made;

@@ -22,15 +22,14 @@ struct PlannedTile {
   std::vector<Row> rows;
 };
 
-// In a second: bytes that arrive, products, bytes of memory. Of H200s, 2026-11-26
-// (predict/machines/h200x4.json), less what the first two lose beside each other.
+// In a second: bytes that arrive, floating-point operations of products, bytes of memory. They are
+// an H200's (predict/machines/h200x4.json), less what the first two lose beside each other.
 constexpr double kLinkBytes = 350e9, kFlops = 600e12, kMemoryBytes = 4e12;
 // Of gate, by which a token is multiplied for all its experts, where they are not known: with them
 // a quarter of the experts keep one of two ranks busy.
 constexpr double kUnknownColumns = 6880;
 constexpr double kTileColumns = 128, kMostSms = 0.75;  // part of all
-// With one of Mixtral's 8 experts in classes layers of 4,096 and 8,192 tokens took 2 to 5 % more of
-// the sequence's time than with four (two H100s, 2026-11-26): ranks do not begin together.
+// Fewer experts in classes than these are too few, since ranks do not begin together.
 constexpr double kFewestEarly = 4;
 
 }  // namespace
@@ -62,9 +61,7 @@ std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& orde
 }
 
 bool are_pushed(const ExpertTiles& t, std::int64_t hidden) {
-  // Of two bytes an element. On H100s, 2026-11-27 (gpu_bench moe --only moe-1), pushes of 2 MB took
-  // 18 % less than an engine's transfers on four and 5 % on two, of 4 MB 8 and 10 % less and 3 %
-  // more, of 8 MB 2 % less to 6 % more, of 16 MB 11 % more and beyond.
+  // Elements of two bytes. Pushes of more take longer than an engine's transfers.
   constexpr std::int64_t kMostElements = 2 << 20;
   return t.world_size > 1 && ceil_div(t.m, std::int64_t{t.world_size}) * hidden <= kMostElements;
 }
@@ -95,8 +92,7 @@ ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu,
   }
   early = std::max(early, kFewestEarly);
   // Tiles of the own rows alone, of which an expert's last one is not: for most SMs one, which wait
-  // for other ranks at once without it. Eight of Phi-3.5's 16 experts with 2,048 tokens on two GPUs
-  // took 1 to 8 % less than four. More ranks would read the weights once for each.
+  // for other ranks at once without it. More ranks would read the weights once for each.
   const double own_tiles =
       (own_rows / static_cast<double>(t.tile_rows) - 0.5) * columns / kTileColumns;
   if (t.world_size == 2 && own_tiles >= 1) early = std::max(early, kMostSms * gpu.sms / own_tiles);
@@ -110,8 +106,8 @@ ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu,
 
 ExpertTileOrder default_order(const ExpertTiles& t, Target target, const LayerSizes& sizes) {
   if (target == Target::kCpu) return {.stages = t.world_size};
-  // Tiles of different experts share nothing; groups' tokens are sent by those who multiply, who
-  // begin at different times (32 experts, 8,192 tokens, two H100s: 3.49 ms, in step 3.65).
+  // Tiles of different experts share nothing. Groups' tokens are sent by those who multiply, who
+  // begin at different times, so that to stay in step takes longer there.
   const bool few = t.m * t.top_k <= t.num_experts * t.tile_rows;
   if (few || t.expert_groups > 1) return {.in_step = false};
   if (sizes.hidden > 0 && are_pushed(t, sizes.hidden)) return {};

@@ -39,9 +39,9 @@ struct ExpertTileOrder {
   int stages = 1;
   std::int64_t early_experts = std::numeric_limits<std::int32_t>::max();
   // All tiles of a class wait for the same ranks, so that workers that share weights and rows begin
-  // together and stay in step. Where each waited for its own rows they were a hundred microseconds
-  // apart to the end, and read weights again that L2 no longer had: tiles took 64 to 100 us instead
-  // of 51 (two H100s, 2026-11-26).
+  // together and stay in step. Where each waits for its own rows, workers stay apart to the end,
+  // and read weights again that L2 no longer has (docs/performance/moe.md, 'Why the defaults are
+  // what they are').
   bool in_step = true;
 };
 NamedFields fields_of(ExpertTiles& tiles);

@@ -120,8 +120,8 @@ class GroupedRs {
   // The rows that are multiplied. Where the same launch makes them, `made` counts its tiles, of
   // which there are `tiles`. All are awaited before the first product, so that workers begin
   // together: those that read the same rows and weights then do so while L2 has them. Where each
-  // began with the rows that it needs, products waited for factors 62 % of their time, with 2.4 ms
-  // of 1.7 (32 experts, 8,192 tokens, an H200, 2026-11-24).
+  // begins with the rows that it needs, products wait for factors for most of their time
+  // (docs/performance/moe.md, 'Why the defaults are what they are').
   struct Rows {
     TensorRef a;
     SignalRef made;

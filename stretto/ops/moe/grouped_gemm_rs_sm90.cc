@@ -103,10 +103,8 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
   GroupedRsConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
   c.reduce_cols = c.loop.tile.bn;
   std::int64_t tiles = tiles_of(d, c).num_tiles() * ceil_div(d.n, c.loop.tile.bn);
-  // At the end they take 0 to 18 % less on two H100s, 2026-11-25, and on four H200s, 2026-11-26 and
-  // 27, 1 to 31 % less but where a row's product is long: beside products of Mixtral in blocks of
-  // 512 columns they take 2 to 9 % less than at the end, and so do Phi-3.5-MoE's and Mixtral's of
-  // an all-reduce on two (docs/performance/moe.md).
+  // At the end they take less, but where a row's product is long on more than two ranks or in an
+  // all-reduce.
   constexpr std::int64_t kLongProduct = 2560;
   const bool beside = d.k >= kLongProduct && (d.world_size > 2 || d.all_reduce);
   // Of seven ranks and more one row of a warp spills beside products: the sums of an all-reduce

@@ -36,13 +36,12 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
     return {.loop = {.tile = tile}};
   }
   // A row of tiles for all rows that there are, 32 columns each: with more rows than 16 the rows,
-  // most of them another expert's, are as many bytes as the weights. 64 tokens, two of 32 experts
-  // each, took 3.15 ms so on an H200, 2026-11-24, both products, and 6.4 GB of weights.
+  // most of them another expert's, are as many bytes as the weights (docs/performance/moe.md, 'Why
+  // the defaults are what they are').
   bool few = d.m <= (dealt_out(d) ? kFewRows / 4 : kFewRows);
   std::int64_t share = split_of(d).share();
-  // Few rows of an expert are a row of tiles, too. On an H200, 2026-11-24, 64 tokens of 32 and 128
-  // experts: 0.95 and 0.74 ms with 256 columns, 1.00 and 0.78 with the 128 and 96 that one row of
-  // tiles for all would have, 1.25 and 0.85 with 64. With scales of blocks 128 columns spill.
+  // Few rows of an expert are a row of tiles, too, and take wider ones than a row of tiles for all
+  // rows would. With scales of blocks 128 columns spill.
   const bool tile_each = mean_rows(d) <= kFewRows && d.scaling == Scaling::kNone;
   const std::int64_t rows = tile_each ? 2 * kFewRows : mean_rows(d);
   MainLoop loop = gpu_loop(d, few ? d.m : std::max(rows * share, kFewRows + 1), target.sms());

@@ -15,9 +15,8 @@ NormConfig default_config(const NormDesc& d, Target target) {
 NormConfig default_all_reduce_config(const NormDesc& d, Target target) {
   NormConfig c = default_config(d, target);
   if (target == Target::kCpu) return c;
-  // In graphs, gpu_bench collectives, on two and four H100s, 2026-11-26: packets of 64 rows took
-  // 0.57 and 0.38 of the time of reads that two rounds of signals order, on four 256 rows 0.39. In
-  // two shots 256 KB took 1.04 of the time of one on four, 1 MB 0.62.
+  // Packets are faster than reads that two rounds of signals order, and two shots than one where
+  // messages are large (docs/performance/collectives.md, 'Why the defaults are what they are').
   constexpr std::int64_t kMega = std::int64_t{1} << 20;
   std::int64_t bytes = d.m * d.hidden * static_cast<std::int64_t>(size_bytes(d.dtype));
   c.packets = bytes <= 4 * kMega;

@@ -1,5 +1,6 @@
 // Configs of gemm_a2a and a2a_gemm that may be the fastest on a Hopper GPU; ulysses.h has the
 // defaults.
+// docs/performance/gemm.md, 'Why the defaults are what they are', has what was measured.
 #pragma once
 
 #include <vector>

@@ -24,8 +24,8 @@ class TcpListener {
   Fd opened_;
 };
 
-// A socket that listens on 127.0.0.1 at a port that was free, for BootstrapAddress::listener. Inherited
-// by children. UserError where there is none.
+// A socket that listens on 127.0.0.1 at a port that was free, for BootstrapAddress::listener.
+// Children inherit it. UserError where there is none.
 Fd listen_anywhere(int* port);
 
 // Tries again until the deadline, since rank 0 may come later; empty when it did not, and `why`

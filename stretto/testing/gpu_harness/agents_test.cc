@@ -201,14 +201,15 @@ TEST_F(Agents, TurnsThatReduceAtTheSameTime) {
   ProgramBuilder p("reducing_turns", 1);
   auto a = p.input("a", kIn, {64 * kTiles, 256}), b = p.input("b", kIn, {kCols, 256});
   auto c = p.output("c", kSum, {kTiles, kCols});
-  p.role("multiply", Resource::sms(1).pipelined(4).ping_pong(2), p.range(kTiles), [&](const Tile& t) {
-    Value acc = p.zeros(kSum, 64, kCols);
-    p.loop(4, [&](const Index& i) {
-      acc = dot(acc, p.load(a.tile({t.index * 64, i * 64}, 64, 64)),
-                p.load(b.tile({0, i * 64}, kCols, 64)).T());
-    });
-    p.store(c.tile({t.index, 0}, 1, kCols), col_sum(acc));
-  });
+  p.role("multiply", Resource::sms(1).pipelined(4).ping_pong(2), p.range(kTiles),
+         [&](const Tile& t) {
+           Value acc = p.zeros(kSum, 64, kCols);
+           p.loop(4, [&](const Index& i) {
+             acc = dot(acc, p.load(a.tile({t.index * 64, i * 64}, 64, 64)),
+                       p.load(b.tile({0, i * 64}, kCols, 64)).T());
+           });
+           p.store(c.tile({t.index, 0}, 1, kCols), col_sum(acc));
+         });
   EXPECT_EQ(difference(p.finish()), "");
 }
 
