@@ -260,7 +260,7 @@ void AgentWriter::block(const Block& ops) {
       i += 2;
       continue;
     }
-    if (told_.holds(ops[i])) continue;
+    if (elided_.holds(ops[i])) continue;
     if (std::size_t end = end_of_packets(ops, i); end > i + 1) {
       packets_together(ops, i, end);
       i = end - 1;

@@ -5,7 +5,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::beside_text_test {
 namespace {
 
 // Products of tiles, and each row's total of them; `gathered`: threads load the left factor.
@@ -66,4 +66,4 @@ TEST(BesideText, WhereAllLoadThereIsAWarpgroupMore) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::beside_text_test

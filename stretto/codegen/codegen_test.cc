@@ -11,7 +11,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
-namespace stretto {
+namespace stretto::codegen_test {
 namespace {
 
 using Body = std::function<void(ProgramBuilder&, const Tile&)>;
@@ -497,4 +497,4 @@ TEST(CodegenRefuses, APipeThatIsNeverFilled) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::codegen_test

@@ -10,7 +10,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::delay_text_test {
 namespace {
 
 constexpr int kRanks = 2, kCols = 64;
@@ -86,4 +86,4 @@ TEST(DelayText, OtherSeedsMakeOtherKernelsAndLaunchesAreTheSame) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::delay_text_test

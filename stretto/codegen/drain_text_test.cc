@@ -6,7 +6,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::drain_text_test {
 namespace {
 
 struct Sample {
@@ -110,4 +110,4 @@ TEST(DrainText, AFourthWarpgroupLeavesNoRegistersForTheWidestProducts) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::drain_text_test

@@ -11,7 +11,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
-namespace stretto {
+namespace stretto::early_loads_test {
 namespace {
 
 constexpr int kStages = 5;
@@ -211,4 +211,4 @@ TEST(Residency, IsNeededWhereAWaitMayBeForABlockThatHasNoRoom) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::early_loads_test

@@ -5,7 +5,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::elided_waits_test {
 namespace {
 
 enum class Place : std::uint8_t { kBeforeLoop, kBeforeStore, kBeforeBoth, kAfterLoop };
@@ -127,4 +127,4 @@ TEST(ElidedWaits, WarpgroupsThatAreApartPollEachForItself) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::elided_waits_test

@@ -9,7 +9,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::ending_loops_test {
 namespace {
 
 struct Sample {
@@ -75,4 +75,4 @@ TEST(EndingLoops, GoOnWhereATableDecidesEachStep) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::ending_loops_test

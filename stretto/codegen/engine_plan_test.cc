@@ -10,7 +10,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
-namespace stretto {
+namespace stretto::engine_plan_test {
 namespace {
 
 using Lists = std::vector<std::vector<std::string>>;
@@ -230,4 +230,4 @@ TEST(EnginePlan, SaysWhyBlocksStandIn) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::engine_plan_test

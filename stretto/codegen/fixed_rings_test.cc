@@ -8,7 +8,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::fixed_rings_test {
 namespace {
 
 struct Sample {
@@ -169,4 +169,4 @@ TEST(FixedRings, OnlyScaledProductsThatAreAwaitedAtOnceEndApart) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::fixed_rings_test

@@ -8,7 +8,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 
-namespace stretto {
+namespace stretto::index_width_test {
 namespace {
 
 // y[t] = x[row(t)], tables and all.
@@ -50,4 +50,4 @@ TEST(IndexWidth, MoreIsRefusedWithItsLine) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::index_width_test

@@ -6,7 +6,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::joined_steps_test {
 namespace {
 
 struct Sample {
@@ -87,4 +87,4 @@ TEST(JoinedSteps, OtherColumnsAreCopiedOneByOne) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::joined_steps_test

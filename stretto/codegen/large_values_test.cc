@@ -4,7 +4,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::large_values_test {
 namespace {
 
 Program doubled(std::int64_t rows, std::int64_t cols) {
@@ -27,4 +27,4 @@ TEST(LargeValues, AreRefusedWithTheirRoleAndSize) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::large_values_test

@@ -3,7 +3,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::memory_text_test {
 namespace {
 
 GeneratedKernel named_columns(std::int64_t step) {
@@ -120,4 +120,4 @@ TEST(MemoryText, StoresByTmaStayWithinTheirSlot) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::memory_text_test

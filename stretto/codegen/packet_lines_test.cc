@@ -7,7 +7,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::packet_lines_test {
 namespace {
 
 struct Packets {
@@ -129,4 +129,4 @@ TEST(PacketLines, FragmentsThatAreStored) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::packet_lines_test

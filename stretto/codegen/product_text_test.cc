@@ -5,7 +5,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::product_text_test {
 namespace {
 
 // c = a * b^T of fp8 factors with a scale for each row, and block of columns, of every 128 of k.
@@ -399,4 +399,4 @@ TEST(ProductText, TheTensorCoreAddsUpRows) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::product_text_test

@@ -5,7 +5,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::products_under_way_test {
 namespace {
 
 constexpr std::int64_t kInner = 512;
@@ -72,4 +72,4 @@ TEST(ProductsUnderWay, NotThoseThatMayHaveBeenLeftOut) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::products_under_way_test

@@ -11,7 +11,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::program_lines_test {
 namespace {
 
 constexpr int kRoleLine = __LINE__ + 6;
@@ -82,4 +82,4 @@ TEST(ProgramLines, NamesOfFilesAreQuoted) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::program_lines_test

@@ -9,7 +9,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
-namespace stretto {
+namespace stretto::record_text_test {
 namespace {
 
 GeneratedKernel recording(const Program& program) {
@@ -126,4 +126,4 @@ TEST(RecordText, TheClockKernelCompiles) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::record_text_test

@@ -9,7 +9,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::refused_values_test {
 namespace {
 
 std::string refusal(const Program& program) {
@@ -138,4 +138,4 @@ TEST(RefusedValues, BandsOfTilesAreDividedPlainly) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::refused_values_test

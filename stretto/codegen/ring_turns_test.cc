@@ -6,7 +6,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::ring_turns_test {
 namespace {
 
 struct Sample {
@@ -116,4 +116,4 @@ TEST(RingTurns, AClusterIsToldWhichLoadsItCannotShare) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::ring_turns_test

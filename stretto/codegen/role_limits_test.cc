@@ -10,7 +10,7 @@
 #include "stretto/ir/parser.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::role_limits_test {
 namespace {
 
 std::string refusal(const std::function<void()>& generates) {
@@ -119,4 +119,4 @@ TEST(RoleLimits, PutsByWhoIsNoProducer) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::role_limits_test

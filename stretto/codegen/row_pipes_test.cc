@@ -6,7 +6,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::row_pipes_test {
 namespace {
 
 // For each of 64 tokens the sum of the rows of y that a table picks (-1: none).
@@ -83,4 +83,4 @@ TEST(RowPipes, ColumnsOffTheGranuleAreFilledByThreads) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::row_pipes_test

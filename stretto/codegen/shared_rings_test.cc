@@ -7,7 +7,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::shared_rings_test {
 namespace {
 
 // Tiles whose rows may be none at run time have no product, and take no slots.
@@ -79,4 +79,4 @@ TEST(SharedRings, FilledInNoOrderIsRefused) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::shared_rings_test

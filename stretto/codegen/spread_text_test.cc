@@ -6,7 +6,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::spread_text_test {
 namespace {
 
 struct Sample {
@@ -69,4 +69,4 @@ TEST(SpreadReads, ScalesThatFitBesideTwoProductsAreReadWhole) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::spread_text_test

@@ -6,7 +6,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::stagger_text_test {
 namespace {
 
 // Tiles go to the next rank, and what came from the one before is added; the rows of `a` may end
@@ -101,4 +101,4 @@ TEST(StaggerText, WithoutAStaggerTheyMeetAtABarrier) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::stagger_text_test

@@ -114,7 +114,7 @@ int AgentWriter::waits_to_come() const {
     const Op& op = (*ops)[i];
     bool waits = op.code == OpCode::kWait ||
                  (op.code == OpCode::kLoop && only_syncs(op.bodies[0], OpCode::kWait));
-    if (!waits || told_.holds(op) || keeps(op)) break;
+    if (!waits || elided_.holds(op) || keeps(op)) break;
     ++count;
   }
   return alone() || records() || site_.rings ? 0 : std::min(count, values_.num_threads / 32 - 1);

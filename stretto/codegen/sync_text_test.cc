@@ -5,7 +5,7 @@
 #include "stretto/ir/parser.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::sync_text_test {
 namespace {
 
 // A stream through two slots: the first tiles find theirs free.
@@ -75,4 +75,4 @@ TEST(SyncText, ProducersHaveReadWhatTheyCopyBeforeTheyNotify) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::sync_text_test

@@ -11,7 +11,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
-namespace stretto {
+namespace stretto::table_text_test {
 namespace {
 
 constexpr std::int64_t kParts = 5, kCols = 64;
@@ -247,4 +247,4 @@ TEST(TableText, ReportsNameTableEntryAndContract) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::table_text_test

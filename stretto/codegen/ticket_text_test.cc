@@ -6,7 +6,7 @@
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::ticket_text_test {
 namespace {
 
 enum class Loads : std::uint8_t { kByTma, kBesideTma, kByThreads };
@@ -63,4 +63,4 @@ TEST(TicketText, WhereNoThreadIssuesTheFirstThatLoadsDraws) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::ticket_text_test

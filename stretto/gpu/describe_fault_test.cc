@@ -7,7 +7,7 @@
 #include "stretto/compiler.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::describe_fault_test {
 namespace {
 
 constexpr int kRanks = 3, kTiles = 8, kWorkers = 2;
@@ -112,4 +112,4 @@ TEST_F(DescribeFault, LaunchesOfOtherExtentsTakeTheTileAway) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::describe_fault_test

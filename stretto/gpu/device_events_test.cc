@@ -20,7 +20,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 
-namespace stretto {
+namespace stretto::device_events_test {
 namespace {
 
 constexpr int kRanks = 2, kCols = 64, kTiles = 12;
@@ -246,4 +246,4 @@ TEST_F(GpuRecording, WhatDoesNotFitIsCounted) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::device_events_test

@@ -18,7 +18,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 
-namespace stretto {
+namespace stretto::gpu_admission_test {
 namespace {
 
 constexpr int kRanks = 2, kCols = 256;
@@ -249,4 +249,4 @@ TEST_F(GpuAdmission, ReservedSmsAreNotGivenOut) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_admission_test

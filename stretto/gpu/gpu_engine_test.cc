@@ -22,7 +22,7 @@
 #include "stretto/runtime/cuda/module.h"
 #include "stretto/runtime/recorder.h"
 
-namespace stretto {
+namespace stretto::gpu_engine_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -488,4 +488,4 @@ TEST_F(GpuEngines, ARankThatDoesNotComeIsNamedAndTheQueuesRecover) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_engine_test

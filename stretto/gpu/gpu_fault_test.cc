@@ -15,7 +15,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 
-namespace stretto {
+namespace stretto::gpu_fault_test {
 namespace {
 
 constexpr int kRanks = 2, kCols = 64, kSide = 128;
@@ -257,4 +257,4 @@ TEST_F(GpuFault, NothingIsStoredToOthersAfterAWaitHasGivenUp) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_fault_test

@@ -16,7 +16,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver_calls_testing.h"
 
-namespace stretto {
+namespace stretto::gpu_launches_test {
 namespace {
 
 constexpr int kRanks = 2, kRows = 128, kCols = 64, kDepth = 128, kChunks = 8,
@@ -249,4 +249,4 @@ TEST_F(GpuLaunches, ReplayedCopiesBringWhatIsThereNow) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_launches_test

@@ -11,7 +11,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 
-namespace stretto {
+namespace stretto::gpu_packets_test {
 namespace {
 
 constexpr std::int64_t kRows = 3;
@@ -118,4 +118,4 @@ TEST(GpuPackets, RowsOfEveryNumberOfLinesArrive) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_packets_test

@@ -12,7 +12,7 @@
 #include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/rank_processes_testing.h"
 
-namespace stretto {
+namespace stretto::gpu_processes_test {
 namespace {
 
 using Reports = std::vector<std::string>;
@@ -111,4 +111,4 @@ TEST(GpuProcesses, AWorldOfThreadsIsRefused) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_processes_test

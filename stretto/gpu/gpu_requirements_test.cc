@@ -9,7 +9,7 @@
 
 #include "stretto/base/errors.h"
 
-namespace stretto {
+namespace stretto::gpu_requirements_test {
 namespace {
 
 cuda::DeviceProperties gpu(int ordinal, const char* name, int major, int minor) {
@@ -69,4 +69,4 @@ TEST(GpuRequirements, PeersThatCannotReachEachOtherAreNamed) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_requirements_test

@@ -12,7 +12,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 
-namespace stretto {
+namespace stretto::gpu_stores_test {
 namespace {
 
 constexpr std::int64_t kM = 700, kLaunches = 5;
@@ -162,4 +162,4 @@ TEST_F(GpuStores, BothTogetherGiveTheSameBits) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_stores_test

@@ -11,7 +11,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
 
-namespace stretto {
+namespace stretto::gpu_table_test {
 namespace {
 
 constexpr std::int64_t kParts = 4, kRows = 24, kCols = 64;
@@ -186,4 +186,4 @@ TEST_F(GpuTables, TablesOfALaunchAreCheckedWhereTheyAreRead) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::gpu_table_test

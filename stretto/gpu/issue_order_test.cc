@@ -9,7 +9,7 @@
 
 #include "stretto/base/test_seed.h"
 
-namespace stretto {
+namespace stretto::issue_order_test {
 namespace {
 
 TEST(IssueOrder, TheSameOrderAtAnySpeed) {
@@ -63,4 +63,4 @@ TEST(IssueOrder, ThreadsThatAgreeNeverClash) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::issue_order_test

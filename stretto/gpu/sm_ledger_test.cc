@@ -14,7 +14,7 @@
 
 #include "stretto/base/test_seed.h"
 
-namespace stretto {
+namespace stretto::sm_ledger_test {
 namespace {
 
 // Streams that write down what is asked of them: "record 0", "1 waits for record 0".
@@ -280,4 +280,4 @@ TEST(SmLedgerRanks, NeverStall) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::sm_ledger_test

@@ -9,7 +9,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/ir/sample_programs.h"
 
-namespace stretto {
+namespace stretto::expr_test {
 namespace {
 
 using Vars = std::vector<std::int64_t>;
@@ -171,4 +171,4 @@ TEST(Expr, ReadsTables) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::expr_test

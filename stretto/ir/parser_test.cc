@@ -12,7 +12,7 @@
 #include "stretto/ir/sample_programs.h"
 #include "stretto/ir/verifier.h"
 
-namespace stretto {
+namespace stretto::parser_test {
 namespace {
 
 // Every program must survive a dump and a reload, or `stretto prove FILE` would prove another one.
@@ -166,4 +166,4 @@ TEST(Parser, DamagedTextIsRefusedOrStable) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::parser_test

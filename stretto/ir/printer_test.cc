@@ -13,7 +13,7 @@
 #include "stretto/ir/sample_programs.h"
 #include "stretto/ir/verifier.h"
 
-namespace stretto {
+namespace stretto::printer_test {
 namespace {
 
 std::string golden(const std::string& file) {
@@ -235,4 +235,4 @@ TEST(Printer, ParenthesesFollowTheTree) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::printer_test

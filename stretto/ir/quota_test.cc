@@ -5,7 +5,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/ir/parser.h"
 
-namespace stretto {
+namespace stretto::quota_test {
 namespace {
 
 constexpr const char* kHeader = R"(program "p" world 3 level schedule {
@@ -57,4 +57,4 @@ TEST(Quota, RefusesWhatWouldVaryOrMiss) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::quota_test

@@ -8,7 +8,7 @@
 #include "stretto/ir/printer.h"
 #include "stretto/ir/verifier_testing.h"
 
-namespace stretto {
+namespace stretto::verifier_roles_test {
 namespace {
 
 // `text` with `to` in the place of `from`.
@@ -92,4 +92,4 @@ store $1 to @out[0, 0] tile [4, 4]
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::verifier_roles_test

@@ -10,7 +10,7 @@
 #include "stretto/ir/parser.h"
 #include "stretto/ir/sample_programs.h"
 
-namespace stretto {
+namespace stretto::verifier_test {
 namespace {
 
 // Sound programs of both levels that touch every operation; each bad program below is one of them
@@ -484,4 +484,4 @@ TEST(Verifier, RefusesBrokenStructures) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::verifier_test

@@ -5,7 +5,7 @@
 
 #include "stretto/ir/verifier_testing.h"
 
-namespace stretto {
+namespace stretto::verifier_vars_test {
 namespace {
 
 // Of a second value some readers of the program would know: the executor, the proof and generated
@@ -76,4 +76,4 @@ on_end on_end body {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::verifier_vars_test

@@ -10,7 +10,7 @@
 #include "stretto/base/test_errors.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::builder_errors_test {
 namespace {
 
 class BuilderErrors : public testing::Test {
@@ -238,4 +238,4 @@ TEST_F(BuilderErrors, EveryOperationKeepsItsLine) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::builder_errors_test

@@ -11,7 +11,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/lang/rank_runs.h"
 
-namespace stretto {
+namespace stretto::compute_test {
 namespace {
 
 using rank_runs::Doubles, rank_runs::Tensors;
@@ -446,4 +446,4 @@ TEST_F(Compute, RoutesToTheLargest) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::compute_test

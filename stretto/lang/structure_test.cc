@@ -9,7 +9,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/lang/rank_runs.h"
 
-namespace stretto {
+namespace stretto::structure_test {
 namespace {
 
 using rank_runs::Doubles, rank_runs::Tensors;
@@ -324,4 +324,4 @@ TEST(Slices, AnyTwoDimensionsMayBeATile) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::structure_test

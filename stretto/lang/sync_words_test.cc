@@ -9,7 +9,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/lang/rank_runs.h"
 
-namespace stretto {
+namespace stretto::sync_words_test {
 namespace {
 
 using rank_runs::Doubles, rank_runs::Tensors;
@@ -376,4 +376,4 @@ INSTANTIATE_TEST_SUITE_P(Worlds, SyncWords, testing::Values(1, 2, 3),
                          [](const auto& info) { return "P" + std::to_string(info.param); });
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::sync_words_test

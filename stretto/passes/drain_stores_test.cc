@@ -21,7 +21,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::drain_stores_test {
 namespace {
 
 constexpr std::int64_t kRows = 13, kCols = 75, kK = 21;
@@ -218,4 +218,4 @@ TEST(DrainStores, StoresThatItCannotOrderAreRefused) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::drain_stores_test

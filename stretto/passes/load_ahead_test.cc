@@ -16,7 +16,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::load_ahead_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -145,4 +145,4 @@ TEST(LoadAhead, IsProvedAndNotWithoutItsWait) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::load_ahead_test

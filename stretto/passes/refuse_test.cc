@@ -6,7 +6,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 
-namespace stretto {
+namespace stretto::refuse_test {
 namespace {
 
 // c = a * b^T, + y where `adds`.
@@ -73,4 +73,4 @@ TEST(Refuse, AnOrderOfProductsThatNobodyShares) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::refuse_test

@@ -10,7 +10,7 @@
 #include "stretto/passes/split_samples.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::split_agents_proof_test {
 namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
@@ -113,4 +113,4 @@ TEST(SplitAgentsProof, WhatIsTakenAwayIsMissed) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::split_agents_proof_test

@@ -22,7 +22,7 @@
 #include "stretto/passes/split_samples.h"
 #include "stretto/passes/split_survey.h"
 
-namespace stretto {
+namespace stretto::split_agents_test {
 namespace {
 
 using split_samples::ag_gemm, split_samples::attention, split_samples::gemm, split_samples::grouped,
@@ -420,4 +420,4 @@ TEST_F(SplitAgents, IsDoneOnceAndOnlyWhereAsked) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::split_agents_test

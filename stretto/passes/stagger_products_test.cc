@@ -19,7 +19,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::stagger_products_test {
 namespace {
 
 constexpr std::int64_t kRows = 8, kCols = 8, kStep = 16, kMostSteps = 33;
@@ -280,4 +280,4 @@ TEST_F(StaggerProducts, IsProvedAndMissesWhatIsTakenAway) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::stagger_products_test

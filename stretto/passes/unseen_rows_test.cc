@@ -8,7 +8,7 @@
 
 #include "stretto/lang/program_builder.h"
 
-namespace stretto {
+namespace stretto::unseen_rows_test {
 namespace {
 
 constexpr std::int64_t kRows = 16, kCols = 8;
@@ -90,4 +90,4 @@ TEST(UnseenRows, DoNotOutliveTheStepWhoseEndItIs) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::unseen_rows_test

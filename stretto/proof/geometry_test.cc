@@ -12,7 +12,7 @@
 #include "stretto/proof/loop_fold.h"
 #include "stretto/proof/overlap.h"
 
-namespace stretto {
+namespace stretto::geometry_test {
 namespace {
 
 using Point = std::array<std::int64_t, 2>;
@@ -157,4 +157,4 @@ TEST(Geometry, TheMainLoopOfAProductIsOneBoxPerOperand) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::geometry_test

@@ -13,7 +13,7 @@
 #include <random>
 #include <set>
 
-namespace stretto {
+namespace stretto::happens_before_test {
 namespace {
 
 constexpr int kRanks = 2, kRoles = 2, kCounters = 2, kLaunches = 4;
@@ -376,4 +376,4 @@ TEST(HappensBefore, OtherLaunchesTakeNoOrderAway) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::happens_before_test

@@ -21,7 +21,7 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::hidden_sizes_test {
 namespace {
 
 constexpr std::int64_t kBound = 80, kParts = 2, kFew = 4;
@@ -191,4 +191,4 @@ TEST(HiddenSizes, NothingIsProvedThatIsWrongAtSomeSize) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::hidden_sizes_test

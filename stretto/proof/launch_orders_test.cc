@@ -14,7 +14,7 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::launch_orders_test {
 namespace {
 
 void expect_proved(const Program& program) {
@@ -309,4 +309,4 @@ TEST(LaunchOrders, MoreLaunchesThanCanBeLaidOutAreALimitOfTheProof) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::launch_orders_test

@@ -13,7 +13,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::local_roles_test {
 namespace {
 
 constexpr std::int64_t kTile = 16, kCols = 4, kGroup = 4, kBound = 200;
@@ -328,4 +328,4 @@ TEST(LocalRoles, OthersAreNotTakenForOne) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::local_roles_test

@@ -9,7 +9,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::made_table_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -128,4 +128,4 @@ TEST(MadeTables, ANotifyByAnEntryIsRefused) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::made_table_test

@@ -12,7 +12,7 @@
 #include "stretto/proof/prove.h"
 #include "stretto/proof/verdict.h"
 
-namespace stretto {
+namespace stretto::missing_test {
 namespace {
 
 const Missing& only_missing(const ProofResult& r) {
@@ -183,4 +183,4 @@ TEST(Missing, SlotsNameTheirBuffer) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::missing_test

@@ -13,7 +13,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::open_loops_test {
 namespace {
 
 constexpr std::int64_t kBlock = 16, kBound = 400;
@@ -236,4 +236,4 @@ TEST(OpenLoops, ASlotBehindTheLoopCounts) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::open_loops_test

@@ -11,7 +11,7 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::pipe_loops_test {
 namespace {
 
 constexpr int kSlots = 3;
@@ -293,4 +293,4 @@ TEST(PipeLoops, AgentsInTurnMayLeaveOutSteps) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::pipe_loops_test

@@ -14,7 +14,7 @@
 #include "stretto/proof/prove.h"
 #include "stretto/proof/timeline.h"
 
-namespace stretto {
+namespace stretto::pipe_slice_test {
 namespace {
 
 constexpr std::int64_t kStep = 16, kTrips = 64, kTiles = 4;
@@ -131,4 +131,4 @@ TEST(PipeSlice, LandingsMoveWithTheirAgents) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::pipe_slice_test

@@ -15,7 +15,7 @@
 #include "stretto/proof/content_hash.h"
 #include "stretto/proof/test_programs.h"
 
-namespace stretto {
+namespace stretto::proof_cache_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -289,4 +289,4 @@ TEST(ContentHash, IsFnv1a) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::proof_cache_test

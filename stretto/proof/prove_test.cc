@@ -10,7 +10,7 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/test_programs.h"
 
-namespace stretto {
+namespace stretto::prove_test {
 namespace {
 
 using test_programs::Edit;
@@ -465,4 +465,4 @@ TEST(Prove, AFailedProofNamesBothAccesses) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::prove_test

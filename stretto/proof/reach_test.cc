@@ -16,7 +16,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::reach_test {
 namespace {
 
 void expect_refused(const Program& program, FindingKind kind,
@@ -335,4 +335,4 @@ TEST(Reach, AgreesWithEveryTileOfRandomPrograms) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::reach_test

@@ -12,7 +12,7 @@
 #include "stretto/proof/print_instances.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::reports_test {
 namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -150,4 +150,4 @@ TEST(Reports, InstancesAreShownForOneTable) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::reports_test

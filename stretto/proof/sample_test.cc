@@ -15,7 +15,7 @@
 #include "stretto/proof/prove.h"
 #include "stretto/proof/size_boundaries.h"
 
-namespace stretto {
+namespace stretto::sample_test {
 namespace {
 
 constexpr int kWorld = 3, kTileRows = 8;
@@ -230,4 +230,4 @@ TEST(SampleTables, EntriesThatASizeDoesNotHaveAreNotMade) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::sample_test

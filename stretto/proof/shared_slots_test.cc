@@ -9,7 +9,7 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::shared_slots_test {
 namespace {
 
 // A producer fills two pipes of `slots` slots, `steps` in each; the first consumer begins with
@@ -133,4 +133,4 @@ TEST(SharedSlots, LoopsOfTurnsFold) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::shared_slots_test

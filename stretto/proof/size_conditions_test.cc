@@ -10,7 +10,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::size_conditions_test {
 namespace {
 
 constexpr int kTile = 16, kStep = 16, kTrips = 8;
@@ -77,4 +77,4 @@ TEST(SizeConditions, WhatSomeSizesLeaveOutIsNotNotified) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::size_conditions_test

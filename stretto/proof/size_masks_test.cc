@@ -11,7 +11,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/proof/overlap.h"
 
-namespace stretto {
+namespace stretto::size_masks_test {
 namespace {
 
 constexpr std::int64_t kMost = 9;  // of each of two sizes
@@ -165,4 +165,4 @@ TEST(SizeMasks, BoxesThatAlwaysMeetDoSoAtEachSize) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::size_masks_test

@@ -11,7 +11,7 @@
 #include "stretto/proof/instance_graph.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::size_partition_test {
 namespace {
 
 using OfSize = std::function<Index(const Index&)>;
@@ -156,4 +156,4 @@ TEST(SizePartition, GivesUpEarlyWhereThereAreTooManyPieces) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::size_partition_test

@@ -13,7 +13,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::steady_runs_test {
 namespace {
 
 constexpr std::int64_t kTile = 16, kSteps = 6, kBound = 150;
@@ -162,4 +162,4 @@ TEST(SteadyRuns, WhatIsWrongInOneIsFound) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::steady_runs_test

@@ -7,7 +7,7 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/test_programs.h"
 
-namespace stretto {
+namespace stretto::sync_kinds_test {
 namespace {
 
 using test_programs::Edit;
@@ -60,4 +60,4 @@ TEST(SyncKinds, PacketsCountByWhereTheyComeFrom) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::sync_kinds_test

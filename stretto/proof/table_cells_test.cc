@@ -14,7 +14,7 @@
 #include "stretto/proof/expand.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::table_cells_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -437,4 +437,4 @@ TEST(TableCells, EntriesMayHaveSecondNames) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::table_cells_test

@@ -16,7 +16,7 @@
 #include "stretto/proof/sample.h"
 #include "stretto/proof/table_routing_testing.h"
 
-namespace stretto {
+namespace stretto::table_choices_test {
 namespace {
 
 using table_routing::Gather;
@@ -459,4 +459,4 @@ TEST(TableChoices, VerdictsAgreeWithEveryTableOfRandomPrograms) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::table_choices_test

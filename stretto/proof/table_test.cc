@@ -13,7 +13,7 @@
 #include "stretto/proof/prove.h"
 #include "stretto/proof/sample.h"
 
-namespace stretto {
+namespace stretto::table_test {
 namespace {
 
 constexpr int kWorld = 2;
@@ -303,4 +303,4 @@ TEST(Tables, AReportSaysWhichWritesDoNotCount) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::table_test

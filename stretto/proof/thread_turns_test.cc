@@ -8,7 +8,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::thread_turns_test {
 namespace {
 
 struct Frame {
@@ -236,4 +236,4 @@ TEST(ThreadTurns, ACopyOntoItselfIsRefusedWhoeverMakesIt) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::thread_turns_test

@@ -21,7 +21,7 @@
 #include "stretto/proof/prove_steps.h"
 #include "stretto/proof/quota_check.h"
 
-namespace stretto {
+namespace stretto::trip_counts_test {
 namespace {
 
 constexpr std::int64_t kTiles = 2, kMost = 7, kStep = 16;
@@ -330,4 +330,4 @@ TEST(TripCounts, NothingIsProvedThatGetsStuckForSomeTable) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::trip_counts_test

@@ -8,7 +8,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::write_frontier_test {
 namespace {
 
 constexpr int kReaders = 4, kWriters = 3;
@@ -147,4 +147,4 @@ TEST(WriteFrontier, AQueueDoesNotLearnWhatAnSmDoes) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::write_frontier_test

@@ -10,7 +10,7 @@
 #include "stretto/runtime/processes/shared_memory.h"
 #include "stretto/runtime/rank_processes_testing.h"
 
-namespace stretto {
+namespace stretto::exchange_memory_test {
 namespace {
 
 constexpr std::chrono::milliseconds kNever{60'000};
@@ -96,4 +96,4 @@ TEST(WatchedDeaths, AreToldAfterTheFault) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::exchange_memory_test

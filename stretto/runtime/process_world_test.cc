@@ -11,7 +11,7 @@
 #include "stretto/runtime/processes/shared_memory.h"
 #include "stretto/runtime/rank_processes_testing.h"
 
-namespace stretto {
+namespace stretto::process_world_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -476,4 +476,4 @@ TEST(SharedMemory, CannotShrinkUnderOthersAndIsCheckedOnArrival) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::process_world_test

@@ -10,7 +10,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/scratch.h"
 
-namespace stretto {
+namespace stretto::ready_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -75,4 +75,4 @@ TEST(ReadyFile, NeedsAPlaceToBeWritten) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::ready_file_test

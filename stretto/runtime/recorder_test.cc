@@ -19,7 +19,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/runtime/world.h"
 
-namespace stretto {
+namespace stretto::recorder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -340,4 +340,4 @@ TEST_F(RecorderTest, ASymbolicLinkStaysALink) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::recorder_test

@@ -15,7 +15,7 @@
 #include "stretto/runtime/processes/peers.h"
 #include "stretto/runtime/rank_processes_testing.h"
 
-namespace stretto {
+namespace stretto::unmade_world_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -247,4 +247,4 @@ TEST(UnmadeWorldAtRandom, ADeathAtAnyTimeIsHeardAtOnceUnlessNobodyKnewTheRank) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::unmade_world_test

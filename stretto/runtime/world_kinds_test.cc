@@ -12,7 +12,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/runtime/rank_processes_testing.h"
 
-namespace stretto {
+namespace stretto::world_kinds_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -313,4 +313,4 @@ INSTANTIATE_TEST_SUITE_P(Of, WorldKinds,
                          testing::Values(WorldKind::kThreads, WorldKind::kProcesses), kind_name);
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::world_kinds_test

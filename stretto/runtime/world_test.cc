@@ -27,7 +27,7 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-namespace stretto {
+namespace stretto::world_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -355,4 +355,4 @@ TEST(Waiting, ARankThatWaitsLongCostsLittleProcessorTime) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::world_test

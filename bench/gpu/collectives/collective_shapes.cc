@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "bench/gpu/operand_type.h"
 #include "stretto/base/errors.h"
 
 namespace stretto::bench {
 namespace {
 
-constexpr DType kDType = DType::kBF16;
 constexpr std::size_t kKilobyte = 1024, kMegabyte = kKilobyte * 1024;
 constexpr std::int64_t kNormWidth = 8192;
 

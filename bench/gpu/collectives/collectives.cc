@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "bench/gpu/harness/each_shape.h"
+#include "bench/gpu/operand_type.h"
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -18,7 +19,6 @@
 namespace stretto::bench {
 namespace {
 
-constexpr DType kDType = DType::kBF16;
 constexpr int kNumSets = 3;
 constexpr int kCandidateSamples = 7;
 
@@ -33,7 +33,7 @@ std::vector<CollectiveShape> selected(int world_size, const CollectivesOptions& 
   return shapes;
 }
 
-struct Candidate {
+struct TimedCollective {
   TriedConfig time;
   Program program;
   std::unique_ptr<Executable> executable;  // null after an error
@@ -44,10 +44,10 @@ struct Set {
   std::map<std::string, SymmetricGpuMemory> others = {};  // by tensor
 };
 
-class Comparison {
+class CollectiveComparison {
  public:
-  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
-             const CollectiveShape& shape, const CollectivesOptions& options)
+  CollectiveComparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+                       const CollectiveShape& shape, const CollectivesOptions& options)
       : world_(world), nccl_(nccl), shape_(shape), options_(options) {
     result_.shape = shape;
     std::size_t part = shape.bytes / static_cast<std::size_t>(world.size());
@@ -66,7 +66,7 @@ class Comparison {
     for (int set = 0; set < kNumSets; ++set) theirs(set);
     world_.synchronize();
     make_candidates();
-    if (Candidate* best = fastest()) {
+    if (TimedCollective* best = fastest()) {
       result_.chosen = best->time.config;
       result_.eager = timed(*best, 0);
       result_.error = compare(kNumSets - 1);  // what all launches in a row have left
@@ -74,7 +74,7 @@ class Comparison {
     } else {
       result_.error = "no config of ours gives the result";
     }
-    for (const Candidate& c : candidates_) result_.configs.push_back(c.time);
+    for (const TimedCollective& c : candidates_) result_.configs.push_back(c.time);
     return std::move(result_);
   }
 
@@ -141,7 +141,7 @@ class Comparison {
   }
 
   // Launches of a graph start early where their kernel may (decision 0006).
-  RanksCall call_of(const Candidate& c, bool in_graph = false) const {
+  RanksCall call_of(const TimedCollective& c, bool in_graph = false) const {
     const Program& p = c.program;
     std::vector<std::shared_ptr<Launch>> launches;
     for (const Set& s : sets_) {
@@ -164,7 +164,7 @@ class Comparison {
 
   void make_candidates() {
     for (CollectiveCandidate& made : collective_candidates(shape_, options_.quick)) {
-      Candidate& c = candidates_.emplace_back();
+      TimedCollective& c = candidates_.emplace_back();
       c.time.config = std::move(made.config);
       c.program = std::move(made.program);
       try {
@@ -181,7 +181,7 @@ class Comparison {
         c.time.error = e.what();
         world_.synchronize();
         world_.clear_fault();
-        for (Candidate& other : candidates_) {
+        for (TimedCollective& other : candidates_) {
           if (other.executable) other.executable->recover();
         }
       } catch (const Error& e) {
@@ -192,10 +192,10 @@ class Comparison {
   }
 
   // Null where none gives the result.
-  Candidate* fastest() {
+  TimedCollective* fastest() {
     std::vector<RanksCall> calls;
-    std::vector<Candidate*> which;
-    for (Candidate& c : candidates_) {
+    std::vector<TimedCollective*> which;
+    for (TimedCollective& c : candidates_) {
       if (!c.executable) continue;
       calls.push_back(call_of(c, true));
       which.push_back(&c);
@@ -213,7 +213,7 @@ class Comparison {
                              [](const auto* x, const auto* y) { return x->time.ms < y->time.ms; });
   }
 
-  NcclSamples timed(Candidate& c, int calls) const {
+  NcclSamples timed(TimedCollective& c, int calls) const {
     auto ms = time_ranks(world_, {call_of(c, calls > 0), [&](int set) { theirs(set); }},
                          {.num_sets = kNumSets,
                           .warmup_ms = 50,
@@ -223,7 +223,7 @@ class Comparison {
     return {std::move(ms[0]), std::move(ms[1])};
   }
 
-  void time_in_graph(Candidate& c) {
+  void time_in_graph(TimedCollective& c) {
     try {
       result_.graph = timed(c, calls_per_graph(shape_.bytes));
       result_.error = compare(kNumSets - 1);
@@ -248,7 +248,7 @@ class Comparison {
   const CollectivesOptions& options_;
   std::vector<Set> sets_;
   std::optional<GpuProgram> norm_;  // of kAllReduceNorm
-  std::vector<Candidate> candidates_;
+  std::vector<TimedCollective> candidates_;
   CollectiveResult result_;
 };
 
@@ -297,7 +297,7 @@ void compare_collectives(GpuWorld& world, const CollectivesOptions& options,
                          const std::function<void(const CollectiveResult&)>& done) {
   auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random,
                      const CollectiveShape& shape) {
-    return Comparison(world, nccl, random, shape, options).run();
+    return CollectiveComparison(world, nccl, random, shape, options).run();
   };
   for_each_shape<CollectiveResult>(world, selected(world.size(), options), options.seed, compare,
                                    done);

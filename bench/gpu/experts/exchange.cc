@@ -15,6 +15,7 @@
 #include "bench/gpu/experts/exchange_routing.h"
 #include "bench/gpu/harness/each_shape.h"
 #include "bench/gpu/harness/traces.h"
+#include "bench/gpu/operand_type.h"
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/launch/executable.h"
@@ -25,7 +26,6 @@
 namespace stretto::bench {
 namespace {
 
-constexpr DType kDType = DType::kBF16;
 constexpr int kCandidateSamples = 9;
 
 const char* payload(const ExchangeShape& s) { return s.fp8 ? "e4m3" : short_name(s.desc.dtype); }
@@ -89,10 +89,10 @@ class Bound {
   std::vector<std::int64_t> extents_;
 };
 
-class Comparison {
+class ExchangeComparison {
  public:
-  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
-             const ExchangeShape& shape, const ExchangeOptions& options)
+  ExchangeComparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+                     const ExchangeShape& shape, const ExchangeOptions& options)
       : world_(world),
         nccl_(nccl),
         random_(random),
@@ -460,7 +460,7 @@ std::vector<LabelledProgram> exchange_programs(int world_size, const ExchangeOpt
 void compare_exchange(GpuWorld& world, const ExchangeOptions& options,
                       const std::function<void(const ExchangeResult&)>& done) {
   auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random, const ExchangeShape& shape) {
-    return Comparison(world, nccl, random, shape, options).run();
+    return ExchangeComparison(world, nccl, random, shape, options).run();
   };
   for_each_shape<ExchangeResult>(world, selected(world.size(), options), options.seed, compare,
                                  done);

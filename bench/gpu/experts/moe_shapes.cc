@@ -9,13 +9,12 @@
 #include <set>
 #include <utility>
 
+#include "bench/gpu/operand_type.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/choose/configs.h"
 
 namespace stretto::bench {
 namespace {
-
-constexpr DType kDType = DType::kBF16;
 
 struct Model {
   const char* name;

@@ -7,6 +7,7 @@
 
 #include "bench/gpu/harness/each_shape.h"
 #include "bench/gpu/lot/lot_shapes.h"
+#include "bench/gpu/operand_type.h"
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -19,7 +20,6 @@
 namespace stretto::bench {
 namespace {
 
-constexpr DType kDType = DType::kBF16;
 constexpr int kMostSets = 31, kLeastGraphCalls = 6, kLibraryRounds = 2, kLeastSamples = 12;
 constexpr double kWarmupMs = 20, kMsOfSamples = 200;
 

@@ -51,7 +51,7 @@ std::vector<OverlapCandidate> candidates_of(const OverlapShape& shape, int num_s
 }
 
 // A config of ours, compiled and loaded on every rank.
-struct Candidate {
+struct TimedOverlap {
   OverlapTime time;
   Program program;
   std::unique_ptr<Executable> executable;  // null after an error
@@ -60,10 +60,10 @@ struct Candidate {
   bool stands_out = false;
 };
 
-class Comparison {
+class OverlapComparison {
  public:
-  Comparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
-             const OverlapShape& shape, const OverlapOptions& options)
+  OverlapComparison(GpuWorld& world, const cuda::NcclRanks& nccl, RandomFill& random,
+                    const OverlapShape& shape, const OverlapOptions& options)
       : world_(world),
         shape_(shape),
         options_(options),
@@ -76,19 +76,19 @@ class Comparison {
     world_.synchronize();
     make_candidates();
     time_candidates();
-    for (Candidate* c : by_time()) {
+    for (TimedOverlap* c : by_time()) {
       if (!is_right(*c)) continue;
       result_.chosen = c->time.config;
       measure(*c);
       break;
     }
     if (!result_.eager) result_.error = "no config of ours gives the result";
-    for (const Candidate& c : candidates_) result_.configs.push_back(c.time);
+    for (const TimedOverlap& c : candidates_) result_.configs.push_back(c.time);
     return std::move(result_);
   }
 
  private:
-  RanksCall call_of(const Candidate& c, bool early = false) const {
+  RanksCall call_of(const TimedOverlap& c, bool early = false) const {
     std::vector<std::shared_ptr<Launch>> launches;
     for (int set = 0; set < kNumSets; ++set) {
       Args args = unfused_.arguments(c.program, set);
@@ -104,7 +104,7 @@ class Comparison {
   void start_anew() {
     world_.synchronize();
     world_.clear_fault();
-    for (Candidate& c : candidates_) {
+    for (TimedOverlap& c : candidates_) {
       if (c.executable) c.executable->recover();
     }
   }
@@ -112,7 +112,7 @@ class Comparison {
   void make_candidates() {
     int sms = world_.device(0).properties().num_sms;
     for (OverlapCandidate& made : candidates_of(shape_, sms, options_)) {
-      Candidate& c = candidates_.emplace_back();
+      TimedOverlap& c = candidates_.emplace_back();
       c.time = {.family = made.family, .config = made.config, .ms = 0, .error = made.error};
       if (!made.error.empty()) continue;
       try {
@@ -133,15 +133,15 @@ class Comparison {
     }
   }
 
-  static void drop(Candidate& c, const std::string& why) {
+  static void drop(TimedOverlap& c, const std::string& why) {
     c.time.error = why;
     c.executable.reset();
   }
 
   void time_candidates() {
     std::vector<RanksCall> calls;
-    std::vector<Candidate*> which;
-    for (Candidate& c : candidates_) {
+    std::vector<TimedOverlap*> which;
+    for (TimedOverlap& c : candidates_) {
       if (!c.executable) continue;
       calls.push_back(call_of(c));
       which.push_back(&c);
@@ -155,19 +155,19 @@ class Comparison {
     }
   }
 
-  std::vector<Candidate*> by_time() {
-    std::vector<Candidate*> sorted;
-    for (Candidate& c : candidates_) {
+  std::vector<TimedOverlap*> by_time() {
+    std::vector<TimedOverlap*> sorted;
+    for (TimedOverlap& c : candidates_) {
       if (c.time.ms > 0) sorted.push_back(&c);
     }
-    std::sort(sorted.begin(), sorted.end(), [](const Candidate* x, const Candidate* y) {
+    std::sort(sorted.begin(), sorted.end(), [](const TimedOverlap* x, const TimedOverlap* y) {
       if (x->stands_out != y->stands_out) return x->stands_out;
       return x->time.ms < y->time.ms;
     });
     return sorted;
   }
 
-  bool is_right(Candidate& c) {
+  bool is_right(TimedOverlap& c) {
     unfused_.poison_ours(0);
     call_of(c)(0);
     c.executable->wait();
@@ -176,7 +176,7 @@ class Comparison {
     return found.empty();
   }
 
-  OverlapSamples timed(Candidate& c, int calls_per_graph) const {
+  OverlapSamples timed(TimedOverlap& c, int calls_per_graph) const {
     // Launches of a graph start early, as those of a captured step do (decision 0006).
     std::vector<RanksCall> calls = {
         call_of(c, calls_per_graph > 0), [&](int set) { unfused_.product(set); },
@@ -192,7 +192,7 @@ class Comparison {
             std::move(ms[4])};
   }
 
-  void measure(Candidate& c) {
+  void measure(TimedOverlap& c) {
     result_.eager = timed(c, 0);
     unfused_.run(kNumSets - 1);
     world_.synchronize();
@@ -211,7 +211,7 @@ class Comparison {
   OverlapShape shape_;
   const OverlapOptions& options_;
   OverlapSequence unfused_;
-  std::vector<Candidate> candidates_;
+  std::vector<TimedOverlap> candidates_;
   OverlapResult result_;
 };
 
@@ -312,7 +312,7 @@ std::vector<LabelledProgram> overlap_programs(int world_size, int num_sms,
 void compare_overlap(GpuWorld& world, const OverlapOptions& options,
                      const std::function<void(const OverlapResult&)>& done) {
   auto compare = [&](const cuda::NcclRanks& nccl, RandomFill& random, const OverlapShape& shape) {
-    return Comparison(world, nccl, random, shape, options).run();
+    return OverlapComparison(world, nccl, random, shape, options).run();
   };
   for_each_shape<OverlapResult>(world, selected(world.size(), options), options.seed, compare,
                                 done);

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/gpu/operand_type.h"
 #include "bench/gpu/overlap/overlap_buffers.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 
 namespace stretto::bench {
-namespace {
-
-constexpr DType kDType = DType::kBF16;
-
-}  // namespace
+namespace {}  // namespace
 
 std::size_t OverlapSequence::Extent::bytes() const { return elements() * size_bytes(kDType); }
 

@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "bench/gpu/operand_type.h"
 #include "stretto/base/errors.h"
 #include "stretto/ops/gemm/row_runs.h"
 
 namespace stretto::bench {
 namespace {
-
-constexpr DType kDType = DType::kBF16;
 
 // A main loop: stages fill the shared memory beside the store's staging.
 struct Loop {

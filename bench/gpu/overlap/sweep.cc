@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bench/gpu/harness/each_shape.h"
+#include "bench/gpu/operand_type.h"
 #include "bench/gpu/overlap/overlap_sequence.h"
 #include "stretto/base/errors.h"
 #include "stretto/compiler.h"
@@ -16,8 +17,7 @@
 namespace stretto::bench {
 namespace {
 
-constexpr DType kDType = DType::kBF16;
-constexpr int kNumSets = 3, kLibraryRounds = 2, kCandidateSamples = 5, kGraphCalls = 6;
+constexpr int kSweepSets = 3, kSweepLibraryRounds = 2, kSweepSamples = 5, kSweepGraphCalls = 6;
 constexpr double kWarmupMs = 20, kMsOfSamples = 150;
 constexpr int kLeastSamples = 7;
 constexpr std::size_t kMostCandidates = 5;
@@ -110,7 +110,7 @@ class Sweep {
         const SweepOptions& options)
       : world_(world),
         options_(options),
-        unfused_(world, nccl, random, shape, kNumSets, kLibraryRounds) {
+        unfused_(world, nccl, random, shape, kSweepSets, kSweepLibraryRounds) {
     result_.shape = shape;
     result_.graph = shape.decode;
   }
@@ -157,7 +157,7 @@ class Sweep {
           stretto::load(prove(lowered, for_launches_of(lowered, extents, gpu)), world_,
                         generate(lowered, {.target = gpu}));
       std::vector<std::shared_ptr<Launch>> launches;
-      for (int i = 0; i < kNumSets; ++i) {
+      for (int i = 0; i < kSweepSets; ++i) {
         launches.push_back(executable->prepare(unfused_.arguments(made.program, i)));
       }
       RanksCall call = [=](int set) { launches[static_cast<std::size_t>(set)]->run(extents); };
@@ -183,17 +183,17 @@ class Sweep {
     calls.push_back([this](int set) { unfused_.run(set); });
     calls.push_back([this](int set) { unfused_.run_with_own(set); });
     return time_ranks(world_, calls,
-                      {.num_sets = kNumSets,
+                      {.num_sets = kSweepSets,
                        .warmup_ms = kWarmupMs,
                        .samples = samples,
-                       .calls_per_graph = result_.graph ? kGraphCalls : 0});
+                       .calls_per_graph = result_.graph ? kSweepGraphCalls : 0});
   }
 
   void pick() {
     std::vector<RanksCall> calls;
     for (const Candidate& c : which_) calls.push_back(c.call);
     std::vector<double> medians;
-    for (auto& ms : timed(calls, kCandidateSamples)) {
+    for (auto& ms : timed(calls, kSweepSamples)) {
       medians.push_back(median(std::move(ms)));
     }
     auto fused_end = medians.begin() + static_cast<std::ptrdiff_t>(which_.size());
@@ -209,10 +209,10 @@ class Sweep {
     result_.fused_ms = std::move(ms[0]);
     result_.nccl_ms = std::move(*(ms.end() - 2));
     result_.own_ms = std::move(ms.back());
-    unfused_.run(kNumSets - 1);
+    unfused_.run(kSweepSets - 1);
     world_.synchronize();
     if (result_.error.empty()) {
-      result_.error = unfused_.compare(kNumSets - 1);  // what all launches in a row have left
+      result_.error = unfused_.compare(kSweepSets - 1);  // what all launches in a row have left
     }
   }
 

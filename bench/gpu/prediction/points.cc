@@ -13,6 +13,7 @@
 
 #include "bench/gpu/collectives/collective_shapes.h"
 #include "bench/gpu/harness/compile_ahead.h"
+#include "bench/gpu/operand_type.h"
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json_fields.h"
@@ -26,7 +27,6 @@
 namespace stretto::bench {
 namespace {
 
-constexpr DType kDType = DType::kBF16;
 // Of a shape with several configs: the first of the ranking, and others spread over the rest.
 constexpr std::size_t kFirst = 3, kSpread = 5;
 constexpr double kSlowest = 2;  // times the first: nobody would choose what takes longer

@@ -17,7 +17,7 @@ namespace stretto::bench {
 namespace {
 
 // A config of ours made ready, or why it is not.
-struct Candidate {
+struct GemmCandidate {
   ConfigTime time;
   Program program;
   std::unique_ptr<Executable> executable;  // null after an error
@@ -43,11 +43,11 @@ std::vector<ShapeGroup> group(const std::vector<GemmShape>& shapes) {
   return groups;
 }
 
-std::vector<Candidate> make_candidates(GpuWorld& world, const GemmShape& largest,
-                                       const GemmOptions& options) {
-  std::vector<Candidate> candidates;
+std::vector<GemmCandidate> make_candidates(GpuWorld& world, const GemmShape& largest,
+                                           const GemmOptions& options) {
+  std::vector<GemmCandidate> candidates;
   for (const GemmConfig& config : options.configs) {
-    Candidate& c = candidates.emplace_back();
+    GemmCandidate& c = candidates.emplace_back();
     c.time.config = config;
     try {
       c.program = gemm(gemm_desc(largest, options.dtype), config);
@@ -61,17 +61,17 @@ std::vector<Candidate> make_candidates(GpuWorld& world, const GemmShape& largest
   return candidates;
 }
 
-class Comparison {
+class GemmComparison {
  public:
-  Comparison(GpuWorld& world, std::vector<Candidate>& candidates, const GemmShape& shape,
-             const GemmOptions& options)
+  GemmComparison(GpuWorld& world, std::vector<GemmCandidate>& candidates, const GemmShape& shape,
+                 const GemmOptions& options)
       : world_(world),
         candidates_(candidates),
         options_(options),
         buffers_(world, shape, options.dtype, options.seed),
         library_(world.device(0), {shape.m, shape.n, shape.k, options.dtype}) {
     result_.shape = shape;
-    for (const Candidate& c : candidates) result_.configs.push_back(c.time);
+    for (const GemmCandidate& c : candidates) result_.configs.push_back(c.time);
   }
 
   GemmResult run() {
@@ -80,7 +80,7 @@ class Comparison {
     result_.num_algorithms = library_.num_algorithms();
     library_.run(world_.stream(0), buffers_.theirs()[0]);
     if (!options_.profile) time_candidates();
-    for (const Candidate* c : by_time()) {
+    for (const GemmCandidate* c : by_time()) {
       if (!is_right(*c)) continue;
       result_.chosen = c->time.config;
       measure(*c);
@@ -93,7 +93,7 @@ class Comparison {
   }
 
  private:
-  GpuCall call_of(const Candidate& c) const {
+  GpuCall call_of(const GemmCandidate& c) const {
     std::vector<std::shared_ptr<Launch>> launches;
     for (int set = 0; set < buffers_.num_sets(); ++set) {
       launches.push_back(c.executable->prepare(buffers_.ours(set, c.program)));
@@ -106,7 +106,7 @@ class Comparison {
 
   void time_candidates() {
     std::vector<GpuCall> calls;
-    for (const Candidate& c : candidates_) {
+    for (const GemmCandidate& c : candidates_) {
       calls.push_back(c.executable == nullptr ? GpuCall() : call_of(c));
     }
     std::vector<double> ms = search_times(world_, calls, buffers_.num_sets());
@@ -114,7 +114,7 @@ class Comparison {
   }
 
   // Those that were timed, fastest first; for a profile all that compile.
-  std::vector<const Candidate*> by_time() const {
+  std::vector<const GemmCandidate*> by_time() const {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       bool runs = options_.profile && candidates_[i].executable != nullptr;
@@ -123,12 +123,12 @@ class Comparison {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return result_.configs[a].ms < result_.configs[b].ms;
     });
-    std::vector<const Candidate*> sorted;
+    std::vector<const GemmCandidate*> sorted;
     for (std::size_t i : order) sorted.push_back(&candidates_[i]);
     return sorted;
   }
 
-  bool is_right(const Candidate& c) {
+  bool is_right(const GemmCandidate& c) {
     buffers_.poison_ours(0);
     call_of(c)(0);
     std::string found = buffers_.compare(0);
@@ -137,7 +137,7 @@ class Comparison {
     return false;
   }
 
-  void measure(const Candidate& c) {
+  void measure(const GemmCandidate& c) {
     GpuCall theirs = [&](int set) {
       library_.run(world_.stream(0), buffers_.theirs()[static_cast<std::size_t>(set)]);
     };
@@ -154,7 +154,7 @@ class Comparison {
   }
 
   GpuWorld& world_;
-  std::vector<Candidate>& candidates_;
+  std::vector<GemmCandidate>& candidates_;
   const GemmOptions& options_;
   GemmBuffers buffers_;
   cuda::CublasLtGemm library_;
@@ -232,10 +232,10 @@ std::vector<GemmResult> compare_gemms(GpuWorld& world, const std::vector<GemmSha
                                       const std::function<void(const GemmResult&)>& done) {
   std::vector<GemmResult> results;
   for (const ShapeGroup& g : group(shapes)) {
-    std::vector<Candidate> candidates = make_candidates(world, g.largest(), options);
+    std::vector<GemmCandidate> candidates = make_candidates(world, g.largest(), options);
     for (const GemmShape& shape : g.shapes) {
       try {
-        results.push_back(Comparison(world, candidates, shape, options).run());
+        results.push_back(GemmComparison(world, candidates, shape, options).run());
       } catch (const Error& e) {
         results.push_back({.shape = shape, .error = e.what()});
       }

@@ -20,13 +20,13 @@ namespace {
 
 constexpr std::int64_t kRows = 2048, kHidden = 4096, kWide = 14336;
 
-struct Operator {
+struct EnqueuedOperator {
   std::string text;
   Program program;
 };
 
-std::vector<Operator> operators(int ranks) {
-  std::vector<Operator> out;
+std::vector<EnqueuedOperator> enqueued_operators(int ranks) {
+  std::vector<EnqueuedOperator> out;
   GemmDesc product{.world_size = ranks,
                    .m = kRows,
                    .n = kHidden,
@@ -51,15 +51,15 @@ std::vector<Operator> operators(int ranks) {
 }
 
 // Memory for launches at two places, by turns.
-struct LaunchMemory {
+struct EnqueuedMemory {
   std::vector<SymmetricGpuMemory> tensors;
   Args args[2];
   std::vector<std::int64_t> extents;
 };
 
-LaunchMemory memory_for(const GpuWorld& world, const Program& program) {
+EnqueuedMemory memory_for(const GpuWorld& world, const Program& program) {
   constexpr std::size_t kApart = 256;  // bytes
-  LaunchMemory memory;
+  EnqueuedMemory memory;
   for (Args& args : memory.args) args.tensors.resize(program.tensors.size());
   for (const Var& v : program.vars) {
     if (v.kind == VarKind::kExtent) memory.extents.push_back(v.bound);
@@ -84,7 +84,7 @@ LaunchMemory memory_for(const GpuWorld& world, const Program& program) {
 
 class Measurement {
  public:
-  Measurement(GpuWorld& world, const Operator& op, const EnqueueOptions& options)
+  Measurement(GpuWorld& world, const EnqueuedOperator& op, const EnqueueOptions& options)
       : world_(world), options_(options), executable_(loaded(world, lower(op.program))) {
     memory_ = memory_for(world, executable_->program());
     result_.op = op.text;
@@ -145,7 +145,7 @@ class Measurement {
   GpuWorld& world_;
   const EnqueueOptions& options_;
   std::unique_ptr<Executable> executable_;
-  LaunchMemory memory_;
+  EnqueuedMemory memory_;
   EnqueueResult result_;
 };
 
@@ -173,7 +173,7 @@ Json EnqueueResult::to_json() const {
 
 void measure_enqueueing(GpuWorld& world, const EnqueueOptions& options,
                         const std::function<void(const EnqueueResult&)>& done) {
-  for (const Operator& op : operators(world.size())) {
+  for (const EnqueuedOperator& op : enqueued_operators(world.size())) {
     if (op.text.find(options.only) == std::string::npos) continue;
     done(Measurement(world, op, options).run());
   }

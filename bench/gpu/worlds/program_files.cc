@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kMaxProgramBytes = std::size_t{16} << 20;
 constexpr unsigned kLongestSeconds = 120;                  // then a rank that hangs is ended
-constexpr std::chrono::milliseconds kHostTimeout{60'000};  // another rank may be compiling
+constexpr std::chrono::milliseconds kPartTimeout{60'000};  // another rank may be compiling
 
 Program read_program(const std::string& file, int ranks) {
   Program p = parse(read_file(file, kMaxProgramBytes), file);
@@ -37,7 +37,7 @@ int run_part(const Settings& s, const std::vector<std::string>& files) {
   ::alarm(kLongestSeconds);
   auto bootstrap = bootstrap_address_of_environment();
   if (!bootstrap) throw UserError("programs --part: no RANK and WORLD_SIZE");
-  World host({.bootstrap = *bootstrap, .timeout = kHostTimeout});
+  World host({.bootstrap = *bootstrap, .timeout = kPartTimeout});
   Rank& rank = host.local_rank();
   GpuWorld world(rank, {});
   RandomFill random(world, s.seed);

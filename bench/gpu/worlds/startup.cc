@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "bench/gpu/experts/moe_shapes.h"
+#include "bench/gpu/operand_type.h"
 #include "bench/gpu/overlap/overlap_shapes.h"
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
@@ -29,8 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr DType kDType = DType::kBF16;
-constexpr std::int64_t kMaxRows = 8192, kHidden = 4096, kWide = 14336;
+constexpr std::int64_t kMaxRows = 8192, kModelWidth = 4096, kModelInner = 14336;
 
 // STRETTO_CACHE_DIR is an empty directory while this lives.
 class EmptyCache {
@@ -78,20 +78,20 @@ class Stopwatch {
 };
 
 // Memory of every rank for the launches of a program.
-struct LaunchMemory {
+struct FirstMemory {
   std::vector<SymmetricGpuMemory> tensors;  // empty for buffers
   Args args;
 };
 
-struct Operator {
+struct FirstOperator {
   std::string text;
   Program program;
   // Before a launch with m rows: what the tables hold then. Not timed.
-  std::function<void(const GpuWorld&, const LaunchMemory&, std::int64_t m)> set_tables = {};
+  std::function<void(const GpuWorld&, const FirstMemory&, std::int64_t m)> set_tables = {};
 };
 
 template <typename Element>
-void upload(const GpuWorld& world, int rank, const Program& program, const LaunchMemory& memory,
+void upload(const GpuWorld& world, int rank, const Program& program, const FirstMemory& memory,
             const char* name, const std::vector<Element>& values) {
   const auto t = static_cast<std::size_t>(program.find_tensor(name));
   world.stream(rank).upload(memory.tensors[t].on[static_cast<std::size_t>(rank)].address(),
@@ -100,10 +100,10 @@ void upload(const GpuWorld& world, int rank, const Program& program, const Launc
 
 // The first layer of Mixtral 8x7B's experts, each split over the ranks. Tokens go to other experts
 // with every m.
-Operator expert_layer(int ranks) {
+FirstOperator expert_layer(int ranks) {
   MoeShape shape{.model = "mixtral-8x7b",
-                 .hidden = kHidden,
-                 .ffn = kWide,
+                 .hidden = kModelWidth,
+                 .ffn = kModelInner,
                  .num_experts = 8,
                  .top_k = 2,
                  .m = kMaxRows,
@@ -114,7 +114,7 @@ Operator expert_layer(int ranks) {
   ExpertTiles tiles = tiles_of(layer, config);
   ExpertTileOrder order =
       default_order(tiles, Target::kCuda, {.ffn = shape.ffn / ranks, .hidden = shape.hidden});
-  auto set_tables = [=](const GpuWorld& world, const LaunchMemory& memory, std::int64_t m) {
+  auto set_tables = [=](const GpuWorld& world, const FirstMemory& memory, std::int64_t m) {
     MoeShape launched = shape;
     launched.m = m;
     std::vector<std::int32_t> chosen = random_experts(launched, static_cast<std::uint64_t>(m));
@@ -130,15 +130,15 @@ Operator expert_layer(int ranks) {
   return {"ag_grouped_gemm", program, set_tables};
 }
 
-std::vector<Operator> operators(int ranks) {
-  std::vector<Operator> out;
+std::vector<FirstOperator> first_operators(int ranks) {
+  std::vector<FirstOperator> out;
   auto add = [&](std::string op, Program program) {
     out.push_back({std::move(op), std::move(program)});
   };
   GemmDesc product{.world_size = ranks,
                    .m = kMaxRows,
-                   .n = kHidden,
-                   .k = kWide / ranks,
+                   .n = kModelWidth,
+                   .k = kModelInner / ranks,
                    .a_dtype = kDType,
                    .b_dtype = kDType,
                    .c_dtype = kDType};
@@ -160,26 +160,28 @@ std::vector<Operator> operators(int ranks) {
   auto shape = [&](OverlapKind kind, std::int64_t n, std::int64_t k) {
     return OverlapShape{.kind = kind, .rank = {.m = kMaxRows, .n = n, .k = k}, .world_size = ranks};
   };
-  AgGemmDesc gathered = ag_gemm_desc(shape(OverlapKind::kAgGemm, 2 * kWide / ranks, kHidden));
+  AgGemmDesc gathered =
+      ag_gemm_desc(shape(OverlapKind::kAgGemm, 2 * kModelInner / ranks, kModelWidth));
   for (Gather gather : {Gather::kPull, Gather::kSend, Gather::kPush}) {
     add(fmt::format("ag_gemm {}", name(gather)),
         ag_gemm(gathered, default_config(gathered, Target::kCuda, gather)));
   }
-  GemmRsDesc scattered = gemm_rs_desc(shape(OverlapKind::kGemmRs, kHidden, kWide / ranks));
+  GemmRsDesc scattered =
+      gemm_rs_desc(shape(OverlapKind::kGemmRs, kModelWidth, kModelInner / ranks));
   add("gemm_rs", gemm_rs(scattered, default_config(scattered, Target::kCuda)));
-  GemmArDesc reduced = gemm_ar_desc(shape(OverlapKind::kGemmAr, kHidden, kWide / ranks));
+  GemmArDesc reduced = gemm_ar_desc(shape(OverlapKind::kGemmAr, kModelWidth, kModelInner / ranks));
   add("gemm_ar two-shot",
       gemm_ar(reduced, default_config(reduced, ReduceShots::kTwo, Target::kCuda)));
-  CollectiveDesc sum{.dtype = kDType, .m = kMaxRows, .n = kHidden, .world_size = ranks};
+  CollectiveDesc sum{.dtype = kDType, .m = kMaxRows, .n = kModelWidth, .world_size = ranks};
   add("all_reduce two-shot", all_reduce(sum, default_two_shot_config(sum, Target::kCuda)));
   out.push_back(expert_layer(ranks));
   return out;
 }
 
 // Random values but in tables, which hold nothing yet.
-LaunchMemory random_memory(const GpuWorld& world, const Program& program, std::uint64_t seed) {
+FirstMemory random_memory(const GpuWorld& world, const Program& program, std::uint64_t seed) {
   RandomFill random(world, seed);
-  LaunchMemory memory;
+  FirstMemory memory;
   memory.tensors.resize(program.tensors.size());
   memory.args.tensors.resize(program.tensors.size());
   for (std::size_t t = 0; t < program.tensors.size(); ++t) {
@@ -217,7 +219,8 @@ std::unique_ptr<Executable> start(GpuWorld& world, const Program& program, Start
   return executable;
 }
 
-void measure(GpuWorld& world, const Operator& op, const StartupOptions& options, StartupResult& r) {
+void measure(GpuWorld& world, const FirstOperator& op, const StartupOptions& options,
+             StartupResult& r) {
   EmptyCache cache;
   std::unique_ptr<Executable> executable = start(world, op.program, r);
   r.cold_s = r.warm_ms.front() / 1e3;
@@ -227,7 +230,7 @@ void measure(GpuWorld& world, const Operator& op, const StartupOptions& options,
     executable.reset();
     executable = start(world, op.program, r);
   }
-  LaunchMemory memory = random_memory(world, op.program, options.seed);
+  FirstMemory memory = random_memory(world, op.program, options.seed);
   std::vector<std::int64_t> rows(kMaxRows);
   std::iota(rows.begin(), rows.end(), 1);
   std::shuffle(rows.begin(), rows.end(), std::mt19937_64(options.seed));
@@ -273,7 +276,7 @@ Json StartupResult::to_json() const {
 
 void measure_startup(GpuWorld& world, const StartupOptions& options,
                      const std::function<void(const StartupResult&)>& done) {
-  for (const Operator& op : operators(world.size())) {
+  for (const FirstOperator& op : first_operators(world.size())) {
     if (op.text.find(options.only) == std::string::npos) continue;
     StartupResult result{.op = op.text};
     try {

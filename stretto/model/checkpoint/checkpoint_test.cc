@@ -11,7 +11,7 @@
 #include "stretto/model/checkpoint/generation_config.h"
 #include "stretto/model/checkpoint/test_files.h"
 
-namespace stretto {
+namespace stretto::checkpoint_test {
 namespace {
 
 // Two shards and their index; tests break one thing.
@@ -202,4 +202,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::checkpoint_test

@@ -8,7 +8,7 @@
 #include "stretto/model/checkpoint/config.h"
 #include "stretto/model/checkpoint/generation_config.h"
 
-namespace stretto {
+namespace stretto::config_defaults_test {
 namespace {
 
 Json short_config(const char* model_type, const Json& more = {}) {
@@ -183,4 +183,4 @@ TEST(ConfigDefaults, AYarnFactorThatPositionsContradictIsTold) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::config_defaults_test

@@ -11,7 +11,7 @@
 #include "stretto/model/checkpoint/generation_config.h"
 #include "stretto/model/checkpoint/test_files.h"
 
-namespace stretto {
+namespace stretto::config_test {
 namespace {
 
 Json base_config(const char* model_type) {
@@ -476,4 +476,4 @@ TEST(ConfigCheck, WeightsThatTheConfigDoesNotExplain) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::config_test

@@ -9,7 +9,7 @@
 
 #include "stretto/base/errors.h"
 
-namespace stretto {
+namespace stretto::dummy_checkpoint_test {
 namespace {
 
 ModelConfig config_with(const std::string& dtype, const std::string& sizes) {
@@ -81,4 +81,4 @@ TEST(DummyCheckpoint, ASeedGivesTheSameWeightsAndTensorsDiffer) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::dummy_checkpoint_test

@@ -7,7 +7,7 @@
 #include "stretto/base/test_errors.h"
 #include "stretto/model/checkpoint/test_files.h"
 
-namespace stretto {
+namespace stretto::generation_config_test {
 namespace {
 
 ModelConfig model_with(const std::string& fields) {
@@ -77,4 +77,4 @@ TEST(GenerationConfig, OnlyAnAbsentFileIsIgnored) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::generation_config_test

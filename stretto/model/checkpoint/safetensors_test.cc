@@ -11,7 +11,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/model/checkpoint/test_files.h"
 
-namespace stretto {
+namespace stretto::safetensors_test {
 namespace {
 
 TensorMap parse(const std::string& bytes) {
@@ -270,4 +270,4 @@ TEST(SafetensorsFile, WhatOtherProgramsDoToItIsSeen) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::safetensors_test

@@ -6,7 +6,7 @@
 #include "stretto/model/checkpoint/config.h"
 #include "stretto/model/checkpoint/test_files.h"
 
-namespace stretto {
+namespace stretto::settled_test {
 namespace {
 
 Json small_config(const Json& more = {}) {
@@ -81,4 +81,4 @@ TEST(Settled, WiderNormsContradictNothing) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::settled_test
