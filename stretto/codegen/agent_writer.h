@@ -41,7 +41,7 @@ class AgentWriter {
         agent_(site.role->agents[static_cast<std::size_t>(site.agent_idx)]),
         values_(site.plan->agents[static_cast<std::size_t>(site.agent_idx)]),
         rings_(plan_, *site.role, site.agent_idx),
-        told_(site),
+        elided_(site),
         place_(program_line_text(site.role->loc)) {}
 
   std::string write();
