@@ -35,6 +35,12 @@ def outcome(row: dict) -> str:
 
 
 def lot_table(results: Results, ranks: int) -> str:
+    """By number of rows; lot_shapes_table has every shape."""
+    rows = lot_rows(results, ranks)
+    return summary(rows) + sources(rows)
+
+
+def lot_shapes_table(results: Results, ranks: int) -> str:
     rows = lot_rows(results, ranks)
     lines = []
     for key, (row, _) in rows.items():
@@ -48,7 +54,7 @@ def lot_table(results: Results, ranks: int) -> str:
                       outcome(row)])
     text = table(["operator (m, n or k of a rank)", "layer", "launched", "chosen", "ms", "with NCCL",
                   "with our collective", "chosen / faster sequence", f"asked: {ALLOWED}"], lines)
-    return text + summary(rows) + footnote(text) + sources(rows)
+    return text + footnote(text) + sources(rows)
 
 
 def summary(rows: dict) -> str:
@@ -65,8 +71,8 @@ def summary(rows: dict) -> str:
                       met.count(True), met.count(verdicts.WITHIN), met.count(False),
                       f"{statistics.median(r.median for r in fused):.3f}" if fused else "-",
                       f"{max(r.median for r in fused):.3f}" if fused else "-"])
-    return "\n" + table(["rows", "shapes", "sequence chosen", "fused chosen", "of them faster", f"at most {ALLOWED}",
-                         "within", "over", "median of chosen / sequence", "greatest"], lines) if lines else ""
+    return table(["rows", "shapes", "sequence chosen", "fused chosen", "of them faster", f"at most {ALLOWED}",
+                  "within", "over", "median of chosen / sequence", "greatest"], lines) if lines else ""
 
 
 def lot(results: Results, ranks: int):

@@ -109,8 +109,9 @@ class Lot(MadeResults):
         self.assertEqual(lot_tables.lot(found, 2), ("fused: 1 of 2 rows, 1 within, at most 1.05; sequence: 1 rows",
                                                     "within"))
         self.assertIsNone(lot_tables.lot(found, 4))
+        self.assertIn("| sequence | 1.0000 | 2.0000 | 1.0000 | 1.000 [1.000, 1.000] | sequence |",
+                      lot_tables.lot_shapes_table(found, 2))
         text = lot_tables.lot_table(found, 2)
-        self.assertIn("| sequence | 1.0000 | 2.0000 | 1.0000 | 1.000 [1.000, 1.000] | sequence |", text)
         self.assertIn("| 257 to 4095 | 1 | 0 | 1 | 1 | 1 | 0 | 0 | 0.500 | 0.500 |", text)
 
     def test_losses_and_failures_are_told(self):

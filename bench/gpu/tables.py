@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md and docs/performance/*.md from the rows that keep.py keeps in bench/results,
-between the lines '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand. NAME is one of
-MAKERS below, with -xN where a table is of N GPUs. A folder of --results may hold files of runs as benchmarks write
-them, gpu-KIND[-xN]-DATE[-PART].json, as well.
+"""Writes the tables of README.md, docs/performance/*.md and docs/lab/*.md from the rows that keep.py keeps in
+bench/results, between the lines '<!-- table: NAME -->' and '<!-- end -->'; the text around them is written by hand.
+NAME is one of MAKERS below, with -xN where a table is of N GPUs. A folder of --results may hold files of runs as
+benchmarks write them, gpu-KIND[-xN]-DATE[-PART].json, as well.
 
     bench/gpu/tables.py [--check | --print NAME] [--results DIR] [DOCUMENT...]
 
@@ -20,7 +20,7 @@ import kernel_tables as kernels
 import rank_tables as ranks
 import use_tables as use
 from decode_tables import batch_table, decode_table, sampling_table, served_table
-from lot_tables import lot_table
+from lot_tables import lot_shapes_table, lot_table
 from results import Error, ROOT, Results
 from scoreboard import front_table, scoreboard_table
 
@@ -37,6 +37,7 @@ MAKERS = {
     "attention-ranks": ranks.attention_ranks_table,
     "overlap": ranks.overlap_table, "gemm-ar": lambda results, n: ranks.overlap_table(results, n, ("gemm_ar",)),
     "async-tp": ranks.async_tp_table, "sweep": ranks.sweep_table, "lot": lot_table,
+    "lot-shapes": lot_shapes_table,
     "collectives": ranks.collectives_table,
     "grouped-pair": contests.grouped_pair_table, "grouped-fp8-pair": contests.grouped_fp8_pair_table,
     "routing-pair": contests.routing_pair_table,
@@ -75,7 +76,8 @@ def rewrite(document: str, results: Results) -> tuple:
 
 
 def pages() -> list:
-    return [ROOT / "README.md", *sorted((ROOT / "docs" / "performance").glob("*.md"))]
+    folders = (ROOT / "docs" / "performance", ROOT / "docs" / "lab")
+    return [ROOT / "README.md", *(page for folder in folders for page in sorted(folder.glob("*.md")))]
 
 
 def main() -> int:
