@@ -34,7 +34,7 @@ STRETTO_PYTHON_PACKAGES=(
   numpy ml_dtypes             # arrays, those of bfloat16 too
   pytest                      # its tests
   typing_extensions filelock sympy networkx jinja2  # what PyTorch imports, torch.compile too
-  transformers                # a Llama to be spread over ranks
+  transformers psutil         # a Llama to be spread over ranks; how much memory its cache may take
   openai                      # the client that the server is tested with
   selenium                    # drives Chromium
   llguidance jsonschema       # what constrained output is compared with

@@ -1,7 +1,7 @@
 """Tables and the bar of tables.py about decode. Steps of many sequences and the choice of tokens are gpu_batch's; rows
 of the kind "decode" are of a step of one sequence that nothing runs any more, as docs/performance/decode.md says."""
 
-from results import Interval, Results, apart, interval, sources, table, times
+from results import Interval, Results, apart, failure, interval, sources, table, times
 
 
 def samples(row: dict, name: str) -> Interval | None:
@@ -121,15 +121,40 @@ def decode(results: Results, ranks: int):
     return f"{part.median:.2f}{unit}{bounds}; {1e3 / ms.median:.0f} tokens/s", part.median >= bar
 
 
+ATTENTIONS = {"sdpa": "its SDPA", "flash": "PyTorch's FlashAttention-2"}
+TIMES_TRANSFORMERS = 3  # asked of output tokens a second
+
+
+def served_row(name: str, row: dict, ours: dict | None = None) -> list:
+    """Where `ours` is given the row is of another engine, and says how many times as many tokens ours has."""
+    if "error" in row:
+        return [name, failure(row), *[""] * 6]
+    times_theirs = ""
+    if ours:
+        ratio = ours["output_tokens_per_second"] / row["output_tokens_per_second"]
+        times_theirs = f"{ratio:.2f}" if ratio >= TIMES_TRANSFORMERS else f"**{ratio:.2f}**"
+    return [name, f"{row['output_tokens_per_second']:,.0f}", f"{row['ttft_ms']['p50']:,.1f}",
+            f"{row['ttft_ms']['p99']:,.1f}", f"{row['tpot_ms']['p50']:.2f}", f"{row['tpot_ms']['p99']:.2f}",
+            "-" if row["gpu_busy"] is None else f"{row['gpu_busy']:.0f} %", times_theirs]
+
+
 def served_table(results: Results, ranks: int) -> str:
-    """Loads of a server of the newest run."""
-    found = {}
+    """Loads of a server of the newest run, and of other engines that were measured beside it."""
+    found, beside = {}, {}
     for run in results.runs:
         if run.kind == "served" and run.data.get("tp") == max(ranks, 1):
             found = {row["load"]: (row, run) for row in run.data.get("runs", [])}
+            beside = {(row["load"], row["attention"]): (row, run) for row in run.data.get("beside", [])}
     take(results, found)
-    lines = [[load, f"{row['output_tokens_per_second']:,.0f}", f"{row['ttft_ms']['p50']:,.1f}",
-              f"{row['ttft_ms']['p99']:,.1f}", f"{row['tpot_ms']['p50']:.2f}", f"{row['tpot_ms']['p99']:.2f}",
-              "-" if row["gpu_busy"] is None else f"{row['gpu_busy']:.0f} %"] for load, (row, _) in found.items()]
-    return table(["load", "tokens/s", "TTFT p50, ms", "p99", "TPOT p50, ms", "p99", "GPU busy"],
-                 lines) + sources(found)
+    for row, run in beside.values():
+        results.take(run, "beside", [row])
+    lines = [served_row(load, row) for load, (row, _) in found.items()]
+    for (load, attention), (row, _) in beside.items():
+        name = f"{load}, {row.get('engine', 'transformers')}, {ATTENTIONS[attention]}"
+        if attention == "flash" and not row.get("graphs", True):
+            name += ", without graphs"
+        lines.append(served_row(name, row, found.get(load, (None, None))[0]))
+    columns = ["load", "tokens/s", "TTFT p50, ms", "p99", "TPOT p50, ms", "p99", "GPU busy",
+               f"times as many as theirs (asked {TIMES_TRANSFORMERS})"]
+    last = len(columns) if beside else len(columns) - 1
+    return table(columns[:last], [line[:last] for line in lines]) + sources(found)

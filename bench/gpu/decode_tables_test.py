@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tables and bars of decode, with samples and without, and of loops, those held out beside the others."""
 
+import subprocess
+import sys
 import unittest
 
-from tables_test import MadeResults
+from tables_test import HERE, MadeResults
 
 
 class DecodeAndLoops(MadeResults):
@@ -39,6 +41,35 @@ class DecodeAndLoops(MadeResults):
         self.assertIn("| greedy | 256 | 12.5 | 42.0 [42.0, 42.0] | 60 | 92 | none |", text)
         self.assertIn("| all | 256 | 12.5 | **401.0 [401.0, 401.0]** | 400 | 451 | none |", text)
         self.assertIn("| all | 64 | 12.5 | 401.0 [401.0, 401.0] |  | 451 | none |", text)
+
+    def test_served_beside_transformers(self):
+        def load(name, rate, **more):
+            return {"load": name, "output_tokens_per_second": rate, "ttft_ms": {"p50": 10.0, "p99": 2000.0},
+                    "tpot_ms": {"p50": 5.0, "p99": 6.0}, "gpu_busy": None, **more}
+        ours = [load("64 at once", 3000.0), load("saturation", 4000.0)]
+        theirs = {"engine": "transformers 5.17.0", "attention": "flash"}
+        self.result("gpu-served-2026-01-02.json", tp=1, runs=ours, beside=[
+            load("64 at once", 1000.0, **theirs),
+            load("saturation", 1600.0, graphs=False, **theirs),
+            {"attention": "sdpa", "load": "64 at once", "error": "no memory"}])
+        want = ["| 64 at once | 3,000 | 10.0 | 2,000.0 | 5.00 | 6.00 | - |  |",
+                "| saturation | 4,000 | 10.0 | 2,000.0 | 5.00 | 6.00 | - |  |",
+                "| 64 at once, transformers 5.17.0, PyTorch's FlashAttention-2 | 1,000 | 10.0 | 2,000.0 | 5.00 | 6.00 "
+                "| - | 3.00 |",
+                "| saturation, transformers 5.17.0, PyTorch's FlashAttention-2, without graphs | 1,600 | 10.0 "
+                "| 2,000.0 | 5.00 | 6.00 | - | **2.50** |",
+                "| 64 at once, transformers, its SDPA | failed: no memory |  |  |  |  |  |  |"]
+        self.assertEqual(self.tables("--print", "served").stdout.splitlines()[2:7], want)
+        # What is kept of the run makes the same table; a newer run without transformers has none of its rows.
+        before = self.tables("--print", "served").stdout
+        kept = subprocess.run([sys.executable, str(HERE / "keep.py"), "--results", str(self.folder),
+                               str(self.folder / "gpu-served-2026-01-02.json")], capture_output=True, text=True)
+        self.assertEqual(kept.returncode, 0, kept.stderr)
+        (self.folder / "gpu-served-2026-01-02.json").unlink()
+        self.assertEqual(self.tables("--print", "served").stdout, before)
+        self.result("gpu-served-2026-01-03.json", tp=1, runs=ours[:1])
+        self.assertEqual(self.tables("--print", "served").stdout.splitlines()[2:4],
+                         ["| 64 at once | 3,000 | 10.0 | 2,000.0 | 5.00 | 6.00 | - |", ""])
 
     def test_steps_over_other_caches_do_not_take_their_place(self):
         def run(ms, **more):
