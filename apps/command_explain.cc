@@ -10,6 +10,7 @@
 #include "apps/shape_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/say.h"
+#include "stretto/compiler.h"
 #include "stretto/ir/printer.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/print_instances.h"
@@ -36,13 +37,14 @@ void check_pass(const std::string& wanted) {
   throw UserError(fmt::format("--after '{}': no such pass; passes:{}", wanted, names));
 }
 
-Program after_pass(Program program, const std::string& wanted) {
+// As the pass of that name leaves it, or the last where none is named.
+Program lowered_until(Program program, const std::string& wanted) {
   Program found;
-  run_pipeline(std::move(program), [&](const Pass& pass, const Program& now, double seconds) {
-    say("{}: {:.3f} ms\n", pass.name, seconds * 1e3);
-    if (wanted.empty() || wanted == pass.name) found = now;
+  Lowered whole = lower(std::move(program), [&](const Pass& pass, const Program& now, double s) {
+    say("{}: {:.3f} ms\n", pass.name, s * 1e3);
+    if (wanted == pass.name) found = now;
   });
-  return found;
+  return wanted.empty() ? whole.program() : found;
 }
 
 void explain(const ExplainOptions& options) {
@@ -67,8 +69,9 @@ void explain(const ExplainOptions& options) {
     fmt::print("{}", print(program));
     return;
   }
-  Program lowered =
-      program.level == Level::kTile ? after_pass(std::move(program), options.after) : program;
+  Program lowered = program.level == Level::kTile
+                        ? lowered_until(std::move(program), options.after)
+                        : std::move(program);
   if (gpu) {
     GeneratedKernel kernel = generate_for_gpu(std::move(lowered));
     fmt::print("{}", options.emit == "cuda"

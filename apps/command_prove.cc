@@ -15,13 +15,12 @@
 #include "stretto/base/say.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/catalog/catalog.h"
-#include "stretto/proof/mutation/gpu_shape_testing.h"
+#include "stretto/ops/catalog/gpu_shape.h"
 #include "stretto/proof/mutation/run_mutants.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto {
 namespace {
-
 
 struct ProveCommand {
   std::string source, ranks = "1..8", dtype, target = "cpu";

@@ -35,7 +35,7 @@
 namespace stretto::bench {
 namespace {
 
-constexpr int kHopperSms = 132;  // of an H100 or H200, where no device says
+constexpr int kHopperSms = GpuTarget{}.sms;  // where no device says
 
 GemmOptions gemm_options(const Settings& s, int num_sms) {
   GemmOptions options{.dtype = parse_dtype(s.dtype),

@@ -23,7 +23,6 @@
 #include "stretto/lang/program_file.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/choose.h"
-#include "stretto/passes/pipeline.h"
 #include "stretto/predict/prediction.h"
 #include "stretto/proof/print_instances.h"
 #include "stretto/proof/prove.h"
@@ -76,19 +75,15 @@ nb::list extents(const Program& program) {
 std::string explain(const Program& program, const std::string& after, const std::string& emit) {
   if (emit == "tile-ir" && after.empty()) return print(program);
   Program found;
-  bool any = false;
+  bool any = after.empty();
   std::string names;
-  if (program.level == Level::kTile) {
-    run_pipeline(program, [&](const Pass& pass, const Program& now, double) {
-      names += fmt::format(" {}", pass.name);
-      if (!after.empty() && after != pass.name) return;
-      found = now;
-      any = true;
-    });
-  } else {
-    found = program;
-    any = after.empty();
-  }
+  Lowered whole = lower(program, [&](const Pass& pass, const Program& now, double) {
+    names += fmt::format(" {}", pass.name);
+    if (after != pass.name) return;
+    found = now;
+    any = true;
+  });
+  if (after.empty()) found = whole.program();
   if (!any) throw UserError(fmt::format("after='{}': no such pass; passes:{}", after, names));
   if (emit == "instances") return print_instances(found, extent_bounds(found));
   if (emit != "schedule-ir" && emit != "tile-ir") {
@@ -248,15 +243,12 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("extents", &extents)
       .def(
           "compile",
-          [](const Program& p, bool bounds_only, const std::string& waive_proof, int num_sms) {
+          [](const Program& p, bool bounds_only, int num_sms) {
             nb::gil_scoped_release unlocked;
-            const GpuTarget gpu{.sms = num_sms};
-            if (!waive_proof.empty()) return stretto::waive_proof(lower(p), waive_proof, gpu);
             SlowNotice notice(fmt::format("proving '{}', kept for later runs", p.name));
-            return prove(lower(p), {.bounds_only = bounds_only, .gpu = gpu});
+            return prove(lower(p), {.bounds_only = bounds_only, .gpu = {.sms = num_sms}});
           },
-          nb::arg("bounds_only") = false, nb::arg("waive_proof") = "",
-          nb::arg("num_sms") = GpuTarget{}.sms)
+          nb::arg("bounds_only") = false, nb::arg("num_sms") = GpuTarget{}.sms)
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;

@@ -60,8 +60,7 @@ std::int64_t EngineTimes::collect(const Program& program, const LaunchPlan& laun
   };
   const std::vector<EngineMark>& marks = launch.engines.marks[static_cast<std::size_t>(rank_)];
   for (const Step& s : steps_) {
-    const char* role =
-        recorder.intern(program.roles[static_cast<std::size_t>(s.step.role)].name);
+    const char* role = recorder.intern(program.roles[static_cast<std::size_t>(s.step.role)].name);
     if (s.step.kind == EngineStep::Kind::kCopy) {
       recorder.add(Span{.kind = SpanKind::kCopy,
                         .rank = rank_,

@@ -9,7 +9,9 @@
 namespace stretto {
 
 GpuCode generate(const Lowered& program, const KernelOptions& options) {
-  GpuCode code{.kernel = generate_kernel(program.program(), options), .image = {}};
+  GpuCode code{.program = program.shared(),
+               .kernel = generate_kernel(program.program(), options),
+               .image = {}};
   code.image = cuda::compile_cuda(code.kernel.expanded, program.program().name + ".cu",
                                   {.arch = options.target.arch});
   return code;

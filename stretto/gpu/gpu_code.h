@@ -5,6 +5,8 @@
 // proved program.
 #pragma once
 
+#include <memory>
+
 #include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
 #include "stretto/runtime/cuda/nvrtc.h"
@@ -13,6 +15,7 @@ namespace stretto {
 
 // A program's kernel, compiled. Independent of any GPU; may be made on several threads at once.
 struct GpuCode {
+  std::shared_ptr<const Program> program;  // of which it is
   GeneratedKernel kernel;
   cuda::KernelImage image;
 };

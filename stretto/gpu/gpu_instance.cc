@@ -17,6 +17,7 @@
 #include "stretto/gpu/describe_fault.h"
 #include "stretto/gpu/device_events.h"
 #include "stretto/gpu/engine_queues.h"
+#include "stretto/ir/printer.h"
 #include "stretto/runtime/cuda/module.h"
 #include "stretto/runtime/cuda/nvtx.h"
 #include "stretto/runtime/cuda/tensor_map.h"
@@ -125,6 +126,7 @@ struct GpuInstance::State {
       : world(w),
         proved(p),
         program(p.lowered().shared()),
+        code_of(std::move(code.program)),
         quotas(p.quotas()),
         kernel(std::move(code.kernel)),
         image(std::move(code.image)),
@@ -156,7 +158,10 @@ struct GpuInstance::State {
   std::vector<std::byte> params(const GpuLaunch& launch, const std::vector<std::int64_t>& with);
   void key_of(const Args& args, std::vector<CUdeviceptr>& key) const;
   void check_args(const Args& args) const;
-  void check_place(const std::string& what, const TensorArg& arg, bool symmetric) const;
+  void check_place(const std::string& what, const TensorArg& arg, bool symmetric,
+                   std::size_t bytes) const;
+  // What has elements at these extents has an address.
+  void check_placed(const GpuLaunch& launch, std::span<const std::int64_t> with) const;
   void check_scalars(const std::vector<std::int64_t>& with) const;
 
   Encoded& encoded(GpuLaunch& launch, std::span<const std::int64_t> extents);
@@ -177,7 +182,7 @@ struct GpuInstance::State {
 
   GpuWorld& world;
   Proved proved;
-  std::shared_ptr<const Program> program;
+  std::shared_ptr<const Program> program, code_of;
   const Quotas& quotas;
   GeneratedKernel kernel;
   cuda::KernelImage image;
@@ -354,8 +359,8 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunch& launch,
   return out.finish();
 }
 
-void GpuInstance::State::check_place(const std::string& what, const TensorArg& arg,
-                                     bool symmetric) const {
+void GpuInstance::State::check_place(const std::string& what, const TensorArg& arg, bool symmetric,
+                                     std::size_t bytes) const {
   const std::size_t size = signals.on.size();
   auto fail = [&](const std::string& why) {
     throw UserError(fmt::format("{}: {} {}", program->name, what, why));
@@ -371,6 +376,29 @@ void GpuInstance::State::check_place(const std::string& what, const TensorArg& a
   for (std::size_t r = 0; r < size; ++r) {
     if (address_of(arg, r) % 16 != 0) fail("is not aligned to 16 bytes");
   }
+  if (arg.symmetric == nullptr) return;
+  const std::size_t at = arg.offset_bytes, has = arg.symmetric->bytes;
+  if (at > has || has - at < bytes) {
+    fail(fmt::format("needs {} bytes at offset {}, the memory '{}' has {}", bytes, at,
+                     arg.symmetric->name, has));
+  }
+}
+void GpuInstance::State::check_placed(const GpuLaunch& launch,
+                                      std::span<const std::int64_t> with) const {
+  const Program& p = *program;
+  const std::vector<std::int64_t> vars = initial_vars(p, launch.rank, {with.begin(), with.end()});
+  for (std::size_t t = 0; t < p.tensors.size(); ++t) {
+    const Tensor& tensor = p.tensors[t];
+    if (tensor.kind == TensorKind::kBuffer ||
+        address(launch, t, static_cast<std::size_t>(launch.rank)) != 0) {
+      continue;
+    }
+    const bool has_elements = std::ranges::all_of(
+        tensor.shape, [&](const Expr& extent) { return eval(extent, vars) > 0; });
+    if (has_elements) {
+      throw UserError(fmt::format("{}: tensor '{}' has no address", p.name, tensor.name));
+    }
+  }
 }
 
 void GpuInstance::State::check_args(const Args& args) const {
@@ -383,9 +411,9 @@ void GpuInstance::State::check_args(const Args& args) const {
     const Tensor& tensor = p.tensors[t];
     if (tensor.kind == TensorKind::kBuffer) continue;
     check_place(fmt::format("tensor '{}'", tensor.name), args.tensors[t],
-                tensor.space == Space::kSymmetric);
+                tensor.space == Space::kSymmetric, storage_bytes(p, static_cast<int>(t)));
   }
-  if (args.scalars != TensorArg{}) check_place("the scalars' memory", args.scalars, false);
+  if (args.scalars != TensorArg{}) check_place("the scalars' memory", args.scalars, false, 0);
 }
 
 // What is made of the extents here, on the host, must not depend on scalars that only the device
@@ -416,6 +444,11 @@ GpuInstance::GpuInstance(GpuWorld& world, const Proved& program)
 GpuInstance::GpuInstance(GpuWorld& world, const Proved& program, GpuCode code)
     : state_(std::make_unique<State>(world, program, std::move(code))) {
   State& s = *state_;
+  if (s.code_of != s.program && (!s.code_of || print(*s.code_of) != print(*s.program))) {
+    throw UserError(fmt::format("{}: the code is {}, not of the program that was proved",
+                                s.program->name,
+                                s.code_of ? "of another program" : "of no program"));
+  }
   if (s.program->world_size != world.size()) {
     throw UserError(fmt::format("{}: written for {} ranks, the world has {}", s.program->name,
                                 s.program->world_size, world.size()));
@@ -450,6 +483,7 @@ Encoded& GpuInstance::State::encoded(GpuLaunch& launch, std::span<const std::int
                           [&](const auto& e) { return std::ranges::equal(e->extents, with); });
   if (known != nullptr) return **known;
   proved.require_covers(with);
+  check_placed(launch, with);
   auto made = std::make_unique<Encoded>();
   made->extents.assign(with.begin(), with.end());
   if (launch.scalars != 0) check_scalars(made->extents);

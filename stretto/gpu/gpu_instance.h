@@ -27,7 +27,7 @@ class GpuInstance {
   // than the world has for it; InternalError where the generated kernel does not compile cleanly.
   // Collective in a world of processes, as recover() is.
   GpuInstance(GpuWorld& world, const Proved& program);
-  // `code` is that of `program`.
+  // UserError where `code` was generated from another program.
   GpuInstance(GpuWorld& world, const Proved& program, GpuCode code);
   ~GpuInstance();
   GpuInstance(const GpuInstance&) = delete;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stretto/base/allocations_testing.h"
+#include "stretto/base/errors.h"
 #include "stretto/gpu/gpu_instance.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver_calls_testing.h"
@@ -101,6 +102,16 @@ class GpuLaunches : public ::testing::Test {
     return args;
   }
   bool has_weights() const { return instance_->program().name == "multiply"; }
+
+  template <typename Call>
+  static std::string error_of(Call call) {
+    try {
+      call();
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "";
+  }
 
   static std::uint32_t halves_of(float value) {  // twice, in bfloat16
     std::uint32_t half = std::bit_cast<std::uint32_t>(value) >> 16;
@@ -201,6 +212,35 @@ TEST_F(GpuLaunches, AllocateNothingOnceTheyWereMade) {
     }
   }
   EXPECT_GT(count_allocations([] { std::vector<int> counted(8); }), 0u) << "nothing is counted";
+}
+
+TEST_F(GpuLaunches, WhatHasNoAddressIsNamed) {
+  start(multiply());
+  for (const char* name : {"in", "weights", "out"}) {
+    Args args = args_;
+    auto at = static_cast<std::size_t>(instance_->program().find_tensor(name));
+    args.tensors[at].on.assign(kRanks, 0);
+    EXPECT_EQ(error_of([&] { instance_->launch(args, extents_); }),
+              fmt::format("multiply: tensor '{}' has no address", name));
+    args.tensors[at] = {};
+    EXPECT_NE(error_of([&] { instance_->launch(args, extents_); }), "") << name;
+  }
+  // What has no rows needs no place.
+  Args empty = args_;
+  auto in = static_cast<std::size_t>(instance_->program().find_tensor("in"));
+  empty.tensors[in].on.assign(kRanks, 0);
+  EXPECT_EQ(error_of([&] { instance_->launch(empty, std::vector<std::int64_t>{0}); }), "");
+  instance_->wait();
+}
+
+TEST_F(GpuLaunches, CodeOfAnotherProgramIsRefused) {
+  const Proved proved = prove(lower(multiply()));
+  EXPECT_EQ(error_of([&] { GpuInstance(*world_, proved, generate(lower(send_and_add()))); }),
+            "multiply: the code is of another program, not of the program that was proved");
+  EXPECT_EQ(error_of([&] { GpuInstance(*world_, proved, GpuCode{}); }),
+            "multiply: the code is of no program, not of the program that was proved");
+  // The same program, lowered once more.
+  EXPECT_EQ(error_of([&] { GpuInstance(*world_, proved, generate(lower(multiply()))); }), "");
 }
 
 TEST_F(GpuLaunches, CallTheDriverOnceForAKernel) {

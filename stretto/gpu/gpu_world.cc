@@ -212,9 +212,7 @@ std::vector<RankStream> GpuWorld::local_streams() const {
   return out;
 }
 
-GpuTarget GpuWorld::target() const {
-  return {.sms = devices_.front().properties().num_sms};
-}
+GpuTarget GpuWorld::target() const { return {.sms = devices_.front().properties().num_sms}; }
 
 std::unique_lock<std::mutex> GpuWorld::admit(int id, int rank, const SmDemand& demand,
                                              const cuda::Stream& stream) {

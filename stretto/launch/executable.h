@@ -83,9 +83,10 @@ class Executable {
 // Of one rank; collective. `rank` outlives what is returned.
 std::unique_ptr<Executable> load(const Proved& program, Rank& rank,
                                  const InstanceOptions& options = {});
-// Of all GPUs of this process. `code` is that of `program`. UserError for a program that is written
-// for another number of ranks, was proved for GPUs of another number of SMs, or needs more of them
-// than the world has for it. Collective in a world of processes.
+// Of all GPUs of this process. UserError for code of another program than the one that was proved,
+// and for a program that is written for another number of ranks, was proved for GPUs of another
+// number of SMs, or needs more of them than the world has for it. Collective in a world of
+// processes.
 std::unique_ptr<Executable> load(const Proved& program, GpuWorld& world, GpuCode code);
 
 }  // namespace stretto

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/ir/gpu_target.h"
 #include "stretto/ir/program.h"
 #include "stretto/ir/sync_table.h"
 #include "stretto/proof/finding.h"
@@ -22,7 +23,7 @@ namespace stretto {
 class TableWitness;  // table_witness.h
 
 struct ProofOptions {
-  int max_workers_per_rank = 132;  // SMs of the device
+  int max_workers_per_rank = GpuTarget{}.sms;
   int max_copy_queues = 4;
   // Every vector of run-time sizes is a case, or every piece of them, where their launches' events
   // add up to no more than this, as counted at the bounds.

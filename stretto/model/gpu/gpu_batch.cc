@@ -35,6 +35,7 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
   allocate();
   set_rows(bounds.rows, false);
   for (const step::Node& node : plan_.nodes) args_.push_back(bind(node));
+  prepared_.resize(args_.size());
   const Program& head = plan_.program_of(plan_.nodes[head_]);
   head_tensor_ = static_cast<std::size_t>(head.find_tensor("x"));
   if (!options.graphs) return;
@@ -90,17 +91,23 @@ std::vector<CUdeviceptr> GpuBatchStep::addresses_for(std::size_t program,
   return out;
 }
 
+Launch& GpuBatchStep::prepared(std::size_t node) {
+  const Args& args = args_[node];
+  std::shared_ptr<Launch>& kept = prepared_[node][args.starts_early ? 1 : 0];
+  const auto program = static_cast<std::size_t>(plan_.nodes[node].program);
+  if (!kept) kept = executables_[program]->prepare(args);
+  return *kept;
+}
+
 void GpuBatchStep::launch(std::size_t node, int rank) {
   const auto program = static_cast<std::size_t>(plan_.nodes[node].program);
   const int own = of_group_[program] ? rank % shape_.world_size : rank;
-  executables_[program]->prepare(args_[node])->run(extents_[node], own, world_.stream(rank));
+  prepared(node).run(extents_[node], own, world_.stream(rank));
 }
 
 void GpuBatchStep::launch(std::size_t node) {
   const auto program = static_cast<std::size_t>(plan_.nodes[node].program);
-  if (!of_group_[program]) {
-    return executables_[program]->prepare(args_[node])->run(extents_[node]);
-  }
+  if (!of_group_[program]) return prepared(node).run(extents_[node]);
   if (group_.aborted()) group_.throw_fault();
   for (int r : world_.local_ranks()) launch(node, r);
 }
@@ -266,7 +273,12 @@ void GpuBatchStep::enqueue_head(std::span<const std::int64_t> rows) {
     input = buffers_.at(StepPlan::kWanted);
   }
   const auto program = static_cast<std::size_t>(plan_.nodes[head_].program);
-  args_[head_].tensors[head_tensor_].on = addresses_for(program, input);
+  std::vector<CUdeviceptr>& on = args_[head_].tensors[head_tensor_].on;
+  std::vector<CUdeviceptr> now = addresses_for(program, input);
+  if (on != now) {
+    on = std::move(now);
+    prepared_[head_] = {};
+  }
   launch(head_);
 }
 

@@ -10,6 +10,7 @@
 // rows of nobody.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -72,6 +73,8 @@ class GpuBatchStep : public BatchStep {
   const std::vector<CUdeviceptr>& addresses_of(int buffer) const {
     return addresses_of(plan_.buffers[static_cast<std::size_t>(buffer)].name);
   }
+  // A node's launch on where its tensors are now, encoded once.
+  Launch& prepared(std::size_t node);
   void launch(std::size_t node, int rank);
   void launch(std::size_t node);  // on all local ranks
   // Of a step with so many rows, all of which go on by a token or not: what launches have.
@@ -105,6 +108,8 @@ class GpuBatchStep : public BatchStep {
   std::map<std::string, std::size_t> input_at_;  // offset in them
   std::unique_ptr<cuda::HostMappedMemory> host_inputs_, host_logits_;
   std::vector<Args> args_;                          // by node
+  // By node, then by Args::starts_early; null before the first, and where args_ has changed.
+  std::vector<std::array<std::shared_ptr<Launch>, 2>> prepared_;
   std::vector<std::vector<std::int64_t>> extents_;  // of launches, by node
   std::size_t head_tensor_ = 0;                     // that has the head's rows
   GpuChooser* chooser_ = nullptr;

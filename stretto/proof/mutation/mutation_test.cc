@@ -16,10 +16,10 @@
 #include "stretto/ir/sample_programs.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/catalog/gpu_shape.h"
 #include "stretto/ops/collectives/collectives.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/mutation/explained_survivors.h"
-#include "stretto/proof/mutation/gpu_shape_testing.h"
 #include "stretto/proof/mutation/run_mutants.h"
 
 namespace stretto {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/catalog/gpu_shape.h"
 #include "stretto/passes/pipeline.h"
-#include "stretto/proof/mutation/gpu_shape_testing.h"
 #include "stretto/proof/mutation/run_mutants.h"
 #include "stretto/proof/mutation/site.h"
 

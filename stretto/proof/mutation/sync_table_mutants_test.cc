@@ -10,8 +10,8 @@
 #include "stretto/ir/sync_table.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/catalog/catalog.h"
+#include "stretto/ops/catalog/gpu_shape.h"
 #include "stretto/passes/pipeline.h"
-#include "stretto/proof/mutation/gpu_shape_testing.h"
 #include "stretto/proof/mutation/run_mutants.h"
 
 namespace stretto {
