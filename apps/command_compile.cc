@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@ namespace {
 
 struct CompileCommand {
   std::string source, target = "sm_90a", ranks = "1..4";
+  std::string part = "1/1";
   std::string dtype;  // empty: those of the shapes, of a shape that is given bfloat16
   OpShape shape;
   bool all = false, candidates = false, json = false;
@@ -141,6 +143,20 @@ std::vector<NamedProgram> programs_of(const ProgramSource& source, const Compile
   return programs;
 }
 
+// Each n-th of them, beginning with the i-th, for "i/n".
+std::vector<NamedProgram> part_of(std::vector<NamedProgram> programs, const std::string& part) {
+  std::size_t which = 0, of = 0, end = 0;
+  const bool is_read = std::sscanf(part.c_str(), "%zu/%zu%zn", &which, &of, &end) == 2;
+  if (!is_read || end != part.size() || which < 1 || which > of) {
+    throw UserError(fmt::format("--part '{}': need I/N, with I from 1 to N", part));
+  }
+  std::vector<NamedProgram> out;
+  for (std::size_t i = which - 1; i < programs.size(); i += of) {
+    out.push_back(std::move(programs[i]));
+  }
+  return out;
+}
+
 void report(const CompileTotals& totals, double seconds, bool json) {
   if (!json) {
     fmt::print("{} kernels: {} failed, {} spills, {} warnings ({:.1f} s)\n", totals.kernels,
@@ -170,6 +186,7 @@ void run_compile(const CompileCommand& options) {
       }
     }
   }
+  programs = part_of(std::move(programs), options.part);
   CompileTotals totals = compile_all(programs, options);
   std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   report(totals, seconds.count(), options.json);
@@ -195,6 +212,8 @@ void add_compile_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--ranks", options->ranks, "world sizes, N or A..B")
       ->envname("STRETTO_COMPILE_RANKS")
+      ->capture_default_str();
+  command->add_option("--part", options->part, "I/N: each N-th kernel, beginning with the I-th")
       ->capture_default_str();
   add_size_options(command, options->shape);  // none of them: the tests' shapes
   command

@@ -32,6 +32,16 @@ class CompileTest(CliCase):
         progress = self.good("compile", "rms_norm", "--ranks", 2).stderr.decode()
         self.assertRegex(progress, r"^(rms_norm .*P=2: good \(.* s\)\n)+$")
 
+    def test_parts_are_all_kernels_together(self):
+        self.need_nvrtc()
+        labels = lambda *part: sorted(line.split(": good")[0] for line in self.good(
+            "compile", "broadcast", "--ranks", "2..3", *part).stderr.decode().splitlines())
+        whole, parts = labels(), [labels("--part", f"{i}/3") for i in (1, 2, 3)]
+        self.assertEqual(sorted(parts[0] + parts[1] + parts[2]), whole)
+        self.assertLess(max(map(len, parts)), len(whole))
+        for part in ("0/2", "3/2", "1/0", "1", "1/2x", "-1/2", "a/b"):
+            self.refused("compile", "broadcast", f"--part={part}", says=["I/N"])
+
     def test_program_files(self):
         self.need_nvrtc()
         got = self.json_of("compile", DATA / "kept_wait.cc", "--ranks", 2, keys=COMPILE_KEYS)
