@@ -158,7 +158,7 @@ void run_predict(const PredictCommand& options) {
   const Lowered& lowered = predicted.program;
   predict::Prediction p =
       predict::predict(lowered, machine,
-                       {.plan = {.extents = extents_of(lowered.program(), options),
+                       {.timetable = {.extents = extents_of(lowered.program(), options),
                                  .eager = options.eager,
                                  .tables = predicted.tables},
                         .record = !options.json || !options.output.empty()});

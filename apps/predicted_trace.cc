@@ -19,8 +19,8 @@ struct TracedLaunch {
 class PredictedTrace {
  public:
   PredictedTrace(const predict::Prediction& p, const std::vector<TracedLaunch>& launches)
-      : plan_(p.plan),
-        program_(*p.plan.program),
+      : plan_(p.timetable),
+        program_(*p.timetable.program),
         recorder_(program_.world_size,
                   launches.size() * (p.run.spans.size() + p.run.notifies.size() + 1)),
         name_(recorder_.intern(program_.name)) {
@@ -40,17 +40,17 @@ class PredictedTrace {
     std::int64_t channel = 0;
   };
 
-  const predict::PlannedAgent& agent(int idx) const {
+  const predict::TimetableAgent& agent(int idx) const {
     return plan_.agents[static_cast<std::size_t>(idx)];
   }
 
-  const char* role(const predict::PlannedAgent& a) {
+  const char* role(const predict::TimetableAgent& a) {
     if (a.role < 0) return a.stage == predict::Stage::kStart ? "on_start" : "on_end";
     return recorder_.intern(program_.roles[static_cast<std::size_t>(a.role)].name);
   }
 
   // As the recorder's lanes of GPUs: a sole consumer has the worker's.
-  const char* line(const predict::PlannedAgent& a) {
+  const char* line(const predict::TimetableAgent& a) {
     if (a.role < 0) return "";
     const std::vector<Agent>& agents = program_.roles[static_cast<std::size_t>(a.role)].agents;
     const Agent& agent = agents[static_cast<std::size_t>(a.agent)];
@@ -77,7 +77,7 @@ class PredictedTrace {
   }
 
   void add(const predict::TimedSpan& span) {
-    const predict::PlannedAgent& a = agent(span.agent);
+    const predict::TimetableAgent& a = agent(span.agent);
     Span s{.rank = a.rank,
            .worker = a.worker,
            .program = name_,
@@ -100,7 +100,7 @@ class PredictedTrace {
   }
 
   void add(const predict::TimedNotify& notify) {
-    const predict::PlannedAgent& a = agent(notify.agent);
+    const predict::TimetableAgent& a = agent(notify.agent);
     Place to = place(notify.op->symbol, notify.counter);
     recorder_.add(NotifyMark{.from_rank = a.rank,
                              .to_rank = to.rank,
@@ -114,7 +114,7 @@ class PredictedTrace {
                              .time_ns = time_ns(notify.time)});
   }
 
-  const predict::Plan& plan_;
+  const predict::Timetable& plan_;
   const Program& program_;
   Recorder recorder_;
   const char* name_;
@@ -122,7 +122,7 @@ class PredictedTrace {
 };
 
 // Of each launch, so that on_start begins with its first rank.
-std::vector<TracedLaunch> launches_of(const Recorder& recorder, const predict::Plan& plan) {
+std::vector<TracedLaunch> launches_of(const Recorder& recorder, const predict::Timetable& plan) {
   std::map<std::int64_t, std::int64_t> begins;
   for (const Span& span : recorder.spans()) {
     if (span.kind == SpanKind::kLaunch) begins.try_emplace(span.epoch, span.begin_ns);
@@ -144,7 +144,7 @@ void write_predicted_trace(const predict::Prediction& prediction,
 void write_both_traces(const Recorder& measured, const predict::Prediction& prediction,
                        const std::string& machine, const Recorder::Notes& notes,
                        const std::filesystem::path& path) {
-  PredictedTrace predicted(prediction, launches_of(measured, prediction.plan));
+  PredictedTrace predicted(prediction, launches_of(measured, prediction.timetable));
   Recorder::write_trace(
       path, {{&measured, ""}, {&predicted.recorder(), fmt::format("predicted, {},", machine)}},
       notes);

@@ -23,12 +23,13 @@ constexpr int kWarmups = 10;
 // What was measured and, where there is a prediction, that beside it.
 class TraceFile {
  public:
-  TraceFile(Program program, predict::PlanOptions plan, const predict::Machine& machine,
+  TraceFile(Program program, predict::TimetableOptions plan, const predict::Machine& machine,
             const TraceOptions& options)
       : options_(options), machine_(machine.name), schedule_(lower(std::move(program))) {
     try {
       plan.eager = true;
-      prediction_ = predict::predict(schedule_, machine, {.plan = std::move(plan), .record = true});
+      prediction_ =
+          predict::predict(schedule_, machine, {.timetable = std::move(plan), .record = true});
     } catch (const UserError& e) {
       if (!options.machine.empty()) throw;
       why_not_ = e.what();

@@ -87,7 +87,7 @@ std::string pin_or_error(Read read) {
 std::string predicted_us(const OperatorInfo& op, const OpShape& shape, const Lowered& schedule) {
   static const predict::Machine machine = predict::find_machine("h200x4");
   predict::PredictOptions options;
-  if (op.tables) options.plan.tables = op.tables(shape);
+  if (op.tables) options.timetable.tables = op.tables(shape);
   return fmt::format("{:.3f}", predict::predict(schedule, machine, options).time_ms * 1e3);
 }
 

@@ -226,7 +226,7 @@ int predict_each(const Settings& s, std::vector<LabelledProgram> programs) {
   for (LabelledProgram& p : programs) {
     Lowered compiled = lower(std::move(p.program));
     predict::Prediction got =
-        predict::predict(compiled, machine, {.plan = {.tables = p.tables}});
+        predict::predict(compiled, machine, {.timetable = {.tables = p.tables}});
     fmt::print("{:9.4f} ms, {:7.4f} exposed, {:11} {}\n", got.time_ms, got.exposed_comm_ms,
                got.bound_by, p.label);
     std::fflush(stdout);

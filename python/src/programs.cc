@@ -97,7 +97,7 @@ nb::dict predict_program(const Program& program, const std::string& machine_name
   predict::Machine machine = predict::find_machine(machine_name);
   Lowered schedule = lower(program);
   predict::Prediction p = predict::predict(
-      schedule, machine, {.plan = {.extents = std::move(extents), .eager = eager}, .record = true});
+      schedule, machine, {.timetable = {.extents = std::move(extents), .eager = eager}, .record = true});
   nb::list roles;
   for (const predict::RoleSummary& r : p.roles) {
     nb::dict role;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "stretto/codegen/engine_plan.h"
+#include "stretto/codegen/copy_engine_plan.h"
 
 namespace stretto {
 namespace {

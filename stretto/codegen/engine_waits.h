@@ -1,4 +1,4 @@
-// What stays on the SMs of a role that runs on copy engines: its waits (engine_plan.h).
+// What stays on the SMs of a role that runs on copy engines: its waits (copy_engine_plan.h).
 #pragma once
 
 #include <cstdint>

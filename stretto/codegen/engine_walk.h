@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/codegen/engine_plan.h"
+#include "stretto/codegen/copy_engine_plan.h"
 
 namespace stretto {
 

@@ -16,7 +16,7 @@ std::string gate_begin_text() {
   return "  let_next_launch_start();\n  if (blockIdx.x + 1 < gridDim.x) return;\n";
 }
 
-std::string let_queues_go_text(const EnginePlan& engines) {
+std::string let_queues_go_text(const CopyEnginePlan& engines) {
   return fmt::format(
       "  for (i64 i = threadIdx.x; i < p.num_engine_marks; i += blockDim.x) {{\n"
       "    u64 word = epoch * p.engine_marks[2 * i] + p.engine_marks[2 * i + 1];\n"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "stretto/codegen/engine_plan.h"
+#include "stretto/codegen/copy_engine_plan.h"
 
 namespace stretto {
 
@@ -17,6 +17,6 @@ std::string stream_order_text(bool beside_gate, bool roles_wait);
 std::string gate_begin_text();
 
 // The gate's last steps: the words that the engines' queues copy, and that they may go on.
-std::string let_queues_go_text(const EnginePlan& engines);
+std::string let_queues_go_text(const CopyEnginePlan& engines);
 
 }  // namespace stretto

@@ -12,7 +12,7 @@
 //                                                 a captured launch may then be replayed with
 //                                                 others
 //   i64 rank
-// and, where roles run on copy engines (engine_plan.h), then
+// and, where roles run on copy engines (copy_engine_plan.h), then
 //   const u64* engine_marks                       own rank: quota and count of each of its marks
 //   u64* engine_words                             what the gate writes: a word per mark,
 //   u64* engine_words_for_peers                   twice: for own counters, in another rank's
@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/codegen/engine_plan.h"
+#include "stretto/codegen/copy_engine_plan.h"
 #include "stretto/ir/program.h"
 
 namespace stretto {
@@ -89,7 +89,7 @@ struct LaunchPlan {
       if (site.role == role) site.first_block = first_block;
     }
   }
-  EnginePlan engines;
+  CopyEnginePlan engines;
   // A kernel of 128 threads that comes before the main kernel, does on_start, waits for what other
   // ranks announce there, writes the engines' words and lets their queues go on. One block, or the
   // last of as many as the main kernel has, of which the others end at once. Empty: on_start is the

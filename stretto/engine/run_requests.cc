@@ -32,9 +32,9 @@ std::int64_t power_of_two(std::int64_t n) {
 
 }  // namespace
 
-RunPlan plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
+RunSettings plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
                  const BatchOptions& options, int num_ranks, const SizeCache& size_cache) {
-  RunPlan run{.model = options, .limits = {}};
+  RunSettings run{.model = options, .limits = {}};
   const auto groups = static_cast<std::size_t>(options.data_groups);
   // Spread rows add up in an order that their places in a step decide, so that each such request
   // has the steps to itself, and finds nothing in the cache that others left.

@@ -19,7 +19,7 @@ namespace stretto {
 inline constexpr int kPageTokens = 64;  // of the cache
 
 // How such requests run.
-struct RunPlan {
+struct RunSettings {
   BatchOptions model;
   SchedulerLimits limits;
 };
@@ -36,7 +36,7 @@ using SizeCache = std::function<CacheSize(const BatchOptions&)>;
 // are the same; none is longer than `capacity`. Sizes are a few or powers of two, which keeps the
 // number of different programs small, each of which is proved once. Of many requests some wait
 // where all of them would need a larger cache than there may be; the longest one always fits.
-RunPlan plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
+RunSettings plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
                  const BatchOptions& options, int num_ranks, const SizeCache& size_cache);
 
 // Those of the own data group. Collective. Every request ends (ServedRequest::on_end) before it

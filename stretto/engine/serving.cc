@@ -65,10 +65,10 @@ class ServingEngine::Orders {
   std::vector<std::deque<Order>> told_;  // [rank]
 };
 
-ServingPlan plan_serving(const ModelFiles& files, const Engine& engine,
+ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
                          const EngineOptions& options, const ServingOptions& serving) {
   const std::int64_t positions = files.config.max_positions;
-  ServingPlan plan;
+  ServingSettings plan;
   plan.max_model_len = serving.max_model_len > 0 ? serving.max_model_len : positions;
   if (plan.max_model_len < 2) throw UserError("--max-model-len: need room for 2 tokens at least");
   if (plan.max_model_len > positions) {

@@ -41,14 +41,14 @@ struct ServingOptions {
 };
 
 // What the steps of a server are made for.
-struct ServingPlan {
+struct ServingSettings {
   BatchOptions batch;
   CacheSize memory;
   SchedulerLimits limits;
   std::int64_t max_model_len = 0;
 };
 // UserError for options that do not fit each other, the model or the memory.
-ServingPlan plan_serving(const ModelFiles& files, const Engine& engine,
+ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
                          const EngineOptions& options, const ServingOptions& serving);
 
 class ServingEngine {
@@ -115,7 +115,7 @@ class ServingEngine {
   ServingOptions options_;
   EngineOptions engine_options_;
   std::unique_ptr<Engine> engine_;
-  ServingPlan plan_;
+  ServingSettings plan_;
   std::unique_ptr<Orders> orders_;  // of rank 0, for the others
   int faults_in_row_ = 0;           // without a step in between; of the engine's thread
 

@@ -119,7 +119,7 @@ std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>&
     lengths.push_back({prompt, prompt + r.max_tokens});
   }
   if (checked.empty()) return {};
-  RunPlan plan =
+  RunSettings plan =
       plan_run(lengths, cache_capacity(longest, context), batch_options(), options_.world_size,
                [this](const BatchOptions& o) { return size_cache(o, 0); });
   std::vector<GenerateResult> results;
@@ -171,7 +171,7 @@ Engine::Score Engine::score(const std::vector<std::vector<int>>& documents,
   }
   Score score;
   if (scored.empty()) return score;
-  RunPlan plan =
+  RunSettings plan =
       plan_run(lengths, cache_capacity(longest, context), batch_options(), options_.world_size,
                [this](const BatchOptions& o) { return size_cache(o, 0); });
   const auto groups = static_cast<std::size_t>(options_.data_groups);

@@ -1,5 +1,5 @@
 // The copy engines' part of a launch: a stream for each queue of each rank, and the words through
-// which kernels and queues tell each other how far they are (codegen/engine_plan.h).
+// which kernels and queues tell each other how far they are (codegen/copy_engine_plan.h).
 //
 // gpu_instance.h calls begin(), launches the gate, calls fork(kGate), launches the main kernel, and
 // calls fork(kRoles) and, last, join(); each for all ranks that it launches before the next. A

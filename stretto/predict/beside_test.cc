@@ -35,13 +35,13 @@ Lowered copies(const std::string& role, const std::string& kind, const std::stri
   }
   role first sms 1 tiles %t < 1 {
 )" + agent("first") + R"(  }
-  role second sms 1)" +
-                   where + " tiles %u < 1 {\n" + agent("second") + R"(  }
+  role second sms 1)" + where +
+                         " tiles %u < 1 {\n" + agent("second") + R"(  }
   on_end on_end body {
   }
 }
 )",
-               "test", MissingLocs::kFill));
+                     "test", MissingLocs::kFill));
 }
 
 // They are behind those of the products, so what one SM of its own takes is longer there.

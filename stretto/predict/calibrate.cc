@@ -42,7 +42,7 @@ double mean_over(const Machine& machine, const std::vector<MeasuredProgram>& mea
   std::vector<double> distances(measured.size());
   std::vector<std::exception_ptr> failed(measured.size());
   auto one = [&](const MeasuredProgram& m) {
-    return distance(run_plan(build_plan(m.program, machine, m.options)).seconds * 1e3 /
+    return distance(run_timetable(build_timetable(m.program, machine, m.options)).seconds * 1e3 /
                     m.milliseconds);
   };
   side_by_side(measured.size(), num_processors(), [&](std::size_t i) {

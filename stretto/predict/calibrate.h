@@ -18,7 +18,7 @@ Machine with_figures(const Machine& machine, const Json& figures, const std::str
 
 struct MeasuredProgram {
   Lowered program;
-  PlanOptions options;
+  TimetableOptions options;
   double milliseconds = 0;  // above 0
 };
 

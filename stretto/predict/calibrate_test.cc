@@ -1,9 +1,9 @@
 // What a user would lose: a machine file that explains what they measured.
-#include "stretto/base/json.h"
 #include "stretto/predict/calibrate.h"
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/json.h"
 #include "stretto/base/test_errors.h"
 #include "stretto/ir/parser.h"
 

@@ -1,5 +1,5 @@
 // What operations cost an agent, before it is known what else runs: the cost model's table, one row
-// per operation. plan_builder.h adds rows up and turns sums into pieces of work.
+// per operation. timetable_builder.h adds rows up and turns sums into pieces of work.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 #include <queue>
 #include <vector>
 
-#include "stretto/predict/plan.h"
+#include "stretto/predict/timetable.h"
 
 namespace stretto::predict {
 

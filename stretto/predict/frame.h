@@ -1,6 +1,7 @@
 // What a stretch of an agent's body does between two signals, summed: its cost, the boxes it reads
 // (for what the L2 cache saves), and how far it moves pipes. Loops without signals are folded into
-// a frame by looking at their first and last iteration. Part of the plan builder (plan_builder.h).
+// a frame by looking at their first and last iteration. Part of the timetable builder
+// (timetable_builder.h).
 #pragma once
 
 #include <cstdint>

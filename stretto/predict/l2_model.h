@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "stretto/predict/frame.h"
-#include "stretto/predict/plan.h"
+#include "stretto/predict/timetable.h"
 
 namespace stretto::predict {
 

@@ -11,8 +11,8 @@ namespace {
 int last_rank(const Prediction& p) {
   int rank = 0;
   double end = -1;
-  for (std::size_t a = 0; a < p.plan.agents.size(); ++a) {
-    const PlannedAgent& agent = p.plan.agents[a];
+  for (std::size_t a = 0; a < p.timetable.agents.size(); ++a) {
+    const TimetableAgent& agent = p.timetable.agents[a];
     if (agent.stage != Stage::kEnd || p.run.agents[a].end <= end) continue;
     end = p.run.agents[a].end;
     rank = agent.rank;
@@ -53,11 +53,11 @@ class Lane {
 }  // namespace
 
 std::string lane_picture(const Prediction& p, int width) {
-  const std::vector<Role>& roles = p.plan.program->roles;
+  const std::vector<Role>& roles = p.timetable.program->roles;
   int rank = last_rank(p);
   std::vector<Lane> lanes(roles.size(), Lane(width, p.run.seconds));
   for (const TimedSpan& span : p.run.spans) {
-    const PlannedAgent& agent = p.plan.agents[at(span.agent)];
+    const TimetableAgent& agent = p.timetable.agents[at(span.agent)];
     if (agent.rank != rank || agent.stage != Stage::kRoles) continue;
     AgentKind kind = roles[at(agent.role)].agents[at(agent.agent)].kind;
     if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) continue;

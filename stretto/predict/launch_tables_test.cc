@@ -44,13 +44,13 @@ Lowered rows_of_table() {
   }
 }
 )",
-               "test", MissingLocs::kFill));
+                     "test", MissingLocs::kFill));
 }
 
 double rows_loaded(const LaunchTables& tables) {
   Machine m = round_machine(2);
   m.load_latency = kMicro;
-  return predict(rows_of_table(), m, {.plan = {.tables = tables}}).time_ms * 1e-3 / kMicro;
+  return predict(rows_of_table(), m, {.timetable = {.tables = tables}}).time_ms * 1e-3 / kMicro;
 }
 
 LaunchTables rows(std::int32_t begin, std::int32_t end, std::int32_t on_second = 0) {

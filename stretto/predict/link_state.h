@@ -1,10 +1,10 @@
-// What is under way in the links between the agents of a worker. Part of the engine.
+// What is under way in the links between the agents of a worker. Part of the event loop.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 
-#include "stretto/predict/plan.h"
+#include "stretto/predict/timetable.h"
 
 namespace stretto::predict {
 

@@ -1,7 +1,7 @@
 // The machine that a prediction is about: what its units can do when they have nothing else to do,
 // and what they take from each other. One JSON file per machine; docs/concepts/prediction.md
-// explains the fields and where the figures of the built-in machines come from. Read by plan.h and
-// engine.h.
+// explains the fields and where the figures of the built-in machines come from. Read by timetable.h
+// and event_loop.h.
 #pragma once
 
 #include <map>

@@ -14,19 +14,19 @@ void Packets::add_load(const Place& place, const Box& box, int agent) {
   events_[agent].push_back({place, box, false});
 }
 
-void Packets::number_stores(Plan& plan) {
+void Packets::number_stores(Timetable& timetable) {
   for (auto& [agent, events] : events_) {
     std::size_t next = 0;
-    for (Step& step : plan.agents[at(agent)].steps) {
+    for (Step& step : timetable.agents[at(agent)].steps) {
       if (step.counter >= 0 || (step.kind != StepKind::kNotify && step.kind != StepKind::kWait)) {
         continue;
       }
       const Event& event = events[next++];
       if (!event.is_store) continue;
-      step.counter = plan.num_counters();
-      plan.counters.push_back(fmt::format("a packet of '{}' on rank {}",
-                                          plan.program->tensors[at(event.place.tensor)].name,
-                                          event.place.rank));
+      step.counter = timetable.num_counters();
+      timetable.counters.push_back(
+          fmt::format("a packet of '{}' on rank {}",
+                      timetable.program->tensors[at(event.place.tensor)].name, event.place.rank));
       stored_[event.place][event.box].push_back(step.counter);
     }
   }
@@ -57,25 +57,25 @@ void Packets::find_sources() {
 }
 
 // A load that no set of stores covers waits for a counter of its own, for ever.
-std::vector<int> Packets::counters_of(const Event& load, Plan& plan) const {
+std::vector<int> Packets::counters_of(const Event& load, Timetable& timetable) const {
   const Sources& sources = sources_.at(load.place).at(load.box);
   std::vector<int> counters = sources.counters;
   if (sources.covered < volume(load.box)) {
-    counters.push_back(plan.num_counters());
-    plan.counters.push_back(fmt::format("a packet of '{}' on rank {} that nobody stores",
-                                        plan.program->tensors[at(load.place.tensor)].name,
-                                        load.place.rank));
+    counters.push_back(timetable.num_counters());
+    timetable.counters.push_back(fmt::format("a packet of '{}' on rank {} that nobody stores",
+                                             timetable.program->tensors[at(load.place.tensor)].name,
+                                             load.place.rank));
   }
   return counters;
 }
 
-void Packets::link(Plan& plan) {
-  number_stores(plan);
+void Packets::link(Timetable& timetable) {
+  number_stores(timetable);
   find_sources();
   for (auto& [agent, events] : events_) {
     std::vector<Step> steps;
     std::size_t next = 0;
-    for (const Step& step : plan.agents[at(agent)].steps) {
+    for (const Step& step : timetable.agents[at(agent)].steps) {
       if (step.kind == StepKind::kNotify && next < events.size() && events[next].is_store &&
           step.op->code == OpCode::kStorePacket) {
         ++next;
@@ -84,12 +84,12 @@ void Packets::link(Plan& plan) {
         steps.push_back(step);
         continue;
       }
-      for (int counter : counters_of(events[next++], plan)) {
+      for (int counter : counters_of(events[next++], timetable)) {
         steps.push_back(step);
         steps.back().counter = counter;
       }
     }
-    plan.agents[at(agent)].steps = std::move(steps);
+    timetable.agents[at(agent)].steps = std::move(steps);
   }
 }
 

@@ -1,13 +1,13 @@
 // Packets as counters: a packet load waits for every store whose box overlaps its own. While the
-// plan is built, stores and loads are noted with the steps that stand for them; afterwards link()
-// numbers the counters. Part of the plan builder.
+// timetable is built, stores and loads are noted with the steps that stand for them; afterwards
+// link() numbers the counters. Part of the timetable builder.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <vector>
 
-#include "stretto/predict/plan.h"
+#include "stretto/predict/timetable.h"
 #include "stretto/proof/instance_graph.h"
 
 namespace stretto::predict {
@@ -23,7 +23,7 @@ class Packets {
   void add_store(const Place& place, const Box& box, int agent);
   void add_load(const Place& place, const Box& box, int agent);
   // Steps without a counter are taken in the order in which they were noted, agent by agent.
-  void link(Plan& plan);
+  void link(Timetable& timetable);
 
  private:
   struct Event {
@@ -37,9 +37,9 @@ class Packets {
     std::int64_t covered = 0;
   };
 
-  void number_stores(Plan& plan);
+  void number_stores(Timetable& timetable);
   void find_sources();
-  std::vector<int> counters_of(const Event& load, Plan& plan) const;
+  std::vector<int> counters_of(const Event& load, Timetable& timetable) const;
 
   std::map<int, std::vector<Event>> events_;                 // by agent
   std::map<Place, std::map<Box, std::vector<int>>> stored_;  // counters

@@ -5,21 +5,21 @@
 
 namespace stretto::predict {
 
-double PowerUse::seconds(double clock, const Plan& plan) const {
-  return others + products * std::pow(clock, plan.clock_power);
+double PowerUse::seconds(double clock, const Timetable& timetable) const {
+  return others + products * std::pow(clock, timetable.clock_power);
 }
 
-PowerUse power_use(const Plan& plan, const RunOptions& options) {
+PowerUse power_use(const Timetable& timetable, const RunOptions& options) {
   auto at = [](int i) { return static_cast<std::size_t>(i); };
-  std::vector<PowerUse> of_rank(plan.capacity.size() / kNumUnits);
-  for (const Work& w : plan.works) {
+  std::vector<PowerUse> of_rank(timetable.capacity.size() / kNumUnits);
+  for (const Work& w : timetable.works) {
     for (const Demand& d : w.demands) {
       if (d.is_comm && options.free_communication) continue;
       PowerUse& use = of_rank[at(d.resource / kNumUnits)];
       int unit = d.resource % kNumUnits;
       bool copied = d.by_engine && (unit == kLinkIn || unit == kLinkOut);
       (unit == kTensor ? use.products : use.others) +=
-          d.amount * (copied ? plan.copied_power : plan.power[at(unit)]);
+          d.amount * (copied ? timetable.copied_power : timetable.power[at(unit)]);
     }
   }
   return *std::max_element(of_rank.begin(), of_rank.end(), [](const auto& a, const auto& b) {
@@ -27,28 +27,28 @@ PowerUse power_use(const Plan& plan, const RunOptions& options) {
   });
 }
 
-std::vector<double> capacity_at(double clock, const Plan& plan) {
-  std::vector<double> capacity = plan.capacity;
+std::vector<double> capacity_at(double clock, const Timetable& timetable) {
+  std::vector<double> capacity = timetable.capacity;
   for (std::size_t r = kTensor; r < capacity.size(); r += kNumUnits) capacity[r] *= clock;
   return capacity;
 }
 
-double throttled_seconds(const PowerUse& use, const Plan& plan, double at_highest,
+double throttled_seconds(const PowerUse& use, const Timetable& timetable, double at_highest,
                          double at_sustained) {
-  if (use.seconds(plan.burst, plan) <= at_highest) return at_highest;
-  if (plan.burst == 1) return use.seconds(1, plan);
+  if (use.seconds(timetable.burst, timetable) <= at_highest) return at_highest;
+  if (timetable.burst == 1) return use.seconds(1, timetable);
   // What SMs compute goes with the clock, the rest does not: rest + computed / clock.
-  double computed = (at_sustained - at_highest) / (1 - 1 / plan.burst);
+  double computed = (at_sustained - at_highest) / (1 - 1 / timetable.burst);
   double rest = at_sustained - computed;
   constexpr double kLowest = 0.2;
   constexpr int kSteps = 40;
-  double low = kLowest, high = plan.burst;
+  double low = kLowest, high = timetable.burst;
   for (int i = 0; i < kSteps; ++i) {
     double clock = (low + high) / 2;
-    bool affordable = rest + computed / clock >= use.seconds(clock, plan);
+    bool affordable = rest + computed / clock >= use.seconds(clock, timetable);
     (affordable ? low : high) = clock;
   }
-  return std::max(rest + computed / low, use.seconds(low, plan));
+  return std::max(rest + computed / low, use.seconds(low, timetable));
 }
 
 void stretch(Run& run, double seconds) {

@@ -2,12 +2,12 @@
 // until the budget is used up: then the clock falls, which products and other work of SMs feel and
 // copies and latencies do not, to where the launch takes as long as its products and the bytes it
 // moves ask of the budget. At a higher clock products take more of it, as the voltage rises, so
-// that time in which SMs wait is made up for in part. After the simulation (engine.h).
+// that time in which SMs wait is made up for in part. After the simulation (event_loop.h).
 #pragma once
 
 #include <vector>
 
-#include "stretto/predict/engine.h"
+#include "stretto/predict/event_loop.h"
 
 namespace stretto::predict {
 
@@ -16,15 +16,15 @@ struct PowerUse {
   double products = 0, others = 0;  // at the sustained clock
 
   // At `clock` times the sustained one.
-  double seconds(double clock, const Plan& plan) const;
+  double seconds(double clock, const Timetable& timetable) const;
 };
-PowerUse power_use(const Plan& plan, const RunOptions& options);
+PowerUse power_use(const Timetable& timetable, const RunOptions& options);
 
 // What there is of the resources where the SMs have `clock` times their highest clock.
-std::vector<double> capacity_at(double clock, const Plan& plan);
+std::vector<double> capacity_at(double clock, const Timetable& timetable);
 
 // How long a launch takes that was simulated at the highest and at the sustained clock.
-double throttled_seconds(const PowerUse& use, const Plan& plan, double at_highest,
+double throttled_seconds(const PowerUse& use, const Timetable& timetable, double at_highest,
                          double at_sustained);
 
 // The run as if it had taken `seconds`, if that is longer.

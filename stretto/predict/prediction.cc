@@ -10,21 +10,21 @@ namespace {
 
 constexpr double kMsPerSecond = 1e3;
 
-bool communicates(const Plan& plan) {
-  return std::any_of(plan.works.begin(), plan.works.end(),
+bool communicates(const Timetable& timetable) {
+  return std::any_of(timetable.works.begin(), timetable.works.end(),
                      [](const Work& w) { return w.own != w.own_local || w.remote_latency > 0; }) ||
-         std::any_of(plan.agents.begin(), plan.agents.end(), [](const PlannedAgent& a) {
+         std::any_of(timetable.agents.begin(), timetable.agents.end(), [](const TimetableAgent& a) {
            return std::any_of(a.steps.begin(), a.steps.end(),
                               [](const Step& s) { return s.is_remote; });
          });
 }
 
 // Seconds per resource if nothing else held its users up.
-std::vector<double> resource_times(const Plan& plan) {
-  std::vector<double> seconds(plan.capacity.size(), 0);
-  for (const Work& w : plan.works) {
+std::vector<double> resource_times(const Timetable& timetable) {
+  std::vector<double> seconds(timetable.capacity.size(), 0);
+  for (const Work& w : timetable.works) {
     for (const Demand& d : w.demands) {
-      seconds[at(d.resource)] += d.amount / plan.capacity[at(d.resource)];
+      seconds[at(d.resource)] += d.amount / timetable.capacity[at(d.resource)];
     }
   }
   return seconds;
@@ -56,7 +56,7 @@ Floors floors_of(const std::vector<double>& times) {
   return floors;
 }
 
-std::string bound_of(const Floors& floors, const Plan& plan, double time_ms) {
+std::string bound_of(const Floors& floors, const Timetable& timetable, double time_ms) {
   constexpr double kMost = 0.5;  // of the time, for a resource to be what counts
   const std::pair<double, Unit> candidates[] = {{floors.tensor_ms, kTensor},
                                                 {floors.hbm_ms, kHbm},
@@ -67,22 +67,22 @@ std::string bound_of(const Floors& floors, const Plan& plan, double time_ms) {
                                [](auto& a, auto& b) { return a.first < b.first; });
   if (most->first >= kMost * time_ms) return name(most->second);
   double own = 0, latency = 0;
-  for (const Work& w : plan.works) {
+  for (const Work& w : timetable.works) {
     own += w.own;
     latency += w.latency;
   }
   return own > latency ? "sms" : "latency";
 }
 
-std::vector<RoleSummary> roles_of(const Plan& plan, const Run& run) {
+std::vector<RoleSummary> roles_of(const Timetable& timetable, const Run& run) {
   std::vector<RoleSummary> roles;
-  for (const Role& role : plan.program->roles) {
+  for (const Role& role : timetable.program->roles) {
     roles.push_back({.name = role.name, .num_workers = role.resource.num_workers});
   }
-  for (std::size_t a = 0; a < plan.agents.size(); ++a) {
-    const PlannedAgent& agent = plan.agents[a];
+  for (std::size_t a = 0; a < timetable.agents.size(); ++a) {
+    const TimetableAgent& agent = timetable.agents[a];
     if (agent.stage != Stage::kRoles) continue;
-    const Agent& ir = plan.program->roles[at(agent.role)].agents[at(agent.agent)];
+    const Agent& ir = timetable.program->roles[at(agent.role)].agents[at(agent.agent)];
     if (ir.kind == AgentKind::kProducer || ir.kind == AgentKind::kDrain) continue;
     const AgentTime& time = run.agents[a];
     roles[at(agent.role)].wait_ms += time.waited * kMsPerSecond;
@@ -100,16 +100,16 @@ const char* name(Unit unit) {
 
 Prediction predict(const Lowered& program, const Machine& machine, const PredictOptions& options) {
   Prediction p;
-  p.plan = build_plan(program, machine, options.plan);
-  p.run = run_plan(p.plan, {.record = options.record});
+  p.timetable = build_timetable(program, machine, options.timetable);
+  p.run = run_timetable(p.timetable, {.record = options.record});
   p.time_ms = p.run.seconds * kMsPerSecond;
-  if (communicates(p.plan)) {
-    double alone = run_plan(p.plan, {.free_communication = true}).seconds * kMsPerSecond;
+  if (communicates(p.timetable)) {
+    double alone = run_timetable(p.timetable, {.free_communication = true}).seconds * kMsPerSecond;
     p.exposed_comm_ms = std::max(p.time_ms - alone, 0.0);
   }
-  p.floors = floors_of(resource_times(p.plan));
-  p.bound_by = bound_of(p.floors, p.plan, p.time_ms);
-  p.roles = roles_of(p.plan, p.run);
+  p.floors = floors_of(resource_times(p.timetable));
+  p.bound_by = bound_of(p.floors, p.timetable, p.time_ms);
+  p.roles = roles_of(p.timetable, p.run);
   return p;
 }
 

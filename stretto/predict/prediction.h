@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "stretto/predict/engine.h"
+#include "stretto/predict/event_loop.h"
 #include "stretto/predict/machine.h"
-#include "stretto/predict/plan.h"
-#include "stretto/predict/plan_builder.h"
+#include "stretto/predict/timetable.h"
+#include "stretto/predict/timetable_builder.h"
 
 namespace stretto::predict {
 
@@ -32,16 +32,16 @@ struct Prediction {
   std::string bound_by;
   Floors floors;
   std::vector<RoleSummary> roles;
-  Plan plan;
+  Timetable timetable;
   Run run;
 };
 
 struct PredictOptions {
-  PlanOptions plan;
+  TimetableOptions timetable;
   bool record = false;  // spans and notifies, for a timeline
 };
 
-// Errors as build_plan and run_plan.
+// Errors as build_timetable and run_timetable.
 Prediction predict(const Lowered& program, const Machine& machine,
                    const PredictOptions& options = {});
 

@@ -1,5 +1,5 @@
 // The tensor core of a worker whose consumers take its tiles in turn: one of them multiplies, the
-// next follows when that one's products are done. Part of the engine.
+// next follows when that one's products are done. Part of the event loop.
 #pragma once
 
 #include <deque>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "stretto/predict/frame.h"
-#include "stretto/predict/plan.h"
+#include "stretto/predict/timetable.h"
 
 namespace stretto::predict {
 

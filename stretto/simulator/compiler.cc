@@ -11,7 +11,7 @@
 #include "stretto/runtime/cuda/nvrtc_library.h"
 #include "stretto/simulator/cuda_text.h"
 #include "stretto/simulator/image.h"
-#include "stretto/simulator/machine.h"
+#include "stretto/simulator/gpu_simulator.h"
 
 namespace stretto::cuda {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stretto/simulator/machine.h"
+#include "stretto/simulator/gpu_simulator.h"
 
 namespace stretto::simulator {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "stretto/base/dtype.h"
-#include "stretto/simulator/machine.h"
+#include "stretto/simulator/gpu_simulator.h"
 
 namespace stretto::simulator {
 namespace {

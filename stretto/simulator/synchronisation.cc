@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "stretto/simulator/machine.h"
+#include "stretto/simulator/gpu_simulator.h"
 
 namespace stretto::simulator {
 namespace {

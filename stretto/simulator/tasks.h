@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "stretto/simulator/machine.h"
+#include "stretto/simulator/gpu_simulator.h"
 
 namespace stretto::simulator {
 
@@ -57,7 +57,7 @@ class Tasks {
   void start(const TaskRef& task);
   void finish(Task& task);
 
-  Machine machine_;
+  GpuSimulator machine_;
   std::mutex mutex_;
   std::condition_variable added_, ended_;
   std::vector<TaskRef> open_;

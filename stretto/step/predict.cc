@@ -50,9 +50,9 @@ StepPrediction predict(const Plan& plan, const predict::Machine& machine,
       if (program == lowered.end()) {
         program = lowered.emplace(node.program, lower(plan.program_of(node))).first;
       }
-      predict::PredictOptions asked{.plan = {.extents = extents}};
+      predict::PredictOptions asked{.timetable = {.extents = extents}};
       if (options.tables) {
-        asked.plan.tables = options.tables(static_cast<std::size_t>(node.program));
+        asked.timetable.tables = options.tables(static_cast<std::size_t>(node.program));
       }
       predict::Prediction p = predict::predict(program->second, machine, asked);
       NodePrediction one{.time_ms = p.time_ms, .bound = bound_of(p, machine)};

@@ -21,9 +21,9 @@ constexpr std::int64_t kHeadRows = 2;
 
 // A machine whose row r has logits r and the token r; of every fourth row it says that it could not
 // choose.
-class Machine : public BatchStep {
+class FakeStep : public BatchStep {
  public:
-  explicit Machine(bool chooses) : chooses_(chooses) {}
+  explicit FakeStep(bool chooses) : chooses_(chooses) {}
   std::int64_t head_rows() const override { return kHeadRows; }
   std::byte* input(const std::string& name) override {
     auto& bytes = inputs_[name];
@@ -63,7 +63,7 @@ class Runner : public BatchRunner {
   Runner(const ModelShape& shape, bool chooses) : shape_(shape), chooses_(chooses) {}
   const ModelShape& shape() const override { return shape_; }
   std::unique_ptr<BatchStep> make_step(const BatchBounds&) override {
-    return std::make_unique<Machine>(chooses_);
+    return std::make_unique<FakeStep>(chooses_);
   }
 
  private:

@@ -237,7 +237,9 @@ GpuCalibration fit_runs(const predict::Machine& start, const std::vector<Trainin
   GpuCalibration result{.machine = fit.machine, .error = fit.error};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     auto predicted = [&](const predict::Machine& machine) {
-      return predict::run_plan(predict::build_plan(measured[i].program, machine)).seconds * 1e3;
+      return predict::run_timetable(predict::build_timetable(measured[i].program, machine))
+                 .seconds *
+             1e3;
     };
     result.training.push_back({{"run", runs[i].label},
                                {"measured_ms", runs[i].measured_ms},

@@ -15,9 +15,9 @@ predict::Prediction predict_op(const char* op, const OpShape& shape, const predi
   const OperatorInfo& info = *find_operator(op);
   Lowered program = lower(info.program(shape));
   keep = program.shared();
-  predict::PlanOptions plan;
+  predict::TimetableOptions plan;
   if (info.tables) plan.tables = info.tables(shape);
-  return predict::predict(program, m, {.plan = plan});
+  return predict::predict(program, m, {.timetable = plan});
 }
 
 TEST(PredictCatalog, EveryOperatorEndsAndKeepsItsFloors) {

@@ -22,9 +22,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double must_predict(const Candidate& candidate, const predict::Machine& machine, bool eager) {
   Lowered compiled = lower(candidate.program());
-  predict::Plan plan =
-      predict::build_plan(compiled, machine, {.eager = eager, .tables = candidate.tables});
-  return predict::run_plan(plan).seconds * 1e3;
+  predict::Timetable plan =
+      predict::build_timetable(compiled, machine, {.eager = eager, .tables = candidate.tables});
+  return predict::run_timetable(plan).seconds * 1e3;
 }
 
 // Of a program that does not pass or does not fit the machine: never.

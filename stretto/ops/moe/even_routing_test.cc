@@ -122,7 +122,7 @@ TEST(EvenRouting, TilesWithoutTokensAreNotPredicted) {
   Lowered compiled = lower(ep_moe_layer(d, c));
   predict::Machine machine = predict::find_machine("h200x2");
   auto tensor_ms = [&](std::int64_t m, const predict::LaunchTables& tables) {
-    return predict::predict(compiled, machine, {.plan = {.extents = {m}, .tables = tables}})
+    return predict::predict(compiled, machine, {.timetable = {.extents = {m}, .tables = tables}})
         .floors.tensor_ms;
   };
   double even = tensor_ms(d.m, even_routing(d, c));

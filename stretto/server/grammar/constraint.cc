@@ -8,14 +8,14 @@ namespace stretto::grammar {
 Grammar::Grammar(const Rules& rules, const Vocabulary& vocabulary, Budget& budget)
     : vocabulary_(vocabulary),
       network_(std::make_shared<const Network>(rules, vocabulary, budget)),
-      machine_(std::make_shared<Machine>(network_, vocabulary)) {}
+      machine_(std::make_shared<Automaton>(network_, vocabulary)) {}
 
-std::shared_ptr<Machine> Grammar::machine() const {
+std::shared_ptr<Automaton> Grammar::machine() const {
   std::lock_guard lock(mutex_);
   std::unique_lock its(machine_->mutex());
   if (machine_->is_full()) {
     its.unlock();
-    machine_ = std::make_shared<Machine>(network_, vocabulary_);
+    machine_ = std::make_shared<Automaton>(network_, vocabulary_);
   }
   return machine_;
 }
@@ -44,11 +44,11 @@ void GrammarConstraint::take(int token) {
   const Vocabulary& vocabulary = grammar_->vocabulary();
   std::string_view bytes = vocabulary.token(token);
   if (is_first && vocabulary.strips_first_space() && bytes.starts_with(' ')) bytes.remove_prefix(1);
-  int to = bytes.empty() ? Machine::kDead : state_;
+  int to = bytes.empty() ? Automaton::kDead : state_;
   for (char byte : bytes) {
-    if (to != Machine::kDead) to = machine_->step(to, static_cast<std::uint8_t>(byte));
+    if (to != Automaton::kDead) to = machine_->step(to, static_cast<std::uint8_t>(byte));
   }
-  if (to != Machine::kDead) {
+  if (to != Automaton::kDead) {
     state_ = to;
   } else if (is_end(token) && machine_->may_end(state_)) {
     has_ended_ = true;

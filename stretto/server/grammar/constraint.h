@@ -20,7 +20,7 @@ class Grammar {
  public:
   Grammar(const Rules& rules, const Vocabulary& vocabulary, Budget& budget);
   // The machine that all requests with this grammar use, until it is full.
-  std::shared_ptr<Machine> machine() const;
+  std::shared_ptr<Automaton> machine() const;
   const Vocabulary& vocabulary() const { return vocabulary_; }
   std::size_t bytes() const { return network_->bytes(); }
 
@@ -28,7 +28,7 @@ class Grammar {
   const Vocabulary& vocabulary_;
   std::shared_ptr<const Network> network_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<Machine> machine_;
+  mutable std::shared_ptr<Automaton> machine_;
 };
 
 // One answer's way through a grammar. What was generated says all: after a preemption or with a
@@ -46,7 +46,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   std::shared_ptr<const Grammar> grammar_;
   std::vector<int> ends_;
-  std::shared_ptr<Machine> machine_;
+  std::shared_ptr<Automaton> machine_;
   int state_ = 0;
   std::vector<int> taken_;
   bool has_ended_ = false;

@@ -59,9 +59,9 @@ class Network {
 
 // What was found out about a network while texts went through it. Used by one thread at a time,
 // under its mutex.
-class Machine {
+class Automaton {
  public:
-  Machine(std::shared_ptr<const Network> network, const Vocabulary& vocabulary);
+  Automaton(std::shared_ptr<const Network> network, const Vocabulary& vocabulary);
 
   static constexpr int kDead = -1;
   int start() const { return start_; }

@@ -119,11 +119,11 @@ TEST(Grammar, LongStringsWithALimitAreThoseOfTheAutomaton) {
     }
     std::vector<int> want;
     for (int t = 0; t < kEnd; ++t) {
-      int to = vocabulary.token(t).empty() ? Machine::kDead : state;
+      int to = vocabulary.token(t).empty() ? Automaton::kDead : state;
       for (char c : vocabulary.token(t)) {
-        if (to != Machine::kDead) to = machine->step(to, static_cast<std::uint8_t>(c));
+        if (to != Automaton::kDead) to = machine->step(to, static_cast<std::uint8_t>(c));
       }
-      if (to != Machine::kDead) want.push_back(t);
+      if (to != Automaton::kDead) want.push_back(t);
     }
     if (machine->may_end(state)) want.push_back(kEnd);
     ASSERT_EQ(ours, want) << "after " << tokens.size() << " tokens";

@@ -86,11 +86,11 @@ class Lines {
     const auto machine = made_->machine();
     int state = machine->start();
     for (int byte : bytes) {
-      if (state != grammar::Machine::kDead) {
+      if (state != grammar::Automaton::kDead) {
         state = machine->step(state, static_cast<std::uint8_t>(byte));
       }
     }
-    const bool begins = state != grammar::Machine::kDead;
+    const bool begins = state != grammar::Automaton::kDead;
     return {{"begins", begins}, {"ends", begins && machine->may_end(state)}};
   }
 

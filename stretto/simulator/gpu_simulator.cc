@@ -1,4 +1,4 @@
-#include "stretto/simulator/machine.h"
+#include "stretto/simulator/gpu_simulator.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 namespace stretto::simulator {
 
-Machine* machine = nullptr;
+GpuSimulator* machine = nullptr;
 Place* place = nullptr;
 
 namespace {
@@ -109,37 +109,37 @@ int blocks_per_sm(unsigned threads, std::size_t shared_bytes) {
   return std::min(by_shared, threads > 512 ? 1 : SmResources::kThreads / static_cast<int>(threads));
 }
 
-Machine::Machine(int num_devices, int num_sms, std::uint64_t seed)
+GpuSimulator::GpuSimulator(int num_devices, int num_sms, std::uint64_t seed)
     : seed_(seed),
       sms_(static_cast<std::size_t>(num_devices),
            std::vector<Sm>(static_cast<std::size_t>(num_sms))),
       timer_ns_(host_ns()),
       timer_read_ns_(timer_ns_) {}
 
-Machine::~Machine() { drop_everything(); }
+GpuSimulator::~GpuSimulator() { drop_everything(); }
 
 // splitmix64 (Steele, Lea, Flood 2014).
-std::uint64_t Machine::draw(std::uint64_t below) {
+std::uint64_t GpuSimulator::draw(std::uint64_t below) {
   std::uint64_t x = seed_ + ++drawn_ * 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return (x ^ (x >> 31)) % below;
 }
 
-std::uint64_t Machine::timer_ns() {
+std::uint64_t GpuSimulator::timer_ns() {
   std::uint64_t now = host_ns();
   timer_ns_ += (now - timer_read_ns_) / (working_ ? kSlowdown : 1);
   timer_read_ns_ = now;
   return timer_ns_;
 }
 
-void Machine::start(std::unique_ptr<Launch> launch) {
+void GpuSimulator::start(std::unique_ptr<Launch> launch) {
   launches_.push_back(std::move(launch));
   place_blocks();
 }
 
 // Blocks come in the order of their numbers, clusters whole; launches in the order of their start.
-void Machine::place_blocks() {
+void GpuSimulator::place_blocks() {
   std::set<int> full;
   for (const std::unique_ptr<Launch>& launch : launches_) {
     while (launch->next_block < launch->shape.grid.x && !full.contains(launch->device)) {
@@ -148,7 +148,7 @@ void Machine::place_blocks() {
   }
 }
 
-bool Machine::Sm::has_room(const LaunchShape& shape) const {
+bool GpuSimulator::Sm::has_room(const LaunchShape& shape) const {
   Sm with = *this;
   with.add(shape, 1);
   // A kernel that has an SM for itself may take all registers; beside others, what is left.
@@ -157,7 +157,7 @@ bool Machine::Sm::has_room(const LaunchShape& shape) const {
          (blocks == 0 || with.registers <= SmResources::kRegisters);
 }
 
-void Machine::Sm::add(const LaunchShape& shape, int blocks_more) {
+void GpuSimulator::Sm::add(const LaunchShape& shape, int blocks_more) {
   int of_block = static_cast<int>(shape.block.x);
   int of_thread = static_cast<int>(std::min(registers_per_thread(shape.block.x), 64u));
   threads += blocks_more * of_block;
@@ -167,7 +167,7 @@ void Machine::Sm::add(const LaunchShape& shape, int blocks_more) {
       static_cast<std::size_t>(blocks_more) * (shape.shared_bytes + SmResources::kSharedReserved);
 }
 
-bool Machine::place_cluster(Launch& launch) {
+bool GpuSimulator::place_cluster(Launch& launch) {
   const LaunchShape& shape = launch.shape;
   std::vector<Sm>& sms = sms_[static_cast<std::size_t>(launch.device)];
   std::vector<int> chosen;
@@ -201,7 +201,7 @@ bool Machine::place_cluster(Launch& launch) {
   return true;
 }
 
-void Machine::begin(Block& block) {
+void GpuSimulator::begin(Block& block) {
   const LaunchShape& shape = block.launch->shape;
   block.shared_bytes = shape.shared_bytes;
   std::size_t bytes = (shape.shared_bytes + 2047) / 1024 * 1024;
@@ -241,7 +241,7 @@ void Machine::begin(Block& block) {
 // In some blocks a thread, a warp or everybody goes on only where others cannot: what they come too
 // late for shows, which at random they hardly ever do (priorities of Burckhardt et al., ASPLOS
 // 2010, section 3, with two of them).
-void Machine::hold_some_back(Block& block) {
+void GpuSimulator::hold_some_back(Block& block) {
   if (draw(3) != 0) return;
   std::uint64_t size = block.threads.size();
   std::uint64_t first = draw(size), count = 1;
@@ -259,12 +259,12 @@ void Machine::hold_some_back(Block& block) {
   for (std::uint64_t i = first; i < first + count; ++i) block.threads[i]->held_back = true;
 }
 
-void Machine::make_ready(Thread& thread) {
+void GpuSimulator::make_ready(Thread& thread) {
   bool held = thread.held_back && draw(256) != 0;
   (held ? held_back_ : ready_).push_back(&thread);
 }
 
-void Machine::resume(Thread& thread) {
+void GpuSimulator::resume(Thread& thread) {
   self_ = &thread;
   place = &thread;
   thread.fiber = std::move(thread.fiber).resume();
@@ -273,27 +273,27 @@ void Machine::resume(Thread& thread) {
   if (block.live == 0 && block.pending == 0 && violation_.empty()) retire(block);
 }
 
-void Machine::suspend() {
+void GpuSimulator::suspend() {
   Thread& own = *self_;
   scheduler_ = std::move(scheduler_).resume();
   self_ = &own;
   place = &own;
 }
 
-void Machine::yield() {
+void GpuSimulator::yield() {
   self_->polls = false;
   if (draw(4) != 0) return;
   make_ready(*self_);
   suspend();
 }
 
-void Machine::poll() {
+void GpuSimulator::poll() {
   self_->polls = only_polled_ = true;
   polling_.push_back(self_);
   suspend();
 }
 
-void Machine::block_on(WaitList& list, const WaitFor& what) {
+void GpuSimulator::block_on(WaitList& list, const WaitFor& what) {
   Thread& own = *self_;
   own.state = Thread::State::kBlocked;
   own.waits_for = what;
@@ -302,7 +302,7 @@ void Machine::block_on(WaitList& list, const WaitFor& what) {
   suspend();
 }
 
-void Machine::wake(WaitList& list) {
+void GpuSimulator::wake(WaitList& list) {
   for (Thread* t : list) {
     t->state = Thread::State::kReady;
     make_ready(*t);
@@ -310,12 +310,12 @@ void Machine::wake(WaitList& list) {
   list.clear();
 }
 
-void Machine::later(Block& block, std::function<void()> act) {
+void GpuSimulator::later(Block& block, std::function<void()> act) {
   ++block.pending;
   acts_.push_back({&block, std::move(act)});
 }
 
-void Machine::ended(Thread& thread) {
+void GpuSimulator::ended(Thread& thread) {
   thread.state = Thread::State::kDone;
   Block& block = *thread.at;
   Warp& warp = block.warps[thread.index / 32];
@@ -335,14 +335,14 @@ void Machine::ended(Thread& thread) {
   complete_if_due(*block.cluster);
 }
 
-void Machine::complete_if_due(Cluster& cluster) {
+void GpuSimulator::complete_if_due(Cluster& cluster) {
   if (cluster.arrived == 0 || cluster.arrived < cluster.live_threads) return;
   cluster.arrived = 0;
   ++cluster.phase;
   wake(cluster.waiting);
 }
 
-void Machine::retire(Block& block) {
+void GpuSimulator::retire(Block& block) {
   Launch& launch = *block.launch;
   if (!block.let_next_start) ++launch.letting;
   sms_[static_cast<std::size_t>(launch.device)][static_cast<std::size_t>(block.sm)].add(
@@ -365,7 +365,7 @@ void Machine::retire(Block& block) {
   place_blocks();
 }
 
-bool Machine::run() {
+bool GpuSimulator::run() {
   bool moved = false;
   ready_.insert(ready_.end(), polling_.begin(), polling_.end());
   polling_.clear();
@@ -407,7 +407,7 @@ bool Machine::run() {
 
 // Any of them; in streaks mostly the one that could go on last, so that some threads get far ahead
 // of others.
-Thread* Machine::next_ready(bool streaks) {
+Thread* GpuSimulator::next_ready(bool streaks) {
   std::size_t at = streaks && draw(16) != 0 ? ready_.size() - 1 : draw(ready_.size());
   Thread* thread = ready_[at];
   ready_[at] = ready_.back();
@@ -417,7 +417,7 @@ Thread* Machine::next_ready(bool streaks) {
 
 // Any of them.
 template <class T, class F>
-void Machine::do_one(std::vector<T>& list, F act) {
+void GpuSimulator::do_one(std::vector<T>& list, F act) {
   std::size_t at = draw(list.size());
   T chosen = std::move(list[at]);
   list[at] = std::move(list.back());
@@ -425,7 +425,7 @@ void Machine::do_one(std::vector<T>& list, F act) {
   act(chosen);
 }
 
-void Machine::perform(Act& act) {
+void GpuSimulator::perform(Act& act) {
   try {
     act.act();
   } catch (const Violation& e) {
@@ -436,7 +436,7 @@ void Machine::perform(Act& act) {
   if (act.block->live == 0 && act.block->pending == 0) retire(*act.block);
 }
 
-std::string Machine::state_of(const Block& block) const {
+std::string GpuSimulator::state_of(const Block& block) const {
   std::map<std::string, std::vector<unsigned>> by_wait;
   for (const std::unique_ptr<Thread>& t : block.threads) {
     if (t->state == Thread::State::kBlocked) by_wait[t->waits_for.to_string()].push_back(t->index);
@@ -450,7 +450,7 @@ std::string Machine::state_of(const Block& block) const {
 }
 
 // A cluster all of whose threads wait for each other.
-void Machine::check_for_deadlock() {
+void GpuSimulator::check_for_deadlock() {
   std::set<const Thread*> for_launches(launch_waiters_.begin(), launch_waiters_.end());
   for (const std::unique_ptr<Block>& first : blocks_) {
     bool stuck = first->in_cluster == 0, some = false;
@@ -472,7 +472,7 @@ void Machine::check_for_deadlock() {
   }
 }
 
-void Machine::drop_everything() {
+void GpuSimulator::drop_everything() {
   // Fibers that have not ended unwind their stacks here.
   ready_.clear();
   polling_.clear();

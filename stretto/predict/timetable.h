@@ -1,6 +1,6 @@
-// One launch of a program on a machine as the engine runs it: for every rank, worker and agent the
-// waits, notifies and pieces of work in program order, with what each piece takes from the machine.
-// plan_builder.h makes it, engine.h runs it.
+// One launch of a program on a machine as the event loop runs it: for every rank, worker and agent
+// the waits, notifies and pieces of work in program order, with what each piece takes from the
+// machine. timetable_builder.h makes it, event_loop.h runs it.
 //
 // Loops without signals are folded into one piece of work. Pipes are folded with them: a producer
 // offers groups of slots to load, a consumer's piece of work takes a number of slots.
@@ -64,11 +64,11 @@ struct Step {
 
 enum class Stage : std::uint8_t { kStart, kRoles, kEnd };
 
-struct PlannedAgent {
+struct TimetableAgent {
   int rank = 0;
   Stage stage = Stage::kRoles;
   int role = -1, worker = 0, agent = 0;
-  int tensor_turn = -1;    // the worker's turn on the tensor core, where several agents multiply
+  int tensor_turn = -1;  // the worker's turn on the tensor core, where several agents multiply
   std::vector<Step> steps;
 };
 
@@ -79,9 +79,9 @@ struct Link {
   int ring = 0;          // the link whose slots these are: itself, or one before it (Pipe::shares)
 };
 
-struct Plan {
+struct Timetable {
   std::shared_ptr<const Program> program;
-  std::vector<PlannedAgent> agents;  // rank by rank: on_start, on_end, then the roles' agents
+  std::vector<TimetableAgent> agents;  // rank by rank: on_start, on_end, then the roles' agents
   std::vector<Work> works;
   std::vector<Link> links;
   std::vector<double> capacity;  // per resource

@@ -151,10 +151,10 @@ constexpr int kMostSms = 132;
 int blocks_per_sm(unsigned threads, std::size_t shared_bytes);
 unsigned registers_per_thread(unsigned threads);
 
-class Machine {
+class GpuSimulator {
  public:
-  Machine(int num_devices, int num_sms, std::uint64_t seed);
-  ~Machine();
+  GpuSimulator(int num_devices, int num_sms, std::uint64_t seed);
+  ~GpuSimulator();
 
   void start(std::unique_ptr<Launch> launch);
   // Goes on for a while. False where nothing moved: everybody waits, for memory if for anything.
@@ -222,6 +222,6 @@ class Machine {
 };
 
 // The one of this process; null before the driver starts.
-extern Machine* machine;
+extern GpuSimulator* machine;
 
 }  // namespace stretto::simulator

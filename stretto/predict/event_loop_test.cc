@@ -1,6 +1,6 @@
 // What a user would lose: times that follow from the machine's figures. Small programs on a machine
 // of round figures, where every time can be computed by hand.
-#include "stretto/predict/engine.h"
+#include "stretto/predict/event_loop.h"
 
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ std::string send(const std::string& waits_for = "1") {
 
 constexpr double kMegabyte = 512 * 512 * 4;
 
-TEST(Engine, ACopyANotifyAndAWaitAddUp) {
+TEST(EventLoop, ACopyANotifyAndAWaitAddUp) {
   Lowered program = read(send());
   Machine m = round_machine(2);
   m.graph_launch = 3e-6;
@@ -82,11 +82,12 @@ TEST(Engine, ACopyANotifyAndAWaitAddUp) {
     EXPECT_NEAR(span.end, seen, 1e-12);
   }
   EXPECT_TRUE(waited);
-  EXPECT_NEAR(predict(program, m, {.plan = {.eager = true}}).time_ms, (used + 4e-6) * 1e3, 1e-9);
+  EXPECT_NEAR(predict(program, m, {.timetable = {.eager = true}}).time_ms, (used + 4e-6) * 1e3,
+              1e-9);
 }
 
 // Rank 0 sends two rows through as many queues as there are.
-TEST(Engine, QueuesWaitForEachOthersSetUp) {
+TEST(EventLoop, QueuesWaitForEachOthersSetUp) {
   auto two_rows = [](int queues) {
     return read(R"(program "rows" world 2 level schedule {
   rank %rank
@@ -115,7 +116,7 @@ TEST(Engine, QueuesWaitForEachOthersSetUp) {
   EXPECT_NEAR(predict(two_rows(2), m).time_ms, (5 + 2 * 7) * 1e-3, 1e-6);
 }
 
-TEST(Engine, ADeadlockIsReportedNotWaitedFor) {
+TEST(EventLoop, ADeadlockIsReportedNotWaitedFor) {
   Lowered program = read(send("2"));
   try {
     predict(program, round_machine(2));
@@ -127,7 +128,7 @@ TEST(Engine, ADeadlockIsReportedNotWaitedFor) {
   }
 }
 
-TEST(Engine, MachinesThatAreTooSmallAreRefused) {
+TEST(EventLoop, MachinesThatAreTooSmallAreRefused) {
   Lowered program = read(send());
   EXPECT_THROW(predict(program, round_machine(1)), UserError);
   Machine m = round_machine(2);
@@ -160,7 +161,7 @@ Lowered push(int workers) {
 )");
 }
 
-TEST(Engine, WorkersShareALink) {
+TEST(EventLoop, WorkersShareALink) {
   Machine m = round_machine(2);
   m.push.points = {{1, 1e9}, {4, 4e9}};
   m.link_rate = 2e9;  // half of what four of them want
@@ -207,7 +208,7 @@ Lowered sum_rows(int cols, const std::string& to) {
 )");
 }
 
-TEST(Engine, LoadsThatFollowEachOtherAreWaitedForTogether) {
+TEST(EventLoop, LoadsThatFollowEachOtherAreWaitedForTogether) {
   Machine m = round_machine(2);
   m.link_rate = 1e15;
   m.push.points = m.pull.points = m.load.points = {{1, 1e15}};
@@ -228,7 +229,7 @@ TEST(Engine, LoadsThatFollowEachOtherAreWaitedForTogether) {
   EXPECT_NEAR(predict(sum_rows(642, ""), m).time_ms, 8 * 2 * (3e-6 + 0.5 * 1e-6) * 1e3, 1e-5);
 }
 
-TEST(Engine, LoadsAndStoresOfRegistersFillLinksInTheirOwnWay) {
+TEST(EventLoop, LoadsAndStoresOfRegistersFillLinksInTheirOwnWay) {
   Machine m = round_machine(2);
   m.pull.points = {{1, 1e15}};  // of copies
   m.load.points = {{1, 0.25e9}};
@@ -301,7 +302,7 @@ Lowered product(int tiles, bool drained = false, bool conditional = false) {
 
 constexpr double kStepFlops = 2.0 * 64 * 64 * 64, kSlotBytes = 64 * 64 * 2;
 
-TEST(Engine, ProductsHideLoadsButTheFirst) {
+TEST(EventLoop, ProductsHideLoadsButTheFirst) {
   Machine m = round_machine(1);
   m.load_latency = 1e-6;
   m.tile_cost = 8e-6;                   // an eighth of a whole tile is stored
@@ -315,7 +316,7 @@ TEST(Engine, ProductsHideLoadsButTheFirst) {
 }
 
 // What comes after the products does not hide behind them because a condition holds both.
-TEST(Engine, StoresUnderAConditionComeAfterTheProducts) {
+TEST(EventLoop, StoresUnderAConditionComeAfterTheProducts) {
   Machine m = round_machine(1);
   m.sm_rate = 64 * 64 * 4 / 2e-6;  // a store takes 2 us
   m.tensor_flops[DType::kBF16] = 1e11;
@@ -326,7 +327,7 @@ TEST(Engine, StoresUnderAConditionComeAfterTheProducts) {
 }
 
 // Who computes pays for the way to the slot; what memory takes is the drain's.
-TEST(Engine, DrainsStoreBesideTheNextTile) {
+TEST(EventLoop, DrainsStoreBesideTheNextTile) {
   Machine m = round_machine(1);
   m.tile_cost = 8e-6;
   EXPECT_NEAR(predict(product(3, true), m).time_ms, predict(product(3), m).time_ms, 1e-6);
@@ -337,7 +338,7 @@ TEST(Engine, DrainsStoreBesideTheNextTile) {
   EXPECT_LT(plain - drained, 2.1e-3);
 }
 
-TEST(Engine, PowerBoundsWhatTheClockWouldAllow) {
+TEST(EventLoop, PowerBoundsWhatTheClockWouldAllow) {
   Machine m = round_machine(1);
   m.burst = 1.25;  // with one SM of ten at work there is power for it
   double loop = 16 * kStepFlops / 1.25e12;
@@ -351,7 +352,7 @@ TEST(Engine, PowerBoundsWhatTheClockWouldAllow) {
 }
 
 // At a higher clock products take more power: the time in which SMs wait is made up for in part.
-TEST(Engine, WaitingIsMadeUpForByTheClockInPart) {
+TEST(EventLoop, WaitingIsMadeUpForByTheClockInPart) {
   Machine m = round_machine(1);
   m.burst = 1.25;
   m.power.clock = 2;
@@ -367,7 +368,7 @@ TEST(Engine, WaitingIsMadeUpForByTheClockInPart) {
   EXPECT_NEAR(seconds, others + products * clock * clock, 1e-3 * seconds);
 }
 
-TEST(Engine, LoadsBoundALoopOfCheapProducts) {
+TEST(EventLoop, LoadsBoundALoopOfCheapProducts) {
   Machine m = round_machine(1);
   m.sm_rate = 1e9;
   m.tensor_flops[DType::kBF16] = 1e20;
@@ -381,13 +382,13 @@ TEST(Engine, LoadsBoundALoopOfCheapProducts) {
               1e-9);
 }
 
-TEST(Engine, TheSameAgainAndAgain) {
+TEST(EventLoop, TheSameAgainAndAgain) {
   Machine m = find_machine("h200x2");
   Lowered program = push(4);
   EXPECT_EQ(predict(program, m).time_ms, predict(program, m).time_ms);
 }
 
-TEST(Engine, FasterPartsNeverMakeItSlower) {
+TEST(EventLoop, FasterPartsNeverMakeItSlower) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);

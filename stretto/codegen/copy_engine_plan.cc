@@ -1,4 +1,4 @@
-#include "stretto/codegen/engine_plan.h"
+#include "stretto/codegen/copy_engine_plan.h"
 
 #include <fmt/format.h>
 
@@ -65,7 +65,7 @@ class Planner {
   Planner(const Program& program, const std::vector<std::int64_t>& offsets)
       : program_(program), offsets_(offsets), refused_(program.roles.size()) {}
 
-  EnginePlan run() {
+  CopyEnginePlan run() {
     const std::string edges = edges_obstacle(program_);
     for (std::size_t r = 0; r < program_.roles.size(); ++r) {
       const Role& role = program_.roles[r];
@@ -247,12 +247,12 @@ class Planner {
   std::vector<std::string> feeds_blocks_;  // by role: the SM role that waits for it; empty: none
   std::vector<std::int64_t> extents_;
   Quotas quotas_;
-  EnginePlan plan_;
+  CopyEnginePlan plan_;
 };
 
 }  // namespace
 
-const EngineRole* EnginePlan::find(int role) const {
+const EngineRole* CopyEnginePlan::find(int role) const {
   auto at =
       std::find_if(roles.begin(), roles.end(), [&](const EngineRole& r) { return r.role == role; });
   return at == roles.end() ? nullptr : &*at;
@@ -266,13 +266,14 @@ bool announced_at_start(const Program& schedule, int signal) {
                       [&](const Role& role) { return uses(role, kNotify, signal); });
 }
 
-EnginePlan plan_engines(const Program& schedule, const std::vector<std::int64_t>& signal_offsets) {
+CopyEnginePlan plan_engines(const Program& schedule,
+                            const std::vector<std::int64_t>& signal_offsets) {
   return Planner(schedule, signal_offsets).run();
 }
 
 std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
                                                   const std::vector<std::int64_t>& signal_offsets,
-                                                  const EnginePlan& plan, int rank,
+                                                  const CopyEnginePlan& plan, int rank,
                                                   const std::vector<std::int64_t>& extents) {
   using Kind = EngineStep::Kind;
   const std::vector<EngineMark>& marks = plan.marks[static_cast<std::size_t>(rank)];
@@ -288,8 +289,8 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
   }
   std::vector<std::vector<EngineStep>> queues(static_cast<std::size_t>(plan.num_queues));
   for (std::size_t q = 0; q < queues.size(); ++q) {
-    queues[q] = {{.kind = Kind::kAwaitBell,
-                  .bell = plan.first_gate_bell + static_cast<std::int64_t>(q)}};
+    queues[q] = {
+        {.kind = Kind::kAwaitBell, .bell = plan.first_gate_bell + static_cast<std::int64_t>(q)}};
   }
   for (const EngineRole& role : plan.roles) {
     const Role& source = schedule.roles[static_cast<std::size_t>(role.role)];
@@ -330,7 +331,7 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
 }
 
 std::string to_string(const Program& schedule, const std::vector<std::int64_t>& signal_offsets,
-                      const EnginePlan& plan, int rank, const EngineStep& step) {
+                      const CopyEnginePlan& plan, int rank, const EngineStep& step) {
   if (step.kind == EngineStep::Kind::kAwaitBell) {
     return step.bell < plan.first_gate_bell ? fmt::format("bell {}", step.bell) : "gate";
   }

@@ -18,17 +18,17 @@ std::size_t mixed(std::size_t hash, int x) {
 
 }  // namespace
 
-std::size_t Machine::Hash::operator()(const std::pair<std::vector<Way>, bool>& key) const {
+std::size_t Automaton::Hash::operator()(const std::pair<std::vector<Way>, bool>& key) const {
   std::size_t hash = key.second ? 3 : 5;
   for (const Way& w : key.first) hash = mixed(mixed(mixed(hash, w.terminal), w.state), w.then);
   return hash;
 }
 
-std::size_t Machine::Hash::operator()(const Place& place) const {
+std::size_t Automaton::Hash::operator()(const Place& place) const {
   return mixed(mixed(7, place.node), place.below);
 }
 
-Machine::Machine(std::shared_ptr<const Network> network, const Vocabulary& vocabulary)
+Automaton::Automaton(std::shared_ptr<const Network> network, const Vocabulary& vocabulary)
     : network_(std::move(network)), vocabulary_(vocabulary) {
   path_.resize(static_cast<std::size_t>(vocabulary.trie().most_depth()) + 1);
   places_.push_back({-1, -1});  // after which nothing comes
@@ -39,11 +39,11 @@ Machine::Machine(std::shared_ptr<const Network> network, const Vocabulary& vocab
   start_ = number(std::move(state));
 }
 
-bool Machine::is_full() const {
+bool Automaton::is_full() const {
   return states_.size() > kMostStates || steps_.size() > kMostSteps || places_.size() > kMostPlaces;
 }
 
-int Machine::place(int node, int below) {
+int Automaton::place(int node, int below) {
   // At the end of a rule one goes on below at once: what calls itself last needs no stack.
   if (network_->is_end(node) && network_->edges(node).empty()) return below;
   auto [at, is_new] = place_of_.try_emplace({node, below}, static_cast<int>(places_.size()));
@@ -57,7 +57,7 @@ int Machine::place(int node, int below) {
   return at->second;
 }
 
-int Machine::opened(int place) {
+int Automaton::opened(int place) {
   int known = opened_[static_cast<std::size_t>(place)];
   if (known != kNotOpened) return known;
   State state;
@@ -73,7 +73,7 @@ int Machine::opened(int place) {
 }
 
 // All ways that begin at a node.
-void Machine::open(int first_node, int first_below, State& out) {
+void Automaton::open(int first_node, int first_below, State& out) {
   std::vector<std::pair<int, int>> open = {{first_node, first_below}};
   std::set<std::pair<int, int>> seen;
   while (!open.empty()) {
@@ -111,7 +111,7 @@ void Machine::open(int first_node, int first_below, State& out) {
   }
 }
 
-int Machine::number(State state) {
+int Automaton::number(State state) {
   std::sort(state.ways.begin(), state.ways.end());
   state.ways.erase(std::unique(state.ways.begin(), state.ways.end()), state.ways.end());
   if (state.ways.size() > kMostWays) throw GrammarError("the grammar has too many ways to go on");
@@ -122,7 +122,7 @@ int Machine::number(State state) {
   return at->second;
 }
 
-int Machine::step(int from, std::uint8_t byte) {
+int Automaton::step(int from, std::uint8_t byte) {
   const std::uint64_t key = static_cast<std::uint64_t>(from) << 8 | byte;
   if (auto known = steps_.find(key); known != steps_.end()) return known->second;
   State next;
@@ -148,7 +148,7 @@ int Machine::step(int from, std::uint8_t byte) {
   return to;
 }
 
-const ByteSet& Machine::first(int state) {
+const ByteSet& Automaton::first(int state) {
   State& its = at(state);
   if (its.has_first) return its.first;
   for (const Way& way : its.ways) {
@@ -162,7 +162,7 @@ const ByteSet& Machine::first(int state) {
 }
 
 // Tokens below a node of the trie at which the machine is in `state`.
-void Machine::add_subtree(std::uint32_t root, int state, Bits& bits) {
+void Automaton::add_subtree(std::uint32_t root, int state, Bits& bits) {
   const std::vector<TokenTrie::Node>& nodes = vocabulary_.trie().nodes();
   path_[nodes[root].depth] = state;
   for (std::uint32_t i = root + 1; i < nodes[root].end;) {
@@ -181,7 +181,7 @@ void Machine::add_subtree(std::uint32_t root, int state, Bits& bits) {
   }
 }
 
-std::shared_ptr<const Bits> Machine::tokens(int state) {
+std::shared_ptr<const Bits> Automaton::tokens(int state) {
   if (at(state).tokens) return at(state).tokens;
   auto bits = std::make_shared<Bits>(vocabulary_.num_words());
   const std::vector<Way> ways = at(state).ways;
@@ -204,7 +204,7 @@ std::shared_ptr<const Bits> Machine::tokens(int state) {
   return bits;
 }
 
-std::shared_ptr<const Bits> Machine::tokens_after_space(int state) {
+std::shared_ptr<const Bits> Automaton::tokens_after_space(int state) {
   auto bits = std::make_shared<Bits>(*tokens(state));
   const TokenTrie& trie = vocabulary_.trie();
   for (std::uint32_t i = 1; i < trie.nodes().size(); i = trie.nodes()[i].end) {

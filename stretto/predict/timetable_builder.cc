@@ -1,4 +1,4 @@
-#include "stretto/predict/plan_builder.h"
+#include "stretto/predict/timetable_builder.h"
 
 #include <fmt/format.h>
 
@@ -40,35 +40,35 @@ void check_fits(const Program& program, const Machine& machine) {
   }
 }
 
-class PlanBuilder {
+class TimetableBuilder {
  public:
-  PlanBuilder(const Lowered& program, const Machine& machine, const PlanOptions& options)
+  TimetableBuilder(const Lowered& program, const Machine& machine, const TimetableOptions& options)
       : program_(program.program()),
         machine_(machine),
         extents_(options.extents.empty() ? default_extents(program_) : options.extents),
         tables_(tables_of_launch(program_, extents_, options.tables)),
         scope_(program_, initial_vars(program_, 0, extents_), tables_.get()),
         frames_(program_, machine, shapes()) {
-    plan_.program = program.shared();
-    plan_.launch = options.eager ? machine.eager_launch : machine.graph_launch;
-    plan_.power[kTensor] = 1;
-    plan_.power[kL2] = machine.power.l2;
-    plan_.power[kHbm] = machine.power.hbm;
-    plan_.power[kLinkIn] = plan_.power[kLinkOut] = machine.power.link;
-    plan_.copied_power = machine.power.copied;
-    plan_.burst = machine.burst;
-    plan_.clock_power = machine.power.clock;
+    timetable_.program = program.shared();
+    timetable_.launch = options.eager ? machine.eager_launch : machine.graph_launch;
+    timetable_.power[kTensor] = 1;
+    timetable_.power[kL2] = machine.power.l2;
+    timetable_.power[kHbm] = machine.power.hbm;
+    timetable_.power[kLinkIn] = timetable_.power[kLinkOut] = machine.power.link;
+    timetable_.copied_power = machine.power.copied;
+    timetable_.burst = machine.burst;
+    timetable_.clock_power = machine.power.clock;
   }
 
-  Plan run() {
+  Timetable run() {
     number_signals();
     try {
       for (int rank = 0; rank < program_.world_size; ++rank) plan_rank(rank);
     } catch (const NoValue& e) {
       throw Rejected(fmt::format("{}: {}", describe_loc(at_), e.what()));
     }
-    packets_.link(plan_);
-    return std::move(plan_);
+    packets_.link(timetable_);
+    return std::move(timetable_);
   }
 
  private:
@@ -87,17 +87,17 @@ class PlanBuilder {
 
   void number_signals() {
     for (const Signal& signal : program_.signals) {
-      first_counter_.push_back(plan_.num_counters());
+      first_counter_.push_back(timetable_.num_counters());
       for (int rank = 0; rank < program_.world_size; ++rank) {
         for (std::int64_t c = 0; c < signal.num_channels; ++c) {
-          plan_.counters.push_back(fmt::format("'{}'[{}] of rank {}", signal.name, c, rank));
+          timetable_.counters.push_back(fmt::format("'{}'[{}] of rank {}", signal.name, c, rank));
         }
       }
     }
   }
 
   void plan_rank(int rank) {
-    for (int unit = 0; unit < kNumUnits; ++unit) plan_.capacity.push_back(capacity(unit));
+    for (int unit = 0; unit < kNumUnits; ++unit) timetable_.capacity.push_back(capacity(unit));
     start_agent({.rank = rank, .stage = Stage::kStart}, program_.on_start);
     plan_outside_roles(program_.on_start);
     start_agent({.rank = rank, .stage = Stage::kEnd}, program_.on_end);
@@ -121,13 +121,13 @@ class PlanBuilder {
   }
 
   void plan_outside_roles(const Agent& agent) {
-    worker_ = {.machine = &machine_, .rank = plan_.agents.back().rank};
+    worker_ = {.machine = &machine_, .rank = timetable_.agents.back().rank};
     role_ = nullptr;
     L2Model cache(machine_.l2_bytes, 1);
     cache_ = &cache;
     block(agent.body);
     flush();
-    cache.charge(plan_.agents.back().rank * kNumUnits + kHbm, plan_.works);
+    cache.charge(timetable_.agents.back().rank * kNumUnits + kHbm, timetable_.works);
   }
 
   bool has_role_beside(int role_idx) const {
@@ -151,7 +151,7 @@ class PlanBuilder {
     bool turns = std::count_if(role_->agents.begin(), role_->agents.end(), multiplies) > 1;
     for (int w = 0; w < resource.num_workers; ++w) {
       link_of_pair_.clear();
-      int turn = turns ? plan_.num_tensor_turns++ : -1;
+      int turn = turns ? timetable_.num_tensor_turns++ : -1;
       for (std::size_t a = 0; a < role_->agents.size(); ++a) {
         const Agent& agent = role_->agents[a];
         start_agent({.rank = rank,
@@ -164,11 +164,11 @@ class PlanBuilder {
         plan_tiles(agent, w);
       }
     }
-    cache.charge(rank * kNumUnits + kHbm, plan_.works);
+    cache.charge(rank * kNumUnits + kHbm, timetable_.works);
   }
 
-  void start_agent(const PlannedAgent& planned, const Agent& agent) {
-    plan_.agents.push_back(planned);
+  void start_agent(const TimetableAgent& planned, const Agent& agent) {
+    timetable_.agents.push_back(planned);
     stores_bulk_ = agent.kind == AgentKind::kConsumer || agent.kind == AgentKind::kDrain;
     stored_ = 0;
     scope_ = EvalScope(program_, initial_vars(program_, planned.rank, extents_), tables_.get());
@@ -179,7 +179,7 @@ class PlanBuilder {
 
   void plan_tiles(const Agent& agent, int worker) {
     std::int64_t num_tiles = scope_.value(role_->num_tiles, "number of tiles");
-    std::vector<Step>& steps = plan_.agents.back().steps;
+    std::vector<Step>& steps = timetable_.agents.back().steps;
     for (tile_ = worker; tile_ < num_tiles; tile_ += role_->resource.num_workers) {
       budget_.step(role_->loc, kKept);
       scope_.set(role_->tile_var, tile_);
@@ -277,7 +277,7 @@ class PlanBuilder {
     const Pipe& pipe = role_->pipes[at(slots.front().pipe)];
     auto [entry, added] = link_of_pair_.try_emplace({pipe.producer, pipe.consumer}, 0);
     if (added) {
-      entry->second = static_cast<int>(plan_.links.size());
+      entry->second = static_cast<int>(timetable_.links.size());
       Link link{.ring = entry->second};
       if (pipe.shares >= 0) {
         const Pipe& home = role_->pipes[at(pipe.shares)];
@@ -291,7 +291,7 @@ class PlanBuilder {
         link.num_bytes += static_cast<double>(loading * p.type.rows * p.type.cols) *
                           static_cast<double>(size_bytes(p.type.dtype));
       }
-      plan_.links.push_back(link);
+      timetable_.links.push_back(link);
     }
     return entry->second;
   }
@@ -325,9 +325,9 @@ class PlanBuilder {
     stored_ += frame.cost.written;
     for (const RemoteBytes& r : frame.cost.remote) stored_ += r.written;
     WorkerRate rate = worker_;
-    if (kind == WorkKind::kPut) rate.pipe_bytes = plan_.links[at(link_)].num_bytes;
-    int work = static_cast<int>(plan_.works.size());
-    plan_.works.push_back(make_work(frame, kind, rate));
+    if (kind == WorkKind::kPut) rate.pipe_bytes = timetable_.links[at(link_)].num_bytes;
+    int work = static_cast<int>(timetable_.works.size());
+    timetable_.works.push_back(make_work(frame, kind, rate));
     cache_->add({tile_, work, waited_}, frame.reads, program_);
     return work;
   }
@@ -369,7 +369,7 @@ class PlanBuilder {
   void packet(const Op& o) {
     Target target = frames_.resolve(*o.region);
     if (target.bytes == 0) return;
-    int agent = static_cast<int>(plan_.agents.size()) - 1;
+    int agent = static_cast<int>(timetable_.agents.size()) - 1;
     Packets::Place place{o.region->tensor, target.rank};
     bool remote = target.rank != worker_.rank;
     Step step{.kind = StepKind::kWait, .amount = 1, .is_remote = remote, .op = &o};
@@ -388,7 +388,7 @@ class PlanBuilder {
     }
   }
 
-  std::vector<Step>& steps() { return plan_.agents.back().steps; }
+  std::vector<Step>& steps() { return timetable_.agents.back().steps; }
 
   const Program& program_;
   const Machine& machine_;
@@ -397,7 +397,7 @@ class PlanBuilder {
   EvalScope scope_;
   FrameBuilder frames_;
   Packets packets_;
-  Plan plan_;
+  Timetable timetable_;
   std::vector<int> first_counter_;  // per signal
 
   // The worker and agent.
@@ -430,13 +430,14 @@ std::vector<std::int64_t> default_extents(const Program& program) {
   return extents;
 }
 
-Plan build_plan(const Lowered& program, const Machine& machine, const PlanOptions& options) {
+Timetable build_timetable(const Lowered& program, const Machine& machine,
+                          const TimetableOptions& options) {
   check_fits(program.program(), machine);
   try {
-    return PlanBuilder(program, machine, options).run();
+    return TimetableBuilder(program, machine, options).run();
   } catch (const DependsOnTable& e) {
-    throw UserError(fmt::format("{}: a table without a contract decides {}", program.program().name,
-                                e.what));
+    throw UserError(
+        fmt::format("{}: a table without a contract decides {}", program.program().name, e.what));
   }
 }
 

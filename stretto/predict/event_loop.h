@@ -1,17 +1,17 @@
-// Runs a plan: a discrete-event simulation of one launch on all ranks. Deterministic: the same plan
-// gives the same result, bit for bit.
+// Runs a timetable: a discrete-event simulation of one launch on all ranks. Deterministic: the same
+// timetable gives the same result, bit for bit.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "stretto/predict/plan.h"
+#include "stretto/predict/timetable.h"
 
 namespace stretto::predict {
 
 // A stretch of an agent's time, in seconds since the launch was asked for.
 struct TimedSpan {
-  int agent = -1;  // of the plan
+  int agent = -1;  // of the timetable
   std::int64_t tile = -1;
   const Op* wait = nullptr;  // null: a tile
   int counter = -1;          // of a wait
@@ -43,6 +43,6 @@ struct RunOptions {
 };
 
 // Rejected, naming who waits for what, where the launch would never end.
-Run run_plan(const Plan& plan, const RunOptions& options = {});
+Run run_timetable(const Timetable& timetable, const RunOptions& options = {});
 
 }  // namespace stretto::predict

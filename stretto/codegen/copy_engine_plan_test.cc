@@ -1,7 +1,7 @@
 // Which roles copy engines run, and what their queues do. A user who loses this gets copies of
 // wrong rows, counters that read the wrong launch, or SMs taken from the product without being told
 // why.
-#include "stretto/codegen/engine_plan.h"
+#include "stretto/codegen/copy_engine_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/runtime/cuda/nvrtc.h"
 
-namespace stretto::engine_plan_test {
+namespace stretto::copy_engine_plan_test {
 namespace {
 
 using Lists = std::vector<std::vector<std::string>>;
@@ -77,7 +77,7 @@ std::string refusal(const Program& schedule) {
   return launch.engines.on_sms.empty() ? "none" : launch.engines.on_sms[0].why;
 }
 
-TEST(EnginePlan, RaggedRowsInTheOrderOfTheTiles) {
+TEST(CopyEnginePlan, RaggedRowsInTheOrderOfTheTiles) {
   Program schedule = gather({.world = 3});
   GeneratedKernel kernel = generate_kernel(schedule);
   EXPECT_TRUE(kernel.launch.engines.on_sms.empty());
@@ -94,7 +94,7 @@ TEST(EnginePlan, RaggedRowsInTheOrderOfTheTiles) {
 
 Program send(int queues, bool waits_at_start = false);
 
-TEST(EnginePlan, QueuesTakeTilesAsWorkersDo) {
+TEST(CopyEnginePlan, QueuesTakeTilesAsWorkersDo) {
   Program schedule = gather({.world = 4, .queues = 2});
   GeneratedKernel kernel = generate_kernel(schedule);
   EXPECT_EQ(lists(schedule, kernel.launch, 3, {8}),
@@ -106,7 +106,7 @@ TEST(EnginePlan, QueuesTakeTilesAsWorkersDo) {
 
 // Columns [8, 16) of 32, in pieces: two rows of 32 bytes. Two pieces count in one counter, so their
 // queues are one.
-TEST(EnginePlan, PitchedCopiesAndCountersSharedByWorkers) {
+TEST(CopyEnginePlan, PitchedCopiesAndCountersSharedByWorkers) {
   ProgramBuilder p("sample", 2);
   auto x = p.input("x", DType::kF32, {4, 32}, Space::kSymmetric);
   auto y = p.output("y", DType::kF32, {4, 8});
@@ -165,7 +165,7 @@ Program send(int queues, bool waits_at_start) {
   return run_pipeline(p.finish());
 }
 
-TEST(EnginePlan, QueuesThatWaitForTheKernelHaveDoorbells) {
+TEST(CopyEnginePlan, QueuesThatWaitForTheKernelHaveDoorbells) {
   Program schedule = send(2);
   GeneratedKernel kernel = generate_kernel(schedule);
   EXPECT_EQ(kernel.launch.engines.first_gate_bell, 4);
@@ -180,7 +180,7 @@ TEST(EnginePlan, QueuesThatWaitForTheKernelHaveDoorbells) {
 
 // What the stream holds before the gate is complete when the gate begins, and the launch ends after
 // it.
-TEST(EnginePlan, TheKernelBeginsBesideAGateThatOnlyNotifies) {
+TEST(CopyEnginePlan, TheKernelBeginsBesideAGateThatOnlyNotifies) {
   GeneratedKernel kernel = generate_kernel(send(1));
   EXPECT_TRUE(kernel.launch.beside_gate);
   EXPECT_FALSE(kernel.launch.cooperative) << "as such a launch does not begin early";
@@ -195,7 +195,7 @@ TEST(EnginePlan, TheKernelBeginsBesideAGateThatOnlyNotifies) {
   EXPECT_FALSE(generate_kernel(send(1), {.record = true}).launch.beside_gate);
 }
 
-TEST(EnginePlan, GateAndDoorbellsAreCleanKernels) {
+TEST(CopyEnginePlan, GateAndDoorbellsAreCleanKernels) {
   GeneratedKernel kernel = generate_kernel(send(2));
   std::size_t gate = kernel.source.find("stretto_send_gate(");
   std::size_t main = kernel.source.find("stretto_send(");
@@ -217,7 +217,7 @@ TEST(EnginePlan, GateAndDoorbellsAreCleanKernels) {
   }
 }
 
-TEST(EnginePlan, SaysWhyBlocksStandIn) {
+TEST(CopyEnginePlan, SaysWhyBlocksStandIn) {
   EXPECT_EQ(refusal(gather({.slots = 2})), "the slot of 'box' changes with every launch");
   EXPECT_EQ(refusal(gather({.scalar = true})),
             "it depends on the scalar 'shift', which the device may know alone");
@@ -230,4 +230,4 @@ TEST(EnginePlan, SaysWhyBlocksStandIn) {
 }
 
 }  // namespace
-}  // namespace stretto::engine_plan_test
+}  // namespace stretto::copy_engine_plan_test

@@ -44,11 +44,11 @@ struct RoleOnSms {
   std::string why;  // no copy engine runs it
 };
 
-struct EnginePlan {
+struct CopyEnginePlan {
   std::vector<EngineRole> roles;
   int num_queues = 0;
-  std::int64_t first_gate_bell = 0;  // queue q's is first_gate_bell + q
-  std::int64_t num_bells = 0;        // roles' and the gate's
+  std::int64_t first_gate_bell = 0;            // queue q's is first_gate_bell + q
+  std::int64_t num_bells = 0;                  // roles' and the gate's
   std::vector<std::vector<EngineMark>> marks;  // [rank]: what its queues may signal
   // Roles meant for copy engines or the host whose copies blocks of the kernel do instead.
   std::vector<RoleOnSms> on_sms;
@@ -57,7 +57,8 @@ struct EnginePlan {
 };
 
 // `schedule` is at schedule level; signal s has the counters from signal_offsets[s] on.
-EnginePlan plan_engines(const Program& schedule, const std::vector<std::int64_t>& signal_offsets);
+CopyEnginePlan plan_engines(const Program& schedule,
+                            const std::vector<std::int64_t>& signal_offsets);
 
 // Whether a wait for the signal is the gate's: it is notified in on_start and nowhere else.
 bool announced_at_start(const Program& schedule, int signal);
@@ -74,20 +75,20 @@ struct EngineStep {
   Kind kind = Kind::kCopy;
   EngineCopy copy;
   std::int64_t bell = -1;
-  std::int64_t mark = -1;  // index into EnginePlan::marks of the queue's rank
+  std::int64_t mark = -1;  // index into CopyEnginePlan::marks of the queue's rank
   int role = -1, worker = 0;
   std::int64_t tile = -1;
 };
 // "gate", "copy full@1+4096 <- a@0+0 2048 bytes", "signal arrived[2]@1 to 1", "bell 3": for people
 // and tests.
 std::string to_string(const Program& schedule, const std::vector<std::int64_t>& signal_offsets,
-                      const EnginePlan& plan, int rank, const EngineStep& step);
+                      const CopyEnginePlan& plan, int rank, const EngineStep& step);
 
 // [queue]: the steps of one rank's launch, in order. Contiguous copies have one row; empty ones are
 // left out. UserError for a copy whose destination is larger than its source at these extents.
 std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
                                                   const std::vector<std::int64_t>& signal_offsets,
-                                                  const EnginePlan& plan, int rank,
+                                                  const CopyEnginePlan& plan, int rank,
                                                   const std::vector<std::int64_t>& extents);
 
 }  // namespace stretto

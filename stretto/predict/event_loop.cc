@@ -1,4 +1,4 @@
-#include "stretto/predict/engine.h"
+#include "stretto/predict/event_loop.h"
 
 #include <fmt/format.h>
 
@@ -49,29 +49,29 @@ struct FlowOwner {
   std::uint64_t group = 0;
 };
 
-class Engine {
+class EventLoop {
  public:
   // `clock`: of the SMs, over the highest.
-  Engine(const Plan& plan, const RunOptions& options, double clock)
-      : plan_(plan),
+  EventLoop(const Timetable& timetable, const RunOptions& options, double clock)
+      : timetable_(timetable),
         options_(options),
         slower_(1 / clock - 1),
-        pool_(capacity_at(clock, plan), options.free_communication),
-        agents_(plan.agents.size()),
-        links_(plan.links.size()),
-        rings_(plan.links.size()),
-        turns_(at(plan.num_tensor_turns)),
-        counts_(plan.counters.size(), 0),
-        waiters_(plan.counters.size()),
-        unfinished_(at(plan.program->world_size), 0) {
-    run_.agents.resize(plan.agents.size());
+        pool_(capacity_at(clock, timetable), options.free_communication),
+        agents_(timetable.agents.size()),
+        links_(timetable.links.size()),
+        rings_(timetable.links.size()),
+        turns_(at(timetable.num_tensor_turns)),
+        counts_(timetable.counters.size(), 0),
+        waiters_(timetable.counters.size()),
+        unfinished_(at(timetable.program->world_size), 0) {
+    run_.agents.resize(timetable.agents.size());
   }
 
   Run run() {
     find_ranks();
     for (std::size_t rank = 0; rank < unfinished_.size(); ++rank) {
-      post({.time = plan_.launch, .kind = EventKind::kResume, .index = start_of_[rank]});
-      run_.agents[at(start_of_[rank])].begin = plan_.launch;
+      post({.time = timetable_.launch, .kind = EventKind::kResume, .index = start_of_[rank]});
+      run_.agents[at(start_of_[rank])].begin = timetable_.launch;
     }
     while (step()) {
     }
@@ -83,8 +83,8 @@ class Engine {
   void find_ranks() {
     start_of_.resize(unfinished_.size());
     end_of_.resize(unfinished_.size());
-    for (std::size_t a = 0; a < plan_.agents.size(); ++a) {
-      const PlannedAgent& agent = plan_.agents[a];
+    for (std::size_t a = 0; a < timetable_.agents.size(); ++a) {
+      const TimetableAgent& agent = timetable_.agents[a];
       if (agent.stage == Stage::kStart) start_of_[at(agent.rank)] = static_cast<int>(a);
       if (agent.stage == Stage::kEnd) end_of_[at(agent.rank)] = static_cast<int>(a);
       if (agent.stage == Stage::kRoles) ++unfinished_[at(agent.rank)];
@@ -128,9 +128,9 @@ class Engine {
   }
 
   const Step& current(int agent) const {
-    return plan_.agents[at(agent)].steps[agents_[at(agent)].next];
+    return timetable_.agents[at(agent)].steps[agents_[at(agent)].next];
   }
-  const Work& work(const Step& step) const { return plan_.works[at(step.work)]; }
+  const Work& work(const Step& step) const { return timetable_.works[at(step.work)]; }
   double own(const Work& w) const {
     return (options_.free_communication ? w.own_local : w.own) + w.compute * slower_;
   }
@@ -141,7 +141,7 @@ class Engine {
   // Runs an agent until it has to wait for time, a signal or a slot.
   void advance(int agent) {
     AgentState& state = agents_[at(agent)];
-    const std::vector<Step>& steps = plan_.agents[at(agent)].steps;
+    const std::vector<Step>& steps = timetable_.agents[at(agent)].steps;
     while (state.next < steps.size()) {
       if (!execute(agent, steps[state.next])) return;
       ++state.next;
@@ -231,7 +231,7 @@ class Engine {
   // The first of several notifies waits for the agent's writes.
   bool notify(int agent, const Step& step) {
     AgentState& state = agents_[at(agent)];
-    const std::vector<Step>& steps = plan_.agents[at(agent)].steps;
+    const std::vector<Step>& steps = timetable_.agents[at(agent)].steps;
     bool is_first = state.next == 0 || steps[state.next - 1].kind != StepKind::kNotify;
     bool is_packet = step.op->code == OpCode::kStorePacket;
     double cost = is_first && !is_packet ? step.cost : 0;
@@ -265,7 +265,7 @@ class Engine {
   // The producer goes on when all of its slots but those that the pipe holds have been taken.
   bool put(int agent, const Step& step) {
     RingState& ring = ring_of(step.link);
-    double capacity = plan_.links[at(step.link)].num_slots;
+    double capacity = timetable_.links[at(step.link)].num_slots;
     if (!ring.producer_has_offered) {
       if (ring.outstanding > capacity) return park_producer(agent, ring);
       offer(step, ring, capacity);
@@ -274,7 +274,7 @@ class Engine {
     return ring.producer_has_offered ? park_producer(agent, ring) : true;
   }
 
-  RingState& ring_of(int link) { return rings_[at(plan_.links[at(link)].ring)]; }
+  RingState& ring_of(int link) { return rings_[at(timetable_.links[at(link)].ring)]; }
 
   bool park_producer(int agent, RingState& ring) {
     begin_wait(agent);
@@ -355,7 +355,7 @@ class Engine {
   void start_part(int agent, const Step& step, LinkState& link) {
     AgentState& state = agents_[at(agent)];
     Group& group = link.groups.front();
-    double capacity = plan_.links[at(step.link)].num_slots;
+    double capacity = timetable_.links[at(step.link)].num_slots;
     if (group.flow >= 0) {
       group.loaded += group.flow_slots * (1 - pool_.cancel(group.flow, now_));
       group.flow = -1;
@@ -383,7 +383,7 @@ class Engine {
     state.slots_left -= state.part;
     ring.outstanding -= state.part;
     if (link.groups.front().left == 0) link.groups.pop_front();
-    double capacity = plan_.links[at(step.link)].num_slots;
+    double capacity = timetable_.links[at(step.link)].num_slots;
     if (ring.producer >= 0 && ring.outstanding <= capacity) {
       int producer = std::exchange(ring.producer, -1);
       end_wait(producer, nullptr);
@@ -393,12 +393,12 @@ class Engine {
   }
 
   bool take_turn(int agent, const Work& w) {
-    int turn = plan_.agents[at(agent)].tensor_turn;
+    int turn = timetable_.agents[at(agent)].tensor_turn;
     return turn < 0 || !w.uses_tensor || turns_[at(turn)].take(agent);
   }
 
   void release_turn(int agent) {
-    int turn = plan_.agents[at(agent)].tensor_turn;
+    int turn = timetable_.agents[at(agent)].tensor_turn;
     int next = turn < 0 ? -1 : turns_[at(turn)].release(agent);
     if (next >= 0) post({.time = now_, .kind = EventKind::kResume, .index = next});
   }
@@ -418,12 +418,12 @@ class Engine {
     state.is_done = true;
     end_tile(agent);
     run_.agents[at(agent)].end = now_;
-    const PlannedAgent& planned = plan_.agents[at(agent)];
+    const TimetableAgent& planned = timetable_.agents[at(agent)];
     int& left = unfinished_[at(planned.rank)];
     if (planned.stage == Stage::kStart) {
       if (left == 0) return begin(end_of_[at(planned.rank)]);
       for (std::size_t a = at(end_of_[at(planned.rank)]) + 1;
-           a < plan_.agents.size() && plan_.agents[a].stage == Stage::kRoles; ++a) {
+           a < timetable_.agents.size() && timetable_.agents[a].stage == Stage::kRoles; ++a) {
         begin(static_cast<int>(a));
       }
     } else if (planned.stage == Stage::kRoles) {
@@ -442,28 +442,28 @@ class Engine {
   std::string who_waits() const {
     std::string first;
     for (std::size_t a = 0; a < agents_.size(); ++a) {
-      const PlannedAgent& agent = plan_.agents[a];
+      const TimetableAgent& agent = timetable_.agents[a];
       if (agents_[a].is_done || agents_[a].wait_begin < 0) continue;
       const Step& step = agent.steps[agents_[a].next];
       std::string who =
           agent.stage == Stage::kRoles
               ? fmt::format("role '{}' (rank {}, worker {}, tile {})",
-                            plan_.program->roles[at(agent.role)].name, agent.rank, agent.worker,
-                            agents_[a].tile)
+                            timetable_.program->roles[at(agent.role)].name, agent.rank,
+                            agent.worker, agents_[a].tile)
               : fmt::format("{} (rank {})", agent.stage == Stage::kStart ? "on_start" : "on_end",
                             agent.rank);
       if (step.kind == StepKind::kWait) {
         return fmt::format(
             "{}: the launch never ends: {} waits at {} for {} >= {}, which stays at {}",
-            plan_.program->name, who, describe_loc(step.op), plan_.counters[at(step.counter)],
-            step.amount, counts_[at(step.counter)]);
+            timetable_.program->name, who, describe_loc(step.op),
+            timetable_.counters[at(step.counter)], step.amount, counts_[at(step.counter)]);
       }
       if (first.empty()) first = who + " waits for a pipe";
     }
-    return fmt::format("{}: the launch never ends: {}", plan_.program->name, first);
+    return fmt::format("{}: the launch never ends: {}", timetable_.program->name, first);
   }
 
-  const Plan& plan_;
+  const Timetable& timetable_;
   RunOptions options_;
   double slower_;  // what computing takes beside its time at the highest clock
   FlowPool pool_;
@@ -484,13 +484,13 @@ class Engine {
 
 }  // namespace
 
-Run run_plan(const Plan& plan, const RunOptions& options) {
-  Run run = Engine(plan, options, 1).run();
-  PowerUse use = power_use(plan, options);
-  if (use.seconds(plan.burst, plan) <= run.seconds) return run;
+Run run_timetable(const Timetable& timetable, const RunOptions& options) {
+  Run run = EventLoop(timetable, options, 1).run();
+  PowerUse use = power_use(timetable, options);
+  if (use.seconds(timetable.burst, timetable) <= run.seconds) return run;
   RunOptions unrecorded{.free_communication = options.free_communication};
-  double sustained = Engine(plan, unrecorded, 1 / plan.burst).run().seconds;
-  stretch(run, throttled_seconds(use, plan, run.seconds, sustained));
+  double sustained = EventLoop(timetable, unrecorded, 1 / timetable.burst).run().seconds;
+  stretch(run, throttled_seconds(use, timetable, run.seconds, sustained));
   return run;
 }
 
