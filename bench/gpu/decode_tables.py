@@ -138,11 +138,29 @@ def served_row(name: str, row: dict, ours: dict | None = None) -> list:
             "-" if row["gpu_busy"] is None else f"{row['gpu_busy']:.0f} %", times_theirs]
 
 
+def served(run, model: str) -> bool:
+    return run.kind == "served" and run.data.get("model", "llama-3-8b") == model
+
+
+def served_experts_table(results: Results, ranks: int) -> str:
+    """Loads of a server of a model of experts: by GPUs, and by the groups over which experts are spread."""
+    found = {}
+    for run in results.runs:
+        if served(run, "qwen3-30b-a3b"):
+            way = run.data["tp"], run.data["ep"]
+            found = {key: at for key, at in found.items() if key[:2] != way}
+            found |= {(*way, row["load"]): (row, run) for row in run.data.get("runs", [])}
+    take(results, found)
+    lines = [[str(tp), str(ep), *served_row(load, row)[:-1]] for (tp, ep, load), (row, _) in found.items()]
+    columns = ["GPUs", "`--ep`", "load", "tokens/s", "TTFT p50, ms", "p99", "TPOT p50, ms", "p99", "GPU busy"]
+    return table(columns, lines) + sources(found)
+
+
 def served_table(results: Results, ranks: int) -> str:
     """Loads of a server of the newest run, and of other engines that were measured beside it."""
     found, beside = {}, {}
     for run in results.runs:
-        if run.kind == "served" and run.data.get("tp") == max(ranks, 1):
+        if served(run, "llama-3-8b") and run.data.get("tp") == max(ranks, 1):
             found = {row["load"]: (row, run) for row in run.data.get("runs", [])}
             beside = {(row["load"], row["attention"]): (row, run) for row in run.data.get("beside", [])}
     take(results, found)

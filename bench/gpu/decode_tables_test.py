@@ -71,6 +71,20 @@ class DecodeAndLoops(MadeResults):
         self.assertEqual(self.tables("--print", "served").stdout.splitlines()[2:4],
                          ["| 64 at once | 3,000 | 10.0 | 2,000.0 | 5.00 | 6.00 | - |", ""])
 
+    def test_served_experts(self):
+        def run(date, tp, ep, rate):
+            self.result(f"gpu-served-{date}.json", model="qwen3-30b-a3b", tp=tp, ep=ep, runs=[
+                {"load": "idle", "output_tokens_per_second": rate, "ttft_ms": {"p50": 10.0, "p99": 20.0},
+                 "tpot_ms": {"p50": 5.0, "p99": 6.0}, "gpu_busy": 99.0}])
+        run("2026-01-02", 1, 1, 100.0)
+        run("2026-01-03", 2, 2, 200.0)
+        run("2026-01-04", 2, 1, 150.0)
+        run("2026-01-05", 2, 2, 210.0)  # in place of the older one
+        row = "| {} | {} | idle | {} | 10.0 | 20.0 | 5.00 | 6.00 | 99 % |"
+        self.assertEqual(sorted(self.tables("--print", "served-experts").stdout.splitlines()[2:5]),
+                         [row.format(1, 1, 100), row.format(2, 1, 150), row.format(2, 2, 210)])
+        self.assertNotIn("idle", self.tables("--print", "served").stdout)
+
     def test_steps_over_other_caches_do_not_take_their_place(self):
         def run(ms, **more):
             return {"attention": "paged_attention", "steps": [
