@@ -18,6 +18,7 @@ from ._calls import (
     bound_of,
     by_reduction,
     columns_as,
+    computed_dtype,
     described,
     finish,
     make_result,
@@ -30,6 +31,7 @@ from ._calls import (
     whole,
     with_options,
 )
+from ._payloads import Payload, payload_of, scaled_columns, scaled_rows
 from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 
@@ -40,14 +42,28 @@ def all_gather(
     *,
     dim: int = 0,
     sizes: Optional[Sequence[int]] = None,
+    payload: Optional[str] = None,
+    scale_block: Optional[int] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
     """The ranks' arrays one after the other along `dim`: [.., d, ..] -> [.., P * d, ..], of any
     element type. `x` may be this rank's part of `out`. `sizes`: how long each rank's is along `dim`,
     where they differ, the same list on every rank; all travel as long as the longest, nobody
-    exchanges sizes, and there is no gradient."""
+    exchanges sizes, and there is no gradient.
+
+    `payload`: "int8" or "fp8" (e4m3); float32, float16 and bfloat16 travel as that, quantised while they
+    are sent, with a float32 scale for each row of the last dimension (of one dimension: for all of
+    `x`), or for each `scale_block` neighbours of a row. An element is off by no more than 1/254 (int8)
+    or 1/28 (e4m3) of the largest magnitude that shares its scale, before it is rounded to the element
+    type; int8 makes NaN of all that share a scale with NaN or an infinity. The result has the same bits
+    on every rank, what this rank sent among it. A rank alone copies. There is no gradient."""
     dim = whole("all_gather", "dim", dim)
+    carried = payload_of("all_gather", payload, scale_block)
+    if carried is not None:
+        if sizes is not None:
+            raise UserError("all_gather: sizes and payload together: pad to the longest")
+        return group_of(group).call(with_options(_all_gather_payload, carried), dim, out, x)
     if sizes is not None:
         body = with_options(_all_gather_sizes, tuple(_sizes("all_gather", "sizes", sizes)))
         return group_of(group).call(body, dim, out, x)
@@ -74,6 +90,21 @@ def _all_gather(group, x, dim, out):
     said = described(op, kind, {x_name: x}, f"{dim_name}={dim}")
     launch_rows("all_gather", group, kind, rows, group.size, rows.array, target, said)
     rows.finish(kind, made.target, target, group.size)
+    return made.finish()
+
+
+def _all_gather_payload(payload: Payload, group, x, dim, out):
+    op = "all_gather"
+    kind, x = adopt(op, "x", x)
+    if x.ndim == 0:
+        raise UserError(f"{op}: x needs at least one dimension")
+    dim = axis(op, "dim", dim, x.ndim)
+    shape = [*x.shape[:dim], group.size * x.shape[dim], *x.shape[dim + 1 :]]
+    made = result_along(op, kind, out, shape, dim, x, (x,))
+    rows = scaled_rows(op, kind, kind.dense(kind.move(x, dim, 0)), 1, payload)
+    said = described(op, kind, {"x": x}, f"dim={dim}", payload.named())
+    arrays = rows.array, made.target
+    launch_rows(op, group, kind, rows, group.size, *arrays, said, **payload.fields)
     return made.finish()
 
 
@@ -138,14 +169,24 @@ def reduce_scatter(
     dim: int = 0,
     reduce_op: str = "sum",
     factor: Optional[float] = None,
+    payload: Optional[str] = None,
+    scale_block: Optional[int] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
     """The sum over the ranks (or "avg", "min", "max", "product", "premul_sum": as all_reduce has them),
     of which each rank gets its part along `dim`: [.., P * d, ..] -> [.., d, ..]. `out` may be this
-    rank's part of `x`."""
+    rank's part of `x`.
+
+    `payload`: what the parts travel as, "int8" or "fp8", with scales as all_gather() has them; of sums
+    and averages. A part of another rank is off as all_gather()'s elements are, this rank's own is exact;
+    they are added up in float32 in rank order. There is no gradient, and `out` is apart from `x`."""
     reducing = reduction("reduce_scatter", reduce_op, factor)
     dim = whole("reduce_scatter", "dim", dim)
+    carried = payload_of("reduce_scatter", payload, scale_block)
+    if carried is not None:
+        body = with_options(_reduce_scatter_payload, carried, reducing)
+        return group_of(group).call(body, dim, out, x)
     if out is None and _route.wants(x):
         if reduce_op == "premul_sum":
             made = _route.layer.reduce_scatter_premul_sum
@@ -179,12 +220,33 @@ def _reduce_scatter(group, x, dim, out, reducing=SUM):
     return made.finish()
 
 
+def _reduce_scatter_payload(payload: Payload, reducing, group, x, dim, out):
+    op = "reduce_scatter"
+    kind, x = adopt(op, "x", x)
+    if x.ndim == 0:
+        raise UserError(f"{op}: x needs at least one dimension")
+    dim = axis(op, "dim", dim, x.ndim)
+    if x.shape[dim] % group.size:
+        raise UserError(
+            f"{op}: {x.shape[dim]} along dim {dim} cannot be split over {group.size} ranks"
+        )
+    shape = [*x.shape[:dim], x.shape[dim] // group.size, *x.shape[dim + 1 :]]
+    made = result_along(op, kind, out, shape, dim, x, (x,))
+    rows = scaled_rows(op, kind, kind.dense(kind.move(x, dim, 0)), group.size, payload)
+    said = described(op, kind, {"x": x}, f"dim={dim}", reducing.named(), payload.named())
+    arrays, fields = (rows.array, made.target), {"reduction": reducing.reduce_op, **payload.fields}
+    launch_rows(op, group, kind, rows, group.size, *arrays, said, reducing.scalars(), **fields)
+    return made.finish()
+
+
 @counted
 def all_reduce(
     x: ArrayT,
     *,
     reduce_op: str = "sum",
     factor: Optional[float] = None,
+    payload: Optional[str] = None,
+    scale_block: Optional[int] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -192,8 +254,17 @@ def all_reduce(
     bits on all. Of floats, sums and products are taken in float32 in rank order and rounded once;
     averages are divided, and sums of "premul_sum" multiplied by `factor`, a float32 that is the same
     on every rank, before that; "min" and "max" leave NaN out where there is anything else. Of int32,
-    too, but for "avg" and "premul_sum": exact, sums and products wrap. `out` may be `x`."""
+    too, but for "avg" and "premul_sum": exact, sums and products wrap. `out` may be `x`.
+
+    `payload`: what parts and sums travel as, "int8" or "fp8", with scales as all_gather() has them (of
+    one dimension: for all of `x`); of sums and averages. A part of another rank than the one that adds
+    it up is off as all_gather()'s elements are, and the sum once more, by the largest of its row. There
+    is no gradient."""
     reducing = reduction("all_reduce", reduce_op, factor)
+    carried = payload_of("all_reduce", payload, scale_block)
+    if carried is not None:
+        body = with_options(_all_reduce_payload, carried, reducing)
+        return group_of(group).call(body, 0, out, x)
     if out is None and _route.wants(x):
         if reduce_op == "premul_sum":
             return _route.layer.all_reduce_premul_sum(x, reducing.factor, name_of(group))
@@ -228,6 +299,18 @@ def _all_reduce(group, x, _, out, reducing=SUM):
         launch_rows(op, group, kind, rows, 1, *arrays, said, reducing.scalars(), **fields)
 
     launch_whole(group, kind, rows, dense, written, launch)
+    return finish(kind, result, written)
+
+
+def _all_reduce_payload(payload: Payload, reducing, group, x, _, out):
+    op = "all_reduce"
+    kind, x = adopt(op, "x", x)
+    dense = kind.dense(x)
+    result, written = make_result(op, kind, out, x.shape, x, (x,))
+    rows = scaled_rows(op, kind, dense, 1, payload)
+    said = described(op, kind, {"x": x}, reducing.named(), payload.named())
+    fields = {"reduction": reducing.reduce_op, **payload.fields}
+    launch_rows(op, group, kind, rows, 1, dense, written, said, reducing.scalars(), **fields)
     return finish(kind, result, written)
 
 
@@ -272,6 +355,8 @@ def all_to_all(
     output_split_sizes: Optional[Sequence[int]] = None,
     input_split_sizes: Optional[Sequence[int]] = None,
     *,
+    payload: Optional[str] = None,
+    scale_block: Optional[int] = None,
     group: GroupLike = None,
     out: Optional[ArrayT] = None,
 ) -> ArrayT:
@@ -283,7 +368,16 @@ def all_to_all(
     wait for each other: where every rank's have one size everywhere, they compare that alone; uneven
     blocks cost one small all-gather of the sizes more, and no graph captures it. A gradient exchanges
     them again.
+
+    `payload`: what rows travel as, "int8" or "fp8", with a scale for each row of the last dimension, or
+    for each `scale_block` of its neighbours; errors as all_gather() has them. The block that a rank
+    sends itself is exact. Of equal blocks; there is no gradient.
     """
+    carried = payload_of("all_to_all", payload, scale_block)
+    if carried is not None:
+        if output_split_sizes is not None or input_split_sizes is not None:
+            raise UserError("all_to_all: sizes and payload together: pad to blocks of one size")
+        return group_of(group).call(with_options(_all_to_all_payload, carried), 0, out, x)
     expected = _sizes("all_to_all", "output_split_sizes", output_split_sizes)
     sent = _sizes("all_to_all", "input_split_sizes", input_split_sizes)
     if out is None and _route.wants(x):
@@ -375,6 +469,28 @@ def _all_to_all(group, x, _, out):
     counts = group.keep(kind, key, lambda: kind.ints(blocks, x))
     group.stays(kind, counts)
     return exchange(group, kind, x, counts, Blocks(blocks, blocks, blocks[0], True), out)
+
+
+def _all_to_all_payload(payload: Payload, group, x, _, out):
+    op = "all_to_all"
+    kind, x = adopt(op, "x", x)
+    dtype = computed_dtype(op, kind, {"x": x}, doubles=False)
+    checked_blocks(group, x, None)
+    result, written = make_result(op, kind, out, x.shape, x, (x,))
+    said = described(op, kind, {"x": x}, payload.named())
+    elements = math.prod(x.shape)
+    if elements == 0:
+        group.agree_on_nothing(said)
+        return finish(kind, result, written)
+    columns = scaled_columns(op, payload, x.shape[-1] if x.ndim > 1 else elements // group.size)
+    rows = elements // columns // group.size
+    key = "all_to_all", kind, rows
+    counts = group.keep(kind, key, lambda: kind.ints([rows] * group.size, x))
+    group.stays(kind, counts)
+    sizes = {"world_size": group.size, "dtype": dtype, "m": rows, "n": columns}
+    arrays, desc = (kind.dense(x), counts, written), {**sizes, **payload.fields}
+    group.launch_operator(kind, op, desc, ("in", "recv_counts", "out"), arrays, (), said=said)
+    return finish(kind, result, written)
 
 
 def exchange(group, kind, x, counts, blocks_of, out):

@@ -17,15 +17,16 @@ struct DTypeInfo {
   std::size_t bytes;
 };
 
-constexpr std::array<DTypeInfo, 9> kInfo = {{{"float32", "f32", 4},
-                                             {"float16", "f16", 2},
-                                             {"bfloat16", "bf16", 2},
-                                             {"float8_e4m3fn", "f8e4m3", 1},
-                                             {"float64", "f64", 8},
-                                             {"int32", "i32", 4},
-                                             {"int64", "i64", 8},
-                                             {"uint8", "u8", 1},
-                                             {"bool", "b1", 1}}};
+constexpr std::array<DTypeInfo, 10> kInfo = {{{"float32", "f32", 4},
+                                              {"float16", "f16", 2},
+                                              {"bfloat16", "bf16", 2},
+                                              {"float8_e4m3fn", "f8e4m3", 1},
+                                              {"float64", "f64", 8},
+                                              {"int32", "i32", 4},
+                                              {"int64", "i64", 8},
+                                              {"uint8", "u8", 1},
+                                              {"bool", "b1", 1},
+                                              {"int8", "i8", 1}}};
 
 const DTypeInfo& info(DType dtype) { return kInfo[static_cast<std::size_t>(dtype)]; }
 
@@ -140,6 +141,8 @@ double load_element(DType dtype, const void* address) {
     case DType::kU8:
     case DType::kBool:
       return read(std::uint8_t{});
+    case DType::kI8:
+      return read(std::int8_t{});
   }
   throw InternalError("load_element: bad dtype");
 }
@@ -165,6 +168,8 @@ void store_element(DType dtype, void* address, double value) {
       return write(saturate<std::uint8_t>(value));
     case DType::kBool:
       return write(static_cast<std::uint8_t>(value != 0));
+    case DType::kI8:
+      return write(saturate<std::int8_t>(value));
   }
   throw InternalError("store_element: bad dtype");
 }

@@ -11,7 +11,7 @@
 
 namespace stretto {
 
-enum class DType : std::uint8_t { kF32, kF16, kBF16, kF8E4M3, kF64, kI32, kI64, kU8, kBool };
+enum class DType : std::uint8_t { kF32, kF16, kBF16, kF8E4M3, kF64, kI32, kI64, kU8, kBool, kI8 };
 
 std::size_t size_bytes(DType dtype);
 const char* name(DType dtype);        // "float32"
@@ -42,8 +42,8 @@ std::uint16_t f32_to_f16(float v);
 float f8e4m3_to_f32(std::uint8_t v);
 std::uint8_t f32_to_f8e4m3(float v);
 
-// One element of any dtype as double, exact up to 2^53; storing rounds once (floats) or truncates
-// and saturates.
+// One element of any dtype as double, exact up to 2^53. Storing rounds once (floats), or truncates
+// and saturates (whole numbers), of which NaN is 0.
 double load_element(DType dtype, const void* address);
 void store_element(DType dtype, void* address, double value);
 

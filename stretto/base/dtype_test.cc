@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(All, SmallFloat, testing::Values(kF16, kBF16, kE4M3),
 
 TEST(DType, BothSpellingsAreAcceptedAndOthersAreListed) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF64,
-                      DType::kI32, DType::kI64, DType::kU8, DType::kBool}) {
+                      DType::kI32, DType::kI64, DType::kU8, DType::kBool, DType::kI8}) {
     EXPECT_EQ(parse_dtype(name(dtype)), dtype);
     EXPECT_EQ(parse_dtype(short_name(dtype)), dtype);
   }
@@ -197,6 +197,12 @@ TEST(DType, IntegersTruncateAndSaturateInsteadOfBeingUndefined) {
   EXPECT_EQ(stored(DType::kU8, -1), 0);
   EXPECT_EQ(stored(DType::kU8, 256), 255);
   EXPECT_EQ(stored(DType::kU8, NAN), 0);
+  for (int v = -128; v <= 127; ++v) EXPECT_EQ(stored(DType::kI8, v), v);
+  EXPECT_EQ(stored(DType::kI8, -2.9), -2);
+  EXPECT_EQ(stored(DType::kI8, 127.5), 127);
+  EXPECT_EQ(stored(DType::kI8, -1000), -128);
+  EXPECT_EQ(stored(DType::kI8, kInfinity), 127);
+  EXPECT_EQ(stored(DType::kI8, NAN), 0);
   EXPECT_EQ(stored(DType::kBool, 0.25), 1);
   EXPECT_EQ(stored(DType::kF32, 0.1), static_cast<double>(0.1f));
   EXPECT_EQ(stored(DType::kF64, 0.1), 0.1);

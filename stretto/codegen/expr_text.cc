@@ -108,7 +108,7 @@ std::string division_text(const Program& program, const ExprNode& n, const char*
   return fmt::format("{}({}, {})", f, expr_text(program, n.args[0]), expr_text(program, n.args[1]));
 }
 
-// A value is brought into the type of the tensor, which there is no way to for some.
+// A packet has 4 bytes of payload, which bytes and what is wider than that do not fill.
 void refuse_stores(const Program& program, const Block& block) {
   for_each_op(block, [&](const Op& op) {
     bool stores = op.code == OpCode::kStore || op.code == OpCode::kStoreRows ||
@@ -117,9 +117,9 @@ void refuse_stores(const Program& program, const Block& block) {
     const Tensor& t = program.tensors[static_cast<std::size_t>(op.region->tensor)];
     bool packs =
         op.code != OpCode::kStorePacket || size_bytes(t.dtype) == 2 || size_bytes(t.dtype) == 4;
-    if (t.dtype == DType::kU8 || !packs) {
-      throw UserError(fmt::format("{}:{}: {} cannot be {} on GPUs", op.loc.file, op.loc.line,
-                                  name(t.dtype), packs ? "stored" : "put in packets"));
+    if (!packs) {
+      throw UserError(fmt::format("{}:{}: {} cannot be put in packets on GPUs", op.loc.file,
+                                  op.loc.line, name(t.dtype)));
     }
   });
 }
@@ -146,14 +146,14 @@ const char* element_text(DType dtype) {
       return "u8";
     case DType::kBool:
       return "bool";
+    case DType::kI8:
+      return "i8";
   }
   throw InternalError("unknown dtype");
 }
 
 void refuse_missing_types(const Program& program) {
-  auto missing = [](DType dtype) {
-    return dtype == DType::kF64 || dtype == DType::kU8 || dtype == DType::kI64;
-  };
+  auto missing = [](DType dtype) { return dtype == DType::kF64 || dtype == DType::kI64; };
   refuse_float64(program);
   auto check = [&](const Agent& agent) {
     for (const ValueType& v : agent.values) {

@@ -38,6 +38,8 @@ const char* functor(UnaryOp op) {
       return "Cos";
     case UnaryOp::kFloor:
       return "Floor";
+    case UnaryOp::kRound:
+      return "Round";
     case UnaryOp::kNot:
       return "Not";
   }
@@ -52,12 +54,14 @@ std::string float_text(double v) {
   return text + "f";
 }
 
+bool is_byte(DType dtype) { return dtype == DType::kI8 || dtype == DType::kU8; }
+
 // As CPU ranks have it: an integer is truncated and brought into range, and not rounded to a float.
 std::string constant_text(DType dtype, double v) {
-  if (dtype != DType::kI32) return float_text(v);
-  std::int32_t integer = 0;
-  store_element(dtype, &integer, v);
-  return fmt::format("i32({})", integer);
+  if (dtype != DType::kI32 && !is_byte(dtype)) return float_text(v);
+  std::int32_t bits = 0;
+  store_element(dtype, &bits, v);
+  return fmt::format("i32({})", static_cast<std::int64_t>(load_element(dtype, &bits)));
 }
 
 }  // namespace
@@ -85,6 +89,9 @@ void AgentWriter::value(const Op& op) {
     case OpCode::kSplat:
       if (float_scalar(program_, op.exprs[0]) != nullptr) {
         line("fill(v{}, __int_as_float({}));", op.result, expr(op.exprs[0]));
+      } else if (DType dtype = type(op.result).dtype; is_byte(dtype)) {
+        line("fill(v{}, i32(saturated<{}>(i32({}))));", op.result, element_text(dtype),
+             expr(op.exprs[0]));
       } else {
         line("fill(v{}, {});", op.result, expr(op.exprs[0]));
       }

@@ -62,7 +62,7 @@ constexpr bool in_order() {
 static_assert(in_order(), "kOps lists every OpCode, in order");
 
 constexpr std::array kUnary = {"neg",  "abs",     "exp",  "exp2", "log", "sqrt",  "rsqrt", "recip",
-                               "tanh", "sigmoid", "silu", "sin",  "cos", "floor", "not"};
+                               "tanh", "sigmoid", "silu", "sin",  "cos", "floor", "round", "not"};
 constexpr std::array kBinary = {"add", "sub", "mul", "div", "max", "min", "lt",
                                 "le",  "eq",  "ne",  "gt",  "ge",  "and", "or"};
 constexpr std::array kReduce = {"sum", "max", "min", "argmax"};

@@ -206,6 +206,7 @@ enum class UnaryOp : std::uint8_t {
   kSin,
   kCos,
   kFloor,
+  kRound,
   kNot,
 };
 enum class BinaryOp : std::uint8_t {

@@ -223,6 +223,7 @@ Value silu(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kSilu, v); }
 Value sin(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kSin, v); }
 Value cos(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kCos, v); }
 Value floor(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kFloor, v); }
+Value round(const LocatedValue& v) { return ValueOps::unary(UnaryOp::kRound, v); }
 
 Value cast(const LocatedValue& v, DType dtype) {
   const ValueType& from = v.value.type();

@@ -106,9 +106,12 @@ Value silu(const LocatedValue& v);
 Value sin(const LocatedValue& v);
 Value cos(const LocatedValue& v);
 Value floor(const LocatedValue& v);
+Value round(const LocatedValue& v);  // to the nearest whole number, of two the even one
 
-Value cast(const LocatedValue& v, DType dtype);  // the same value when the dtype is already that
-Value copy(const LocatedValue& v);               // in a register of its own
+// The same value when the dtype is already that. To a float it rounds to nearest even; to a whole
+// number it truncates and saturates, NaN becoming 0.
+Value cast(const LocatedValue& v, DType dtype);
+Value copy(const LocatedValue& v);  // in a register of its own
 Value broadcast(const LocatedValue& v, std::int64_t rows, std::int64_t cols);
 Value columns(const LocatedValue& v, std::int64_t first, std::int64_t cols);  // [r,c] -> [r,cols]
 Value row_sum(const LocatedValue& v);                                         // [r,c] -> [r,1]

@@ -20,6 +20,7 @@ double unary_cost(UnaryOp op) {
     case UnaryOp::kAbs:
     case UnaryOp::kNot:
     case UnaryOp::kFloor:
+    case UnaryOp::kRound:
       return 1;
     case UnaryOp::kExp2:
     case UnaryOp::kRsqrt:

@@ -3,6 +3,7 @@
 #pragma once
 
 using u8 = unsigned char;
+using i8 = signed char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
@@ -40,6 +41,8 @@ STRETTO_DEVICE float to_float(f8e4m3 v) {
   return to_float(f16{u16(halves & 0xffff)});
 }
 STRETTO_DEVICE float to_float(i32 v) { return float(v); }
+STRETTO_DEVICE float to_float(i8 v) { return float(v); }
+STRETTO_DEVICE float to_float(u8 v) { return float(v); }
 STRETTO_DEVICE float to_float(bool v) { return v ? 1.f : 0.f; }
 
 // Rounds to nearest even, once.

@@ -1,5 +1,5 @@
 // Tile: a thread's part of a 2-D value, in registers, and elementwise operations on it. Values are
-// computed in float (integers in i32) and rounded to the tile's type when written.
+// computed in float (integers in i32) and rounded to the tile's type when written; bytes wrap then.
 #pragma once
 
 #include "stretto/device/ptx/math.h"
@@ -14,6 +14,14 @@ struct ComputeType<i32> {
   using type = i32;
 };
 template <>
+struct ComputeType<i8> {
+  using type = i32;
+};
+template <>
+struct ComputeType<u8> {
+  using type = i32;
+};
+template <>
 struct ComputeType<bool> {
   using type = bool;
 };
@@ -23,6 +31,23 @@ constexpr bool kSame = false;
 template <class A>
 constexpr bool kSame<A, A> = true;
 
+template <class T>
+constexpr bool kByte = kSame<T, i8> || kSame<T, u8>;
+
+// Into the range of bytes T: a float is truncated, and what is not a number is 0.
+template <class T>
+STRETTO_DEVICE T saturated(i32 v) {
+  return T(kSame<T, i8> ? max(-128, min(127, v)) : max(0, min(255, v)));
+}
+template <class T>
+STRETTO_DEVICE T saturated(float v) {
+  return v == v ? saturated<T>(i32(fmaxf(-256.f, fminf(256.f, v)))) : T(0);
+}
+template <class T>
+STRETTO_DEVICE T saturated(bool v) {
+  return T(v);
+}
+
 // What is computed in C as an element in memory. Integers stay what they are: on the way through
 // float they would lose bits past 2^24.
 template <class T, class C>
@@ -31,6 +56,8 @@ STRETTO_DEVICE T element_of(C v) {
     return v;
   } else if constexpr (kSame<T, i32> || kSame<T, i64>) {
     return T(v);
+  } else if constexpr (kByte<T>) {
+    return saturated<T>(v);
   } else {
     return from_float<T>(to_float(v));
   }
@@ -65,15 +92,15 @@ struct Tile {
   static constexpr int kR = R, kC = C;
   T x[R][C];
   STRETTO_DEVICE Compute at(int i, int j) const {
-    if constexpr (sizeof(Compute) == sizeof(T)) {
+    if constexpr (sizeof(Compute) == sizeof(T) || kByte<T>) {
       return x[i][j];
     } else {
       return to_float(x[i][j]);
     }
   }
   STRETTO_DEVICE void put(int i, int j, Compute v) {
-    if constexpr (sizeof(Compute) == sizeof(T)) {
-      x[i][j] = v;
+    if constexpr (sizeof(Compute) == sizeof(T) || kByte<T>) {
+      x[i][j] = T(v);
     } else {
       x[i][j] = from_float<T>(v);
     }
@@ -134,7 +161,12 @@ STRETTO_DEVICE void fill(V& v, T value) {
 }
 template <class V, class A>
 STRETTO_DEVICE void assign(V& v, const A& a) {
-  generate(v, [&](int i, int j) { return slot(a, i, j); });
+  using T = typename V::Element;
+  if constexpr (kByte<T> && !kSame<T, typename A::Element>) {
+    generate(v, [&](int i, int j) { return i32(saturated<T>(slot(a, i, j))); });
+  } else {
+    generate(v, [&](int i, int j) { return slot(a, i, j); });
+  }
 }
 // v = the columns of a from its slot kFirst on.
 template <int kFirst, class V, class A>
@@ -228,6 +260,10 @@ struct Cos {
 };
 struct Floor {
   STRETTO_DEVICE float operator()(float a) const { return floorf(a); }
+};
+// To nearest even.
+struct Round {
+  STRETTO_DEVICE float operator()(float a) const { return rintf(a); }
 };
 struct Not {
   STRETTO_DEVICE bool operator()(bool a) const { return !a; }

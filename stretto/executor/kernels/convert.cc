@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/dispatch.h"
@@ -90,6 +91,11 @@ STRETTO_INLINED inline std::uint8_t to_u8(float v) {
   return static_cast<std::uint8_t>(static_cast<std::int32_t>(std::min(inside, 255.0f)));
 }
 
+STRETTO_INLINED inline std::int8_t to_i8(float v) {
+  float inside = v != v ? 0.0f : std::min(std::max(v, -128.0f), 127.0f);
+  return static_cast<std::int8_t>(static_cast<std::int32_t>(inside));
+}
+
 // Keeps what the rounding to float dropped in the last bit, so that a second rounding to a narrower
 // float gives what one rounding of the integer would have given.
 float to_odd_float(std::int64_t v) {
@@ -142,6 +148,8 @@ void encode_float(DType dtype, void* dst, const float* src, std::int64_t n) {
       return of(std::uint8_t{}, [](float v) STRETTO_INLINED { return to_u8(v); });
     case DType::kBool:
       return of(std::uint8_t{}, [](float v) STRETTO_INLINED -> std::uint8_t { return v != 0.0f; });
+    case DType::kI8:
+      return of(std::int8_t{}, [](float v) STRETTO_INLINED { return to_i8(v); });
   }
 }
 
@@ -164,7 +172,14 @@ void from_integer(DType dtype, void* dst, const void* src, std::int64_t n) {
     case DType::kU8:
       return map<std::uint8_t, From>(dst, src, n, [](From v) STRETTO_INLINED {
         if constexpr (sizeof(From) > 1) v = std::clamp<From>(v, 0, 255);
+        if constexpr (std::is_same_v<From, std::int8_t>) v = std::max<From>(v, 0);
         return static_cast<std::uint8_t>(v);
+      });
+    case DType::kI8:
+      return map<std::int8_t, From>(dst, src, n, [](From v) STRETTO_INLINED {
+        if constexpr (sizeof(From) > 1) v = std::clamp<From>(v, -128, 127);
+        if constexpr (std::is_same_v<From, std::uint8_t>) v = std::min<From>(v, 127);
+        return static_cast<std::int8_t>(v);
       });
     case DType::kBool:
       return map<std::uint8_t, From>(dst, src, n,
@@ -207,6 +222,7 @@ void convert(DType dst_dtype, void* dst, DType src_dtype, const void* src, std::
     return convert_double(dst_dtype, dst, src_dtype, src, count);
   if (src_dtype == DType::kI32) return from_integer<std::int32_t>(dst_dtype, dst, src, count);
   if (src_dtype == DType::kI64) return from_integer<std::int64_t>(dst_dtype, dst, src, count);
+  if (src_dtype == DType::kI8) return from_integer<std::int8_t>(dst_dtype, dst, src, count);
   if (!is_float(src_dtype)) return from_integer<std::uint8_t>(dst_dtype, dst, src, count);
   if (dst_dtype == DType::kF32)
     return decode_float(static_cast<float*>(dst), src_dtype, src, count);

@@ -96,6 +96,8 @@ void unary_float(Unary op, const TileRef& out, const ConstTileRef& a) {
       return with([](T v) STRETTO_INLINED { return std::cos(v); });
     case Unary::kFloor:
       return with([](T v) STRETTO_INLINED { return std::floor(v); });
+    case Unary::kRound:
+      return with([](T v) STRETTO_INLINED { return std::nearbyint(v); });
     case Unary::kNot:
       break;
   }
@@ -114,6 +116,7 @@ void unary_integer(Unary op, const TileRef& out, const ConstTileRef& a) {
         return static_cast<T>(v < 0 ? U{0} - static_cast<U>(v) : static_cast<U>(v));
       });
     case Unary::kFloor:
+    case Unary::kRound:
       return map1<T, T>(out, a, [](T v) STRETTO_INLINED { return v; });
     default:
       throw InternalError(std::string("kernels: unary ") + name(op) + " of an integer tile");
@@ -251,9 +254,9 @@ void with_bits(DType dtype, F f) {
 }  // namespace
 
 const char* name(Unary op) {
-  constexpr const char* kNames[] = {"neg",  "abs",   "exp",   "exp2",  "log",
-                                    "sqrt", "rsqrt", "recip", "tanh",  "sigmoid",
-                                    "silu", "sin",   "cos",   "floor", "not"};
+  constexpr const char* kNames[] = {"neg",   "abs",   "exp",   "exp2",    "log",  "sqrt",
+                                    "rsqrt", "recip", "tanh",  "sigmoid", "silu", "sin",
+                                    "cos",   "floor", "round", "not"};
   return kNames[static_cast<std::size_t>(op)];
 }
 
@@ -301,6 +304,8 @@ void binary(Binary op, const TileRef& out, const ConstTileRef& a, const ConstTil
     case DType::kU8:
     case DType::kBool:
       return binary_of<std::uint8_t>(op, out, a, b);
+    case DType::kI8:
+      return binary_of<std::int8_t>(op, out, a, b);
     default:
       throw InternalError(std::string("binary: not a register dtype: ") + name(a.dtype));
   }

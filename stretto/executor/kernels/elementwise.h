@@ -27,6 +27,7 @@ enum class Unary : std::uint8_t {
   kSin,
   kCos,
   kFloor,
+  kRound,
   kNot,
 };
 enum class Binary : std::uint8_t {
@@ -51,11 +52,11 @@ const char* name(Binary op);    // "add"
 bool is_comparison(Binary op);  // its output is bool
 
 // out = op(a). All operations take f32 (exp, exp2, log, sigmoid, tanh, sin, cos: relative error
-// below 4e-7) and f64 (the C library's); neg, abs and floor also i32 and i64 (they wrap; floor is
-// the identity); not takes bool and gives bool.
+// below 4e-7) and f64 (the C library's); neg, abs, floor and round also i32 and i64 (they wrap; the
+// last two are the identity); round is to nearest even; not takes bool and gives bool.
 void unary(Unary op, const TileRef& out, const ConstTileRef& a);
 
-// out = a op b. Both operands have one dtype: f32, f64, i32, i64, u8 or bool. Integers wrap;
+// out = a op b. Both operands have one dtype: f32, f64, i32, i64, i8, u8 or bool. Integers wrap;
 // integer division truncates, and by zero gives 0. max and min of floats prefer the number to the
 // NaN. and, or: bits of integers and bools. Comparisons give bool, everything else the operands'
 // dtype.

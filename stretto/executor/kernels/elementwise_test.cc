@@ -52,6 +52,11 @@ double exact(Unary op, double x) {
       return std::cos(x);
     case Unary::kFloor:
       return std::floor(x);
+    case Unary::kRound: {
+      double below = std::floor(x), rest = x - below;
+      bool up = rest > 0.5 || (rest == 0.5 && std::fmod(below, 2) != 0);
+      return std::isfinite(x) ? std::copysign(up ? below + 1 : below, x) : x;
+    }
     case Unary::kNot:
       return x == 0;
   }
@@ -63,6 +68,7 @@ double max_relative_error(Unary op) {
     case Unary::kNeg:
     case Unary::kAbs:
     case Unary::kFloor:
+    case Unary::kRound:
       return 0;
     case Unary::kSqrt:
     case Unary::kRecip:
@@ -96,7 +102,7 @@ TEST(Elementwise, UnaryFloatsAreAccurateAndEqualOnEveryInstructionSet) {
   std::vector<float> x = probes(random), y(x.size()), portable(x.size());
   auto n = static_cast<std::int64_t>(x.size());
   ConstTileRef in{DType::kF32, 1, n, x.data(), n};
-  for (int i = 0; i <= static_cast<int>(Unary::kFloor); ++i) {
+  for (int i = 0; i <= static_cast<int>(Unary::kRound); ++i) {
     auto op = static_cast<Unary>(i);
     unary(op, {DType::kF32, 1, n, y.data(), n, 1}, in);
     {
@@ -131,7 +137,7 @@ TEST(Elementwise, UnaryDoublesAreExactToTheLastBits) {
   }
   auto n = static_cast<std::int64_t>(x.size());
   std::vector<double> y(x.size());
-  for (int i = 0; i <= static_cast<int>(Unary::kFloor); ++i) {
+  for (int i = 0; i <= static_cast<int>(Unary::kRound); ++i) {
     auto op = static_cast<Unary>(i);
     unary(op, {DType::kF64, 1, n, y.data(), n, 1}, {DType::kF64, 1, n, x.data(), n});
     for (std::size_t j = 0; j < x.size(); ++j) {
@@ -238,8 +244,8 @@ TEST(Elementwise, BinaryWithEveryBroadcastAndLayout) {
   Random random;
   for (int i = 0; i <= static_cast<int>(Binary::kOr); ++i) {
     auto op = static_cast<Binary>(i);
-    for (DType dtype :
-         {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kU8, DType::kBool}) {
+    for (DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64, DType::kU8,
+                        DType::kBool, DType::kI8}) {
       bool logical = op == Binary::kAnd || op == Binary::kOr;
       if (logical && is_float(dtype)) continue;
       if (dtype == DType::kBool && !logical && !is_comparison(op)) continue;

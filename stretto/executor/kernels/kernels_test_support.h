@@ -19,9 +19,9 @@
 
 namespace stretto::kernels::testing {
 
-inline constexpr DType kAllDTypes[] = {DType::kF32,    DType::kF16, DType::kBF16,
-                                       DType::kF8E4M3, DType::kF64, DType::kI32,
-                                       DType::kI64,    DType::kU8,  DType::kBool};
+inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16, DType::kBF16, DType::kF8E4M3,
+                                       DType::kF64,  DType::kI32, DType::kI64,  DType::kU8,
+                                       DType::kBool, DType::kI8};
 
 // Each test case draws its own inputs; STRETTO_TEST_SEED repeats them.
 class Random {

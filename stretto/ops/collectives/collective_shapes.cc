@@ -54,6 +54,11 @@ CollectiveConfig small_tiles_config(const CollectiveDesc& d, Target target) {
     c.push = c.packets = true;
     c.ring_slots = 0;
   }
+  if (quantizes(d)) {
+    c.push = true;
+    c.packets = false;
+    c.tile_cols = d.n;
+  }
   return c;
 }
 
@@ -150,6 +155,62 @@ OperatorInfo all_to_all_info() {
               },
           .shapes = shapes,
           .large = large()};
+}
+
+namespace {
+
+// A collective of what travels as int8.
+using OfDesc = Program (*)(const CollectiveDesc&, const CollectiveConfig&);
+OperatorInfo int8_info(const char* name, const char* summary, OfDesc program) {
+  return {.name = name,
+          .summary = summary,
+          .program =
+              [program](const OpShape& s) {
+                CollectiveDesc d = int8_desc(s);
+                return program(d, int8_config(d, s.target, program == all_reduce));
+              },
+          .shapes = shapes,
+          .large = large()};
+}
+
+}  // namespace
+
+CollectiveDesc int8_desc(const OpShape& shape) {
+  CollectiveDesc d = collective_desc(shape);
+  d.payload = Payload::kInt8;
+  return d;
+}
+
+CollectiveConfig int8_config(const CollectiveDesc& d, Target target, bool two_hops) {
+  return two_hops ? small_tiles_config(d, target, AllReduceKind::kTwoShot)
+                  : one_hop_config(d, target);
+}
+
+OperatorInfo all_gather_int8_info() {
+  return int8_info("all_gather_int8",
+                   "every rank gets all rows of [m, n], as int8 with a scale for each row",
+                   all_gather);
+}
+
+OperatorInfo reduce_scatter_int8_info() {
+  return int8_info(
+      "reduce_scatter_int8",
+      "every rank gets its rows of the sum over ranks of [m, n], whose parts travel as "
+      "int8 with a scale for each row",
+      reduce_scatter);
+}
+
+OperatorInfo all_reduce_int8_info() {
+  return int8_info("all_reduce_int8",
+                   "every rank gets the sum over ranks of [m, n], which travels as int8 with a "
+                   "scale for each row",
+                   all_reduce);
+}
+
+OperatorInfo all_to_all_int8_info() {
+  return int8_info("all_to_all_int8",
+                   "block d of [P, m, n] goes to rank d as int8 with a scale for each row",
+                   all_to_all);
 }
 
 OperatorInfo broadcast_info() {

@@ -16,6 +16,10 @@ CollectiveConfig fetching_config(const CollectiveDesc& desc, Target target);
 CollectiveConfig one_hop_config(const CollectiveDesc& desc, Target target);
 CollectiveConfig small_tiles_config(const CollectiveDesc& desc, Target target, AllReduceKind kind);
 
+// Of what travels as int8; two_hops: of an all-reduce.
+CollectiveDesc int8_desc(const OpShape& shape);
+CollectiveConfig int8_config(const CollectiveDesc& desc, Target target, bool two_hops);
+
 // Of collectives of one rank with the others: here of one in the middle.
 int middle_rank(const OpShape& shape);
 using RootedProgram = Program (*)(const CollectiveDesc&, const CollectiveConfig&, int root);

@@ -376,13 +376,25 @@ const char* name(AllReduceKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+const char* name(Payload payload) {
+  constexpr const char* kNames[] = {"same", "int8", "float8_e4m3fn"};
+  return kNames[static_cast<std::size_t>(payload)];
+}
+
+bool quantizes(const CollectiveDesc& d) { return d.payload != Payload::kSame && d.world_size > 1; }
+
 NamedFields fields_of(CollectiveDesc& d) {
   using enum Reduction;
   return {
-      NamedField("m", d.m).as("[{},"), NamedField("n", d.n).as("{}]"),
-      NamedField("dtype", d.dtype).as("{}"), NamedField("world_size", d.world_size).as("P={}"),
+      NamedField("m", d.m).as("[{},"),
+      NamedField("n", d.n).as("{}]"),
+      NamedField("dtype", d.dtype).as("{}"),
+      NamedField("world_size", d.world_size).as("P={}"),
       NamedField("reduction", d.reduction, {kSum, kAverage, kMin, kMax, kProduct, kPremulSum}, kSum)
-          .as("{}")};
+          .as("{}"),
+      NamedField("payload", d.payload, {Payload::kSame, Payload::kInt8, Payload::kE4M3},
+                 Payload::kSame)
+          .as("as {}")};
 }
 
 std::string to_string(const CollectiveDesc& d) { return text_of(d); }

@@ -19,6 +19,11 @@
 
 namespace stretto {
 
+// What elements travel as. Not kSame: quantised while they are sent, each row with a float32 scale
+// in which its largest element is 127 (int8) or 448 (e4m3), and dequantised where they arrive.
+enum class Payload : std::uint8_t { kSame, kInt8, kE4M3 };
+const char* name(Payload payload);  // "same", "int8", "float8_e4m3fn"
+
 struct CollectiveDesc {
   DType dtype = DType::kF32;
   std::int64_t m = 1;  // bound of the run-time extent `m`, rows over all ranks
@@ -27,7 +32,16 @@ struct CollectiveDesc {
   // Of floats alone where it divides; where it multiplies, launches take the float `factor` after
   // m, the same on all ranks, and elements are float32 or narrower.
   Reduction reduction = Reduction::kSum;
+  // Of all_gather, all_to_all, and of sums of reduce_scatter and the two-shot all_reduce, in worlds
+  // of several ranks; of f32, f16 and bf16 in rows of up to kMostPayloadColumns. An element that
+  // has travelled is off by no more than 1/254 (int8) or 1/28 (e4m3) of the largest of its row,
+  // before it is rounded to the dtype; with int8, a row that has NaN or infinity becomes NaN. Sums
+  // are of parts that have travelled and of the own part as it is; an all-reduce's sums travel once
+  // more. All-gather and all-reduce give the same bits on every rank: what a rank has itself it
+  // takes as the others get it.
+  Payload payload = Payload::kSame;
 };
+constexpr std::int64_t kMostPayloadColumns = 16384;  // a row is in registers at once
 
 enum class AllReduceKind : std::uint8_t {
   kOneShot,  // every rank pushes its input to every rank: (P-1) times the bytes, one signal a tile
@@ -60,6 +74,9 @@ struct CollectiveConfig {
   // Of rings, but an all-reduce's: SMs that only receive; 0: workers do both.
   int num_receivers = 0;
 };
+
+// Whether anything is quantised: a rank alone sends nothing.
+bool quantizes(const CollectiveDesc& desc);
 
 NamedFields fields_of(CollectiveDesc& desc);
 std::string to_string(const CollectiveDesc& desc);
@@ -116,6 +133,10 @@ OperatorInfo reduce_scatter_info(Reduction reduction = Reduction::kSum);
 // Of sums, maxima or premultiplied sums.
 OperatorInfo all_reduce_info(AllReduceKind kind, Reduction reduction = Reduction::kSum);
 OperatorInfo all_to_all_info();
+OperatorInfo all_gather_int8_info();
+OperatorInfo reduce_scatter_int8_info();
+OperatorInfo all_reduce_int8_info();
+OperatorInfo all_to_all_int8_info();
 OperatorInfo broadcast_info();
 OperatorInfo reduce_info();
 OperatorInfo gather_info();

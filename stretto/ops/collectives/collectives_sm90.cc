@@ -155,9 +155,41 @@ bool in_rings(const CollectiveDesc& d) {
 // What a rank gets from all others in one hop of an all-reduce; beyond, two hops are faster.
 constexpr std::int64_t kMostOneHopIn = kMega;
 
+// Of what is quantised whole rows are tiles, some of which go through registers at a time. Chosen
+// like those that push what is not quantised, and not measured yet. From kLeastInRings on slots for
+// all of a message would take more memory than rings do.
+CollectiveConfig quantized_config(const CollectiveDesc& d, Target target) {
+  constexpr std::int64_t kLeastInRings = 64 * kMega, kPerThread = 8, kCpuElements = 32 * 1024;
+  const std::int64_t rows = ceil_div(d.m, std::int64_t{d.world_size});
+  CollectiveConfig c;
+  c.push = true;
+  c.tile_cols = d.n;
+  if (target == Target::kCpu) {
+    c.tile_rows = std::clamp<std::int64_t>(kCpuElements / d.n, 1, std::min<std::int64_t>(64, rows));
+    return c;
+  }
+  const bool rings = message_bytes(d) >= kLeastInRings;
+  const std::int64_t elements = rings ? kRingTile : push_tile_elements(d, target.sms());
+  const std::int64_t groups = std::max(elements, d.n) / kPerThread / 128;
+  c.threads = pushes_whole_rows(d) ? threads_of_rows(d)
+                                   : static_cast<int>(std::clamp<std::int64_t>(groups, 1, 4) * 128);
+  c.tile_rows = std::clamp<std::int64_t>(elements / d.n, 1, rows);
+  c.piece_rows = std::clamp<std::int64_t>(kPerThread * c.threads / d.n, 1, c.tile_rows);
+  c.tile_rows = ceil_div(c.tile_rows, c.piece_rows) * c.piece_rows;
+  c.num_workers = gpu_workers(ceil_div(rows, c.tile_rows), target.sms());
+  if (rings) {
+    c.ring_slots = 2;
+    c.num_receivers = 64;
+    c.num_workers = std::min(c.num_workers, target.sms() - c.num_receivers);
+  }
+  c.num_copy_sms = c.num_workers;
+  return c;
+}
+
 }  // namespace
 
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
+  if (quantizes(d)) return quantized_config(d, target);
   if (target == Target::kCpu) return within(d, {});
   if (d.world_size > 2 && in_rings(d)) return ring_config(d, kRingTile, 64, target.sms());
   if (d.world_size == 1 || message_bytes(d) > most_pushed(d))
@@ -180,11 +212,16 @@ CollectiveConfig default_fetching_config(const CollectiveDesc& d, Target target)
 
 CollectiveConfig default_two_shot_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
+  if (quantizes(d)) {
+    c.num_receivers = 0;
+    return c;
+  }
   return c.ring_slots > 0 ? ring_config(d, kRingTile, 0, target.sms()) : c;
 }
 
 CollectiveConfig default_all_reduce_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_two_shot_config(d, target);
+  if (d.payload != Payload::kSame) return c;
   std::int64_t bytes = message_bytes(d), arriving = (d.world_size - 1) * bytes;
   if (target == Target::kCpu) {
     constexpr std::int64_t kMostOneShot = std::int64_t{64} * 1024;
@@ -281,6 +318,7 @@ std::vector<CollectiveConfig> gpu_configs(const CollectiveDesc& d, Collective co
   bool two_shot = collective == Collective::kAllReduce && kind == AllReduceKind::kTwoShot;
   bool may_push = collective != Collective::kAllReduce || two_shot;
   std::vector<CollectiveConfig> configs;
+  if (quantizes(d)) return {two_shot ? default_two_shot_config(d, gpu) : default_config(d, gpu)};
   if (may_push) {
     configs.push_back(two_shot ? default_two_shot_config(d, gpu) : default_config(d, gpu));
   }

@@ -400,6 +400,195 @@ TEST(Collectives, EveryWayMovesTheSame) {
   }
 }
 
+// What is whole multiples of a row's scale arrives as it is, the rest rounded to the nearest: the
+// reference rounds by hand. By every way that sends.
+struct Rounded {
+  double sent, arrives;
+};
+Rounded int8_element(std::int64_t row, std::int64_t col) {
+  const double step = std::ldexp(1, static_cast<int>(row % 5) - 3);  // largest 127 steps
+  if (col == 0) return {127 * step, 127 * step};
+  const auto whole = static_cast<double>((row * 31 + col * 17) % 253 - 126);
+  constexpr double kParts[] = {0, 0.25, -0.25, 0.5, -0.5, 0.4375};
+  const double part = kParts[(row + col) % 6];
+  const bool odd = std::fmod(std::fabs(whole), 2) == 1;  // a half goes to the even one
+  const double nearest = std::fabs(part) == 0.5 && odd ? whole + 2 * part : whole;
+  return {(whole + part) * step, nearest * step};
+}
+
+std::vector<CollectiveConfig> ways_that_send(std::int64_t columns) {
+  std::vector<CollectiveConfig> ways;
+  for (const CollectiveConfig& way : every_way({.tile_rows = 3, .tile_cols = columns})) {
+    if (way.push && !way.packets) ways.push_back(way);
+  }
+  return ways;
+}
+
+TEST(Collectives, RowsTravelAsInt8) {
+  constexpr std::int64_t kColumns = 21, kRows = 13;
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (int world : {2, 3, 9}) {
+      const std::int64_t run = ceil_div(kRows, static_cast<std::int64_t>(world));
+      CollectiveDesc d{.dtype = dtype,
+                       .m = kRows,
+                       .n = kColumns,
+                       .world_size = world,
+                       .payload = Payload::kInt8};
+      // The own part of a sum is exact, and other ranks have none: with one rank's numbers what
+      // comes of them is what arrives, or what was sent.
+      auto element = [&](std::size_t i) {
+        auto at = static_cast<std::int64_t>(i);
+        Rounded of = int8_element(at / kColumns, at % kColumns);
+        // Of sums and of 16 bits: whole steps alone, of which 8 bits are enough.
+        return dtype == DType::kF32 ? of : Rounded{of.arrives, of.arrives};
+      };
+      for (CollectiveConfig way : ways_that_send(kColumns)) {
+        SCOPED_TRACE(to_string(d) + " " + to_string(way));
+        auto own_row = [&](int rank, std::size_t i) {  // of the gathered rows
+          return static_cast<std::size_t>(rank * run * kColumns) + i;
+        };
+        OpCase gather = case_of(
+            all_gather(d, way), kRows,
+            [&](int rank, std::size_t i) { return element(own_row(rank, i)).sent; },
+            [&](int, std::size_t i) { return element(i).arrives; });
+        for (auto& rank : gather.inputs) {
+          rank[static_cast<std::size_t>(gather.program.find_tensor("in"))].resize(
+              static_cast<std::size_t>(run * kColumns));
+        }
+        EXPECT_EQ(run_case(gather, {.launches = 3, .waiver = {}}), "");
+        // Rank 1 has numbers, the others zeros.
+        auto of_one = [&](int rank, std::size_t i) { return rank == 1 ? element(i).sent : 0; };
+        OpCase scatter = case_of(reduce_scatter(d, way), run, of_one, [&](int, std::size_t i) {
+          bool own = static_cast<std::int64_t>(i) / kColumns / run == 1;
+          return own ? element(i).sent : element(i).arrives;
+        });
+        EXPECT_EQ(run_case(scatter, {.launches = 3, .waiver = {}}), "");
+        way.num_receivers = 0;
+        OpCase reduce = case_of(all_reduce(d, way), kRows, of_one,
+                                [&](int, std::size_t i) { return element(i).arrives; });
+        EXPECT_EQ(run_case(reduce, {.launches = 3, .waiver = {}}), "");
+      }
+    }
+  }
+}
+
+TEST(Collectives, RowsTravelAsE4M3) {
+  std::uint64_t seed = test_seed() % 100'000;
+  SCOPED_TRACE(seed);
+  constexpr std::int64_t kColumns = 24, kRows = 13;
+  for (int world : {2, 3}) {
+    CollectiveDesc d{.m = kRows, .n = kColumns, .world_size = world, .payload = Payload::kE4M3};
+    const std::int64_t run = ceil_div(kRows, static_cast<std::int64_t>(world));
+    Values rows = random_values(static_cast<std::size_t>(kRows * kColumns), DType::kF8E4M3, seed);
+    for (std::size_t i = 0; i < rows.size(); i += kColumns) rows[i] = 448;  // a scale of one
+    for (const CollectiveConfig& way : ways_that_send(kColumns)) {
+      OpCase c = make_case(all_gather_info(), {.world_size = world, .m = kRows, .n = kColumns}, 0);
+      c.program = all_gather(d, way);
+      auto in = static_cast<std::size_t>(c.program.find_tensor("in"));
+      auto out = static_cast<std::size_t>(c.program.find_tensor("out"));
+      c.inputs = c.expected = no_values(c.program);
+      for (int r = 0; r < world; ++r) {
+        auto rank = static_cast<std::size_t>(r);
+        for (std::int64_t i = 0; i < run * kColumns; ++i) {
+          auto at = static_cast<std::size_t>(r * run * kColumns + i);
+          c.inputs[rank][in].push_back(at < rows.size() ? rows[at] : 0);
+        }
+        c.expected[rank][out] = rows;
+      }
+      EXPECT_EQ(run_case(c, {.launches = 2, .waiver = {}}), "") << to_string(way);
+    }
+  }
+}
+
+// A number that is none does not become one on its way, nor does it touch other rows.
+TEST(Collectives, RowsOfInt8WithoutNumbersSaySo) {
+  constexpr std::int64_t kColumns = 16;
+  CollectiveDesc d{.m = 6, .n = kColumns, .world_size = 2, .payload = Payload::kInt8};
+  Program program = all_gather(d, default_config(d));
+  World world({.size = 2});
+  Proved proved = prove(lower(program));
+  world.run([&](Rank& rank) {
+    std::vector<float> in(3 * kColumns, 1), out(6 * kColumns, 7);
+    in[5] = rank.index() == 0 ? std::nanf("") : std::numeric_limits<float>::infinity();
+    Args args{.tensors = std::vector<TensorArg>(program.tensors.size())};
+    args.tensors[static_cast<std::size_t>(program.find_tensor("in"))].data = in.data();
+    args.tensors[static_cast<std::size_t>(program.find_tensor("out"))].data = out.data();
+    std::unique_ptr<Executable> loaded = load(proved, rank);
+    const std::int64_t extents[] = {6};
+    loaded->prepare(args)->run(extents);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      bool touched = i / kColumns == 0 || i / kColumns == 3;
+      if (touched) {
+        EXPECT_TRUE(std::isnan(out[i])) << i;
+      } else {
+        EXPECT_EQ(out[i], 1) << i;
+      }
+    }
+  });
+}
+
+TEST(Collectives, PayloadsThatCannotBeAreRefused) {
+  CollectiveDesc d{
+      .dtype = DType::kBF16, .m = 8, .n = 64, .world_size = 2, .payload = Payload::kInt8};
+  CollectiveConfig good = default_config(d);
+  auto refused = [&](const CollectiveDesc& desc, const CollectiveConfig& c,
+                     const std::string& what) {
+    expect_user_error([&] { reduce_scatter(desc, c); }, {"reduce_scatter", "int8", what});
+  };
+  CollectiveConfig c = good;
+  c.push = false;
+  refused(d, c, "push is false, can only be true");
+  c = good;
+  c.packets = true;
+  refused(d, c, "packets is true, can only be false");
+  c = good;
+  c.tile_cols = 32;
+  refused(d, c, "tile_cols is 32, can only be 64");
+  for (DType dtype : {DType::kF64, DType::kI32, DType::kF8E4M3}) {
+    CollectiveDesc other = d;
+    other.dtype = dtype;
+    refused(other, good, "need float32, float16 or bfloat16");
+  }
+  CollectiveDesc least = d;
+  least.reduction = Reduction::kMin;
+  refused(least, good, "need a sum");
+  CollectiveDesc wide = d;
+  wide.n = kMostPayloadColumns + 1;
+  refused(wide, good, "need 16384 or fewer");
+  expect_user_error([&] { broadcast(d, {}, 0); }, {"broadcast as int8", "senders write"});
+  for (AllReduceKind kind :
+       {AllReduceKind::kOneShot, AllReduceKind::kPacket, AllReduceKind::kRing}) {
+    expect_user_error([&] { all_reduce(d, {.all_reduce = kind}); }, {"as int8", "senders write"});
+  }
+}
+
+// Every size that a default is made for: what it takes is proved.
+TEST(Collectives, DefaultsOfWhatIsQuantisedAreProved) {
+  for (Target target : {Target::kCpu, Target::kCuda}) {
+    for (int world : {2, 4}) {
+      for (auto [m, n] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+               {1, 128}, {37, 4096}, {512, 5120}, {64, kMostPayloadColumns}}) {
+        CollectiveDesc d{
+            .dtype = DType::kBF16, .m = m, .n = n, .world_size = world, .payload = Payload::kInt8};
+        SCOPED_TRACE(to_string(d));
+        EXPECT_NO_THROW(prove(lower(all_gather(d, default_config(d, target)))));
+        CollectiveConfig c = default_all_reduce_config(d, target);
+        EXPECT_EQ(c.all_reduce, AllReduceKind::kTwoShot);
+        EXPECT_NO_THROW(prove(lower(all_reduce(d, c))));
+      }
+    }
+  }
+  CollectiveDesc alone{.m = 64, .n = 64, .payload = Payload::kInt8};  // copies
+  for (Target target : {Target::kCpu, Target::kCuda}) {
+    EXPECT_NO_THROW(prove(lower(all_reduce(alone, default_all_reduce_config(alone, target)))));
+  }
+  CollectiveDesc rings{
+      .dtype = DType::kBF16, .m = 4096, .n = 8192, .world_size = 2, .payload = Payload::kInt8};
+  CollectiveConfig c = default_config(rings, Target::kCuda);
+  EXPECT_GT(c.ring_slots, 0);
+  EXPECT_NO_THROW(prove(lower(all_gather(rings, c))));
+}
+
 // Of doubles, to the last bits of a double.
 TEST(Collectives, Doubles) {
   std::uint64_t seed = test_seed() % 100'000;

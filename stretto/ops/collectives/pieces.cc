@@ -28,6 +28,29 @@ void check_use(const Form& form, const CollectiveDesc& d, CollectiveConfig c) {
   }
 }
 
+// A row is quantised as a whole, by its sender.
+void check_payload(const Form& form, const CollectiveDesc& d, CollectiveConfig c) {
+  if (d.payload == Payload::kSame) return;
+  auto refuse = [&](const std::string& why) {
+    throw UserError(fmt::format("{} as {}: {}", form.name, name(d.payload), why));
+  };
+  if (!form.pushes) refuse("it has no form in which senders write");
+  if (!is_float(d.dtype) || size_bytes(d.dtype) == 1 || d.dtype == DType::kF64) {
+    refuse(fmt::format("of {}, need float32, float16 or bfloat16", stretto::name(d.dtype)));
+  }
+  if (!is_sum(d.reduction)) {
+    refuse(fmt::format("{}, need a sum or an average", name(d.reduction)));
+  }
+  if (d.n > kMostPayloadColumns) {
+    refuse(fmt::format("rows of {} elements, need {} or fewer", d.n, kMostPayloadColumns));
+  }
+  if (!quantizes(d)) return;
+  auto fields = FieldFit::refusing(fmt::format("{} {}", form.name, to_string(d)));
+  fields.only("push", c.push, true, "who sends quantises");
+  fields.only("packets", c.packets, false, "scales travel beside their rows");
+  if (c.tile_cols < d.n) fields.only("tile_cols", c.tile_cols, d.n, "a row has one scale");
+}
+
 void check_reduction(const Form& form, const CollectiveDesc& d) {
   if (d.reduction == Reduction::kAverage && !is_float(d.dtype)) {
     throw UserError(fmt::format("{}: an average of {} need not be one; sum, min, max or product",
@@ -66,6 +89,7 @@ void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c)
         fmt::format("collective: ring_slots is {}, need 0, or 2 or more", c.ring_slots));
   }
   check_use(form, d, c);
+  check_payload(form, d, c);
 }
 
 Program finish(ProgramBuilder& p, const CollectiveConfig& cfg) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "stretto/ops/collectives/pieces.h"
+#include "stretto/ops/operator/quantized_rows.h"
 #include "stretto/ops/operator/rank_sum.h"
 
 namespace stretto::collective {
@@ -27,11 +28,18 @@ struct Piece {
   Index slot_row, slot_col, slot_end;
 };
 
+// Rows as they travel: as they are, or quantised with a scale for each (CollectiveDesc::payload).
+struct Parcel {
+  Value rows, scales;
+};
+
+DType dtype_of(Payload payload) { return payload == Payload::kInt8 ? DType::kI8 : DType::kF8E4M3; }
+
 // Tiles of [rows, n] that travel from every rank to every rank.
 class Exchange {
  public:
   struct Names {
-    const char *slots, *arrived, *freed;
+    const char *slots, *scales, *arrived, *freed;
   };
   // Rows as the launch has them, at least one, and at most.
   struct Rows {
@@ -50,9 +58,14 @@ class Exchange {
         row_tiles_(ceil_div(rows.most, cfg.tile_rows)),
         col_tiles_(ceil_div(width_, cols_)),
         ring_(std::min(std::int64_t{cfg.ring_slots} * cfg.num_workers, num_tiles())),
+        quantizes_(quantizes(d)),
         slots_(p.buffer(
-            names.slots, d.dtype, slots_shape(),
+            names.slots, quantizes_ ? dtype_of(d.payload) : d.dtype, slots_shape(width_, cols_),
             {.space = Space::kSymmetric, .num_slots = ring_ > 0 ? 1 : 2, .packet = cfg.packets})) {
+    if (quantizes_) {
+      scales_ = p.buffer(names.scales, DType::kF32, slots_shape(1, 1),
+                         {.space = Space::kSymmetric, .num_slots = ring_ > 0 ? 1 : 2});
+    }
     if (!cfg.packets) arrived_ = p.signal(names.arrived, d.world_size * num_slots());
     if (ring_ > 0) freed_ = p.signal(names.freed, d.world_size * num_slots());
   }
@@ -74,13 +87,30 @@ class Exchange {
     for_peers(
         [&](const Index& r) { p_.wait(freed_[r * ring_ + t.index % ring_], t.index / ring_); });
   }
-  void send(const Index& to, const Piece& at, const Value& piece) const {
-    Slice slot = of_slot(slots_.on(to), p_.rank(), at);
-    cfg_.packets ? p_.store_packet(slot, piece) : p_.store(slot, piece);
+  Parcel packed(const Value& piece) const {
+    if (!quantizes_) return {.rows = piece, .scales = {}};
+    QuantizedRows of =
+        d_.payload == Payload::kInt8 ? int8_rows(p_, piece) : quantized_rows(p_, piece);
+    return {.rows = of.rows, .scales = of.scales()};
+  }
+  // What a parcel stands for: as it was, or in f32.
+  Value opened(const Parcel& parcel) const {
+    return quantizes_ ? cast(parcel.rows, DType::kF32) * parcel.scales : parcel.rows;
+  }
+  void send(const Index& to, const Piece& at, const Parcel& parcel) const {
+    Slice slot = of_slot(slots_.on(to), p_.rank(), at, cols_);
+    cfg_.packets ? p_.store_packet(slot, parcel.rows) : p_.store(slot, parcel.rows);
+    if (quantizes_) p_.store(of_slot(scales_.on(to), p_.rank(), at, 1), parcel.scales);
   }
   Value received(const Index& source, const Piece& at) const {
-    Slice slot = of_slot(slots_, source, at);
-    return cfg_.packets ? p_.load_packet(slot) : p_.load(slot);
+    Slice slot = of_slot(slots_, source, at, cols_);
+    Parcel parcel{.rows = cfg_.packets ? p_.load_packet(slot) : p_.load(slot), .scales = {}};
+    if (quantizes_) parcel.scales = p_.load(of_slot(scales_, source, at, 1));
+    return opened(parcel);
+  }
+  // In the type of the result.
+  Value received_result(const Index& source, const Piece& at) const {
+    return cast(received(source, at), d_.dtype);
   }
   // That all of a tile has been sent.
   void tell(const Tile& t) const {
@@ -98,6 +128,15 @@ class Exchange {
     if (ring_ == 0) return;
     for_peers([&](const Index& r) { p_.notify(freed_[at_slot(p_.rank(), t)], r); });
   }
+  // As move_by_peer, or one rank after the other where their parts do not fit into registers.
+  void move(const PartOfRank& load,
+            const std::function<void(const Index& rank, const Value& value)>& store) const {
+    if (together()) return move_by_peer(p_, load, store);
+    for_peers([&](const Index& i) {
+      Index rank = p_.let("peer", i);
+      store(rank, load(rank));
+    });
+  }
   // The next rank first.
   void for_peers(const std::function<void(const Index& rank)>& fn) const {
     p_.loop(d_.world_size - 1, [&](const Index& i) { fn((p_.rank() + 1 + i) % d_.world_size); });
@@ -112,7 +151,8 @@ class Exchange {
   }
   // What came of others and `mine`, not rounded.
   Value sum(const Piece& at, const Value& mine) const {
-    return reduce_with_own(p_, d_.reduction, mine, [&](const Index& r) { return received(r, at); });
+    return reduce_with_own(
+        p_, d_.reduction, mine, [&](const Index& r) { return received(r, at); }, together());
   }
   // Of x [rows, n].
   Slice cut(const TensorRef& x, const Piece& at) const {
@@ -130,17 +170,28 @@ class Exchange {
   }
 
  private:
-  std::vector<Index> slots_shape() const {
-    if (ring_ > 0) return {d_.world_size, ring_ * cfg_.tile_rows, cols_};
+  // Whether a thread has registers for all other ranks' parts of a piece as floats, which they are
+  // while they are quantised: three eighths of those that it has. Compiled for sm_90a, rows of 128
+  // to 16384 columns of 2 to 8 ranks: no spills.
+  bool together() const {
+    constexpr std::int64_t kRegisters = 64 * 1024, kMost = 255;  // of a block, of a thread
+    if (!quantizes_ || cfg_.threads == 0) return true;
+    std::int64_t elements = ceil_div(rows_held(cfg_) * cols_, std::int64_t{cfg_.threads});
+    return elements * (d_.world_size - 1) * 8 <= 3 * std::min(kRegisters / cfg_.threads, kMost);
+  }
+  // With so many columns in all, or in rings those of a tile.
+  std::vector<Index> slots_shape(std::int64_t width, std::int64_t cols) const {
+    if (ring_ > 0) return {d_.world_size, ring_ * cfg_.tile_rows, cols};
     // Slots of packets have room for the most rows: those of this launch.
-    return {d_.world_size, cfg_.packets ? Index(rows_.most) : rows_.now, width_};
+    return {d_.world_size, cfg_.packets ? Index(rows_.most) : rows_.now, width};
   }
   std::int64_t num_slots() const { return ring_ > 0 ? ring_ : num_tiles(); }
   Index at_slot(const Index& source, const Tile& t) const {
     return source * num_slots() + (ring_ > 0 ? t.index % ring_ : t.index);
   }
-  Slice of_slot(const TensorRef& slots, const Index& source, const Piece& at) const {
-    return slots.tile({source, at.slot_row, at.slot_col}, at.count, cols_)
+  Slice of_slot(const TensorRef& slots, const Index& source, const Piece& at,
+                std::int64_t cols) const {
+    return slots.tile({source, at.slot_row, at.slot_col}, at.count, cols)
         .until_row(cfg_.packets ? min(rows_.now, at.slot_end) : at.slot_end);
   }
 
@@ -151,7 +202,8 @@ class Exchange {
   std::int64_t width_, cols_;
   std::int64_t row_tiles_, col_tiles_;
   std::int64_t ring_;  // slots of a sender; 0: as many as tiles, twice
-  TensorRef slots_;
+  bool quantizes_;
+  TensorRef slots_, scales_;  // the latter of what is quantised
   SignalRef arrived_, freed_;
 };
 
@@ -201,9 +253,9 @@ void send_parts(ProgramBuilder& p, const Exchange& parts, const TensorRef& x, co
                 const Tile& t) {
   parts.await_room(t);
   parts.for_pieces_of(t, [&](const Piece& at) {
-    move_by_peer(
-        p, [&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
-        [&](const Index& owner, const Value& part) { parts.send(owner, at, part); });
+    parts.move(
+        [&](const Index& owner) { return p.load(parts.of_run(x, runs, owner, at)); },
+        [&](const Index& owner, const Value& part) { parts.send(owner, at, parts.packed(part)); });
   });
   parts.tell(t);
 }
@@ -221,25 +273,25 @@ Program push_all_gather(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   Runs runs(m, d, cfg);
   TensorRef in = p.input("in", d.dtype, {ceil_div(m, d.world_size), d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
-  Exchange rows(p, d, cfg, {"slots", "arrived", "freed"}, {runs.run_rows, most_run_rows(d)});
+  Exchange rows(p, d, cfg, {"slots", "scales", "arrived", "freed"},
+                {runs.run_rows, most_run_rows(d)});
 
   auto send = [&](const Tile& t) {
     rows.await_room(t);
     rows.for_pieces_of(t, [&](const Piece& at) {
-      Value mine = p.load(rows.cut(in, at));
+      Parcel mine = rows.packed(p.load(rows.cut(in, at)));
       rows.for_peers([&](const Index& peer) { rows.send(peer, at, mine); });
-      p.store(rows.of_run(out, runs, p.rank(), at), mine);
+      p.store(rows.of_run(out, runs, p.rank(), at), rows.opened(mine));
     });
     rows.tell(t);
   };
   auto receive = [&](const Tile& t) {
     rows.await(t);
     rows.for_pieces_of(t, [&](const Piece& at) {
-      move_by_peer(
-          p, [&](const Index& owner) { return rows.received(owner, at); },
-          [&](const Index& owner, const Value& received) {
-            p.store(rows.of_run(out, runs, owner, at), received);
-          });
+      rows.move([&](const Index& owner) { return rows.received_result(owner, at); },
+                [&](const Index& owner, const Value& received) {
+                  p.store(rows.of_run(out, runs, owner, at), received);
+                });
     });
     rows.free(t);
   };
@@ -254,7 +306,8 @@ Program push_reduce_scatter(const CollectiveDesc& d, const CollectiveConfig& cfg
   Runs runs(m, d, cfg);
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {ceil_div(m, d.world_size), d.n});
-  Exchange parts(p, d, cfg, {"slots", "arrived", "freed"}, {runs.run_rows, most_run_rows(d)});
+  Exchange parts(p, d, cfg, {"slots", "scales", "arrived", "freed"},
+                 {runs.run_rows, most_run_rows(d)});
 
   auto send = [&](const Tile& t) { send_parts(p, parts, in, runs, t); };
   auto receive = [&](const Tile& t) {
@@ -276,17 +329,18 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   TensorRef in = p.input("in", d.dtype, {m, d.n});
   TensorRef out = p.output("out", d.dtype, {m, d.n});
   Exchange::Rows rows{runs.run_rows, most_run_rows(d)};
-  Exchange parts(p, d, cfg, {"slots", "arrived", "freed"}, rows);
-  Exchange sums(p, d, cfg, {"sums", "reduced", "summed"}, rows);
+  Exchange parts(p, d, cfg, {"slots", "scales", "arrived", "freed"}, rows);
+  Exchange sums(p, d, cfg, {"sums", "scales_of_sums", "reduced", "summed"}, rows);
 
   auto send = [&](const Tile& t) { send_parts(p, parts, in, runs, t); };
   auto reduce = [&](const Tile& t) {
     parts.await(t);
     sums.await_room(t);
     parts.for_pieces_of(t, [&](const Piece& at) {
-      Value sum = rounded(parts.sum(at, own_part(p, parts, in, runs, at)));
+      Value wide = parts.sum(at, own_part(p, parts, in, runs, at));
+      Parcel sum = sums.packed(quantizes(d) ? rounded.scaled(wide) : rounded(wide));
       sums.for_peers([&](const Index& peer) { sums.send(peer, at, sum); });
-      p.store(sums.of_run(out, runs, p.rank(), at), sum);
+      p.store(sums.of_run(out, runs, p.rank(), at), sums.opened(sum));
     });
     parts.free(t);
     sums.tell(t);
@@ -294,11 +348,10 @@ Program push_all_reduce(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   auto gather = [&](const Tile& t) {
     sums.await(t);
     sums.for_pieces_of(t, [&](const Piece& at) {
-      move_by_peer(
-          p, [&](const Index& owner) { return sums.received(owner, at); },
-          [&](const Index& owner, const Value& received) {
-            p.store(sums.of_run(out, runs, owner, at), received);
-          });
+      sums.move([&](const Index& owner) { return sums.received_result(owner, at); },
+                [&](const Index& owner, const Value& received) {
+                  p.store(sums.of_run(out, runs, owner, at), received);
+                });
     });
     sums.free(t);
   };
@@ -312,7 +365,7 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   TensorRef in = p.input("in", d.dtype, {d.world_size, d.m, d.n});
   TensorRef counts = p.table("recv_counts", {d.world_size}, {ContractKind::kRange, 0, d.m + 1});
   TensorRef out = p.output("out", d.dtype, {d.world_size, d.m, d.n});
-  Exchange blocks(p, d, cfg, {"slots", "arrived", "freed"}, {d.m, d.m});
+  Exchange blocks(p, d, cfg, {"slots", "scales", "arrived", "freed"}, {d.m, d.m});
   // Of rows [at.row, ...) of a block those that count, the others zero.
   auto counted = [&](const Index& source, const Piece& at, const Value& block) {
     Value row = p.iota_rows(at.row, at.count),
@@ -323,9 +376,10 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   auto send = [&](const Tile& t) {
     blocks.await_room(t);
     blocks.for_pieces_of(t, [&](const Piece& at) {
-      move_by_peer(
-          p, [&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
-          [&](const Index& peer, const Value& block) { blocks.send(peer, at, block); });
+      blocks.move([&](const Index& peer) { return p.load(blocks.cut(in, peer, at)); },
+                  [&](const Index& peer, const Value& block) {
+                    blocks.send(peer, at, blocks.packed(block));
+                  });
       Value own = p.load(blocks.cut(in, p.rank(), at));
       p.store(blocks.cut(out, p.rank(), at), counted(p.rank(), at, own));
     });
@@ -334,11 +388,10 @@ Program push_all_to_all(const CollectiveDesc& d, const CollectiveConfig& cfg) {
   auto receive = [&](const Tile& t) {
     blocks.await(t);
     blocks.for_pieces_of(t, [&](const Piece& at) {
-      move_by_peer(
-          p, [&](const Index& source) { return blocks.received(source, at); },
-          [&](const Index& source, const Value& received) {
-            p.store(blocks.cut(out, source, at), counted(source, at, received));
-          });
+      blocks.move([&](const Index& source) { return blocks.received_result(source, at); },
+                  [&](const Index& source, const Value& received) {
+                    p.store(blocks.cut(out, source, at), counted(source, at, received));
+                  });
     });
     blocks.free(t);
   };

@@ -46,6 +46,8 @@ constexpr const char* kSumsTell =
 constexpr const char* kOnlySeenIsSent =
     "with a window only chunks that some tile of the receiver waits for are sent "
     "(last_wait_test.cc)";
+constexpr const char* kToldOfRead =
+    "workers have several tiles here, and the notify of one tile says that the one before was read";
 constexpr const char* kOfSums =
     "what moves past it reads parts or writes sums, of which another signal tells";
 
@@ -257,9 +259,7 @@ const std::vector<Explanation>& explanations() {
        kEveryRank},
       {"all_reduce_one_shot* P*", k23At37, "access on wrong rank", "reduce: store 'inbox'",
        "the loop stores at every rank before it notifies any: only the order changes"},
-      {"all_reduce_one_shot* P*", k23At37, "fewer slots", "buffer 'inbox'",
-       "workers have several tiles here, and the notify of one tile says that the one before was "
-       "read"},
+      {"all_reduce_one_shot* P*", k23At37, "fewer slots", "buffer 'inbox'", kToldOfRead},
       {"ag_gemm_push P gpu", k23At16, "@(duplicate notify|notify too much)",
        "push: notify 'arrived'", kOneArrival},
       {"ag_gemm_push P gpu", k23At16, "notify wrong channel", "push: notify 'arrived'",
@@ -270,9 +270,14 @@ const std::vector<Explanation>& explanations() {
        "gemm.consumer: notify 'arrived'", kOneArrival},
       {"push_all_reduce P*", k23At37, "@(duplicate notify|notify too much)",
        "reduce: notify '@(arrived|reduced)'", kOneArrival},
-      {"push_all_reduce P*", k23At37, "fewer slots", "buffer '@(slots|sums)'",
-       "workers have several tiles here, and the notify of one tile says that the one before was "
-       "read"},
+      {"push_all_reduce P*", k23At37, "fewer slots", "buffer '@(slots|sums)'", kToldOfRead},
+      {"@(all_gather|reduce_scatter|all_reduce|all_to_all)_int8 P*", k23AtNoneAnd37,
+       "@(duplicate notify|notify too much)",
+       "@(gather|reduce|exchange): notify '@(arrived|reduced)'", kOneArrival},
+      {"@(all_gather|reduce_scatter)_int8 P*", k2At37, "fewer slots", "buffer '@(slots|scales)'",
+       kToldOfRead},
+      {"@(all_reduce|all_to_all)_int8 P*", k23AtNoneAnd37, "fewer slots",
+       "buffer '@(slots|scales|sums|scales_of_sums)'", kToldOfRead},
       {"gemm_ar_two_shot P gpu", k23At16, "notify wrong channel",
        "gemm.consumer: notify 'gathered'", kSwappedSources},
       {"gemm_ar_two_shot P gpu", k23At16, "notify wrong rank", "gemm.consumer: notify 'gathered'",

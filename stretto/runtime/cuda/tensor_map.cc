@@ -33,6 +33,7 @@ CUtensorMapDataType tensor_map_type(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_INT64;
     case DType::kF8E4M3:
     case DType::kU8:
+    case DType::kI8:
     case DType::kBool:
       return CU_TENSOR_MAP_DATA_TYPE_UINT8;
   }

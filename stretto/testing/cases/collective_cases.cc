@@ -158,6 +158,123 @@ OpCase all_to_all_case(const OpShape& shape, std::uint64_t seed) {
   return std::move(b.c);
 }
 
+// What is expected is what was sent; elements may be off by what int8 leaves out. Where both
+// travel, `bound` is by the largest of a row that a rank sends.
+class Int8Case {
+ public:
+  Int8Case(const OpShape& shape, std::uint64_t seed,
+           Program (*program)(const CollectiveDesc&, const CollectiveConfig&))
+      : d_(int8_desc(shape)),
+        config_(int8_config(d_, shape.target, program == all_reduce)),
+        b_(d_, config_, program(d_, config_), shape, seed) {
+    b_.c.tolerance = sum_tolerance(d_.dtype, d_.world_size);
+    b_.c.comm_bytes /= static_cast<double>(size_bytes(d_.dtype));  // of scales not to speak of
+    std::vector<Values>& slack = b_.c.scales["out"];
+    for (int r = 0; r < d_.world_size; ++r) slack.emplace_back(b_.expected(r).size(), 1);
+  }
+
+  const CollectiveDesc& d() const { return d_; }
+  CaseBuilder& b() { return b_; }
+  // Of a row of a rank's input.
+  double bound(int rank, std::int64_t row) {
+    if (d_.world_size == 1) return 0;
+    double largest = 0;
+    for (std::int64_t col = 0; col < d_.n; ++col) {
+      largest = std::max(largest, std::fabs(b_.input(rank)[b_.at(row, col)]));
+    }
+    return largest / 254;
+  }
+  void expect(int rank, std::size_t element, double value, double slack) {
+    b_.expected(rank)[element] = value;
+    // Sums of fp32 are of numbers up to about one.
+    b_.c.scales["out"][static_cast<std::size_t>(rank)][element] += slack / b_.c.tolerance;
+  }
+
+ private:
+  CollectiveDesc d_;
+  CollectiveConfig config_;
+  CaseBuilder b_;
+};
+
+OpCase all_gather_int8_case(const OpShape& shape, std::uint64_t seed) {
+  Int8Case c(shape, seed, all_gather);
+  CaseBuilder& b = c.b();
+  for (int r = 0; r < c.d().world_size; ++r) {
+    for (std::int64_t row = 0; row < b.m; ++row) {
+      int owner = static_cast<int>(row / b.rows);
+      double slack = c.bound(owner, row % b.rows);
+      for (std::int64_t col = 0; col < c.d().n; ++col) {
+        c.expect(r, b.at(row, col), b.input(owner)[b.at(row % b.rows, col)], slack);
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
+// Of a sum whose parts have travelled, but for the own one.
+double slack_of_sum(Int8Case& c, int rank, std::int64_t row) {
+  double slack = 0;
+  for (int r = 0; r < c.d().world_size; ++r) {
+    if (r != rank) slack += c.bound(r, row);
+  }
+  return slack;
+}
+
+OpCase reduce_scatter_int8_case(const OpShape& shape, std::uint64_t seed) {
+  Int8Case c(shape, seed, reduce_scatter);
+  CaseBuilder& b = c.b();
+  std::int64_t out_rows = ceil_div(b.m, static_cast<std::int64_t>(c.d().world_size));
+  for (int r = 0; r < c.d().world_size; ++r) {
+    for (std::int64_t row = 0; row < out_rows; ++row) {
+      std::int64_t global = r * b.rows + row;
+      double slack = global < b.m ? slack_of_sum(c, r, global) : 0;
+      for (std::int64_t col = 0; col < c.d().n; ++col) {
+        c.expect(r, b.at(row, col), global < b.m ? b.reduced(global, col) : 0, slack);
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
+OpCase all_reduce_int8_case(const OpShape& shape, std::uint64_t seed) {
+  Int8Case c(shape, seed, all_reduce);
+  CaseBuilder& b = c.b();
+  for (std::int64_t row = 0; row < b.m; ++row) {
+    double slack = slack_of_sum(c, static_cast<int>(row / b.rows), row), largest = 0;
+    for (std::int64_t col = 0; col < c.d().n; ++col) {
+      largest = std::max(largest, std::fabs(b.reduced(row, col)) + slack);
+    }
+    if (c.d().world_size > 1) slack += largest / 254;
+    for (int r = 0; r < c.d().world_size; ++r) {
+      for (std::int64_t col = 0; col < c.d().n; ++col) {
+        c.expect(r, b.at(row, col), b.reduced(row, col), slack);
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
+// The own block is exact.
+OpCase all_to_all_int8_case(const OpShape& shape, std::uint64_t seed) {
+  Int8Case c(shape, seed, all_to_all);
+  CaseBuilder& b = c.b();
+  OpCase plain = all_to_all_case(shape, seed);  // of the same inputs
+  b.c.inputs = plain.inputs;
+  const std::int64_t m = c.d().m, n = c.d().n;
+  for (int r = 0; r < c.d().world_size; ++r) {
+    for (int s = 0; s < c.d().world_size; ++s) {
+      for (std::int64_t row = 0; row < m; ++row) {
+        double slack = s == r ? 0 : c.bound(s, r * m + row);
+        for (std::int64_t col = 0; col < n; ++col) {
+          auto at = static_cast<std::size_t>((s * m + row) * n + col);
+          c.expect(r, at, plain.expected[static_cast<std::size_t>(r)][b.out][at], slack);
+        }
+      }
+    }
+  }
+  return std::move(b.c);
+}
+
 OpCase broadcast_case(const OpShape& shape, std::uint64_t seed) {
   CollectiveDesc d = collective_desc(shape);
   CollectiveConfig config = fetching_config(d, shape.target);
@@ -233,11 +350,17 @@ OpCase scatter_case(const OpShape& shape, std::uint64_t seed) {
 }  // namespace
 
 std::vector<OperatorCase> collective_cases() {
-  std::vector<OperatorCase> cases = {
-      {"all_gather", all_gather_case}, {"all_to_all", all_to_all_case},
-      {"broadcast", broadcast_case},   {"reduce", reduce_case},
-      {"gather", gather_case},         {"send", send_case},
-      {"scatter", scatter_case}};
+  std::vector<OperatorCase> cases = {{"all_gather", all_gather_case},
+                                     {"all_to_all", all_to_all_case},
+                                     {"broadcast", broadcast_case},
+                                     {"reduce", reduce_case},
+                                     {"gather", gather_case},
+                                     {"send", send_case},
+                                     {"scatter", scatter_case},
+                                     {"all_gather_int8", all_gather_int8_case},
+                                     {"reduce_scatter_int8", reduce_scatter_int8_case},
+                                     {"all_reduce_int8", all_reduce_int8_case},
+                                     {"all_to_all_int8", all_to_all_int8_case}};
   for (Reduction reduction : {Reduction::kSum, Reduction::kProduct, Reduction::kPremulSum}) {
     cases.push_back(
         {reduce_scatter_info(reduction).name, [reduction](const OpShape& s, std::uint64_t seed) {

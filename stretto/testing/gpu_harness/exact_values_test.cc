@@ -315,6 +315,83 @@ TEST(ExactValues, IntegersKeepAllTheirBits) {
   s.run();
 }
 
+// Casts and stores truncate and saturate, sums and products wrap, as CPU ranks have it.
+TEST(ExactValues, BytesKeepTheirRange) {
+  for (DType byte : {DType::kI8, DType::kU8}) {
+    const double least = byte == DType::kI8 ? -128 : 0, most = byte == DType::kI8 ? 127 : 255;
+    auto wrapped = [&](double v) { return v - 256 * std::floor((v - least) / 256); };
+    auto narrow = [&](double v) {
+      return std::isnan(v) ? 0 : std::clamp(std::trunc(v), least, most);
+    };
+    auto bytes = [&](std::int64_t r, std::int64_t c) {
+      return least + static_cast<double>((r * 64 + c * 7) % 256);
+    };
+    auto floats = [](std::int64_t r, std::int64_t c) {
+      constexpr double kEdges[] = {kNan, kInf,   -kInf, 3e9,    -3e9, 127.5, 127.99, 128,
+                                   -128, -128.9, -129,  255.99, 256,  -0.5,  0.99,   1e-40};
+      return c < 16 ? kEdges[c] : static_cast<double>((r * 37 + c * 11) % 1201 - 600) / 4;
+    };
+    ProgramBuilder p("bytes", 1);
+    auto x = p.input("x", byte, {32, 64}), y = p.input("y", byte, {32, 64});
+    auto f = p.input("f", DType::kF32, {32, 64}), wide = p.input("wide", DType::kI32, {32, 64});
+    auto same = p.output("same", byte, {32, 64}), turned = p.output("turned", byte, {64, 32});
+    auto sums = p.output("sums", byte, {32, 64}), products = p.output("products", byte, {32, 64});
+    auto quotients = p.output("quotients", byte, {32, 64});
+    auto cut = p.output("cut", byte, {32, 64}), stored = p.output("stored", byte, {32, 64});
+    auto nearest = p.output("nearest", byte, {32, 64}), number = p.output("number", byte, {32, 64});
+    auto as_float = p.output("as_float", DType::kBF16, {32, 64});
+    auto as_int = p.output("as_int", DType::kI32, {32, 64});
+    auto largest = p.output("largest", byte, {32, 64});
+    auto rows = p.state("rows", byte, {32, 64});
+    p.role("keep", Resource::sms(1), p.range(1), [&](const Tile&) {
+      auto all = [](const TensorRef& t) { return t.tile({0, 0}, 32, 64); };
+      Value v = p.load(all(x)), w = p.load(all(y)), g = p.load(all(f));
+      p.store(all(same), v);
+      p.store(turned.tile({0, 0}, 64, 32), v.T());
+      p.store(all(sums), v + w - 5.0);
+      p.store(all(products), v * w);
+      p.store(all(quotients), v / w);
+      p.store(all(cut), cast(g, byte));
+      p.store(all(stored), p.load(all(wide)));
+      p.store(all(nearest), cast(round(g), byte));
+      p.store(all(number), broadcast(p.splat(byte, 77), 32, 64));
+      p.store(all(as_float), cast(v, DType::kBF16));
+      p.store(all(as_int), v);
+      p.store(all(largest), maximum(v, w));
+      p.store_rows(all(rows), p.iota_rows(0, 32), where(v < w, v, w));
+    });
+    Sample s(p.finish());
+    auto other = [&](std::int64_t r, std::int64_t c) { return bytes(r * 3 + 1, c * 5); };
+    auto of = [&](auto fn) {
+      return made(32, 64, [&](auto r, auto c) { return fn(bytes(r, c), other(r, c)); });
+    };
+    s.given("x", made(32, 64, bytes));
+    s.given("y", made(32, 64, other));
+    s.given("f", made(32, 64, floats));
+    s.given("wide", made(32, 64, large));
+    s.given("rows", made(32, 64, [](auto, auto) { return 0.0; }));
+    s.expected("same", made(32, 64, bytes));
+    s.expected("turned", made(64, 32, [&](auto r, auto c) { return bytes(c, r); }));
+    s.expected("sums", of([&](double a, double b) { return wrapped(a + b - 5); }));
+    s.expected("products", of([&](double a, double b) { return wrapped(a * b); }));
+    s.expected("quotients",
+               of([&](double a, double b) { return b == 0 ? 0 : wrapped(std::trunc(a / b)); }));
+    s.expected("cut", made(32, 64, [&](auto r, auto c) { return narrow(floats(r, c)); }));
+    s.expected("stored", made(32, 64, [&](auto r, auto c) { return narrow(large(r, c)); }));
+    s.expected("nearest", made(32, 64, [&](auto r, auto c) {
+                 double v = floats(r, c), even = 2 * std::round(v / 2);
+                 bool tie = std::fabs(v - std::trunc(v)) == 0.5;
+                 return narrow(tie ? even : std::round(v));
+               }));
+    s.expected("number", made(32, 64, [](auto, auto) { return 77.0; }));
+    s.expected("as_float", made(32, 64, bytes));
+    s.expected("as_int", made(32, 64, bytes));
+    s.expected("largest", of([](double a, double b) { return std::max(a, b); }));
+    s.expected("rows", of([](double a, double b) { return std::min(a, b); }));
+    s.run();
+  }
+}
+
 // A sum of integers is rounded once where it becomes 16 bits: 2^24 + 2^16 + 1 is nearer to the
 // number above it than to that below, which is as near to what a float keeps of it.
 TEST(ExactValues, IntegersAreRoundedOnceTo16Bits) {
