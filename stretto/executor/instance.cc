@@ -159,8 +159,10 @@ void Instance::State::bind_argument(std::size_t idx, const TensorArg& arg) {
     rooms[idx] = buffer->bytes - arg.offset_bytes;
     for (std::size_t r = 0; r < at.size(); ++r) at[r] = buffer->at[r] + arg.offset_bytes;
   } else {
-    if (arg.data == nullptr && code.bytes > 0) fail("no data given");
-    at[static_cast<std::size_t>(rank.index())] = static_cast<std::byte*>(arg.data);
+    const bool is_here = is_given(p, static_cast<int>(idx), rank.index());
+    if (is_here && arg.data == nullptr && code.bytes > 0) fail("no data given");
+    at[static_cast<std::size_t>(rank.index())] =
+        is_here ? static_cast<std::byte*>(arg.data) : nullptr;
   }
   std::byte* own = at[static_cast<std::size_t>(rank.index())];
   if (reinterpret_cast<std::uintptr_t>(own) % size_bytes(t.dtype) != 0) fail("is not aligned");
@@ -174,7 +176,8 @@ void Instance::State::poison() {
     bool local_buffer = t.kind == TensorKind::kBuffer && t.space == Space::kLocal && !t.packet;
     if (t.kind != TensorKind::kOutput && !local_buffer) continue;
     const std::size_t bytes = std::min(machine.code().tensors[i].slot_bytes, rooms[i]);
-    if (bytes > 0) std::memset(machine.tensors[i].at[own], kPoison, bytes);
+    if (bytes > 0 && is_given(p, static_cast<int>(i), rank.index()))
+      std::memset(machine.tensors[i].at[own], kPoison, bytes);
   }
 }
 

@@ -299,7 +299,8 @@ cuda::TensorMap GpuInstance::State::map_of(const TensorMapPlan& plan, CUdevicept
   };
   int cols = static_cast<int>(bounds.size()) - 1;
   const std::vector<std::int64_t> box = {1, plan.box_rows, plan.box_cols};
-  if (extent(plan.outer_dim) <= 0 || extent(plan.row_dim) <= 0 || extent(cols) <= 0) {
+  if (address == nowhere || extent(plan.outer_dim) <= 0 || extent(plan.row_dim) <= 0 ||
+      extent(cols) <= 0) {
     return cuda::encode_tensor_map({.dtype = t.dtype,
                                     .address = nowhere,
                                     .shape = {1, 1, 1},
@@ -326,8 +327,9 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunch& launch,
   CUdeviceptr nowhere = local(rank).nowhere->address();
   for (const TensorMapPlan& plan : kernel.launch.maps) {
     auto rank_of_map = plan.rank < 0 ? own : static_cast<std::size_t>(plan.rank);
-    out.add(map_of(plan, address(launch, static_cast<std::size_t>(plan.tensor), rank_of_map),
-                   nowhere, vars));
+    const bool is_there = is_given(p, plan.tensor, static_cast<int>(rank_of_map));
+    const auto tensor = static_cast<std::size_t>(plan.tensor);
+    out.add(map_of(plan, is_there ? address(launch, tensor, rank_of_map) : nowhere, nowhere, vars));
     nowhere += kNowhereBytes;
     ++num_encoded;
   }
@@ -389,7 +391,7 @@ void GpuInstance::State::check_placed(const GpuLaunch& launch,
   const std::vector<std::int64_t> vars = initial_vars(p, launch.rank, {with.begin(), with.end()});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
     const Tensor& tensor = p.tensors[t];
-    if (tensor.kind == TensorKind::kBuffer ||
+    if (tensor.kind == TensorKind::kBuffer || !is_given(p, static_cast<int>(t), launch.rank) ||
         address(launch, t, static_cast<std::size_t>(launch.rank)) != 0) {
       continue;
     }

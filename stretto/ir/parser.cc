@@ -136,6 +136,7 @@ void Parser::tensor(TensorKind kind, const Token& start) {
       t.contract.hi = expr();
     }
   }
+  if (reader_.accept_word("given_on")) t.given_on = expr();
   t.loc = loc(start);
   program_.tensors.push_back(std::move(t));
 }

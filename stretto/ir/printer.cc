@@ -239,6 +239,10 @@ class Printer {
       out_ += ", ";
       expr(t.contract.hi);
     }
+    if (t.given_on.has_value()) {
+      out_ += " given_on ";
+      expr(t.given_on);
+    }
     loc(t.loc);
   }
 

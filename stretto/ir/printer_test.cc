@@ -56,58 +56,60 @@ void expect_each_shows(const Program& original, const std::vector<NamedChange>& 
 
 TEST(Printer, EveryDeclarationFieldShows) {
   auto rename = [](std::string& s) { s = "other"; };
-  expect_each_shows(sample::tile_program(),
-                    {
-                        {"name", [&](Program& p) { rename(p.name); }},
-                        {"world", [](Program& p) { p.world_size = 3; }},
-                        {"level", [](Program& p) { p.level = Level::kSchedule; }},
-                        {"loc.file", [](Program& p) { p.loc.file = "\x01 \"\\"; }},
-                        {"loc.line", [](Program& p) { p.loc.line = 77; }},
-                        {"var.name", [&](Program& p) { rename(p.vars[1].name); }},
-                        {"var.kind", [](Program& p) { p.vars[1].kind = VarKind::kScalar; }},
-                        {"var.bound", [](Program& p) { p.vars[1].bound = 7; }},
-                        {"var.is_float", [](Program& p) { p.vars[6].is_float = true; }},
-                        {"tensor.name", [&](Program& p) { rename(p.tensors[0].name); }},
-                        {"tensor.dtype", [](Program& p) { p.tensors[0].dtype = DType::kF8E4M3; }},
-                        {"tensor.shape", [](Program& p) { p.tensors[0].shape[1] = 65; }},
-                        {"tensor.kind", [](Program& p) { p.tensors[0].kind = TensorKind::kState; }},
-                        {"tensor.space", [](Program& p) { p.tensors[0].space = Space::kLocal; }},
-                        {"tensor.slots", [](Program& p) { p.tensors[2].num_slots = 3; }},
-                        {"tensor.packet", [](Program& p) { p.tensors[2].packet = true; }},
-                        {"contract",
-                         [](Program& p) {
-                           p.tensors[1].contract = {ContractKind::kRange, 0, 9};
-                         }},
-                        {"contract.lo",
-                         [](Program& p) {
-                           p.tensors[1].contract = {ContractKind::kAscending, 1, 9};
-                         }},
-                        {"tensor.loc",
-                         [](Program& p) {
-                           p.tensors[1].loc = {"f", 3};
-                         }},
-                        {"signal.name", [&](Program& p) { rename(p.signals[0].name); }},
-                        {"signal.channels", [](Program& p) { p.signals[0].num_channels = 9; }},
-                        {"signal.per_source", [](Program& p) { p.signals[0].per_source = true; }},
-                        {"signal.loc", [](Program& p) { p.signals[0].loc.line = 3333; }},
-                        {"map.name", [&](Program& p) { rename(p.maps[0].name); }},
-                        {"map.tensor", [](Program& p) { p.maps[0].tensor = 1; }},
-                        {"map.tile_rows", [](Program& p) { p.maps[0].tile_rows = 33; }},
-                        {"map.rows_per_rank", [](Program& p) { p.maps[0].rows_per_rank = 33; }},
-                        {"map.channels", [](Program& p) { p.maps[0].channels_per_rank = 5; }},
-                        {"map.table",
-                         [](Program& p) {
-                           TileMap& m = p.maps[0];
-                           m.table_driven = true;
-                           m.rows_per_rank = {};
-                           m.num_tiles = 5;
-                           m.num_channels = 6;
-                           m.low = 0, m.high = 1, m.rank = 2, m.channel = 3, m.count = 0;
-                         }},
-                        {"map.loc", [](Program& p) { p.maps[0].loc.line = 3; }},
-                        {"on_start.name", [](Program& p) { p.on_start.name = "first"; }},
-                        {"on_end", [](Program& p) { p.on_end.num_threads = 32; }},
-                    });
+  expect_each_shows(
+      sample::tile_program(),
+      {
+          {"name", [&](Program& p) { rename(p.name); }},
+          {"world", [](Program& p) { p.world_size = 3; }},
+          {"level", [](Program& p) { p.level = Level::kSchedule; }},
+          {"loc.file", [](Program& p) { p.loc.file = "\x01 \"\\"; }},
+          {"loc.line", [](Program& p) { p.loc.line = 77; }},
+          {"var.name", [&](Program& p) { rename(p.vars[1].name); }},
+          {"var.kind", [](Program& p) { p.vars[1].kind = VarKind::kScalar; }},
+          {"var.bound", [](Program& p) { p.vars[1].bound = 7; }},
+          {"var.is_float", [](Program& p) { p.vars[6].is_float = true; }},
+          {"tensor.name", [&](Program& p) { rename(p.tensors[0].name); }},
+          {"tensor.dtype", [](Program& p) { p.tensors[0].dtype = DType::kF8E4M3; }},
+          {"tensor.shape", [](Program& p) { p.tensors[0].shape[1] = 65; }},
+          {"tensor.kind", [](Program& p) { p.tensors[0].kind = TensorKind::kState; }},
+          {"tensor.space", [](Program& p) { p.tensors[0].space = Space::kLocal; }},
+          {"tensor.slots", [](Program& p) { p.tensors[2].num_slots = 3; }},
+          {"tensor.packet", [](Program& p) { p.tensors[2].packet = true; }},
+          {"contract",
+           [](Program& p) {
+             p.tensors[1].contract = {ContractKind::kRange, 0, 9};
+           }},
+          {"contract.lo",
+           [](Program& p) {
+             p.tensors[1].contract = {ContractKind::kAscending, 1, 9};
+           }},
+          {"tensor.given_on", [](Program& p) { p.tensors[3].given_on = Expr::var(0) == 1; }},
+          {"tensor.loc",
+           [](Program& p) {
+             p.tensors[1].loc = {"f", 3};
+           }},
+          {"signal.name", [&](Program& p) { rename(p.signals[0].name); }},
+          {"signal.channels", [](Program& p) { p.signals[0].num_channels = 9; }},
+          {"signal.per_source", [](Program& p) { p.signals[0].per_source = true; }},
+          {"signal.loc", [](Program& p) { p.signals[0].loc.line = 3333; }},
+          {"map.name", [&](Program& p) { rename(p.maps[0].name); }},
+          {"map.tensor", [](Program& p) { p.maps[0].tensor = 1; }},
+          {"map.tile_rows", [](Program& p) { p.maps[0].tile_rows = 33; }},
+          {"map.rows_per_rank", [](Program& p) { p.maps[0].rows_per_rank = 33; }},
+          {"map.channels", [](Program& p) { p.maps[0].channels_per_rank = 5; }},
+          {"map.table",
+           [](Program& p) {
+             TileMap& m = p.maps[0];
+             m.table_driven = true;
+             m.rows_per_rank = {};
+             m.num_tiles = 5;
+             m.num_channels = 6;
+             m.low = 0, m.high = 1, m.rank = 2, m.channel = 3, m.count = 0;
+           }},
+          {"map.loc", [](Program& p) { p.maps[0].loc.line = 3; }},
+          {"on_start.name", [](Program& p) { p.on_start.name = "first"; }},
+          {"on_end", [](Program& p) { p.on_end.num_threads = 32; }},
+      });
 }
 
 TEST(Printer, EveryRoleAndOperationFieldShows) {

@@ -90,6 +90,12 @@ std::size_t storage_bytes(const Program& program, int tensor_idx) {
   return payload * static_cast<std::size_t>(t.num_slots);
 }
 
+bool is_given(const Program& program, int tensor_idx, int rank) {
+  const Expr& on = program.tensors[static_cast<std::size_t>(tensor_idx)].given_on;
+  const std::int64_t vars[] = {rank};
+  return !on.has_value() || eval(on, vars) != 0;
+}
+
 std::vector<int> rings_of(const Role& role) {
   std::vector<int> rings(role.pipes.size(), -1);
   for (std::size_t i = 0; i < rings.size(); ++i) {

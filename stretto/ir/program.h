@@ -89,6 +89,9 @@ struct Tensor {
   bool packet =
       false;          // kBuffer: every 4 payload bytes travel with an epoch tag in one 8-byte store
   Contract contract;  // kI32 tensors used as tables
+  // kOutput, local: a condition of the rank alone, true on the ranks that have it; absent: on all.
+  // Elsewhere no launch touches it, and the caller gives no memory.
+  Expr given_on;
   SourceLoc loc;
 };
 
@@ -459,5 +462,7 @@ std::vector<std::int64_t> bound_shape(const Program& program, int tensor_idx);
 std::int64_t num_elements(const std::vector<std::int64_t>& shape);
 // Bytes of one rank's storage of a tensor, all slots, packet tags included.
 std::size_t storage_bytes(const Program& program, int tensor_idx);
+// Whether a rank has the tensor.
+bool is_given(const Program& program, int tensor_idx, int rank);
 
 }  // namespace stretto

@@ -117,6 +117,23 @@ class ProgramChecker {
       require(fits, "tensor '{}' takes more than {} bytes", t.name, kMaxTensorBytes);
     }
     contract(t);
+    given_on(t);
+  }
+
+  void given_on(const Tensor& t) {
+    if (!t.given_on.has_value()) return;
+    require(t.kind == TensorKind::kOutput && t.space == Space::kLocal,
+            "tensor '{}' is given on some ranks, only local outputs may be", t.name);
+    std::vector<bool> rank = visible_vars(program_, {VarKind::kRank});
+    std::string problem = expr_problem(program_, t.given_on, {rank});
+    require(problem.empty(), "ranks of output '{}': {} (need constants and the rank)", t.name,
+            problem);
+    bool any = false;
+    for (int r = 0; r < program_.world_size; ++r) {
+      const std::int64_t vars[] = {r};
+      any = any || eval(t.given_on, vars) != 0;
+    }
+    require(any, "output '{}' is given on no rank", t.name);
   }
 
   void contract(const Tensor& t) {

@@ -129,6 +129,16 @@ TensorRef ProgramBuilder::output(const std::string& name, DType dtype, std::vect
                      .space = space},
                     loc);
 }
+TensorRef ProgramBuilder::output(const std::string& name, DType dtype, std::vector<Index> shape,
+                                 const OutputOptions& options, Loc loc) {
+  return add_tensor({.name = name,
+                     .dtype = dtype,
+                     .shape = std::move(shape),
+                     .kind = TensorKind::kOutput,
+                     .space = options.space,
+                     .given_on = options.given_on},
+                    loc);
+}
 TensorRef ProgramBuilder::state(const std::string& name, DType dtype, std::vector<Index> shape,
                                 Space space, Loc loc) {
   return add_tensor({.name = name,

@@ -144,6 +144,13 @@ struct BufferOptions {
   bool packet = false;
 };
 
+struct OutputOptions {
+  Space space = Space::kLocal;
+  // A condition of rank(), true on the ranks that have the output; absent: on all. Elsewhere it is
+  // touched by nobody, and callers give no memory for it.
+  Index given_on;
+};
+
 // Rows of a tensor split over the ranks, each rank's rows into tiles, each rank's tiles into
 // channels.
 struct TileMapOptions {
@@ -174,6 +181,8 @@ class ProgramBuilder {
                   Space space = Space::kLocal, Loc loc = Loc::current());
   TensorRef output(const std::string& name, DType dtype, std::vector<Index> shape,
                    Space space = Space::kLocal, Loc loc = Loc::current());
+  TensorRef output(const std::string& name, DType dtype, std::vector<Index> shape,
+                   const OutputOptions& options, Loc loc = Loc::current());
   TensorRef state(const std::string& name, DType dtype, std::vector<Index> shape,
                   Space space = Space::kLocal, Loc loc = Loc::current());
   TensorRef buffer(const std::string& name, DType dtype, std::vector<Index> shape,

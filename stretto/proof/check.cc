@@ -319,12 +319,25 @@ class AccessChecker::Impl {
 
   // --- outputs, and tables that the launch makes ---
   void check_output(const InstanceGraph& graph, const TensorUse& use) {
+    if (!is_given(*graph.program, use.tensor, use.rank)) return check_absent(use);
     Box all = whole_tensor(graph, use.tensor);
     Writes writes = writes_of(use);
     if (check_once("output", graph, use, writes) || is_filled(graph, use.tensor, writes)) return;
     Box hole = hole_in(all, writes);
     add(FindingKind::kOutput, writes.refs.empty() ? nullptr : writes.refs[0].access->op, nullptr,
         fmt::format("output {} is never written", range(use, hole)));
+  }
+
+  // The caller has given no memory there.
+  void check_absent(const TensorUse& use) {
+    for (const BoxUse& box : use.uses) {
+      for (const auto* refs : {&box.reads, &box.writes}) {
+        if (refs->empty()) continue;
+        const AccessRef& ref = refs->front();
+        return add(FindingKind::kOutput, ref.access->op, nullptr,
+                   fmt::format("{}\n    where the output is not given", describe(ref, 0)));
+      }
+    }
   }
 
   // Whether some element is found to be written twice: it would not have one value for everybody.

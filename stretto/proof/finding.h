@@ -13,7 +13,7 @@ enum class FindingKind : std::uint8_t {
   kRace,       // two conflicting accesses without order, within a launch
   kReuse,      // ... across launches, or against the caller
   kUncovered,  // a read of what nobody wrote before it
-  kOutput,     // an output element written twice or never
+  kOutput,     // an output element written twice or never, or touched where it is not given
   kProgress,   // a threshold never reached, or a cycle of waits
   kQuota,      // a counter that does not get the same from every launch, or a wait beyond it
   kOutside,    // an access that never meets its tensor

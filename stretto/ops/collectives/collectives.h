@@ -116,8 +116,8 @@ Program all_reduce(const CollectiveDesc& desc, const CollectiveConfig& config);
 Program all_to_all(const CollectiveDesc& desc, const CollectiveConfig& config);
 // in [m, n] symmetric, of the root -> out [m, n] on every rank.
 Program broadcast(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
-// in [m, n] symmetric -> out [m, n] of the root, as all_reduce has it. On other ranks nothing is
-// written, and `out` may be any address.
+// in [m, n] symmetric -> out [m, n] of the root, as all_reduce has it. Other ranks have no `out`,
+// and pass none.
 Program reduce_to(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
 // in [ceil(m/P), n] symmetric -> out [m, n] of the root; elsewhere as in reduce_to.
 Program gather_to(const CollectiveDesc& desc, const CollectiveConfig& config, int root);

@@ -1,5 +1,5 @@
 // Collectives with one rank that has or gets all: that rank reads, or is read from. What only it
-// gets is `state`, which the others' launches leave as it was, so that they need no memory there.
+// gets is an output that the others are not given.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Program reduce_to(const CollectiveDesc& d, const CollectiveConfig& cfg, int root
   Index m = p.extent("m", d.m);
   Rounding rounded(p, d);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
-  TensorRef out = p.state("out", d.dtype, {m, d.n});
+  TensorRef out = p.output("out", d.dtype, {m, d.n}, {.given_on = p.rank() == root});
   SignalRef ready = p.signal("ready");  // this rank's input may be read
   SignalRef done = p.signal("done");    // the root has read a tile of it
   TileSpace tiles = p.grid(d.m, d.n, cfg.tile_rows, cfg.tile_cols);
@@ -67,7 +67,7 @@ Program gather_to(const CollectiveDesc& d, const CollectiveConfig& cfg, int root
   ProgramBuilder p("gather", d.world_size);
   Index m = p.extent("m", d.m);
   TensorRef in = p.input("in", d.dtype, {ceil_div(m, d.world_size), d.n}, Space::kSymmetric);
-  TensorRef out = p.state("out", d.dtype, {m, d.n});
+  TensorRef out = p.output("out", d.dtype, {m, d.n}, {.given_on = p.rank() == root});
   Runs runs(m, d, cfg);
   SignalRef ready = p.signal("ready");
   SignalRef done = p.signal("done");
@@ -94,7 +94,7 @@ Program send_to(const CollectiveDesc& d, const CollectiveConfig& cfg, int source
   ProgramBuilder p("send", d.world_size);
   Index m = p.extent("m", d.m);
   TensorRef in = p.input("in", d.dtype, {m, d.n}, Space::kSymmetric);
-  TensorRef out = p.state("out", d.dtype, {m, d.n});
+  TensorRef out = p.output("out", d.dtype, {m, d.n}, {.given_on = p.rank() == target});
   SignalRef ready = p.signal("ready");
   SignalRef done = p.signal("done");
   TileSpace tiles = p.range(ceil_div(d.m, cfg.tile_rows));

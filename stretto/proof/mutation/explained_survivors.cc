@@ -217,8 +217,6 @@ const std::vector<Explanation>& explanations() {
        "what moves ahead of it reads the own input"},
       {"reduce P*", k23At37, "notify wrong rank", "reduce: notify 'done'", kEveryRank},
       {"reduce P*", k23At37, "notify wrong channel", "on_start: notify 'ready'", kSwappedSources},
-      {"reduce P*", k23At37, "notify before the access", "reduce: notify 'done'",
-       "what it moves ahead of stores the sum, after all that was read"},
       {"reduce P*", k23At37, "access on wrong rank", "reduce: load 'in'*",
        "every rank's input has been waited for: a matter of values"},
       {"gather P", k2At37, "notify wrong rank", "gather: notify 'done'",

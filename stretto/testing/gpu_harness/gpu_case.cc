@@ -31,7 +31,9 @@ void GpuCaseMemory::allocate(std::size_t t) {
   s.memory = world_.allocate(bytes + 2 * kGuardBytes);
   s.host.resize(s.memory.on.size());
   for (CUdeviceptr address : s.memory.addresses()) {
-    args_.tensors[t].on.push_back(address + kGuardBytes);
+    std::vector<CUdeviceptr>& on = args_.tensors[t].on;
+    const bool given = is_given(case_.program, static_cast<int>(t), static_cast<int>(on.size()));
+    on.push_back(given ? address + kGuardBytes : 0);
   }
 }
 
@@ -58,6 +60,7 @@ void GpuCaseMemory::poison_outputs() {
   for (std::size_t t = 0; t < storage_.size(); ++t) {
     if (case_.program.tensors[t].kind != TensorKind::kOutput) continue;
     for (int rank : world_.local_ranks()) {
+      if (!is_given(case_.program, static_cast<int>(t), rank)) continue;
       world_.stream(rank).fill_bytes(args_.tensors[t].on[static_cast<std::size_t>(rank)], kPoison,
                                      view(rank, t).size());
     }

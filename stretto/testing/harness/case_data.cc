@@ -72,6 +72,10 @@ void add_said(const OpCase& c, std::size_t t, Said& said) {
   said.expected |= std::ranges::find(c.extents, 0) == c.extents.end();
   for (std::size_t r = 0; r < c.expected.size(); ++r) {
     const Values& expected = c.expected[r][t];
+    if (!is_given(c.program, static_cast<int>(t), static_cast<int>(r))) {
+      said.everywhere &= expected.empty();
+      continue;
+    }
     said.everywhere &= expected.size() == count;
     const Allowed allowed(c, r, t);
     said.elements += count;
@@ -131,7 +135,9 @@ std::int64_t written_past(const OpCase& c, int rank, std::size_t t,
 
 std::vector<std::byte> bytes_at_first(const OpCase& c, int rank, std::size_t t) {
   const Tensor& tensor = c.program.tensors[t];
-  if (tensor.kind == TensorKind::kBuffer) return {};
+  if (tensor.kind == TensorKind::kBuffer || !is_given(c.program, static_cast<int>(t), rank)) {
+    return {};
+  }
   std::vector<std::byte> bytes(storage_bytes(c.program, static_cast<int>(t)));
   if (tensor.kind == TensorKind::kOutput) {
     std::ranges::fill(bytes, std::byte{kPoison});
@@ -199,7 +205,8 @@ std::string check_untouched(const OpCase& c, int rank, const TensorsAtFirst& fir
     if (tensor.kind == TensorKind::kInput && !std::ranges::equal(bytes(t), first[t])) {
       return fmt::format("a write into the input '{}'", tensor.name);
     }
-    if (tensor.kind != TensorKind::kOutput) continue;
+    if (tensor.kind != TensorKind::kOutput || !is_given(c.program, static_cast<int>(t), rank))
+      continue;
     std::int64_t past = written_past(c, rank, t, first[t], bytes(t));
     if (past >= 0) {
       return fmt::format("a write to {}[{}], which this launch's shape does not have", tensor.name,

@@ -10,7 +10,8 @@ CaseMemory::CaseMemory(Rank& rank, const OpCase& op_case)
     : rank_(rank), program_(op_case.program), storage_(op_case.program.tensors.size()) {
   args_.tensors.resize(storage_.size());
   for (std::size_t t = 0; t < storage_.size(); ++t) {
-    if (program_.tensors[t].kind != TensorKind::kBuffer) allocate(t);
+    if (program_.tensors[t].kind == TensorKind::kBuffer) continue;
+    if (is_given(program_, static_cast<int>(t), rank.index())) allocate(t);
   }
   take(tensors_at_first(op_case, rank.index()), op_case.extents);
 }
