@@ -190,6 +190,32 @@ for dtype in (np.float32, np.int32):
         same(stretto.all_to_all(x, [rows] * 2, [rows] * 2), np.concatenate([np.split(e, 2)[r] for e in every]))
 """
 
+# What is whole steps of a row's scale arrives as it is.
+PAYLOADS = """
+def same(got, want):
+    synchronize()
+    assert (got == want).all(), (got, want)
+
+every = [np.random.default_rng(7 + rank).integers(-126, 127, (8, 128)).astype(np.float32) for rank in range(2)]
+for x in every:
+    x[:, ::32] = 127
+x = every[r]
+alive.append(x)
+for payload, block in (("int8", None), ("int8", 32), ("fp8", None)):
+    how = {"payload": payload, "scale_block": block}
+    if payload == "fp8":
+        for part in every:
+            part[:, ::2], part[:, 1::2] = 448, -96
+    same(stretto.all_gather(x, **how), np.concatenate(every))
+    rows = [np.split(e, 2)[r] for e in every]
+    same(stretto.all_to_all(x, **how), np.concatenate(rows))
+    same(stretto.reduce_scatter(x, **how), sum(rows))
+    got = stretto.all_reduce(x, **how)
+    synchronize()
+    most = np.abs(sum(every)).max(1, keepdims=True) / (254 if payload == "int8" else 28)
+    assert (np.abs(got - sum(every)) <= most * (1 + 1e-5)).all()
+"""
+
 FEWER_SMS = COLLECTIVES + """
 x = ones(4096, 1024)  # more tiles than SMs
 same(stretto.all_gather(x), np.ones((2 * 4096, 1024), np.float32))
@@ -199,7 +225,8 @@ assert len(proved) > 9 and {key[0] for key in proved} == {p.num_sms for p in pro
 
 
 @pytest.mark.parametrize(
-    "code", [COLLECTIVES, FEWER_SMS, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM]
+    "code",
+    [COLLECTIVES, PAYLOADS, FEWER_SMS, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM],
 )
 def test_on_simulated_gpus(code, root, tmp_path):
     build = os.environ.get("STRETTO_BUILD") or root / "build"

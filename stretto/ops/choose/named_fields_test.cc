@@ -40,7 +40,7 @@ namespace {
 
 // Each field has another value than by default among these.
 constexpr const char* kValues[] = {"7",   "1",       "0",      "bfloat16", "row-wise",
-                                   "max", "sigmoid", "masked", "best"};
+                                   "max", "sigmoid", "masked", "best",     "int8"};
 
 template <typename Config>
 void expect_read_back(const std::vector<Config>& configs) {
@@ -197,6 +197,8 @@ TEST(DescFields, TextsStay) {
       to_string(CollectiveDesc{
           .dtype = DType::kF16, .m = 8, .n = 16, .world_size = 2, .reduction = Reduction::kMax}),
       "[8, 16] f16 P=2 max");
+  EXPECT_EQ(to_string(CollectiveDesc{.m = 8, .n = 16, .world_size = 2, .payload = Payload::kInt8}),
+            "[8, 16] f32 P=2 as int8");
 }
 
 TEST(ConfigFields, CandidatesAreReadBack) {
