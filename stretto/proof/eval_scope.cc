@@ -41,7 +41,8 @@ EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
       vars_(std::move(vars)),
       ranges_(vars_.size()),
       open_(vars_.size(), false),
-      times_set_(vars_.size(), 0) {
+      times_set_(vars_.size(), 0),
+      has_tables_(std::ranges::any_of(program.tensors, is_table)) {
   if (region == nullptr) return;
   std::size_t size = 0;
   for (std::size_t v = 0; v < vars_.size(); ++v) {
@@ -49,6 +50,26 @@ EvalScope::EvalScope(const Program& program, std::vector<std::int64_t> vars,
     bool given = kind == VarKind::kExtent || kind == VarKind::kScalar;
     forms_.push_back(given ? region->extent(size++) : SizeForm{.value = vars_[v]});
   }
+}
+
+bool EvalScope::goes_by_table(const Expr& expr) {
+  if (!has_tables_) return false;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable) return !open_range(expr).exact();
+  if (n.op == ExprOp::kVar) {
+    auto var = static_cast<int>(n.value);
+    return is_open(var) && goes_by_table(origin_of(var));
+  }
+  return std::ranges::any_of(n.args, [&](const Expr& arg) { return goes_by_table(arg); });
+}
+
+const Expr& EvalScope::origin_of(int var) {
+  auto it = definitions_.find(var);
+  if (it == definitions_.end()) throw DependsOnTable{"what sizes do"};
+  for (auto [other, times] : definitions_as_of_[var]) {
+    if (times_set_[at(other)] != times) throw DependsOnTable{"what sizes do"};
+  }
+  return it->second;
 }
 
 std::int64_t EvalScope::get(int var) {
@@ -68,8 +89,11 @@ SizeForm EvalScope::form(const Expr& expr) {
       return {.value = region_->pin(arg(0)) == 0 ? 1 : 0};
     case ExprOp::kSelect:
       return arg(region_->pin(arg(0)) != 0 ? 1 : 2);
-    case ExprOp::kTable:
-      throw DependsOnTable{"what sizes do"};
+    case ExprOp::kTable: {
+      ValueRange known = open_range(expr);
+      if (!known.exact()) throw DependsOnTable{"what sizes do"};
+      return {.value = known.lo};
+    }
     default: {
       SizeForm a = arg(0);
       return region_->apply(n.op, a, arg(1));
@@ -78,6 +102,7 @@ SizeForm EvalScope::form(const Expr& expr) {
 }
 
 SizeForm EvalScope::decided(int var) {
+  if (is_open(var)) return form(origin_of(var));
   SizeForm& known = forms_[static_cast<std::size_t>(var)];
   if (const Expr* value = deferred(var)) {
     known = form(*value);
@@ -137,6 +162,9 @@ bool EvalScope::is_open_by_size(const Expr& expr) const {
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kVar) {
     auto var = static_cast<int>(n.value);
+    if (auto it = definitions_.find(var); it != definitions_.end() && is_open(var)) {
+      return is_open_by_size(it->second);
+    }
     return deferred_.count(var) != 0 || least_of_.count(var) != 0 ||
            !forms_[static_cast<std::size_t>(var)].is_constant();
   }
@@ -193,6 +221,7 @@ EvalScope::Clauses EvalScope::clauses(const Expr& expr) {
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kVar) {
     auto var = static_cast<int>(n.value);
+    if (is_open(var)) return clauses(origin_of(var));
     auto it = least_of_.find(var);
     if (it != least_of_.end()) return it->second;
     if (const Expr* value = deferred(var)) return clauses(*value);
@@ -263,6 +292,7 @@ void EvalScope::set(int var, std::int64_t value) {
 
 void EvalScope::set(int var, const ValueRange& range) {
   if (range.exact()) return set(var, range.lo);
+  if (region_ != nullptr) throw DependsOnTable{"what sizes do"};
   auto v = static_cast<std::size_t>(var);
   num_open_ += open_[v] ? 0 : 1;
   points_.erase(var);
@@ -285,6 +315,17 @@ void EvalScope::note_times(const Expr& expr, std::map<int, int>& as_of) const {
 }
 
 void EvalScope::set_to(int var, const Expr& value) {
+  if (region_ != nullptr && goes_by_table(value)) {
+    if (!region_->masks_open() || uses_var(value, var)) throw DependsOnTable{"what sizes do"};
+    std::map<int, int> as_of;
+    note_times(value, as_of);
+    set(var, 0);
+    num_open_ += 1;
+    open_[at(var)] = true;
+    definitions_.insert_or_assign(var, value);
+    definitions_as_of_[var] = std::move(as_of);
+    return;
+  }
   if (region_ != nullptr && region_->masks_open()) {
     if (decides(value) && !uses_var(value, var)) return defer(var, value);
     Clauses known = clauses(value);
@@ -335,6 +376,15 @@ ValueRange EvalScope::table_range(const ExprNode& node) {
   if (contract.kind == ContractKind::kNone) {
     throw Rejected("table '" + program_->tensors[static_cast<std::size_t>(tensor_idx)].name +
                    "' has no contract, so nothing is known about its values");
+  }
+  return entry_range(contract);
+}
+
+// Of all sizes of the region, where there is one.
+ValueRange EvalScope::entry_range(const Contract& contract) {
+  if (region_ != nullptr) {
+    std::int64_t lo = region_->least(form(contract.lo)), hi = region_->most(form(contract.hi));
+    return {lo, std::max(lo, hi - 1)};
   }
   std::int64_t lo = value(contract.lo, "contract"), hi = value(contract.hi, "contract");
   return {lo, std::max(lo, hi - 1)};
@@ -392,6 +442,7 @@ ValueRange EvalScope::binary_range(ExprOp op, const ValueRange& a, const ValueRa
 }
 
 ValueRange EvalScope::range(const Expr& expr) {
+  if (region_ != nullptr && goes_by_table(expr)) return open_range(expr);
   if (region_ != nullptr) {
     std::int64_t v = region_->pin(form(expr));
     return {v, v};
@@ -464,11 +515,14 @@ std::optional<TablePoint> EvalScope::entry_point(const Expr& expr) {
 
 ValueRange EvalScope::open_range(const Expr& expr) {
   const ExprNode& n = expr.node();
+  bool entry = n.op == ExprOp::kTable;
+  if (region_ != nullptr && !entry && !goes_by_table(expr)) return range(expr);
   switch (n.op) {
     case ExprOp::kConst:
       return {n.value, n.value};
     case ExprOp::kVar: {
       auto v = static_cast<std::size_t>(n.value);
+      if (region_ != nullptr) return open_range(origin_of(static_cast<int>(n.value)));
       if (open_[v] && !supposed_.empty()) {
         auto it = definitions_.find(static_cast<int>(n.value));
         if (it != definitions_.end()) return open_range(it->second);
@@ -559,13 +613,18 @@ std::optional<TablePoint> EvalScope::rows_of_part(const Expr& expr) {
 }
 
 std::optional<TableEntry> EvalScope::open_entry(const Expr& expr, const std::vector<bool>& tables) {
-  if (!expr.has_value() || range(expr).exact()) return std::nullopt;
+  if (!expr.has_value()) return std::nullopt;
+  // What the other factors are is not decided.
+  bool known = region_ != nullptr ? !goes_by_table(expr) : range(expr).exact();
+  if (known) return std::nullopt;
   const ExprNode& n = expr.node();
   for (const Expr& arg : n.args) {
     if (auto entry = open_entry(arg, tables)) return entry;
   }
   if (n.op == ExprOp::kVar) {
-    auto it = definitions_.find(static_cast<int>(n.value));
+    auto var = static_cast<int>(n.value);
+    if (region_ != nullptr) return open_entry(origin_of(var), tables);
+    auto it = definitions_.find(var);
     return it == definitions_.end() ? std::nullopt : open_entry(it->second, tables);
   }
   if (n.op != ExprOp::kTable || !tables[static_cast<std::size_t>(n.value)]) return std::nullopt;
@@ -583,7 +642,9 @@ std::optional<std::string> EvalScope::text(const Expr& expr) {
   if (r.exact()) return std::to_string(r.lo);
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kVar) {
-    auto it = definitions_.find(static_cast<int>(n.value));
+    auto var = static_cast<int>(n.value);
+    if (region_ != nullptr) return text(origin_of(var));
+    auto it = definitions_.find(var);
     return it == definitions_.end() ? std::nullopt : text(it->second);
   }
   std::string args;

@@ -37,8 +37,8 @@ struct TableEntry {
 
 class EvalScope {
  public:
-  // `region`, where there is one: gets narrowed to where the same is decided (size_region.h). Then
-  // no table may be read.
+  // `region`, where there is one: gets narrowed to where the same is decided (size_region.h). What
+  // a table leaves open has a range there, too, and no form.
   EvalScope(const Program& program, std::vector<std::int64_t> vars, const TableWitness* witness,
             SizeRegion* region = nullptr);
 
@@ -53,6 +53,9 @@ class EvalScope {
     return it == definitions_.end() ? nullptr : &it->second;
   }
   bool is_open(int var) const { return open_[static_cast<std::size_t>(var)]; }
+  // Of a scope with a region: whether the value goes by an entry whose value is not supposed. All
+  // other values have forms.
+  bool goes_by_table(const Expr& expr);
   std::int64_t get(int var);
   // The value as sizes make it, of a scope with a region: what is not pinned to one value.
   SizeForm form(const Expr& expr);
@@ -94,6 +97,10 @@ class EvalScope {
   SizeForm decided(int var);
   std::vector<SizeForm> decided(const Clauses& of);
   Clauses negative(const Clauses& of);
+  // What an open variable was computed from, of a scope with a region: none of what that goes by
+  // has changed since.
+  const Expr& origin_of(int var);
+  ValueRange entry_range(const Contract& contract);
   // Whether evaluating it now would narrow the region by more than `min` and `max`.
   bool decides(const Expr& expr) const;
   bool is_open_by_size(const Expr& expr) const;
@@ -131,9 +138,12 @@ class EvalScope {
   std::vector<ValueRange> ranges_;
   std::vector<bool> open_;  // the variable is a range
   std::vector<int> times_set_;
+  bool has_tables_;
   int num_open_ = 0;
   std::map<int, TablePoint> points_;  // of open variables
   std::map<int, Expr> definitions_;
+  // Of those, where there is a region: how often each variable that they go by had been set.
+  std::map<int, std::map<int, int>> definitions_as_of_;
   std::map<TableEntry, std::int64_t> supposed_;
 };
 

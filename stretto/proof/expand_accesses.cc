@@ -81,7 +81,10 @@ void AccessExpander::scattered(const Op& op) {
   target.box.origin[at(region.row_dim)] = 0;
   target.box.size[at(region.row_dim)] = state_.graph.shapes[at(region.tensor)][at(region.row_dim)];
   target.origin[at(region.row_dim)] = {};
-  if (state_.region != nullptr) {
+  if (masks_open()) {  // it ends where the tensor does
+    target.box.size[at(region.row_dim)] =
+        bound_shape(state_.program, region.tensor)[at(region.row_dim)];
+  } else if (state_.region != nullptr) {
     state_.region->pin(state_.shape_forms[at(region.tensor)][at(region.row_dim)]);
   }
   span_all_parts(region.tensor, target.box);
@@ -105,8 +108,10 @@ void AccessExpander::copy_from(const Op& op) {
   bool rows_match = (!state_.cells[at(op.region->tensor)] || from.part) &&
                     (!state_.cells[at(op.region2->tensor)] || to.part);
   if (masks_open()) {
-    mask_open(from, op.region->row_dim, to, op.region2->row_dim);
-    mask_open(from, op.region->col_dim, to, op.region2->col_dim);
+    if (from.exact && to.exact) {
+      mask_open(from, op.region->row_dim, to, op.region2->row_dim);
+      mask_open(from, op.region->col_dim, to, op.region2->col_dim);
+    }
     refuse_packets(op);
     return add(op, 0, op.region->tensor, from, AccessKind::kRead);
   }
@@ -172,6 +177,9 @@ void AccessExpander::table_reads(const Op& op, const Expr& expr) {
     check_entry(op, n, d, r);
     target.box.origin[d] = r.lo;
     target.box.size[d] = r.hi - r.lo + 1;
+    if (state_.region == nullptr) continue;
+    target.origin[d] = {.value = r.lo};
+    target.ends[d] = {state_.shape_forms[at(static_cast<int>(n.value))][d]};
   }
   span_all_parts(static_cast<int>(n.value), target.box);
   add(op, 2, static_cast<int>(n.value), target, AccessKind::kRead);
@@ -188,11 +196,31 @@ void AccessExpander::selected_reads(const Op& op, const ExprNode& select) {
   --state_.may_depth;
 }
 
+// Whenever the program is here. Otherwise the region is cut to where it exists, as at the sample.
+bool AccessExpander::exists_at_all_sizes(const ExprNode& entry, std::size_t dim,
+                                         std::int64_t index) const {
+  SizeForm behind = state_.shape_forms[at(static_cast<int>(entry.value))][dim];
+  behind.value -= index;
+  if (state_.region->least(behind) > 0) return true;
+  // A condition that so many rows are there says that so many entries are.
+  for (const SizeForm& there : state_.there) {
+    if (state_.region->positive_with(there, behind)) return true;
+  }
+  if (behind.value < 1) return false;
+  state_.region->keep_sign({.value = behind.value - 1, .slope = behind.slope});
+  return true;
+}
+
 // Entries are not masked: one that is not there has no value. Where a table decides whether it is
 // read, that may leave out this index, which is not shown.
 void AccessExpander::check_entry(const Op& op, const ExprNode& entry, std::size_t dim,
                                  const ValueRange& index) {
   std::int64_t size = state_.graph.shapes[at(static_cast<int>(entry.value))][dim];
+  if (state_.region != nullptr) {
+    bool exists = index.lo >= 0 && exists_at_all_sizes(entry, dim, index.hi);
+    if (!exists) throw DependsOnTable{"which entries of a table there are"};
+    return;
+  }
   if (index.lo >= 0 && index.hi < size) return;
   const Tensor& table = state_.program.tensors[at(static_cast<int>(entry.value))];
   std::string which =
@@ -208,14 +236,25 @@ void AccessExpander::check_entry(const Op& op, const ExprNode& entry, std::size_
 AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) {
   Target target{.rank = state_.rank, .last_rank = state_.rank};
   if (region.rank.has_value()) {
-    target.rank = target.last_rank =
-        static_cast<int>(state_.scope.value(region.rank, "rank of a tensor"));
+    ValueRange r = state_.scope.range(region.rank);
+    target.exact = r.exact();
+    target.rank = static_cast<int>(r.lo);
+    target.last_rank = static_cast<int>(r.hi);
   }
   LooseBox& box = target.box;
   box.limit = whole_tensor(state_.graph, region.tensor);
   box.size.fill(1);
+  std::array<std::int64_t, kMaxDims> more{};  // where a table decides where it begins
   for (std::size_t d = 0; d < region.origin.size(); ++d) {
-    target.origin[d] = state_.scope.form(region.origin[d]);
+    if (masks_open() && state_.scope.goes_by_table(region.origin[d])) {
+      ValueRange r = state_.scope.range(region.origin[d]);
+      if (r.hi > kMaxOrigin) throw DependsOnTable{"where a box begins"};
+      target.origin[d] = {.value = r.lo};
+      more[d] = r.hi - r.lo;
+      target.exact &= r.exact();
+    } else {
+      target.origin[d] = state_.scope.form(region.origin[d]);
+    }
     target.end[d] = state_.shape_forms[at(region.tensor)][d];
     if (masks_open()) target.ends[d] = {target.end[d]};
     box.origin[d] = target.origin[d].value;
@@ -225,6 +264,7 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
     }
     if (static_cast<int>(d) == region.row_dim) box.size[d] = region.rows;
     if (static_cast<int>(d) == region.col_dim) box.size[d] = region.cols;
+    box.size[d] += more[d];
   }
   if (region.row_dim >= 0) cut_off(region, region.row_dim, region.row_end, target);
   cut_off(region, region.col_dim, region.col_end, target);
@@ -233,6 +273,13 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
 
 void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Target& target) {
   if (!end.has_value()) return;
+  if (masks_open() && state_.scope.goes_by_table(end)) {
+    ValueRange r = state_.scope.range(end);
+    target.exact &= r.exact();
+    target.ends[at(dim)].push_back({.value = r.hi});
+    target.box.limit.hi[at(dim)] = std::min(target.box.limit.hi[at(dim)], r.hi);
+    return;
+  }
   if (masks_open()) {
     // Iterations that are only looked at may begin elsewhere.
     std::vector<SizeForm> ends = state_.recorder.diverts()

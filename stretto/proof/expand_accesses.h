@@ -42,6 +42,7 @@ class AccessExpander {
   };
 
   void selected_reads(const Op& op, const ExprNode& select);
+  bool exists_at_all_sizes(const ExprNode& entry, std::size_t dim, std::int64_t index) const;
   void check_entry(const Op& op, const ExprNode& entry, std::size_t dim, const ValueRange& index);
   Target resolve(const Region& region);
   Target resolve_with_forms(const Region& region);

@@ -40,6 +40,11 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
   if (witness != nullptr) return;
   deciding = deciding_tables(p);
   cells = table_cells(p, extents);
+  if (region != nullptr) {
+    bool dealt_out = std::ranges::any_of(cells, [](const auto& c) { return c.has_value(); });
+    if (dealt_out) throw DependsOnTable{"which rows lie in which part"};
+    if (!deciding.counted_loops.empty()) throw DependsOnTable{"how often a loop over slots runs"};
+  }
   for (std::size_t t = 0; t < cells.size(); ++t) {
     if (!cells[t]) continue;
     graph.shapes[t][static_cast<std::size_t>(cells[t]->dim)] = cells[t]->height;

@@ -80,6 +80,47 @@ Program packed(const Packed& o) {
   return run_pipeline(p.finish());
 }
 
+// Rows of `rows_per_token` for each of m tokens are dealt out to parts, and each part is made some
+// rows at a time, in as many turns as all rows would take.
+struct Products {
+  std::int64_t rows = -1;  // of tokens; -1: an extent
+  std::int64_t tile = 4, turns = 2, step = 2;
+  std::int64_t less = 0;     // turns than that takes
+  std::int64_t every = 4;    // rows that a turn is counted by
+  bool asks = true;          // whether there is a row
+  bool by_entry = false;     // an index is an entry of a table with as many
+  bool else_stores = false;  // something where the part has no such rows
+};
+
+Program products(const Products& o) {
+  ProgramBuilder p("products", 1);
+  Index m = o.rows < 0 ? p.extent("m", kBound) : Index(o.rows), rows = m * 2;
+  auto starts = p.table("starts", {kParts + 1}, {ContractKind::kPartition, 0, rows + 1});
+  auto picked = p.table("picked", {rows}, {ContractKind::kRange, 0, kBound});
+  auto in = p.input("in", DType::kF32, {m, 4});
+  auto out = p.output("out", DType::kF32, {rows, 4});
+  p.role("multiply", Resource::sms(2), p.range(kParts * o.turns), [&](const Tile& t) {
+    Index part = p.let("part", t.index / o.turns), turn = p.let("turn", t.index % o.turns);
+    Index begin = p.read(starts, {part}), end = p.read(starts, {part + 1});
+    p.loop(max(ceil_div(rows, o.every * o.turns) - o.less, 0), [&](const Index& i) {
+      Index row = p.let("row", begin + (i * o.step + turn) * o.tile);
+      auto store = [&] {
+        Index from = o.by_entry ? p.read(picked, {0}) : row;
+        p.store(out.tile({row, 0}, o.tile, 4).until_row(end),
+                p.load(in.tile({from, 0}, o.tile, 4)));
+      };
+      if (o.else_stores) {
+        p.when(row < end, store, [&] {
+          p.store(out.tile({begin, 0}, 1, 4).until_row(end), p.zeros(DType::kF32, 1, 4));
+        });
+      } else {
+        o.asks ? p.when(row < end, store) : store();
+      }
+    });
+  });
+  return run_pipeline(p.finish());
+}
+
 class Given : public TableWitness {
  public:
   explicit Given(std::vector<std::int64_t> starts) : starts_(std::move(starts)) {}
@@ -157,6 +198,42 @@ TEST(HiddenSizes, WhatGoesByTheSizeIsNotHidden) {
   });
   // `out` has not as many rows as the partition, and a table has as many entries as `n` says.
   EXPECT_EQ(hidden_sizes(run_pipeline(p.finish())), (std::vector<bool>{true, false}));
+}
+
+bool products_hold(Products o) {
+  for (o.rows = 0; o.rows <= kFew + 1; ++o.rows) {
+    Program program = products(o);
+    for (std::int64_t cut = 0; cut <= 2 * o.rows; ++cut) {
+      Given given({0, cut, 2 * o.rows, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+      if (prove(program, {.tables = &given}).rejected()) return false;
+    }
+  }
+  return true;
+}
+
+// Turns beyond the rows of a part do nothing, so it does not matter how many there are.
+TEST(HiddenSizes, TurnsBehindAllRowsDoNotCount) {
+  for (const Products& o :
+       {Products{}, Products{.tile = 5, .turns = 1, .step = 1, .every = 5}, Products{.every = 3}}) {
+    Program program = products(o);
+    EXPECT_EQ(hidden_sizes(program), std::vector<bool>{true});
+    ProofResult r = prove(program);
+    EXPECT_TRUE(r.proved()) << r.report;
+    EXPECT_EQ(r.stats.cases, 1) << r.report;
+    EXPECT_TRUE(products_hold(o));
+  }
+  const Products kOthers[] = {
+      {.less = 1},            // a turn too few, at some sizes
+      {.every = 5},           // rows of the last turns are left out
+      {.asks = false},        // turns do something behind the part
+      {.by_entry = true},     // an entry is not there, of no rows
+      {.else_stores = true},  // turns behind the part write its first row
+  };
+  for (const Products& o : kOthers) {
+    EXPECT_EQ(hidden_sizes(products(o)), std::vector<bool>{false});
+    bool holds = products_hold(o);
+    EXPECT_FALSE(prove(products(o)).proved() && !holds) << print(products(o));
+  }
 }
 
 // What is proved at the bound is right at each size, for each table.

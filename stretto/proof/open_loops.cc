@@ -174,6 +174,7 @@ std::optional<int> OpenLoops::term_of(const Expr& expr) {
     if (kind == VarKind::kExtent || kind == VarKind::kScalar) {
       return term({ExprOp::kVar, n.value, {}});
     }
+    if (state_.scope.goes_by_table(expr)) return std::nullopt;
     SizeForm value = state_.scope.form(expr);
     if (!value.is_constant()) return std::nullopt;
     return term({ExprOp::kConst, value.value, {}});

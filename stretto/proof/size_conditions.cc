@@ -184,12 +184,22 @@ std::optional<SizeConditions::Truth> SizeConditions::less(const Expr& a, const E
   return less_than(from, b);
 }
 
+// Without what is so anyway where the rest is.
 std::optional<SizeConditions::Truth> SizeConditions::both(std::optional<Truth> a,
-                                                          std::optional<Truth> b) {
+                                                          std::optional<Truth> b) const {
   if (!a || !b) return std::nullopt;
   if (a->known) return *a->known ? b : a;
   if (b->known) return *b->known ? a : b;
-  a->forms.insert(a->forms.end(), b->forms.begin(), b->forms.end());
+  auto so_with = [&](const std::vector<SizeForm>& forms, const SizeForm& form) {
+    return std::ranges::any_of(
+        forms, [&](const SizeForm& x) { return state_.region->positive_with(x, form); });
+  };
+  std::vector<SizeForm> more;
+  for (const SizeForm& form : b->forms) {
+    if (!so_with(a->forms, form)) more.push_back(form);
+  }
+  std::erase_if(a->forms, [&](const SizeForm& form) { return so_with(more, form); });
+  a->forms.insert(a->forms.end(), more.begin(), more.end());
   return a;
 }
 

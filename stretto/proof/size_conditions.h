@@ -57,6 +57,7 @@ class SizeConditions {
   template <typename Walk>
   bool walk(const Op& when, const Walk& walk) {
     if (state_.region == nullptr || !state_.region->masks_open()) return false;
+    if (state_.scope.goes_by_table(when.exprs[0])) return false;
     std::optional<Truth> holds = truth(when.exprs[0]);
     decide_if_cheap(holds);
     if (!holds) return false;
@@ -86,7 +87,7 @@ class SizeConditions {
   std::optional<Truth> negated(const Truth& of) const;
   std::optional<Truth> less(const Expr& a, const Expr& b, std::int64_t more);
   std::optional<Truth> less_than(SizeForm from, const Expr& b);
-  static std::optional<Truth> both(std::optional<Truth> a, std::optional<Truth> b);
+  std::optional<Truth> both(std::optional<Truth> a, std::optional<Truth> b) const;
   bool may_be_open(const Op& when);
 
   ExpandState& state_;

@@ -356,17 +356,68 @@ bool SizeMasks::is_nothing(int number) const {
 
 bool SizeMasks::covers(int box, const std::vector<int>& by) const {
   const Mask& whole = masks_[at(box)];
-  for (int w : by) {
-    bool all = true;
-    for (std::size_t d = 0; d < kMaxDims && all; ++d) all = within(whole, masks_[at(w)], d);
-    for (int t : masks_[at(w)].there) all = all && there_with(whole, t);
-    if (all) return true;
+  MaskRefs all;
+  for (int w : by) all.push_back(&masks_[at(w)]);
+  std::deque<Mask> either = one_or_other(all);
+  for (const Mask& m : either) all.push_back(&m);
+  for (const Mask* m : all) {
+    bool holds = true;
+    for (std::size_t d = 0; d < kMaxDims && holds; ++d) holds = within(whole, *m, d);
+    for (int t : m->there) holds = holds && there_with(whole, t);
+    if (holds) return true;
   }
   if (is_nothing(box)) return true;
   for (std::size_t d = 0; d < kMaxDims; ++d) {
-    if (covers_along(d, whole, by)) return true;
+    if (covers_along(d, whole, all)) return true;
   }
   return false;
+}
+
+// What two boxes have in common, one of which is there where a form is positive, the other where it
+// is not, so one of the two always: their intersections, where these can be told.
+std::deque<Mask> SizeMasks::one_or_other(const MaskRefs& masks) const {
+  constexpr std::size_t kMostPairs = 256;
+  auto not_so = [&](int t) {
+    SizeForm less = minus({.value = 1}, forms_[at(t)]);
+    auto known = form_ids_.find({less.value, less.slope});
+    return known == form_ids_.end() ? -1 : known->second;
+  };
+  std::map<std::pair<std::vector<int>, int>, MaskRefs> under;  // by other forms, and by the form
+  std::deque<Mask> out;
+  std::set<Mask> known;
+  std::function<void(const Mask&)> add = [&](const Mask& m) {
+    for (std::size_t i = 0; i < m.there.size(); ++i) {
+      std::vector<int> others = m.there;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+      under[{others, m.there[i]}].push_back(&m);
+      auto otherwise = under.find({others, not_so(m.there[i])});
+      if (otherwise == under.end() || otherwise->second.size() > kMostPairs) continue;
+      for (const Mask* other : MaskRefs(otherwise->second)) {
+        std::optional<Mask> both = common(m, *other);
+        if (!both) continue;
+        both->there = others;
+        if (known.insert(*both).second) add(out.emplace_back(std::move(*both)));
+      }
+    }
+  };
+  std::set<const Mask*> seen;
+  for (const Mask* m : masks) {
+    if (!m->there.empty() && seen.insert(m).second) add(*m);
+  }
+  return out;
+}
+
+// Of both boxes, where each side is the same of both, or numbers.
+std::optional<Mask> SizeMasks::common(const Mask& a, const Mask& b) const {
+  Mask out = a;
+  for (std::size_t d = 0; d < kMaxDims; ++d) {
+    if (a.lo[d] == b.lo[d] && a.hi[d] == b.hi[d]) continue;
+    if (!constant(a, d) || !constant(b, d)) return std::nullopt;
+    if (lo(b, d).value > lo(a, d).value) out.lo[d] = b.lo[d];
+    if (constant_end(b, d) < constant_end(a, d)) out.hi[d] = b.hi[d];
+    if (lo(out, d).value >= constant_end(out, d)) return std::nullopt;
+  }
+  return out;
 }
 
 // Boxes that are alike in a dimension, and together span the others, lie along it. Take an element
@@ -374,14 +425,14 @@ bool SizeMasks::covers(int box, const std::vector<int>& by) const {
 // one of its ends; where each end is reached by a later one's beginning, that one begins at or
 // before the element, too. So on to one whose ends all lie at or behind the end of `box`: no. Of
 // one that is there where a form is positive no more is counted on than so many elements.
-bool SizeMasks::covers_along(std::size_t d, const Mask& box, const std::vector<int>& by) const {
+bool SizeMasks::covers_along(std::size_t d, const Mask& box, const MaskRefs& by) const {
   struct Link {
     SizeForm lo;
     std::vector<SizeForm> ends;
   };
-  std::map<std::tuple<int, int, std::vector<int>>, std::vector<int>> alike;
-  for (int w : by) {
-    const Mask& m = masks_[at(w)];
+  std::map<std::tuple<int, int, std::vector<int>>, MaskRefs> alike;
+  for (const Mask* w : by) {
+    const Mask& m = *w;
     std::vector<int> there;
     for (int t : m.there) {
       if (!there_with(box, t)) there.push_back(t);
@@ -389,9 +440,9 @@ bool SizeMasks::covers_along(std::size_t d, const Mask& box, const std::vector<i
     alike[{m.lo[d], m.hi[d], std::move(there)}].push_back(w);
   }
   std::vector<Link> row;
-  for (const auto& [like, numbers] : alike) {
-    if (!covers_across(d, box, numbers)) continue;
-    const Mask& m = masks_[at(numbers[0])];
+  for (const auto& [like, masks] : alike) {
+    if (!covers_across(d, box, masks)) continue;
+    const Mask& m = *masks[0];
     Link& link = row.emplace_back(Link{lo(m, d), {}});
     for (int end : hi(m, d)) link.ends.push_back(forms_[at(end)]);
     for (int t : std::get<2>(like)) link.ends.push_back(plus(link.lo, forms_[at(t)]));
@@ -437,11 +488,11 @@ bool SizeMasks::covers_along(std::size_t d, const Mask& box, const std::vector<i
   return true;
 }
 
-bool SizeMasks::covers_across(std::size_t d, const Mask& box, const std::vector<int>& by) const {
-  for (int w : by) {
+bool SizeMasks::covers_across(std::size_t d, const Mask& box, const MaskRefs& by) const {
+  for (const Mask* w : by) {
     bool all = true;
     for (std::size_t e = 0; e < kMaxDims && all; ++e) {
-      all = e == d || within(box, masks_[at(w)], e);
+      all = e == d || within(box, *w, e);
     }
     if (all) return true;
   }
@@ -456,8 +507,8 @@ bool SizeMasks::covers_across(std::size_t d, const Mask& box, const std::vector<
     return true;
   };
   if (by.size() == 1 || !flat(box, whole)) return false;
-  for (int w : by) {
-    if (flat(masks_[at(w)], pieces.emplace_back())) continue;
+  for (const Mask* w : by) {
+    if (flat(*w, pieces.emplace_back())) continue;
     pieces.pop_back();
   }
   return uncovered(whole, pieces).empty();

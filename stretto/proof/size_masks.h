@@ -7,9 +7,11 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -60,7 +62,11 @@ class SizeMasks {
   Box at_size(int number, const SizePoint& point) const;
 
   // A fact (table_choices.h) that is so where all of these are positive, and nowhere else.
-  void add_fact(int fact, const std::vector<SizeForm>& where) { facts_.emplace_back(fact, where); }
+  void add_fact(int fact, const std::vector<SizeForm>& where) {
+    facts_.emplace_back(fact, where);
+    fact_numbers_.insert(fact);
+  }
+  bool has_fact(int fact) const { return fact_numbers_.count(fact) != 0; }
   // Those that are so at all sizes at which anything is left of the box.
   std::vector<int> facts_with(int number) const;
 
@@ -90,8 +96,11 @@ class SizeMasks {
   bool apart(const Mask& x, const Mask& y) const;
   bool apart(const Group& x, const Group& y) const;
   std::vector<Group> groups(const std::vector<int>& numbers) const;
-  bool covers_along(std::size_t d, const Mask& box, const std::vector<int>& by) const;
-  bool covers_across(std::size_t d, const Mask& box, const std::vector<int>& by) const;
+  using MaskRefs = std::vector<const Mask*>;
+  std::deque<Mask> one_or_other(const MaskRefs& masks) const;
+  std::optional<Mask> common(const Mask& a, const Mask& b) const;
+  bool covers_along(std::size_t d, const Mask& box, const MaskRefs& by) const;
+  bool covers_across(std::size_t d, const Mask& box, const MaskRefs& by) const;
   std::int64_t value_at(const SizeForm& form, const SizePoint& point) const;
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
@@ -103,6 +112,7 @@ class SizeMasks {
   std::vector<Mask> masks_;
   std::map<Mask, int> mask_ids_;
   std::vector<std::pair<int, std::vector<SizeForm>>> facts_;
+  std::set<int> fact_numbers_;
 };
 
 }  // namespace stretto

@@ -215,7 +215,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
   bool blocks = open && open->blocks;
   auto out = std::make_unique<SizePartition>(
       SizePartition{.axes = axes_of(program, blocks), .pieces = {}});
-  if (table != program.tensors.end()) {
+  if (table != program.tensors.end() && !open) {
     why = {.where = fmt::format("{}:{}", table->loc.file, table->loc.line),
            .expression = fmt::format("the contract of table '{}'", table->name)};
     return nullptr;
@@ -235,7 +235,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
     try {
       graph = expand_around(program, *out, open, region);
     } catch (const DependsOnTable& reason) {
-      why.expression = reason.what;
+      why = {.where = reason.where, .expression = reason.what};
       return nullptr;
     }
     if (graph.deepest_cut.second < deepest.second) deepest = graph.deepest_cut;

@@ -1,6 +1,7 @@
 #include "stretto/proof/size_region.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "stretto/base/at.h"
 #include "stretto/ir/expr_arithmetic.h"
@@ -119,6 +120,29 @@ void SizeRegion::keep_sign(const SizeForm& form) {
   } else {
     keep_at_least(linear({}, 0, form, -1), 1);
   }
+}
+
+// Where a y >= b x + 1 - b and x >= 1, y is at least 1.
+bool SizeRegion::positive_with(const SizeForm& x, const SizeForm& y) const {
+  constexpr std::int64_t kFactor = 1 << 10, kSlope = 1 << 20;  // sums stay within 64 bits
+  auto moderate = [](const SizeForm& form) {
+    return is_small(form.value) &&
+           std::ranges::all_of(form.slope,
+                               [](std::int64_t s) { return s > -kSlope && s < kSlope; });
+  };
+  if (!moderate(x) || !moderate(y)) return false;
+  for (std::size_t i = 0; i < x.slope.size(); ++i) {
+    if (x.slope[i] <= 0 || y.slope[i] <= 0) continue;
+    std::int64_t common = std::gcd(x.slope[i], y.slope[i]);
+    std::int64_t a = x.slope[i] / common, b = y.slope[i] / common;
+    if (a >= kFactor || b >= kFactor) continue;
+    SizeForm more{.value = a * y.value - b * x.value};
+    for (std::size_t j = 0; j < more.slope.size(); ++j) {
+      more.slope[j] = a * y.slope[j] - b * x.slope[j];
+    }
+    if (least(more) >= 1 - b) return true;
+  }
+  return false;
 }
 
 double SizeRegion::num_sizes() const {

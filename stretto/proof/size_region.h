@@ -100,6 +100,9 @@ class SizeRegion {
   std::int64_t least(const SizeForm& form) const;
   std::int64_t most(const SizeForm& form) const;
 
+  // Wherever `x` is positive in the region, `y` is, too; false where that is not seen.
+  bool positive_with(const SizeForm& x, const SizeForm& y) const;
+
   // Notes where a box begins or ends, on an axis of a rank's tensor.
   void note_end(int tensor, int rank, int dim, const SizeForm& end);
   // What is at `value` there; absent where nothing has been noted.

@@ -73,8 +73,10 @@ void note_facts(InstanceGraph& graph) {
       if (is_new) it->second = graph.masks->facts_with(a.box);
       std::vector<int> facts = it->second;
       if (a.choice != TableChoices::kAlways) {
-        const std::vector<int>& own = graph.choices->facts_in(a.choice);
-        facts.insert(facts.end(), own.begin(), own.end());
+        // Not what its own rank's tables say: others have other tables.
+        for (int fact : graph.choices->facts_in(a.choice)) {
+          if (graph.masks->has_fact(fact)) facts.push_back(fact);
+        }
       }
       if (!facts.empty()) a.when = graph.choices->choice(std::move(facts));
     }

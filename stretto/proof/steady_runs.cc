@@ -58,11 +58,12 @@ bool SteadyRuns::is_steady(const Op& op, const std::set<int>& known, bool inner)
     case OpCode::kLoad:
       return true;
     case OpCode::kPipePut:
-      return op.operands.empty();
+      return true;
     case OpCode::kPipeGet:
     case OpCode::kPipeRelease:
       return !op.region;
-    case OpCode::kDotAsync:
+    case OpCode::kDotAsync:  // of however many rows
+      return true;
     case OpCode::kAwait:
       return all_go_by_only(op.exprs, known);
     default:
@@ -212,9 +213,15 @@ void SteadyRuns::enter(const SteadyRun& run) {
 }
 
 void SteadyRuns::leave(const SteadyRun& run, std::size_t first_read) {
+  if (state_.untold_depth > 0) throw DependsOnTable{"whether a pipe moves"};
   const std::set<int>& parties = here_->met.at(&run);
   std::vector<Visit>& visits = visits_[parties][agent_];
-  Visit visit{.run = &run, .there = state_.there, .tile = state_.tile, .pos = 0, .reads = {}};
+  Visit visit{.run = &run,
+              .there = state_.there,
+              .choice = state_.choice(),
+              .tile = state_.tile,
+              .pos = 0,
+              .reads = {}};
   const AgentTrace& agent = state_.recorder.agent();
   for (std::size_t i = first_read; i < agent.accesses.size(); ++i) {
     const Op* op = agent.accesses[i].op;
@@ -243,6 +250,16 @@ std::vector<WherePositive> SteadyRuns::at_some_sizes(const Visit& visit) const {
   return out;
 }
 
+// The facts of tables under which it happens.
+std::vector<int> SteadyRuns::of_tables(const Visit& visit) const {
+  std::vector<int> out;
+  if (visit.choice == TableChoices::kAlways) return out;
+  for (int fact : state_.graph.choices->facts_in(visit.choice)) {
+    if (!state_.graph.masks->has_fact(fact)) out.push_back(fact);
+  }
+  return out;
+}
+
 void SteadyRuns::refuse() const {
   throw UnevenRuns{static_cast<int>(role_ - state_.program.roles.data())};
 }
@@ -259,7 +276,9 @@ void SteadyRuns::finish_worker() {
       auto first_there = at_some_sizes(first[k]);
       for (int a : parties) {
         const Visit& visit = of_agents[a][k];
-        if (visit.tile != first[k].tile || at_some_sizes(visit) != first_there) refuse();
+        bool alike = visit.tile == first[k].tile && of_tables(visit) == of_tables(first[k]) &&
+                     at_some_sizes(visit) == first_there;
+        if (!alike) refuse();
         parts.emplace_back(a, visit.run);
       }
       if (!come_through(parts)) refuse();

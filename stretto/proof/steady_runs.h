@@ -68,6 +68,7 @@ class SteadyRuns {
   struct Visit {
     const SteadyRun* run;
     std::vector<SizeForm> there;
+    int choice;
     std::int64_t tile;
     int pos;  // events of the agent before what follows
     std::vector<SlotRead> reads;
@@ -84,6 +85,7 @@ class SteadyRuns {
   static std::set<int> slots_outside(const Block& block, const Found& found);
   bool come_through(const std::vector<Part>& parts);
   std::vector<WherePositive> at_some_sizes(const Visit& visit) const;
+  std::vector<int> of_tables(const Visit& visit) const;
   [[noreturn]] void refuse() const;
 
   ExpandState& state_;

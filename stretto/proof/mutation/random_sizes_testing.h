@@ -27,7 +27,13 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 8)) {
+    switch (between(0, 10)) {
+      case 10:
+        either_way(p, world);
+        break;
+      case 9:
+        routes(p, world);
+        break;
       case 8:
         sums_in_turn(p, world);
         break;
@@ -398,6 +404,106 @@ class RandomSizes {
         auto to = out.tile({row, 0}, kTile, kTile);
         p.store(which == 3 ? to.until_row(slipped) : to, acc);
       });
+    });
+  }
+
+  // Every rank pushes its share of rows to all. Tiles, as many as a table says, wait for as many
+  // ranks as an entry says and multiply rows that a table picks of theirs; some of them only where
+  // there are so many rows. A slip shows in what is pushed, waited for or read, or in what is over
+  // at a launch's end.
+  void routes(ProgramBuilder& p, int world) {
+    constexpr int kTile = 16, kStep = 8;
+    int tiles = between(1, 3), steps = between(1, 3), which = between(0, 4);
+    bool by_rows = chance(40);
+    Index all = extent_rows(), share = ceil_div(all, world), where = condition();
+    auto used = p.table("used", {1}, {ContractKind::kAscending, 0, tiles + 1});
+    auto needs = p.table("needs", {tiles}, {ContractKind::kRange, 0, world + 1});
+    auto picks = p.table("picks", {tiles * kTile, 1}, {ContractKind::kRange, -1, rows_});
+    auto in = p.input("in", DType::kF32, {rows_, steps * kStep});
+    auto b = p.input("b", DType::kF32, {kTile, steps * kStep});
+    auto full = p.buffer("full", DType::kF32, {rows_ + world, steps * kStep},
+                         {.space = Space::kSymmetric, .num_slots = between(1, 2)});
+    auto out = p.output("out", DType::kF32, {tiles * kTile, kTile});
+    auto ready = p.signal("ready"), sent = p.signal("sent", world);
+    Index pushed = which == 0 ? or_slip(share, -1) : share;
+    auto slipped = [&](int of, const Index& wrong, const Index& right) {
+      return slips_ && which == of ? select(where, wrong, right) : right;
+    };
+    p.on_start([&] { p.notify_all(ready); });
+    p.role("push", Resource::copy_engine(), p.range(world), [&](const Tile& t) {
+      Index peer = p.let("peer", (p.rank() + t.index) % world), row = p.rank() * share;
+      p.wait(ready, peer);
+      p.copy(full.on(peer).tile({row, 0}, rows_, steps * kStep).until_row(row + pushed),
+             in.tile({0, 0}, rows_, steps * kStep));
+      p.notify(sent[p.rank()], peer);
+    });
+    Resource workers = Resource::sms(between(1, 2)).pipelined(between(2, 3));
+    p.role("multiply", workers, p.range(tiles), [&](const Tile& t) {
+      Value acc = p.zeros(DType::kF32, kTile, kTile);
+      auto multiply = [&] {
+        Index count = p.read(needs, {t.index});
+        p.loop(world, [&](const Index& source) {
+          p.when(source < slipped(1, count - 1, count), [&] { p.wait(sent[source], 1); });
+        });
+        Value picked = p.load(picks.tile({t.index * kTile, 0}, kTile, 1));
+        Index ranks = slipped(2, count + 1, count);
+        p.loop(steps, [&](const Index& i) {
+          Value rows =
+              p.load_rows(full.tile({0, i * kStep}, kTile, kStep).until_row(ranks * share), picked);
+          acc = dot(acc, rows, p.load(b.tile({0, i * kStep}, kTile, kStep)).T());
+        });
+      };
+      p.when(t.index < p.read(used, {0}),
+             [&] { by_rows ? p.when(t.index * kTile < all, multiply) : multiply(); });
+      p.store(out.tile({t.index * kTile, 0}, kTile, kTile), acc);
+    });
+    p.on_end([&] {
+      p.loop(world, [&](const Index& i) {
+        auto wait = [&] { p.wait(sent[i], 1); };
+        if (slips_ && which == 3) return p.when(!(where && i == world - 1), wait);
+        slips_&& which == 4 ? p.when(i < p.read(needs, {0}), wait) : wait();
+      });
+    });
+  }
+
+  // Blocks of every rank's share of rows go to all, of those without rows zeros. A slip leaves
+  // blocks out at some sizes.
+  void either_way(ProgramBuilder& p, int world) {
+    int block = between(3, 30);
+    std::int64_t most = (rows_ + world - 1) / world;
+    std::int64_t blocks = (most + block - 1) / block;
+    Index all = extent_rows(), share = ceil_div(all, world);
+    Index own = min(share, all - p.rank() * share);
+    Index otherwise = or_slip(own, chance(50) ? block : -block);
+    bool one_condition = chance(50) && !slips_;
+    auto in = p.input("in", DType::kF32, {blocks, 4});
+    auto box = p.buffer("box", DType::kF32, {world, blocks, 4},
+                        {.space = Space::kSymmetric, .num_slots = between(1, 2)});
+    auto out = p.output("out", DType::kF32, {world, blocks, 4});
+    auto ready = p.signal("ready"), sent = p.signal("sent", world);
+    p.on_start([&] { p.notify_all(ready); });
+    p.role("send", Resource::sms(between(1, 3)), p.range(blocks), [&](const Tile& t) {
+      Index first = t.index * block;
+      p.loop(world, [&](const Index& i) { p.wait(ready, i); });
+      auto to_all = [&](bool rows) {
+        p.loop(world, [&](const Index& i) {
+          Index peer = p.let("peer", rows ? (p.rank() + 1 + i) % world : i);
+          p.store(box.on(peer).tile({p.rank(), t.index, 0}, 1, 4),
+                  rows ? p.load(in.tile({t.index, 0}, 1, 4)) : p.zeros(DType::kF32, 1, 4));
+        });
+      };
+      if (one_condition) {
+        p.when(
+            first < own, [&] { to_all(true); }, [&] { to_all(false); });
+      } else {
+        p.when(first < own, [&] { to_all(true); });
+        p.when(!(first < otherwise), [&] { to_all(false); });
+      }
+      p.loop(world, [&](const Index& i) { p.notify(sent[p.rank()], i); });
+    });
+    p.role("read", Resource::sms(1), p.range(world), [&](const Tile& t) {
+      p.wait(sent[t.index], blocks);
+      p.store(out.tile({t.index, 0, 0}, blocks, 4), p.load(box.tile({t.index, 0, 0}, blocks, 4)));
     });
   }
 
