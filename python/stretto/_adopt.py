@@ -15,15 +15,13 @@ from .errors import UserError
 _WITH_GRADIENT = {
     **dict.fromkeys(
         (
-            "all_reduce",
             "all_reduce_add_rms_norm",
-            "all_to_all",
             "broadcast",
-            "reduce_scatter",
         ),
         " with out=",
     ),
-    "all_gather": " with out= or sizes",
+    **dict.fromkeys(("all_reduce", "all_to_all", "reduce_scatter"), " with out= or payload"),
+    "all_gather": " with out=, sizes or payload",
     **dict.fromkeys(
         ("all_gather_matmul", "matmul_all_gather", "matmul_all_reduce", "matmul_reduce_scatter"),
         " with out= or scales",

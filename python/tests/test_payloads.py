@@ -158,6 +158,35 @@ def test_torch_tensors(rng):
         assert (off <= 0).all(), off.max()
 
 
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_gradients_are_not_lost_unsaid():
+    def body():
+        x = torch.ones(4, 8, requires_grad=True)
+        for call in (
+            stretto.all_gather,
+            stretto.all_reduce,
+            stretto.reduce_scatter,
+            stretto.all_to_all,
+        ):
+            with pytest.raises(UserError, match="no gradient with out=.* or payload"):
+                call(x, payload="int8")
+            with torch.no_grad():
+                call(x, payload="int8")
+
+    testing.run(2, body)
+
+
+def test_calls_that_go_on(rng):
+    x = [rows_of(rng, (4, 32), np.float32) for _ in range(2)]
+
+    def body():
+        mine = x[stretto.rank()]
+        work = stretto.all_gather(mine, payload="int8", async_op=True)
+        np.testing.assert_array_equal(work.wait(), stretto.all_gather(mine, payload="int8"))
+
+    testing.run(2, body)
+
+
 def test_what_cannot_travel_so_is_told():
     x = np.zeros((4, 12), np.float32)
 
