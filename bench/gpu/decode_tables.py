@@ -151,7 +151,8 @@ def served_experts_table(results: Results, ranks: int) -> str:
             found = {key: at for key, at in found.items() if key[:2] != way}
             found |= {(*way, row["load"]): (row, run) for row in run.data.get("runs", [])}
     take(results, found)
-    lines = [[str(tp), str(ep), *served_row(load, row)[:-1]] for (tp, ep, load), (row, _) in found.items()]
+    by_way = sorted(found.items(), key=lambda at: at[0][:2])
+    lines = [[str(tp), str(ep), *served_row(load, row)[:-1]] for (tp, ep, load), (row, _) in by_way]
     columns = ["GPUs", "`--ep`", "load", "tokens/s", "TTFT p50, ms", "p99", "TPOT p50, ms", "p99", "GPU busy"]
     return table(columns, lines) + sources(found)
 
