@@ -209,7 +209,7 @@ std::vector<GpuCompany> companies() {
                                  {kModel, 2, DType::kBF16, false, "fp8"}};
   // In float32 every token is compared.
   std::erase_if(all, [](const GpuCompany& c) {
-    return c.dtype != DType::kF32 && !is_drawn(testing::PrintToString(c), 2);
+    return c.dtype != DType::kF32 && !is_drawn(testing::PrintToString(c), 3);
   });
   return all;
 }

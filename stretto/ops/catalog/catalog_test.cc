@@ -160,12 +160,12 @@ std::string name_of_case(const testing::TestParamInfo<NameAndRanks>& info) {
   return fmt::format("{}_P{}", std::get<0>(info.param), std::get<1>(info.param));
 }
 
-// Of each operator, half of the numbers of ranks.
+// Of each operator, a third of the numbers of ranks.
 std::vector<NameAndRanks> drawn(const char* suite, std::initializer_list<int> ranks) {
   std::vector<NameAndRanks> out;
   for (const std::string& name : operator_names()) {
     for (int r : ranks) {
-      if (is_drawn(fmt::format("{} {} {}", suite, name, r), 2)) out.emplace_back(name, r);
+      if (is_drawn(fmt::format("{} {} {}", suite, name, r), 3)) out.emplace_back(name, r);
     }
   }
   return out;
