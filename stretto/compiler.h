@@ -1,6 +1,6 @@
-// The first steps of a tile program to what runs it (stretto.h has all of them): lowered by the
-// passes, then proved for certain launches. What is launched was proved, or its caller has said in
-// words why not.
+// The first steps of a tile program to what runs it (stretto.h has all of them): the passes lower
+// it, then it is proved for certain launches. What is launched was proved, or its caller has said
+// in words why not.
 #pragma once
 
 #include <cstdint>
@@ -31,22 +31,22 @@ class Lowered {
   std::shared_ptr<const Program> program_;
 };
 
-// UserError for a bad program. One at schedule level is taken as it is; `after` is called after
-// each pass.
+// Lowers a program; one at schedule level is taken as it is. `after` is called after each pass.
+// UserError for a bad program.
 Lowered lower(Program program, const AfterPass& after = {});
 
 struct ProveOptions {
-  // For launches that have every extent at its bound, and no others: a large product takes a second
-  // instead of a minute.
+  // Proves launches that have every extent at its bound, and no others: a large product takes a
+  // second instead of a minute.
   bool bounds_only = false;
-  // With bounds_only: launches may have these extents, too, in any sequence. In declaration order,
-  // as many as the program declares.
+  // With bounds_only: launches may have these extents, too, in any sequence. Each entry has as
+  // many extents as the program declares, in that order.
   std::vector<std::vector<std::int64_t>> also_at = {};
   // The GPUs that launch it (GpuWorld::target()): all workers of a rank are on SMs at a time.
   GpuTarget gpu = {};
 };
 
-// For a program that is launched with these extents and no others.
+// Options for a program that is launched with these extents and no others.
 ProveOptions for_launches_of(const Lowered& program, const std::vector<std::int64_t>& extents,
                              const GpuTarget& gpu = {});
 
@@ -60,9 +60,9 @@ struct ProofScope {
     bool covers(std::int64_t extent) const { return least <= extent && extent <= most; }
   };
   std::vector<Size> sizes;  // kExtent and kScalar variables in declaration order
-  // Beside those: what launches may have for all of them, but for scalars.
+  // What launches may have beside those for all of them, but for scalars.
   std::vector<std::vector<std::int64_t>> also_at;
-  int sms = 0;              // of each GPU; CPU ranks have none
+  int sms = 0;              // that each GPU has; CPU ranks have none
 };
 
 // A program that may be launched, and for which launches that holds. Copies are cheap.
@@ -92,12 +92,12 @@ class Proved {
   std::string waiver_;
 };
 
-// Rejected, with the report, for a program that is wrong or beyond the proof's limits. Verdicts are
-// kept on disk (proof/proof_cache.h).
+// Proves a program. Rejected, with the report, for one that is wrong or beyond the proof's limits.
+// Verdicts are kept on disk (proof/proof_cache.h).
 Proved prove(Lowered program, const ProveOptions& options = {});
-// For tests, and for whoever has shown it otherwise: `why`, in words, is never empty. Neither the
-// command, the model, the engine nor benchmarks do it; tools/lint looks. It is launched as if it
-// had been proved for all sizes and this GPU.
+// Leaves the proof out, for tests and for whoever has shown it otherwise. `why`, in words, is never
+// empty. Neither the command, the model, the engine nor benchmarks do it; tools/lint looks. The
+// program is launched as if it had been proved for all sizes and this GPU.
 Proved waive_proof(Lowered program, std::string why, const GpuTarget& gpu = {});
 
 }  // namespace stretto

@@ -24,14 +24,14 @@ constexpr int kMostChoiceTop = 32;  // alternatives that a kernel finds
 constexpr unsigned long long kNoTopP = ~0ull;
 
 struct ChoiceRow {
-  unsigned long long random = 0;       // of the draw, uniform
+  unsigned long long random = 0;       // for the draw, uniform
   unsigned long long top_p = kNoTopP;  // in 2^-64
   unsigned long long min_weight = 0;   // as choice_weight(); less is dropped
   float inverse_temperature = 0;       // 0: the largest logit is the choice
   float repetition_penalty = 1;
   unsigned top_k = 0;  // 0: all
   int num_top = -1;    // alternatives with their logits; -1: not even the token's own
-  // Of the tables beside the rows, filled in by who launches; -1: all tokens are allowed.
+  // Which of the tables beside the rows; who launches fills it in. -1: all tokens are allowed.
   int mask = -1;
   unsigned first_edit = 0, num_edits = 0, unused = 0;
 };
@@ -52,7 +52,7 @@ struct ChoiceTop {
 struct ChoiceResult {
   ChoiceStatus status = ChoiceStatus::kChosen;
   unsigned token = 0;
-  unsigned long long total = 0;  // of choice_weight(logit - best)
+  unsigned long long total = 0;  // the sum of choice_weight(logit - best)
   float logit = 0, best = 0;     // the token's, and the largest
   unsigned rank = 0;             // 1 + how many are larger
   unsigned num_top = 0;
@@ -83,7 +83,7 @@ STRETTO_HOST_DEVICE unsigned choice_key(float logit) {
 STRETTO_HOST_DEVICE float choice_logit(unsigned key) {
   return choice_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
-// Tokens from the largest logit down, of equals the lowest token first: the largest number first.
+// The larger the number, the sooner the token: larger logits first, among equals the lower token.
 STRETTO_HOST_DEVICE unsigned long long choice_order(float logit, unsigned token) {
   return static_cast<unsigned long long>(choice_key(logit)) << 32 | (0xffffffffu - token);
 }
@@ -106,7 +106,7 @@ STRETTO_HOST_DEVICE unsigned long long choice_weight(float x) {
   p = p * f + 2.40226507e-1f;
   p = p * f + 6.93147181e-1f;
   p = p * f + 1.f;
-  // Times 2^(n + 39), in the exponent; then whole, cut off.
+  // Adds n + 39 to the exponent, which multiplies by 2^(n + 39); then cuts off to a whole number.
   const float units = choice_float(choice_bits(p) + ((choice_bits(n) - (0x4b400000u - 39)) << 23));
   return static_cast<unsigned long long>(static_cast<long long>(units));
 }

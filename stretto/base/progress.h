@@ -9,7 +9,7 @@ namespace stretto {
 
 class Progress {
  public:
-  // "proving gemm, operator 3 of 11".
+  // What begins: "proving gemm, operator 3 of 11".
   void begin(std::string what);
   // The larger thing that what begins from now on is part of: "step 2 of 5, 64 rows"; "" for none.
   void within(std::string whole);

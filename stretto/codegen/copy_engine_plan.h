@@ -35,7 +35,7 @@ struct EngineMark {
 struct EngineRole {
   int role = -1;
   std::vector<int> queue_of_worker;  // workers that signal the same counter share a queue
-  int num_bells = 0;                 // of a worker, at most; 0: all its waits are the gate's
+  int num_bells = 0;                 // a worker's, at most; 0: all its waits are the gate's
   std::int64_t first_bell = 0;       // worker w's bells follow from first_bell + w * num_bells
 };
 

@@ -25,7 +25,7 @@ struct GeneratedKernel {
 // (device/sm90/delay.h).
 struct KernelDelays {
   std::uint64_t seed = 0;
-  std::uint32_t most_cycles = 4096;  // of one pause on a rank that is not late
+  std::uint32_t most_cycles = 4096;  // one pause on a rank that is not late
 };
 
 struct KernelOptions {

@@ -48,7 +48,7 @@ struct TensorMapPlan {
 struct WaitSite {
   int role = -1, signal = -1;
   int packets = -1;            // the tensor whose packets are waited for
-  int first_block = -1;        // of the role's; -1: a gate, on_start or on_end
+  int first_block = -1;        // the role's; -1: a gate, on_start or on_end
   int table = -1;              // the fault's counter is the entry, and what was seen its value
   std::string file;
   int line = 0;

@@ -29,7 +29,7 @@ struct GenerateResult {
   double prefill_seconds = 0;
   double decode_seconds = 0;
 
-  double tokens_per_second() const;  // of decode
+  double tokens_per_second() const;  // while decoding
 };
 
 // Called on rank 0 with each piece of text that is certain, of the requests that it serves.

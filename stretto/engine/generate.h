@@ -1,7 +1,7 @@
-// Text from a model on a world of ranks: prompts in, tokens out one by one. Requests run together
-// (run_requests.h): every rank runs the same loop and draws the same tokens from the same logits,
-// and rank 0 reports; on GPUs one host thread does so for all ranks of its process. Data groups
-// have a loop and a cache each, for their share of the requests.
+// Makes text with a model on a world of ranks: prompts in, tokens out one by one. Requests run
+// together (run_requests.h): every rank runs the same loop and draws the same tokens from the same
+// logits, and rank 0 reports. On GPUs one host thread does so for all ranks of its process. Data
+// groups have a loop and a cache each, for their share of the requests.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace stretto {
 
-// Called on every rank with the logits of each token of each request before sampling changes them,
-// for tests; on GPUs for the first rank of each process.
+// For tests: is called on every rank with each token's logits of each request before sampling
+// changes them; on GPUs for the first rank of each process.
 using OnLogits = std::function<void(int rank, std::size_t request, std::int64_t token,
                                     std::span<const float> logits)>;
 
@@ -31,8 +31,8 @@ struct EngineOptions {
   std::int64_t max_tokens = 0;  // cache capacity; 0: the model's positions
   bool record = false;          // CPU ranks only
   Target device = Target::kCpu;
-  // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. On GPUs, a
-  // world of processes. There the process of rank 0 reports.
+  // Ranks to run on, world_size of them; none: threads of this process, or its GPUs. GPUs take a
+  // world of processes, where the process of rank 0 reports.
   std::shared_ptr<World> world;
   int expert_groups = 1;   // model_shape.h
   int data_groups = 1;     // likewise; several on GPUs: those of processes
@@ -76,21 +76,21 @@ class Engine {
   // Whether results come out in this process: it has rank 0.
   bool reports() const;
 
-  // Of CPU ranks, or of processes.
+  // The world of CPU ranks, or of processes.
   World& world() { return *world_; }
 
  private:
-  void join_group();  // of GPUs
-  BatchOptions batch_options() const;    // of what generate() and score() run
-  int index_of(const Rank* rank) const;  // of those that run_batches() gives
-  int group_of(int rank) const;          // of the data groups
-  // What the first rank of each data group hands in, by group; to be used at rank 0. Collective
-  // over the ranks of run_batches().
+  void join_group();  // on GPUs
+  BatchOptions batch_options() const;    // what generate() and score() run with
+  int index_of(const Rank* rank) const;  // among those that run_batches() gives
+  int group_of(int rank) const;          // among the data groups
+  // What the first rank of each data group hands in, by group, for rank 0. All ranks of
+  // run_batches() call it.
   std::vector<Json> gather_groups(Rank* rank, const Json& mine) const;
 
   const ModelFiles& files_;
   EngineOptions options_;
-  std::shared_ptr<World> world_;    // of CPU ranks, or of the processes of GPUs
+  std::shared_ptr<World> world_;    // CPU ranks, or the processes that drive GPUs
   std::unique_ptr<GpuWorld> gpus_;  // on GPUs
   // Those of the own data group, where there are several.
   std::shared_ptr<Rank> group_rank_;

@@ -21,7 +21,7 @@ struct CacheSize {
   std::int64_t num_pages = 0;
   std::size_t page_bytes = 0;  // on all ranks and layers
   std::size_t allowed = 0;     // bytes
-  // Of a rank: what else its memory is for, and what steps would take if their buffers did not
+  // A rank's: what else its memory is for, and what steps would take if their buffers did not
   // share it.
   std::size_t weight_bytes = 0, work_bytes = 0, kept_bytes = 0, unshared_bytes = 0;
 };

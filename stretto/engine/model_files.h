@@ -27,7 +27,7 @@ struct ModelFiles {
   GenerationConfig generation;
   Tokenizer tokenizer;
   Checkpoint checkpoint;
-  // Of what the directory's files tell twice, and differently: both tellings, and which is taken.
+  // What the directory's files tell twice, and differently: both tellings, and which is taken.
   Warnings warnings;
 };
 

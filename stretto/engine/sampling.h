@@ -29,7 +29,7 @@ struct SamplingParams {
   std::int64_t min_tokens = 0;
   std::vector<int> ends;
   std::uint64_t seed = 0;
-  std::uint32_t choice = 0;  // of several with one seed, which draw differently
+  std::uint32_t choice = 0;  // which one of several with one seed, which draw differently
 
   // UserError naming the parameter and its bounds.
   void validate() const;
@@ -52,10 +52,10 @@ class Sampler {
                   std::span<const std::uint32_t> allowed = {});
   void count_draw() { num_draws_ += params_.temperature != 0 ? 1 : 0; }
 
-  // The next token, counted. `logits` [vocab] is overwritten as by choose_token(). Tokens of logit
-  // -inf are not there: where none of allowed_tokens is, all may be drawn, and where nothing but
-  // `ends` is, they may be before min_tokens. UserError when a logit is NaN or +inf or when all are
-  // -inf (broken weights, or a dtype that overflows); InternalError when `logits` is empty.
+  // Draws the next token and counts it. `logits` [vocab] is overwritten as by choose_token().
+  // Tokens of logit -inf are not there. Where no allowed token is, all may be drawn. Where only
+  // `ends` are, they may be drawn before min_tokens. UserError when a logit is NaN or +inf or all
+  // are -inf (broken weights, a dtype that overflows); InternalError when `logits` is empty.
   int sample(std::span<float> logits, std::span<const int> history, std::size_t num_generated = 0,
              std::span<const std::uint32_t> allowed = {});
 
@@ -89,7 +89,7 @@ int argmax(std::span<const float> logits);
 
 // log(softmax(logits)) in double; `out` has the size of `logits`. Errors as Sampler::sample.
 void log_softmax(std::span<const float> logits, std::span<double> out);
-// One element of it.
+// One element of that result.
 double log_probability(std::span<const float> logits, int token_id);
 
 }  // namespace stretto

@@ -15,7 +15,7 @@ namespace stretto {
 // characters come out as whole characters.
 class StopMatcher {
  public:
-  // UserError when a stop string is empty. No stop strings: everything passes at once.
+  // UserError when a stop string is empty. Without stop strings everything passes at once.
   explicit StopMatcher(std::vector<std::string> stops);
 
   // Returns the text that is now certain to precede any stop; empty once stopped.

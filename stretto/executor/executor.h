@@ -55,7 +55,7 @@ class Instance {
   const Program& program() const;
   std::uint64_t epoch() const;  // launches so far since creation or recovery
 
-  // InstanceOptions::sync_hook from now on.
+  // Replaces InstanceOptions::sync_hook from now on.
   void set_sync_hook(SyncHook hook);
 
  private:

@@ -1,5 +1,5 @@
-// From a lowered program to the kernel that GPUs load: generated, then compiled by NVRTC or found
-// in the cache. Needs no GPU.
+// Makes the kernel that GPUs load from a lowered program: it is generated, then NVRTC compiles it,
+// or it is found in the cache. This needs no GPU.
 //
 // Before: compiler.h lowered the program. After: load() of launch/executable.h takes it with the
 // proved program.
@@ -13,16 +13,16 @@
 
 namespace stretto {
 
-// A program's kernel, compiled. Independent of any GPU; may be made on several threads at once.
+// A program's compiled kernel. It depends on no GPU; several threads may make some at once.
 struct GpuCode {
-  std::shared_ptr<const Program> program;  // of which it is
+  std::shared_ptr<const Program> program;  // that it is made from
   GeneratedKernel kernel;
   cuda::KernelImage image;
 };
-// For options.target. UserError for a program that has no GPU lowering; InternalError where the
-// generated kernel does not compile cleanly.
+// Makes the kernel for options.target. UserError for a program that has no GPU lowering;
+// InternalError where the generated kernel does not compile cleanly.
 GpuCode generate(const Lowered& program, const KernelOptions& options = {});
-// prove() and generate() at the same time: either takes a second or more where it is not
+// Does prove() and generate() at the same time: either takes a second or more where it is not
 // cached.
 struct ProvedForGpu {
   Proved program;
@@ -30,7 +30,7 @@ struct ProvedForGpu {
 };
 ProvedForGpu prove_for_gpu(Lowered program, const ProveOptions& options = {},
                            const KernelOptions& kernel = {});
-// Whether there is a GPU lowering, and a block holds what it takes. Compiles nothing.
+// Whether there is a GPU lowering, and a block holds what it takes. It compiles nothing.
 bool has_gpu_lowering(const Lowered& program);
 
 }  // namespace stretto

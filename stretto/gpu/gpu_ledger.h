@@ -15,7 +15,7 @@ namespace stretto {
 
 class GpuLedger {
  public:
-  // Of GPU `ordinal`, of which waiting kernels may take num_sms.
+  // The ledger of GPU `ordinal`, whose waiting kernels may take num_sms.
   GpuLedger(int ordinal, int num_sms);
   ~GpuLedger();
   GpuLedger(const GpuLedger&) = delete;
@@ -28,7 +28,7 @@ class GpuLedger {
     std::unique_lock<std::mutex> lock;  // to be held until the kernel is enqueued
     bool captured = false;
   };
-  // As SmLedger::admit; from any thread.
+  // Does what SmLedger::admit does, on any thread.
   Admitted admit(const cuda::Stream& stream, const SmDemand& demand);
   // Nothing runs any more on this GPU.
   void clear();

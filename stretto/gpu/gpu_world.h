@@ -30,13 +30,13 @@ using cuda::CUdeviceptr;
 struct GpuWorldOptions {
   int size = 1;
   std::chrono::milliseconds timeout{0};  // 0: STRETTO_TIMEOUT_MS
-  // Of each GPU, left to waiting kernels that are not launched through this world (NCCL's, say, on
-  // streams of their own). Instances that need more than the rest are refused.
+  // SMs of each GPU left to waiting kernels that are not launched through this world (NCCL's, say,
+  // on streams of their own). Instances that need more than the rest are refused.
   int reserved_sms = 0;
 };
 
 struct GpuProcessOptions {
-  int device = -1;             // of this process; -1: LOCAL_RANK, or else the rank
+  int device = -1;             // this process's; -1: LOCAL_RANK, or else the rank
   bool share_devices = false;  // two ranks may be on one GPU: their kernels then take turns
   std::chrono::milliseconds timeout{0};  // 0: the ranks' world's
   int reserved_sms = 0;                  // as above
@@ -59,20 +59,20 @@ struct RankStream {
 
 class GpuWorld {
  public:
-  // Devices 0 .. size - 1. DeviceError where there are fewer, one is not Hopper, or two cannot
-  // address each other's memory.
+  // Takes devices 0 .. size - 1. DeviceError where there are fewer, one is not Hopper, or two
+  // cannot address each other's memory.
   // UserError where reserved_sms leaves nothing.
   explicit GpuWorld(const GpuWorldOptions& options);
-  // The GPU of one rank of a world of processes, collective. `rank` outlives this. Whoever waits on
-  // a GPU for a process that has died hears of it at once. DeviceError as above, UserError where
-  // two ranks share a GPU and may not: both on every rank. UserError for a world of threads.
+  // One rank's GPU in a world of processes; collective. `rank` outlives this. Whoever waits on a
+  // GPU for a process that has died hears that at once. DeviceError as above, UserError where two
+  // ranks share a GPU and may not: both on every rank. UserError for a world of threads.
   GpuWorld(Rank& rank, const GpuProcessOptions& options);
   ~GpuWorld();
   GpuWorld(const GpuWorld&) = delete;
   GpuWorld& operator=(const GpuWorld&) = delete;
 
   int size() const { return size_; }
-  // Ascending and without gaps. Only these have a device and a stream here.
+  // They ascend without gaps. Only these have a device and a stream here.
   const std::vector<int>& local_ranks() const { return local_ranks_; }
   std::size_t local_index(int rank) const;  // in local_ranks(); InternalError for others
   const cuda::Device& device(int rank) const { return devices_[local_index(rank)]; }
@@ -85,17 +85,17 @@ class GpuWorld {
 
   // Collective: UserError on every rank where sizes differ or one has no memory.
   SymmetricGpuMemory allocate(std::size_t bytes) const;
-  // Until the local streams are idle.
+  // Returns when the local streams are idle.
   void synchronize() const;
-  // Until those of all ranks are, and what they have written can be read: collective. Fault where a
-  // process does not come.
+  // Returns when all ranks' streams are, and what they have written can be read: collective. Fault
+  // where a process does not come.
   void meet() const;
   // Enqueues a meeting on the local streams: what comes after it begins once the streams of all
   // ranks have got there, within a microsecond or two. Collective, and never captured. Streams get
   // past it, too, when the world is aborted.
   void meet_on_streams() const;
-  // What every process passes, in the order of their ranks, all of the same size: collective. In
-  // one process what it passes itself.
+  // Returns what every process passes, in the order of their ranks, all of the same size:
+  // collective. In one process that is what it passes itself.
   std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> own) const;
 
   // As kernels see them. The abort word and the fault record are shared by all ranks.
@@ -114,8 +114,8 @@ class GpuWorld {
   int add_fault_source(std::string name, DescribeFault describe);
   void remove_fault_source(int id);
   [[noreturn]] void throw_fault() const;
-  // After a fault, with all ranks idle: the next launches start anew, in whatever order. Instances
-  // zero their own words. Collective, and after World::recover() of a world of processes.
+  // Lets launches start anew after a fault, in whatever order. All ranks are idle.
+  // Instances zero their own words. Collective; a world of processes calls World::recover() before.
   void clear_fault();
 
   // SMs of each GPU that kernels which wait for other ranks may take.

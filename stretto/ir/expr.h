@@ -53,7 +53,7 @@ class Expr {
   Expr(int value) : Expr(static_cast<std::int64_t>(value)) {}
 
   static Expr var(int var_idx);
-  // tensor[index...] of the own rank.
+  // The entry tensor[index...] on the own rank.
   static Expr table(int tensor_idx, std::vector<Expr> index);
   // Folds constants and the identities x+0, x*1, x*0, x/1, min(x,x), select(const,..).
   static Expr make(ExprOp op, std::vector<Expr> args);

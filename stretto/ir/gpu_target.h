@@ -7,13 +7,13 @@
 
 namespace stretto {
 
-// As an H100 SXM or H200 has it.
+// The defaults are an H100 SXM's and an H200's.
 struct GpuTarget {
   std::string arch = "sm_90a";
   // Multiprocessors. All blocks of a kernel that wait for each other run at the same time: the
   // workers of all roles together must not exceed what these hold.
   int sms = 132;
-  std::size_t shared_bytes = std::size_t{227} * 1024;  // of a block
+  std::size_t shared_bytes = std::size_t{227} * 1024;  // that a block may have
   friend bool operator==(const GpuTarget&, const GpuTarget&) = default;
 };
 

@@ -31,7 +31,7 @@ enum class StepKind : std::uint8_t {
   kProxyFence,  // fence.proxy.async: bulk accesses of this thread come after
 };
 
-// In the order of inclusion.
+// Each includes those before it.
 enum class Scope : std::uint8_t { kThread, kCta, kGpu, kSys };
 
 enum class Doers : std::uint8_t {
@@ -85,7 +85,7 @@ struct SyncTable {
 };
 const SyncTable& sync_table();
 
-// "fence.acq_rel.sys by one thread".
+// Says, for instance, "fence.acq_rel.sys by one thread".
 std::string describe(const SyncStep& step);
 
 // Whether generated code may make the access by TMA. It decides by layout; this is what it never

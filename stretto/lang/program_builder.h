@@ -18,8 +18,8 @@ namespace stretto {
 
 using Index = Expr;
 
-// The last two parts of a path: enough to find the file, the same wherever the tree was checked
-// out.
+// Keeps the last two parts of a path: enough to find the file, the same wherever the tree was
+// checked out.
 SourceLoc to_source_loc(const Loc& loc);
 
 // A 2-D box of a tensor. Elements outside the tensor's run-time shape, or past until_row /
@@ -151,7 +151,7 @@ struct OutputOptions {
   Index given_on;
 };
 
-// Rows of a tensor split over the ranks, each rank's rows into tiles, each rank's tiles into
+// How a tensor's rows are split over the ranks, each rank's rows into tiles, each rank's tiles into
 // channels.
 struct TileMapOptions {
   std::int64_t tile_rows = 1;
@@ -194,7 +194,7 @@ class ProgramBuilder {
   // that. Entries are checked where they are read; the contract is a range.
   TensorRef made_table(const std::string& name, std::vector<Index> shape, const Contract& contract,
                        const BufferOptions& options = {}, Loc loc = Loc::current());
-  // One channel per notifying rank.
+  // A signal with one channel per notifying rank.
   SignalRef signal(const std::string& name, Loc loc = Loc::current());
   SignalRef signal(const std::string& name, std::int64_t num_channels, Loc loc = Loc::current());
   TileMapRef tile_map(const std::string& name, const TensorRef& tensor,
@@ -208,7 +208,7 @@ class ProgramBuilder {
   TileSpace grid(const Index& rows, const Index& cols, std::int64_t bm, std::int64_t bn,
                  Loc loc = Loc::current());
   TileSpace range(const Index& count);
-  // Its number, for roles beside it.
+  // Returns the role's number, for roles beside it.
   int role(const std::string& name, const Resource& resource, const TileSpace& tiles,
            const std::function<void(const Tile&)>& body, Loc loc = Loc::current());
   void on_start(const std::function<void()>& body, Loc loc = Loc::current());
@@ -223,8 +223,8 @@ class ProgramBuilder {
             const std::function<void()>& otherwise = {}, Loc loc = Loc::current());
   // Names an index expression and fixes when it is evaluated.
   Index let(const std::string& name, const Index& value, Loc loc = Loc::current());
-  // Element of an integer tensor of the own rank; negative or out-of-contract entries end the
-  // launch with an error.
+  // Reads an element of an integer tensor on the own rank; negative or out-of-contract entries end
+  // the launch with an error.
   Index read(const TensorRef& table, std::vector<Index> index, Loc loc = Loc::current());
 
   // --- tiles ---
@@ -238,13 +238,13 @@ class ProgramBuilder {
   Value splat(DType dtype, const Index& value, Loc loc = Loc::current());            // [1,1]
   Value splat(const FloatScalar& scalar, Loc loc = Loc::current());                  // f32 [1,1]
   Value load(const Slice& from, Loc loc = Loc::current());
-  // Rows picked by i32 [rows,1]; `from` gives the columns. A negative index gives a row of zeros.
+  // Loads rows that i32 [rows,1] picks; `from` gives the columns. A negative index gives zeros.
   Value load_rows(const Slice& from, const Value& row_idx, Loc loc = Loc::current());
   void store(const Slice& to, const Value& value, Loc loc = Loc::current());
   void store_rows(const Slice& to, const Value& row_idx, const Value& value,
                   Loc loc = Loc::current());
-  // to += value in arrival order: results may differ from run to run. A named exception, never a
-  // default.
+  // to += value in arrival order: results may differ from run to run. It is a named exception,
+  // never a default.
   void reduce_store(const Slice& to, const Value& value, Loc loc = Loc::current());
 
   // --- moving data (put, get and TileLink's rank_copy_data are the same copy, named by direction)
@@ -257,8 +257,8 @@ class ProgramBuilder {
   }
   void put_signal(const Slice& to, const Slice& from, const ChannelRef& channel, const Index& rank,
                   Loc loc = Loc::current());
-  // Tile `t` of the map: own rows of `from` to the same rows of `to` on the tile's owner; pull is
-  // the other way round.
+  // Copies tile `t` of the map: own rows of `from` to the same rows of `to` on the tile's owner.
+  // Pull is the other way round.
   void tile_push_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
                       const TensorRef& to, Loc loc = Loc::current());
   void tile_pull_data(const TileMapRef& map, const Tile& t, const TensorRef& from,
@@ -287,8 +287,8 @@ class ProgramBuilder {
   void rank_wait(const SignalRef& signal, const Index& rank, Loc loc = Loc::current()) {
     wait(signal, rank, loc);
   }
-  // All ranks; the n-th barrier on a signal waits for the n-th notify of every rank. Not inside
-  // loops.
+  // All ranks meet; the n-th barrier on a signal waits for the n-th notify of every rank. It cannot
+  // be inside loops.
   void barrier(SignalRef& signal, Loc loc = Loc::current());
   void worker_fence(Loc loc = Loc::current());
   void producer_tile_notify(const SignalRef& signal, const TileMapRef& map, const Tile& t,
@@ -296,7 +296,7 @@ class ProgramBuilder {
   // Waits for every channel whose rows overlap [row_begin, row_end).
   void consumer_tile_wait(const SignalRef& signal, const TileMapRef& map, const Index& row_begin,
                           const Index& row_end, Loc loc = Loc::current());
-  // For signals with a channel for each of the map's tiles.
+  // These are for signals with a channel for each of the map's tiles.
   void peer_tile_notify(const SignalRef& signal, const TileMapRef& map, const Tile& t,
                         const Index& rank, Loc loc = Loc::current());
   void peer_tile_wait(const SignalRef& signal, const TileMapRef& map, const Tile& t,

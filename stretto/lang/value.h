@@ -19,7 +19,7 @@ class ProgramBuilder;
 
 class Value {
  public:
-  // Assigned later; the line is named when it never was.
+  // It is assigned later; an error names the line when it never was.
   Value(Loc loc = Loc::current()) : made_at_(loc) {}  // NOLINT
   Value(const Value& other);
   Value(Value&& other) noexcept = default;
@@ -56,7 +56,7 @@ struct LocatedValue {
   Loc loc;
 };
 
-// Elementwise, with broadcasting of [r,1], [1,c] and [1,1]. Comparisons give bool. A number takes
+// Elementwise operations broadcast [r,1], [1,c] and [1,1]. Comparisons give bool. A number takes
 // the dtype of the value beside it.
 Value operator+(const LocatedValue& a, const Value& b);
 Value operator-(const LocatedValue& a, const Value& b);
@@ -121,8 +121,8 @@ Value row_argmax(const LocatedValue& v);  // [r,c] -> i32 [r,1], lowest column o
 Value col_sum(const LocatedValue& v);     // [r,c] -> [1,c]
 Value col_max(const LocatedValue& v);     // [r,c] -> [1,c]
 
-// acc [m,n] f32 + a [m,k] * b [k,n], accumulated in fp32. `rows`: of a, those from it on being
-// zero; GPUs leave such rows out by halves of a tile, CPU ranks all of them.
+// acc [m,n] f32 + a [m,k] * b [k,n], accumulated in fp32. a's rows from `rows` on are zero; GPUs
+// leave such rows out by halves of a tile, CPU ranks all of them.
 Value dot(const LocatedValue& acc, const Value& a, const Value& b);
 Value dot(const LocatedValue& acc, const Value& a, const Value& b, const Expr& rows);
 // acc [m,n+8]: its first n columns as above, and to each of the last eight the sum of a's row,

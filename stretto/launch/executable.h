@@ -20,8 +20,8 @@ namespace stretto {
 // GPUs' memory as Args name it.
 SymmetricBuffer on_gpus(std::string name, const SymmetricGpuMemory& memory);
 
-// Launches on certain memory: of one CPU rank, or of all GPUs of this process. Valid as long as its
-// Executable.
+// Launches on certain memory: one CPU rank's, or those of all GPUs of this process. It is valid as
+// long as its Executable.
 class Launch {
  public:
   Launch() = default;
@@ -35,10 +35,10 @@ class Launch {
   // and nothing encoded. UserError for extents that were not proved, Fault for a world that has
   // stopped.
   virtual void run(std::span<const std::int64_t> extents) = 0;
-  // On GPUs: the same on some local ranks, ascending, on streams of the caller's. May be captured,
-  // stream by stream, between begin_capture and end_capture. Kernels on several streams of a rank
-  // that wait for other ranks come after those that leave no room for them; they are launched in
-  // the same order on all ranks (GpuWorld::admit says when it is a UserError). UserError, too, for
+  // For GPUs: does the same on some local ranks, ascending, on the caller's streams. It may be
+  // captured, stream by stream, between begin_capture and end_capture. Kernels on several streams
+  // of a rank that wait for other ranks come after those that leave no room for them, and are
+  // launched in one order on all ranks (GpuWorld::admit has the UserError). UserError, too, for
   // the second launch in one graph whose copy engines fetch. Ranks of one process whose copy
   // engines fetch are launched in one call: what one of them fetches may come to wait on the
   // other's GPU before a kernel that is enqueued later (gpu/engine_queues.h).
@@ -64,7 +64,7 @@ class Executable {
   virtual const Program& program() const = 0;  // at schedule level
 
   // On GPUs; CPU ranks do these things with their world, and nothing here.
-  // Waits for all local ranks. Fault when a wait of this or another program gave up.
+  // Returns when all local ranks are done. Fault when a wait of this or another program gave up.
   virtual void wait() {}
   // With all ranks idle, collective, after GpuWorld::clear_fault: signals, epochs and packets start
   // anew.
@@ -72,20 +72,20 @@ class Executable {
   // From the second run on, what a launch with copy engines that send enqueues is one graph
   // (GpuInstance::replay_copies says when that is wise). Off at first.
   virtual void replay_copies(bool /*on*/) {}
-  // Of code that was generated to record, with all ranks idle; off at first. Launches from now on
-  // leave timestamps of their tiles, waits and notifies on the devices. Other code has none.
+  // For code that was generated to record, with all ranks idle; off at first. Launches from now on
+  // leave timestamps of their tiles, waits and notifies on the devices. Other code records none.
   virtual void set_recording(bool /*on*/) {}
   // After wait(): moves them into `recorder`, in its clock. Returns by how much the clocks of two
   // ranks may differ, in ns.
   virtual std::int64_t collect(Recorder& /*recorder*/) { return 0; }
 };
 
-// Of one rank; collective. `rank` outlives what is returned.
+// Loads on one CPU rank; collective. `rank` outlives what is returned.
 std::unique_ptr<Executable> load(const Proved& program, Rank& rank,
                                  const InstanceOptions& options = {});
-// Of all GPUs of this process. UserError for code of another program than the one that was proved,
-// and for a program that is written for another number of ranks, was proved for GPUs of another
-// number of SMs, or needs more of them than the world has for it. Collective in a world of
+// Loads on all GPUs of this process. UserError for code of another program than the one that was
+// proved, and for a program that is written for another number of ranks, was proved for GPUs with
+// another number of SMs, or needs more of them than the world has for it. Collective in a world of
 // processes.
 std::unique_ptr<Executable> load(const Proved& program, GpuWorld& world, GpuCode code);
 

@@ -14,7 +14,7 @@ struct Pass {
   std::function<Program(Program)> run;
 };
 
-// Called after each pass, e.g. to print the program: `stretto explain OP --after PASS`.
+// Is called after each pass, e.g. to print the program: `stretto explain OP --after PASS`.
 using AfterPass = std::function<void(const Pass&, const Program&, double seconds)>;
 
 }  // namespace stretto

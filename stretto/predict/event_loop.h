@@ -11,10 +11,10 @@ namespace stretto::predict {
 
 // A stretch of an agent's time, in seconds since the launch was asked for.
 struct TimedSpan {
-  int agent = -1;  // of the timetable
+  int agent = -1;  // in the timetable
   std::int64_t tile = -1;
   const Op* wait = nullptr;  // null: a tile
-  int counter = -1;          // of a wait
+  int counter = -1;          // a wait's
   double begin = 0, end = 0;
 };
 

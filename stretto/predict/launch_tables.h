@@ -17,7 +17,7 @@ namespace stretto::predict {
 // By name, all entries in row-major order. Names that a program does not have are passed over.
 using TableValues = std::map<std::string, std::vector<std::int32_t>>;
 
-// Of every rank, in a launch with these extents. None: nothing is known.
+// The tables of every rank, in a launch with these extents. None: nothing is known.
 using LaunchTables =
     std::function<std::vector<TableValues>(const std::vector<std::int64_t>& extents)>;
 

@@ -20,15 +20,15 @@ struct RateCurve {
   };
   std::vector<Point> points;  // ascending in sms
 
-  double per_sm() const;  // of one SM, before they hinder each other
-  double best() const;    // of many: what the link gives to this way of moving bytes
+  double per_sm() const;  // one SM's, before they hinder each other
+  double best() const;    // many SMs': what the link gives to this way of moving bytes
 };
 
 // What else takes of the power that products live on, in seconds of products at the sustained rate
 // per byte moved.
 struct PowerCosts {
   double l2 = 0, hbm = 0;
-  double link = 0, copied = 0;  // of links: moved by SMs, by copy engines
+  double link = 0, copied = 0;  // over links: moved by SMs, by copy engines
   double clock = 0;  // exponent: products take so much more at a higher clock (voltage rises too)
 };
 
@@ -45,21 +45,21 @@ struct Machine {
   double overlap = 0;     // part of the shorter of products and elementwise work that is hidden
   double hbm_rate = 0, l2_rate = 0, l2_bytes = 0;
   double sm_rate = 0;       // between one SM and its GPU's memory, by bulk copies to its own
-  double sm_copy_rate = 0;  // of one SM that copies from there to there
-  double load_latency = 0;  // of own memory
+  double sm_copy_rate = 0;  // one SM's that copies from there to there
+  double load_latency = 0;  // from own memory
   double thread_bytes = 1;  // under way to a thread's registers at most
   double link_rate = 0;     // per direction and GPU
-  double link_latency = 0;  // of a signal to another GPU
+  double link_latency = 0;  // a signal's, to another GPU
   double remote_load_latency = 0;
   RateCurve push, pull;        // SMs that write to and read from other GPUs
   RateCurve load;              // SMs that read into registers
-  double packet_rate = 0;      // of packets
+  double packet_rate = 0;      // for packets
   double copy_rate = 0;        // copy engines of one GPU together
   double copy_latency = 0;     // from the start of a copy to its first byte
-  double copy_setup = 0;       // of it, time in which its GPU's engines do nothing else
+  double copy_setup = 0;       // the part in which its GPU's engines do nothing else
   bool copies_on_sms = false;  // roles of the copy engine run on SMs of their own
   double graph_launch = 0, eager_launch = 0;
-  double notify_cost = 0;       // of the agent that notifies: it waits for its writes
+  double notify_cost = 0;       // to the agent that notifies: it waits for its writes
   double bulk_notify_cost = 0;  // the same where bulk stores of a whole tile are still under way
   double local_signal_latency = 0;
   double k_step_cost = 0;  // per iteration of a pipelined loop

@@ -15,7 +15,7 @@ namespace stretto::predict {
 struct RoleSummary {
   std::string name;
   int num_workers = 0;
-  // Summed over the role's workers of all ranks; a worker of several agents counts its consumers.
+  // Sums over the role's workers on all ranks; a worker with several agents counts its consumers.
   double busy_ms = 0, wait_ms = 0;
 };
 
@@ -41,7 +41,7 @@ struct PredictOptions {
   bool record = false;  // spans and notifies, for a timeline
 };
 
-// Errors as build_timetable and run_timetable.
+// Predicts a launch. Errors as build_timetable and run_timetable.
 Prediction predict(const Lowered& program, const Machine& machine,
                    const PredictOptions& options = {});
 

@@ -42,7 +42,7 @@ struct Work {
   double remote_latency = 0;  // the part of it that free communication would not have
   double own = 0;             // seconds on an otherwise idle machine, without the latency
   double own_local = 0;       // the same if communication were free
-  double compute = 0;         // of both, what takes longer at a lower clock
+  double compute = 0;         // the part of both that takes longer at a lower clock
   bool uses_tensor = false;   // multiplies: consumers of one worker take turns
   std::vector<Demand> demands;
 };
@@ -75,7 +75,7 @@ struct TimetableAgent {
 // The pipes from one agent to another of the same worker.
 struct Link {
   double num_slots = 0;
-  double num_bytes = 0;  // of the slots that can be on their way: all but the one being read
+  double num_bytes = 0;  // in the slots that can be on their way: all but the one being read
   int ring = 0;          // the link whose slots these are: itself, or one before it (Pipe::shares)
 };
 
@@ -85,8 +85,8 @@ struct Timetable {
   std::vector<Work> works;
   std::vector<Link> links;
   std::vector<double> capacity;  // per resource
-  // Of the power budget per amount of each unit, in seconds: a launch that is repeated takes no
-  // less time than the power of its GPU asks for.
+  // What an amount of each unit takes from the power budget, in seconds: a launch that is repeated
+  // takes no less time than the power of its GPU asks for.
   std::array<double, kNumUnits> power{};
   double copied_power = 0;  // the same of links, of what copy engines move
   double burst = 1;         // the highest clock over the sustained one; `compute` is at the highest

@@ -28,7 +28,7 @@ struct ChosenCase {
   int choice = TableChoices::kAlways;
 };
 
-// Of a launch and one so much later: the numbers of their sizes among those that synchronise alike
+// A launch and one so much later: the numbers of their sizes among those that synchronise alike
 // (launch_orders.h).
 struct CasesInTurn {
   int first = 0, later = 0, apart = 0;

@@ -31,9 +31,9 @@ class ProofCache {
     std::chrono::milliseconds longest_wait = std::chrono::minutes(10);
   };
   // Returns when the program is proved, or looked at without a finding as far as the proof goes;
-  // throws Rejected with the report, also of a program that is beyond the proof's limits. Of the
-  // threads and
-  // processes that ask for the same at the same time, in the same directory, one proves and the
+  // throws Rejected with the report, also for a program that is beyond the proof's limits. Where
+  // several threads and
+  // processes ask for the same at the same time, in the same directory, one proves and the
   // others wait for its verdict: the ranks of a world, which meet next, then come together however
   // long it took. Where the directory cannot be written or its files not be locked, each proves.
   void require(const Program& program, const ProofOptions& options, const Proving& by) const;

@@ -2,8 +2,8 @@
 // written exactly once, and may it be launched again and again without a reset? Comes after the
 // passes, before a launch: an operator refuses to run what was not proved (proof_cache.h).
 //
-// Exhaustive over ranks, workers, tiles and schedules for given extents; launches of different
-// sizes follow each other as launch_orders.h says; tables are taken as sample.h and expand.h say.
+// It looks at all ranks, workers, tiles and schedules for given extents. Launches with other sizes
+// follow each other as launch_orders.h says; tables are taken as sample.h and expand.h say.
 // What was not shown is part of the result (verdict.h). docs/concepts/proof.md explains the rest.
 #pragma once
 
@@ -43,8 +43,8 @@ struct ProofOptions {
   // Beside the bounds, with bounds_only: launches may have these extents, too, in any sequence.
   std::vector<std::vector<std::int64_t>> also_at;
   int max_findings = 4;
-  // Run-time sizes, side by side; the verdict does not depend on it. 0: one per core up to 16, and
-  // one for small programs.
+  // How many run-time sizes are looked at side by side; the verdict does not depend on it. 0: one
+  // per core up to 16, and one for small programs.
   int threads = 0;
   std::size_t few_pairs = 64;              // as in check.h; the verdict does not depend on it
   const TableWitness* tables = nullptr;    // look at these tables alone
@@ -57,15 +57,15 @@ struct ProofStats {
   bool every_table = true;  // false: tables were sampled
   bool every_order = true;  // false: too many kinds of launches for all of launch_orders.h
   std::string sampled_because;
-  std::size_t events = 0;  // of the largest launch
-  std::size_t clocks = 0;  // of the largest timeline
+  std::size_t events = 0;  // the largest launch's
+  std::size_t clocks = 0;  // the largest timeline's
   int components = 0, launches = 0, rounds = 0;
   double seconds = 0;
 };
 
 struct ProofResult {
   Verdict verdict = Verdict::kRejected;
-  std::vector<Missing> missing;  // of a proof that is not complete
+  std::vector<Missing> missing;  // from a proof that is not complete
   // Whether it was small enough to be looked at. Where not, nothing at all is known of it.
   bool within_limits = true;
   std::string report;  // the verdict first; for humans
@@ -79,8 +79,8 @@ struct ProofResult {
   bool rejected() const { return verdict == Verdict::kRejected; }
 };
 
-// `program` at schedule level, or at tile level without tile primitives. Whatever is wrong with the
-// program is a finding, not an exception; a limit of the proof is something missing.
+// `program` is at schedule level, or at tile level without tile primitives. What is wrong with it
+// is a finding, not an exception; a limit of the proof is something missing.
 ProofResult prove(const Program& program, const ProofOptions& options = {});
 
 }  // namespace stretto

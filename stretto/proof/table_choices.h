@@ -31,7 +31,7 @@ struct TableFact {
 };
 
 // Facts and sets of facts, numbered; the numbers are comparable between all graphs that share this.
-// Not for several threads at a time: each numbers in its own, and adopt() brings them together.
+// One thread at a time may use it: each numbers in its own, and adopt() brings them together.
 class TableChoices {
  public:
   static constexpr int kAlways = -1;  // the choice without facts
@@ -53,17 +53,17 @@ class TableChoices {
 
   // Whatever happens under `strong` has the facts of `weak`, too.
   bool implies(int strong, int weak) const;
-  // No table has the facts of both.
+  // Whether no table has the facts of both.
   bool exclusive(int a, int b) const;
   // The facts of either that the other implies, too.
   int common(int a, int b);
-  // The values of entries alone.
+  // Those facts of a choice that are values of entries.
   int values(int choice);
 
   std::string describe(const Program& program, int choice) const;
 
  private:
-  using Entry = std::pair<int, std::vector<std::int64_t>>;  // of which table
+  using Entry = std::pair<int, std::vector<std::int64_t>>;  // which table, and where
 
   void widen(const Entry& entry, std::int64_t lo, std::int64_t hi);
   const std::vector<int>& of(int choice) const {

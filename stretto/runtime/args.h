@@ -15,8 +15,8 @@ namespace stretto {
 struct TensorArg {
   // Only the rank that launches uses it.
   void* data = nullptr;
-  // Every rank's: of Rank::allocate, or on GPUs the name, the size and every rank's address of
-  // memory that GpuWorld::allocate made. What is symmetric in the program comes so, or as `on`.
+  // All ranks' memory: from Rank::allocate, or on GPUs the name, the size and every rank's address
+  // of what GpuWorld::allocate made. What is symmetric in the program comes so, or as `on`.
   const SymmetricBuffer* symmetric = nullptr;
   std::size_t offset_bytes = 0;  // in `symmetric`, the same on all ranks
   // On GPUs: [rank], every rank's address as this process sees it. Where a process launches on

@@ -75,7 +75,7 @@ class World {
   std::chrono::milliseconds timeout() const;
   // The ranks of this process: all, or one in a world of processes.
   const std::vector<int>& local_ranks() const;
-  // For use outside run(), by one thread at a time. UserError where the rank is not local.
+  // One thread at a time may use it outside run(). UserError where the rank is not local.
   Rank& rank(int index);
   Rank& local_rank() { return rank(local_ranks().front()); }
 
@@ -103,7 +103,7 @@ class World {
 
   Recorder& recorder();
 
-  // Of the runtime itself.
+  // For the runtime itself.
   explicit World(std::shared_ptr<WorldState> state);
 
  private:
@@ -128,12 +128,12 @@ class Rank {
   void release(const SymmetricBuffer& buffer);
   void release(const SignalBlock& signals);
 
-  // Host-level barrier over all ranks; for set-up and tests, never part of a launch.
+  // A host-level barrier over all ranks, for set-up and tests. A launch never has it.
   void barrier();
 
   // Collective: returns when every rank is about to make the same call, so that ranks that are out
   // of step hear of it before they wait for each other. `name` says which call in errors, `content`
-  // is a hash of what else must be the same. Errors as allocate. About as long as a barrier.
+  // is a hash of what else must be the same. Errors as allocate. Takes about as long as a barrier.
   void agree(const std::string& name, std::uint64_t content);
 
   // For the layer above, where it does not make a call after all: counts as this rank's next
@@ -154,8 +154,8 @@ class Rank {
   // the sub-worlds it belongs to; other ranks do not.
   std::shared_ptr<Rank> split(const std::vector<int>& group);
 
-  // Called when the world recovers, so that epochs restart with the signals. Returns a token for
-  // remove_on_recover.
+  // `restart` is called when the world recovers, so that epochs restart with the signals. Returns a
+  // token for remove_on_recover.
   int on_recover(std::function<void()> restart);
   void remove_on_recover(int token);
 

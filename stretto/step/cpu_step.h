@@ -18,7 +18,7 @@
 
 namespace stretto::step {
 
-// This rank in a world: of all ranks, or of those of its group.
+// This rank's handles: in the world of all ranks, and in that of its group.
 struct Worlds {
   Rank& all;
   Rank& group;
@@ -44,11 +44,11 @@ class CpuStep {
 
   const Plan& plan() const;
   const Memory& memory() const;
-  // Of an input or output, for the caller. InternalError for a name that is none.
+  // Where an input or output lies, for the caller. InternalError for a name that is none.
   std::byte* data(const std::string& buffer) const;
 
-  // `values` of Plan::extents, all within their bounds. InternalError where they are not; UserError
-  // and Fault as Launch::run. `after` is called with the index of each node that ran.
+  // `values` are those of Plan::extents, all within their bounds, else InternalError. UserError and
+  // Fault as Launch::run. `after` is called with the index of each node that ran.
   using After = std::function<void(std::size_t node)>;
   void run(const std::string& section, const std::vector<std::int64_t>& values,
            const After& after = {});

@@ -19,8 +19,8 @@ struct Life {
   int buffer = 0;
   std::size_t first = 0, last = 0;
 };
-// Of locals and outputs that nodes touch, by buffer and then in order. An output's last one lasts
-// to the plan's end, and so does a first one that reads what is there, from its beginning.
+// The lives of locals and outputs that nodes touch, by buffer and then in order. An output's last
+// one lasts to the plan's end; a first one that reads what is there lasts from its beginning.
 std::vector<Life> lives(const Plan& plan);
 
 inline constexpr std::size_t kPlaceAlignment = 256;
@@ -31,11 +31,11 @@ struct Place {
 };
 
 struct Memory {
-  std::vector<Place> places;        // of locals and outputs, but symmetric ones
+  std::vector<Place> places;        // for locals and outputs, but symmetric ones
   std::size_t arena_bytes = 0;      // theirs together
   std::size_t unshared_bytes = 0;   // that they would take without sharing
-  std::size_t symmetric_bytes = 0;  // of symmetric buffers
-  std::size_t input_bytes = 0;      // of inputs, which the caller writes at any time
+  std::size_t symmetric_bytes = 0;  // symmetric buffers'
+  std::size_t input_bytes = 0;      // inputs', which the caller writes at any time
 
   std::size_t total() const { return arena_bytes + symmetric_bytes + input_bytes; }
 };

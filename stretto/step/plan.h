@@ -29,7 +29,7 @@ struct Extent {
 // ceil(sum of terms / divisor) * factor, where it is not below 0, else 0.
 struct Size {
   struct Term {
-    int extent = 0;  // of Plan::extents
+    int extent = 0;  // in Plan::extents
     std::int64_t coefficient = 1;
     friend bool operator==(const Term&, const Term&) = default;
   };
@@ -51,7 +51,7 @@ enum class BufferKind : std::uint8_t {
 };
 const char* name(BufferKind kind);
 
-// One rank's, dense and row-major.
+// A buffer of one rank, dense and row-major.
 struct Buffer {
   std::string name;
   DType dtype = DType::kF32;
@@ -62,7 +62,7 @@ struct Buffer {
 };
 
 struct Binding {
-  std::string tensor;  // of the program
+  std::string tensor;  // the program's
   int buffer = 0;
   Size from;  // the tensor begins at this row of the buffer, an entry of its first dimension
 };
@@ -76,7 +76,7 @@ struct Node {
 
 struct Section {
   std::string name;
-  std::size_t begin = 0, end = 0;  // of Plan::nodes; sections follow one another
+  std::size_t begin = 0, end = 0;  // in Plan::nodes; sections follow one another
 };
 
 struct Plan {
@@ -98,14 +98,14 @@ struct Plan {
   }
 };
 
-// `values` of Plan::extents.
+// `values` are those of Plan::extents.
 std::int64_t eval(const Size& size, const std::vector<std::int64_t>& values);
 std::vector<std::int64_t> eval(const std::vector<Size>& sizes,
                                const std::vector<std::int64_t>& values);
-// At the bounds.
+// Sizes at the bounds.
 std::int64_t num_elements(const Plan& plan, const Buffer& buffer);
 std::size_t num_bytes(const Plan& plan, const Buffer& buffer);
-// Of one entry of the buffer's first dimension.
+// What one entry of the buffer's first dimension takes.
 std::size_t row_bytes(const Plan& plan, const Buffer& buffer);
 
 // How a launch of `program` touches what is bound to a tensor: what it reads there was written

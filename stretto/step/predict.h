@@ -27,12 +27,12 @@ struct NodePrediction {
 
 struct StepPrediction {
   double time_ms = 0;
-  Bound bound = Bound::kLaunch;       // of the nodes that take the most time together
+  Bound bound = Bound::kLaunch;       // that the nodes have which take the most time together
   std::vector<NodePrediction> nodes;  // those that are not passed over
 };
 
 struct StepPredictOptions {
-  std::vector<std::int64_t> values;  // of Plan::extents
+  std::vector<std::int64_t> values;  // for Plan::extents
   // What the tables of a program's launches hold; none, or none for a program: the largest values.
   std::function<predict::LaunchTables(std::size_t program)> tables = {};
 };
@@ -41,7 +41,7 @@ struct StepPredictOptions {
 StepPrediction predict(const Plan& plan, const predict::Machine& machine,
                        const StepPredictOptions& options);
 
-// Bytes of a rank.
+// What a rank needs, in bytes.
 struct StepBytes {
   std::size_t constants = 0, state = 0;
   std::size_t work = 0;      // memory.h

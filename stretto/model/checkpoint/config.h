@@ -38,7 +38,7 @@ struct FamilyTraits {
   const char* model_type;    // as in config.json
   const char* architecture;  // as in config.json
   Knob qkv_bias;             // kFromConfig: attention_bias
-  Knob out_bias;             // of o_proj; kFromConfig: attention_bias
+  Knob out_bias;             // o_proj's; kFromConfig: attention_bias
   Knob mlp_bias;             // kFromConfig: mlp_bias
   bool qk_norm;              // RMSNorm over each head of q and k before the rotary embedding
   WindowRule window;
@@ -79,7 +79,7 @@ struct RopeConfig {
 struct MoeConfig {
   std::int64_t num_experts = 0;
   std::int64_t experts_per_token = 0;
-  std::int64_t intermediate_size = 0;  // of one expert
+  std::int64_t intermediate_size = 0;  // one expert's
   bool normalize_weights = true;       // the chosen experts' weights are rescaled to sum to 1
   // Where config.json asks for routing as DeepSeek does (ops/moe/route.h has the papers).
   bool sigmoid_scores = false;  // else softmax
@@ -106,7 +106,7 @@ enum class ProductWeights {
 };
 // Both sides of a block of weights that share a scale.
 inline constexpr std::int64_t kWeightBlock = 128;
-// Of one of those weights, as for_each_weight() names them: "...o_proj.weight".
+// Whether a name that for_each_weight() gives is such a weight's: "...o_proj.weight".
 bool is_product_weight(std::string_view weight_name);
 std::string scales_name(std::string_view weight_name);  // "...o_proj.weight_scale_inv"
 bool is_scales(std::string_view tensor_name);
@@ -143,7 +143,7 @@ struct ModelConfig {
   std::optional<DType> dtype;
   std::optional<int> bos_token_id;
   std::vector<int> eos_token_ids;
-  Warnings warnings;  // of what the file tells twice, and differently
+  Warnings warnings;  // what the file tells twice, and differently
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
 

@@ -18,7 +18,7 @@ namespace stretto {
 struct GenerationConfig {
   std::optional<int> bos_token_id;
   std::vector<int> eos_token_ids;  // any of them ends a text; may be empty
-  Warnings warnings;               // of tokens that config.json tells differently
+  Warnings warnings;               // tokens that config.json tells differently
 };
 
 // Absent fields stay nullopt: whoever samples knows its own defaults.

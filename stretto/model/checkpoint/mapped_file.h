@@ -28,7 +28,7 @@ class MappedFile {
 
  private:
   std::span<const std::byte> bytes_;
-  int fd_ = -1;             // of the file, whoever has its name by now
+  int fd_ = -1;             // the file's, whoever has its name by now
   timespec modified_ = {};  // when it was mapped
 };
 

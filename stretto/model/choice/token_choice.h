@@ -22,8 +22,8 @@ struct ChoiceWish {
 };
 
 // In the units of ChoiceRow.
-std::uint64_t choice_top_p(double p);           // of 0 to 1; 1 and more: kNoTopP
-std::uint64_t choice_min_weight(double min_p);  // of 0 to 1
+std::uint64_t choice_top_p(double p);           // p is 0 to 1; 1 and more: kNoTopP
+std::uint64_t choice_min_weight(double min_p);  // min_p is 0 to 1
 float choice_inverse_temperature(double temperature);
 
 // Memory that calls share.

@@ -21,9 +21,9 @@
 namespace stretto {
 
 struct BatchOptions {
-  DType dtype = DType::kF32;    // of activations and cache
-  std::int64_t max_rows = 256;  // of a step
-  std::int64_t max_tokens = 0;  // of a sequence; 0: the model's positions
+  DType dtype = DType::kF32;    // activations and cache
+  std::int64_t max_rows = 256;  // in a step
+  std::int64_t max_tokens = 0;  // in a sequence; 0: the model's positions
   PagedCache cache;
   // Whose configs the steps use; CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
@@ -53,7 +53,7 @@ std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows);
 struct BatchPiece {
   std::span<const int> tokens;  // at least one
   std::int64_t first = 0;       // position of the first of them; those before are in the cache
-  std::span<const int> pages;   // of the sequence, as many as all these tokens need
+  std::span<const int> pages;   // the sequence's, as many as all these tokens need
   // Rows whose logits are wanted: the last ones.
   std::int64_t wanted = 0;
 };
@@ -95,27 +95,27 @@ class BatchModel {
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
   // The same, where rows' tokens are chosen by the machine if it does so.
   void step(std::span<const BatchPiece> pieces, RowVisitor& visitor);
-  // Such a step in two: what is between them is done while it runs, if runs_beside_host(). The same
-  // pieces for both.
+  // Such a step in two: what is between them is done while it runs, if runs_beside_host(). Both
+  // take the same pieces.
   void begin(std::span<const BatchPiece> pieces);
   void finish(std::span<const BatchPiece> pieces, RowVisitor& visitor);
   bool runs_beside_host() const { return runner_->runs_beside_host(); }
 
-  // Of data groups that share experts, one step of the others, in which this one has no tokens;
-  // false where none has any, and then in all groups at once. A group that is done calls it until
-  // then. Collective.
+  // Makes one step of the other data groups that share experts, in which this one has no tokens.
+  // False where no group has any, and then in all groups at once. A group that is done calls it
+  // until then. Collective.
   bool step_with_others();
 
   const ModelShape& shape() const { return runner_->shape(); }
   BatchStep& last_step() { return *bucket_->step; }  // that step() took, for measuring
 
  private:
-  // `most`: rows of the data group that has most.
+  // `most` rows are what the data group has that has most.
   StepRows place(std::span<const BatchPiece> pieces, std::int64_t most);
-  std::int64_t most_prompts() const;  // of the step
+  std::int64_t most_prompts() const;  // in the step
   void place_rows(const BatchPiece& piece, std::int64_t row);
   void place_pages(const BatchPiece& piece, std::int64_t sequence, bool decodes);
-  // The rows' sequences so far, of those that decode apart and of the others.
+  // How many sequences have rows so far: those that decode apart, and the others.
   struct Sequences {
     std::int64_t decodes = 0, prompts = 0;
   };
@@ -126,7 +126,7 @@ class BatchModel {
   // A row whose logits are wanted.
   struct Wanted {
     std::size_t piece = 0;
-    std::int64_t row = 0;  // of the piece
+    std::int64_t row = 0;  // the piece's
   };
   std::vector<Wanted> wanted_rows(std::span<const BatchPiece> pieces) const;
   std::vector<std::int64_t> rows_of_step(std::span<const Wanted> wanted) const;
@@ -142,8 +142,8 @@ class BatchModel {
   std::unique_ptr<BatchRunner> runner_;
   RopeTable rope_;
   std::vector<Bucket> buckets_;     // ascending, so that few rows do not walk over tiles of many
-  const Bucket* bucket_ = nullptr;  // of the step
-  std::vector<std::int64_t> first_row_;  // of the step, by piece
+  const Bucket* bucket_ = nullptr;  // the step's
+  std::vector<std::int64_t> first_row_;  // the step's, by piece
 };
 
 }  // namespace stretto

@@ -17,7 +17,7 @@
 
 namespace stretto {
 
-// Of a step.
+// The most that a step holds.
 struct BatchBounds {
   std::int64_t rows = 0, sequences = 0;
   // Ascending, `rows` last: the numbers of rows that it may have where steps are filled up
@@ -27,9 +27,9 @@ struct BatchBounds {
   // The smallest count that holds so many rows, which are at most `rows`.
   std::int64_t filled(std::int64_t num_rows) const;
 };
-// Of the steps that a model is made with, ascending: one runs in the smallest that holds it. On
-// GPUs these are powers of two, each with four numbers of rows between the one below and itself,
-// so that a step of many rows has at most some fifth of nobody's.
+// The bounds of steps that a model is made with, ascending: a step runs in the smallest that holds
+// it. On GPUs these are powers of two, each with four numbers of rows between the one below and
+// itself, so that in a step of many rows at most some fifth are nobody's.
 std::vector<BatchBounds> batch_bounds(const ModelShape& shape, std::int64_t max_rows);
 
 inline constexpr const char* kBodySection = "body";
@@ -47,8 +47,8 @@ struct BatchMemory {
 };
 BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows);
 
-// Values of its extents, of a step and of a launch of the head with `wanted` rows. Where steps are
-// filled up, those of prompts are all rows, or none where there are only decodes.
+// The values of its extents, for a step and for a launch of the head with `wanted` rows. Where
+// steps are filled up, prompts have all rows, or none where there are only decodes.
 std::vector<std::int64_t> batch_extents(const ModelShape& shape, const StepRows& rows,
                                         std::int64_t wanted);
 

@@ -29,14 +29,14 @@ class BatchStep {
   // Where the host writes an input of the plan (PlanBuffer::input) before run(), laid out as the
   // plan has it; no longer once it runs.
   virtual std::byte* input(const std::string& name) = 0;
-  // Of a plan for GPUs with as many rows as one of the counts of its bounds.
+  // A plan for GPUs runs with as many rows as one of the counts in its bounds.
   virtual void run(const StepRows& rows) = 0;
   // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
   // every rank, valid until the next call.
   virtual const float* logits(std::span<const std::int64_t> rows) = 0;
   // Whether the machine chooses tokens itself, so that their logits stay where they are.
   virtual bool chooses() const { return false; }
-  // Of these rows of the last run, at most head_rows(), a wish each; valid until the next call.
+  // Chooses for these rows of the last run, at most head_rows(), a wish each; valid until the next.
   virtual std::span<const ChoiceResult> choose(std::span<const std::int64_t> rows,
                                                std::span<const ChoiceWish> wishes) {
     (void)rows, (void)wishes;

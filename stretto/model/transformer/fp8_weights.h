@@ -22,7 +22,7 @@ class ProductMatrix {
                 const Size& size);
 
   // Copies from the tensor `name` to a part; parts in order, the one before is complete. Scales go
-  // along, so cuts of stored e4m3 go from the beginning of blocks to the beginning of blocks.
+  // along, so cuts of stored e4m3 begin and end where blocks begin.
   void add(std::int64_t part, const std::string& name, const Matrix::Cut& cut);
 
   struct Made {
@@ -38,7 +38,7 @@ class ProductMatrix {
   const Checkpoint& checkpoint_;
   ProductWeights kind_;
   Size size_;
-  std::int64_t scale_rows_ = 0;  // of a part
+  std::int64_t scale_rows_ = 0;  // a part's
   Made made_;
   Matrix part_;  // that is made e4m3 when it is complete: in the dtype of the tensors
   std::int64_t part_idx_ = 0;

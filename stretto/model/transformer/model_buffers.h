@@ -21,7 +21,7 @@ struct PlanBuffer {
   bool symmetric = false;      // other ranks address it
   bool across_groups = false;  // and if so, those of other data groups too
   bool input = false;          // the host writes it before a step
-  bool state = false;          // of the step, which keeps what it holds
+  bool state = false;          // the step's, which keeps what it holds
 
   std::size_t bytes() const;
 };
@@ -30,7 +30,7 @@ struct PlanBuffer {
 // "layers.3.k_scales" of an fp8 cache. The weights are those of weights.h: for_each_weight(),
 // by layer_buffer().
 std::vector<PlanBuffer> model_buffers(const ModelShape& shape);
-// Of a page, in a layer's cache of keys or of values on one rank.
+// How many rows a page has, in a layer's cache of keys or values on one rank.
 std::int64_t page_rows(const ModelShape& shape);
 
 }  // namespace stretto

@@ -23,9 +23,9 @@ constexpr std::int64_t kMostRowsOfDefaults = 256;
 // A cache of pages for many sequences at once (batch_model.h).
 struct PagedCache {
   std::int64_t page = 0;       // tokens
-  std::int64_t num_pages = 0;  // of each layer
-  std::int64_t sequences = 0;  // most of a step
-  // Most of them with more rows than one; 0: all may. On GPUs attention of prompts takes a turn for
+  std::int64_t num_pages = 0;  // each layer's
+  std::int64_t sequences = 0;  // at most in a step
+  // So many may have more rows than one; 0: all may. On GPUs attention of prompts takes a turn for
   // each that there may be (ModelShape::prompt_sequences).
   std::int64_t prompts = 0;
   static constexpr std::int64_t kPromptsOnGpus = 32;  // that servers and commands let into a step
@@ -49,13 +49,13 @@ struct ModelShape {
   int world_size = 1;                // tensor-parallel ranks
   DType dtype = DType::kF32;         // activations, and the cache unless paged.fp8
   DType weight_dtype = DType::kF32;  // weights.h: weight_dtype()
-  std::int64_t max_tokens = 0;       // of a sequence
+  std::int64_t max_tokens = 0;       // in a sequence
   PagedCache paged = {};
   Target target = Target::kCpu;
-  // Of ranks, in a mixture of experts: ops/moe/expert_split.h. Several are groups of all_ranks().
+  // Groups of ranks in a mixture of experts: ops/moe/expert_split.h. Several divide all_ranks().
   int expert_groups = 1;
-  // Of world_size consecutive ranks, each with sequences and a cache of its own. Where experts are
-  // spread over several of them, they make their steps together, with one exchange.
+  // Groups of world_size consecutive ranks, each with sequences and a cache of its own. Where
+  // experts are spread over several groups, they make their steps together, with one exchange.
   int data_groups = 1;
   // Prompts through sequence-parallel attention: the rows of steps that are not small are spread
   // over the ranks, which multiply their own ones with all of attention's weights. Every rank then

@@ -32,12 +32,12 @@ enum class Rows : std::uint8_t {
 // What a group's step has to do.
 struct StepRows {
   std::int64_t count = 0;    // rows; 0: only take part in what other groups do
-  std::int64_t most = 0;     // of any data group in this step
-  std::int64_t decodes = 0;  // of the rows, those of sequences with one
+  std::int64_t most = 0;     // that any data group has in this step
+  std::int64_t decodes = 0;  // among the rows, those of sequences with one
 };
 
 struct Binding {
-  const char* tensor;  // of the program
+  const char* tensor;  // the program's
   std::string buffer;
   bool behind_decodes = false;  // from the first row on that is none of Rows::kDecodes
 };
@@ -46,7 +46,7 @@ struct PlanLaunch {
   std::size_t program = 0;
   Rows rows = Rows::kAll;
   std::vector<Binding> bindings;
-  std::vector<std::int64_t> fixed;  // of Rows::kFixed
+  std::vector<std::int64_t> fixed;  // for Rows::kFixed
 };
 
 struct StepPlan {
@@ -54,14 +54,14 @@ struct StepPlan {
   // Tile level; a launch names one, many launches share one. Where there are several data groups,
   // those for all ranks run on all of them at once, those for world_size on a group with rows.
   std::vector<Program> programs;
-  std::vector<PlanBuffer> buffers;  // of this step alone
+  std::vector<PlanBuffer> buffers;  // this step's alone
   std::vector<PlanLaunch> launches;
-  // The LM head, launched by itself for up to `head_rows` rows of `head_input`, extent: those rows.
+  // The LM head is launched by itself for up to `head_rows` rows of `head_input`, its extent.
   PlanLaunch head;
   std::string head_input;  // bound to the head's tensor "x"
   std::int64_t head_rows = 0;
-  // What the tables of a program hold in a usual launch, for predictions; of others nothing is
-  // known.
+  // What a program's tables hold in a usual launch, for predictions; nothing is known of other
+  // programs.
   std::map<std::size_t, predict::LaunchTables> usual_tables;
 
   // Names of what comes in and goes out: token ids [bound, 1] i32, logits [head_rows, vocab] f32.

@@ -35,11 +35,11 @@ struct LayerWeights {
   Matrix gate_bias, up_bias;  // [1, I'], or empty
   Matrix down;                // [hidden, I']
   Matrix down_bias;           // as out_bias
-  // With e4m3 products, of qkv, out, gate, up and down: f32, a scale for each 128 x 128, of experts
-  // in blocks of their own; else empty.
+  // With e4m3 products the scales of qkv, out, gate, up and down: f32, one for each 128 x 128;
+  // an expert begins with a block of its own. Else empty.
   Matrix qkv_scales, out_scales, gate_scales, up_scales, down_scales;
-  // Of a mixture of experts: gate and up are [E' * I', hidden], down is [E' * hidden, I'], one of
-  // the rank's experts under the other.
+  // In a mixture of experts gate and up are [E' * I', hidden], down is [E' * hidden, I'], the
+  // rank's experts one under the other.
   Matrix router;       // [E, hidden], or empty
   Matrix router_bias;  // [1, E] f32, or empty
 };
@@ -58,10 +58,10 @@ struct ShardSpec {
   int rank = 0, world_size = 1;
   DType dtype = DType::kF32;     // activations; 16-bit weights stay 16-bit under f32 activations
   bool whole_attention = false;  // also the shares of all ranks: LayerWeights::whole_qkv
-  // Of the ranks that have the experts together (ops/moe/expert_split.h).
+  // Among the ranks that have the experts together (ops/moe/expert_split.h).
   int expert_rank = 0, expert_ranks = 1, expert_groups = 1;
 };
-// Of one of shape.all_ranks() ranks.
+// The part that one of shape.all_ranks() ranks has.
 ShardSpec shard_spec(const ModelShape& shape, int rank);
 
 AttentionDesc attention_desc(const ModelConfig& config, int world_size);
@@ -113,7 +113,7 @@ class WeightLoader {
 
 // Where a part of a layer is: "layers.3.qkv".
 std::string layer_buffer(std::int64_t layer, const char* part);
-// Of a weight of e4m3: "layers.3.qkv_scales".
+// The name of the scales of an e4m3 weight: "layers.3.qkv_scales".
 std::string scales_buffer(const std::string& weight_buffer);
 
 // UserError where blocks of stored e4m3 weights would be cut by so many tensor-parallel ranks.

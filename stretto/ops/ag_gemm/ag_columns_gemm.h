@@ -16,10 +16,10 @@ struct AgColumnsDesc {
   int world_size = 1;
   std::int64_t m = 0;  // largest number of rows; each launch has 0 <= m <= this
   std::int64_t n = 0;  // columns on this rank
-  std::int64_t k = 0;  // of all ranks, P times those of one
+  std::int64_t k = 0;  // all ranks' columns, P times one's
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool bias = false;
-  Scaling scaling = Scaling::kNone;  // of fp8 factors; kBlock: k/P in whole blocks
+  Scaling scaling = Scaling::kNone;  // for fp8 factors; kBlock: k/P in whole blocks
   bool b_kn = false;                 // b [k, n] instead of [n, k]
 };
 

@@ -20,7 +20,7 @@ struct AgGemmDesc {
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool bias = false;
   bool swiglu = false;               // silu(a * b_gate^T) * (a * b_up^T)
-  Scaling scaling = Scaling::kNone;  // of fp8 factors
+  Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
   bool gathered = false;             // all_gather(a) is an output, too
 };
@@ -48,8 +48,8 @@ int keeping_sms(const AgGemmDesc& desc);
 // weights are read once. What was measured is in docs/performance/overlap.md, 'Why the defaults are
 // what they are'.
 std::int64_t own_first_raster(const AgGemmDesc& desc, const GemmTile& tile, std::int64_t raster);
-// What a program of this config is: numbers of channels and queues as the rows have them. Of one
-// rank nothing travels, and fields that say how are of no account.
+// The config that a program really has: as many channels and queues as there are rows for. With one
+// rank nothing travels, and fields that say how do not count.
 AgGemmConfig fitted(const AgGemmDesc& desc, AgGemmConfig config);
 // Chooses how rows are gathered, too.
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target = Target::kCpu);

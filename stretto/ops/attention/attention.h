@@ -19,17 +19,17 @@ namespace stretto {
 
 struct AttentionDesc {
   DType dtype = DType::kF32;         // activations and cache
-  DType weight_dtype = DType::kF32;  // of the optional head norms
+  DType weight_dtype = DType::kF32;  // for the optional head norms
   std::int64_t batch = 1;            // sequences of the same length, one after the other
   std::int64_t m = 1;                // bound of the new tokens, of each sequence
-  std::int64_t max_tokens = 1;       // of the cache, past + m <= max_tokens; see attention()
+  std::int64_t max_tokens = 1;       // in the cache, past + m <= max_tokens; see attention()
   int num_heads = 1;                 // query heads over all ranks
   int num_kv_heads = 1;              // divides num_heads
   std::int64_t head_dim = 2;         // even
   std::int64_t window =
       0;               // sliding window: the last `window` tokens, the own one included; 0: all
   bool causal = true;  // false: every token sees all past + m; not together with a window
-  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // for scores; none: 1 / sqrt(head_dim)
   bool lse = false;        // attention also returns the logarithm of each row's sum of weights
   bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)
   double norm_eps = 1e-6;
@@ -44,8 +44,8 @@ struct AttentionConfig {
   int query_slots = 2;  // tiles of queries that there is room for
   bool tickets =
       false;  // tiles to whichever worker is free: even loads where rows differ in length
-  // Heads whose tiles are worked on together, divides a rank's query heads; 0: all. Of rope: heads
-  // of queries, or of keys with their values, that a tile has; divides the KV heads, too; 0: all.
+  // Heads whose tiles are worked on together; divides a rank's query heads; 0: all. In rope the
+  // heads of queries, or of keys and values, that a tile has; divides the KV heads, too; 0: all.
   int head_group = 0;
   // GPUs: a worker is so many blocks, which share its rows and load each key and value once.
   int cluster_size = 1;
@@ -56,7 +56,7 @@ struct AttentionConfig {
 struct HeadSplit {
   int heads_per_rank = 1;     // query heads, padding included
   int kv_heads_per_rank = 1;  // the most any rank needs
-  // Of one rank: first query head, number of real ones, first KV head.
+  // What one rank has: its first query head, the number of real ones, its first KV head.
   int first_head(int rank) const;
   int num_heads_of(int rank) const;
   int first_kv_head(int rank) const;
@@ -65,8 +65,8 @@ struct HeadSplit {
 HeadSplit split_heads(const AttentionDesc& desc);
 
 // Tiles of a GPU program: two warpgroups with whole loads ahead where the tensor core takes the
-// head size. Of keys and values as many rows as shared memory holds twice beside two tiles of
-// queries, and registers beside the sums.
+// head size. Keys and values have as many rows as shared memory holds twice beside two tiles of
+// queries, and registers hold beside the sums.
 struct AttentionTile {
   std::int64_t rows = 16, kv = 32;  // queries; keys and values
   int num_stages = 0;
@@ -79,7 +79,7 @@ int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim, con
 NamedFields fields_of(AttentionDesc& desc);
 std::string to_string(const AttentionDesc& desc);
 AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);
-// Of rope() on a GPU; tiles have no more rows than `most_rows`.
+// The config of rope() on a GPU; tiles have no more rows than `most_rows`.
 AttentionConfig gpu_rope_config(const AttentionDesc& desc, const GpuTarget& gpu,
                                 std::int64_t most_rows);
 
@@ -91,9 +91,9 @@ AttentionConfig gpu_rope_config(const AttentionDesc& desc, const GpuTarget& gpu,
 Program rope(const AttentionDesc& desc, const AttentionConfig& config);
 // q [batch, m, Hq * head_dim], k_cache, v_cache [batch * Hkv, max_tokens, head_dim] ->
 // out [batch, m, Hq * head_dim]. Softmax online over blocks of the cache (online_softmax.h). With
-// lse also lse [batch * Hq, m] f32: of each row, the natural logarithm of the sum of
+// lse also lse [batch * Hq, m] f32: for each row, the natural logarithm of the sum over
 // exp(scale * score). Row i is token past + i; with m above max_tokens there may be rows past the
-// cache's last token, which see all of it, of a window what is left of it. A row that sees nothing
+// cache's last token: they see all of it, or what is left of their window. A row that sees nothing
 // is 0, its logarithm -inf.
 Program attention(const AttentionDesc& desc, const AttentionConfig& config);
 

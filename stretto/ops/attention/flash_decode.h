@@ -21,13 +21,13 @@ namespace stretto {
 struct FlashDecodeDesc {
   DType dtype = DType::kF32;
   std::int64_t m = 1;           // bound of the query tokens; a launch has 0 <= m <= this
-  std::int64_t max_tokens = 1;  // of all ranks
-  std::int64_t window = 0;      // of what a row sees, the last so many tokens; 0: all
+  std::int64_t max_tokens = 1;  // on all ranks together
+  std::int64_t window = 0;      // a row sees the last so many tokens; 0: all
   std::int64_t block = 64;      // tokens that lie on a rank together
   int num_heads = 1;
   int num_kv_heads = 1;  // divides num_heads
   std::int64_t head_dim = 2;
-  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // for scores; none: 1 / sqrt(head_dim)
   bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;
 
@@ -40,7 +40,7 @@ struct FlashDecodeConfig {
   int num_workers = 1;         // that read runs
   int num_combiners = 1;       // that add them up, up to four rows at a time
   int num_stages = 0;          // blocks of keys and of values loaded ahead; 0: none
-  std::int64_t tile_rows = 0;  // of a KV head, that read a run together; 0: all
+  std::int64_t tile_rows = 0;  // a KV head's that read a run together; 0: all
 };
 
 NamedFields fields_of(FlashDecodeDesc& desc);

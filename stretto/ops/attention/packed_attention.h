@@ -19,14 +19,14 @@ struct PackedAttentionDesc {
   std::int64_t m = 1;           // bound of the query tokens of all sequences
   std::int64_t sequences = 1;   // some may be empty
   std::int64_t page = 0;        // tokens of a page of the cache; 0: keys lie like queries
-  std::int64_t num_pages = 0;   // of the cache
-  std::int64_t max_tokens = 0;  // of a sequence in the cache, those of this launch included
-  int num_heads = 1;            // of this rank
-  int num_kv_heads = 1;         // of this rank; divides num_heads
+  std::int64_t num_pages = 0;   // the cache's
+  std::int64_t max_tokens = 0;  // a sequence's in the cache, this launch's included
+  int num_heads = 1;            // this rank's
+  int num_kv_heads = 1;         // this rank's; divides num_heads
   std::int64_t head_dim = 2;
   bool causal = true;       // false: every token sees all of its sequence; not with a window
   std::int64_t window = 0;  // the last `window` tokens, the own one included; 0: all
-  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // for scores; none: 1 / sqrt(head_dim)
   bool fp8 = false;                  // the pages are e4m3 with scales (cached_rows.h)
   bool lse = false;                  // also the logarithm of each row's sum of weights
   // The rows before the first sequence's are others', which this launch neither reads nor writes.

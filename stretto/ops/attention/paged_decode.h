@@ -1,7 +1,7 @@
-// Attention of one new token of each of several sequences over a cache of pages: steps of decoding
-// of a batch. What paged_attention.h does for prompts, but a tile has all query heads of a KV head,
-// so that the cache is read once, and a sequence's tokens are cut into runs that different workers
-// read at the same time where sequences alone are too few (split-KV, Dao et al., Flash-Decoding,
+// Attention of one new token a sequence, for several sequences over a cache of pages: a decoding
+// step of a batch. It does what paged_attention does for prompts, but a tile has all query heads of
+// a KV head, so that the cache is read once. Where sequences alone are too few, their tokens are
+// cut into runs that different workers read at the same time (split-KV, Dao et al., Flash-Decoding,
 // 2023). A second role adds the runs up in their order, in the same launch.
 #pragma once
 
@@ -19,13 +19,13 @@ struct PagedDecodeDesc {
   DType dtype = DType::kF32;
   std::int64_t m = 1;           // bound of the sequences; a launch has 0 <= m <= this
   std::int64_t page = 1;        // tokens of a page
-  std::int64_t num_pages = 1;   // of the cache
-  std::int64_t max_tokens = 1;  // of a sequence, the new one included
-  int num_heads = 1;            // of this rank
-  int num_kv_heads = 1;         // of this rank; divides num_heads
+  std::int64_t num_pages = 1;   // the cache's
+  std::int64_t max_tokens = 1;  // a sequence's, the new one included
+  int num_heads = 1;            // this rank's
+  int num_kv_heads = 1;         // this rank's; divides num_heads
   std::int64_t head_dim = 2;
   std::int64_t window = 0;           // the last `window` tokens, the new one included; 0: all
-  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // for scores; none: 1 / sqrt(head_dim)
   bool fp8 = false;                  // the cache is e4m3 with scales (cached_rows.h)
   bool lse = false;                  // also the logarithm of each row's sum of weights
   int world_size = 1;

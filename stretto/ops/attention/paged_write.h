@@ -12,11 +12,11 @@
 namespace stretto {
 
 struct PagedWriteDesc {
-  DType dtype = DType::kF32;   // of the rows
+  DType dtype = DType::kF32;   // the rows'
   bool fp8 = false;            // the cache is e4m3 with scales (cached_rows.h)
   std::int64_t m = 1;          // bound of the rows
   std::int64_t page = 1;       // tokens of a page
-  std::int64_t num_pages = 1;  // of the cache
+  std::int64_t num_pages = 1;  // the cache's
   int num_heads = 1;           // query heads over all ranks
   int num_kv_heads = 1;        // divides num_heads
   std::int64_t head_dim = 2;

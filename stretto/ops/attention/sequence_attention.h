@@ -27,12 +27,12 @@ namespace stretto {
 struct SequenceAttentionDesc {
   DType dtype = DType::kF32;
   std::int64_t m = 1;    // bound of the tokens of all ranks; a launch has 0 <= m <= this
-  int num_heads = 1;     // of queries
+  int num_heads = 1;     // for queries
   int num_kv_heads = 1;  // divides num_heads
   std::int64_t head_dim = 2;
   bool causal = true;                // false: every token sees all; not with a window
   std::int64_t window = 0;           // the last `window` tokens, the own one included; 0: all
-  std::optional<double> scale = {};  // of scores; none: 1 / sqrt(head_dim)
+  std::optional<double> scale = {};  // for scores; none: 1 / sqrt(head_dim)
   bool lse = false;                  // also the logarithm of each row's sum of weights
   bool contiguous = false;           // else zigzag
   int world_size = 1;

@@ -41,19 +41,19 @@ struct OpCandidates {
   bool prefers_sequence = false;
 };
 
-// Offers the sequence of a product with a collective, of which both steps have all its rows.
+// Offers a product and a collective one after the other; both steps have all rows.
 void add_sequence(OpCandidates& out, const AgGemmDesc& desc, const GpuTarget& gpu = {});
 void add_sequence(OpCandidates& out, const GemmRsDesc& desc, const GpuTarget& gpu = {});
 void add_sequence(OpCandidates& out, const GemmArDesc& desc, const GpuTarget& gpu = {});
-// What the second step of GEMM+RS's reduces.
+// The collective that is the second step of GEMM+RS's sequence.
 CollectiveDesc scattered_sums(const GemmRsDesc& desc);
 
-// Of layers of experts: the gathering of all tokens, products of rows that lie expert by expert,
-// and weighted sums that are added over the ranks. Nothing where the tokens are there.
+// For layers of experts: the gathering of all tokens, products of rows that lie expert by expert,
+// and weighted sums that are added over the ranks. Adds nothing where the tokens are there.
 void add_sequence(OpCandidates& out, const AgGroupedDesc& desc, const GpuTarget& gpu = {});
 void add_sequence(OpCandidates& out, const GroupedRsDesc& desc, const GpuTarget& gpu = {});
 void add_sequence(OpCandidates& out, const MoeLayerDesc& desc, const GpuTarget& gpu = {});
-// Of whole experts: tokens travel in one hop, both ways.
+// For whole experts: tokens travel in one hop, both ways.
 void add_sequence(OpCandidates& out, const EpMoeLayerDesc& desc, const GpuTarget& gpu = {});
 
 // Offers a program of `desc` in each of these configs that is not offered yet.
@@ -79,7 +79,7 @@ void add_configs(OpCandidates& out, const Desc& desc, const std::vector<Config>&
 // have. Operators without configs to choose from have their default alone. UserError for an
 // operator that is not in the catalog.
 OpCandidates candidates(const std::string& op, const OpShape& shape, const GpuTarget& gpu = {});
-// Of a step.
+// The candidates for one step of a sequence.
 OpCandidates candidates(const OpCandidates::Step& step, const GpuTarget& gpu = {});
 
 }  // namespace stretto

@@ -41,7 +41,7 @@ struct ChooseOptions {
   bool eager = false;        // launched one by one instead of from a graph
   bool allow_fused = true;   // false: the sequence is the only candidate, where there is one
   MeasureCandidate measure;  // empty: by prediction alone
-  int most_measured = 8;     // of the fused candidates, best predictions first; and the sequence
+  int most_measured = 8;     // fused candidates, best predictions first; and the sequence
   // Names what measure() compares with and where: "cuBLASLt 13.1 + NCCL 2.28, GPU 0: NVIDIA H200".
   std::string measured_on;
   bool use_cache = true;
@@ -49,24 +49,24 @@ struct ChooseOptions {
 
 struct ConfigChoice {
   bool is_sequence = false;
-  std::string config;  // of the candidate; the steps' operators where it is the sequence
+  std::string config;  // the candidate's; the steps' operators where it is the sequence
   double predicted_ms = 0;
   double measured_ms = 0;  // 0: by prediction alone
   bool from_cache = false;
 };
 
-// Of what is preferred, the default or a sequence in its place, at m rows: the part of its
-// predicted time that another candidate's has to be below to be chosen without a measurement.
+// At m rows, the part of the predicted time of what is preferred (the default, or a sequence in its
+// place) that another candidate's has to be below to be chosen without a measurement.
 double part_to_be_chosen(std::int64_t m, bool sequence_preferred);
 
 // `config` of `candidates` where its text is found, else null.
 const Candidate* find_candidate(const OpCandidates& candidates, const std::string& config);
 
-// Without a measurement the default, of few rows (OpCandidates::prefers_sequence) the sequence,
-// unless another is predicted to be faster by 5 % and more, with up to 256 rows by a tenth, than
-// that sequence by a fifth. Kept in STRETTO_CACHE_DIR/choices by machine, operator, shape, the
-// candidates, the default candidate's program and options.measured_on. A cache that cannot be read
-// or written is not used. UserError where nothing runs.
+// Without a measurement it takes the default, or for few rows (OpCandidates::prefers_sequence) the
+// sequence. Another has to be predicted 5 % faster than the default, a tenth with up to 256 rows,
+// and a fifth faster than that sequence. STRETTO_CACHE_DIR/choices keeps the choice by machine,
+// operator, shape, candidates, the default candidate's program and options.measured_on. A cache
+// that cannot be read or written is not used. UserError where nothing runs.
 ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
               const ChooseOptions& options);
 

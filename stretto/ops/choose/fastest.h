@@ -22,8 +22,8 @@ Program fastest_program(const GemmRsDesc& desc, const predict::Machine& machine)
 Program fastest_gemm_a2a(const UlyssesDesc& desc, const predict::Machine& machine);
 Program fastest_a2a_gemm(const UlyssesDesc& desc, const predict::Machine& machine);
 
-// Of the configs whose tiles have the rows of `base`, for which the tables are made. It is the
-// default.
+// The fastest config among those whose tiles have the rows of `base`, for which the tables are
+// made. `base` is the default.
 Program fastest_program(const AgGroupedDesc& desc, const AgGroupedConfig& base,
                         const predict::Machine& machine);
 Program fastest_program(const GroupedRsDesc& desc, const GroupedRsConfig& base,

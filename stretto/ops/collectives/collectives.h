@@ -29,11 +29,11 @@ struct CollectiveDesc {
   std::int64_t m = 1;  // bound of the run-time extent `m`, rows over all ranks
   std::int64_t n = 1;  // columns
   int world_size = 1;
-  // Of floats alone where it divides; where it multiplies, launches take the float `factor` after
-  // m, the same on all ranks, and elements are float32 or narrower.
+  // A reduction that divides takes floats alone. One that multiplies has launches take the float
+  // `factor` after m, the same on all ranks, and elements are float32 or narrower.
   Reduction reduction = Reduction::kSum;
-  // Of all_gather, all_to_all, and of sums of reduce_scatter and the two-shot all_reduce, in worlds
-  // of several ranks; of f32, f16 and bf16 in rows of up to kMostPayloadColumns. An element that
+  // For all_gather, all_to_all, and sums by reduce_scatter and the two-shot all_reduce, in worlds
+  // of several ranks; for f32, f16 and bf16 in rows of up to kMostPayloadColumns. An element that
   // has travelled is off by no more than 1/254 (int8) or 1/28 (e4m3) of the largest of its row,
   // before it is rounded to the dtype; with int8, a row that has NaN or infinity becomes NaN. Sums
   // are of parts that have travelled and of the own part as it is; an all-reduce's sums travel once
@@ -54,24 +54,24 @@ enum class AllReduceKind : std::uint8_t {
 // A tile is what one signal covers.
 struct CollectiveConfig {
   std::int64_t tile_rows = 64;
-  std::int64_t tile_cols = 512;  // of reductions; copies take whole rows
+  std::int64_t tile_cols = 512;  // for reductions; copies take whole rows
   std::int64_t piece_rows = 0;   // rows of a tile in registers at a time; 0: all
   int num_workers = 1;           // SMs (CPU: coroutines) of each role that computes
   int num_queues = 1;            // copy engines
   int num_copy_sms = 0;          // copies by that many SMs instead of copy engines
-  int threads = 0;               // of an SM; 0: as the code generator has it
+  int threads = 0;               // on an SM; 0: as the code generator has it
   AllReduceKind all_reduce = AllReduceKind::kTwoShot;
   // Gather, scatter, all-to-all and kTwoShot: each rank writes what others need into two slots of
   // their memory, instead of reading from theirs once they say that it may. Nobody is asked, and
   // nobody waits to be read: two hops of a signal less, for a copy more. For small messages.
   bool push = false;
-  // Of those that push: payload and launch number in one store of 8 bytes, so that nobody signals:
-  // a round trip less for twice the bytes, and launches of a graph may start early.
+  // Those that push send payload and launch number in one store of 8 bytes, so that nobody signals:
+  // a round trip less for twice the bytes, and launches in a graph may start early.
   bool packets = false;
-  // Of those that push, not as packets: so many tiles of each worker are under way, in a ring of
+  // Those that push, not as packets, have so many tiles of each worker under way, in a ring of
   // slots that readers free, instead of two slots for the whole message. For large messages.
   int ring_slots = 0;
-  // Of rings, but an all-reduce's: SMs that only receive; 0: workers do both.
+  // SMs that only receive, in rings but an all-reduce's; 0: workers do both.
   int num_receivers = 0;
 };
 
@@ -82,23 +82,23 @@ NamedFields fields_of(CollectiveDesc& desc);
 std::string to_string(const CollectiveDesc& desc);
 std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
-// Of gather, scatter and all-to-all.
+// The default for gather, scatter and all-to-all.
 CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);
 CollectiveConfig default_two_shot_config(const CollectiveDesc& desc, Target target = Target::kCpu);
 // The same for what has no form in which senders write: a broadcast, an all-reduce by another kind.
 CollectiveConfig default_fetching_config(const CollectiveDesc& desc, Target target = Target::kCpu);
-// Chooses the algorithm, too.
+// This also chooses the algorithm.
 CollectiveConfig default_all_reduce_config(const CollectiveDesc& desc,
                                            Target target = Target::kCpu);
-// On GPUs, what is worth a measurement among those that do not push. num_roles: 2 of the two-shot
-// all-reduce, else 1; copies: a role copies, so copy engines may. A caller sets `all_reduce`.
+// Configs for GPUs that are worth a measurement and do not push. num_roles: 2 for the two-shot
+// all-reduce, else 1; copies: a role copies, so copy engines may. The caller sets `all_reduce`.
 std::vector<CollectiveConfig> gpu_candidates(const CollectiveDesc& desc, int num_roles, bool copies,
                                              const GpuTarget& gpu = {});
-// Of reductions that do not push, those of whole rows, of which a rank has `rows` to add up: a part
-// of them, or in one hop all.
+// Configs of whole rows for reductions that do not push. A rank adds up `rows` of them: a part, or
+// in one hop all.
 std::vector<CollectiveConfig> gpu_row_candidates(const CollectiveDesc& desc, std::int64_t rows,
                                                  int num_roles, const GpuTarget& gpu = {});
-// Those that push, for gather, scatter, all-to-all and (two_hops) kTwoShot.
+// Configs that push, for gather, scatter, all-to-all and (two_hops) kTwoShot.
 std::vector<CollectiveConfig> gpu_push_candidates(const CollectiveDesc& desc, bool two_hops,
                                                   const GpuTarget& gpu = {});
 
@@ -114,23 +114,23 @@ Program all_reduce(const CollectiveDesc& desc, const CollectiveConfig& config);
 // came from rank s, rows past recv_counts[s] zero. recv_counts [P] i32, 0..m (contract). Here m is
 // fixed, not an extent.
 Program all_to_all(const CollectiveDesc& desc, const CollectiveConfig& config);
-// in [m, n] symmetric, of the root -> out [m, n] on every rank.
+// in [m, n] symmetric, the root's -> out [m, n] on every rank.
 Program broadcast(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
-// in [m, n] symmetric -> out [m, n] of the root, as all_reduce has it. Other ranks have no `out`,
+// in [m, n] symmetric -> the root's out [m, n], as all_reduce has it. Other ranks have no `out`,
 // and pass none.
 Program reduce_to(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
-// in [ceil(m/P), n] symmetric -> out [m, n] of the root; elsewhere as in reduce_to.
+// in [ceil(m/P), n] symmetric -> the root's out [m, n]; elsewhere as in reduce_to.
 Program gather_to(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
-// in [m, n] symmetric, of `source` -> out [m, n] of `target`; elsewhere as in reduce_to.
+// in [m, n] symmetric, `source`'s -> `target`'s out [m, n]; elsewhere as in reduce_to.
 Program send_to(const CollectiveDesc& desc, const CollectiveConfig& config, int source, int target);
-// in [m, n] symmetric, of the root -> out [ceil(m/P), n]: this rank's rows; those past the end are
+// in [m, n] symmetric, the root's -> out [ceil(m/P), n]: this rank's rows; those past the end are
 // zero.
 Program scatter_from(const CollectiveDesc& desc, const CollectiveConfig& config, int root);
 
 OperatorInfo all_gather_info();
-// Of sums, products or premultiplied sums.
+// For sums, products or premultiplied sums.
 OperatorInfo reduce_scatter_info(Reduction reduction = Reduction::kSum);
-// Of sums, maxima or premultiplied sums.
+// For sums, maxima or premultiplied sums.
 OperatorInfo all_reduce_info(AllReduceKind kind, Reduction reduction = Reduction::kSum);
 OperatorInfo all_to_all_info();
 OperatorInfo all_gather_int8_info();

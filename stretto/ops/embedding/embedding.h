@@ -28,7 +28,7 @@ struct VocabConfig {
   std::int64_t tile_vocab = 512;
   std::int64_t tile_k = 0;  // lm_head: hidden columns of one step; 0: all
   int num_stages = 0;       // lm_head: steps loaded ahead; 0: none
-  int num_workers = 1;      // of each role
+  int num_workers = 1;      // in each role
 };
 
 NamedFields fields_of(VocabDesc& desc);

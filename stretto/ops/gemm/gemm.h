@@ -18,7 +18,7 @@ struct GemmDesc {
   bool bias = false;
   bool swiglu = false;               // silu(a * b_gate^T) * (a * b_up^T)
   bool residual = false;             // + residual[m, n], of c's dtype
-  Scaling scaling = Scaling::kNone;  // of fp8 factors
+  Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
 };
 

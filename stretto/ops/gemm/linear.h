@@ -16,7 +16,7 @@
 
 namespace stretto {
 
-// How factors of 8 bits stand for numbers: by scales in f32 that their elements are multiplied by.
+// How 8-bit factors stand for numbers: f32 scales multiply their elements.
 enum class Scaling : std::uint8_t {
   kNone,
   // scale_a [m, 1] and scale_b [1, n], as torch._scaled_mm takes them. The tensor core sums over
@@ -46,7 +46,7 @@ std::int64_t scale_columns(Scaling scaling, std::int64_t k);
 
 struct LinearDesc {
   std::int64_t n = 0, k = 0;
-  DType dtype = DType::kF32;  // of weights and bias (bf16 beside fp8); `a` may have another
+  DType dtype = DType::kF32;  // weights and bias (bf16 beside fp8); `a` may have another
   bool bias = false;          // + bias[n]
   bool swiglu = false;        // two weights: silu(a * b_gate^T) * (a * b_up^T)
   Scaling scaling = Scaling::kNone;
@@ -94,7 +94,7 @@ class Linear {
   Value product(const GemmTile& tile, const Index& col, const TileRows& rows) const;
 
   // The same in `parts` values of bn / parts columns each, left to right: beside one of them there
-  // is room for a sum. Not of two weights.
+  // is room for a sum. Not for two weights.
   std::vector<Value> products(const GemmTile& tile, const Index& col, const TileRows& rows,
                               std::int64_t parts) const;
 
@@ -153,20 +153,20 @@ struct GpuLoopDesc {
   Scaling scaling = Scaling::kNone;
   int num_sms = 0;  // that multiply, never 0
 };
-// The stagger (GemmConfig) that was measured to pay for a block's tile of factors of 16 bits, 0 for
-// none: where SMs have several tiles each, so that a store has a next tile to hide behind.
+// The stagger (GemmConfig) that was measured to pay for a block's tile of 16-bit factors, 0 for
+// none. It pays where SMs have several tiles each, so that a store has a next tile to hide behind.
 int paying_stagger(const GemmTile& tile, std::int64_t num_tiles, int num_sms);
 
 // Columns of the tiles that the busiest of the SMs multiplies.
 std::int64_t columns_of_sm(std::int64_t row_tiles, std::int64_t n, std::int64_t bn, int num_sms);
 
-// The loop of products of factors of 16 bits whose two warpgroups take tiles in turn: each has a
-// whole tile in its registers, and stores it while the other multiplies.
+// The loop of 16-bit products whose two warpgroups take tiles in turn: each has a whole tile in its
+// registers, and stores it while the other multiplies.
 MainLoop ping_pong_loop(std::int64_t width, int num_compute_sms);
 // Widths of such tiles: five slots of the widest fill the shared memory beside what is stored.
 // Weights [k, n] come in blocks of columns, of which those of 16 are slow.
 std::vector<std::int64_t> ping_pong_widths(bool b_kn, std::int64_t widest = 176);
-// With the width that keeps SMs busy until the end.
+// Such a loop with the width that keeps SMs busy until the end.
 MainLoop busiest_ping_pong(std::int64_t row_tiles, std::int64_t n,
                          const std::vector<std::int64_t>& widths, int num_sms);
 // Whether turns were measured to pay: every SM has several tiles, and no more columns than with

@@ -25,14 +25,14 @@ struct MainLoop {
   int cluster_size = 1;     // CTAs that share a tile by rows
   int stagger = 0;          // steps that a block's warpgroups end their loops apart (Resource)
   ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)
-  int store_slots = 0;  // of a pipe to an agent that stores; 0: who multiplies
-  int load_slots = 0;   // of a pipe to who multiplies, of what is no factor; 0: it loads (Resource)
+  int store_slots = 0;  // in a pipe to an agent that stores; 0: who multiplies stores
+  int load_slots = 0;   // in a pipe to who multiplies, for no factor; 0: it loads itself (Resource)
 };
 
 // The SMs of a role that runs such a loop.
 Resource product_sms(const MainLoop& loop);
 
-// Of a config's text: the tile; and, behind those that it has, the loop's other fields where they
+// In a config's text: the tile, and behind those that it has the loop's other fields, where they
 // are not as in most.
 NamedField tile_field(GemmTile& tile);
 NamedFields with_rest(NamedFields fields, MainLoop& loop);

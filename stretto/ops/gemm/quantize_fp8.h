@@ -14,7 +14,7 @@
 namespace stretto {
 
 struct QuantizeDesc {
-  DType dtype = DType::kF32;        // of x
+  DType dtype = DType::kF32;        // x's
   std::int64_t m = 1;               // bound of the run-time extent `m`
   std::int64_t rows_per_token = 1;  // x has m times as many rows, as experts of m tokens have
   std::int64_t k = 1;               // columns

@@ -44,7 +44,7 @@ class RowRuns {
   std::int64_t block_rows_, num_blocks_, blocks_per_channel_, num_channels_;
 };
 
-std::int64_t num_blocks(const RowRunsOptions& options);  // of a run
+std::int64_t num_blocks(const RowRunsOptions& options);  // in a run
 // The channels that `blocks` have where so many are asked for: no more than blocks, each but the
 // last of as many.
 std::int64_t possible_channels(std::int64_t blocks, std::int64_t channels);

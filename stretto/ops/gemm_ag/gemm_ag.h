@@ -18,7 +18,7 @@ struct GemmAgDesc {
   std::int64_t k = 0;
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool bias = false;
-  Scaling scaling = Scaling::kNone;  // of fp8 factors
+  Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
 };
 

@@ -17,10 +17,10 @@ struct GemmArDesc {
   int world_size = 1;
   std::int64_t m = 0;  // largest number of rows; each launch has 0 <= m <= this
   std::int64_t n = 0;
-  std::int64_t k = 0;  // of this rank
+  std::int64_t k = 0;  // this rank's
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool residual = false;  // + residual[m, n], of the result's dtype, the same on every rank
-  Scaling scaling = Scaling::kNone;  // of fp8 factors
+  Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
 };
 
@@ -37,27 +37,27 @@ struct GemmArConfig {
   MainLoop loop;
   ReduceShots shots = ReduceShots::kOne;
   int num_reduce_sms = 1;  // 0: each SM of the GEMM sums the tiles it computed, in its epilogue
-  // kOne with sums in the epilogue, kShared: flags travel with the data, for few rows.
+  // Flags travel with the data, for few rows: kOne with sums in the epilogue, kShared.
   bool packets = false;
   // Groups of tiles (kOne, kShared) or of a rank's row blocks (kTwo) that are waited for.
   std::int64_t channels = 1;
   int num_slots = 2;                     // as in GemmRsConfig
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
   Scatter gather = Scatter::kEpilogue;   // kTwo: whoever sums stores to all ranks, or engines send
-  int num_copy_queues = 1;               // kTwo, of each role of engines
+  int num_copy_queues = 1;               // kTwo: queues of each role of engines
 };
 
 NamedFields fields_of(GemmArDesc& desc);
 std::string to_string(const GemmArDesc& desc);
 NamedFields fields_of(GemmArConfig& config);
 std::string to_string(const GemmArConfig& config);
-// What a program of this config is: channels and raster as tiles and ranks have them, and none of
-// what the other fields leave without work. Of one rank nothing travels, and fields that say how
-// are of no account.
+// The config that a program really has: as many channels and as much raster as tiles and ranks
+// allow, and nothing that the other fields leave without work. With one rank nothing travels, and
+// fields that say how do not count.
 GemmArConfig fitted(const GemmArDesc& desc, GemmArConfig config);
 // The reduce-scatter half of two shots.
 GemmRsDesc scattered(const GemmArDesc& desc);
-// Chooses the number of shots, too.
+// This also chooses the number of shots.
 GemmArConfig default_config(const GemmArDesc& desc, Target target = Target::kCpu);
 GemmArConfig default_config(const GemmArDesc& desc, ReduceShots shots,
                             Target target = Target::kCpu);

@@ -15,11 +15,11 @@ struct GemmRsDesc {
   int world_size = 1;
   std::int64_t m = 0;  // largest number of rows of all ranks; each launch has 0 <= m <= this
   std::int64_t n = 0;
-  std::int64_t k = 0;  // of this rank
+  std::int64_t k = 0;  // this rank's
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool average = false;              // sums are divided by world_size
   bool residual = false;             // + residual[ceil(m/P), n], of the result's dtype
-  Scaling scaling = Scaling::kNone;  // of fp8 factors
+  Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
 };
 
@@ -53,9 +53,9 @@ std::string to_string(const GemmRsDesc& desc);
 NamedFields fields_of(GemmRsConfig& config);
 std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
-// What a program of this config is: channels and raster as a rank's rows have them, and no queues
-// or agents that the other fields leave without work. Of one rank nothing travels, and fields that
-// say how are of no account.
+// The config that a program really has: as many channels and as much raster as a rank's rows allow,
+// and no queues or agents that the other fields leave without work. With one rank nothing travels,
+// and fields that say how do not count.
 GemmRsConfig fitted(const GemmRsDesc& desc, GemmRsConfig config);
 // The same tiles sent the other way, without what only one way has.
 GemmRsConfig with_scatter(GemmRsConfig config, Scatter scatter);

@@ -1,5 +1,5 @@
-// c = f(all_gather(a)[tokens] * b[expert of the tile]^T): the first layer of a mixture of experts
-// whose every rank holds a part of every expert. Copy engines send each rank's tokens to the others
+// c = f(all_gather(a)[tokens] * b[expert of the tile]^T): a mixture of experts' first layer, where
+// every rank holds a part of every expert. Copy engines send each rank's tokens to the others
 // while it multiplies its own, or few tokens are pushed before. A tile waits for the ranks that its
 // table says: those of its class, or of its own rows alone (expert_tiles.h,
 // ExpertTileOrder::in_step).
@@ -33,7 +33,7 @@ struct AgGroupedDesc {
 
 struct AgGroupedConfig {
   MainLoop loop;               // tile.bm: tile_rows of the tables
-  int num_copy_queues = 1;     // of sending; 0: those who multiply push the own tokens first
+  int num_copy_queues = 1;     // that send; 0: those who multiply push the own tokens first
   std::int64_t comm_rows = 1;  // rows of one transfer
   // What is copied at a time, by threads beside those that multiply, into the order of the tiles,
   // which take memory of their own; 0: the product picks the rows where they lie.
@@ -62,8 +62,8 @@ void send_by(const AgGroupedDesc& desc, int num_queues, AgGroupedConfig& config)
 // tiles_used [1] i32 in 0..T, tile_experts [T, 1] i32 in 0..E-1, tile_needs [T, 1] i32 in 0..P,
 // row_tokens [R, 1] i32 in -1..P*S-1; tokens of ranks past what the tile needs read as zero. Input
 // b [num_experts, n, k] (swiglu: b_gate and b_up), each rank's own, and with bias [num_experts, n]
-// (bias_gate and bias_up) of c_dtype. Output c [R, n]; rows without a token are those of a token of
-// zeros, of tiles without one 0. Accumulated in fp32, rounded once. UserError naming the
+// (bias_gate and bias_up) of c_dtype. Output c [R, n]; rows without a token are as for a token of
+// zeros, or 0 in tiles without any. Accumulated in fp32, rounded once. UserError naming the
 // field of a bad desc or config; at a launch, the table and entry that break their contract. After
 // COMET (arXiv 2502.19811, section 3): layer 0 decomposed along tokens.
 Program ag_grouped_gemm(const AgGroupedDesc& desc, const AgGroupedConfig& config);

@@ -27,8 +27,8 @@ ExpertSplit split_of(const CombineDesc& desc);
 
 struct CombineConfig {
   std::int64_t tile_rows = 16;
-  int num_workers = 1;  // of each role
-  int threads = 0;      // of a worker's GPU block; 0: by the resource
+  int num_workers = 1;  // in each role
+  int threads = 0;      // in a worker's GPU block; 0: by the resource
 };
 
 NamedFields fields_of(CombineDesc& desc);

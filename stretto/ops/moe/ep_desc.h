@@ -15,7 +15,7 @@
 namespace stretto {
 
 struct EpDesc {
-  DType dtype = DType::kF32;  // of tokens
+  DType dtype = DType::kF32;  // the tokens'
   std::int64_t m = 1;         // most tokens of all ranks; each launch has 0 <= m <= this
   std::int64_t hidden = 1;
   std::int64_t num_experts = 1;

@@ -29,7 +29,7 @@ struct EpMoeLayerDesc {
   std::int64_t hidden = 1, ffn = 1;  // ffn: of this rank's part of an expert
   DType dtype = DType::kF32;
   bool residual = false;
-  bool biases = false;  // of all three products
+  bool biases = false;  // in all three products
   GatedUnit gate;       // what the first two become
 
   // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
@@ -43,7 +43,7 @@ struct EpMoeLayerConfig {
   AgGroupedConfig first;
   GroupedRsConfig second;
   ExpertTablesConfig tables;     // num_workers: of no account
-  ExpertTileOrder order;               // of tiles of rows
+  ExpertTileOrder order;               // in which tiles of rows come
   std::int64_t tell_tokens = 1;  // whose experts travel together
 };
 
@@ -69,9 +69,9 @@ EpMoeSteps steps_of(const EpMoeLayerDesc& desc);
 
 // Extent m; S = ceil(m / P), R the rows of tiles_of, E = ceil(num_experts / groups). Symmetric
 // state a [P * S, hidden]: rows 0..S-1 hold the own tokens; in those from i * S on a launch puts
-// the tokens of rank (rank + i) % P that have an expert here, others it leaves alone. Of the own
+// the tokens of rank (rank + i) % P that have an expert here, others it leaves alone. For the own
 // tokens table experts [S * top_k, 1] i32 in 0..num_experts-1, those of a token one after the
-// other, all different; weights [S, top_k] f32; residual [S, hidden]. Of the own experts b_gate and
+// other, all different; weights [S, top_k] f32; residual [S, hidden]. For own experts b_gate and
 // b_up [E, ffn, hidden], b [E, hidden, ffn], with biases bias_gate and bias_up [E, ffn] and bias
 // [E, hidden], which the first rank of a group adds. State products [R, hidden]: scratch, what it
 // holds before and after does not matter. Output out [S, hidden]. Rounded as in moe_layer.h.

@@ -1,5 +1,5 @@
 // Rows of the own experts: the tables by which grouped products (grouped_gemm.h, with spare rows)
-// find the tokens that ep_send.h brought, and ep_return.h their results. Every rank by itself.
+// find the tokens that ep_send.h brought, and ep_return.h their results. Ranks do not communicate.
 #pragma once
 
 #include "stretto/ops/moe/ep_desc.h"
@@ -19,7 +19,7 @@ PlaceConfig default_place_config(const EpDesc& desc, Target target = Target::kCp
 // E = ceil(num_experts / groups) own experts and R = P * S * top_k rows, outputs
 //   slots [P * S, top_k] i32   the row of a token and one of its experts, or -1: elsewhere
 //   offsets [E + 2] i32        the first row of each own expert, the end of the last, R
-//   tokens [R, 1] i32          the token of each row, 0 of rows without one
+//   tokens [R, 1] i32          the token of each row, 0 where a row has none
 // Rows are sorted by expert, within an expert by token. UserError naming the field of a bad desc or
 // config; at a launch, the table and entry that break their contract.
 Program ep_place(const EpDesc& desc, const PlaceConfig& config);

@@ -11,15 +11,15 @@ namespace stretto {
 struct ReturnConfig {
   int num_workers = 1;
   int num_sum_workers = 0;       // for the own tokens alone; 0: those that have sent
-  int threads = 0;               // of a worker's GPU block; 0: by the resource
+  int threads = 0;               // in a worker's GPU block; 0: by the resource
   std::int64_t tile_tokens = 1;  // one after the other, and then the other rank is told
   std::int64_t channels = 1;     // parts of the tokens that those who sum alone wait for at a time
-  std::int64_t sum_tokens = 0;   // of a tile of those who sum alone, a part of tile_tokens; 0: all
+  std::int64_t sum_tokens = 0;   // a tile of those who only sum, a part of tile_tokens; 0: all
   int num_slots = 1;             // 2: sums of nothing travel, too, and no rank is asked first
 };
 
-// What a program of this config is: as many channels as the own tokens' tiles have, and sums of
-// whole parts of a tile. Of one rank nothing travels, and fields that say how are of no account.
+// The config that a program really has: as many channels as the own tokens' tiles have, and sums of
+// whole parts of a tile. With one rank nothing travels, and fields that say how do not count.
 ReturnConfig fitted(const EpDesc& desc, ReturnConfig config);
 ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);
 

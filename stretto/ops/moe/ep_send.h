@@ -14,23 +14,23 @@ namespace stretto {
 
 struct SendConfig {
   int num_workers = 1;
-  int threads = 0;               // of a worker's GPU block; 0: by the resource
+  int threads = 0;               // in a worker's GPU block; 0: by the resource
   std::int64_t tile_tokens = 1;  // that a worker sends one after the other, and then says so
   int num_slots = 1;             // 2: all tokens travel to all ranks, none of which is asked first
 };
 
-// `private_results`: what comes is in memory that other ranks do not reach. Of short steps it has
-// two slots then, as something has to copy anyway.
+// `private_results`: what comes is in memory that other ranks do not reach. Short steps have two
+// slots then, as something has to copy anyway.
 SendConfig default_send_config(const EpDesc& desc, Target target = Target::kCpu,
                                bool private_results = false);
 
-// Extent m. Inputs, of the own tokens: x [ceil(m / P), hidden]; experts [ceil(m / P), top_k] i32 in
+// Extent m. Inputs for own tokens: x [ceil(m / P), hidden]; experts [ceil(m / P), top_k] i32 in
 // 0..num_experts-1; weights [ceil(m / P), top_k] f32. With row s * S + t of token t of rank s:
 // recv [P * S, hidden]           state: rows of tokens with an expert here are replaced
 // recv_experts [P * S, top_k]    i32, the experts of all tokens; -1 past the tokens
 // recv_weights [P * S, top_k]    f32, their weights; 0 past the tokens
 // positions [S, P] i32           t where token t goes to a rank, or -1
-// What ep_place.h, grouped products and ep_return.h read. With one slot all but
+// ep_place.h, grouped products and ep_return.h read these. With one slot all but
 // positions are symmetric, and all ranks are given the same tensors. UserError naming the field of
 // a bad desc or config; at a launch, the table and entry that break their contract.
 Program ep_send(const EpDesc& desc, const SendConfig& config);

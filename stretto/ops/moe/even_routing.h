@@ -1,6 +1,6 @@
-// What the tables of a mixture of experts hold where tokens go to all experts alike: those of every
-// token are different ones by lot. Of such a launch predictions are made; the largest values that
-// contracts allow would be all tokens at one expert, and every tile waiting for every rank.
+// What the tables of a mixture of experts hold where tokens go to all experts alike: every token's
+// experts are different ones, drawn by lot. Predictions are made for such a launch. The largest
+// values that contracts allow would be all tokens at one expert, and every tile waiting for all.
 #pragma once
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
@@ -16,19 +16,19 @@
 namespace stretto {
 
 predict::LaunchTables even_routing(const ExpertTablesDesc& desc);
-// Of layers that are given their tiles, in this order; without one, in a class for each rank.
+// For layers that are given their tiles, in this order; without one, in a class for each rank.
 predict::LaunchTables even_routing(const ExpertTiles& tiles, const ExpertTileOrder& order);
 predict::LaunchTables even_routing(const AgGroupedDesc& desc, const AgGroupedConfig& config);
 predict::LaunchTables even_routing(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 predict::LaunchTables even_routing(const MoeLayerDesc& desc, const MoeLayerConfig& config);
-// Of what it is given and what it makes.
+// For the tables that it is given and those that it makes.
 predict::LaunchTables even_routing(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
-// Of rows that lie expert by expert, without spare ones. Masked, an expert may have as many as
+// For rows that lie expert by expert, without spare ones. A masked expert may have as many rows as
 // there is room for: nothing is said.
 predict::LaunchTables even_routing(const GroupedDesc& desc);
 predict::LaunchTables even_routing(const CombineDesc& desc);
 
-// Of the steps of an exchange: ep_send.h, ep_place.h, products of the received rows, ep_return.h.
+// For the steps of an exchange: ep_send.h, ep_place.h, products of the received rows, ep_return.h.
 predict::LaunchTables even_routing(const EpDesc& desc);
 
 }  // namespace stretto

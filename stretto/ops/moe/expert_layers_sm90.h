@@ -1,4 +1,4 @@
-// Configs of the fused layers of mixtures of experts that may be the fastest on a Hopper GPU. Their
+// Configs of fused layers of experts that may be the fastest on a Hopper GPU. Their
 // headers have the defaults, which expert_layers_sm90.cc and grouped_gemm_rs_sm90.cc define.
 // docs/performance/moe.md, 'Why the defaults are what they are', has what was measured.
 #pragma once

@@ -14,12 +14,12 @@ namespace stretto {
 
 struct ExpertTablesDesc {
   ExpertTiles tiles;
-  ExpertTileOrder order;  // of at most P stages
+  ExpertTileOrder order;  // at most P stages
 };
 
 struct ExpertTablesConfig {
-  std::int64_t block_tokens = 64;  // of one rank, sorted at a time
-  std::int64_t sort_rows = 64;     // of their pairs with experts, compared with all at a time
+  std::int64_t block_tokens = 64;  // one rank's, sorted at a time
+  std::int64_t sort_rows = 64;     // their pairs with experts that are compared with all at a time
   std::int64_t part_blocks = 1;    // that a worker takes one after the other
   std::int64_t count_parts = 64;   // whose counts are added at a time
   std::int64_t sum_experts = 64;   // whose tiles are added for those behind them at a time

@@ -1,8 +1,8 @@
-// Rows of a mixture of experts in tiles of one expert each, for layers whose every rank holds a
-// part of every expert, or of those of its group: how many there can be, and the tables by which
-// ag_grouped_gemm.h and grouped_gemm_rs.h find their way. Rows of an expert are sorted by the rank
-// that their token comes from, the own rank first, so that a tile has the rows of few ranks; tiles
-// are sorted by how many, in classes, so that those of the own rows are done while others travel.
+// A mixture of experts' rows in tiles of one expert each, for layers where every rank holds a part
+// of every expert, or of its group's experts: how many tiles there can be, and the tables by which
+// ag_grouped_gemm.h and grouped_gemm_rs.h find their way. An expert's rows are sorted by the rank
+// that their token comes from, the own rank first, so that a tile has few ranks' rows. Tiles are
+// sorted by how many, in classes, so that those of own rows are done while others travel.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ExpertTiles {
   int world_size = 1;
   std::int64_t m = 1;  // most tokens of all ranks; rank r has those from r * ceil(m / P) on
   std::int64_t top_k = 1;
-  std::int64_t num_experts = 1;  // of all groups
+  std::int64_t num_experts = 1;  // all groups'
   std::int64_t tile_rows = 1;
   int expert_groups = 1;  // expert_split.h; a rank has tiles of its group's experts alone
 
@@ -50,7 +50,7 @@ std::string to_string(
 // For how many ranks, from the own one on, tiles of class `stage` wait.
 std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order,
                            std::int64_t stage);
-// Of a layer whose tiles these are; 0: not known.
+// The sizes of a layer whose tiles these are; 0: not known.
 struct LayerSizes {
   // The columns of gate and up, each, by which a rank multiplies a token for each of its experts,
   // on average.
@@ -60,7 +60,7 @@ struct LayerSizes {
 // A class for each rank, of as many experts as keep a rank busy while tokens travel, at least four
 // and enough for a tile of the own rows on most SMs; fewer where an expert has so few rows of a
 // rank's tokens that reading its weights takes longer than multiplying them, so that every class
-// would cost more than the wait. Of groups of experts each tile by itself.
+// would cost more than the wait. With groups of experts each tile is by itself.
 ExpertTileOrder order_in_classes(const ExpertTiles& tiles, const GpuTarget& gpu,
                                  const LayerSizes& sizes = {});
 // That, on GPUs; there one class where tokens are pushed, which come together; each tile by itself,
@@ -72,7 +72,7 @@ ExpertTileOrder default_order(const ExpertTiles& tiles, Target target,
 // (ag_grouped_gemm.h), on GPUs.
 bool are_pushed(const ExpertTiles& tiles, std::int64_t hidden);
 
-// Of one rank.
+// The tables of one rank.
 struct TileTables {
   std::int32_t used = 0;  // tiles with rows, which come first
   // [num_tiles] of each tile, counted from its group's first; 0 of tiles without rows.

@@ -22,7 +22,7 @@ NamedFields fields_of(GatedUnit& unit);
 // UserError unless alpha and beta are finite and the limit is more than 0, and for any but silu(g)
 // * u where there is no gate.
 void check(const char* op, const GatedUnit& unit, bool swiglu);
-// Of f32 values.
+// For f32 values.
 Value gated(ProgramBuilder& p, const GatedUnit& unit, const Value& gate, const Value& up);
 
 }  // namespace stretto

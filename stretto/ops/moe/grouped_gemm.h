@@ -69,8 +69,8 @@ GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kC
 // launch, the table and entry that break their contract.
 Program grouped_gemm(const GroupedDesc& desc, const GroupedConfig& config);
 
-// m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32). Of
-// fp8 factors c is bfloat16.
+// m: tokens with two rows each, n: columns of c, k: the summed dimension; 5 experts (large: 32).
+// With fp8 factors c is bfloat16.
 OperatorInfo grouped_gemm_info();
 OperatorInfo grouped_swiglu_info();       // gathered
 OperatorInfo grouped_gemm_masked_info();  // m: most rows of an expert

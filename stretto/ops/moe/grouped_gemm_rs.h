@@ -1,5 +1,5 @@
-// out = reduce_scatter(weighted sums over each token's experts of a * b[expert]^T): the second
-// layer of a mixture of experts whose every rank holds a part of every expert. Products are made in
+// out = reduce_scatter(weighted sums over each token's experts of a * b[expert]^T): a mixture of
+// experts' second layer, where every rank holds a part of every expert. Products are made in
 // blocks of columns over all experts, since a token's rows lie far apart; a block that is done is
 // summed and sent while the next is multiplied, by SMs of their own or by those that multiply.
 #pragma once
@@ -38,7 +38,7 @@ struct GroupedRsConfig {
   int num_reduce_stages = 0;       // on SMs of their own: tiles of rows that are loaded ahead
   std::int64_t reduce_rows = 1;    // tokens summed at a time
   std::int64_t reduce_cols = 1;    // their columns; divides those of a block
-  std::int64_t reduce_rounds = 1;  // of reduce_rows tokens, that are sent together
+  std::int64_t reduce_rounds = 1;  // rounds of reduce_rows tokens that are sent together
   // Blocks at the end whose sums are made by those who have multiplied, and their reduce_rows and
   // reduce_rounds: when nothing is left to multiply, more threads have more loads under way. All
   // blocks: nobody sums beside them (num_reduce_sms, reduce_rounds and the like are the defaults).

@@ -17,7 +17,7 @@ inline constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
 
 struct PlacingTiles {
   std::int64_t part_tokens = 64;    // tokens of a part
-  std::int64_t count_tokens = 64;   // of which so many are counted at a time; divides them
+  std::int64_t count_tokens = 64;   // so many are counted at a time; divides part_tokens
   std::int64_t count_experts = 64;  // with so many experts
   std::int64_t add_counts = 4096;   // counts of parts and experts that are added up at a time
   std::int64_t tile_slots = 64;     // rows whose token is looked up at a time
@@ -69,7 +69,7 @@ class Placing {
   Value zeros(std::int64_t rows, std::int64_t cols) const {
     return p_.zeros(DType::kI32, rows, cols);
   }
-  // Of each token's j-th expert, [part_tokens, 1].
+  // For each token's j-th expert, [part_tokens, 1].
   struct Pairs {
     std::vector<Value> expert, rank;  // rank: among the part's pairs of the expert; -1: elsewhere
   };

@@ -27,8 +27,8 @@ const char* name(GroupScore score);  // "best_two"
 
 // Names from scoring_func on are those of config.json.
 struct RouteDesc {
-  DType dtype = DType::kF32;         // of x
-  DType weight_dtype = DType::kF32;  // of gate
+  DType dtype = DType::kF32;         // x's
+  DType weight_dtype = DType::kF32;  // the gate's
   std::int64_t m = 1;                // most tokens; each launch has 0 <= m <= this
   std::int64_t hidden = 1;
   std::int64_t num_experts = 1;
@@ -55,7 +55,7 @@ struct RouteConfig {
   PlacingTiles placing;
   // Groups of parts: of one it is counted while the next is scored.
   int num_groups = 1;
-  int num_workers = 1;  // of choosing, and of placing after it
+  int num_workers = 1;  // that choose, and then place
 };
 
 NamedFields fields_of(RouteDesc& desc);
@@ -64,12 +64,12 @@ RouteConfig default_config(const RouteDesc& desc, Target target = Target::kCpu);
 
 // Extent m; R = m * top_k. Inputs x [m, hidden], gate [num_experts, hidden], and where asked bias
 // [1, num_experts] f32. Outputs
-//   weights [m, top_k] f32   of each token's experts, the one with the best score (and bias) first
+//   weights [m, top_k] f32   each token's experts', the one with the best score (and bias) first
 //   slots [m, top_k] i32   its rows in the sorted order: a permutation of 0..R-1
 //   offsets [num_experts + 1] i32   the first row of each expert, then R: a partition
 //   tokens [R, 1] i32   the token of each row
 // or, without tables, weights and experts [m, top_k] i32, for other ranks to place (ep_send.h).
-// Of equal scores the lower expert comes first, of equal groups the lower one. Tokens whose scores
+// Among equal scores the lower expert comes first, and so does the lower group. Tokens whose scores
 // are no numbers are routed all the same, with weights that are none. UserError naming the field of
 // a bad desc or config.
 Program moe_route(const RouteDesc& desc, const RouteConfig& config);

@@ -31,10 +31,10 @@ struct NormConfig {
   std::int64_t tile_rows = 16;
   int num_workers = 1;
   // The rest is of what is summed over ranks.
-  int threads = 0;       // of an SM; 0: as the code generator has it
+  int threads = 0;       // on an SM; 0: as the code generator has it
   bool packets = false;  // pushed as packets, where few bytes are reduced
-  // Of packets: each tile's rows are summed by one rank, ranks in turn, which sends the sum to all.
-  // 2 (P - 1) / P times the bytes of a message instead of P - 1 times, and a hop more.
+  // With packets: one rank sums each tile's rows, ranks in turn, and sends the sum to all. That is
+  // 2 (P - 1) / P times a message's bytes instead of P - 1 times, and a hop more.
   bool two_shot = false;
 };
 

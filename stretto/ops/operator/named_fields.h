@@ -53,7 +53,7 @@ class NamedField {
   // With other text than "name=value": "top {}"; of a flag, what is said where it is set. Such text
   // is not read back.
   NamedField as(const char* form) const;
-  // Of a flag: with text where it is not set, and none where it is.
+  // A flag that has text where it is not set, and none where it is.
   NamedField unless_set(const char* word) const;
 
   const std::string& name() const { return name_; }

@@ -27,10 +27,10 @@ struct OpShape {
   std::map<std::string, std::int64_t> sizes = {};  // others, of program files (program_shape.h)
   DType dtype = DType::kF32;
   Target target = Target::kCpu;
-  // Of a case's launch, from 0 to the bound that the program has for m; none: m, or by seed fewer.
+  // A case launches with so many, from 0 to the program's bound for m; none: m, or by seed fewer.
   // The program does not depend on it.
   std::optional<std::int64_t> rows = {};
-  // Of `shapes` of some operators: a config of the tests' own, by which few rows make several tiles
+  // Some operators' `shapes` take a config of the tests' own, by which few rows make several tiles
   // and workers of every kind. False: the default config, at any size.
   bool test_config = false;
 };

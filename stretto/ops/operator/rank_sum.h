@@ -11,7 +11,7 @@
 
 namespace stretto {
 
-// Of worlds up to this one value per rank fits into registers.
+// In worlds up to this size one value per rank fits into registers.
 constexpr int kRanksTogether = 8;
 
 // kAverage, kPremulSum: the sum, which its caller divides, or multiplies by a float of the launch.
@@ -19,8 +19,8 @@ constexpr int kRanksTogether = 8;
 enum class Reduction : std::uint8_t { kSum, kAverage, kMin, kMax, kProduct, kPremulSum };
 // "sum", "avg", "min", "max", "product", "premul_sum", as PyTorch has them.
 const char* name(Reduction reduction);
-bool is_sum(Reduction reduction);  // of parts as they are
-// Of two parts, both of reduced_in().
+bool is_sum(Reduction reduction);  // adds parts as they are
+// Reduces two parts, both of type reduced_in().
 Value reduced(Reduction reduction, const Value& a, const Value& b);
 // In what parts of this type are reduced.
 DType reduced_in(DType dtype);

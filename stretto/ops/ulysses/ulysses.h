@@ -21,8 +21,8 @@ struct UlyssesDesc {
   std::int64_t m = 0;         // bound of the tokens of all ranks; a launch has 0 <= m <= this
   std::int64_t n = 0;         // rows of the weights, on every rank all of them
   std::int64_t k = 0;         // their columns
-  DType dtype = DType::kF32;  // of the tokens, before and after
-  DType weight_dtype = DType::kF32;  // of the weights and the bias
+  DType dtype = DType::kF32;  // the tokens', before and after
+  DType weight_dtype = DType::kF32;  // the weights' and the bias'
   bool bias = false;
   bool residual = false;  // a2a_gemm: + residual[ceil(m/P), n]
 };
@@ -39,7 +39,7 @@ NamedFields fields_of(UlyssesConfig& config);
 std::string to_string(const UlyssesConfig& config);
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& desc, Target target);
 UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& desc, Target target);
-// Of a2a_gemm's copies: `rows` in whole tiles of `bm`, or as many of them as one copy may hold.
+// Rows of one of a2a_gemm's copies: `rows` in whole tiles of `bm`, or as many as it may hold.
 std::int64_t copied_rows(const UlyssesDesc& desc, std::int64_t bm, std::int64_t rows);
 
 // Extent m. a [ceil(m/P), k], the own tokens; b [n, k], P equal parts of which the r-th is for the

@@ -42,7 +42,7 @@ struct MemoryInfo {
 
 class Device {
  public:
-  // 0 <= ordinal < num_devices(), else DeviceError.
+  // DeviceError unless 0 <= ordinal < num_devices().
   explicit Device(int ordinal);
   Device(Device&&) = default;
   Device& operator=(Device&&) = default;
@@ -65,7 +65,7 @@ class Device {
 
 class SharedDeviceMemory;
 
-// Uninitialised memory of one device, aligned to at least 256 bytes. No bytes: a null address.
+// Uninitialised memory on one device, aligned to at least 256 bytes; null where there are no bytes.
 class DeviceMemory {
  public:
   DeviceMemory(const Device& device, std::size_t bytes);

@@ -57,7 +57,7 @@ std::string serialized_products(const std::string& cubin, const std::string& sou
 std::vector<KernelReport> kernel_reports(const std::string& log);
 
 struct NvrtcInfo {
-  std::filesystem::path path;  // of the library
+  std::filesystem::path path;  // the library's
   int major = 0;
   int minor = 0;
 };

@@ -1,5 +1,5 @@
 // Streams, events and captured graphs. A stream's calls only enqueue; each makes the stream's
-// device current on the calling thread. One thread at a time per stream.
+// device current on the calling thread. One thread at a time may use a stream.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Event {
   Owned<CUevent, &Driver::event_destroy> event_;
 };
 
-// Both with Timing::kOn, recorded and passed; resolution about half a microsecond.
+// Both events have Timing::kOn and have passed; the resolution is about half a microsecond.
 double elapsed_ms(const Event& from, const Event& to);
 
 enum class WaitUntil {
@@ -41,7 +41,7 @@ class GraphExec;
 
 class Stream {
  public:
-  // Not ordered with the null stream. Lower priority numbers go first, 0 is the lowest.
+  // It is not ordered with the null stream. Lower priority numbers go first, 0 is the lowest.
   explicit Stream(const Device& device, int priority = 0);
   Stream(Stream&&) = default;
   Stream& operator=(Stream&&) = default;
@@ -60,7 +60,7 @@ class Stream {
   bool idle() const;
 
   void record(const Event& event) const;
-  void wait(const Event& event) const;  // of any device
+  void wait(const Event& event) const;  // any device's
 
   // Host memory that is not page-locked is staged by the driver, and the call may then block.
   void upload(CUdeviceptr to, const void* from, std::size_t bytes) const;
@@ -73,7 +73,7 @@ class Stream {
   void fill_bytes(CUdeviceptr to, std::uint8_t value, std::size_t bytes) const;
   void fill_words(CUdeviceptr to, std::uint32_t value, std::size_t words) const;
 
-  // 64-bit words, naturally aligned. A wait has no deadline of its own. A write comes after all
+  // Words of 64 bits, naturally aligned. A wait has no deadline of its own. A write comes after all
   // earlier work of the stream, at system scope.
   void wait_value(CUdeviceptr word, std::uint64_t value, WaitUntil until) const;
   void write_value(CUdeviceptr word, std::uint64_t value) const;
@@ -107,7 +107,7 @@ class GraphExec {
   Handle graph_;
 };
 
-// The graph of what `enqueue()` enqueues. Where it throws, no capture is left under way.
+// Makes a graph of what `enqueue()` enqueues. Where it throws, no capture is left under way.
 template <typename Enqueue>
 GraphExec capture(const Stream& stream, const Enqueue& enqueue) {
   stream.begin_capture();

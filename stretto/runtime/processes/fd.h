@@ -41,7 +41,7 @@ class Fd {
   int fd_ = -1;
 };
 
-// Of a call that makes a descriptor, or what only the number of them keeps from coming.
+// Refuses a call that makes a descriptor, or what only the number of them keeps from coming.
 [[noreturn]] inline void refuse_descriptor(const std::string& what, int error) {
   throw UserError(fmt::format("no descriptor left for {}: {} (ulimit -n)", what,
                               std::strerror(error)));
