@@ -107,20 +107,6 @@ def decode_runs(results: Results) -> dict:
     return {tp: row for tp, (row, _) in found.items()}
 
 
-def decode(results: Results, ranks: int):
-    """Of the scoreboard."""
-    runs = decode_runs(results)
-    if ranks not in runs or 1 not in runs:
-        return None
-    ms = fastest(runs[ranks])
-    if ranks == 1:
-        part, bar, unit = part_of_copy(runs[1]), 0.75, ""
-    else:
-        part, bar, unit = apart(fastest(runs[1]), ms), {2: 1.8, 4: 3}[ranks], "x"
-    bounds = f" [{part.low:.2f}, {part.high:.2f}]" if part.low else ""
-    return f"{part.median:.2f}{unit}{bounds}; {1e3 / ms.median:.0f} tokens/s", part.median >= bar
-
-
 ATTENTIONS = {"sdpa": "its SDPA", "flash": "PyTorch's FlashAttention-2"}
 TIMES_TRANSFORMERS = 3  # asked of output tokens a second
 
@@ -138,15 +124,38 @@ def served_row(name: str, row: dict, ours: dict | None = None) -> list:
             "-" if row["gpu_busy"] is None else f"{row['gpu_busy']:.0f} %", times_theirs]
 
 
-def served(run, model: str) -> bool:
+def is_served(run, model: str) -> bool:
     return run.kind == "served" and run.data.get("model", "llama-3-8b") == model
+
+
+def served_at_saturation(results: Results, ranks: int):
+    """Of the scoreboard: over transformers with FlashAttention-2 on one GPU, over one GPU's on several."""
+    found, theirs = {}, None
+    for run in results.runs:
+        if not is_served(run, "llama-3-8b"):
+            continue
+        for row in run.data.get("runs", []):
+            if row["load"] == "saturation":
+                found[run.data["tp"]] = (row, run)
+        for row in run.data.get("beside", []):
+            if (row["load"], row["attention"]) == ("saturation", "flash") and "error" not in row:
+                theirs = (row, run)
+    other = theirs if ranks == 1 else found.get(1)
+    if ranks not in found or other is None:
+        return None
+    take(results, {0: found[ranks], 1: other} if ranks != 1 else {0: found[ranks]})
+    if ranks == 1:
+        results.take(other[1], "beside", [other[0]])
+    rate = found[ranks][0]["output_tokens_per_second"]
+    ratio = rate / other[0]["output_tokens_per_second"]
+    return f"{ratio:.2f}x; {rate:,.0f} tokens/s", ratio >= {1: TIMES_TRANSFORMERS, 2: 1.7, 4: 2.8}[ranks]
 
 
 def served_experts_table(results: Results, ranks: int) -> str:
     """Loads of a server of a model of experts: by GPUs, and by the groups over which experts are spread."""
     found = {}
     for run in results.runs:
-        if served(run, "qwen3-30b-a3b"):
+        if is_served(run, "qwen3-30b-a3b"):
             way = run.data["tp"], run.data["ep"]
             found = {key: at for key, at in found.items() if key[:2] != way}
             found |= {(*way, row["load"]): (row, run) for row in run.data.get("runs", [])}
@@ -161,7 +170,7 @@ def served_table(results: Results, ranks: int) -> str:
     """Loads of a server of the newest run, and of other engines that were measured beside it."""
     found, beside = {}, {}
     for run in results.runs:
-        if served(run, "llama-3-8b") and run.data.get("tp") == max(ranks, 1):
+        if is_served(run, "llama-3-8b") and run.data.get("tp") == max(ranks, 1):
             found = {row["load"]: (row, run) for row in run.data.get("runs", [])}
             beside = {(row["load"], row["attention"]): (row, run) for row in run.data.get("beside", [])}
     take(results, found)

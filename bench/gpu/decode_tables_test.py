@@ -18,8 +18,6 @@ class DecodeAndLoops(MadeResults):
         text = self.tables("--print", "decode").stdout
         self.assertIn("| llama-3-8b bf16 | 1 | 5.00 | 4.00 | 2.50 | 400 | 0.80 | 1.00 |", text)
         self.assertIn("| llama-3-8b bf16 | 4 | 5.00 | 4.00 | 1.25 | 800 | 1.60 | 2.00 |", text)
-        self.assertIn("| 0.80; 400 tokens/s |  | **2.00x; 800 tokens/s** |",
-                      self.tables("--print", "scoreboard").stdout.replace("| - |", "|  |"))
         # Ten samples: the median is between the fifth and the sixth, its interval from the second to the ninth.
         several = {"replay_samples_ms": [4.0] * 10, "early_samples_ms": [2.0, 2.0, *[2.5] * 6, 4.0, 9.0]}
         self.result("gpu-decode-x4-2026-01-03.json", model="llama-3-8b", dtype="bf16", runs=[run(1, 2.5, **several)])
@@ -30,7 +28,6 @@ class DecodeAndLoops(MadeResults):
         several["early_samples_ms"] = [1.25] * 10
         self.result("gpu-decode-x4-2026-01-04.json", model="llama-3-8b", dtype="bf16", runs=[run(4, 1.25, **several)])
         self.assertIn("| 2.00 [1.60, 3.20] |", self.tables("--print", "decode").stdout)
-        self.assertIn("2.00x [1.60, 3.20]; 800 tokens/s", self.tables("--print", "scoreboard").stdout)
 
     def test_choices_of_tokens_beside_what_was_asked(self):
         def choice(kind, rows, us):
@@ -60,6 +57,13 @@ class DecodeAndLoops(MadeResults):
                 "| 2,000.0 | 5.00 | 6.00 | - | **2.50** |",
                 "| 64 at once, transformers, its SDPA | failed: no memory |  |  |  |  |  |  |"]
         self.assertEqual(self.tables("--print", "served").stdout.splitlines()[2:7], want)
+        # The scoreboard: over transformers on one GPU, over one GPU's on two.
+        def score():
+            return next(line for line in self.tables("--print", "scoreboard").stdout.splitlines() if "served" in line)
+        self.assertIn("| **2.50x; 4,000 tokens/s** | - | - |", score())
+        self.result("gpu-served-x2-2026-01-02.json", tp=2, runs=[load("saturation", 6800.0)])
+        self.assertIn("| **2.50x; 4,000 tokens/s** | 1.70x; 6,800 tokens/s | - |", score())
+        (self.folder / "gpu-served-x2-2026-01-02.json").unlink()
         # What is kept of the run makes the same table; a newer run without transformers has none of its rows.
         before = self.tables("--print", "served").stdout
         kept = subprocess.run([sys.executable, str(HERE / "keep.py"), "--results", str(self.folder),
