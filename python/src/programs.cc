@@ -47,15 +47,20 @@ const char* name(TensorKind kind) {
   return "buffer";
 }
 
-// (name, kind, dtype, bound shape, symmetric) of each tensor that a caller passes.
+// (name, kind, dtype, bound shape, symmetric, ranks that have it) of each tensor that a caller
+// passes.
 nb::list tensors(const Program& program) {
   nb::list all;
   for (std::size_t i = 0; i < program.tensors.size(); ++i) {
     const Tensor& t = program.tensors[i];
     if (t.kind == TensorKind::kBuffer) continue;
+    nb::list ranks;
+    for (int rank = 0; rank < program.world_size; ++rank) {
+      if (is_given(program, static_cast<int>(i), rank)) ranks.append(rank);
+    }
     all.append(nb::make_tuple(t.name, name(t.kind), stretto::name(t.dtype),
                               nb::tuple(nb::cast(bound_shape(program, static_cast<int>(i)))),
-                              t.space == Space::kSymmetric));
+                              t.space == Space::kSymmetric, nb::tuple(ranks)));
   }
   return all;
 }

@@ -53,11 +53,12 @@ def all_gather(
     exchanges sizes, and there is no gradient.
 
     `payload`: "int8" or "fp8" (e4m3); float32, float16 and bfloat16 travel as that, quantised while they
-    are sent, with a float32 scale for each row of the last dimension (of one dimension: for all of
-    `x`), or for each `scale_block` neighbours of a row. An element is off by no more than 1/254 (int8)
-    or 1/28 (e4m3) of the largest magnitude that shares its scale, before it is rounded to the element
-    type; int8 makes NaN of all that share a scale with NaN or an infinity. The result has the same bits
-    on every rank, what this rank sent among it. A rank alone copies. There is no gradient."""
+    are sent, with a float32 scale for each row of the last dimension of `x` with `dim` moved to the
+    front (of one dimension: for all of `x`), or for each `scale_block` neighbours of a row. An element
+    is off by no more than 1/254 (int8) or 1/28 (e4m3) of the largest magnitude that shares its scale,
+    if that is 2^-100 or more, before it is rounded to the element type; all that share a scale with an
+    infinity, with int8 also with a NaN, become NaN. The result has the same bits on every rank, what
+    this rank sent among it. A rank alone copies. There is no gradient."""
     dim = whole("all_gather", "dim", dim)
     carried = payload_of("all_gather", payload, scale_block)
     if carried is not None:

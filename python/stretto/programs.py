@@ -90,7 +90,8 @@ class Program:
         """Launches the program: collective over the group, which has as many ranks as it. `arrays`:
         its inputs, outputs and states in the order in which it declares them, each of the declared
         shape (run-time sizes at their bounds) and element type; what is written may not overlap
-        others. `extents`: run-time sizes, default: their bounds; scalars, whole numbers or floats as
+        others. Outputs that this rank does not have are None. `extents`: run-time sizes, default: their
+        bounds; scalars, whole numbers or floats as
         the program declares them, the same on all ranks, default 0. Returns the outputs, one alone or
         a tuple; outputs left out at the end are made. Proved before its first launch (Rejected with
         the report)."""
@@ -117,8 +118,17 @@ class Program:
             raise UserError(
                 f"{self.name}: nothing given to tell the kind of arrays by; pass its outputs"
             )
-        kind, like = adopt(f"program {self.name}", order[0][0], arrays[0])
-        by_name = {t[0]: self._checked(kind, t, array) for t, array in zip(order, arrays)}
+        absent = {t[0] for t in outputs if group.rank not in t[5]}
+        for t, array in zip(order, arrays):
+            if t[0] in absent and array is not None:
+                raise UserError(
+                    f"{self.name}: output '{t[0]}' is not one of rank {group.rank}; pass None"
+                )
+        given = [(t, array) for t, array in zip(order, arrays) if t[0] not in absent]
+        if not given:
+            raise UserError(f"{self.name}: nothing given to tell the kind of arrays by")
+        kind, like = adopt(f"program {self.name}", given[0][0][0], given[0][1])
+        by_name = {t[0]: self._checked(kind, t, array) for t, array in given}
         self._check_apart(kind, by_name)
         for t in outputs:
             if t[0] not in by_name:
@@ -133,7 +143,7 @@ class Program:
             self._extents(extents),
             said="",
         )
-        made = tuple(by_name[t[0]] for t in outputs)
+        made = tuple(None if t[0] in absent else by_name[t[0]] for t in outputs)
         return made[0] if len(made) == 1 else made
 
     def _check_apart(self, kind, by_name) -> None:
@@ -144,7 +154,7 @@ class Program:
                 raise UserError(f"{self.name}: the arrays '{name}' and '{other}' overlap")
 
     def _checked(self, kind, tensor, array):
-        name, what, dtype, shape, _ = tensor
+        name, what, dtype, shape = tensor[:4]
         other, array = adopt(f"program {self.name}", name, array)
         if other is not kind:
             raise UserError(

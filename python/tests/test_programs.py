@@ -50,6 +50,27 @@ def test_a_file_is_told_its_sizes(root, rng):
         stretto.load(root / "examples" / "03_ring_pass.cc").program(2, m=8)
 
 
+def test_outputs_of_some_ranks_are_none_elsewhere(rng):
+    """Others give no memory and get no array, however the program is called."""
+    reduce = stretto.operator("reduce", ranks=2, m=24, n=32, dtype="float32")
+    x = [rng.standard_normal((24, 32)).astype(np.float32) for _ in range(2)]
+    out = np.full((24, 32), np.nan, np.float32)
+
+    def run():
+        rank = stretto.rank()
+        made = reduce(x[rank])
+        given = reduce(x[rank], out if made is not None else None)
+        with pytest.raises(stretto.UserError, match="is not one of rank|overlap|float32"):
+            reduce(x[rank], x[rank] if made is None else x[rank][:1])
+        return made, given
+
+    results = testing.run(2, run)
+    roots = [rank for rank, (made, _) in enumerate(results) if made is not None]
+    assert len(roots) == 1 and results[1 - roots[0]] == (None, None)
+    for got in (*results[roots[0]], out):
+        np.testing.assert_array_equal(got, x[0] + x[1])
+
+
 def test_the_example_that_compares_with_numpy(root):
     runpy.run_path(str(root / "examples" / "compare.py"), run_name="__main__")
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -65,6 +66,25 @@ class ParamBytes {
 std::size_t num_addresses(const TensorArg& arg) {
   return arg.symmetric != nullptr ? arg.symmetric->at.size() : arg.on.size();
 }
+// Bytes of symmetric memory from where the tensor begins; what is none may have any.
+std::size_t room_of(const TensorArg& arg) {
+  if (arg.symmetric == nullptr) return std::numeric_limits<std::size_t>::max();
+  return arg.symmetric->bytes - std::min(arg.offset_bytes, arg.symmetric->bytes);
+}
+// What a tensor of these extents takes: rows lie as they do at the bounds.
+std::size_t bytes_at(const Program& program, std::size_t tensor,
+                     const std::vector<std::int64_t>& vars) {
+  const Tensor& t = program.tensors[tensor];
+  const std::vector<std::int64_t> bounds = bound_shape(program, static_cast<int>(tensor));
+  std::int64_t last = 0, stride = 1;
+  for (std::size_t d = t.shape.size(); d-- > 0;) {
+    const std::int64_t extent = eval(t.shape[d], vars);
+    if (extent <= 0) return 0;
+    last += (extent - 1) * stride;
+    stride *= bounds[d];
+  }
+  return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
+}
 CUdeviceptr address_of(const TensorArg& arg, std::size_t rank) {
   if (arg.symmetric != nullptr) {
     return reinterpret_cast<CUdeviceptr>(arg.symmetric->at[rank] + arg.offset_bytes);
@@ -104,7 +124,8 @@ class GpuLaunch {
   int rank;
   std::vector<CUdeviceptr> key;
   std::vector<std::vector<CUdeviceptr>> tensors;  // [tensor][rank]; nowhere for buffers
-  CUdeviceptr scalars;                            // 0: by value
+  std::vector<std::size_t> rooms;  // [tensor] bytes of symmetric memory from there on; else any
+  CUdeviceptr scalars;             // 0: by value
   bool starts_early;
   std::vector<std::unique_ptr<Encoded>> encoded;
 };
@@ -158,9 +179,8 @@ struct GpuInstance::State {
   std::vector<std::byte> params(const GpuLaunch& launch, const std::vector<std::int64_t>& with);
   void key_of(const Args& args, std::vector<CUdeviceptr>& key) const;
   void check_args(const Args& args) const;
-  void check_place(const std::string& what, const TensorArg& arg, bool symmetric,
-                   std::size_t bytes) const;
-  // What has elements at these extents has an address.
+  void check_place(const std::string& what, const TensorArg& arg, bool symmetric) const;
+  // What has elements at these extents has an address and room for them.
   void check_placed(const GpuLaunch& launch, std::span<const std::int64_t> with) const;
   void check_scalars(const std::vector<std::int64_t>& with) const;
 
@@ -361,8 +381,8 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunch& launch,
   return out.finish();
 }
 
-void GpuInstance::State::check_place(const std::string& what, const TensorArg& arg, bool symmetric,
-                                     std::size_t bytes) const {
+void GpuInstance::State::check_place(const std::string& what, const TensorArg& arg,
+                                     bool symmetric) const {
   const std::size_t size = signals.on.size();
   auto fail = [&](const std::string& why) {
     throw UserError(fmt::format("{}: {} {}", program->name, what, why));
@@ -378,12 +398,6 @@ void GpuInstance::State::check_place(const std::string& what, const TensorArg& a
   for (std::size_t r = 0; r < size; ++r) {
     if (address_of(arg, r) % 16 != 0) fail("is not aligned to 16 bytes");
   }
-  if (arg.symmetric == nullptr) return;
-  const std::size_t at = arg.offset_bytes, has = arg.symmetric->bytes;
-  if (at > has || has - at < bytes) {
-    fail(fmt::format("needs {} bytes at offset {}, the memory '{}' has {}", bytes, at,
-                     arg.symmetric->name, has));
-  }
 }
 void GpuInstance::State::check_placed(const GpuLaunch& launch,
                                       std::span<const std::int64_t> with) const {
@@ -391,14 +405,18 @@ void GpuInstance::State::check_placed(const GpuLaunch& launch,
   const std::vector<std::int64_t> vars = initial_vars(p, launch.rank, {with.begin(), with.end()});
   for (std::size_t t = 0; t < p.tensors.size(); ++t) {
     const Tensor& tensor = p.tensors[t];
-    if (tensor.kind == TensorKind::kBuffer || !is_given(p, static_cast<int>(t), launch.rank) ||
-        address(launch, t, static_cast<std::size_t>(launch.rank)) != 0) {
+    if (tensor.kind == TensorKind::kBuffer || !is_given(p, static_cast<int>(t), launch.rank)) {
       continue;
     }
-    const bool has_elements = std::ranges::all_of(
-        tensor.shape, [&](const Expr& extent) { return eval(extent, vars) > 0; });
-    if (has_elements) {
+    const std::size_t bytes = bytes_at(p, t, vars);
+    if (bytes == 0) continue;
+    if (address(launch, t, static_cast<std::size_t>(launch.rank)) == 0) {
       throw UserError(fmt::format("{}: tensor '{}' has no address", p.name, tensor.name));
+    }
+    if (launch.rooms[t] < bytes) {
+      throw UserError(
+          fmt::format("{}: tensor '{}' needs {} bytes, its symmetric memory has {} there", p.name,
+                      tensor.name, bytes, launch.rooms[t]));
     }
   }
 }
@@ -413,9 +431,9 @@ void GpuInstance::State::check_args(const Args& args) const {
     const Tensor& tensor = p.tensors[t];
     if (tensor.kind == TensorKind::kBuffer) continue;
     check_place(fmt::format("tensor '{}'", tensor.name), args.tensors[t],
-                tensor.space == Space::kSymmetric, storage_bytes(p, static_cast<int>(t)));
+                tensor.space == Space::kSymmetric);
   }
-  if (args.scalars != TensorArg{}) check_place("the scalars' memory", args.scalars, false, 0);
+  if (args.scalars != TensorArg{}) check_place("the scalars' memory", args.scalars, false);
 }
 
 // What is made of the extents here, on the host, must not depend on scalars that only the device
@@ -470,6 +488,7 @@ void GpuInstance::State::key_of(const Args& args, std::vector<CUdeviceptr>& key)
     const std::size_t given = num_addresses(arg);
     for (std::size_t r = 0; r < given; ++r) key.push_back(address_of(arg, r));
     key.push_back(given);
+    if (arg.symmetric != nullptr) key.push_back(room_of(arg));
     if (given == 0) key.push_back(reinterpret_cast<CUdeviceptr>(arg.data));
   };
   for (std::size_t t = 0; t < args.tensors.size(); ++t) {
@@ -637,6 +656,7 @@ std::shared_ptr<GpuLaunch> GpuInstance::prepare(const Args& args, int rank) {
   made->rank = rank;
   made->key = own.key;
   made->tensors.resize(args.tensors.size());
+  for (const TensorArg& arg : args.tensors) made->rooms.push_back(room_of(arg));
   for (std::size_t t = 0; t < args.tensors.size(); ++t) {
     if (s.program->tensors[t].kind == TensorKind::kBuffer) continue;
     for (std::size_t r = 0; r < s.signals.on.size(); ++r) {

@@ -173,6 +173,15 @@ TEST(Executables, RunOnGpus) {
   }
   EXPECT_EQ(prepare(), prepare()) << "the same places are prepared twice";
   EXPECT_NE(prepare(), loaded->prepare(args_on(shared)));
+  // Memory of fewer rows than the bound is enough for launches of so few, and for no others.
+  SymmetricBuffer few = buffer;
+  few.bytes = kBytes + 2 * kCols * 4;
+  Args small = args_on(out);
+  small.tensors[std::size_t(p.find_tensor("shared"))].symmetric = &few;
+  loaded->prepare(small)->run(std::vector<std::int64_t>{2});
+  loaded->prepare(small)->run(std::vector<std::int64_t>{0});
+  EXPECT_THROW(loaded->prepare(small)->run(std::vector<std::int64_t>{3}), UserError);
+  world.synchronize();
   EXPECT_THROW(loaded->prepare({.tensors = std::vector<TensorArg>(p.tensors.size())}), UserError);
   EXPECT_THROW(loaded->prepare({}), UserError);
   auto at = [&](const char* name) { return std::size_t(p.find_tensor(name)); };

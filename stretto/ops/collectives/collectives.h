@@ -34,8 +34,9 @@ struct CollectiveDesc {
   Reduction reduction = Reduction::kSum;
   // For all_gather, all_to_all, and sums by reduce_scatter and the two-shot all_reduce, in worlds
   // of several ranks; for f32, f16 and bf16 in rows of up to kMostPayloadColumns. An element that
-  // has travelled is off by no more than 1/254 (int8) or 1/28 (e4m3) of the largest of its row,
-  // before it is rounded to the dtype; with int8, a row that has NaN or infinity becomes NaN. Sums
+  // has travelled is off by no more than 1/254 (int8) or 1/28 (e4m3) of the largest of its row, if
+  // that is 2^-100 or more, before it is rounded to the dtype; a row that has infinity, with int8
+  // also one that has NaN, becomes NaN. Sums
   // are of parts that have travelled and of the own part as it is; an all-reduce's sums travel once
   // more. All-gather and all-reduce give the same bits on every rank: what a rank has itself it
   // takes as the others get it.
