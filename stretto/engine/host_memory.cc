@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/model_buffers.h"

@@ -4,6 +4,8 @@
 #include <bit>
 #include <iterator>
 
+#include "stretto/base/ceil_div.h"
+
 namespace stretto {
 namespace {
 
@@ -33,7 +35,7 @@ std::int64_t power_of_two(std::int64_t n) {
 }  // namespace
 
 RunSettings plan_run(const std::vector<RunLength>& lengths, std::int64_t capacity,
-                 const BatchOptions& options, int num_ranks, const SizeCache& size_cache) {
+                     const BatchOptions& options, int num_ranks, const SizeCache& size_cache) {
   RunSettings run{.model = options, .limits = {}};
   const auto groups = static_cast<std::size_t>(options.data_groups);
   // Spread rows add up in an order that their places in a step decide, so that each such request

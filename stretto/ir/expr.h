@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/ceil_div.h"  // beside that of expressions
 #include "stretto/base/errors.h"
 
 namespace stretto {
@@ -94,7 +95,6 @@ Expr min(const Expr& a, const Expr& b);
 Expr max(const Expr& a, const Expr& b);
 Expr select(const Expr& condition, const Expr& then, const Expr& otherwise);
 Expr ceil_div(const Expr& a, const Expr& b);
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Reads one element of an integer tensor of the own rank while an expression is evaluated.
 class TableReader {

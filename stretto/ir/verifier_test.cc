@@ -178,6 +178,7 @@ TEST(Verifier, RefusesBadDeclarations) {
        "'t' has no value"},
       {"@table : f32[8]", "@table : f32[@plain[0]]", "may be read in a let only"},
       {"@table : f32[8]", "@table : f32[]", "0 dimensions"},
+      {"@table : f32[8]", "@table : f32[8, 1, 1, 1, 1, 1]", "6 dimensions, need 1 to 5"},
       {"@table : f32[8]", "@table : f32[-8]", "dimension of -8"},
       {"@table : f32[8]", "@table : f32[1000000000000, 1000000]", "more than"},
       {"@table : f32[8]", "@table : f32[%m / 0]", "division by zero"},

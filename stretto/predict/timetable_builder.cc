@@ -76,10 +76,6 @@ class TimetableBuilder {
     std::vector<std::vector<std::int64_t>> shapes;
     for (const Tensor& tensor : program_.tensors) {
       auto& shape = shapes.emplace_back();
-      if (tensor.shape.size() > kMaxDims) {
-        throw UserError(fmt::format("tensor '{}' has {} dimensions, at most {} are supported",
-                                    tensor.name, tensor.shape.size(), kMaxDims));
-      }
       for (const Expr& dim : tensor.shape) shape.push_back(scope_.value(dim, "shape"));
     }
     return shapes;

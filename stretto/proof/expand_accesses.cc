@@ -244,7 +244,7 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
   LooseBox& box = target.box;
   box.limit = whole_tensor(state_.graph, region.tensor);
   box.size.fill(1);
-  std::array<std::int64_t, kMaxDims> more{};  // where a table decides where it begins
+  std::array<std::int64_t, kMaxTensorDims> more{};  // where a table decides where it begins
   for (std::size_t d = 0; d < region.origin.size(); ++d) {
     if (masks_open() && state_.scope.goes_by_table(region.origin[d])) {
       ValueRange r = state_.scope.range(region.origin[d]);

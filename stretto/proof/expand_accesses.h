@@ -37,8 +37,8 @@ class AccessExpander {
     bool exact = true;               // false: `box` is a union over a table's values
     std::optional<TablePoint> part;  // `box` lies in this part of the rows, from `offset` on
     // Where a region of sizes is looked for: of the box's origin, and where it is cut off.
-    std::array<SizeForm, kMaxDims> origin, end;
-    std::array<std::vector<SizeForm>, kMaxDims> ends;  // instead, where masks are left open
+    std::array<SizeForm, kMaxTensorDims> origin, end;
+    std::array<std::vector<SizeForm>, kMaxTensorDims> ends;  // instead, where masks are left open
   };
 
   void selected_reads(const Op& op, const ExprNode& select);

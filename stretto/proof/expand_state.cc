@@ -23,11 +23,6 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
   graph.program = &p;
   graph.extents = extents;
   for (const Tensor& tensor : p.tensors) {
-    if (tensor.shape.size() > kMaxDims) {
-      throw BeyondLimit(fmt::format("{}:{}", tensor.loc.file, tensor.loc.line),
-                        fmt::format("tensor '{}' has {} dimensions, the proof knows {}",
-                                    tensor.name, tensor.shape.size(), kMaxDims));
-    }
     auto& shape = graph.shapes.emplace_back();
     if (region != nullptr) {
       note_shape(tensor, shape);

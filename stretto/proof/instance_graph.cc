@@ -7,14 +7,14 @@
 namespace stretto {
 
 bool is_empty(const Box& box) {
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (box.hi[d] <= box.lo[d]) return true;
   }
   return false;
 }
 
 bool overlaps(const Box& a, const Box& b) {
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (a.hi[d] <= b.lo[d] || b.hi[d] <= a.lo[d]) return false;
   }
   return true;
@@ -22,7 +22,7 @@ bool overlaps(const Box& a, const Box& b) {
 
 Box intersection(const Box& a, const Box& b) {
   Box out;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     out.lo[d] = std::max(a.lo[d], b.lo[d]);
     out.hi[d] = std::min(a.hi[d], b.hi[d]);
   }
@@ -32,7 +32,7 @@ Box intersection(const Box& a, const Box& b) {
 std::int64_t volume(const Box& box) {
   if (is_empty(box)) return 0;
   std::int64_t n = 1;
-  for (std::size_t d = 0; d < kMaxDims; ++d) n *= box.hi[d] - box.lo[d];
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) n *= box.hi[d] - box.lo[d];
   return n;
 }
 
@@ -117,7 +117,7 @@ std::string describe_access(const InstanceGraph& graph, const Access& access) {
 std::string describe_range(const InstanceGraph& graph, int tensor_idx, const Box& box, int rank) {
   const Tensor& tensor = graph.program->tensors[static_cast<std::size_t>(tensor_idx)];
   std::string range;
-  for (std::size_t d = 0; d < tensor.shape.size() && d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < tensor.shape.size() && d < kMaxTensorDims; ++d) {
     range += fmt::format("{}{}:{}", d == 0 ? "" : ", ", box.lo[d], box.hi[d]);
   }
   return fmt::format("'{}' [{}] on rank {}", tensor.name, range, rank);

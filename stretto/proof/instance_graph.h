@@ -16,16 +16,15 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/ir/limits.h"
 #include "stretto/ir/program.h"
 #include "stretto/proof/table_choices.h"
 
 namespace stretto {
 
-constexpr int kMaxDims = 5;
-
 // Elements [lo, hi) per dimension; dimensions past the tensor's are [0, 1).
 struct Box {
-  std::array<std::int64_t, kMaxDims> lo{}, hi{};
+  std::array<std::int64_t, kMaxTensorDims> lo{}, hi{};
   friend auto operator<=>(const Box&, const Box&) = default;
 };
 bool is_empty(const Box& box);

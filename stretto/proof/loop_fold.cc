@@ -219,7 +219,7 @@ const LoopShape& LoopShapes::of(const Op& op) {
 
 Box clip(const LooseBox& box) {
   Box out;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     out.lo[d] = std::max(box.origin[d], box.limit.lo[d]);
     out.hi[d] = std::min(box.origin[d] + box.size[d], box.limit.hi[d]);
   }
@@ -230,7 +230,7 @@ std::optional<LooseBox> fold_affine(const LooseBox& first, const LooseBox& secon
                                     std::int64_t trips, bool is_write) {
   LooseBox out = first;
   int num_moving = 0;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     std::int64_t step = second.origin[d] - first.origin[d];
     if (step == 0) continue;
     if (++num_moving > 1) return std::nullopt;
@@ -245,10 +245,10 @@ std::optional<LooseBox> fold_affine(const LooseBox& first, const LooseBox& secon
 
 bool extend_box(Box& box, const Box& next, bool is_write) {
   if (box == next) return !is_write;
-  std::size_t moving = kMaxDims;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  std::size_t moving = kMaxTensorDims;
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (box.lo[d] == next.lo[d] && box.hi[d] == next.hi[d]) continue;
-    if (moving != kMaxDims) return false;
+    if (moving != kMaxTensorDims) return false;
     moving = d;
   }
   bool touches = next.lo[moving] <= box.hi[moving] && box.lo[moving] <= next.hi[moving];

@@ -56,7 +56,7 @@ std::int64_t slots_of_iteration(const Block& body);
 
 // A box before masking, as the loop meets it: `origin` moves, `size` and `limit` do not.
 struct LooseBox {
-  std::array<std::int64_t, kMaxDims> origin{}, size{};
+  std::array<std::int64_t, kMaxTensorDims> origin{}, size{};
   Box limit;
 };
 Box clip(const LooseBox& box);

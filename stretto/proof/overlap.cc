@@ -10,7 +10,7 @@ namespace {
 
 std::size_t best_dimension(const std::vector<Box>& a, const std::vector<Box>& b) {
   std::size_t best = 0, most = 0;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     std::set<std::int64_t> starts;
     for (const auto* boxes : {&a, &b}) {
       for (const Box& box : *boxes) starts.insert(box.lo[d]);
@@ -74,7 +74,7 @@ std::vector<Box> uncovered(const Box& box, const std::vector<Box>& pieces) {
         next.push_back(r);
         continue;
       }
-      for (std::size_t d = 0; d < kMaxDims; ++d) {
+      for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
         Box below = r, above = r;
         below.hi[d] = std::min(r.hi[d], piece.lo[d]);
         above.lo[d] = std::max(r.lo[d], piece.hi[d]);

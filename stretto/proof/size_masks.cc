@@ -29,8 +29,8 @@ struct SizeMasks::Group {
   std::vector<std::size_t> idx;  // into what was asked about
   std::vector<Box> boxes;        // at the sample, as far as they move together
   Mask first;
-  std::array<SizeForm, kMaxDims> from;       // the least beginning
-  std::array<std::set<int>, kMaxDims> ends;  // numbers of sets of forms, of all of them
+  std::array<SizeForm, kMaxTensorDims> from;       // the least beginning
+  std::array<std::set<int>, kMaxTensorDims> ends;  // numbers of sets of forms, of all of them
 };
 
 int SizeMasks::form(const SizeForm& form) {
@@ -77,7 +77,7 @@ int SizeMasks::caps(std::vector<SizeForm> ends, const SizeForm& from, const Size
 std::optional<Mask> SizeMasks::mask(const std::vector<Side>& sides,
                                     const std::vector<SizeForm>& there, const SizeRegion& region) {
   Mask out;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     SizeForm from;
     std::vector<SizeForm> ends = {{.value = 1}};
     if (d < sides.size()) {
@@ -113,7 +113,7 @@ void SizeMasks::settle(const SizeRegion& region) {
   region_ = region;
   std::map<std::pair<int, int>, int> known;  // by beginning and ends
   for (Mask& m : masks_) {
-    for (std::size_t d = 0; d < kMaxDims; ++d) {
+    for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
       auto [it, is_new] = known.try_emplace({m.lo[d], m.hi[d]}, 0);
       if (is_new) {
         std::vector<SizeForm> ends;
@@ -145,7 +145,7 @@ std::optional<std::pair<Box, Box>> SizeMasks::beside(const Mask& a, const Mask& 
   std::pair<Box, Box> out;
   if (a.there != b.there) return std::nullopt;
   int differing = 0;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     out.first.hi[d] = out.second.hi[d] = 1;
     if (a.lo[d] == b.lo[d] && a.hi[d] == b.hi[d]) continue;
     if (++differing > 1 || !constant(a, d) || !constant(b, d)) return std::nullopt;
@@ -159,7 +159,7 @@ std::optional<std::pair<Box, Box>> SizeMasks::beside(const Mask& a, const Mask& 
 
 Mask SizeMasks::widened(const Mask& mask, const Mask& other, const Box& box) {
   Mask out = mask;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (mask.lo[d] == other.lo[d] && mask.hi[d] == other.hi[d]) continue;
     out.lo[d] = form({.value = box.lo[d]});
     out.hi[d] = caps({{.value = box.hi[d]}}, {.value = box.lo[d]}, region_);
@@ -170,7 +170,7 @@ Mask SizeMasks::widened(const Mask& mask, const Mask& other, const Box& box) {
 Box SizeMasks::hull(int number) const {
   const Mask& m = masks_[at(number)];
   Box box;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     box.lo[d] = region_.least(lo(m, d));
     box.hi[d] = region_.most(forms_[at(hi(m, d)[0])]);
     for (int f : hi(m, d)) box.hi[d] = std::min(box.hi[d], region_.most(forms_[at(f)]));
@@ -189,7 +189,7 @@ std::int64_t SizeMasks::value_at(const SizeForm& form, const SizePoint& point) c
 Box SizeMasks::at_size(int number, const SizePoint& point) const {
   const Mask& m = masks_[at(number)];
   Box box;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     box.lo[d] = value_at(lo(m, d), point);
     box.hi[d] = value_at(forms_[at(hi(m, d)[0])], point);
     for (int f : hi(m, d)) box.hi[d] = std::min(box.hi[d], value_at(forms_[at(f)], point));
@@ -221,7 +221,7 @@ bool SizeMasks::within(const Mask& inner, const Mask& outer, std::size_t d) cons
 // Where anything is left of `inner`, the form is positive.
 bool SizeMasks::there_with(const Mask& inner, int there) const {
   if (std::binary_search(inner.there.begin(), inner.there.end(), there)) return true;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     bool so = std::any_of(hi(inner, d).begin(), hi(inner, d).end(), [&](int end) {
       return at_most(minus(forms_[at(end)], lo(inner, d)), forms_[at(there)]);
     });
@@ -234,7 +234,7 @@ bool SizeMasks::positive_with(const Mask& inner, const SizeForm& form) const {
   if (region_.least(form) > 0) return true;
   bool so = std::any_of(inner.there.begin(), inner.there.end(),
                         [&](int t) { return at_most(forms_[at(t)], form); });
-  for (std::size_t d = 0; d < kMaxDims && !so; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims && !so; ++d) {
     so = std::any_of(hi(inner, d).begin(), hi(inner, d).end(),
                      [&](int end) { return at_most(minus(forms_[at(end)], lo(inner, d)), form); });
   }
@@ -258,7 +258,7 @@ bool SizeMasks::apart(const Mask& x, const Mask& y) const {
       if (at_most(forms_[at(t)], minus({.value = 1}, forms_[at(u)]))) return true;
     }
   }
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (ends_by(hi(x, d), lo(y, d)) || ends_by(hi(y, d), lo(x, d))) return true;
   }
   return false;
@@ -271,24 +271,24 @@ bool SizeMasks::apart(const Group& x, const Group& y) const {
     return std::ranges::all_of(a.ends[d],
                                [&](int ends) { return ends_by(caps_[at(ends)], b.from[d]); });
   };
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (before(x, y, d) || before(y, x, d)) return true;
   }
   return false;
 }
 
 std::vector<SizeMasks::Group> SizeMasks::groups(const std::vector<int>& numbers) const {
-  std::map<std::array<SizePoint, kMaxDims>, std::size_t> known;
+  std::map<std::array<SizePoint, kMaxTensorDims>, std::size_t> known;
   std::vector<Group> out;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const Mask& m = masks_[at(numbers[i])];
-    std::array<SizePoint, kMaxDims> slopes;
-    for (std::size_t d = 0; d < kMaxDims; ++d) slopes[d] = lo(m, d).slope;
+    std::array<SizePoint, kMaxTensorDims> slopes;
+    for (std::size_t d = 0; d < kMaxTensorDims; ++d) slopes[d] = lo(m, d).slope;
     auto [it, is_new] = known.try_emplace(slopes, out.size());
     if (is_new) out.emplace_back();
     Group& g = out[it->second];
     Box box;
-    for (std::size_t d = 0; d < kMaxDims; ++d) {
+    for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
       SizeForm from = lo(m, d), to = from;
       for (int f : hi(m, d)) {
         if (forms_[at(f)].slope == from.slope) to = forms_[at(f)];
@@ -313,7 +313,7 @@ void SizeMasks::for_each_meeting(const std::vector<int>& a, const std::vector<in
   for (const Group& x : of_a) {
     for (const Group& y : of_b) {
       bool alike = true;
-      for (std::size_t d = 0; d < kMaxDims; ++d) alike &= x.from[d].slope == y.from[d].slope;
+      for (std::size_t d = 0; d < kMaxTensorDims; ++d) alike &= x.from[d].slope == y.from[d].slope;
       if (alike) {
         for_each_overlap(x.boxes, y.boxes,
                          [&](std::size_t i, std::size_t j) { meet(x.idx[i], y.idx[j]); });
@@ -337,7 +337,7 @@ bool SizeMasks::meet_always(int a, int b) const {
       return at_most(plus(lo(m, d), {.value = 1}), forms_[at(end)]);
     });
   };
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     for (const Mask* m : {&x, &y}) {
       if (!begins_before(*m, x, d) || !begins_before(*m, y, d)) return false;
     }
@@ -347,7 +347,7 @@ bool SizeMasks::meet_always(int a, int b) const {
 
 bool SizeMasks::is_nothing(int number) const {
   const Mask& m = masks_[at(number)];
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (ends_by(hi(m, d), lo(m, d))) return true;
   }
   return std::any_of(m.there.begin(), m.there.end(),
@@ -362,12 +362,12 @@ bool SizeMasks::covers(int box, const std::vector<int>& by) const {
   for (const Mask& m : either) all.push_back(&m);
   for (const Mask* m : all) {
     bool holds = true;
-    for (std::size_t d = 0; d < kMaxDims && holds; ++d) holds = within(whole, *m, d);
+    for (std::size_t d = 0; d < kMaxTensorDims && holds; ++d) holds = within(whole, *m, d);
     for (int t : m->there) holds = holds && there_with(whole, t);
     if (holds) return true;
   }
   if (is_nothing(box)) return true;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (covers_along(d, whole, all)) return true;
   }
   return false;
@@ -410,7 +410,7 @@ std::deque<Mask> SizeMasks::one_or_other(const MaskRefs& masks) const {
 // Of both boxes, where each side is the same of both, or numbers.
 std::optional<Mask> SizeMasks::common(const Mask& a, const Mask& b) const {
   Mask out = a;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (a.lo[d] == b.lo[d] && a.hi[d] == b.hi[d]) continue;
     if (!constant(a, d) || !constant(b, d)) return std::nullopt;
     if (lo(b, d).value > lo(a, d).value) out.lo[d] = b.lo[d];
@@ -491,7 +491,7 @@ bool SizeMasks::covers_along(std::size_t d, const Mask& box, const MaskRefs& by)
 bool SizeMasks::covers_across(std::size_t d, const Mask& box, const MaskRefs& by) const {
   for (const Mask* w : by) {
     bool all = true;
-    for (std::size_t e = 0; e < kMaxDims && all; ++e) {
+    for (std::size_t e = 0; e < kMaxTensorDims && all; ++e) {
       all = e == d || within(box, *w, e);
     }
     if (all) return true;
@@ -499,7 +499,7 @@ bool SizeMasks::covers_across(std::size_t d, const Mask& box, const MaskRefs& by
   Box whole;
   std::vector<Box> pieces;
   auto flat = [&](const Mask& m, Box& out) {
-    for (std::size_t e = 0; e < kMaxDims; ++e) {
+    for (std::size_t e = 0; e < kMaxTensorDims; ++e) {
       out.lo[e] = e == d ? 0 : lo(m, e).value;
       if (e != d && !constant(m, e)) return false;
       out.hi[e] = e == d ? 1 : constant_end(m, e);

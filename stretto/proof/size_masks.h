@@ -25,7 +25,7 @@ namespace stretto {
 // have equal numbers; the reverse need not be so. `there`: numbers of forms, ascending, all of
 // which are positive where there is anything at all.
 struct Mask {
-  std::array<int, kMaxDims> lo{}, hi{};
+  std::array<int, kMaxTensorDims> lo{}, hi{};
   std::vector<int> there;
   friend auto operator<=>(const Mask&, const Mask&) = default;
 };

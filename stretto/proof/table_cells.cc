@@ -193,7 +193,8 @@ std::vector<std::optional<TableCells>> table_cells(const Program& program,
   std::vector<std::optional<TableCells>> out(program.tensors.size());
   for (std::size_t i = 0; i < out.size(); ++i) {
     const Tensor& tensor = program.tensors[i];
-    if (search.uses[i].size() != 1 || tensor.packet || tensor.shape.size() >= kMaxDims) continue;
+    if (search.uses[i].size() != 1 || tensor.packet || tensor.shape.size() >= kMaxTensorDims)
+      continue;
     const Use& use = *search.uses[i].begin();
     auto at_bounds = cells_of(program, i, use, extent_bounds(program));
     if (!at_bounds) continue;

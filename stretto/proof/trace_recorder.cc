@@ -19,7 +19,7 @@ std::int64_t tile_size(const Region& region, std::size_t dim) {
 
 // Whether an affine loop's tiles lie side by side.
 bool side_by_side(const LooseBox& first, const LooseBox& second, const Region& region) {
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     std::int64_t step = second.origin[d] - first.origin[d];
     if (step != 0 && std::abs(step) != tile_size(region, d)) return false;
   }
@@ -31,7 +31,7 @@ bool side_by_side(const LooseBox& first, const LooseBox& second, const Region& r
 // The same as for an affine loop of two boxes that one is to stand for.
 bool TraceRecorder::joins(const Access& access, const Box& a, const Box& b) {
   const Region& region = *access.op->region;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (a.lo[d] == b.lo[d] && a.hi[d] == b.hi[d]) continue;
     const Box &low = a.lo[d] < b.lo[d] ? a : b, &high = a.lo[d] < b.lo[d] ? b : a;
     bool whole = (low.hi[d] - low.lo[d]) % tile_size(region, d) == 0;
@@ -48,8 +48,8 @@ bool TraceRecorder::joins(const Access& access, const Box& a, const Box& b) {
 }
 
 void TraceRecorder::note_ends(const LooseAccess& access,
-                              const std::array<std::int64_t, kMaxDims>& from,
-                              const std::array<std::int64_t, kMaxDims>& size) {
+                              const std::array<std::int64_t, kMaxTensorDims>& from,
+                              const std::array<std::int64_t, kMaxTensorDims>& size) {
   const Access& a = access.access;
   std::size_t dims = graph_.shapes[static_cast<std::size_t>(a.tensor)].size();
   for (std::size_t d = 0; d < dims; ++d) {
@@ -62,7 +62,7 @@ void TraceRecorder::note_ends(const LooseAccess& access,
 }
 
 void TraceRecorder::keep_steps(const LooseAccess& first, const LooseAccess& second) {
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     SizeForm step = first.forms->origin[d];
     for (std::size_t i = 0; i < step.slope.size(); ++i) {
       step.slope[i] -= second.forms->origin[d].slope[i];
@@ -73,7 +73,7 @@ void TraceRecorder::keep_steps(const LooseAccess& first, const LooseAccess& seco
 
 std::size_t TraceRecorder::BoxHash::operator()(const Box& b) const {
   std::size_t h = 0;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     h = h * 0x9E3779B97F4A7C15u + static_cast<std::size_t>(b.lo[d]);
     h = h * 0x9E3779B97F4A7C15u + static_cast<std::size_t>(b.hi[d]);
   }
@@ -129,7 +129,7 @@ void TraceRecorder::note_reach(const LooseAccess& access) {
   reach.agent = static_cast<int>(graph_.agents.size()) - 1;
   reach.kind = a.kind;
   reach.tile = a.tile;
-  for (std::size_t d = 0; d < kMaxDims; ++d) {
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     reach.box.lo[d] = access.box.origin[d];
     reach.box.hi[d] = access.box.origin[d] + access.box.size[d];
   }
@@ -185,7 +185,7 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
         a.tiled = tiled && begins_at(box, clipped);
         place(a, first[i].which, clipped);
       }
-      for (std::size_t d = 0; d < kMaxDims; ++d) {
+      for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
         box.origin[d] += second[i].box.origin[d] - first[i].box.origin[d];
       }
     }

@@ -19,9 +19,9 @@ namespace stretto {
 
 // How sizes make the places of a box (size_region.h).
 struct LooseForms {
-  std::array<SizeForm, kMaxDims> origin;
+  std::array<SizeForm, kMaxTensorDims> origin;
   // Of limits, where masks are left open.
-  std::array<std::vector<SizeForm>, kMaxDims> ends;
+  std::array<std::vector<SizeForm>, kMaxTensorDims> ends;
   std::vector<SizeForm> there;  // all positive where the access is made
 };
 
@@ -82,8 +82,8 @@ class TraceRecorder {
 
   // The ends of a box of this size, from where on as many elements are between it and the access's
   // at all sizes.
-  void note_ends(const LooseAccess& access, const std::array<std::int64_t, kMaxDims>& from,
-                 const std::array<std::int64_t, kMaxDims>& size);
+  void note_ends(const LooseAccess& access, const std::array<std::int64_t, kMaxTensorDims>& from,
+                 const std::array<std::int64_t, kMaxTensorDims>& size);
   // That both move alike with the sizes.
   void keep_steps(const LooseAccess& first, const LooseAccess& second);
   // Whether one box may stand for both: whole tiles, then the other.

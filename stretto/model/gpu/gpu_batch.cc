@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/model/gpu/step_kernels.h"
 #include "stretto/model/transformer/batch_plan.h"

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/model/transformer/batch_plan.h"
 #include "stretto/model/transformer/paged_plan.h"
@@ -160,8 +161,8 @@ void BatchModel::fill_up(std::int64_t full, StepRows& rows, Sequences& sequences
   auto* slots = bucket_->step->input_as<std::int32_t>(StepPlan::kSlots);
   const std::int64_t first = rows.count;
   while (rows.count < full) {
-    auto size = static_cast<std::size_t>(
-        apart ? 1 : std::min(full - rows.count, shape().max_tokens));
+    auto size =
+        static_cast<std::size_t>(apart ? 1 : std::min(full - rows.count, shape().max_tokens));
     const std::vector<int> tokens(size, 0);
     const std::vector<int> pages(size, static_cast<int>(shape().paged.num_pages) - 1);
     const std::int64_t row = rows.count;

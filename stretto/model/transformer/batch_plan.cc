@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/step/memory.h"
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/batch_plan.h"

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr.h"
 

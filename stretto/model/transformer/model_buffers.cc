@@ -1,5 +1,6 @@
 #include "stretto/model/transformer/model_buffers.h"
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/ops/attention/paged_write.h"
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/ops/moe/even_routing.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/model/transformer/step_programs.h"
 #include "stretto/model/transformer/weights.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/paged_plan.h"
 #include "stretto/model/transformer/product_plan.h"

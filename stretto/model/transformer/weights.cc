@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 
 namespace stretto {
