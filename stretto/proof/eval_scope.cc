@@ -259,6 +259,28 @@ EvalScope::Clauses EvalScope::clauses(const Expr& expr) {
   return {{least}};
 }
 
+std::optional<SizeForm> EvalScope::open_form(const Expr& expr) {
+  if (goes_by_table(expr) || decides(expr)) return {};
+  Clauses known = clauses(expr);
+  bool one = known.size() == 1 && known[0].size() == 1;
+  return one ? std::optional(known[0][0]) : std::nullopt;
+}
+
+std::optional<SizeForm> EvalScope::most_of(const Expr& expr) {
+  if (!goes_by_table(expr)) return form(expr);
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) return most_of(origin_of(static_cast<int>(n.value)));
+  if (n.op == ExprOp::kTable) {
+    const Contract& contract = program_->tensors[at(n.value)].contract;
+    SizeForm most = region_->apply(ExprOp::kSub, form(contract.hi), {.value = 1});
+    SizeForm room = region_->apply(ExprOp::kSub, most, form(contract.lo));
+    return region_->least(room) >= 0 ? std::optional(most) : std::nullopt;
+  }
+  if (n.op != ExprOp::kAdd) return {};
+  std::optional<SizeForm> a = most_of(n.args[0]), b = most_of(n.args[1]);
+  return a && b ? std::optional(region_->apply(ExprOp::kAdd, *a, *b)) : std::nullopt;
+}
+
 std::vector<SizeForm> EvalScope::least_of(const Expr& expr) { return decided(clauses(expr)); }
 
 std::vector<SizeForm> EvalScope::ends_behind(const SizeForm& from, const Expr& expr) {

@@ -59,6 +59,11 @@ class EvalScope {
   std::int64_t get(int var);
   // The value as sizes make it, of a scope with a region: what is not pinned to one value.
   SizeForm form(const Expr& expr);
+  // The same of a value for which nothing need be decided.
+  std::optional<SizeForm> open_form(const Expr& expr);
+  // What a value that goes by a table does not exceed, as sizes make it: a contract may end with
+  // them. Absent where that is not seen.
+  std::optional<SizeForm> most_of(const Expr& expr);
   // Forms the least of which is the value: a `min` is not decided. Of a scope with a region.
   std::vector<SizeForm> least_of(const Expr& expr);
   // The value is the least of what is largest in each: neither `min` nor `max` is decided.

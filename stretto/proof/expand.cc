@@ -41,7 +41,8 @@ struct Wanted {
   TableLoops table_loops = TableLoops::kNone;
   std::int64_t most_turns = kMostTurns;
   bool local_loops = true;         // in roles that are alone with their tiles
-  std::map<int, int> uneven_runs;  // by role: how often (steady_runs.h)
+  bool runs = false;               // of slots, though there is no region (steady_runs.h)
+  std::map<int, int> uneven_runs;  // by role: how often
 };
 
 // More iterations than are walked one by one, in loops that tables end.
@@ -62,11 +63,13 @@ class Expander {
         accesses_(state_),
         syncs_(state_, wanted.trips.has_value()),
         conditions_(state_),
-        runs_(state_, syncs_, wanted.uneven_runs),
+        runs_(state_, syncs_, wanted.uneven_runs, wanted.runs),
         sizes_(state_, runs_),
         open_loops_(state_, syncs_, accesses_, wanted.table_loops),
         local_roles_(program, wanted.local_loops ? &open_loops_ : nullptr),
-        trips_(state_.scope, wanted.trips) {}
+        trips_(state_.scope, wanted.trips) {
+    if (wanted.runs) state_.recorder.leave_out_inputs();
+  }
 
   InstanceGraph run() {
     try {
@@ -443,7 +446,8 @@ class Expander {
       return walk_around(o, begin, end, left_out);
     }
     state_.recorder.begin_fold(shape.ordered);
-    if ((shape.affine || shape.piped) && slots_alone) {
+    bool alike = (shape.affine || shape.piped) && slots_alone;
+    if (alike && state_.stays_in_parts(o, shape.moving)) {
       Look all = look(o, begin, end);
       state_.recorder.add_affine(all.first, all.second, all.trips);
     } else if (shape.affine && !state_.has_cells && (!shape.chooses || !syncs_.holds_slots())) {
@@ -732,6 +736,23 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
   link_packets(graph);
   link_landings(graph);
   return graph;
+}
+
+InstanceGraph expand_with_runs(const Program& program, const std::vector<std::int64_t>& extents) {
+  Wanted wanted{.pipe_loops = PipeLoopMode::kFold, .runs = true};
+  if (!deciding_tables(program).counted_loops.empty()) {
+    throw DependsOnTable{"how often a loop over slots runs"};
+  }
+  for (;;) {
+    try {
+      InstanceGraph graph = walked(program, extents, wanted);
+      link_packets(graph);
+      link_landings(graph);
+      return graph;
+    } catch (const UnevenRuns& uneven) {
+      ++wanted.uneven_runs[uneven.role];
+    }
+  }
 }
 
 InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {

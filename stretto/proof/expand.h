@@ -45,6 +45,11 @@ InstanceGraph expand(const Program& program, const std::vector<std::int64_t>& ex
                      PipeLoopMode pipe_loops = PipeLoopMode::kWalk,
                      std::optional<std::int64_t> trips = {}, std::int64_t most_turns = kMostTurns);
 
+// At one vector of sizes, for all tables, with a meeting in place of each run of slots that tiles
+// pass alike (steady_runs.h), and without reads of a rank's own inputs. DependsOnTable where loops
+// over slots end by tables.
+InstanceGraph expand_with_runs(const Program& program, const std::vector<std::int64_t>& extents);
+
 // At the region's sample, which is narrowed to the sizes at which every launch does the same, up to
 // where boxes lie (size_region.h); their accesses say how far they reach at any of them
 // (Access::span). DependsOnTable where a table is read.

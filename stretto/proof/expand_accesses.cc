@@ -277,6 +277,8 @@ void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Tar
     ValueRange r = state_.scope.range(end);
     target.exact &= r.exact();
     target.ends[at(dim)].push_back({.value = r.hi});
+    std::optional<SizeForm> most = r.exact() ? std::nullopt : state_.scope.most_of(end);
+    if (most) target.ends[at(dim)].push_back(*most);
     target.box.limit.hi[at(dim)] = std::min(target.box.limit.hi[at(dim)], r.hi);
     return;
   }

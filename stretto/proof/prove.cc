@@ -14,6 +14,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/threads.h"
 #include "stretto/ir/quota.h"
+#include "stretto/ir/tables.h"
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/hidden_sizes.h"
@@ -93,7 +94,7 @@ class Prover {
     bool open_tables = true;  // the graph stands for every table
     result_.stats.every_table = options_.tables == nullptr;
     // A launch of the largest size is walked where pieces of sizes do not show all there is.
-    if (holds_with_masks()) return;
+    if (holds_with_masks() || holds_with_runs()) return;
     Cases cases;  // the largest, until it is known how many are affordable
     try {
       cases = expand_all(bounds, -1);
@@ -203,6 +204,43 @@ class Prover {
     if (!slices_hold(found->slices)) return false;
     unmet_.add(found->unmet);
     return true;
+  }
+
+  // Sizes one by one, with few events for the slots of each, where that shows all there is to show
+  // of programs with tables. Otherwise nothing is known yet.
+  bool holds_with_runs() {
+    bool tables = options_.tables == nullptr && std::ranges::any_of(program_.tensors, is_table);
+    if (!tables) return false;
+    ProofStats before = result_.stats;
+    std::optional<bool> held;
+    try {
+      events_ = expand_with_runs(program_, extent_bounds(program_)).num_events();
+      held = runs_hold(sampled({extent_bounds(program_)}, true));
+    } catch (const DependsOnTable&) {
+    } catch (const Rejected&) {  // said by those that walk every slot
+    }
+    if (held.value_or(false)) return true;
+    result_.stats = before;
+    parts_ = nullptr;
+    no_pieces_ = {};
+    return false;
+  }
+
+  bool runs_hold(const Samples& samples) {
+    if (!result_.stats.every_size || parts_ != nullptr) return false;
+    std::vector<std::optional<Case>> slices(samples.size());
+    std::vector<UnmetTensors> unmet(samples.size());
+    std::vector<std::int64_t> quota;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      std::string where = describe_extents(program_, samples[i]);
+      Case one{expand_with_runs(program_, samples[i]), where};
+      unmet[i].add(one.graph, where);
+      if (i == 0) quota = one.graph.quota;
+      if (!wrong_counter(one.graph, where, quota)) slices[i] = slice_of(one);
+      if (!slices[i]) return false;
+    }
+    for (std::size_t i = 0; i < slices.size(); ++i) share(*slices[i], unmet[i]);
+    return slices_hold(slices);
   }
 
   // What is found of pieces of sizes is so of what they may reach at any of them. It counts where

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "stretto/ir/block_ops.h"
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/proof/loop_fold.h"
@@ -13,14 +14,13 @@
 namespace stretto {
 namespace {
 
-// Others count on these.
-bool has_to_happen(const Block& block) {
-  return std::any_of(block.begin(), block.end(), [](const Op& op) {
-    bool own = op_info(op.code).synchronises && op.code != OpCode::kWait &&
-               op.code != OpCode::kFence && !passes_slot(op);
-    return own || std::any_of(op.bodies.begin(), op.bodies.end(), has_to_happen);
-  });
+// Others count on it.
+bool settles(const Op& op) {
+  return op_info(op.code).synchronises && op.code != OpCode::kWait && op.code != OpCode::kFence &&
+         !passes_slot(op);
 }
+
+bool has_to_happen(const Block& block) { return any_op(block, settles); }
 
 bool waits(const Block& block, bool under_condition) {
   return std::any_of(block.begin(), block.end(), [&](const Op& op) {
@@ -70,25 +70,41 @@ bool waits_under_condition(const Role& role) {
 // What is set under a condition keeps its value beyond it, unless nobody asks. Slots of a ring that
 // pipes share follow each other as they were put, unless they are passed in runs alone.
 bool SizeConditions::may_be_open(const Op& when) {
-  auto [it, is_new] = may_be_open_.try_emplace(&when, false);
-  if (!is_new) return it->second;
+  auto [it, is_new] = may_be_open_.try_emplace(&when);
+  Openness& known = it->second;
+  auto settled = [&](const Block& body) { return has_to_happen_here(body, known.vars); };
+  if (!is_new) return known.may && !(known.settles && std::ranges::any_of(when.bodies, settled));
   const AgentTrace& agent = state_.recorder.agent();
   if (agent.phase != Phase::kRoles) return false;
   const Role& role = state_.program.roles[static_cast<std::size_t>(agent.role)];
   std::vector<int> rings = rings_of(role);
   bool shares = std::any_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
   if (shares) {
-    shares = !std::ranges::all_of(when.bodies, [&](const Block& body) {
-      return runs_.has_all_slots_of(role, body);
-    });
+    shares = !std::ranges::all_of(
+        when.bodies, [&](const Block& body) { return runs_.has_all_slots_of(role, body); });
   }
-  std::set<int> vars;
-  for (const Block& body : when.bodies) variables_set(body, vars);
+  for (const Block& body : when.bodies) variables_set(body, known.vars);
   const Block& whole = role.agents[static_cast<std::size_t>(agent.agent)].body;
   bool decided = state_.region->waits_open() == WaitsOpen::kNone && waits_under_condition(role);
-  bool settled = std::any_of(when.bodies.begin(), when.bodies.end(), has_to_happen);
-  it->second = !shares && !decided && !settled && (vars.empty() || !used_beside(whole, when, vars));
-  return it->second;
+  known.settles = std::any_of(when.bodies.begin(), when.bodies.end(), has_to_happen);
+  known.may = !shares && !decided && (known.vars.empty() || !used_beside(whole, when, known.vars));
+  return may_be_open(when);
+}
+
+// As has_to_happen(), without what a condition leaves out that is the same at all sizes.
+bool SizeConditions::has_to_happen_here(const Block& block, const std::set<int>& set_within) {
+  return std::ranges::any_of(block, [&](const Op& op) {
+    if (op.bodies.empty()) return settles(op);
+    bool told = op.code == OpCode::kWhen && !stretto::uses_any(op.exprs[0], set_within);
+    std::optional<SizeForm> holds;
+    if (told) holds = state_.scope.open_form(op.exprs[0]);
+    if (holds && !holds->is_constant()) holds.reset();
+    for (std::size_t b = 0; b < op.bodies.size(); ++b) {
+      bool left_out = holds && (holds->value != 0 ? 0u : 1u) != b;
+      if (!left_out && has_to_happen_here(op.bodies[b], set_within)) return true;
+    }
+    return false;
+  });
 }
 
 bool SizeConditions::tiles_may_be_open(const Role& role) {
@@ -97,15 +113,14 @@ bool SizeConditions::tiles_may_be_open(const Role& role) {
   std::vector<int> rings = rings_of(role);
   bool shares = std::any_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
   if (shares) {
-    shares = !std::ranges::all_of(role.agents, [&](const Agent& agent) {
-      return runs_.has_all_slots_of(role, agent.body);
-    });
+    shares = !std::ranges::all_of(
+        role.agents, [&](const Agent& agent) { return runs_.has_all_slots_of(role, agent.body); });
   }
-  auto settles = [&](const Agent& agent) {
+  auto heard = [&](const Agent& agent) {
     return has_to_happen(agent.body) || waits(agent.body, /*under_condition=*/true);
   };
   return it->second = !shares && role.barriers.empty() &&
-                      std::none_of(role.agents.begin(), role.agents.end(), settles);
+                      std::none_of(role.agents.begin(), role.agents.end(), heard);
 }
 
 std::optional<SizeConditions::Truth> SizeConditions::truth(const Expr& condition) {
@@ -220,6 +235,10 @@ std::optional<SizeConditions::Truth> SizeConditions::less_than(SizeForm from, co
     std::int64_t c = n.args[1].const_value();
     switch (n.op) {
       case ExprOp::kFloorDiv:
+        if (std::optional<SizeForm> sum = state_.scope.open_form(n.args[0])) {
+          std::optional<SizeForm> quotient = state_.region->quotient(*sum, c);
+          if (quotient) return less_than_all(from, {*quotient});
+        }
         return less_than({.value = c * (from.value + 1) - 1}, n.args[0]);
       case ExprOp::kMul:
         return less_than({.value = floor_div(from.value, c)}, n.args[0]);
@@ -231,8 +250,13 @@ std::optional<SizeConditions::Truth> SizeConditions::less_than(SizeForm from, co
         break;
     }
   }
+  return less_than_all(from, state_.scope.ends_behind(from, b));
+}
+
+SizeConditions::Truth SizeConditions::less_than_all(const SizeForm& from,
+                                                    const std::vector<SizeForm>& ends) const {
   Truth out{.known = true, .forms = {}};
-  for (const SizeForm& end : state_.scope.ends_behind(from, b)) {
+  for (const SizeForm& end : ends) {
     SizeForm there = state_.region->apply(ExprOp::kSub, end, from);
     if (state_.region->least(there) > 0) continue;
     if (state_.region->most(there) <= 0) return Truth{.known = false, .forms = {}};

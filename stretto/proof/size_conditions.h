@@ -87,12 +87,19 @@ class SizeConditions {
   std::optional<Truth> negated(const Truth& of) const;
   std::optional<Truth> less(const Expr& a, const Expr& b, std::int64_t more);
   std::optional<Truth> less_than(SizeForm from, const Expr& b);
+  Truth less_than_all(const SizeForm& from, const std::vector<SizeForm>& ends) const;
   std::optional<Truth> both(std::optional<Truth> a, std::optional<Truth> b) const;
   bool may_be_open(const Op& when);
+  bool has_to_happen_here(const Block& block, const std::set<int>& set_within);
 
   ExpandState& state_;
   SteadyRuns& runs_;
-  std::unordered_map<const Op*, bool> may_be_open_;
+  struct Openness {
+    bool may = false;
+    bool settles = false;  // others count on something in it, perhaps not in every tile
+    std::set<int> vars;    // that are set in it
+  };
+  std::unordered_map<const Op*, Openness> may_be_open_;
   std::unordered_map<const Role*, bool> waits_;  // under a condition
   std::unordered_map<const Role*, bool> open_tiles_;
   std::set<WherePositive> left_open_;   // of what costs many sizes

@@ -29,8 +29,15 @@ struct SizeMasks::Group {
   std::vector<std::size_t> idx;  // into what was asked about
   std::vector<Box> boxes;        // at the sample, as far as they move together
   Mask first;
-  std::array<SizeForm, kMaxTensorDims> from;       // the least beginning
-  std::array<std::set<int>, kMaxTensorDims> ends;  // numbers of sets of forms, of all of them
+  std::array<SizeForm, kMaxTensorDims> from;  // the least beginning
+  // Of all of them: where one ends, in numbers of sets of forms, and if it is there under
+  // conditions, from where on and which.
+  struct End {
+    int hi, lo = -1;
+    std::vector<int> there{};
+    friend auto operator<=>(const End&, const End&) = default;
+  };
+  std::array<std::set<End>, kMaxTensorDims> ends;
 };
 
 int SizeMasks::form(const SizeForm& form) {
@@ -258,18 +265,37 @@ bool SizeMasks::apart(const Mask& x, const Mask& y) const {
       if (at_most(forms_[at(t)], minus({.value = 1}, forms_[at(u)]))) return true;
     }
   }
+  auto before = [&](const Mask& a, const Mask& b, std::size_t d) {
+    return ends_by(hi(a, d), lo(b, d)) || one_ends_by(a.hi[d], a.lo[d], a.there, lo(b, d));
+  };
   for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
-    if (ends_by(hi(x, d), lo(y, d)) || ends_by(hi(y, d), lo(x, d))) return true;
+    if (before(x, y, d) || before(y, x, d)) return true;
   }
   return false;
+}
+
+// A box of one element that is there where some form is positive lies before as many elements as
+// that, from itself on: tokens of a rank's share before the next share.
+bool SizeMasks::one_ends_by(int hi, int lo, const std::vector<int>& there,
+                            const SizeForm& form) const {
+  if (there.empty()) return false;
+  const SizeForm& from = forms_[at(lo)];
+  const Caps& ends = caps_[at(hi)];
+  bool one = std::ranges::any_of(ends, [&](int end) {
+    return forms_[at(end)].slope == from.slope && forms_[at(end)].value <= from.value + 1;
+  });
+  return one && std::ranges::any_of(
+                    there, [&](int t) { return at_most(plus(from, forms_[at(t)]), form); });
 }
 
 bool SizeMasks::apart(const Group& x, const Group& y) const {
   // Each by an end of its own: tiles of a part end where they do, the last ones where the part
   // does.
   auto before = [&](const Group& a, const Group& b, std::size_t d) {
-    return std::ranges::all_of(a.ends[d],
-                               [&](int ends) { return ends_by(caps_[at(ends)], b.from[d]); });
+    return std::ranges::all_of(a.ends[d], [&](const Group::End& end) {
+      return ends_by(caps_[at(end.hi)], b.from[d]) ||
+             one_ends_by(end.hi, end.lo, end.there, b.from[d]);
+    });
   };
   for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (before(x, y, d) || before(y, x, d)) return true;
@@ -295,7 +321,8 @@ std::vector<SizeMasks::Group> SizeMasks::groups(const std::vector<int>& numbers)
       }
       box.lo[d] = from.value;
       box.hi[d] = to.value;
-      g.ends[d].insert(m.hi[d]);
+      g.ends[d].insert(m.there.empty() ? Group::End{m.hi[d]}
+                                       : Group::End{m.hi[d], m.lo[d], m.there});
       if (is_new || from.value < g.from[d].value) g.from[d] = from;
     }
     g.idx.push_back(i);

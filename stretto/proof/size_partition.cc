@@ -37,9 +37,10 @@ std::int64_t block_size(const Program& program) {
 }
 
 // m = modulus * q + r, or modulus * (block * q + s) + r, where there is room for that.
-SizeAxes axes_of(const Program& program, bool blocks) {
+SizeAxes axes_of(const Program& program, bool open, bool blocks) {
   SizeAxes axes;
-  std::set<std::int64_t> divisors = blocks ? extent_divisors(program) : size_divisors(program);
+  // Where masks are open, tiles are numbers, whatever they are divided by.
+  std::set<std::int64_t> divisors = open ? extent_divisors(program) : size_divisors(program);
   std::int64_t modulus = common(divisors, 2, kSmallDivisor, kMostModulus);
   std::int64_t block = blocks ? block_size(program) : 1;
   for (std::int64_t bound : extent_bounds(program)) {
@@ -214,7 +215,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
       program.tensors, [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
   bool blocks = open && open->blocks;
   auto out = std::make_unique<SizePartition>(
-      SizePartition{.axes = axes_of(program, blocks), .pieces = {}});
+      SizePartition{.axes = axes_of(program, open.has_value(), blocks), .pieces = {}});
   if (table != program.tensors.end() && !open) {
     why = {.where = fmt::format("{}:{}", table->loc.file, table->loc.line),
            .expression = fmt::format("the contract of table '{}'", table->name)};

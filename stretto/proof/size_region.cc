@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "stretto/base/at.h"
 #include "stretto/ir/expr_arithmetic.h"
@@ -53,12 +54,22 @@ SizeForm SizeRegion::linear(const SizeForm& a, std::int64_t by_a, const SizeForm
   return out;
 }
 
-SizeForm SizeRegion::divided(const SizeForm& a, std::int64_t by, bool remainder) {
+namespace {
+
+// Quotient and remainder, where the latter stays within the divisor.
+std::pair<SizeForm, SizeForm> parts_of(const SizeForm& a, std::int64_t by) {
   SizeForm quotient{.value = floor_div(a.value, by)}, rest{.value = floor_mod(a.value, by)};
   for (std::size_t i = 0; i < a.slope.size(); ++i) {
     quotient.slope[i] = floor_div(2 * a.slope[i] + by, 2 * by);  // the nearest
     rest.slope[i] = a.slope[i] - by * quotient.slope[i];
   }
+  return {quotient, rest};
+}
+
+}  // namespace
+
+SizeForm SizeRegion::divided(const SizeForm& a, std::int64_t by, bool remainder) {
+  auto [quotient, rest] = parts_of(a, by);
   keep_at_least(rest, 0);
   keep_at_least(linear(rest, -1, {}, 0), 1 - by);
   return remainder ? rest : quotient;
@@ -122,13 +133,19 @@ void SizeRegion::keep_sign(const SizeForm& form) {
   }
 }
 
+std::optional<SizeForm> SizeRegion::quotient(const SizeForm& form, std::int64_t by) const {
+  auto [quotient, rest] = parts_of(form, by);
+  bool stays = least(rest) >= 0 && most(rest) < by;
+  return stays ? std::optional(quotient) : std::nullopt;
+}
+
 // Where a y >= b x + 1 - b and x >= 1, y is at least 1.
 bool SizeRegion::positive_with(const SizeForm& x, const SizeForm& y) const {
   constexpr std::int64_t kFactor = 1 << 10, kSlope = 1 << 20;  // sums stay within 64 bits
   auto moderate = [](const SizeForm& form) {
-    return is_small(form.value) &&
-           std::ranges::all_of(form.slope,
-                               [](std::int64_t s) { return s > -kSlope && s < kSlope; });
+    return is_small(form.value) && std::ranges::all_of(form.slope, [](std::int64_t s) {
+             return s > -kSlope && s < kSlope;
+           });
   };
   if (!moderate(x) || !moderate(y)) return false;
   for (std::size_t i = 0; i < x.slope.size(); ++i) {

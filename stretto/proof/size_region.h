@@ -100,6 +100,8 @@ class SizeRegion {
   std::int64_t least(const SizeForm& form) const;
   std::int64_t most(const SizeForm& form) const;
 
+  // The quotient by a number above zero, where nothing is cut off for it to be a form.
+  std::optional<SizeForm> quotient(const SizeForm& form, std::int64_t by) const;
   // Wherever `x` is positive in the region, `y` is, too; false where that is not seen.
   bool positive_with(const SizeForm& x, const SizeForm& y) const;
 

@@ -160,7 +160,7 @@ const SteadyRuns::Found& SteadyRuns::found_in(const Role& role, bool inner) {
   if (!is_new) return *it->second;
   it->second = std::make_unique<Found>();
   Found& found = *it->second;
-  bool open = state_.region != nullptr && state_.region->loops_open();
+  bool open = at_one_size_ || (state_.region != nullptr && state_.region->loops_open());
   for (const Agent& agent : role.agents) {
     if (open) find_runs(agent.body, inner, found);
   }
@@ -239,6 +239,7 @@ void SteadyRuns::leave(const SteadyRun& run, std::size_t first_read) {
 // Where any of its conditions is not positive nothing happens.
 std::vector<WherePositive> SteadyRuns::at_some_sizes(const Visit& visit) const {
   EvalScope::Clauses least;
+  if (state_.region == nullptr) return {};
   for (const SizeForm& f : visit.there) {
     if (state_.region->least(f) < 1) least.push_back({f});
   }
@@ -255,7 +256,8 @@ std::vector<int> SteadyRuns::of_tables(const Visit& visit) const {
   std::vector<int> out;
   if (visit.choice == TableChoices::kAlways) return out;
   for (int fact : state_.graph.choices->facts_in(visit.choice)) {
-    if (!state_.graph.masks->has_fact(fact)) out.push_back(fact);
+    bool of_sizes = state_.graph.masks != nullptr && state_.graph.masks->has_fact(fact);
+    if (!of_sizes) out.push_back(fact);
   }
   return out;
 }

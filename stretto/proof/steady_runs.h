@@ -38,8 +38,10 @@ class SteadyRuns {
  public:
   // `uneven`: how often roles were found to have other runs in one agent than in another. At first
   // runs are as long as may be; then loops around loops over slots are walked; then all slots are.
-  SteadyRuns(ExpandState& state, SyncExpander& syncs, const std::map<int, int>& uneven)
-      : state_(state), syncs_(syncs), uneven_(uneven) {}
+  // `at_one_size`: they are taken in a graph for one vector of sizes, too.
+  SteadyRuns(ExpandState& state, SyncExpander& syncs, const std::map<int, int>& uneven,
+             bool at_one_size)
+      : state_(state), syncs_(syncs), uneven_(uneven), at_one_size_(at_one_size) {}
 
   // `others`: whether anything else is left out of the role, with which runs do not mix.
   void start_worker(const Role& role, bool others);
@@ -91,6 +93,7 @@ class SteadyRuns {
   ExpandState& state_;
   SyncExpander& syncs_;
   const std::map<int, int> uneven_;
+  const bool at_one_size_;
   std::map<std::pair<const Role*, bool>, std::unique_ptr<Found>> found_;
   std::map<std::vector<Part>, bool> known_;
 

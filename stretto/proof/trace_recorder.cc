@@ -94,6 +94,7 @@ void TraceRecorder::add(const LooseAccess& access) {
     diverted_->push_back(access);
   } else {
     if (access.reaches) note_reach(access);
+    if (is_left_out(access.access)) return;
     if (masks_ != nullptr) {
       return place_open(access.access, access.which, access.box, *access.forms);
     }
@@ -158,6 +159,7 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     if (traced) keep_steps(first[i], second[i]);
     if (auto folded = fold_affine(first[i].box, second[i].box, trips, is_write)) {
       note_reach({a, first[i].which, *folded, first[i].forms});
+      if (is_left_out(a)) continue;
       if (masks_ != nullptr) {
         a.tiled = tiled && side_by_side(first[i].box, second[i].box, *a.op->region);
         place_open(a, first[i].which, *folded, *first[i].forms);
@@ -177,7 +179,9 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     for (std::int64_t k = 0; k < trips; ++k) {
       budget_.step(a.op->loc);
       note_reach({a, first[i].which, box, first[i].forms});
-      if (masks_ != nullptr) {
+      if (is_left_out(a)) {
+        // it is enough that it meets its tensor
+      } else if (masks_ != nullptr) {
         place_open(a, first[i].which, box, *first[i].forms);
       } else {
         if (traced) note_ends(first[i], box.origin, box.size);

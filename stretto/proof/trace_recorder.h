@@ -42,8 +42,12 @@ class TraceRecorder {
       : graph_(graph), budget_(budget), region_(region) {
     if (region != nullptr && region->masks_open()) {
       masks_ = graph.masks = std::make_shared<SizeMasks>(*region);
+      leave_out_inputs();
     }
   }
+
+  // Reads of a rank's own inputs, of which nothing is asked but whether they meet them.
+  void leave_out_inputs() { no_inputs_ = true; }
 
   void start_agent(const AgentTrace& agent);
   const AgentTrace& agent() const { return graph_.agents.back(); }
@@ -101,6 +105,12 @@ class TraceRecorder {
   SizeRegion* region_;
   std::shared_ptr<SizeMasks> masks_;  // where they are left open
   std::unordered_map<Box, int, BoxHash> box_ids_;
+  bool is_left_out(const Access& access) const {
+    return no_inputs_ &&
+           nobody_writes(graph_.program->tensors[static_cast<std::size_t>(access.tensor)]);
+  }
+
+  bool no_inputs_ = false;
   int fold_depth_ = 0;
   bool ordered_ = false;
   std::vector<Pending> pending_;
