@@ -2,14 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <deque>
 #include <exception>
+#include <future>
 #include <thread>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/threads.h"
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
 namespace {
+
+constexpr std::size_t kMostLayersAhead = 4;  // of each rank
 
 double gib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
@@ -78,7 +84,8 @@ void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
   }
 }
 
-// A layer at a time, so that the host holds no second copy of the model.
+// Some layers are cut ahead, each on a thread of its own: copying takes longer than uploading. So
+// the host holds a few layers, and no second copy of the model.
 void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
   const ModelConfig& config = *shape_.config;
   const cuda::Stream& stream = world_.stream(rank);
@@ -94,9 +101,18 @@ void GpuModel::upload_weights(int rank, const Checkpoint& checkpoint) {
     stream.synchronize();
   }
   const bool tells = rank == world_.local_ranks().front();
+  const std::size_t most_ahead =
+      std::clamp<std::size_t>(num_processors() / world_.local_ranks().size(), 1, kMostLayersAhead);
+  std::deque<std::future<LayerWeights>> ahead;
+  std::int64_t begun = 0;
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+    for (; begun < config.num_layers() && ahead.size() < most_ahead; ++begun) {
+      ahead.push_back(
+          std::async(std::launch::async, [&loader, begun] { return loader.layer(begun); }));
+    }
     tell_layer(tells ? options_.progress : nullptr, i, config.num_layers());
-    LayerWeights layer = loader.layer(i);
+    LayerWeights layer = ahead.front().get();
+    ahead.pop_front();
     for_each_weight(layer, i, upload);
     stream.synchronize();
   }
