@@ -139,6 +139,16 @@ class JinjaTest(unittest.TestCase):
                                ("{#\n\n#}\n{{ 'x", 4), ("{%- set x = 1 -%}\n\n\n{{ x + 'a' }}", 4)]:
             self.assertRegex(self.lines.render(template, {})["error"], f"^template: line {line}: ", template)
 
+    def test_case_of_every_letter(self):
+        """Letters that are half of each, such as U+01C5, are neither; small letters that stand above the line are
+        lower case though their category is another one."""
+        letters = [chr(c) for c in range(0x20, 0x1f200) if chr(c).islower() or chr(c).isupper() or chr(c).istitle()]
+        self.assertGreater(len(letters), 2500)
+        template = ("{% for c in xs %}{{ c is lower }}{{ c is upper }}{{ ('a' ~ c) is lower }}{{ ('A' ~ c) is upper }}"
+                    "\n{% endfor %}")
+        for at in range(0, len(letters), 500):
+            self.assertTrue(self.same(template, {"xs": letters[at:at + 500]}, f"letters from {at} on"))
+
     def test_limits(self):
         for template in ["{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
                          "{{ 'aaaaaaaaaa' * 1000000000 }}", "{{ 'ab' * 99999999 }}", "{{ 'a' * 67108865 }}",

@@ -44,7 +44,8 @@ bool is_cased(Evaluator& evaluator, const Value& value, bool (*wanted)(char32_t)
               bool (*refused)(char32_t)) {
   const Text text = charged_str(evaluator, value);
   return std::any_of(text.begin(), text.end(), wanted) &&
-         std::none_of(text.begin(), text.end(), refused);
+         std::none_of(text.begin(), text.end(), refused) &&
+         std::none_of(text.begin(), text.end(), is_cased_title);
 }
 
 bool is_iterable(const Value& value) {

@@ -4,6 +4,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <span>
 
 namespace stretto::jinja {
 namespace {
@@ -269,8 +270,34 @@ bool is_alpha(char32_t c) {
   }
 }
 
-bool is_cased_upper(char32_t c) { return category(plain(c)) == UTF8PROC_CATEGORY_LU; }
-bool is_cased_lower(char32_t c) { return category(plain(c)) == UTF8PROC_CATEGORY_LL; }
+namespace {
+
+struct CodePoints {
+  char32_t first, last;
+};
+bool is_among(std::span<const CodePoints> ranges, char32_t c) {
+  return std::ranges::any_of(ranges,
+                             [&](const CodePoints& r) { return r.first <= c && c <= r.last; });
+}
+// Other_Uppercase and Other_Lowercase of Unicode 14: cased, and no letters of that category.
+constexpr CodePoints kOtherUpper[] = {
+    {0x2160, 0x216f}, {0x24b6, 0x24cf}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+constexpr CodePoints kOtherLower[] = {
+    {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},    {0x2e0, 0x2e4},
+    {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},   {0x1d78, 0x1d78},  {0x1d9b, 0x1dbf},
+    {0x2071, 0x2071},   {0x207f, 0x207f},   {0x2090, 0x209c},   {0x2170, 0x217f},  {0x24d0, 0x24e9},
+    {0x2c7c, 0x2c7d},   {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},  {0xab5c, 0xab5f},
+    {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba}};
+
+}  // namespace
+
+bool is_cased_upper(char32_t c) {
+  return category(plain(c)) == UTF8PROC_CATEGORY_LU || is_among(kOtherUpper, plain(c));
+}
+bool is_cased_lower(char32_t c) {
+  return category(plain(c)) == UTF8PROC_CATEGORY_LL || is_among(kOtherLower, plain(c));
+}
+bool is_cased_title(char32_t c) { return category(plain(c)) == UTF8PROC_CATEGORY_LT; }
 
 Text html_escaped(TextView text) {
   Text out;

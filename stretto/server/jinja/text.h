@@ -54,8 +54,11 @@ Text lower(TextView text);
 Text upper(TextView text);
 Text capitalize(TextView text);
 bool is_alpha(char32_t c);
+// As Python's isupper, islower and istitle look at a character of its own: Unicode's properties
+// Uppercase and Lowercase, and letters such as U+01C5 that are half of each.
 bool is_cased_upper(char32_t c);
 bool is_cased_lower(char32_t c);
+bool is_cased_title(char32_t c);
 
 // With & < > " ' as HTML writes them.
 Text html_escaped(TextView text);
