@@ -108,7 +108,8 @@ class SchemaTest(GrammarCase):
 
     def compare(self, lines, reference, matcher, grammar, schema=None):
         """Along one random answer. Where one token is forced llguidance names only that; it is asked about the others
-        one by one. It takes 3.1 for no end of a number below 3.18: what is valid may end."""
+        one by one. It takes 3.1 for no end of a number below 3.18: what is valid may end. Nor does it take 3.180 where
+        3.18 is the most: a nought behind a fraction changes nothing."""
         tokens = []
         for _ in range(30):
             text = reference.bytes(tokens)
@@ -119,6 +120,8 @@ class SchemaTest(GrammarCase):
             more = {t for t in ours - theirs if matcher.validate_tokens([t]) != 1}
             if reference.end in more and schema is not None and grammar_reference.is_valid(schema, text):
                 more.remove(reference.end)
+            if re.search(rb"\.[0-9]+$", text):
+                more = {t for t in more if reference.bytes([t]).strip(b"0") or t == reference.end}
             with self.subTest(grammar=grammar, text=text):
                 self.assertEqual([reference.bytes([t]) for t in more if not unlike(t)], [], "allowed by us alone")
                 self.assertEqual([reference.bytes([t]) for t in theirs - ours if not unlike(t)], [], "by them alone")
