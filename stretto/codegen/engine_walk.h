@@ -1,4 +1,4 @@
-// Behind engine_plan.h: one rank's tiles of a copy role, evaluated on the host.
+// Behind copy_engine_plan.h: one rank's tiles of a copy role, evaluated on the host.
 #pragma once
 
 #include <cstdint>

@@ -66,6 +66,17 @@ class ParamBytes {
 std::size_t num_addresses(const TensorArg& arg) {
   return arg.symmetric != nullptr ? arg.symmetric->at.size() : arg.on.size();
 }
+// UserError for code of another program.
+GpuCode of_program(GpuCode code, const Proved& proved) {
+  const Program* from = code.program.get();
+  const Program& program = proved.program();
+  if (from != &program && (from == nullptr || print(*from) != print(program))) {
+    throw UserError(fmt::format("{}: the code is {}, not of the program that was proved",
+                                program.name, from ? "of another program" : "of no program"));
+  }
+  return code;
+}
+
 // Bytes of symmetric memory from where the tensor begins; what is none may have any.
 std::size_t room_of(const TensorArg& arg) {
   if (arg.symmetric == nullptr) return std::numeric_limits<std::size_t>::max();
@@ -147,7 +158,6 @@ struct GpuInstance::State {
       : world(w),
         proved(p),
         program(p.lowered().shared()),
-        code_of(std::move(code.program)),
         quotas(p.quotas()),
         kernel(std::move(code.kernel)),
         image(std::move(code.image)),
@@ -202,7 +212,7 @@ struct GpuInstance::State {
 
   GpuWorld& world;
   Proved proved;
-  std::shared_ptr<const Program> program, code_of;
+  std::shared_ptr<const Program> program;
   const Quotas& quotas;
   GeneratedKernel kernel;
   cuda::KernelImage image;
@@ -462,13 +472,8 @@ GpuInstance::GpuInstance(GpuWorld& world, const Proved& program)
     : GpuInstance(world, program, generate(program.lowered())) {}
 
 GpuInstance::GpuInstance(GpuWorld& world, const Proved& program, GpuCode code)
-    : state_(std::make_unique<State>(world, program, std::move(code))) {
+    : state_(std::make_unique<State>(world, program, of_program(std::move(code), program))) {
   State& s = *state_;
-  if (s.code_of != s.program && (!s.code_of || print(*s.code_of) != print(*s.program))) {
-    throw UserError(fmt::format("{}: the code is {}, not of the program that was proved",
-                                s.program->name,
-                                s.code_of ? "of another program" : "of no program"));
-  }
   if (s.program->world_size != world.size()) {
     throw UserError(fmt::format("{}: written for {} ranks, the world has {}", s.program->name,
                                 s.program->world_size, world.size()));
