@@ -39,8 +39,8 @@ foreach(form decode_attention flash_decode packed_attention paged_decode paged_w
         sequence_attention)
   list(APPEND pending stretto/ops/attention/${form}.h)
 endforeach()
-list(APPEND pending stretto/ops/ag_gemm/ag_columns_gemm.h stretto/ops/gemm/quantize_fp8.h
-     stretto/ops/ulysses/ulysses.h)
+list(APPEND pending stretto/ops/ag_gemm/ag_columns_gemm.h stretto/ops/collectives/uneven.h
+     stretto/ops/gemm/quantize_fp8.h stretto/ops/ulysses/ulysses.h)
 list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h
      stretto/ops/moe/ep_send.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_return.h
      stretto/ops/moe/ag_grouped_gemm.h stretto/ops/moe/grouped_gemm_rs.h

@@ -1,7 +1,8 @@
-"""One rank, under torchrun: reductions by least, greatest and product, sums of int32, and even exchanges whose sizes
-are given as lists, each against NCCL through torch.distributed, eager, in turn on every rank, compared before they are
-timed. Rank 0 prints a line for each with medians over samples: microseconds of the GPU, of the slowest rank, and of the
-host while the GPU keeps up; with -o it writes every sample as JSON.
+"""One rank, under torchrun: reductions by least, greatest and product, sums of int32, even exchanges whose sizes are
+given as lists, and uneven ones whose sizes are in tensors (NCCL's time has their exchange), each against NCCL through
+torch.distributed, eager, in turn on every rank, compared before they are timed. Rank 0 prints a line for each with
+medians over samples: microseconds of the GPU, of the slowest rank, and of the host while the GPU keeps up; with -o it
+writes every sample as JSON.
 
     torchrun --standalone --nproc-per-node 2 bench/gpu/reductions_rank.py
 """
@@ -56,6 +57,50 @@ def all_to_all_calls(x, size):
     }
 
 
+def sized_calls(x, size, split):
+    """Blocks of a size for each rank that is in a tensor: NCCL's exchange of them and what waits for it, against ours,
+    also captured."""
+    sizes = torch.tensor(split, dtype=torch.int64, device=x.device)
+    came, ours = torch.empty_like(sizes), torch.zeros(size * x.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
+    theirs = torch.zeros_like(ours)
+    numbers = sizes.int()
+
+    def reference():
+        dist.all_to_all_single(came, sizes)
+        received, sent = came.tolist(), sizes.tolist()
+        dist.all_to_all_single(theirs[: sum(received)], x[: sum(sent)], received, sent)
+        return theirs
+
+    def eager():
+        stretto.all_to_all_v(x, numbers, out=ours)
+        return ours
+
+    calls = {"nccl, with sizes": reference, "stretto": eager}
+    if ON_GPU:
+        captured = torch.zeros_like(ours)
+        stretto.all_to_all_v(x, numbers, out=captured)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            stretto.all_to_all_v(x, numbers, out=captured)
+
+        def replay():
+            graph.replay()
+            return captured
+
+        calls["stretto, captured"] = replay
+    return calls
+
+
+def splits(rows, rank, size):
+    """{name: rows of this rank's block for each}: by lot, half of them to one rank, all to the next."""
+    lot = torch.rand(size)
+    skewed = [rows // (2 * size)] * size
+    skewed[0] += rows // 2
+    one = [rows if to == (rank + 1) % size else 0 for to in range(size)]
+    return {"by lot": (lot / lot.sum() * rows).long().tolist(), "skewed": skewed, "one-sided": one}
+
+
 def cases(device, size):
     """(name, calls)."""
     for rows in (16, 1024, 4096):
@@ -65,6 +110,10 @@ def cases(device, size):
                 yield f"all_reduce {word} {rows} x 4096 {str(dtype)[6:]}", all_reduce_calls(x, word)
         x = torch.randn(rows, 4096, device=device).to(torch.bfloat16)
         yield f"all_to_all of even lists {rows} x 4096 bfloat16", all_to_all_calls(x, size)
+    for rows in (64, 1024, 4096, 16384):
+        x = torch.randn(rows, 4096, device=device).to(torch.bfloat16)
+        for name, split in splits(rows, dist.get_rank(), size).items():
+            yield f"all_to_all of sizes on the device, {name}, {rows} x 4096 bfloat16", sized_calls(x, size, split)
 
 
 def slowest(values):

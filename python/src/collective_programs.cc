@@ -2,6 +2,7 @@
 
 #include "fields.h"
 #include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/collectives/uneven.h"
 #include "stretto/ops/norm/norm.h"
 
 namespace nb = nanobind;
@@ -38,6 +39,8 @@ void bind_collectives(nb::module_& m) {
   bind_operator(m, "reduce_scatter", reduce_scatter, default_config);
   bind_operator(m, "all_reduce", all_reduce, default_all_reduce_config);
   bind_operator(m, "all_to_all", all_to_all, default_config);
+  bind_operator(m, "all_to_all_v", all_to_all_v, default_config);
+  bind_operator(m, "all_gather_v", all_gather_v, default_config);
   bind_rooted(m, "broadcast", broadcast);
   bind_rooted(m, "reduce", reduce_to);
   bind_rooted(m, "gather", gather_to);

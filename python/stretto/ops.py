@@ -50,16 +50,19 @@ from .norms import all_reduce_add_rms_norm, reduce_scatter_add_rms_norm, rms_nor
 from .rooted import batch_send_recv, gather, recv, reduce, scatter, send
 from .spread_columns import matmul_all_gather
 from .transformer import scaled_dot_product_attention
+from .uneven import all_gather_v, all_to_all_v
 from .ulysses import all_to_all_matmul, matmul_all_to_all
 
 __all__ = [
     "all_gather",
     "all_gather_grouped_matmul",
     "all_gather_matmul",
+    "all_gather_v",
     "all_reduce",
     "all_reduce_add_rms_norm",
     "all_to_all",
     "all_to_all_matmul",
+    "all_to_all_v",
     "batch_send_recv",
     "broadcast",
     "ep_combine",

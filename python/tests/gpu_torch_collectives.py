@@ -10,6 +10,7 @@ import torch
 
 import stretto
 from gpu_testing import (  # setUpModule, tearDownModule: for unittest
+    DEVICE,
     DTYPES,
     RANK,
     SIZE,
@@ -74,6 +75,76 @@ class MoreCollectives(GpuTest):
         x = randn(4 * SIZE, 96)
         for _ in range(3):
             self.assertTrue(torch.equal(stretto.all_to_all(x, [4] * SIZE, [4] * SIZE), stretto.all_to_all(x)))
+
+    def exchanged(self, x, sizes, got):
+        """The rows that came, which are those of every rank's block for this one."""
+        every = [(y, s.tolist()) for y, s in zip(from_all(x), from_all(sizes))]
+        want = torch.cat([y[: sum(s)].split(s)[RANK] for y, s in every])
+        rows, received = got
+        self.assertEqual(received.tolist(), [s[RANK] for _, s in every])
+        self.assertTrue(torch.equal(rows[: len(want)], want), (x.dtype, tuple(x.shape), sizes.tolist()))
+        return len(want)
+
+    def splits(self, rows):
+        """None, all to one rank, by lot, even."""
+        one = [0] * SIZE
+        one[(RANK + 1) % SIZE] = rows
+        lot = torch.randint(0, rows // SIZE + 1, (SIZE,)).tolist()
+        return [[0] * SIZE, one, lot, [rows // SIZE] * SIZE]
+
+    def test_sizes_on_the_device(self):
+        for dtype in (*DTYPES, torch.int64):
+            for shape in ((64, 256), (3, 5), (1024, 4096), (777, 33)):
+                x = (randn(*shape, dtype=torch.float32) * 50).to(dtype)
+                for split in self.splits(shape[0]):
+                    for number in (torch.int32, torch.int64):
+                        sizes = torch.tensor(split, dtype=number, device=DEVICE)
+                        out = torch.full((SIZE * shape[0] + 2, shape[1]), 77, device=DEVICE).to(dtype)
+                        got = stretto.all_to_all_v(x, sizes, out=out)
+                        count = self.exchanged(x, sizes, got)
+                        self.assertTrue(bool((out[count:] == 77).all()))
+                        self.exchanged(x, sizes, stretto.all_to_all_v(x, sizes))
+
+    def test_lengths_on_the_device(self):
+        for dtype in (*DTYPES, torch.int64):
+            for shape in ((64, 256), (3, 5), (1024, 4096)):
+                x = (randn(*shape, dtype=torch.float32) * 50).to(dtype)
+                every = from_all(x)
+                for turn in range(3):
+                    lengths = [(7 * turn + 5 * r) % (shape[0] + 1) for r in range(SIZE)]
+                    want = torch.cat([e[:n] for e, n in zip(every, lengths)])
+                    rows, sizes = stretto.all_gather_v(x, torch.tensor(lengths[RANK], device=DEVICE))
+                    self.assertEqual(sizes.tolist(), lengths)
+                    self.assertTrue(torch.equal(rows[: len(want)], want), (dtype, shape))
+
+    def test_sizes_of_a_graph(self):
+        """Captured once, replayed with sizes that the capture has not seen."""
+        for symmetric in (False, True):
+            like = randn(1024, 2048)
+            x = stretto.symm_mem.empty(1024, 2048, dtype=torch.bfloat16) if symmetric else torch.empty_like(like)
+            sizes = torch.zeros(SIZE, dtype=torch.int64, device=DEVICE)
+
+            def calls(x=x, sizes=sizes):
+                return stretto.all_to_all_v(x, sizes), stretto.all_gather_v(x, sizes[:1])
+
+            calls()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                exchanged, gathered = calls()
+            for _ in range(3):
+                for split in self.splits(1024):
+                    x.copy_(torch.randn_like(like))
+                    sizes.copy_(torch.tensor(split))
+                    exchanged.rows.zero_()
+                    gathered.rows.zero_()
+                    torch.cuda.synchronize()
+                    stretto.barrier()
+                    graph.replay()
+                    self.exchanged(x, sizes, exchanged)
+                    lengths = from_all(sizes[:1])
+                    want = torch.cat([e[: int(n)] for e, n in zip(from_all(x), lengths)])
+                    self.assertTrue(torch.equal(gathered.rows[: len(want)], want))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 #include "stretto/ops/attention/paged_write.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/collectives/uneven.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm_shapes.h"
 #include "stretto/ops/gemm/quantize_fp8.h"
@@ -45,6 +46,8 @@ const std::vector<OperatorInfo>& catalog() {
       reduce_scatter_info(Reduction::kPremulSum),
       all_reduce_info(AllReduceKind::kOneShot, Reduction::kPremulSum),
       all_to_all_info(),
+      all_to_all_v_info(),
+      all_gather_v_info(),
       all_gather_int8_info(),
       reduce_scatter_int8_info(),
       all_reduce_int8_info(),

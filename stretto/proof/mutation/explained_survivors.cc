@@ -51,6 +51,14 @@ constexpr const char* kToldOfRead =
 constexpr const char* kOfSums =
     "what moves past it reads parts or writes sums, of which another signal tells";
 
+constexpr const char* kAllTold =
+    "every channel is waited for, with the same count, before anything is read: sources swap "
+    "channels";
+constexpr const char* kReadsAnyRank =
+    "rows of any rank may be read there, whose sizes say which: a matter of values";
+constexpr const char* kStoresEverywhere =
+    "the loop stores at every rank before any is notified: only the order changes";
+
 // Ranks, and bounds of the run-time sizes, none where a program has none.
 const ExplainedAt k1AtNone{{1}, {""}};
 const ExplainedAt k123AtNoneAnd6{{1, 2, 3}, {"", "m = 6"}};
@@ -77,6 +85,8 @@ const ExplainedAt k23At37{{2, 3}, {"m = 37"}};
 const ExplainedAt k23At6{{2, 3}, {"m = 6"}};
 const ExplainedAt k23At6And9{{2, 3}, {"m = 6", "m = 9"}};
 const ExplainedAt k23At9{{2, 3}, {"m = 9"}};
+const ExplainedAt k23At5And7{{2, 3}, {"m = 5, room = 7"}};
+const ExplainedAt k3At5And7{{3}, {"m = 5, room = 7"}};
 const ExplainedAt k234At10And14And25{{2, 3, 4}, {"m = 10", "m = 14", "m = 25"}};
 const ExplainedAt k234At14And25{{2, 3, 4}, {"m = 14", "m = 25"}};
 const ExplainedAt k3At14{{3}, {"m = 14"}};
@@ -92,6 +102,24 @@ const ExplainedAt k4At25{{4}, {"m = 25"}};
 
 const std::vector<Explanation>& explanations() {
   static const std::vector<Explanation> all = {
+      {"all_@(to_all|gather)_v P*", k23At5And7, "access on wrong rank",
+       "exchange: @(copy 'in'|load_rows 'in'|load_rows 'in' #2)", kReadsAnyRank},
+      {"all_@(to_all|gather)_v P*", k3At5And7, "access on wrong rank",
+       "exchange: load_rows 'in' #3", kReadsAnyRank},
+      {"all_@(to_all|gather)_v P*", k23At5And7, "access on wrong rank",
+       "exchange: store '@(rows_of_rank|first_row_of_rank)'", kStoresEverywhere},
+      {"all_@(to_all|gather)_v P*", k23At5And7, "@(duplicate notify|notify too much)",
+       "exchange: notify 'told'", kOneArrival},
+      {"all_@(to_all|gather)_v P*", k23At5And7, "notify wrong channel", "exchange: notify 'told'",
+       kAllTold},
+      {"all_@(to_all|gather)_v P*", k23At5And7, "notify wrong channel", "exchange: notify 'done'",
+       kSwappedSources},
+      {"all_@(to_all|gather)_v P*", k23At5And7, "notify wrong rank",
+       "exchange: notify '@(told|done)'", kEveryRank},
+      {"all_@(to_all|gather)_v P*", k23At5And7, "@(wait for wrong channel|wait in wrong rotation)",
+       "@(exchange: wait 'told'|on_end: wait 'done')", kEveryChannel},
+      {"all_@(to_all|gather)_v P*", k23At5And7, "skip first iteration", "on_end: loop 'done'",
+       kOwnRank},
       {"ring_all_reduce P*", k23At37, "condition always holds", "reduce: when 'freed'",
        kNoSuchRows},
       {"ring_all_reduce P*", k23At37, "wait for wrong signal", "reduce: wait 'freed'", kSumsTell},

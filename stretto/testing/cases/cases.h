@@ -55,5 +55,6 @@ std::vector<OperatorCase> expert_tables_cases();
 std::vector<OperatorCase> tp_cases();
 std::vector<OperatorCase> ep_moe_cases();
 std::vector<OperatorCase> ep_cases();
+std::vector<OperatorCase> uneven_cases();
 
 }  // namespace stretto
