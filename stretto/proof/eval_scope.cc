@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
@@ -276,14 +277,24 @@ std::optional<SizeForm> EvalScope::most_of(const Expr& expr) {
     SizeForm room = region_->apply(ExprOp::kSub, most, form(contract.lo));
     return region_->least(room) >= 0 ? std::optional(most) : std::nullopt;
   }
+  if (n.op == ExprOp::kMul) return most_of_product(n);
   if (n.op != ExprOp::kAdd) return {};
   std::optional<SizeForm> a = most_of(n.args[0]), b = most_of(n.args[1]);
   return a && b ? std::optional(region_->apply(ExprOp::kAdd, *a, *b)) : std::nullopt;
 }
 
-std::vector<SizeForm> EvalScope::least_of(const Expr& expr) { return decided(clauses(expr)); }
+// Of an entry and what sizes make, neither of them below zero.
+std::optional<SizeForm> EvalScope::most_of_product(const ExprNode& product) {
+  bool left = goes_by_table(product.args[0]);
+  const Expr &entry = product.args[left ? 0 : 1], &sized = product.args[left ? 1 : 0];
+  if (goes_by_table(sized)) return {};
+  ValueRange times = open_range(entry);
+  SizeForm of = form(sized);
+  if (times.lo < 0 || region_->least(of) < 0) return {};
+  return region_->apply(ExprOp::kMul, of, {.value = times.hi});
+}
 
-std::vector<SizeForm> EvalScope::ends_behind(const SizeForm& from, const Expr& expr) {
+EvalScope::Clauses EvalScope::clauses_behind(const SizeForm& from, const Expr& expr) {
   Clauses all = clauses(expr);
   for (auto& clause : all) {
     // Nothing that is at least `from` lies before those.
@@ -295,7 +306,35 @@ std::vector<SizeForm> EvalScope::ends_behind(const SizeForm& from, const Expr& e
     std::erase_if(clause, before);
     if (clause.empty()) clause.push_back(first);
   }
-  return decided(all);
+  return all;
+}
+
+std::vector<SizeForm> EvalScope::ends_behind(const SizeForm& from, const Expr& expr) {
+  return decided(clauses_behind(from, expr));
+}
+
+std::optional<std::int64_t> EvalScope::end_at_all_sizes(const SizeForm& from, const Expr& expr) {
+  if (goes_by_table(expr)) return {};
+  Clauses all = clauses_behind(from, expr);
+  bool decides = std::ranges::any_of(all, [](const auto& clause) { return clause.size() > 1; });
+  return decides ? std::optional(range_of(all).lo) : std::nullopt;
+}
+
+// At all sizes of the region.
+ValueRange EvalScope::range_of(const Clauses& of) const {
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(),
+                         kMost = std::numeric_limits<std::int64_t>::max();
+  ValueRange all{kMost, kMost};
+  for (const auto& clause : of) {
+    ValueRange largest{kLeast, kLeast};
+    for (const SizeForm& f : clause) {
+      largest.lo = std::max(largest.lo, region_->least(f));
+      largest.hi = std::max(largest.hi, region_->most(f));
+    }
+    all.lo = std::min(all.lo, largest.lo);
+    all.hi = std::min(all.hi, largest.hi);
+  }
+  return all;
 }
 
 void EvalScope::set(int var, std::int64_t value) {
@@ -538,7 +577,7 @@ std::optional<TablePoint> EvalScope::entry_point(const Expr& expr) {
 ValueRange EvalScope::open_range(const Expr& expr) {
   const ExprNode& n = expr.node();
   bool entry = n.op == ExprOp::kTable;
-  if (region_ != nullptr && !entry && !goes_by_table(expr)) return range(expr);
+  if (region_ != nullptr && !entry && !goes_by_table(expr)) return sized_range(expr);
   switch (n.op) {
     case ExprOp::kConst:
       return {n.value, n.value};
@@ -559,7 +598,7 @@ ValueRange EvalScope::open_range(const Expr& expr) {
       return {0, 1};
     }
     case ExprOp::kSelect: {
-      ValueRange c = open_range(n.args[0]);
+      ValueRange c = range(n.args[0]);
       if (c.exact()) return open_range(n.args[c.lo != 0 ? 1 : 2]);
       ValueRange a = open_range(n.args[1]), b = open_range(n.args[2]);
       return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
@@ -569,8 +608,16 @@ ValueRange EvalScope::open_range(const Expr& expr) {
       if (n.op == ExprOp::kLt || n.op == ExprOp::kLe) {
         if (std::optional<bool> known = ascends(n)) return {*known, *known};
       }
+      if (n.op == ExprOp::kFloorDiv || n.op == ExprOp::kMod) {  // by one number
+        return binary_range(n.op, open_range(n.args[0]), range(n.args[1]));
+      }
       return binary_range(n.op, open_range(n.args[0]), open_range(n.args[1]));
   }
+}
+
+// Where masks are open nothing is decided for the sake of a range.
+ValueRange EvalScope::sized_range(const Expr& expr) {
+  return region_->masks_open() ? range_of(clauses(expr)) : range(expr);
 }
 
 // Entry i plus c is at most entry j plus d where i <= j and c <= d.

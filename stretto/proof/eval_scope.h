@@ -64,15 +64,16 @@ class EvalScope {
   // What a value that goes by a table does not exceed, as sizes make it: a contract may end with
   // them. Absent where that is not seen.
   std::optional<SizeForm> most_of(const Expr& expr);
-  // Forms the least of which is the value: a `min` is not decided. Of a scope with a region.
-  std::vector<SizeForm> least_of(const Expr& expr);
   // The value is the least of what is largest in each: neither `min` nor `max` is decided.
   using Clauses = std::vector<std::vector<SizeForm>>;
   Clauses clauses(const Expr& expr);
   // Without what makes no difference in the region.
   Clauses simplified(Clauses of) const;
-  // What least_of() gives for x < expr, where x is at least `from` at all sizes of the region.
+  // Forms the least of which is the value as x < expr sees it, where x is at least `from` at all
+  // sizes of the region: a `min` is not decided.
   std::vector<SizeForm> ends_behind(const SizeForm& from, const Expr& expr);
+  // Where ends_behind() would decide a `max`: what the value is at least, at all sizes.
+  std::optional<std::int64_t> end_at_all_sizes(const SizeForm& from, const Expr& expr);
   // Of a variable whose value has not been asked for yet: what it is computed from, which has not
   // changed since. Null for others.
   const Expr* deferred(int var);
@@ -101,6 +102,8 @@ class EvalScope {
  private:
   SizeForm decided(int var);
   std::vector<SizeForm> decided(const Clauses& of);
+  Clauses clauses_behind(const SizeForm& from, const Expr& expr);
+  ValueRange range_of(const Clauses& of) const;
   Clauses negative(const Clauses& of);
   // What an open variable was computed from, of a scope with a region: none of what that goes by
   // has changed since.
@@ -113,6 +116,9 @@ class EvalScope {
   void note_times(const Expr& expr, std::map<int, int>& as_of) const;
   void changed(int var);
   ValueRange open_range(const Expr& expr);
+  // Of what goes by no table: at all sizes of the region.
+  ValueRange sized_range(const Expr& expr);
+  std::optional<SizeForm> most_of_product(const ExprNode& product);
   // Of a sum, difference or product of what `point_of` knows and a number.
   template <typename PointOf>
   std::optional<TablePoint> affine_point(const ExprNode& node, const PointOf& point_of);

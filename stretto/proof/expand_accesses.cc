@@ -75,8 +75,9 @@ void AccessExpander::read_from(const Op& op, std::int64_t first, std::optional<s
 }
 
 void AccessExpander::scattered(const Op& op) {
-  const Region& region = *op.region;
+  Region region = *op.region;
   if (region.row_dim < 0) state_.reject(op, "needs a row dimension");
+  if (masks_open()) region.origin[at(region.row_dim)] = Expr(0);  // rows end behind the first one
   Target target = resolve(region);
   target.box.origin[at(region.row_dim)] = 0;
   target.box.size[at(region.row_dim)] = state_.graph.shapes[at(region.tensor)][at(region.row_dim)];
@@ -273,6 +274,8 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
 
 void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Target& target) {
   if (!end.has_value()) return;
+  // Of what is read there nothing is written down (trace_recorder.h).
+  if (masks_open() && nobody_writes(state_.program.tensors[at(region.tensor)])) return;
   if (masks_open() && state_.scope.goes_by_table(end)) {
     ValueRange r = state_.scope.range(end);
     target.exact &= r.exact();
@@ -283,10 +286,9 @@ void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Tar
     return;
   }
   if (masks_open()) {
-    // Iterations that are only looked at may begin elsewhere.
-    std::vector<SizeForm> ends = state_.recorder.diverts()
-                                     ? state_.scope.least_of(end)
-                                     : state_.scope.ends_behind(target.origin[at(dim)], end);
+    // Iterations that are only looked at may begin elsewhere, but nothing lies before zero.
+    SizeForm first = state_.recorder.diverts() ? SizeForm{} : target.origin[at(dim)];
+    std::vector<SizeForm> ends = state_.scope.ends_behind(first, end);
     for (const SizeForm& f : ends) {
       target.ends[at(dim)].push_back(f);
       target.box.limit.hi[at(dim)] = std::min(target.box.limit.hi[at(dim)], f.value);
@@ -516,13 +518,35 @@ int AccessExpander::choice_of(int tensor, const Target& target) const {
   return state_.graph.choices->choice(std::move(facts));
 }
 
+// Rows that are there at all sizes, and the others: the end of the tile need not be decided then,
+// which may be the larger of a number and of what sizes make.
+std::vector<Region> AccessExpander::rows_apart(const Region& region) {
+  if (!masks_open() || region.row_dim < 0 || !region.row_end.has_value()) return {region};
+  std::optional<SizeForm> from = state_.scope.open_form(region.origin[at(region.row_dim)]);
+  if (!from || !from->is_constant()) return {region};
+  std::optional<std::int64_t> end = state_.scope.end_at_all_sizes(*from, region.row_end);
+  if (!end || *end <= from->value || *end >= from->value + region.rows) return {region};
+  Region sure = region, more = region;
+  sure.rows = *end - from->value;
+  sure.row_end = Expr();
+  more.origin[at(region.row_dim)] = Expr(*end);
+  more.rows = region.rows - sure.rows;
+  return {sure, more};
+}
+
 // A store releases its packets after writing; a load reads after the tags have come.
 void AccessExpander::packet(const Op& op) {
-  bool stores = op.code == OpCode::kStorePacket;
-  int tensor = op.region->tensor;
-  if (!state_.program.tensors[at(tensor)].packet) state_.reject(op, "needs a packet buffer");
+  if (!state_.program.tensors[at(op.region->tensor)].packet) {
+    state_.reject(op, "needs a packet buffer");
+  }
   if (state_.may_depth > 0) throw DependsOnTable{"whether a packet is stored or loaded"};
-  Target target = resolve(*op.region);
+  for (const Region& rows : rows_apart(*op.region)) packet(op, rows);
+}
+
+void AccessExpander::packet(const Op& op, const Region& region) {
+  bool stores = op.code == OpCode::kStorePacket;
+  int tensor = region.tensor;
+  Target target = resolve(region);
   if (!target.exact) throw DependsOnTable{"where a packet lies"};
   auto last = state_.program.tensors[at(tensor)].shape.size() - 1;
   if (masks_open()) {

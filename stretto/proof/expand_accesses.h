@@ -58,6 +58,8 @@ class AccessExpander {
   void to_cells(const Region& region, bool rows_exact, Target& target);
   std::optional<TablePoint> part_of(const Region& region, const TableCells& cells);
   void span_all_parts(int tensor, LooseBox& box) const;
+  std::vector<Region> rows_apart(const Region& region);
+  void packet(const Op& op, const Region& region);
   void refuse_packets(const Op& op) const;
   void check_target(const Op& op, int tensor_idx, const Target& target, AccessKind kind) const;
   void widen_to_packets(const Op& op, LooseBox& box) const;

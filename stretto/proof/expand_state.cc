@@ -78,7 +78,7 @@ void ExpandState::note_shape(const Tensor& tensor, std::vector<std::int64_t>& sh
   std::vector<SizeMasks::Side> sides;
   for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
     forms.push_back(scope.form(tensor.shape[d]));
-    region->keep_order(forms[d], {.value = bound[d]});
+    if (region->most(forms[d]) > bound[d]) region->keep_order(forms[d], {.value = bound[d]});
     shape.push_back(forms[d].value);
     sides.push_back({.from = {}, .ends = {forms[d]}});
     for (int rank = 0; rank < program.world_size; ++rank) {

@@ -1,6 +1,7 @@
 #include "stretto/proof/size_masks.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -266,7 +267,7 @@ bool SizeMasks::apart(const Mask& x, const Mask& y) const {
     }
   }
   auto before = [&](const Mask& a, const Mask& b, std::size_t d) {
-    return ends_by(hi(a, d), lo(b, d)) || one_ends_by(a.hi[d], a.lo[d], a.there, lo(b, d));
+    return ends_by(hi(a, d), lo(b, d)) || some_end_by(a.hi[d], a.lo[d], a.there, lo(b, d));
   };
   for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
     if (before(x, y, d) || before(y, x, d)) return true;
@@ -275,17 +276,22 @@ bool SizeMasks::apart(const Mask& x, const Mask& y) const {
 }
 
 // A box of one element that is there where some form is positive lies before as many elements as
-// that, from itself on: tokens of a rank's share before the next share.
-bool SizeMasks::one_ends_by(int hi, int lo, const std::vector<int>& there,
+// that, from itself on: tokens of a rank's share before the next share. So does a box of g elements
+// where the form is a multiple of g: whole blocks of a share.
+bool SizeMasks::some_end_by(int hi, int lo, const std::vector<int>& there,
                             const SizeForm& form) const {
-  if (there.empty()) return false;
   const SizeForm& from = forms_[at(lo)];
-  const Caps& ends = caps_[at(hi)];
-  bool one = std::ranges::any_of(ends, [&](int end) {
-    return forms_[at(end)].slope == from.slope && forms_[at(end)].value <= from.value + 1;
+  auto no_more_than = [&](std::int64_t elements) {
+    return std::ranges::any_of(caps_[at(hi)], [&](int end) {
+      return forms_[at(end)].slope == from.slope && forms_[at(end)].value <= from.value + elements;
+    });
+  };
+  return std::ranges::any_of(there, [&](int t) {
+    const SizeForm& positive = forms_[at(t)];
+    std::int64_t factor = positive.value;
+    for (std::int64_t s : positive.slope) factor = std::gcd(factor, s);
+    return at_most(plus(from, positive), form) && no_more_than(factor);
   });
-  return one && std::ranges::any_of(
-                    there, [&](int t) { return at_most(plus(from, forms_[at(t)]), form); });
 }
 
 bool SizeMasks::apart(const Group& x, const Group& y) const {
@@ -294,7 +300,7 @@ bool SizeMasks::apart(const Group& x, const Group& y) const {
   auto before = [&](const Group& a, const Group& b, std::size_t d) {
     return std::ranges::all_of(a.ends[d], [&](const Group::End& end) {
       return ends_by(caps_[at(end.hi)], b.from[d]) ||
-             one_ends_by(end.hi, end.lo, end.there, b.from[d]);
+             some_end_by(end.hi, end.lo, end.there, b.from[d]);
     });
   };
   for (std::size_t d = 0; d < kMaxTensorDims; ++d) {

@@ -95,7 +95,7 @@ class SizeMasks {
   bool positive_with(const Mask& inner, const SizeForm& form) const;
   bool apart(const Mask& x, const Mask& y) const;
   bool apart(const Group& x, const Group& y) const;
-  bool one_ends_by(int hi, int lo, const std::vector<int>& there, const SizeForm& form) const;
+  bool some_end_by(int hi, int lo, const std::vector<int>& there, const SizeForm& form) const;
   std::vector<Group> groups(const std::vector<int>& numbers) const;
   using MaskRefs = std::vector<const Mask*>;
   std::deque<Mask> one_or_other(const MaskRefs& masks) const;

@@ -35,6 +35,7 @@ struct Routed {
   bool by_rows = false;           // entries are one for every row that there is
   bool asks = true;               // ... whether it is there
   bool sized = true;              // rows by an extent
+  bool for_all = false;           // waits for all ranks, so that an entry decides rows alone
 };
 
 Program routed(const Routed& o) {
@@ -65,7 +66,8 @@ Program routed(const Routed& o) {
     auto multiply = [&] {
       Index count = p.read(needs, {o.by_rows ? t.index * kTile : t.index});
       p.loop(1, kWorld, [&](const Index& position) {
-        p.when(position < count + o.waits, [&] { p.wait(sent[position], 1); });
+        Index ranks = o.for_all ? Index(kWorld) : count;
+        p.when(position < ranks + o.waits, [&] { p.wait(sent[position], 1); });
       });
       Value picked = p.load(picks.tile({t.index * kTile, 0}, kTile, 1));
       p.loop(kSteps, [&](const Index& i) {
@@ -85,7 +87,7 @@ Program routed(const Routed& o) {
 }
 
 TEST(SizedTables, FewPiecesStandForAllSizesAndTables) {
-  for (const Routed& o : {Routed{}, Routed{.by_rows = true}}) {
+  for (const Routed& o : {Routed{}, Routed{.by_rows = true}, Routed{.for_all = true}}) {
     Program program = routed(o);
     ProofResult r = prove(program);
     EXPECT_TRUE(r.proved()) << r.report;
@@ -103,11 +105,13 @@ TEST(SizedTables, WhatIsWrongAtSomeSizeIsNotProved) {
       {.entries = kTiles - 1},
       {.waits_for_all = false},  // rows may come after the owner's launch
       {.by_rows = true, .asks = false},
+      {.waits = -1, .for_all = true},
+      {.pushes = 1, .for_all = true},
   };
   for (const Routed& o : kWrong) {
-    SCOPED_TRACE(fmt::format("waits {} reads {} pushes {} entries {} all {} rows {} asks {}",
+    SCOPED_TRACE(fmt::format("waits {} reads {} pushes {} entries {} all {} rows {} asks {} for {}",
                              o.waits, o.reads, o.pushes, o.entries, o.waits_for_all, o.by_rows,
-                             o.asks));
+                             o.asks, o.for_all));
     Program program = routed(o);
     ProofResult r = prove(program), each = one_by_one(program);
     EXPECT_FALSE(each.proved()) << "meant to be broken: " << each.report;

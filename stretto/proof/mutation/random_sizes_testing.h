@@ -27,7 +27,10 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 10)) {
+    switch (between(0, 11)) {
+      case 11:
+        whole_blocks(p, world);
+        break;
       case 10:
         either_way(p, world);
         break;
@@ -286,13 +289,54 @@ class RandomSizes {
     });
   }
 
+  // Ranks have whole blocks of rows, all but the last that have any. Each stores those with rows to
+  // all, as they are; what is beyond its rows is nobody's. A slip stores a block too few at some
+  // sizes, or one that is the next rank's, or all of them one row further.
+  void whole_blocks(ProgramBuilder& p, int world) {
+    int block = between(3, 24), which = between(0, 2);
+    std::int64_t most = (rows_ + world - 1) / world, blocks = (most + block - 1) / block;
+    Index all = extent_rows(), share = ceil_div(ceil_div(all, world), block) * block;
+    auto rows_of = [&](const Index& rank) { return max(min(all - rank * share, share), 0); };
+    auto in = p.input("in", DType::kF32, {world * blocks * block, 4});
+    auto full = p.buffer("full", DType::kF32, {world * blocks * block + 1, 4},
+                         {.space = Space::kSymmetric, .num_slots = between(1, 2)});
+    auto out = p.output("out", DType::kF32, {all, 4});
+    auto ready = p.signal("ready"), sent = p.signal("sent", world * blocks);
+    Index further = which == 2 ? or_slip(0, 1) : Index(0);
+    p.on_start([&] { p.notify_all(ready); });
+    p.role("push", Resource::sms(between(1, 2)), p.range(world * blocks), [&](const Tile& t) {
+      Index peer = p.let("peer", (p.rank() + t.index / blocks) % world);
+      Index row = p.let("row", t.index % blocks * block), rows = rows_of(p.rank());
+      Index first = p.rank() * share;
+      Index end = which < 2 ? or_slip(rows, which == 0 ? -1 : block) : rows;
+      p.when(row < end, [&] {
+        p.wait(ready, peer);
+        p.store(full.on(peer).tile({first + row + further, 0}, block, 4),
+                p.load(in.tile({first + row, 0}, block, 4)));
+      });
+      p.notify(sent[p.rank() * blocks + t.index % blocks], peer);
+    });
+    p.role("read", Resource::sms(between(1, 2)), p.range(world * blocks), [&](const Tile& t) {
+      Index owner = p.let("owner", t.index / blocks), row = p.let("row", t.index % blocks * block);
+      Index rows = p.let("rows", rows_of(owner)), first = owner * share;
+      p.wait(sent[t.index], 1);
+      p.when(row < rows, [&] {
+        auto tile = [&](const TensorRef& of) { return of.tile({first + row, 0}, block, 4); };
+        p.store(tile(out).until_row(first + rows), p.load(tile(full).until_row(first + rows)));
+      });
+    });
+    p.on_end([&] { p.loop(world * blocks, [&](const Index& i) { p.wait(sent[i], 1); }); });
+  }
+
   // Every rank stores its rows to all as packets, tile by tile, and everybody loads all of them. A
   // slip stores too few, or at some sizes nothing, and then nobody knows that a slot has been read.
+  // Of each tile at least a row may be exchanged, as where ranks share a tile's sum.
   void packets(ProgramBuilder& p, int world) {
     int tile = between(3, 40), columns = 2 * between(1, 3);
     rows_ = std::min<std::int64_t>(rows_, 4 * tile);
     Index all = extent_rows(), some = max(all, 1);
     int which = between(0, 2);
+    bool of_each_tile = chance(50) && !(slips_ && which == 1);
     auto in = p.input("in", DType::kF32, {rows_, columns});
     auto box = p.buffer("box", DType::kF16, {world, rows_, columns},
                         {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
@@ -303,14 +347,17 @@ class RandomSizes {
     auto tiles = p.range((rows_ + tile - 1) / tile);
     auto exchange = [&](const Tile& t) {
       Index row = t.index * tile;
+      auto end = [&](const Index& rows) {
+        return of_each_tile ? row + max(min(rows - row, tile), 1) : rows;
+      };
       p.loop(world, [&](const Index& i) {
         Index peer = p.let("peer", (p.rank() + i) % world);
-        p.store_packet(box.on(peer).tile({p.rank(), row, 0}, tile, columns).until_row(stored),
+        p.store_packet(box.on(peer).tile({p.rank(), row, 0}, tile, columns).until_row(end(stored)),
                        cast(p.load(in.tile({row, 0}, tile, columns)), DType::kF16));
       });
       Value sum = p.zeros(DType::kF32, tile, columns);
       p.loop(world, [&](const Index& i) {
-        sum = sum + cast(p.load_packet(box.tile({i, row, 0}, tile, columns).until_row(loaded)),
+        sum = sum + cast(p.load_packet(box.tile({i, row, 0}, tile, columns).until_row(end(loaded))),
                          DType::kF32);
       });
       p.store(out.tile({row, 0}, tile, columns), sum);
@@ -414,7 +461,7 @@ class RandomSizes {
   void routes(ProgramBuilder& p, int world) {
     constexpr int kTile = 16, kStep = 8;
     int tiles = between(1, 3), steps = between(1, 3), which = between(0, 4);
-    bool by_rows = chance(40);
+    bool by_rows = chance(40), for_all = chance(40);  // ranks
     Index all = extent_rows(), share = ceil_div(all, world), where = condition();
     auto used = p.table("used", {1}, {ContractKind::kAscending, 0, tiles + 1});
     auto needs = p.table("needs", {tiles}, {ContractKind::kRange, 0, world + 1});
@@ -441,9 +488,9 @@ class RandomSizes {
     p.role("multiply", workers, p.range(tiles), [&](const Tile& t) {
       Value acc = p.zeros(DType::kF32, kTile, kTile);
       auto multiply = [&] {
-        Index count = p.read(needs, {t.index});
+        Index count = p.read(needs, {t.index}), waits = for_all ? Index(world) : count;
         p.loop(world, [&](const Index& source) {
-          p.when(source < slipped(1, count - 1, count), [&] { p.wait(sent[source], 1); });
+          p.when(source < slipped(1, waits - 1, waits), [&] { p.wait(sent[source], 1); });
         });
         Value picked = p.load(picks.tile({t.index * kTile, 0}, kTile, 1));
         Index ranks = slipped(2, count + 1, count);

@@ -1,0 +1,131 @@
+// Programs whose boxes end at the larger of a number and of what sizes make, or that deal out rows
+// in whole blocks: a few pieces stand for all sizes. The reference is every size by itself. If
+// these fail, a sum that ranks share out by rows reads what nobody sent at some number of tokens,
+// or its proof takes a piece for each row of tiles.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
+#include "stretto/proof/prove.h"
+
+namespace stretto {
+namespace {
+
+constexpr int kWorld = 3;
+constexpr std::int64_t kBound = 150;
+
+ProofResult one_by_one(const Program& program) {
+  ProofOptions options;
+  options.partition = false;
+  options.max_enumerated = std::size_t{1} << 40;
+  return prove(program, options);
+}
+
+// Rows of each tile go to all ranks as packets, of a tile without rows so many all the same.
+Program exchanged(std::int64_t stored_at_least, std::int64_t loaded_at_least, std::int64_t less) {
+  constexpr std::int64_t kTile = 10, kCols = 4;
+  ProgramBuilder p("exchanged", kWorld);
+  Index m = p.extent("m", kBound);
+  auto in = p.input("in", DType::kF16, {m, kCols});
+  auto box = p.buffer("box", DType::kF16, {kWorld, kBound, kCols},
+                      {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  auto out = p.output("out", DType::kF16, {m, kCols});
+  p.role("exchange", Resource::sms(2), p.range(kBound / kTile), [&](const Tile& t) {
+    Index row = t.index * kTile;
+    auto rows = [&](const Index& rank, std::int64_t at_least, std::int64_t left_out) {
+      Index there = max(min(m - row, kTile) - left_out, at_least);
+      return box.tile({rank, row, 0}, kTile, kCols).until_row(row + there);
+    };
+    Value mine = p.load(in.tile({row, 0}, kTile, kCols));
+    p.loop(kWorld, [&](const Index& i) {
+      Index peer = p.let("peer", (p.rank() + 1 + i) % kWorld);
+      p.store_packet(rows(p.rank(), stored_at_least, less).on(peer), mine);
+    });
+    Value sum = p.zeros(DType::kF32, kTile, kCols);
+    p.loop(kWorld, [&](const Index& i) {
+      sum = sum + cast(p.load_packet(rows(i, loaded_at_least, 0)), DType::kF32);
+    });
+    p.store(out.tile({row, 0}, kTile, kCols), cast(sum, DType::kF16));
+  });
+  return run_pipeline(p.finish());
+}
+
+TEST(SizedEnds, RowsThatAreThereAtAllSizesAreNotDecided) {
+  Program right = exchanged(1, 1, 0);
+  ProofResult r = prove(right);
+  EXPECT_TRUE(r.proved()) << r.report;
+  EXPECT_LT(r.stats.cases, 6) << r.report;
+  EXPECT_TRUE(one_by_one(right).proved());
+}
+
+TEST(SizedEnds, RowsThatNobodySendsAreMissed) {
+  const std::int64_t kWrong[][3] = {{1, 2, 0}, {0, 1, 0}, {1, 1, 1}, {0, 0, 0}};
+  for (const auto& [stored, loaded, less] : kWrong) {
+    SCOPED_TRACE(fmt::format("stored {} loaded {} less {}", stored, loaded, less));
+    Program program = exchanged(stored, loaded, less);
+    ProofResult r = prove(program), each = one_by_one(program);
+    EXPECT_FALSE(each.proved()) << "meant to be broken: " << each.report;
+    EXPECT_FALSE(r.proved()) << r.report;
+  }
+}
+
+// Ranks have whole blocks of rows, all but the last that have any, and store those with rows as
+// they are. What is beyond its rows is the next rank's, which stores there, too, where a share is
+// not whole blocks.
+Program in_blocks(std::int64_t block, std::int64_t shares_of, std::int64_t more) {
+  ProgramBuilder p("in_blocks", kWorld);
+  Index m = p.extent("m", kBound), share = ceil_div(ceil_div(m, kWorld), shares_of) * shares_of;
+  std::int64_t blocks = kBound / kWorld / block + 2, rows = kWorld * (blocks + 1) * block;
+  auto in = p.input("in", DType::kF32, {blocks * block, 4});
+  auto box = p.buffer("box", DType::kF32, {rows, 4}, {.space = Space::kSymmetric});
+  auto out = p.output("out", DType::kF32, {m, 4});
+  auto ready = p.signal("ready"), sent = p.signal("sent", kWorld);
+  p.on_start([&] { p.notify_all(ready); });
+  auto rows_of = [&](const Index& rank) { return max(min(m - rank * share, share), 0); };
+  p.role("send", Resource::sms(2), p.range(blocks), [&](const Tile& t) {
+    Index row = t.index * block;
+    p.loop(kWorld, [&](const Index& i) { p.wait(ready, i); });
+    p.when(row < rows_of(p.rank()) + more, [&] {
+      Value mine = p.load(in.tile({row, 0}, block, 4));
+      p.loop(kWorld, [&](const Index& i) {
+        p.store(box.on(i).tile({p.rank() * share + row, 0}, block, 4), mine);
+      });
+    });
+    p.loop(kWorld, [&](const Index& i) { p.notify(sent[p.rank()], i); });
+  });
+  p.role("read", Resource::sms(1), p.range(kWorld), [&](const Tile& t) {
+    p.wait(sent[t.index], blocks);
+    Index first = t.index * share, end = first + rows_of(t.index);
+    auto part = [&](const TensorRef& of) { return of.tile({first, 0}, kBound, 4).until_row(end); };
+    p.store(part(out), p.load(part(box)));
+  });
+  p.on_end([&] { p.loop(kWorld, [&](const Index& i) { p.wait(sent[i], blocks); }); });
+  return run_pipeline(p.finish());
+}
+
+TEST(SizedEnds, WholeBlocksOfAShareAreApart) {
+  for (std::int64_t block : {8, 20}) {
+    Program right = in_blocks(block, block, 0);
+    ProofResult r = prove(right);
+    EXPECT_TRUE(r.proved()) << r.report;
+    EXPECT_LT(r.stats.cases, 20) << r.report;
+    EXPECT_TRUE(one_by_one(right).proved());
+  }
+}
+
+TEST(SizedEnds, BlocksThatReachIntoTheNextShareAreFound) {
+  const std::int64_t kWrong[][3] = {{8, 1, 0}, {8, 4, 0}, {20, 10, 0}, {8, 8, 8}, {20, 20, 1}};
+  for (const auto& [block, shares_of, more] : kWrong) {
+    SCOPED_TRACE(fmt::format("blocks of {}, shares of {}, {} rows more", block, shares_of, more));
+    Program program = in_blocks(block, shares_of, more);
+    ProofResult r = prove(program), each = one_by_one(program);
+    EXPECT_FALSE(each.proved()) << "meant to be broken: " << each.report;
+    EXPECT_FALSE(r.proved()) << r.report;
+  }
+}
+
+}  // namespace
+}  // namespace stretto
