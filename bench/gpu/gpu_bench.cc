@@ -127,6 +127,7 @@ int run(int argc, char** argv) {
   lot->add_option("--count", s.count, "shapes that the seed draws")->check(CLI::PositiveNumber);
   lot->add_option("--machine", s.calibrated, "what is predicted on; default: the built-in one");
   lot->add_flag("--compile", s.compile_only, "choices and their kernels alone; needs no GPU");
+  lot->add_flag("--list", s.list, "the shapes alone, as JSON; needs no GPU");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
   auto* exchange = app.add_subcommand("exchange", "dispatch and combine against NCCL");
   for (auto* command : {gemm, suite, fp8, overlap}) {

@@ -74,7 +74,8 @@ class Layer:
     def tables(self, _):
         routed = expert_layers.routed_desc(self.world.size, self.m, self.top_k, self.experts)
         group, kind = expert_layers.group_of(None), stretto._arrays.TorchGpuKind
-        return expert_layers._tables(group, kind, routed, "bfloat16", self.chosen, self.gate.shape[2], True)[1].slots
+        sizes = self.gate.shape[2], self.hidden
+        return expert_layers._tables(group, kind, routed, "bfloat16", self.chosen, sizes, True, "tables")[1][-1]
 
     def ours(self, i):
         y, tiles = self.first(i)

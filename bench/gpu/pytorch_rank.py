@@ -122,7 +122,7 @@ def launch_alone(x, out):
 
     def remember(*arguments, **options):
         launch(*arguments, **options)
-        seen[:] = group._launches[-1]
+        seen[:] = group._steps[-1]
 
     group.plans.clear()
     group.launch = remember

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "bench/gpu/attention/attention_ranks.h"
 #include "bench/gpu/attention/attention_time.h"
@@ -18,6 +19,7 @@
 #include "bench/gpu/harness/check.h"
 #include "bench/gpu/harness/compile_ahead.h"
 #include "bench/gpu/lot/lot.h"
+#include "bench/gpu/lot/lot_shapes.h"
 #include "bench/gpu/overlap/overlap.h"
 #include "bench/gpu/overlap/sweep.h"
 #include "bench/gpu/products/gemm_compare.h"
@@ -304,6 +306,16 @@ int run_sweep(const Settings& s) {
 int run_lot(const Settings& s) {
   const LotOptions options{
       .count = s.count, .samples = s.samples, .seed = s.seed, .machine = s.calibrated};
+  if (s.list) {
+    nlohmann::json shapes = nlohmann::json::array();
+    for (const OverlapShape& shape : drawn_shapes(s.world_size, s.seed, s.count)) {
+      const GemmShape& g = shape.rank;
+      shapes.push_back(
+          {{"op", name(shape.kind)}, {"m", g.m}, {"n", g.n}, {"k", g.k}, {"layer", g.label}});
+    }
+    fmt::print("{}\n", shapes.dump());
+    return 0;
+  }
   const std::vector<LotChoice> choices = lot_choices(s.world_size, options);
   if (s.compile_only) {
     for (const LotChoice& c : choices) {

@@ -31,6 +31,7 @@ struct Settings {
   int one_of = 1;                                                           // catalog
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
   bool swallow = false;                                                     // enqueue
+  bool list = false;                                                        // lot
   int samples = 20;
   int count = 96;                   // shapes of lot
   double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while

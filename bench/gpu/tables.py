@@ -19,6 +19,7 @@ import contest_tables as contests
 import kernel_tables as kernels
 import rank_tables as ranks
 import use_tables as use
+import user_tables as user
 from decode_tables import batch_table, decode_table, sampling_table, served_experts_table, served_table
 from lot_tables import lot_shapes_table, lot_table
 from results import Error, ROOT, Results
@@ -48,7 +49,9 @@ MAKERS = {
     "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,
     "mlp": use.mlp_table, "reductions": use.reductions_table,
     "startup": use.startup_table, "enqueue": use.enqueue_table, "watchdog": use.watchdog_table,
-    "points": use.points_table}
+    "points": use.points_table,
+    "user-calls": user.user_calls_table, "user-steps": user.user_steps_table, "user-sizes": user.user_sizes_table,
+    "user-lot": user.user_lot_table, "user-lot-shapes": user.user_lot_shapes_table}
 
 
 def make(name: str, results: Results) -> str:

@@ -119,8 +119,9 @@ std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int 
                                            on_gpu ? Place::kGpu : Place::kHost, bytes);
 }
 
-using Launched = std::tuple<std::shared_ptr<SessionExecutable>, std::vector<std::uintptr_t>,
-                            std::vector<std::int64_t>, std::string>;
+// A step of a call, see PlanCache::Made.
+using Step = std::tuple<std::shared_ptr<SessionExecutable>, std::vector<std::uintptr_t>,
+                        std::vector<std::int64_t>, std::string>;
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using DlpackBytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
 
@@ -177,23 +178,25 @@ void bind_launches(nb::module_& m) {
           [](PlanCache& plans, nb::handle op, std::int64_t option, nb::handle out,
              nb::args arrays) {
             nb::object result = plans.replay(op, option, out, std::move(arrays));
-            return result.is_valid() ? result : nb::none();
+            return result.is_valid() ? result : nb::borrow(Py_NotImplemented);  // None is a result
           },
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"))
       .def(
           "add",
           [](PlanCache& plans, nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-             nb::handle result, nb::object make, const std::vector<Launched>& launches,
-             const std::vector<std::uintptr_t>& fixed) {
+             nb::handle result, nb::object make, const std::vector<Step>& steps,
+             const std::vector<std::pair<std::uintptr_t, std::size_t>>& fixed) {
             std::vector<PlanCache::Made> made;
-            for (const auto& [executable, addresses, extents, said] : launches) {
+            std::vector<PlanCache::Fixed> there;
+            for (const auto& [address, bytes] : fixed) there.push_back({address, bytes});
+            for (const auto& [executable, addresses, extents, said] : steps) {
               made.push_back({executable, addresses, extents, said});
             }
             plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make), made,
-                      fixed);
+                      there);
           },
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
-          nb::arg("result"), nb::arg("make"), nb::arg("launches"), nb::arg("fixed"))
+          nb::arg("result").none(), nb::arg("make"), nb::arg("steps"), nb::arg("fixed"))
       .def("are_apart",
            [](PlanCache& plans, const nb::list& written, const nb::list& read) {
              return plans.reader().are_apart(written, read);

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <tuple>
 
+#include "gpu_side.h"
 #include "interruptible.h"
 
 namespace nb = nanobind;
@@ -58,6 +61,7 @@ bool PlanCache::describe_array(const ArrayView& view, std::size_t place, Call* c
 
 bool PlanCache::read_results(nb::handle result, bool made, Call* call) const {
   call->num_views = call->num_arrays;
+  if (result.is_none()) return true;
   auto read = [&](nb::handle array) {
     if (call->num_views == kMaxArrays) return false;
     ArrayView* view = &call->views[call->num_views++];
@@ -110,38 +114,69 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   std::uintptr_t stream = 0;
   int device = call.views[0].device;
   if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
-  bool is_tensor = call.views[call.num_arrays].kind == ArrayView::Kind::kTorch;
+  bool is_tensor = call.views[0].kind == ArrayView::Kind::kTorch;
   if (!out.is_none() && is_tensor) reader_.count_write(out);
   Watched* watched = watched_by_this_thread();
   Interruptible waiting;
-  launch(*plan, call, stream, watched);
+  run(*plan, call, stream, watched);
   return result;
 }
 
-void PlanCache::launch(const Plan& plan, const Call& call, std::uintptr_t stream,
-                       Watched* watched) {
-  for (const Launch& launch : plan.launches) {
+void PlanCache::run(const Plan& plan, const Call& call, std::uintptr_t stream, Watched* watched) {
+  for (const Step& step : plan.steps) {
     std::byte* addresses[kMaxArrays];
-    for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
-      const Launch::Argument& argument = launch.arguments[i];
-      addresses[i] = argument.array == Launch::Argument::kFixed
+    for (std::size_t i = 0; i < step.arguments.size(); ++i) {
+      const Step::Argument& argument = step.arguments[i];
+      addresses[i] = argument.array == Step::Argument::kFixed
                          ? reinterpret_cast<std::byte*>(argument.offset_bytes)
                          : call.views[argument.array].data + argument.offset_bytes;
     }
-    std::span<std::byte* const> args(addresses, launch.arguments.size());
-    launch.executable->launch(args, launch.extents, launch.said, stream);
+    std::span<std::byte* const> args(addresses, step.arguments.size());
+    if (step.executable != nullptr) {
+      step.executable->launch(args, step.extents, step.said, stream);
+    } else {
+      copy(call, step, addresses, stream);
+    }
     if (watched == nullptr) continue;
-    Made& made = watched->launches.emplace_back();
-    made.executable = launch.executable;
-    made.extents = launch.extents;
-    made.said = launch.said;
+    Made& made = watched->steps.emplace_back();
+    made.executable = step.executable;
+    made.extents = step.extents;
+    made.said = step.said;
     for (std::size_t i = 0; i < args.size(); ++i) {
       auto address = reinterpret_cast<std::uintptr_t>(args[i]);
       made.addresses.push_back(address);
-      if (launch.arguments[i].array == Launch::Argument::kFixed) watched->fixed.push_back(address);
+      if (step.arguments[i].array == Step::Argument::kFixed) watched->fixed.push_back({address, 1});
     }
   }
   if (watched != nullptr) ++watched->num_calls;
+}
+
+void PlanCache::copy(const Call& call, const Step& step, std::byte* const* addresses,
+                     std::uintptr_t stream) {
+  const auto [rows, row_bytes, apart_there, apart_here] = std::tuple(
+      static_cast<std::size_t>(step.extents[0]), static_cast<std::size_t>(step.extents[1]),
+      static_cast<std::size_t>(step.extents[2]), static_cast<std::size_t>(step.extents[3]));
+  if (call.views[0].device < 0) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::memcpy(addresses[0] + r * apart_there, addresses[1] + r * apart_here, row_bytes);
+    }
+    return;
+  }
+  GpuSide& gpu = session_->gpu();
+  const cuda::Stream& on = gpu.stream(stream);
+  cuda::ContextScope scope(*gpu.device().context());
+  const auto to = reinterpret_cast<CUdeviceptr>(addresses[0]);
+  const auto from = reinterpret_cast<CUdeviceptr>(addresses[1]);
+  if (rows == 1 || (apart_there == row_bytes && apart_here == row_bytes)) {
+    on.copy(to, from, rows * row_bytes);
+  } else {
+    on.copy_rows({.to = to,
+                  .from = from,
+                  .to_pitch = apart_there,
+                  .from_pitch = apart_here,
+                  .row_bytes = row_bytes,
+                  .rows = rows});
+  }
 }
 
 void PlanCache::watch(Watched* watched) {
@@ -173,12 +208,12 @@ bool PlanCache::repeat(Call* call, const MakeResult& make) {
   for (const TensorLike& like : plan->results) {
     if (call->num_views == kMaxArrays || !make(like, call)) return false;
   }
-  launch(*plan, *call, stream, nullptr);
+  run(*plan, *call, stream, nullptr);
   return true;
 }
 
 // The array that begins there, or else one that goes on there.
-bool PlanCache::find(std::uintptr_t address, const Call& call, Launch::Argument* found) {
+bool PlanCache::find(std::uintptr_t address, const Call& call, Step::Argument* found) {
   bool within = false;
   for (std::size_t i = 0; i < call.num_views; ++i) {
     auto begin = reinterpret_cast<std::uintptr_t>(call.views[i].data);
@@ -194,47 +229,50 @@ bool PlanCache::find(std::uintptr_t address, const Call& call, Launch::Argument*
 }
 
 void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-                    nb::handle result, nb::object make, const std::vector<Made>& launches,
-                    const std::vector<std::uintptr_t>& fixed) {
+                    nb::handle result, nb::object make, const std::vector<Made>& steps,
+                    const std::vector<Fixed>& fixed) {
   Call call;
   if (!describe(op, option, out, arrays, &call) || !read_results(result, false, &call)) return;
-  Plan plan{.launches = {}, .make = std::move(make), .results = {}, .kept = {}};
-  if (!add_launches(call, launches, fixed, &plan)) return;
+  Plan plan{.steps = {}, .make = std::move(make), .results = {}, .kept = {}};
+  if (!add_steps(call, steps, fixed, &plan)) return;
   plan.kept.push_back(std::move(op));
   for (nb::handle array : arrays) plan.kept.push_back(nb::getattr(array, "dtype"));
-  nb::object results =
-      PyTuple_CheckExact(result.ptr()) ? nb::borrow(result) : nb::object(nb::make_tuple(result));
+  nb::object results = result.is_none()                    ? nb::object(nb::make_tuple())
+                       : PyTuple_CheckExact(result.ptr()) ? nb::borrow(result)
+                                                           : nb::object(nb::make_tuple(result));
   for (nb::handle each : results) plan.kept.push_back(nb::getattr(each, "dtype"));
   keep(call, std::move(plan));
 }
 
 void PlanCache::add(const Call& call, std::vector<TensorLike> results, const Watched& watched) {
-  Plan plan{.launches = {}, .make = {}, .results = std::move(results), .kept = {}};
+  Plan plan{.steps = {}, .make = {}, .results = std::move(results), .kept = {}};
   if (watched.num_calls != 1) return;
-  if (!add_launches(call, watched.launches, watched.fixed, &plan)) return;
+  if (!add_steps(call, watched.steps, watched.fixed, &plan)) return;
   for (std::size_t i = call.num_arrays; i < call.num_views; ++i) {
-    auto writes = [&](const Launch& launch) {
-      return std::ranges::find(launch.arguments, i, &Launch::Argument::array) !=
-             launch.arguments.end();
+    auto writes = [&](const Step& step) {
+      return std::ranges::find(step.arguments, i, &Step::Argument::array) != step.arguments.end();
     };
-    if (call.views[i].has_elements() && std::ranges::none_of(plan.launches, writes)) return;
+    if (call.views[i].has_elements() && std::ranges::none_of(plan.steps, writes)) return;
   }
   keep(call, std::move(plan));
 }
 
-bool PlanCache::add_launches(const Call& call, const std::vector<Made>& launches,
-                             const std::vector<std::uintptr_t>& fixed, Plan* plan) {
-  for (const Made& made : launches) {
+bool PlanCache::add_steps(const Call& call, const std::vector<Made>& steps,
+                          const std::vector<Fixed>& fixed, Plan* plan) {
+  for (const Made& made : steps) {
     if (made.addresses.size() > kMaxArrays) return false;
-    Launch& launch = plan->launches.emplace_back();
-    launch.executable = made.executable;
-    launch.extents = made.extents;
-    launch.said = made.said;
+    Step& step = plan->steps.emplace_back();
+    step.executable = made.executable;
+    step.extents = made.extents;
+    step.said = made.said;
     for (std::uintptr_t address : made.addresses) {
-      Launch::Argument& argument = launch.arguments.emplace_back();
+      Step::Argument& argument = step.arguments.emplace_back();
       if (find(address, call, &argument)) continue;
-      if (std::ranges::find(fixed, address) == fixed.end()) return false;
-      argument = {Launch::Argument::kFixed, address};
+      auto has_it = [&](const Fixed& f) {
+        return address >= f.address && address - f.address < f.bytes;
+      };
+      if (std::ranges::none_of(fixed, has_it)) return false;
+      argument = {Step::Argument::kFixed, address};
     }
   }
   return true;
@@ -248,8 +286,8 @@ void PlanCache::keep(const Call& call, Plan plan) {
 
 void PlanCache::forget(const SessionExecutable& executable) {
   std::erase_if(plans_, [&](const auto& plan) {
-    auto is_it = [&](const Launch& launch) { return launch.executable.get() == &executable; };
-    return std::ranges::any_of(plan.second->launches, is_it);
+    auto is_it = [&](const Step& step) { return step.executable.get() == &executable; };
+    return std::ranges::any_of(plan.second->steps, is_it);
   });
 }
 

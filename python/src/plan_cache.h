@@ -1,5 +1,5 @@
-// One rank's calls of operators that were made before: which executable, with which arrays in which
-// place. Found by what a call looks like, so that a repeated one costs no Python code. Comes after
+// One rank's calls of operators that were made before: which executables and copies, with which arrays
+// in which place. Found by what a call looks like, so that a repeated one costs no Python code. Comes after
 // session_executable.h; _group.py makes the first call of each kind and adds it here. Calls that
 // PyTorch's dispatcher makes have plans of their own, which torch_operators.h adds.
 #pragma once
@@ -25,7 +25,7 @@ namespace stretto::python {
 // A call: the operator, its option (a dimension, a root), the arrays' layouts, which of them are
 // symmetric and which are the same. One that writes into a part of what it reads has no key.
 struct CallKey {
-  static constexpr std::size_t kMaxWords = 96;
+  static constexpr std::size_t kMaxWords = 160;
   std::int64_t words[kMaxWords];
   std::size_t num_words = 0;
 
@@ -51,7 +51,7 @@ struct TensorLike {
 
 class PlanCache {
  public:
-  static constexpr std::size_t kMaxArrays = 8;
+  static constexpr std::size_t kMaxArrays = 16;
   static constexpr std::size_t kMaxPlans = 4096;  // then it starts afresh
 
   PlanCache(std::shared_ptr<Session> session, int rank, nanobind::object ndarray)
@@ -59,24 +59,29 @@ class PlanCache {
 
   ArrayReader& reader() { return reader_; }
 
-  // Makes the call again: the result, `out` where it is given, a tuple where there are several;
-  // null, and nothing done, for a call that has no plan. Errors as SessionExecutable::launch;
+  // Makes the call again: the result, `out` where it is given, a tuple where there are several, None
+  // where there is none; null, and nothing done, for a call that has no plan. Errors as SessionExecutable::launch;
   // UserError while the rank is in a call.
   nanobind::object replay(nanobind::handle op, std::int64_t option, nanobind::handle out,
                           nanobind::args arrays);
 
+  // A step of a call: a launch, or without an executable a copy of rows.
   struct Made {
     std::shared_ptr<SessionExecutable> executable;
-    std::vector<std::uintptr_t> addresses;  // the executable's arguments
-    std::vector<std::int64_t> extents;
-    std::string said;  // as SessionExecutable::launch() has it
+    std::vector<std::uintptr_t> addresses;  // the executable's arguments; where to, where from
+    std::vector<std::int64_t> extents;      // of a copy: rows, bytes of one, and apart there and here
+    std::string said;                       // as SessionExecutable::launch() has it
   };
-  // Keeps a call that was these launches and nothing else: each address lies in one of the arrays
-  // or of the results, or is one of `fixed`, which stay where they are until clear(); otherwise
-  // there is no plan. `make` makes arrays for the results, None where the caller gave `out`.
+  // Memory that stays where it is until clear(), and may be more than a plan needs.
+  struct Fixed {
+    std::uintptr_t address = 0;
+    std::size_t bytes = 0;
+  };
+  // Keeps a call that was these steps and nothing else: each address lies in one of the arrays or
+  // of the results, or in one of `fixed`; otherwise there is no plan. `make` makes arrays for the results, None where the caller gave `out`.
   void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
-           nanobind::handle result, nanobind::object make, const std::vector<Made>& launches,
-           const std::vector<std::uintptr_t>& fixed);
+           nanobind::handle result, nanobind::object make, const std::vector<Made>& steps,
+           const std::vector<Fixed>& fixed);
 
   // A call by what it looks like.
   struct Call {
@@ -92,15 +97,15 @@ class PlanCache {
   // plan or no results. Errors as replay().
   using MakeResult = std::function<bool(const TensorLike& like, Call* call)>;
   bool repeat(Call* call, const MakeResult& make);
-  // What plans launched between watch() and the end of the watch, on this thread.
+  // What plans did between watch() and the end of the watch, on this thread.
   struct Watched {
-    std::vector<Made> launches;
-    std::vector<std::uintptr_t> fixed;
+    std::vector<Made> steps;
+    std::vector<Fixed> fixed;
     std::size_t num_calls = 0;
   };
   void watch(Watched* watched);  // null: no longer
-  // Keeps a call that was what one plan launched: `call` with its results behind the arrays, of
-  // which each that has elements was written by a launch.
+  // Keeps a call that was what one plan did: `call` with its results behind the arrays, of which
+  // each that has elements was written by a step.
   void add(const Call& call, std::vector<TensorLike> results, const Watched& watched);
 
   void clear() { plans_.clear(); }
@@ -112,19 +117,19 @@ class PlanCache {
   void leave() { busy_.store(false, std::memory_order_release); }
 
  private:
-  struct Launch {
+  struct Step {
     struct Argument {
       static constexpr std::size_t kFixed = static_cast<std::size_t>(-1);
       std::size_t array;         // the results behind the others, or kFixed
       std::size_t offset_bytes;  // in the array, or the address
     };
-    std::shared_ptr<SessionExecutable> executable;
+    std::shared_ptr<SessionExecutable> executable;  // null: a copy
     std::vector<Argument> arguments;
     std::vector<std::int64_t> extents;
     std::string said;
   };
   struct Plan {
-    std::vector<Launch> launches;
+    std::vector<Step> steps;
     nanobind::object make;               // the results of replay()
     std::vector<TensorLike> results;     // of repeat()
     std::vector<nanobind::object> kept;  // whose addresses are in the key
@@ -146,13 +151,14 @@ class PlanCache {
   bool describe_array(const ArrayView& view, std::size_t place, Call* call) const;
   // Reads a result, or the several of a tuple, behind the arrays. `made`: by a plan, just now.
   bool read_results(nanobind::handle result, bool made, Call* call) const;
-  static bool find(std::uintptr_t address, const Call& call, Launch::Argument* found);
+  static bool find(std::uintptr_t address, const Call& call, Step::Argument* found);
   // False where an address lies nowhere.
-  static bool add_launches(const Call& call, const std::vector<Made>& launches,
-                           const std::vector<std::uintptr_t>& fixed, Plan* plan);
+  static bool add_steps(const Call& call, const std::vector<Made>& steps,
+                        const std::vector<Fixed>& fixed, Plan* plan);
   void keep(const Call& call, Plan plan);
   // Without the interpreter's lock.
-  void launch(const Plan& plan, const Call& call, std::uintptr_t stream, Watched* watched);
+  void run(const Plan& plan, const Call& call, std::uintptr_t stream, Watched* watched);
+  void copy(const Call& call, const Step& step, std::byte* const* addresses, std::uintptr_t stream);
   Watched* watched_by_this_thread() const;
 
   std::shared_ptr<Session> session_;

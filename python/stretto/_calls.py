@@ -79,8 +79,14 @@ def float_array(op: str, kind, name: str, x, shape: Sequence[int]):
     return kind.dense(floats(op, kind, name, x, shape))
 
 
-def residual_or_zeros(op: str, kind, residual, shape: Sequence[int], like):
-    """What is added to a result of that shape and the element type of `like`, dense."""
+def residual_or_zeros(op: str, kind, residual, shape: Sequence[int], like, group=None):
+    """What is added to a result of that shape and the element type of `like`, dense. `group`: has the
+    zeros of one call for the next."""
+    if residual is None and group is not None and 0 not in shape:
+        key = "zeros", kind, tuple(shape), kind.dtype(like)
+        zeros = group.kept.array(kind, key, lambda: kind.zeros(shape, like))
+        group.kept.stays(kind, zeros)
+        return zeros
     if residual is None:
         return kind.zeros(shape, like)
     (x,) = same_kind(op, kind, residual=residual)
@@ -105,6 +111,27 @@ def bound_of(rows: int) -> int:
 def with_options(body: Callable[..., Any], *options: Any) -> Callable[..., Any]:
     """body with its first arguments, for Group.call; the same object each time."""
     return functools.partial(body, *options)
+
+
+@functools.lru_cache(maxsize=1024)
+@_route.beside_graphs
+def _of_those_there(op: str, body: Callable[..., Any], there: Tuple[bool, ...], *options: Any):
+    """See call_with(); the same object each time."""
+
+    def call(group, *given):
+        *arrays, _, out = given
+        left = iter(arrays)
+        return body(group, *options, *(next(left) if is_there else None for is_there in there), out)
+
+    call.__name__ = op
+    return call
+
+
+def call_with(group, op: str, body: Callable[..., Any], options: Sequence[Any], out: Any, *arrays: Any) -> Any:
+    """body(group, *options, *arrays, out) as one call of the group that is named `op`; arrays may be
+    None."""
+    call = _of_those_there(op, body, tuple(x is not None for x in arrays), *options)
+    return group.call(call, 0, out, *(x for x in arrays if x is not None))
 
 
 def flag(op: str, name: str, value: Any) -> bool:
@@ -368,15 +395,16 @@ class Rows(NamedTuple):
     elements: int  # of a run, in the array's own type
     is_padded: bool
 
-    def target(self, kind, written, runs: int):
+    def target(self, group, kind, written, runs: int):
         """What a launch writes that has `runs` such runs as its result."""
-        return kind.empty((runs, self.elements), written) if self.is_padded else written
+        shape = runs, self.elements
+        return group.kept.room(kind, "padded result", shape, written) if self.is_padded else written
 
-    def finish(self, kind, written, target, runs: int) -> None:
+    def finish(self, group, kind, written, target, runs: int) -> None:
         """Takes the result out of target()."""
         if self.is_padded:
             run = math.prod(written.shape) // runs
-            kind.assign(written.reshape((runs, run)), target[:, :run])
+            group.assign(kind, written.reshape((runs, run)), target[:, :run])
 
 
 # GPUs move rows of whole 16 bytes; these let them have columns enough for every thread.
@@ -417,8 +445,8 @@ def padded(kind, x, columns: int, unit_bytes: int) -> int:
     return -(-columns // unit) * unit
 
 
-def as_rows(kind, x, runs: int = 1, *, moved: bool = False) -> Rows:
-    """`x`, dense, as `runs` runs. `moved`: of any element type, since it is not computed with.
+def as_rows(group, kind, x, runs: int = 1, *, moved: bool = False) -> Rows:
+    """`x`, dense, as `runs` runs, for a call of `group`. `moved`: of any element type, since it is not computed with.
     Runs are padded where they have to be."""
     run, array = math.prod(x.shape) // runs, x
     dtype = moved_as(kind, x) if moved else kind.dtype(x)
@@ -430,6 +458,6 @@ def as_rows(kind, x, runs: int = 1, *, moved: bool = False) -> Rows:
         wide = -(-run // columns) * columns
         size = columns_as(dtype, kind, x, wide)
     if wide != run:
-        array = kind.empty((runs, wide), x)
-        kind.assign(array[:, :run], x.reshape((runs, run)))
+        array = group.kept.room(kind, "padded", (runs, wide), x)
+        group.assign(kind, array[:, :run], x.reshape((runs, run)))
     return Rows(array, dtype, size // columns if size else 0, columns, wide, wide != run)

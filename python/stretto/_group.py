@@ -45,6 +45,27 @@ class _Entry:
         self.executables: Dict[Tuple[Tuple[bool, ...], bool], Any] = {}
 
 
+class Exchanges:
+    """What ranks have told each other, numbered: the same numbers on all ranks."""
+
+    _MOST = 1024
+
+    def __init__(self) -> None:
+        self._known: Dict[Any, Tuple[int, Any]] = {}
+        self._count = 0
+
+    def find(self, told: Any) -> Tuple[int, Any]:
+        """(number of the last exchange to which this rank told that, what came of it); (-1, None)."""
+        return self._known.get(told, (-1, None))
+
+    def add(self, told: Any, learnt: Any) -> None:
+        """One more exchange, at all ranks."""
+        if len(self._known) == self._MOST:
+            self._known.clear()
+        self._known[told] = self._count, learnt
+        self._count += 1
+
+
 class Options(NamedTuple):
     """What `init` is told; groups made later have the same."""
 
@@ -61,7 +82,6 @@ class Group:
     of all ranks, `name`: what it is called on this rank, "" for the world of all.
     """
 
-    _MOST_CONSTANTS = 1024
     _MOST_SIZES = 4  # of an operator that have a program of their own
 
     def __init__(
@@ -81,10 +101,10 @@ class Group:
         self.options = options
         self.plans = _core.PlanCache(session, rank, np.ndarray)
         self._entries: Dict[Any, _Entry] = {}
-        self._constants: Dict[Any, Any] = {}
+        self.exchanges = Exchanges()
         self._sizes: Dict[Any, Set[int]] = {}
-        self._kept = Kept(session, rank, self.plans, limit_bytes())
-        self._launches: Optional[List[Any]] = None  # of the call under way
+        self.kept = Kept(session, rank, self.plans, limit_bytes())
+        self._steps: Optional[List[Any]] = None  # of the call under way; None among them: no plan
         self._records = False
         self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
         self._alone: Dict[int, Group] = {}  # by thread
@@ -135,8 +155,9 @@ class Group:
                 self._say_who(fault)
                 raise
             self.plans.clear()
-            self._kept.forget_uses()
+            self.kept.forget_uses()
             self._sizes.clear()  # a launch that failed may have ended well on some ranks
+            self.exchanges = Exchanges()
             for alone in list(self._alone.values()):
                 if alone.plans.enter():  # those within a call work
                     try:
@@ -244,15 +265,15 @@ class Group:
         except Exception as error:
             self.refuse(_name_of(op), error)
             raise
-        if result is not None:
+        if result is not NotImplemented:
             return result
-        self._launches = launches = []
+        self._steps = steps = []
         try:
             result = self._first_call(op, option, out, arrays)
         finally:
-            self._launches = None
-        if launches:
-            self._add_plan(op, option, out, arrays, result, launches)
+            self._steps = None
+        if steps and None not in steps:
+            self._add_plan(op, option, out, arrays, result, steps)
         return result
 
     def _first_call(self, op, option, out, arrays):
@@ -293,9 +314,10 @@ class Group:
             return own
         return f"{own} of group '{self.name}', rank {self.ranks[self.rank]} of all"
 
-    def _add_plan(self, op, option, out, arrays, result, launches) -> None:
+    def _add_plan(self, op, option, out, arrays, result, steps) -> None:
         makers = []
-        for x in result if isinstance(result, tuple) else (result,):
+        is_one = result is not None and not isinstance(result, tuple)
+        for x in (result,) if is_one else result or arrays[:1]:
             kind = kind_of(x)
             if kind is None:
                 return
@@ -310,7 +332,10 @@ class Group:
         def all_of():
             return tuple(make() for make in makers)
 
-        make = all_of if isinstance(result, tuple) else makers[0]
+        def nothing():
+            return None
+
+        make = nothing if result is None else makers[0] if is_one else all_of
         self.plans.add(
             op,
             option,
@@ -318,8 +343,8 @@ class Group:
             *arrays,
             result=result,
             make=make,
-            launches=launches,
-            fixed=self._kept.fixed(),
+            steps=steps,
+            fixed=self.kept.fixed(),
         )
 
     def is_symmetric(self, address: int) -> bool:
@@ -339,22 +364,11 @@ class Group:
             self.session.open_gpu(device, self.options.share_gpus)
             self._gpu = device
 
-    def constant(self, kind, values: Sequence[int], like: Any) -> Any:
-        """int32 values where `like` is, the same array each time."""
-        key = (kind, tuple(values))
-        if key not in self._constants:
-            if len(self._constants) == self._MOST_CONSTANTS:
-                self._constants.clear()
-            self._constants[key] = kind.ints(values, like)
-        return self._constants[key]
-
-    def keep(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
-        """What make() made when it was first asked for with this key."""
-        return self._kept.array(kind, key, make)
-
-    def stays(self, kind: Any, array: Any) -> None:
-        """Launches on `array`, which keep() made, can be repeated as they are."""
-        self._kept.stays(kind.address(array))
+    def assign(self, kind: Any, target: Any, source: Any) -> None:
+        """Copies, as a step of the call that its plan repeats."""
+        kind.assign(target, source)
+        if self._steps is not None and 0 not in target.shape:
+            self._steps.append(_copy_of(kind, target, source))
 
     def take_turns(self, tensor: Any) -> None:
         """For operators that leave what they keep() to later work on PyTorch's current stream: that
@@ -436,9 +450,9 @@ class Group:
                 entry.executables[staged, records] = executable
                 self._keep_executable(executable, name, (staged, records))
             executable.launch(*args, extents=extents, said=said, stream=stream)
-            self._kept.launched(executable, args)
-            if self._launches is not None:
-                self._launches.append((executable, args, list(extents), said))
+            self.kept.launched(executable, args)
+            if self._steps is not None:
+                self._steps.append((executable, args, list(extents), said))
 
     def launch_operator(
         self,
@@ -485,7 +499,7 @@ class Group:
     def _keep_executable(self, executable: Any, name: Any, form: Any) -> None:
         forget = functools.partial(self._forget, name, form)
         try:
-            self._kept.add(executable, forget, [made[0] for made in self._launches or ()])
+            self.kept.add(executable, forget, [step[0] for step in self._steps or () if step and step[0]])
         except BaseException:  # some ranks may not have it
             forget()
             raise
@@ -510,12 +524,28 @@ class Group:
         self.lanes.end()
         self.plans.clear()
         self._entries.clear()
-        self._constants.clear()
-        self._kept.clear()
+        self.kept.clear()
         self.session.finalize(self.rank, at_once)
         for alone in list(self._alone.values()):
             alone.close(at_once=at_once)
         self._alone.clear()
+
+
+def _copy_of(kind: Any, target: Any, source: Any) -> Optional[Tuple[Any, ...]]:
+    """A step that copies rows of bytes; None where the arrays are no rows that lie evenly apart."""
+    if tuple(target.shape) != tuple(source.shape) or kind.dtype(target) != kind.dtype(source):
+        return None
+    row = kind.itemsize(target)
+    strides = zip(target.shape, kind.strides_bytes(target), kind.strides_bytes(source))
+    dims = [dim for dim in strides if dim[0] != 1]
+    while dims and dims[-1][1:] == (row, row):
+        row *= dims.pop()[0]
+    rows, there, here = dims.pop() if dims else (1, row, row)
+    while dims and dims[-1][1:] == (rows * there, rows * here):
+        rows *= dims.pop()[0]
+    if dims or min(there, here) < row:
+        return None
+    return None, [kind.address(target), kind.address(source)], [rows, row, there, here], ""
 
 
 def _name_of(op: Callable[..., Any]) -> str:

@@ -7,11 +7,13 @@ import hashlib
 import math
 import os
 import warnings
-from typing import Any, Callable, Dict, Iterable, List, Set
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Set, Tuple
 
+from ._calls import bound_of
 from .errors import UserError
 
 _VARIABLE, _DEFAULT_MEGABYTES = "STRETTO_KEPT_MB", 4096
+_MOST_CONSTANTS = 1024
 
 
 def limit_bytes() -> int:
@@ -26,7 +28,8 @@ class _Array:
     """One that launches write, and those who do."""
 
     def __init__(self, key: Any, array: Any, size_bytes: int):
-        self.key, self.array, self.size_bytes = key, array, size_bytes
+        self.key, self.array = key, array
+        self.size_bytes = size_bytes  # that count against the limit
         self.users: Set[Any] = set()
 
 
@@ -44,12 +47,14 @@ class Kept:
         self._made: Dict[Any, Callable[[], None]] = {}  # executables, the first first: forget()
         self._arrays: Dict[Any, _Array] = {}
         self._at: Dict[int, _Array] = {}  # by address
-        self._fixed: Set[int] = set()
+        self._fixed: Dict[int, int] = {}  # bytes by address
+        self._constants: Dict[Any, Any] = {}
         self._gone: Set[int] = set()  # contents of executables
         self._has_warned = False
 
-    def array(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
-        """What make() made when it was first asked for with this key."""
+    def array(self, kind: Any, key: Any, make: Callable[[], Any], counts: bool = True) -> Any:
+        """What make() made when it was first asked for with this key. `counts`: against the limit;
+        every rank has one as large."""
         found = self._arrays.get(key)
         if found is None:
             if kind.on_gpu and kind.is_capturing():
@@ -58,18 +63,45 @@ class Kept:
                     "it once before"
                 )
             made = make()
-            size_bytes = math.prod(made.shape) * kind.itemsize(made)
+            size_bytes = math.prod(made.shape) * kind.itemsize(made) if counts else 0
             found = self._arrays[key] = _Array(key, made, size_bytes)
             self._at[kind.address(made)] = found
         return found.array
 
-    def stays(self, address: int) -> None:
-        """Launches on this array() can be repeated as they are."""
-        self._fixed.add(address)
+    def room(self, kind: Any, name: str, shape: Sequence[int], like: Any) -> Any:
+        """An array for the time of one call, which a launch reads or writes: at every call in the same
+        memory, which names have for themselves, and sizes that are close together share. Ranks may
+        need other ones."""
+        elements = math.prod(shape)
+        if elements == 0:
+            return kind.empty(tuple(shape), like)
+        most = bound_of(elements)
+        key = "room", kind, name, most, kind.dtype(like)
+        made = self.array(kind, key, lambda: kind.empty((most,), like), counts=False)
+        self.stays(kind, made)
+        return made[:elements].reshape(tuple(shape))
 
-    def fixed(self) -> List[int]:
-        """The addresses that stay."""
-        return list(self._fixed)
+    def constant(self, kind: Any, values: Sequence[int], like: Any) -> Any:
+        """int32 values where `like` is, the same array each time."""
+        key = (kind, tuple(values))
+        if key not in self._constants:
+            if len(self._constants) == _MOST_CONSTANTS:
+                self._plans.clear()  # which have their addresses
+                for (other, _), array in self._constants.items():
+                    self._fixed.pop(other.address(array), None)
+                self._constants.clear()
+            self._constants[key] = kind.ints(values, like)
+        made = self._constants[key]
+        self.stays(kind, made)
+        return made
+
+    def stays(self, kind: Any, array: Any) -> None:
+        """Launches on it, which this keeps, can be repeated as they are."""
+        self._fixed[kind.address(array)] = math.prod(array.shape) * kind.itemsize(array)
+
+    def fixed(self) -> List[Tuple[int, int]]:
+        """(address, bytes) of what stays."""
+        return list(self._fixed.items())
 
     def launched(self, executable: Any, addresses: Iterable[int]) -> None:
         """With these arguments."""
@@ -123,7 +155,7 @@ class Kept:
             if not x.users:
                 del self._arrays[x.key]
                 self._at = {a: y for a, y in self._at.items() if y is not x}
-        self._fixed.intersection_update(self._at)
+        self._fixed = {a: size for a, size in self._fixed.items() if a in self._at}
 
     def forget_uses(self) -> None:
         """A launch that failed may have counted on some ranks only."""
@@ -132,5 +164,5 @@ class Kept:
 
     def clear(self) -> None:
         """All of it."""
-        for known in (self._made, self._arrays, self._at, self._fixed):
+        for known in (self._made, self._arrays, self._at, self._fixed, self._constants):
             known.clear()

@@ -132,7 +132,7 @@ class Product(NamedTuple):
     def _between(self, size: _Size, columns: int, like):
         """What the first step leaves for the second, where peers can read it."""
         made = workspace(self.group, self.kind, self.op, (size.bound, columns), like, size.said)
-        self.group.stays(self.kind, made)
+        self.group.kept.stays(self.kind, made)
         return made[: size.rows]
 
     def _gather_then_multiply(self, key, steps, size: _Size, a, outputs: dict) -> None:

@@ -400,7 +400,7 @@ def _all_to_all_node(of_known: Callable) -> Callable:
             members = group_of(group)
             checked = collectives.checked_blocks(members, x, sent)
             rows = collectives.rows_of(TorchKind, x)
-            received = collectives.exchange_sizes(members, checked, rows).received
+            received = list(collectives.exchange_sizes(members, checked, rows).received)
         return of_known(keyset, x, received, sent, group)
 
     return node

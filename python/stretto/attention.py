@@ -21,6 +21,7 @@ from ._attention_calls import (
 )
 from ._calls import (
     bound_of,
+    call_with,
     described,
     int_table,
     make_result,
@@ -123,12 +124,19 @@ def _spread(program, op, query, key, value, *options):
         options = program, tokens, is_causal, scale, window, contiguous, name_of(group), return_lse
         made = _route.forward.sequence_attention(query, key, value, *options)
         return made if return_lse else made[0]
-    kind, dtype, q, k, v = checked_heads(op, query, key, value, "rows, Hkv, E")
-    group = group_of(group)
-    rows, heads, width = q.shape
     scale, window = scale_or_none(op, scale), whole(op, "window", window)
+    tokens = None if tokens is None else whole(op, "tokens", tokens)
+    options = program, op, tokens, is_causal, scale, window, contiguous, return_lse
+    out = several(op, out, 2) if return_lse else out
+    return call_with(group_of(group), op, _spread_heads, options, out, query, key, value)
+
+
+def _spread_heads(group, program, op, tokens, *options):
+    is_causal, scale, window, contiguous, return_lse, query, key, value, out = options
+    kind, dtype, q, k, v = checked_heads(op, query, key, value, "rows, Hkv, E")
+    rows, heads, width = q.shape
     kv_heads = k.shape[1]
-    tokens = rows * group.size if tokens is None else whole(op, "tokens", tokens)
+    tokens = rows * group.size if tokens is None else tokens
     if tokens < 1 or _rows_of(tokens, group.size, contiguous) != rows:
         need = f"ceil({tokens} / {group.size})" if contiguous else "twice the tokens of a chunk (zigzag)"
         raise UserError(

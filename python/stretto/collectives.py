@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ._calls import (
     axis,
     bound_of,
     by_reduction,
+    call_with,
     columns_as,
     computed_dtype,
     described,
@@ -86,11 +87,11 @@ def _all_gather(group, x, dim, out):
     overlaps = out is not None and may_overlap(kind, made.result, x)
     if (at_place or overlaps) and group.is_symmetric(kind.address(x)):
         x = kind.copy(x)  # peers look for it where theirs is
-    rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), moved=True)
-    target = rows.target(kind, made.target, group.size)
+    rows = as_rows(group, kind, kind.dense(kind.move(x, dim, 0)), moved=True)
+    target = rows.target(group, kind, made.target, group.size)
     said = described(op, kind, {x_name: x}, f"{dim_name}={dim}")
     launch_rows("all_gather", group, kind, rows, group.size, rows.array, target, said)
-    rows.finish(kind, made.target, target, group.size)
+    rows.finish(group, kind, made.target, target, group.size)
     return made.finish()
 
 
@@ -125,18 +126,19 @@ def _all_gather_sizes(sizes, group, x, dim, out):
     rest = tuple(moved.shape[1:])
     shape = (*x.shape[:dim], sum(sizes), *x.shape[dim + 1 :])
     made = result_along(op, kind, out, shape, dim, x, (x,))
-    mine, every = kind.zeros((most, *rest), x), kind.empty((size * most, *rest), x)
-    kind.assign(mine[: sizes[group.rank]], moved)
-    rows = as_rows(kind, mine, moved=True)
-    target = rows.target(kind, every, size)
+    mine = group.kept.room(kind, "longest", (most, *rest), x)
+    every = group.kept.room(kind, "longest of all", (size * most, *rest), x)
+    group.assign(kind, mine[: sizes[group.rank]], moved)
+    rows = as_rows(group, kind, mine, moved=True)
+    target = rows.target(group, kind, every, size)
     what = f"x {kind.dtype(x)} {[*x.shape[:dim], 'size', *x.shape[dim + 1 :]]}"
     said = described(op, kind, {}, what, f"dim={dim}", f"sizes={list(sizes)}")
     launch_rows(op, group, kind, rows, size, rows.array, target, said)
-    rows.finish(kind, every, target, size)
+    rows.finish(group, kind, every, target, size)
     begin = 0
     for rank, length in enumerate(sizes):
         first = rank * most
-        kind.assign(made.target[begin : begin + length], every[first : first + length])
+        group.assign(kind, made.target[begin : begin + length], every[first : first + length])
         begin += length
     return made.finish()
 
@@ -211,13 +213,13 @@ def _reduce_scatter(group, x, dim, out, reducing=SUM):
     shape[dim] //= group.size
     read = () if _is_part(group, kind, x, out) else (x,)
     made = result_along(op, kind, out, shape, dim, x, read)
-    rows = as_rows(kind, kind.dense(kind.move(x, dim, 0)), group.size)
-    target = rows.target(kind, made.target, 1)
+    rows = as_rows(group, kind, kind.dense(kind.move(x, dim, 0)), group.size)
+    target = rows.target(group, kind, made.target, 1)
     options = f"{dim_name}={dim}", reducing.named()
     said, op = described(op, kind, {x_name: x}, *options), "reduce_scatter"
     arrays, fields = (rows.array, target), {"reduction": reducing.reduce_op}
     launch_rows(op, group, kind, rows, group.size, *arrays, said, reducing.scalars(), **fields)
-    rows.finish(kind, made.target, target, 1)
+    rows.finish(group, kind, made.target, target, 1)
     return made.finish()
 
 
@@ -277,13 +279,13 @@ def launch_whole(group, kind, rows, x, written, launch) -> None:
     """launch(source, target) of a collective whose result has x's shape: the target is `written`,
     unless peers read `x` there."""
     address = kind.address(x)
-    target = rows.target(kind, written, 1)
+    target = rows.target(group, kind, written, 1)
     apart = kind.address(target) == address and group.is_symmetric(address)
-    landed = kind.empty(x.shape, x) if apart else target
+    landed = group.kept.room(kind, "apart", x.shape, x) if apart else target
     launch(rows.array, landed)
     if apart:
-        kind.assign(written, landed)
-    rows.finish(kind, written, landed, 1)
+        group.assign(kind, written, landed)
+    rows.finish(group, kind, written, landed, 1)
 
 
 def _all_reduce(group, x, _, out, reducing=SUM):
@@ -292,7 +294,7 @@ def _all_reduce(group, x, _, out, reducing=SUM):
     reduced_dtype(op, kind, x, reducing.reduce_op)
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
-    rows = as_rows(kind, dense)
+    rows = as_rows(group, kind, dense)
 
     def launch(source, target):
         said = described(op, kind, {"x": x}, reducing.named())
@@ -334,7 +336,7 @@ def _broadcast(group, x, root, out):
         raise UserError(f"{op}: root {root} of {group.size} ranks")
     dense = kind.dense(x)
     result, written = make_result(op, kind, out, x.shape, x, unless_same(kind, out, x))
-    rows = as_rows(kind, dense, moved=True)
+    rows = as_rows(group, kind, dense, moved=True)
     said = described(op, kind, {"x": x}, f"root={root}")
     if rows.rows == 0:
         group.agree_on_nothing(said)
@@ -391,13 +393,17 @@ def all_to_all(
     if _all_even(group, sent, expected, rows_of(kind, x)):
         return group.call(_all_to_all, 0, out, x)
     blocks = exchange_sizes(group, sent, rows_of(kind, x))
-    if expected is not None and expected != blocks.received:
+    sending = list(blocks.received)
+    if expected is not None and expected != sending:
         raise UserError(
-            f"all_to_all: rank {group.rank} expects {expected} rows, the ranks send "
-            f"{blocks.received}"
+            f"all_to_all: rank {group.rank} expects {expected} rows, the ranks send {sending}"
         )
-    counts = group.constant(kind, blocks.received, x)
-    return exchange(group, kind, x, counts, blocks, out)
+    return call_with(group, "all_to_all", _exchange_blocks, (blocks,), out, x)
+
+
+def _exchange_blocks(group, blocks, x, out):
+    kind, x = adopt("all_to_all", "x", x)
+    return exchange(group, kind, x, blocks, out)
 
 
 def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) -> bool:
@@ -445,31 +451,39 @@ class Blocks(NamedTuple):
     """Rows of the blocks that this rank sends and receives, of the largest of all ranks', and whether
     all of them are of one size. Programs are chosen by the last two, which all ranks share."""
 
-    sent: List[int]
-    received: List[int]
+    sent: Tuple[int, ...]
+    received: Tuple[int, ...]
     most: int
     even: bool
 
 
 def exchange_sizes(group, sent: List[int], rows: str) -> Blocks:
     """The blocks of an all_to_all in which this rank sends so many rows to each, of such `rows`.
-    Collective; the hosts wait for each other."""
-    own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
+    Collective; the hosts wait for each other, where all send what they sent another time for one
+    word."""
+    told = rows, tuple(sent)
+    last, known = group.exchanges.find(told)
     said = f"all_to_all({rows}, with sizes)"
+    if group.size > 1:
+        with group.used():
+            group.session.agree(group.rank, said)  # same() does not tell another call from another word
+            word = 2 * last if known else 2 * group.rank + 1  # odd ones differ
+            if group.session.same(group.rank, said, word):
+                return known
+    own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
     desc = {"world_size": group.size, "dtype": "int32", "m": group.size, "n": len(sent)}
     arrays, sizes = (own, table), (group.size,)  # [from, to]
     group.launch_operator(NumpyKind, "all_gather", desc, ("in", "out"), arrays, sizes, said=said)
-    received, most = [int(rows) for rows in table[:, group.rank]], int(table.max())
-    return Blocks(sent, received, most, most == table.min())
+    received, most = tuple(int(rows) for rows in table[:, group.rank]), int(table.max())
+    blocks = Blocks(tuple(sent), received, most, most == table.min())
+    group.exchanges.add(told, blocks)
+    return blocks
 
 
 def _all_to_all(group, x, _, out):
     kind, x = adopt("all_to_all", "x", x)
-    blocks = checked_blocks(group, x, None)
-    key = "all_to_all", kind, blocks[0]
-    counts = group.keep(kind, key, lambda: kind.ints(blocks, x))
-    group.stays(kind, counts)
-    return exchange(group, kind, x, counts, Blocks(blocks, blocks, blocks[0], True), out)
+    blocks = tuple(checked_blocks(group, x, None))
+    return exchange(group, kind, x, Blocks(blocks, blocks, blocks[0], True), out)
 
 
 def _all_to_all_payload(payload: Payload, group, x, _, out):
@@ -485,18 +499,17 @@ def _all_to_all_payload(payload: Payload, group, x, _, out):
         return finish(kind, result, written)
     columns = scaled_columns(op, payload, x.shape[-1] if x.ndim > 1 else elements // group.size)
     rows = elements // columns // group.size
-    key = "all_to_all", kind, rows
-    counts = group.keep(kind, key, lambda: kind.ints([rows] * group.size, x))
-    group.stays(kind, counts)
+    counts = group.kept.constant(kind, [rows] * group.size, x)
     sizes = {"world_size": group.size, "dtype": dtype, "m": rows, "n": columns}
     arrays, desc = (kind.dense(x), counts, written), {**sizes, **payload.fields}
     group.launch_operator(kind, op, desc, ("in", "recv_counts", "out"), arrays, (), said=said)
     return finish(kind, result, written)
 
 
-def exchange(group, kind, x, counts, blocks_of, out):
-    """`counts`: blocks_of.received as an array."""
+def exchange(group, kind, x, blocks_of, out):
+    """What the ranks have sent here."""
     size, (sent, received, most, even) = group.size, blocks_of
+    counts = group.kept.constant(kind, received, x)
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])
     result, written = make_result("all_to_all", kind, out, shape, x, (x,))
@@ -510,10 +523,11 @@ def exchange(group, kind, x, counts, blocks_of, out):
         blocks, landed = kind.dense(x), written
     else:
         most = bound_of(most)  # the program's blocks are all of one size
-        blocks, landed = kind.empty((size, most, wide), x), kind.empty((size, most, wide), x)
+        blocks = group.kept.room(kind, "blocks", (size, most, wide), x)
+        landed = group.kept.room(kind, "blocks that came", (size, most, wide), x)
         flat, begin = x.reshape((x.shape[0], width)), 0
         for to, rows in enumerate(sent):
-            kind.assign(blocks[to, :rows, :width], flat[begin : begin + rows])
+            group.assign(kind, blocks[to, :rows, :width], flat[begin : begin + rows])
             begin += rows
     n = columns_as(dtype, kind, x, wide)
     group.launch_operator(
@@ -528,6 +542,6 @@ def exchange(group, kind, x, counts, blocks_of, out):
     if landed is not written:
         flat, begin = written.reshape((shape[0], width)), 0
         for source, rows in enumerate(received):
-            kind.assign(flat[begin : begin + rows], landed[source, :rows, :width])
+            group.assign(kind, flat[begin : begin + rows], landed[source, :rows, :width])
             begin += rows
     return finish(kind, result, written)

@@ -12,6 +12,7 @@ from . import _biases, _core, _gates, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
+    call_with,
     computed_dtype,
     described,
     finish,
@@ -75,6 +76,12 @@ def all_gather_grouped_matmul(
         made, *tiles = _route.forward.all_gather_grouped_matmul(*arrays, *gate, name)
         return made, ExpertTiles(*tiles, name)
     group = group_of(group)
+    made, *tiles = call_with(group, op, _first_layer, (gate,), None, a_shard, b, experts, up, bias, up_bias)
+    return made, ExpertTiles(*tiles, group.name)
+
+
+def _first_layer(group, gate, a_shard, b, experts, up, bias, up_bias, _):
+    op = "all_gather_grouped_matmul"
     kind, a = adopt(op, "a_shard", a_shard)
     weights = same_kind(op, kind, b=b, **({} if up is None else {"up": up}))
     (experts,) = same_kind(op, kind, experts=experts)
@@ -92,12 +99,13 @@ def all_gather_grouped_matmul(
     tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True, said)
     if m == 0:
         group.agree_on_nothing(said)
-        return kind.empty((0, n), a), tiles
+        return kind.empty((0, n), a), *tiles
     gathered = kind.dense(a)
     if group.size > 1:
         gathered = workspace(group, kind, op, (m, k), a, said)
-        kind.assign(gathered[: a.shape[0]], a)
-    made = kind.empty((tiles.tokens.shape[0], n), a)
+        group.kept.stays(kind, gathered)
+        group.assign(kind, gathered[: a.shape[0]], a)
+    made = kind.empty((tiles[3].shape[0], n), a)
     names = ("b",) if up is None else ("b_gate", "b_up")
     desc = {**routed, **_product_desc(dtype, n, k), "swiglu": up is not None, "bias": bool(added)}
     desc["gathers"] = group.size > 1
@@ -112,7 +120,7 @@ def all_gather_grouped_matmul(
         said=said,
         at_bounds=True,
     )
-    return made, tiles
+    return made, *tiles
 
 
 def _check_first_layer(op: str, group, a, weights, experts) -> None:
@@ -198,12 +206,16 @@ def _second_layer(op, y, b, tiles, weights, bias, residual, out, *, all_reduce: 
     if out is None and _route.wants(y, b, weights, bias, residual):
         tables = tiles.used, tiles.experts, tiles.slots
         return getattr(_route.forward, op)(y, b, *tables, weights, bias, residual, tiles.group)
-    group = group_of(tiles.group)
+    arrays = y, b, tiles.used, tiles.experts, tiles.slots, weights, bias, residual
+    return call_with(group_of(tiles.group), op, _sums_of_products, (op, all_reduce), out, *arrays)
+
+
+def _sums_of_products(group, op, all_reduce, *arrays):
+    y, b, used, experts, slots, weights, bias, residual, out = arrays
     kind, y = adopt(op, "y", y)
     (b,) = same_kind(op, kind, b=b)
     dtype = computed_dtype(op, kind, {"y": y, "b": b}, doubles=False)
-    tables = {"used": tiles.used, "experts": tiles.experts, "slots": tiles.slots}
-    tables = {f"tiles.{name}": x for name, x in tables.items()}
+    tables = {"tiles.used": used, "tiles.experts": experts, "tiles.slots": slots}
     used, experts, slots = same_kind(op, kind, **tables)
     if y.ndim != 2 or b.ndim != 3 or y.shape[1] != b.shape[1] or min(b.shape) < 1:
         raise UserError(
@@ -276,7 +288,12 @@ def moe_layer(
     unit = gate_of("moe_layer", swiglu)
     if out is None and _route.wants(*arrays):
         return _route.forward.moe_layer(*arrays, *unit, name_of(group))
-    op, group = "moe_layer", group_of(group)
+    return call_with(group_of(group), "moe_layer", _moe_layer, (unit,), out, *arrays)
+
+
+def _moe_layer(group, unit, *arrays):
+    x, gate, up, down, experts, weights, gate_bias, up_bias, down_bias, residual, out = arrays
+    op, biases = "moe_layer", {"gate_bias": gate_bias, "up_bias": up_bias, "down_bias": down_bias}
     kind, x = adopt(op, "x", x)
     given = {"gate": gate, "up": up, "down": down, "experts": experts}
     gate, up, down, experts = same_kind(op, kind, **given)
@@ -294,15 +311,17 @@ def moe_layer(
     bound, exact = group.bound(shape, m)
     routed = routed_desc(group.size, bound, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact, said)
+    room = functools.partial(group.kept.room, kind)
+    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact, said, room)
     gathered = workspace(group, kind, op, (bound, hidden), x, said)
-    kind.assign(gathered[: x.shape[0]], x)
+    group.kept.stays(kind, gathered)
+    group.assign(kind, gathered[: x.shape[0]], x)
     added = () if residual is None else (residual_or_zeros(op, kind, residual, x.shape, x),)
     arrays = (
         gathered,
         *(kind.dense(kind.transpose(w)) for w in (gate, up, down)),
         *biases.values(),
-        *tiles[:5],
+        *tiles,
         float_array(op, kind, "weights", weights, (m, top_k)),
         *added,
     )
@@ -342,26 +361,31 @@ def _check_layer(op: str, group, *arrays) -> None:
 
 
 def _tables(
-    group, kind, routed, dtype: str, chosen, sizes: Tuple[int, int], exact: bool, said: str
-) -> Tuple[int, ExpertTiles]:
-    """(rows of a tile, the tiles) of the tokens of all ranks of the group, whose experts are
-    `chosen` [m, top_k]: one launch, without the host. In the order for a layer of `sizes`: columns
-    of gate and up on a rank, and the hidden size if that layer is by itself, else 0. `exact`:
-    `routed` is of m tokens, else of m at most. `said`: the call in words."""
+    group, kind, routed, dtype: str, chosen, sizes: Tuple[int, int], exact: bool, said: str, make=None
+) -> Tuple[int, Tuple[Any, ...]]:
+    """(rows of a tile, the arrays of ExpertTiles) of the tokens of all ranks of the group, whose
+    experts are `chosen` [m, top_k]: one launch, without the host. In the order for a layer of
+    `sizes`: columns of gate and up on a rank, and the hidden size if that layer is by itself, else
+    0. `exact`: `routed` is of m tokens, else of m at most. `said`: the call in words. `make(name,
+    shape, like)` makes the arrays; default: new ones."""
     (m, top_k), (ffn, hidden) = chosen.shape, sizes
     tile_rows, num_tiles = tiles_of(routed, dtype, kind.num_sms(chosen))
+    names = "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"
     shapes = (1,), (num_tiles,), (num_tiles,), (num_tiles * tile_rows,), (m, top_k)
-    made = tuple(kind.empty(shape, chosen) for shape in shapes)
     if m == 0:
-        return tile_rows, ExpertTiles(kind.zeros((1,), chosen), *made[1:], group.name)
+        return tile_rows, (kind.zeros((1,), chosen), *(kind.empty(shape, chosen) for shape in shapes[1:]))
+    if make is None:
+        made = tuple(kind.empty(shape, chosen) for shape in shapes)
+    else:
+        made = tuple(make(name, shape, chosen) for name, shape in zip(names, shapes))
     group.launch_operator(
         kind,
         "expert_tables",
         {**routed, "tile_rows": tile_rows, "ffn": ffn, "hidden": hidden},
-        ("experts", "tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots"),
+        ("experts", *names),
         (chosen, *made),
         (m,),
         said=said,
         at_bounds=exact,
     )
-    return tile_rows, ExpertTiles(*made, group.name)
+    return tile_rows, made

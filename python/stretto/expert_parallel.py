@@ -15,6 +15,7 @@ from . import _biases, _core, _gates, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
+    call_with,
     check_apart,
     computed_dtype,
     described,
@@ -85,7 +86,17 @@ def ep_dispatch(
         options = num_experts, fp8, name_of(group)
         *made, scales = _route.forward.ep_dispatch(x, experts, weights, *options)
         return Dispatched(*made, scales if fp8 else None, options[-1])
-    group = group_of(group)
+    op, group = "ep_dispatch", group_of(group)
+    options = whole(op, "num_experts", num_experts), fp8
+    if out is None:
+        *made, scales = (*call_with(group, op, _dispatch, options, None, x, experts, weights), None)[:7]
+    else:  # of whose results the caller has given some
+        given = several(op, out, 4 if fp8 else 3)
+        *made, scales = (*_dispatch(group, *options, x, experts, weights, given), None)[:7]
+    return Dispatched(*made, scales, group.name)
+
+
+def _dispatch(group, num_experts, fp8, x, experts, weights, out):
     op = "ep_dispatch"
     kind, x = adopt(op, "x", x)
     launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
@@ -112,20 +123,14 @@ def ep_dispatch(
     placed = {
         "recv_experts": received["recv_experts"][1],
         "slots": kind.empty((everywhere, top_k), experts),
-        "offsets": kind.zeros((-(-num_experts // group.size) + 2,), experts),
+        "offsets": (kind.empty if rows else kind.zeros)((-(-num_experts // group.size) + 2,), experts),
         "tokens": kind.empty((everywhere * top_k,), experts),
     }
     if rows > 0:
         launch("ep_place", placed, ())
     results = {name: finish(kind, *pair) for name, pair in received.items()}
-    return Dispatched(
-        results["recv"],
-        results["recv_weights"],
-        *(placed[name] for name in ("offsets", "tokens", "slots")),
-        positions,
-        results.get("recv_scales"),
-        group.name,
-    )
+    tables = *(placed[name] for name in ("offsets", "tokens", "slots")), positions
+    return results["recv"], results["recv_weights"], *tables, *((results["recv_scales"],) if fp8 else ())
 
 
 def _checked(op: str, group, kind, x, experts, weights, num_experts: int):
@@ -157,11 +162,13 @@ def _received(group, kind, x, experts, fp8: bool, out, read) -> Dict[str, Tuple[
     }
     if fp8:
         forms["recv_scales"] = (hidden // _BLOCK, shares)
-    outs = several("ep_dispatch", out, len(forms)) or (None,) * len(forms)
     made = {
         name: make_result("ep_dispatch", kind, given, (group.size * rows, columns), like, read)
-        for given, (name, (columns, like)) in zip(outs, forms.items())
+        for given, (name, (columns, like)) in zip(out or (None,) * len(forms), forms.items())
     }
+    if out is None:  # nobody gets them
+        unseen = group.kept.room(kind, "recv_experts", (group.size * rows, top_k), numbers)
+        made["recv_experts"] = unseen, unseen
     check_apart("ep_dispatch", kind, [result for result, _ in made.values()])
     return made
 
@@ -218,7 +225,12 @@ def ep_combine(
     tables = dispatched.slots, dispatched.weights, dispatched.positions
     if out is None and _route.wants(y, *tables, residual):
         return _route.forward.ep_combine(y, *tables, residual, dispatched.group)
-    op, group = "ep_combine", group_of(dispatched.group)
+    return call_with(group_of(dispatched.group), "ep_combine", _combine, (), out, y, *tables, residual)
+
+
+def _combine(group, y, *arrays):
+    *tables, residual, out = arrays
+    op = "ep_combine"
     kind, y = adopt(op, "y", y)
     dtype = computed_dtype(op, kind, {"y": y}, doubles=False)
     names = ("dispatched.slots", "dispatched.weights", "dispatched.positions")
@@ -231,7 +243,7 @@ def ep_combine(
         "slots": slots,
         "recv_weights": weights,
         "positions": positions,
-        "residual": residual_or_zeros(op, kind, residual, (rows, y.shape[1]), y),
+        "residual": residual_or_zeros(op, kind, residual, (rows, y.shape[1]), y, group),
     }
     read = tuple(arrays.values())
     result, arrays["out"] = make_result(op, kind, out, (rows, y.shape[1]), y, read)
@@ -244,6 +256,7 @@ def ep_combine(
     launch.said = said
     if _core.ep_return_slots(kind.num_sms(y), **launch.desc) == 1:
         arrays["parts"] = workspace(group, kind, op, (group.size, rows, y.shape[1]), y, said)
+        group.kept.stays(kind, arrays["parts"])
     launch("ep_return", arrays)
     return finish(kind, result, arrays["out"])
 
@@ -293,12 +306,20 @@ def ep_moe_layer(
         options = num_experts, expert_groups, *biases.values(), residual, *unit, name_of(group)
         return _route.forward.ep_moe_layer(*arrays, *options)
     op, group = "ep_moe_layer", group_of(group)
+    groups = group.size if expert_groups is None else whole(op, "expert_groups", expert_groups)
+    options = whole(op, "num_experts", num_experts), groups, unit
+    arrays = x, gate, up, down, experts, weights, *biases.values(), residual
+    return call_with(group, op, _ep_moe_layer, options, out, *arrays)
+
+
+def _ep_moe_layer(group, num_experts, groups, unit, *arrays):
+    x, gate, up, down, experts, weights, gate_bias, up_bias, down_bias, residual, out = arrays
+    op, biases = "ep_moe_layer", {"gate_bias": gate_bias, "up_bias": up_bias, "down_bias": down_bias}
     kind, x = adopt(op, "x", x)
     gate, up, down = same_kind(op, kind, gate=gate, up=up, down=down)
     weighed = {"x": x, "gate": gate, "up": up, "down": down}
     dtype = computed_dtype(op, kind, weighed, doubles=False)
     launch, experts, weights = _checked(op, group, kind, x, experts, weights, num_experts)
-    groups = group.size if expert_groups is None else whole(op, "expert_groups", expert_groups)
     _check_experts(op, group, groups, num_experts, x, gate, up, down)
     named = {"x": x, "gate": gate, "down": down, "experts": experts}
     biases = _biases.of_layers(op, kind, dtype, biases, gate.shape)
@@ -313,7 +334,8 @@ def ep_moe_layer(
     launch.desc["biases"] = bool(biases)
     launch.desc |= _gates.fields(unit)
     tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x, launch.said)
-    kind.assign(tokens[: x.shape[0]], x)
+    group.kept.stays(kind, tokens)
+    group.assign(kind, tokens[: x.shape[0]], x)
     rows = _core.ep_moe_rows(kind.num_sms(x), **launch.desc)
     weight = {"b_gate": gate, "b_up": up, "b": down}
     arrays = {
@@ -322,7 +344,7 @@ def ep_moe_layer(
         **biases,
         "experts": experts,
         "weights": weights,
-        "products": kind.empty((rows, x.shape[1]), x),
+        "products": group.kept.room(kind, "products", (rows, x.shape[1]), x),
     }
     if residual is not None:
         arrays["residual"] = residual_or_zeros(op, kind, residual, x.shape, x)

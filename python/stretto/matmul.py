@@ -383,7 +383,7 @@ def all_gather_matmul_and_keep(group, a, b, _, out):
     lead = (p.a.shape[0] * group.size, *p.a.shape[1:-1])
     result, written = make_result(p.op, p.kind, out, (*lead, p.columns), p.like, p.read)
     kept = kept_rows(group, p.a)
-    group.stays(p.kind, kept)
+    group.kept.stays(p.kind, kept)
     p.launch("ag_gemm", math.prod(lead), 0, {"c": written, "gathered": kept}, gathered=True)
     return finish(p.kind, result, written)
 

@@ -138,7 +138,7 @@ def rms_norm_columns(
     if out is None and _route.wants(*arrays):
         normed, total = _route.forward.rms_norm_columns(x, weight, residual, eps, name_of(group))
         return normed if residual is None else (normed, total)
-    outs = (out,) if residual is None else several(name, out, 2)
+    outs = None if out is None else (out,) if residual is None else several(name, out, 2)
     made = group_of(group).call(with_options(_rms_norm_columns, eps), 0, outs, *arrays)
     return made[0] if residual is None else made
 

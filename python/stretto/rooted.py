@@ -6,11 +6,12 @@ import math
 from typing import Optional, Sequence, Tuple
 
 from ._adopt import adopt
-from ._arrays import ArrayT
+from ._arrays import ArrayT, kind_of
 from ._calls import (
     SUM,
     as_rows,
     by_reduction,
+    call_with,
     described,
     finish,
     make_result,
@@ -57,7 +58,7 @@ def _reduce(group, x, root, out, reducing=SUM):
     kind, x = _checked(group, op, x, root, out)
     reduced_dtype(op, kind, x, reducing.reduce_op)
     dense = kind.dense(x)
-    rows = as_rows(kind, dense)
+    rows = as_rows(group, kind, dense)
     said = described(op, kind, {"x": x}, f"root={root}", reducing.named())
 
     def launch(source, target):
@@ -84,7 +85,7 @@ def gather(
 def _gather(group, x, root, out):
     op = "gather"
     kind, x = _checked(group, op, x, root, out)
-    rows = as_rows(kind, kind.dense(x), moved=True)
+    rows = as_rows(group, kind, kind.dense(x), moved=True)
     said = described(op, kind, {"x": x}, f"root={root}")
 
     def launch(target):
@@ -95,9 +96,9 @@ def _gather(group, x, root, out):
         return None
     shape = (group.size * x.shape[0], *x.shape[1:])
     made = result_along(op, kind, out, shape, 0, x, (x,))
-    target = rows.target(kind, made.target, group.size)
+    target = rows.target(group, kind, made.target, group.size)
     launch(target)
-    rows.finish(kind, made.target, target, group.size)
+    rows.finish(group, kind, made.target, target, group.size)
     return made.finish()
 
 
@@ -117,11 +118,11 @@ def _scatter(group, x, root, out):
         raise UserError(f"{op}: {x.shape[0]} rows cannot be split over {group.size} ranks")
     shape = (x.shape[0] // group.size, *x.shape[1:])
     made = result_along(op, kind, out, shape, 0, x, (x,))
-    rows = as_rows(kind, kind.dense(x), group.size, moved=True)
-    target = rows.target(kind, made.target, 1)
+    rows = as_rows(group, kind, kind.dense(x), group.size, moved=True)
+    target = rows.target(group, kind, made.target, 1)
     said = described(op, kind, {"x": x}, f"root={root}")
     launch_rows(op, group, kind, rows, group.size, rows.array, target, said, root=root)
-    rows.finish(kind, made.target, target, 1)
+    rows.finish(group, kind, made.target, target, 1)
     return made.finish()
 
 
@@ -151,7 +152,7 @@ def _carry(op, name, group, x, source, out):
     if group.size != 2:
         raise UserError(f"{op}: a group of {group.size} ranks; need two: new_group([a, b])")
     kind, x = adopt(op, name, x)
-    rows = as_rows(kind, kind.dense(x), moved=True)
+    rows = as_rows(group, kind, kind.dense(x), moved=True)
     said = f"send or recv({kind.dtype(x)} {list(x.shape)}, from rank {source})"
 
     def launch(target):
@@ -162,9 +163,9 @@ def _carry(op, name, group, x, source, out):
         launch(rows.array)  # which is not written
         return None
     result, written = make_result(op, kind, out, x.shape, x)
-    target = rows.target(kind, written, 1)
+    target = rows.target(group, kind, written, 1)
     launch(target)
-    rows.finish(kind, written, target, 1)
+    rows.finish(group, kind, written, target, 1)
     return finish(kind, result, written)
 
 
@@ -195,20 +196,31 @@ def batch_send_recv(
                 f"{op}: a {other.name} of {other.dtype(x)} beside a {kind.name} of {kind.dtype(first)}"
             )
     blocks = exchange_sizes(group, _per_rank(group, sent), f"messages of {kind.dtype(first)}")
-    expected = _per_rank(group, wanted)
-    if expected != blocks.received:
+    expected, sending = _per_rank(group, wanted), list(blocks.received)
+    if expected != sending:
         raise UserError(
-            f"{op}: rank {group.rank} expects {expected} elements of the ranks, they send "
-            f"{blocks.received}"
+            f"{op}: rank {group.rank} expects {expected} elements of the ranks, they send {sending}"
         )
-    blocks = Blocks(*(list(map(_units, n)) for n in blocks[:2]), _units(blocks.most), False)
-    packed = kind.zeros((sum(blocks.sent), _UNIT), first)
-    for message, there in zip(*_places(packed, sent, blocks.sent)):
-        kind.assign(there, message)
-    counts = group.constant(kind, blocks.received, first)
-    arrived = exchange(group, kind, packed, counts, blocks, None)
-    for message, there in zip(*_places(arrived, wanted, blocks.received)):
-        kind.assign(message, there)
+    arrays, outs = (x for _, x, _ in sent), tuple(x for _, x, _ in wanted)
+    ranks = tuple(rank for *_, rank in sent), tuple(rank for *_, rank in wanted)
+    call_with(group, op, _carry_messages, (blocks, *ranks), outs or None, *arrays)
+
+
+def _carry_messages(group, blocks, to, sources, *arrays):
+    """Each of the arrays to its rank, and each result from its own."""
+    *sent, outs = arrays
+    outs = outs or ()
+    kind, like = kind_of((*sent, *outs)[0]), (*sent, *outs)[0]
+    blocks = Blocks(*(tuple(map(_units, n)) for n in blocks[:2]), _units(blocks.most), False)
+    packed = group.kept.room(kind, "messages", (sum(blocks.sent), _UNIT), like)
+    for message, place in zip(sent, _places(packed, sent, to, blocks.sent)):
+        group.assign(kind, place, message)
+    room = group.kept.room(kind, "messages that came", (sum(blocks.received), _UNIT), like)
+    arrived = exchange(group, kind, packed, blocks, room)
+    for message, place in zip(outs, _places(arrived, outs, sources, blocks.received)):
+        kind.count_write(message)
+        group.assign(kind, message, place)
+    return outs or None
 
 
 def _message(op, name, group, message):
@@ -238,15 +250,14 @@ def _units(elements: int) -> int:
     return -(-elements // _UNIT)
 
 
-def _places(packed, messages, units):
-    """(the messages' arrays, theirs in `packed`, as they are shaped), where every rank has so many
-    rows."""
+def _places(packed, arrays, ranks, units):
+    """Where each array, which goes to or comes from its rank, is in `packed`, as it is shaped, where
+    every rank has so many rows."""
     flat = packed.reshape((math.prod(packed.shape),))
     begins = [_UNIT * sum(units[:rank]) for rank in range(len(units))]
-    arrays, places = [], []
-    for _, x, rank in messages:
+    places = []
+    for x, rank in zip(arrays, ranks):
         end = begins[rank] + math.prod(x.shape)
-        arrays.append(x)
-        places.append(flat[begins[rank] : end].reshape(x.shape))
+        places.append(flat[begins[rank] : end].reshape(tuple(x.shape)))
         begins[rank] = end
-    return arrays, places
+    return places

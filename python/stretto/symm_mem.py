@@ -99,7 +99,7 @@ def workspace(group, kind, name: str, shape: Sequence[int], like, said: str = ""
     at every call, made at the first one, collectively. `said`: the call that needs it, in words."""
     dtype, shape = kind.dtype(like), tuple(shape)
     device = kind.device(like) if kind.on_gpu else 0
-    return group.keep(
+    return group.kept.array(
         kind,
         (kind, name, dtype, shape),
         lambda: _allocate(

@@ -91,7 +91,7 @@ class LittleRoom(GpuTest):
             return torch.cuda.mem_get_info()[0]
 
         first, second = sizes(), sizes()
-        kept = stretto._world.group_of()._kept
+        kept = stretto._world.group_of().kept
         counted = sum(e.bytes for e in kept._made)
         print(f"rank {RANK}: {len(kept._made)} programs, {counted >> 20} MB counted", flush=True)
         self.assertLess(counted, (int(os.environ["STRETTO_KEPT_MB"]) + 16) << 20)

@@ -165,3 +165,27 @@ def test_a_case_that_fails_ends_no_other(scripts, tmp_path):
     assert rows[0] == {"m": 1, "error": "MemoryError: no memory"}
     assert "ours: off by 0.5" in rows[1]["error"] and list(rows[1]["graph"]) == ["cudnn"]
     assert writer.status() == 1
+
+
+def test_what_a_user_meets(root, tmp_path):
+    """Every part of user_rank.py on two CPU ranks, and its tables."""
+    shapes, out = tmp_path / "shapes.json", tmp_path / "gpu-user-x2-2026-01-02.json"
+    layers = [{"op": op, "m": 8, "n": 16, "k": 32, "layer": "of none"} for op in ("ag_gemm", "gemm_rs", "gemm_ar")]
+    shapes.write_text(json.dumps(layers), encoding="utf-8")
+    parts = "first,host,single,eager,steps,sizes,lot"
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         str(root / "bench" / "gpu" / "user_rank.py"), "--parts", parts, "--shapes", str(shapes), "-o", str(out)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text(encoding="utf-8"))
+    for field in ("calls", "steps", "sizes", "lot"):
+        assert result[field] and not [row for row in result[field] if "error" in row], field
+    for table in ("user-calls", "user-steps", "user-sizes", "user-lot", "user-lot-shapes"):
+        made = subprocess.run(  # times of a CPU are none of a GPU
+            [sys.executable, str(root / "bench" / "gpu" / "tables.py"), "--results", str(tmp_path), "--print", table + "-x2"],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert made.stdout.count("\n") > 3, table

@@ -1,9 +1,11 @@
 """The way of tensors on GPUs, up to the launch: programs for GPUs, runs padded and misaligned tensors
 copied as they are there. CPU ranks run the programs."""
 
+import numpy as np
 import pytest
 
 import stretto
+from repeats import of_rank, repeated
 from stretto import _arrays, _core, _group, testing
 
 torch = pytest.importorskip("torch")
@@ -134,3 +136,40 @@ def test_chosen_products_are_predicted_no_slower_than_the_default():
                 for how in ("fastest", "fused", "default")
             )
             assert fused <= default and 0.9 * fastest <= fused
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("elements", [1, 5, 130])
+def test_padded_sums_again(size, elements, monkeypatch):
+    def make():
+        x = aligned(elements)
+
+        def fill(i):
+            x.copy_(torch.from_numpy(of_rank(stretto.rank(), i, elements)))
+
+        def check(result, i):
+            want = sum(of_rank(r, i, elements) for r in range(size))
+            assert torch.equal(result, torch.from_numpy(want))
+
+        return fill, lambda: stretto.all_reduce(x), check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_padded_rows_of_several_runs_again(size, monkeypatch):
+    """Rows of a result that lie further apart where the launch writes them."""
+
+    def make():
+        x = aligned(3, 7)
+
+        def fill(i):
+            x.copy_(torch.from_numpy(of_rank(stretto.rank(), i, (3, 7))))
+
+        def check(result, i):
+            want = np.concatenate([of_rank(r, i, (3, 7)) for r in range(size)])
+            assert torch.equal(result, torch.from_numpy(want))
+
+        return fill, lambda: stretto.all_gather(x), check
+
+    repeated(size, make, monkeypatch)

@@ -13,7 +13,7 @@ from test_processes import finish, start
 
 
 def kept():
-    return stretto._world.group_of()._kept
+    return stretto._world.group_of().kept
 
 
 def kept_bytes():

@@ -135,7 +135,7 @@ for again in (False, True):
 """
 LITTLE_ROOM = """
 warnings.simplefilter("ignore", RuntimeWarning)
-kept = stretto._world.group_of()._kept
+kept = stretto._world.group_of().kept
 for rows in [*range(16, 192, 16), 16, 32]:
     x = ones(2 * rows, 64)
     x[:] = np.repeat(np.arange(2) + 10.0 * r, rows)[:, None]

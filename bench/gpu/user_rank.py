@@ -1,0 +1,368 @@
+"""One rank, under torchrun: what a user meets who calls the package with ordinary tensors. Parts, by --parts:
+first: seconds of every operator's first call; host: microseconds of the host to enqueue a later one; single: one eager
+call after a synchronisation, until the GPU is done; eager: calls one after the other; steps: several calls among other
+work; sizes: collectives from 2 bytes to 256 MB, eager and captured; lot: products of shapes that a seed draws (a file
+of `gpu_bench lot --list`), eager and captured. All beside torch.distributed over NCCL, products beside PyTorch's
+async-TP too, in turn; what has a reference is compared first. Rank 0 prints medians and with -o writes every sample.
+
+    gpu_bench --seed 7 lot --list --ranks 2 > shapes.json
+    torchrun --standalone --nproc-per-node 2 bench/gpu/user_rank.py --parts first,host,lot --shapes shapes.json
+"""
+
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from timing_options import command_line, parser_of
+from torch_turns import DEVICE, ON_GPU, captured, event, synchronize
+from user_calls import BF16, all_calls, randn, step_calls
+
+import stretto
+
+PARTS = "first", "host", "single", "eager", "steps", "sizes", "lot"
+HOST_CALLS, HOST_ROUNDS = (20, 9) if ON_GPU else (1, 2)
+LEAST_SAMPLES, MS_OF_SAMPLES = (20, 250.0) if ON_GPU else (2, 1.0)
+WARMUP_MS = 60.0
+SIZES = [2 << shift for shift in range(0, 28, 3)]  # bytes of bf16: 2, 16, 128 .. 256 MB
+NUM_SETS = 3
+if not ON_GPU:
+    SIZES = SIZES[:3]
+
+
+class Ranks:
+    """This rank among the others."""
+
+    def __init__(self, seed: int):
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        timeout = datetime.timedelta(minutes=9)  # one rank may be compiling
+        if ON_GPU:
+            from overlap_torch_rank import World
+            torch.cuda.set_device(self.rank)
+            self.world = World(self.rank, self.size, "env://")
+        else:
+            dist.init_process_group("gloo")
+        self.host = dist.new_group(backend="gloo", timeout=timeout)
+        torch.manual_seed(64 * seed + self.rank)
+
+    def meet(self):
+        if ON_GPU:
+            self.world.meet()
+        else:
+            dist.barrier()
+
+    def slowest(self, values: list) -> list:
+        x = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(x, dist.ReduceOp.MAX, group=self.host)
+        return x.tolist()
+
+    def say(self, text: str):
+        if self.rank == 0:
+            print(text, flush=True)
+
+
+def closest(ranks: Ranks, ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """|ours - theirs| / |theirs| at the worst rank."""
+    if ours.shape != theirs.shape:
+        raise SystemExit(f"user_rank: shapes {tuple(ours.shape)} and {tuple(theirs.shape)}")
+    if not theirs.numel():
+        return ranks.slowest([0.0])[0]
+    error = (ours.float() - theirs.float()).norm() / theirs.float().norm().clamp_min(1e-20)
+    return ranks.slowest([error.item()])[0]
+
+
+def seconds_of(ranks: Ranks, call) -> float:
+    synchronize()
+    dist.barrier(group=ranks.host)
+    begin = time.perf_counter()
+    call()
+    synchronize()
+    return ranks.slowest([time.perf_counter() - begin])[0]
+
+
+def turns(ranks: Ranks, calls: dict, limit: int = 200, per_call: int = 1) -> dict:
+    """Milliseconds {name: [sample, ..]} of the slowest rank. The calls take turns, in every round from another one on;
+    ranks begin each together."""
+    order = list(calls.items())
+
+    def once(number: int, marks=None):
+        begin = number % len(order)
+        for name, call in order[begin:] + order[:begin]:
+            ranks.meet()
+            if marks is not None:
+                marks[name][-1][0].record()
+            call()
+            if marks is not None:
+                marks[name][-1][1].record()
+
+    once(0)
+    ms = 1e3 * seconds_of(ranks, lambda: once(1)) / len(calls)
+    for number in range(int(WARMUP_MS / max(ms, 0.05)) if ON_GPU else 0):
+        once(number)
+    samples = min(max(int(MS_OF_SAMPLES / max(ms, 1e-3)), LEAST_SAMPLES), limit)
+    marks = {name: [] for name in calls}
+    once(0)  # the device is busy when the first sample is enqueued
+    for number in range(samples):
+        for pairs in marks.values():
+            pairs.append((event(), event()))
+        once(number, marks)
+    synchronize()
+    return {name: ranks.slowest([begin.elapsed_time(end) / per_call for begin, end in pairs])
+            for name, pairs in marks.items()}
+
+
+def host_us(ranks: Ranks, call) -> list:
+    """Microseconds of the slowest rank to enqueue a call, in each of some rounds of calls that the GPU has room for."""
+    rounds = []
+    for _ in range(HOST_ROUNDS):
+        synchronize()
+        dist.barrier(group=ranks.host)
+        begin = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            call()
+        rounds.append(1e6 * (time.perf_counter() - begin) / HOST_CALLS)
+    synchronize()
+    return ranks.slowest(rounds)
+
+
+def single_ms(ranks: Ranks, calls: dict, rounds: int = 30) -> dict:
+    times = {name: [] for name in calls}
+    for _ in range(rounds if ON_GPU else 2):
+        for name, call in calls.items():
+            synchronize()
+            dist.barrier(group=ranks.host)
+            begin = time.perf_counter()
+            call()
+            synchronize()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: ranks.slowest(ms) for name, ms in times.items()}
+
+
+def said_of(ranks: Ranks, name: str, row: dict) -> None:
+    """A line with the medians of what was measured."""
+    words = [name, f"first {row['first_s']:.2f} s" if "first_s" in row else ""]
+    for part in ("host_us", "single_ms", "eager_ms", "graph_ms"):
+        if part in row:
+            words.append(f"| {part} " + "  ".join(f"{who} {statistics.median(t):.4f}" for who, t in row[part].items()))
+    ranks.say(" ".join([*words, f"| {row['error']}" if "error" in row else ""]))
+
+
+def run_calls(ranks: Ranks, calls: dict, parts: set, keep) -> None:
+    """The parts that every operator has."""
+    for name, call in calls.items():
+        row = {"call": name, "copies": call.copies}
+        try:
+            row["first_s"] = seconds_of(ranks, call.ours)
+            contestants = {"ours": call.ours}
+            if call.theirs is not None:
+                error = closest(ranks, call.ours(), call.theirs())
+                # Sums in place have grown in theirs; the others agree.
+                if not error <= (0.02 if not call.same_bits else 0.0) and not name.startswith("all_reduce"):
+                    row["error"] = f"off by {error:.3g}"
+                contestants = {"theirs": call.theirs, "ours": call.ours}
+            if parts & {"host"}:
+                row["host_us"] = {who: host_us(ranks, c) for who, c in contestants.items()}
+            if parts & {"single"}:
+                row["single_ms"] = single_ms(ranks, contestants)
+            if parts & {"eager", "steps"}:
+                row["eager_ms"] = turns(ranks, contestants)
+        except stretto.Error as error:
+            row["error"] = str(error)[:400]
+        keep(row)
+        said_of(ranks, f"{name:<40}", row)
+
+
+def of_size(op: str, elements: int, size: int) -> tuple:
+    """(ours, theirs) of a collective whose whole array has so many elements."""
+    elements = max(elements // size * size, size)
+    whole, part = randn(elements), randn(elements // size)
+    out, out_part = torch.empty_like(whole), torch.empty_like(part)
+    ours, ours_part = torch.empty_like(whole), torch.empty_like(part)
+
+    def summed():
+        out.copy_(whole)
+        dist.all_reduce(out)
+        return out
+
+    if op == "all_reduce":
+        return lambda: stretto.all_reduce(whole, out=ours), summed
+    if op == "all_gather":
+        return (lambda: stretto.all_gather(part, out=ours),
+                lambda: dist.all_gather_into_tensor(out, part) and None)
+    if op == "reduce_scatter":
+        return (lambda: stretto.reduce_scatter(whole, out=ours_part),
+                lambda: dist.reduce_scatter_tensor(out_part, whole) and None)
+    return lambda: stretto.all_to_all(whole, out=ours), lambda: dist.all_to_all_single(out, whole) and None
+
+
+def in_place(elements: int) -> tuple:
+    """(ours, theirs) of sums that take the place of what was added up."""
+    mine, other = torch.zeros(elements, device=DEVICE, dtype=BF16), torch.zeros(elements, device=DEVICE, dtype=BF16)
+    return lambda: stretto.all_reduce(mine, out=mine), lambda: dist.all_reduce(other) and None
+
+
+def run_sizes(ranks: Ranks, keep) -> None:
+    for op in ("all_reduce", "all_reduce in place", "all_gather", "reduce_scatter", "all_to_all"):
+        for count in SIZES:
+            elements = count // 2
+            ours, theirs = in_place(elements) if op.endswith("place") else of_size(op, elements, ranks.size)
+            row = {"op": op, "bytes": count, "first_s": seconds_of(ranks, ours)}
+            theirs()
+            row["eager_ms"] = turns(ranks, {"nccl": theirs, "ours": ours}, 100)
+            if ON_GPU:
+                per_graph = 24 if count <= 1 << 20 else 6
+                graphs = {name: captured(lambda call=call: [call() for _ in range(per_graph)])
+                          for name, call in (("nccl", theirs), ("ours", ours))}
+                row["graph_ms"] = turns(ranks, graphs, 40, per_graph)
+            keep(row)
+            said_of(ranks, f"{op} {count} bytes", row)
+
+
+class Product:
+    """A product of the lot with ordinary tensors, and its contestants."""
+
+    def __init__(self, ranks: Ranks, shape: dict):
+        op, size = shape["op"], ranks.size
+        m, n, k = (shape[name] for name in "mnk")
+        rows = m // size if op == "ag_gemm" else m
+        self.op, self.size = op, size
+        depth = k if op == "ag_gemm" else k * size
+        self.a = [randn(rows, k) for _ in range(NUM_SETS)]
+        self.w = [randn(n, k, scale=depth**-0.5).t() for _ in range(NUM_SETS)]
+        self.whole = torch.empty(m, k if op == "ag_gemm" else n, device=DEVICE, dtype=BF16)
+        made = m // size if op == "gemm_rs" else m
+        self.out, self.mine = (torch.empty(made, n, device=DEVICE, dtype=BF16) for _ in range(2))
+
+    def ours(self, i: int):
+        call = {"ag_gemm": stretto.all_gather_matmul, "gemm_rs": stretto.matmul_reduce_scatter,
+                "gemm_ar": stretto.matmul_all_reduce}[self.op]
+        return call(self.a[i], self.w[i], out=self.mine)
+
+    def sequence(self, i: int):
+        if self.op == "ag_gemm":
+            dist.all_gather_into_tensor(self.whole, self.a[i])
+            torch.mm(self.whole, self.w[i], out=self.out)
+        elif self.op == "gemm_rs":
+            torch.mm(self.a[i], self.w[i], out=self.whole)
+            dist.reduce_scatter_tensor(self.out, self.whole)
+        else:
+            torch.mm(self.a[i], self.w[i], out=self.out)
+            dist.all_reduce(self.out)
+        return self.out
+
+    def gemm(self, i: int):
+        if self.op == "ag_gemm":
+            torch.mm(self.whole, self.w[i], out=self.out)
+        else:
+            torch.mm(self.a[i], self.w[i], out=self.whole if self.op == "gemm_rs" else self.out)
+
+    def async_tp(self, i: int):
+        group = dist.group.WORLD.group_name
+        if self.op == "ag_gemm":
+            return torch.ops.symm_mem.fused_all_gather_matmul(self.a[i], [self.w[i]], 0, group, return_A=False)[1][0]
+        return torch.ops.symm_mem.fused_matmul_reduce_scatter(self.a[i], self.w[i], "sum", 0, group)
+
+    def contestants(self, graph: bool) -> dict:
+        named = {"sequence": self.sequence, "again": self.sequence, "ours": self.ours, "gemm": self.gemm}
+        if ON_GPU and not graph and self.op != "gemm_ar":
+            named["async_tp"] = self.async_tp
+        return named
+
+
+def each_set(call):
+    """The call, of one set of operands after the other."""
+    turn = [0]
+
+    def one():
+        turn[0] += 1
+        return call(turn[0] % NUM_SETS)
+
+    return one
+
+
+def run_lot(ranks: Ranks, shapes: list, ends: float, keep) -> int:
+    """Until `ends` of time.monotonic(); returns how many shapes were left."""
+    for at, shape in enumerate(shapes):
+        if ranks.slowest([time.monotonic() - ends])[0] > 0:
+            return len(shapes) - at
+        product = Product(ranks, shape)
+        row = dict(shape)
+        try:
+            row["first_s"] = seconds_of(ranks, lambda: product.ours(0))
+            error = closest(ranks, product.ours(0), product.sequence(0))
+            if not error <= 0.02:
+                row["error"] = f"off by {error:.3g}"
+            row["eager_ms"] = turns(ranks, {name: each_set(c) for name, c in product.contestants(False).items()})
+            if ON_GPU:
+                graphs = {name: captured(lambda call=call: [call(i) for i in range(NUM_SETS)] and None)
+                          for name, call in product.contestants(True).items()}
+                row["graph_ms"] = turns(ranks, graphs, 200, NUM_SETS)
+        except stretto.Error as error:
+            row["error"] = str(error)[:400]
+        keep(row)
+        said_of(ranks, f"{shape['op']} {shape['m']} n={shape['n']} k={shape['k']}", row)
+        del product
+        if ON_GPU:
+            torch.cuda.empty_cache()
+    return 0
+
+
+def main():
+    begin = time.monotonic()
+    parser = parser_of(__doc__, samples=0)
+    parser.add_argument("--parts", default="first,host,single,eager,steps,sizes")
+    parser.add_argument("--only", default="", help="calls whose name contains this")
+    parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
+    parser.add_argument("--shapes", help="of lot")
+    parser.add_argument("--seconds", type=float, default=500, help="after which no further shape of the lot begins")
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
+    options = parser.parse_args()
+    parts = set(options.parts.split(","))
+    if parts - set(PARTS):
+        raise SystemExit(f"user_rank: no part {', '.join(sorted(parts - set(PARTS)))}; there are {', '.join(PARTS)}")
+    ranks = Ranks(options.seed)
+    stretto.init(timeout=60)
+    result = {
+        "machine": torch.cuda.get_device_name() if ON_GPU else "CPU", "driver": options.driver,
+        "commit": options.commit, "command": command_line(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "torch": torch.__version__, "ranks": ranks.size, "seed": options.seed,
+        "calls": [], "calls_again": [], "steps": [], "sizes": [], "lot": [],
+    }
+
+    def keeper(name: str):
+        def keep(row: dict):
+            result[name].append(row)
+            if ranks.rank == 0 and options.out:
+                with open(options.out, "w", encoding="utf-8") as file:
+                    json.dump(result, file)
+
+        return keep
+
+    if parts & {"first", "host", "single", "eager"}:
+        calls = all_calls(ranks.rank, ranks.size)
+        run_calls(ranks, {name: c for name, c in calls.items() if options.only in name}, parts,
+                  keeper("calls_again" if options.again else "calls"))
+        del calls
+    if "steps" in parts:
+        calls = step_calls(ranks.rank, ranks.size)
+        run_calls(ranks, {name: c for name, c in calls.items() if options.only in name}, parts, keeper("steps"))
+        del calls
+    if "sizes" in parts:
+        run_sizes(ranks, keeper("sizes"))
+    if "lot" in parts:
+        with open(options.shapes, encoding="utf-8") as file:
+            result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, keeper("lot"))
+        ranks.say(f"lot: {len(result['lot'])} shapes, {result['left']} left")
+    dist.barrier(group=ranks.host)
+    stretto.finalize()
+    sys.stdout.flush()
+    os._exit(0)  # taking a group down that graphs have used may hang
+
+
+if __name__ == "__main__":
+    main()

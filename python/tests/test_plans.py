@@ -1,0 +1,249 @@
+"""Calls that are made again run what the first ones have left, without the operator's Python code: with
+values that have changed since, and copies among the steps."""
+
+import numpy as np
+import pytest
+
+import stretto
+from repeats import of_rank, repeated
+from stretto import testing
+
+F32 = np.float32
+
+
+SIZES = (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gathered_sizes(size, monkeypatch):
+    lengths = [2 * r + 1 for r in range(size)]
+
+    def make():
+        x = np.empty((lengths[stretto.rank()], 3), F32)
+
+        def fill(i):
+            x[...] = of_rank(stretto.rank(), i, x.shape)
+
+        def check(result, i):
+            want = np.concatenate([of_rank(r, i, (lengths[r], 3)) for r in range(size)])
+            np.testing.assert_array_equal(result, want)
+
+        return fill, lambda: stretto.all_gather(x, sizes=lengths), check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_reduced_to_one_rank(size, monkeypatch):
+    """On the others there is no result."""
+    root = size - 1
+
+    def make():
+        x = np.empty((4, 8), F32)
+
+        def fill(i):
+            x[...] = of_rank(stretto.rank(), i, x.shape)
+
+        def check(result, i):
+            if stretto.rank() != root:
+                assert result is None
+                return
+            np.testing.assert_array_equal(result, sum(of_rank(r, i, (4, 8)) for r in range(size)))
+
+        return fill, lambda: stretto.reduce(x, root), check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_uneven_blocks(size, monkeypatch):
+    """Ranks that send what they have sent before tell each other one word."""
+    sent = [[(3 * r + 2 * d + 1) % 5 for d in range(size)] for r in range(size)]
+
+    def block(r, d, i):
+        return of_rank(r, i, (sum(sent[r]), 2))[sum(sent[r][:d]) : sum(sent[r][: d + 1])]
+
+    def make():
+        r = stretto.rank()
+        x = np.empty((sum(sent[r]), 2), F32)
+
+        def fill(i):
+            x[...] = of_rank(r, i, x.shape)
+
+        def check(result, i):
+            np.testing.assert_array_equal(result, np.concatenate([block(s, r, i) for s in range(size)]))
+
+        return fill, lambda: stretto.all_to_all(x, None, sent[r]), check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_blocks_of_which_some_change(size, rng):
+    """One rank alone sends other numbers than the last time: all learn of it."""
+    seed = int(rng.integers(1 << 30))
+
+    def body():
+        r = stretto.rank()
+        for i in range(12):
+            sent = np.random.default_rng([seed, i // 2 * 2 * (r == 0)]).integers(0, 4, size)
+            x = of_rank(r, i, (int(sent.sum()), 2))
+            everyones = [np.random.default_rng([seed, i // 2 * 2 * (s == 0)]).integers(0, 4, size) for s in range(size)]
+            want = []
+            for s in range(size):
+                begin = int(everyones[s][:r].sum())
+                want.append(of_rank(s, i, (int(everyones[s].sum()), 2))[begin : begin + int(everyones[s][r])])
+            np.testing.assert_array_equal(stretto.all_to_all(x, None, sent.tolist()), np.concatenate(want))
+
+    testing.run(size, body)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_messages(size, monkeypatch):
+    def make():
+        r = stretto.rank()
+        x, y = np.empty((2, 3), F32), np.empty(5, F32)
+        a, b = np.empty((2, 3), F32), np.empty(5, F32)
+        to, source = (r + 1) % size, (r - 1) % size
+
+        def fill(i):
+            x[...], y[...] = of_rank(r, i, x.shape), of_rank(r, i + 100, y.shape)
+            a[...] = b[...] = np.nan
+
+        def call():
+            stretto.batch_send_recv([(x, to), (y, to)], [(a, source), (b, source)])
+
+        def check(_, i):
+            np.testing.assert_array_equal(a, of_rank(source, i, x.shape))
+            np.testing.assert_array_equal(b, of_rank(source, i + 100, y.shape))
+
+        return fill, call, check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("op", ["ring_attention", "sequence_attention"])
+def test_attention(size, op, monkeypatch):
+    """Against what new arrays of the same values give."""
+    rows = 8
+
+    def make():
+        q, k, v = np.empty((rows, 4, 16), F32), np.empty((rows, 2, 16), F32), np.empty((rows, 2, 16), F32)
+
+        def fill(i):
+            for j, x in enumerate((q, k, v)):
+                x[...] = of_rank(stretto.rank(), 10 * i + j, x.shape)
+
+        def check(result, i):
+            if stretto.rank() == 0:
+                assert np.isfinite(result).all() and (i == 0 or not np.array_equal(result, seen[0]))
+                seen[:] = [result.copy()]
+
+        seen = []
+        return fill, lambda: getattr(stretto, op)(q, k, v), check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("whole", [False, True])
+def test_layers_of_experts(size, whole, monkeypatch):
+    """Against both layers in float64."""
+    m, hidden, ffn, experts, top_k = 4 * size, 16, 8 * size, 4, 2
+
+    def weights(i):
+        make = np.random.default_rng([i, 3])
+        return [make.standard_normal((experts, *shape)).astype(F32) / 4 for shape in
+                ((hidden, ffn), (hidden, ffn), (ffn, hidden))]
+
+    def routing(i):
+        chosen = np.stack([np.random.default_rng([i, t]).permutation(experts)[:top_k] for t in range(m)])
+        return chosen.astype(np.int32), np.random.default_rng([i, 5]).random((m, top_k)).astype(F32)
+
+    def make():
+        r = stretto.rank()
+        x, part = np.empty((m // size, hidden), F32), slice(r * ffn // size, (r + 1) * ffn // size)
+        gate, up = (np.empty((experts, ffn // size, hidden), F32).swapaxes(1, 2) for _ in range(2))
+        down = np.empty((experts, hidden, ffn // size), F32).swapaxes(1, 2)  # which cost no copy
+        chosen, shares = np.empty((m, top_k), np.int32), np.empty((m, top_k), F32)
+
+        def fill(i):
+            g, u, d = weights(i)
+            gate[...], up[...], down[...] = g[:, :, part], u[:, :, part], d[:, part]
+            chosen[...], shares[...] = routing(i)
+            x[...] = of_rank(r, i, x.shape)
+
+        def call():
+            if whole:
+                return stretto.moe_layer(x, gate, up, down, chosen, shares)
+            y, tiles = stretto.all_gather_grouped_matmul(x, gate, chosen, up=up)
+            return stretto.grouped_matmul_reduce_scatter(y, down, tiles, shares)
+
+        def check(result, i):
+            g, u, d = (w.astype(np.float64) for w in weights(i))
+            tokens = np.concatenate([of_rank(s, i, x.shape) for s in range(size)]).astype(np.float64)
+            experts_of, by = routing(i)
+            for at, t in enumerate(range(r * m // size, (r + 1) * m // size)):
+                want = 0
+                for e, share in zip(experts_of[t], by[t]):
+                    a = tokens[t] @ g[e]
+                    want = want + share * ((a / (1 + np.exp(-a)) * (tokens[t] @ u[e])) @ d[e])
+                np.testing.assert_allclose(result[at], want, rtol=2e-4, atol=2e-4)
+
+        return fill, call, check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_spread_experts(size, at_once, monkeypatch):
+    """Against both layers in float64."""
+    own, hidden, ffn, experts, top_k = 3, 16, 8, 4, 2
+    share = experts // size
+
+    def values(i):
+        make = np.random.default_rng([i, 4])
+        return [make.standard_normal((experts, *shape)).astype(F32) / 4 for shape in
+                ((hidden, ffn), (hidden, ffn), (ffn, hidden))]
+
+    def routing(r, i):
+        chosen = np.stack([np.random.default_rng([i, r, t]).permutation(experts)[:top_k] for t in range(own)])
+        return chosen.astype(np.int32), np.random.default_rng([i, r, 5]).random((own, top_k)).astype(F32)
+
+    def make():
+        r = stretto.rank()
+        x = np.empty((own, hidden), F32)
+        gate, up = (np.empty((share, ffn, hidden), F32).swapaxes(1, 2) for _ in range(2))
+        down = np.empty((share, hidden, ffn), F32).swapaxes(1, 2)
+        chosen, shares = np.empty((own, top_k), np.int32), np.empty((own, top_k), F32)
+
+        def fill(i):
+            g, u, d = values(i)
+            mine = slice(r * share, (r + 1) * share)
+            gate[...], up[...], down[...] = g[mine], u[mine], d[mine]
+            chosen[...], shares[...] = routing(r, i)
+            x[...] = of_rank(r, i, x.shape)
+
+        def call():
+            if at_once:
+                return stretto.ep_moe_layer(x, gate, up, down, chosen, shares, experts)
+            d = stretto.ep_dispatch(x, chosen, shares, experts)
+            h = stretto.grouped_matmul(d.x, gate, d.offsets, tokens=d.tokens, up=up)
+            return stretto.ep_combine(stretto.grouped_matmul(h, down, d.offsets), d)
+
+        def check(result, i):
+            g, u, d = (w.astype(np.float64) for w in values(i))
+            experts_of, by = routing(r, i)
+            tokens = of_rank(r, i, x.shape).astype(np.float64)
+            for t in range(own):
+                want = 0
+                for e, part in zip(experts_of[t], by[t]):
+                    a = tokens[t] @ g[e]
+                    want = want + part * ((a / (1 + np.exp(-a)) * (tokens[t] @ u[e])) @ d[e])
+                np.testing.assert_allclose(result[t], want, rtol=2e-4, atol=2e-4)
+
+        return fill, call, check
+
+    repeated(size, make, monkeypatch)
