@@ -185,7 +185,8 @@ def test_what_a_user_meets(root, tmp_path):
         assert result[field] and not [row for row in result[field] if "error" in row], field
     for table in ("user-calls", "user-steps", "user-sizes", "user-lot", "user-lot-shapes"):
         made = subprocess.run(  # times of a CPU are none of a GPU
-            [sys.executable, str(root / "bench" / "gpu" / "tables.py"), "--results", str(tmp_path), "--print", table + "-x2"],
+            [sys.executable, str(root / "bench" / "gpu" / "tables.py"), "--results", str(tmp_path),
+             "--print", table + "-x2"],
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         assert made.stdout.count("\n") > 3, table
