@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <functional>
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -200,17 +200,43 @@ class Checker {
     }
   }
 
+  // Which ranks have what nodes wrote to a buffer, in the world of all.
+  struct Content {
+    std::vector<bool> has;
+    bool was_read = false;
+  };
+
   void check_order() {
     for (const Binding& b : node_->bindings) {
       const Buffer& buffer = p_.buffers[at(b.buffer)];
       bool of_step = buffer.kind == BufferKind::kLocal || buffer.kind == BufferKind::kOutput;
-      if (of_step && access(program().find_tensor(b.tensor)).reads &&
-          !written_.contains(b.buffer)) {
+      if (!of_step || !access(program().find_tensor(b.tensor)).reads) continue;
+      auto found = contents_.find(b.buffer);
+      if (found == contents_.end()) {
         fail(fmt::format("reads '{}', which no node before it writes", buffer.name));
       }
+      Content& content = found->second;
+      auto lacks = std::find(content.has.begin(), content.has.end(), false);
+      if (lacks != content.has.end()) {
+        fail(
+            fmt::format("reads '{}' on every rank, and rank {} does not have it: the output that a "
+                        "node before it writes there is given on other ranks",
+                        buffer.name, lacks - content.has.begin()));
+      }
+      content.was_read = true;
     }
     for (const Binding& b : node_->bindings) {
-      if (access(program().find_tensor(b.tensor)).writes) written_.insert(b.buffer);
+      const int tensor = program().find_tensor(b.tensor);
+      if (access(tensor).writes) write(b.buffer, tensor);
+    }
+  }
+
+  // What has been read since it was written begins anew (memory.h), on all ranks.
+  void write(int buffer, int tensor) {
+    Content& content = contents_[buffer];
+    if (content.was_read || content.has.empty()) content = {std::vector<bool>(at(p_.num_ranks))};
+    for (int r = 0; r < p_.num_ranks; ++r) {
+      if (is_given(program(), tensor, r % program().world_size)) content.has[at(r)] = true;
     }
   }
 
@@ -219,7 +245,7 @@ class Checker {
   const Plan& p_;
   const Node* node_ = nullptr;
   std::vector<std::vector<Access>> accesses_;  // by program
-  std::set<int> written_;                      // buffers
+  std::map<int, Content> contents_;            // by buffer
 };
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace stretto::step {
 //   many elements or with more rows of the same size, symmetric where the program's is; gives as
 //   many extents as the program has, within their bounds; and binds nothing that it writes twice;
 // - constants and inputs are not written;
-// - what a node reads of outputs and locals an earlier node of this step writes.
+// - what a node reads of outputs and locals an earlier node of this step writes, on all ranks: an
+//   output that a program gives on some of them alone (Tensor::given_on) is no other node's input.
 void check(const Plan& plan);
 
 }  // namespace stretto::step

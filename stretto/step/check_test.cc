@@ -86,6 +86,56 @@ TEST(StepCheck, NamesTheNodeAndTheMistake) {
   }
 }
 
+// out [m, 64] = a + number, on rank `root` alone.
+Program give_program(int root) {
+  ProgramBuilder p("give", 2);
+  Index m = p.extent("m", kTestRows);
+  TensorRef a = p.input("a", DType::kF32, {m, kTestCols});
+  TensorRef out = p.output("out", DType::kF32, {m, kTestCols}, {.given_on = p.rank() == root});
+  p.role("give", Resource::sms(1), p.range(m), [&](const Tile& t) {
+    p.when(p.rank() == root, [&] {
+      p.store(out.tile({t.index, 0}, 1, kTestCols), p.load(a.tile({t.index, 0}, 1, kTestCols)));
+    });
+  });
+  return p.finish();
+}
+
+// On the others the memory holds anything.
+TEST(StepCheck, WhatOneRankIsGivenNoOtherReads) {
+  Plan plan = chain(3);
+  plan.group_size = plan.num_ranks = 2;
+  plan.programs = {add_program(1, 2), add_program(0.5, 2), give_program(1), give_program(0)};
+  // n1 = {x0, weight} -> x1 becomes x0 -> x1, where only rank 1 has x1, which n2 and n3 read.
+  plan.nodes[1].program = 2;
+  plan.nodes[1].bindings.erase(plan.nodes[1].bindings.begin() + 1);
+  EXPECT_NE(refusal(plan).find("node 'n2': reads 'x1' on every rank, and rank 0 does not have it"),
+            std::string::npos)
+      << refusal(plan);
+  // Where another node gives it to the other rank, both have it.
+  Node other = plan.nodes[1];
+  other.name = "n1.2";
+  other.program = 3;
+  plan.nodes.insert(plan.nodes.begin() + 2, other);
+  plan.sections[0].end = plan.nodes.size();
+  EXPECT_EQ(refusal(plan), "");
+  // What all ranks had and read is gone once one rank is given something else there.
+  Plan again = chain(3);
+  again.group_size = again.num_ranks = 2;
+  again.programs = {add_program(1, 2), add_program(0.5, 2), give_program(1)};
+  other.program = 2;
+  again.nodes.insert(again.nodes.begin() + 3, other);
+  again.sections[0].end = again.nodes.size();
+  EXPECT_NE(refusal(again).find("node 'n3': reads 'x1' on every rank, and rank 0 does not have it"),
+            std::string::npos)
+      << refusal(again);
+  // An output of the step may be one rank's: the caller reads it there.
+  Plan last = chain(1);
+  last.group_size = last.num_ranks = 2;
+  last.programs = {add_program(1, 2), give_program(1)};
+  last.nodes[1].bindings.erase(last.nodes[1].bindings.begin() + 1);
+  EXPECT_EQ(refusal(last), "");
+}
+
 // A state that is read needs no node before it; a local that is bound as one does.
 TEST(StepCheck, LocalsThatAProgramUpdatesAreWrittenFirst) {
   Plan plan{.name = "keeping"};
