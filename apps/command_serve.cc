@@ -92,13 +92,10 @@ void serve(ServeOptions& options) {
   constexpr double kMiB = 1 << 20;
   const CacheSize& m = engine->memory();
   auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / kMiB; };
-  if (options.model.target() == Target::kCuda) {
-    say("stretto: on each GPU weights {:.1f} MiB, steps {:.1f} MiB, kept free {:.1f} MiB\n",
-        mib(m.weight_bytes), mib(m.work_bytes), mib(m.kept_bytes));
-  } else {
-    say("stretto: on each rank weights {:.1f} MiB, steps {:.1f} MiB ({:.1f} without sharing)\n",
-        mib(m.weight_bytes), mib(m.work_bytes), mib(m.unshared_bytes));
-  }
+  const bool on_gpus = options.model.target() == Target::kCuda;
+  say("stretto: on each {} weights {:.1f} MiB, steps {:.1f} MiB ({:.1f} without sharing){}\n",
+      on_gpus ? "GPU" : "rank", mib(m.weight_bytes), mib(m.work_bytes), mib(m.unshared_bytes),
+      on_gpus ? fmt::format(", kept free {:.1f} MiB", mib(m.kept_bytes)) : "");
   say("stretto: cache {:.1f} MiB of {}, {} tokens, {} requests at full length\n",
       mib(engine->cache_bytes()), engine->cache_dtype(), engine->cache_tokens(),
       engine->cache_tokens() / engine->max_model_len());

@@ -12,6 +12,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/statistics.h"
 #include "stretto/engine/generate.h"
+#include "stretto/model/transformer/model_buffers.h"
 
 namespace {
 
@@ -50,8 +51,8 @@ int main(int argc, char** argv) try {
                                .max_rows = 1,
                                .max_tokens = kPage,
                                .cache = {.page = kPage, .num_pages = 1, .sequences = 1}});
-    for (const stretto::PlanBuffer& b : stretto::model_buffers(model.shape())) {
-      if (!b.name.ends_with("_cache")) weight_bytes += b.bytes();
+    for (const stretto::step::Buffer& b : stretto::model_buffers(model.shape())) {
+      if (!b.name.ends_with("_cache")) weight_bytes += stretto::step::num_bytes(b);
     }
     const int token = 5, page = 0;
     auto step = [&](std::int64_t position) {

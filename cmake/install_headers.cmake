@@ -17,7 +17,9 @@ set(pending
     stretto/proof/prove.h
     stretto/predict/prediction.h
     stretto/step/check.h
-    stretto/step/cpu_step.h
+    stretto/step/cpu_runner.h
+    stretto/step/gpu_runner.h
+    stretto/step/plan_builder.h
     stretto/step/predict.h
     stretto/step/text.h
     stretto/runtime/recorder.h

@@ -122,10 +122,16 @@ TEST_P(GpuBatchTest, AnswersAreThoseOfCpuRanksAndOfRequestsAlone) {
   }
 }
 
-// Logits of a prompt whose rows are spread over the GPUs, in a step of 128 rows, and of a token
-// after it, by the position.
-std::vector<std::vector<float>> spread_logits(const ReferenceModel& reference,
-                                              const std::vector<int>& tokens, int ranks) {
+struct GpuFamily {
+  ReferenceConfig model;
+  int ranks = 2;
+  bool spreads = true;   // the rows of the prompt
+  bool poisons = false;  // memory that no node needs any more
+};
+
+// Logits of a prompt in a step of 128 rows, and of a token after it, by the position.
+std::vector<std::vector<float>> gpu_logits(const ReferenceModel& reference,
+                                           const std::vector<int>& tokens, const GpuFamily& of) {
   TemporaryDirectory directory;
   reference.write(directory);
   ModelConfig config = read_config(directory.path());
@@ -134,12 +140,13 @@ std::vector<std::vector<float>> spread_logits(const ReferenceModel& reference,
                        .max_tokens = 192,
                        .cache = {.page = kPage, .num_pages = 3, .sequences = 1},
                        .plan_for = Target::kCuda,
-                       .expert_groups = config.moe ? ranks : 1,
-                       .ulysses = true};
-  GpuWorld gpus({.size = ranks});
-  BatchModel model(
-      std::make_unique<GpuBatchRunner>(gpus, batch_shape(config, ranks, options), checkpoint),
-      options.max_rows);
+                       .expert_groups = config.moe && of.spreads ? of.ranks : 1,
+                       .ulysses = of.spreads};
+  GpuWorld gpus({.size = of.ranks});
+  BatchModel model(std::make_unique<GpuBatchRunner>(
+                       gpus, batch_shape(config, of.ranks, options), checkpoint,
+                       GpuModelOptions{.graphs = !of.poisons, .poison = of.poisons}),
+                   options.max_rows);
   std::vector<std::vector<float>> rows;
   const std::vector<int> pages = {2, 0, 1};
   const std::span<const int> all(tokens);
@@ -153,22 +160,23 @@ std::vector<std::vector<float>> spread_logits(const ReferenceModel& reference,
   return rows;
 }
 
-class GpuSpreadTest : public testing::TestWithParam<ReferenceConfig> {};
+class GpuFamilyTest : public testing::TestWithParam<GpuFamily> {};
 
-TEST_P(GpuSpreadTest, LogitsAreThoseOfTheReference) {
-  constexpr int kRanks = 2, kDraws = 40;
+TEST_P(GpuFamilyTest, LogitsAreThoseOfTheReference) {
+  constexpr int kDraws = 40;
+  const ReferenceConfig& config = GetParam().model;
   constexpr double kClear = 1e-4;  // in fp32 and fp64 the same experts are chosen
-  if (!has_gpus(kRanks)) GTEST_SKIP() << "needs " << kRanks << " GPUs";
+  if (!has_gpus(GetParam().ranks)) GTEST_SKIP() << "needs " << GetParam().ranks << " GPUs";
   std::uint64_t seed = test_seed();
   for (int draw = 0; draw < kDraws; ++draw, ++seed) {
-    ReferenceModel reference(GetParam(), seed);
+    ReferenceModel reference(config, seed);
     Requests requests(seed);
     std::vector<int> tokens(120);  // a step that is not full
-    for (int& t : tokens) t = requests.below(GetParam().vocab);
+    for (int& t : tokens) t = requests.below(config.vocab);
     const std::vector<std::vector<double>> expected = reference.logits(tokens);
-    if (GetParam().experts > 0 && reference.closest_choice() < kClear) continue;
+    if (config.experts > 0 && reference.closest_choice() < kClear) continue;
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const std::vector<std::vector<float>> got = spread_logits(reference, tokens, kRanks);
+    const std::vector<std::vector<float>> got = gpu_logits(reference, tokens, GetParam());
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
       for (std::size_t v = 0; v < got[i].size(); ++v) {
@@ -180,24 +188,32 @@ TEST_P(GpuSpreadTest, LogitsAreThoseOfTheReference) {
   FAIL() << "every draw has a token between two experts";
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GpuSpreadTest,
-                         testing::Values(ReferenceConfig{.hidden = 64,
-                                                         .ffn = 64,
-                                                         .layers = 1,
-                                                         .heads = 4,
-                                                         .head_dim = 16,
-                                                         .max_positions = 256},
-                                         ReferenceConfig{.model_type = "qwen3_moe",
-                                                         .architecture = "Qwen3MoeForCausalLM",
-                                                         .hidden = 64,
-                                                         .layers = 1,
-                                                         .heads = 4,
-                                                         .head_dim = 16,
-                                                         .max_positions = 256,
-                                                         .qk_norm = true,
-                                                         .experts = 4,
-                                                         .expert_ffn = 64}),
+const ReferenceConfig kDense{
+    .hidden = 64, .ffn = 64, .layers = 1, .heads = 4, .head_dim = 16, .max_positions = 256};
+const ReferenceConfig kExperts{.model_type = "qwen3_moe",
+                               .architecture = "Qwen3MoeForCausalLM",
+                               .hidden = 64,
+                               .layers = 1,
+                               .heads = 4,
+                               .head_dim = 16,
+                               .max_positions = 256,
+                               .qk_norm = true,
+                               .experts = 4,
+                               .expert_ffn = 64};
+
+INSTANTIATE_TEST_SUITE_P(Spread, GpuFamilyTest,
+                         testing::Values(GpuFamily{kDense}, GpuFamily{kExperts}),
                          [](const auto& info) { return info.index == 0 ? "dense" : "experts"; });
+// Kernels load whole tiles: what lies in rows of nobody must not reach those of somebody.
+INSTANTIATE_TEST_SUITE_P(Poisoned, GpuFamilyTest,
+                         testing::Values(GpuFamily{kDense, 1, false, true},
+                                         GpuFamily{kDense, 2, true, true},
+                                         GpuFamily{kExperts, 1, false, true},
+                                         GpuFamily{kExperts, 2, true, true}),
+                         [](const auto& info) {
+                           return std::string(info.param.model.experts > 0 ? "experts" : "dense") +
+                                  std::to_string(info.param.ranks);
+                         });
 
 std::vector<GpuCompany> companies() {
   constexpr const char* kModel = "debian-llama-draft-1m";

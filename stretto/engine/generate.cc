@@ -10,6 +10,7 @@
 #include "stretto/model/gpu/gpu_batch.h"
 #include "stretto/model/gpu/gpu_model.h"
 #include "stretto/model/transformer/batch_plan.h"
+#include "stretto/model/transformer/model_buffers.h"
 #include "stretto/model/transformer/weights.h"
 
 namespace stretto {
@@ -120,7 +121,7 @@ CacheSize Engine::size_cache(const BatchOptions& options, std::size_t bytes) con
   }
   CacheSize size = size_of_cache(shape, bytes);
   shape.paged.num_pages = std::max<std::int64_t>(size.num_pages, 1);
-  for (const PlanBuffer& b : model_buffers(shape)) size.weight_bytes += b.bytes();
+  for (const step::Buffer& b : model_buffers(shape)) size.weight_bytes += step::num_bytes(b);
   size.weight_bytes -= static_cast<std::size_t>(shape.paged.num_pages) * size.page_bytes /
                        static_cast<std::size_t>(shape.world_size);
   BatchMemory work = batch_memory(shape, options.max_rows);

@@ -7,7 +7,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/model/gpu/gpu_model.h"
-#include "stretto/model/transformer/batch_model.h"
+#include "stretto/model/transformer/batch_plan.h"
+#include "stretto/model/transformer/model_buffers.h"
 
 namespace stretto {
 namespace {
@@ -22,9 +23,11 @@ CacheSize size_of_gpu_cache(const GpuWorld& world, const ModelShape& shape, std:
   without.paged.num_pages = 1;
   CacheSize size{.page_bytes = page_bytes(shape), .kept_bytes = gpu_reserve_bytes(shape)};
   const std::size_t of_rank = size.page_bytes / static_cast<std::size_t>(shape.world_size);
-  for (const PlanBuffer& b : model_buffers(without)) size.weight_bytes += b.bytes();
+  for (const step::Buffer& b : model_buffers(without)) size.weight_bytes += step::num_bytes(b);
   size.weight_bytes -= of_rank;
-  size.work_bytes = batch_work_bytes(without, max_rows);
+  const BatchMemory work = batch_memory(without, max_rows);
+  size.work_bytes = work.bytes;
+  size.unshared_bytes = work.unshared;
   std::size_t least = std::numeric_limits<std::size_t>::max();
   for (int r : world.local_ranks()) {
     least = std::min(least, world.device(r).memory().free_bytes);

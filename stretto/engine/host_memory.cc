@@ -26,7 +26,7 @@ std::size_t available_host_memory() {
 
 void check_host_memory(const ModelShape& shape) {
   std::size_t needed = 0;
-  for (const PlanBuffer& b : model_buffers(shape)) needed += b.bytes();
+  for (const step::Buffer& b : model_buffers(shape)) needed += step::num_bytes(b);
   needed *= static_cast<std::size_t>(shape.all_ranks());
   std::size_t available = available_host_memory();
   if (needed <= available) return;

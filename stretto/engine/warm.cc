@@ -11,8 +11,8 @@
 
 #include "stretto/base/threads.h"
 #include "stretto/model/gpu/gpu_choice.h"
-#include "stretto/model/gpu/step_kernels.h"
 #include "stretto/model/transformer/batch_plan.h"
+#include "stretto/step/gpu_kernels.h"
 
 namespace stretto {
 namespace {
@@ -31,8 +31,8 @@ std::vector<Making> makings(const ModelShape& shape, std::int64_t max_rows) {
   for (auto b = bounds.rbegin(); b != bounds.rend(); ++b) {
     ModelShape of_step = shape;
     of_step.paged.sequences = b->sequences;
-    step::Plan plan = batch_plan(of_step, plan_step(of_step, b->rows));
-    std::vector<std::set<std::string>> constants = constant_inputs(plan);
+    step::Plan plan = plan_step(of_step, b->rows).plan;
+    std::vector<std::set<std::string>> constants = step::constant_inputs(plan);
     std::vector<ProveOptions> proofs = step_proofs(of_step, plan, *b, shape.target.gpu());
     std::vector<Program>& programs = plan.programs;
     for (std::size_t i = 0; i < programs.size(); ++i) {
@@ -40,7 +40,7 @@ std::vector<Making> makings(const ModelShape& shape, std::int64_t max_rows) {
       if (on_gpus) {
         out.push_back({std::move(label), [p = std::move(programs[i]), own = std::move(constants[i]),
                                           proof = std::move(proofs[i])]() mutable {
-                         build_step_kernel(std::move(p), std::move(own), proof);
+                         step::build_kernel(std::move(p), std::move(own), proof);
                        }});
       } else {
         out.push_back({std::move(label),

@@ -116,4 +116,31 @@ Memory assign(const Plan& plan, Sharing sharing) {
   return memory;
 }
 
+std::vector<std::vector<Range>> unneeded(const Plan& plan, const Memory& memory) {
+  const std::vector<Life> all = lives(plan);
+  std::vector<std::vector<Range>> out(plan.nodes.size());
+  std::vector<bool> needed(memory.arena_bytes / kPlaceAlignment);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    needed.assign(needed.size(), false);
+    for (const Place& p : memory.places) {
+      for (const Life& life : all) {
+        // What begins here has been written by nobody yet.
+        if (life.buffer != p.buffer || life.first >= i || life.last < i) continue;
+        std::fill_n(needed.begin() + static_cast<std::ptrdiff_t>(p.offset / kPlaceAlignment),
+                    p.bytes / kPlaceAlignment, true);
+      }
+    }
+    for (std::size_t block = 0; block < needed.size(); ++block) {
+      if (needed[block]) continue;
+      const std::size_t offset = block * kPlaceAlignment;
+      std::vector<Range>& ranges = out[i];
+      if (ranges.empty() || ranges.back().offset + ranges.back().bytes != offset) {
+        ranges.push_back({offset, 0});
+      }
+      ranges.back().bytes += kPlaceAlignment;
+    }
+  }
+  return out;
+}
+
 }  // namespace stretto::step

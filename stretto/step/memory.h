@@ -1,6 +1,6 @@
 // Where a step's locals and outputs lie. Locals that are not needed at the same time share memory;
 // what other ranks address has memory of its own, since they may still read it when this rank has
-// gone on. Comes after check.h; cpu_step.h allocates so, predict.h counts so.
+// gone on. Comes after check.h; runner.h allocates so, predict.h counts so.
 //
 // A write to a buffer that has been read since it was written before begins its content anew: what
 // is read later was written since. (A launch writes every element of its outputs.)
@@ -42,5 +42,14 @@ struct Memory {
 enum class Sharing : std::uint8_t { kByLife, kNone };
 // A buffer has one place in all its lives, so that launches are prepared once.
 Memory assign(const Plan& plan, Sharing sharing = Sharing::kByLife);
+
+// Bytes of the arena, multiples of kPlaceAlignment.
+struct Range {
+  std::size_t offset = 0, bytes = 0;
+};
+// By node: what nothing needs any more, or yet, when it runs for the first time. A test fills that
+// with kPoisonByte, of which a NaN of any float is made.
+std::vector<std::vector<Range>> unneeded(const Plan& plan, const Memory& memory);
+inline constexpr int kPoisonByte = 0xFF;
 
 }  // namespace stretto::step

@@ -78,6 +78,8 @@ std::size_t num_bytes(const Plan& plan, const Buffer& buffer) {
   return static_cast<std::size_t>(num_elements(plan, buffer)) * size_bytes(buffer.dtype);
 }
 
+std::size_t num_bytes(const Buffer& buffer) { return num_bytes(Plan{}, buffer); }
+
 std::size_t row_bytes(const Plan& plan, const Buffer& buffer) {
   std::int64_t count = 1;
   std::vector<std::int64_t> shape = eval(buffer.shape, plan.bounds());
@@ -97,6 +99,21 @@ std::vector<Access> accesses(const Program& program) {
     for (const Agent& agent : role.agents) walk(program, agent.body, out);
   }
   walk(program, program.on_end.body, out);
+  return out;
+}
+
+std::vector<std::set<std::string>> constant_inputs(const Plan& plan) {
+  std::vector<std::set<std::string>> out(plan.programs.size()), others(plan.programs.size());
+  for (const Node& node : plan.nodes) {
+    const auto program = static_cast<std::size_t>(node.program);
+    for (const Binding& b : node.bindings) {
+      const BufferKind kind = plan.buffers[static_cast<std::size_t>(b.buffer)].kind;
+      (kind == BufferKind::kConstant ? out : others)[program].insert(b.tensor);
+    }
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    for (const std::string& tensor : others[i]) out[i].erase(tensor);
+  }
   return out;
 }
 

@@ -1,17 +1,18 @@
 // A step plan is to programs what a program is to tiles: buffers, and nodes that launch programs
-// over them, in order. It is data, and has readers: text.h, check.h, memory.h, cpu_step.h runs it
-// on CPU ranks, predict.h says what it would take on GPUs.
+// over them, in order. It is data, and has readers: text.h, check.h, memory.h, runner.h runs it on
+// CPU ranks and on GPUs, predict.h says what it would take there.
 //
 // Every rank runs the same plan, over buffers of its own. Before a step its caller sets the
 // extents and writes the inputs; afterwards the outputs are there to be read. Nodes stand in
 // sections, which the caller runs in order, each once or several times (the head of a model once
 // for each piece of the rows that are asked for). A node whose first extent is 0 is passed over.
 //
-// Before: a model's families (model/transformer) make plans.
+// Before: plan_builder.h, with which a model's families (model/transformer) make plans.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,6 +108,8 @@ std::int64_t num_elements(const Plan& plan, const Buffer& buffer);
 std::size_t num_bytes(const Plan& plan, const Buffer& buffer);
 // What one entry of the buffer's first dimension takes.
 std::size_t row_bytes(const Plan& plan, const Buffer& buffer);
+// Of a buffer whose sizes have no extents.
+std::size_t num_bytes(const Buffer& buffer);
 
 // How a launch of `program` touches what is bound to a tensor: what it reads there was written
 // before. A state that the program only stores to is not read.
@@ -114,5 +117,8 @@ struct Access {
   bool reads = false, writes = false;
 };
 std::vector<Access> accesses(const Program& program);  // by tensor
+
+// By program: the inputs that every launch of it finds in constants of the plan.
+std::vector<std::set<std::string>> constant_inputs(const Plan& plan);
 
 }  // namespace stretto::step

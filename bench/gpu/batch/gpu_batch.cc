@@ -31,9 +31,9 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/model/checkpoint/dummy_checkpoint.h"
-#include "stretto/model/gpu/step_kernels.h"
 #include "stretto/model/transformer/batch_model.h"
 #include "stretto/model/transformer/batch_plan.h"
+#include "stretto/model/transformer/model_buffers.h"
 #include "stretto/ops/gemm/gemm.h"
 
 namespace stretto::bench {
@@ -111,9 +111,9 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
     ModelShape shape = shape_of(s, config, kind);
     for (const BatchBounds& bounds : batch_bounds(shape, most)) {
       shape.paged.sequences = bounds.sequences;
-      step::Plan plan = batch_plan(shape, plan_step(shape, bounds.rows));
+      step::Plan plan = plan_step(shape, bounds.rows).plan;
       std::vector<ProveOptions> proofs = step_proofs(shape, plan, bounds);
-      std::vector<std::set<std::string>> constants = constant_inputs(plan);
+      std::vector<std::set<std::string>> constants = step::constant_inputs(plan);
       for (std::size_t i = 0; i < plan.programs.size(); ++i) {
         Program& p = plan.programs[i];
         if (p.name.find(s.only) == std::string::npos) continue;
@@ -182,10 +182,10 @@ double product_rate(GpuWorld& world, std::int64_t size, std::uint64_t seed) {
 
 std::size_t weight_bytes(const ModelShape& shape) {  // of a rank
   std::size_t bytes = 0;
-  for (const PlanBuffer& b : model_buffers(shape)) {
+  for (const step::Buffer& b : model_buffers(shape)) {
     const bool cache = b.name.ends_with("_cache") || b.name.ends_with(".k_scales") ||
                        b.name.ends_with(".v_scales");
-    if (!cache) bytes += b.bytes();
+    if (!cache) bytes += step::num_bytes(b);
   }
   return bytes;
 }
@@ -196,11 +196,11 @@ struct Work {
 };
 Work work_of(const Settings& s, const ModelShape& shape, std::int64_t rows) {
   Work w;
-  for (const PlanBuffer& b : model_buffers(shape)) {
+  for (const step::Buffer& b : model_buffers(shape)) {
     bool cache = b.name.ends_with("_cache") || b.name.ends_with("_scales");
     if (cache) {
       double tokens = static_cast<double>(rows * s.context);
-      double of_token = static_cast<double>(b.bytes()) /
+      double of_token = static_cast<double>(step::num_bytes(b)) /
                         static_cast<double>(shape.paged.num_pages * shape.paged.page);
       w.bytes += tokens * of_token;
       if (b.name.ends_with("_scales")) continue;
@@ -210,8 +210,9 @@ Work work_of(const Settings& s, const ModelShape& shape, std::int64_t rows) {
       continue;
     }
     if (b.name == "embedding" && !shape.config->tie_word_embeddings) continue;
-    w.bytes += static_cast<double>(b.bytes());
-    w.operations += 2.0 * static_cast<double>(rows * b.rows * b.cols);
+    w.bytes += static_cast<double>(step::num_bytes(b));
+    w.operations += 2.0 * static_cast<double>(rows) *
+                    static_cast<double>(step::num_bytes(b) / size_bytes(b.dtype));
   }
   return w;
 }
@@ -318,7 +319,7 @@ int profile(const Settings& s) {
     say("  {} rows that decode, {} prompts of {}: {:.3f} ms a step", rows, s.prompts, s.context,
         whole);
     double sum = 0;
-    for (const GpuBatchStep::ProgramTime& t : step.time_programs(s.samples)) {
+    for (const step::GpuRunner::ProgramTime& t : step.time_programs(s.samples)) {
       say("    {:9.3f} ms, {:4} launches of {:8.1f} us: {}", t.ms, t.launches,
           1e3 * t.ms / t.launches, t.name);
       sum += t.ms;

@@ -38,15 +38,16 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
   // Rows of other steps have the same bits in all of them, so their products take one config.
   const bool chooses = shape_.has_whole_attention() && shape_.world_size <= machine_.num_gpus;
   shape_.machine = chooses ? &machine_ : nullptr;
-  std::vector<PlanBuffer> buffers = model_buffers(shape_);
+  std::vector<step::Buffer> buffers = model_buffers(shape_);
   check_memory(buffers);
-  for (const PlanBuffer& b : buffers) {
-    memory_.push_back(world_.allocate(b.bytes()));
+  for (const step::Buffer& b : buffers) {
+    const std::size_t bytes = step::num_bytes(b);
+    memory_.push_back(world_.allocate(bytes));
     buffers_[b.name] = memory_.back().addresses();
-    bytes_[b.name] = b.bytes();
+    bytes_[b.name] = bytes;
     for (int r : world_.local_ranks()) {
       CUdeviceptr address = buffers_[b.name][static_cast<std::size_t>(r)];
-      world_.stream(r).fill_bytes(address, 0, b.bytes());
+      world_.stream(r).fill_bytes(address, 0, bytes);
     }
   }
   world_.meet();
@@ -70,9 +71,9 @@ GpuModel::GpuModel(GpuWorld& world, const ModelShape& shape, const Checkpoint& c
   checkpoint.check_unchanged();
 }
 
-void GpuModel::check_memory(const std::vector<PlanBuffer>& buffers) const {
+void GpuModel::check_memory(const std::vector<step::Buffer>& buffers) const {
   std::size_t needed = 0;
-  for (const PlanBuffer& b : buffers) needed += b.bytes();
+  for (const step::Buffer& b : buffers) needed += step::num_bytes(b);
   for (int r : world_.local_ranks()) {
     cuda::MemoryInfo memory = world_.device(r).memory();
     if (needed + gpu_reserve_bytes(shape_) <= memory.free_bytes) continue;

@@ -13,6 +13,7 @@
 #include "stretto/model/checkpoint/checkpoint.h"
 #include "stretto/model/transformer/model_buffers.h"
 #include "stretto/ops/choose/calibrated_machine.h"
+#include "stretto/step/gpu_runner.h"
 
 namespace stretto {
 
@@ -28,12 +29,10 @@ struct GpuModelOptions {
   bool graphs = true;
   // Launches of a captured step overlap at their edges (Args::starts_early).
   bool early_starts = true;
+  bool poison = false;                     // for tests, without graphs: step/cpu_runner.h
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
   Progress* progress = nullptr;            // hears what making model and steps does; outlives that
 };
-
-// Addresses of buffers on every rank, by the names of model_buffers.h.
-using GpuBuffers = std::map<std::string, std::vector<CUdeviceptr>>;
 
 // Memory of a GPU that weights, cache and steps leave to code, signals and the driver's own needs,
 // and where steps are not counted to them.
@@ -51,10 +50,11 @@ class GpuModel {
   GpuModel& operator=(const GpuModel&) = delete;
 
   const ModelShape& shape() const { return shape_; }
-  const GpuBuffers& buffers() const { return buffers_; }
+  // By the names of model_buffers.h.
+  const step::GpuBuffers& buffers() const { return buffers_; }
 
  private:
-  void check_memory(const std::vector<PlanBuffer>& buffers) const;
+  void check_memory(const std::vector<step::Buffer>& buffers) const;
   void upload_weights(int rank, const Checkpoint& checkpoint);
 
   GpuWorld& world_;
@@ -62,7 +62,7 @@ class GpuModel {
   GpuModelOptions options_;
   predict::Machine machine_;
   std::vector<SymmetricGpuMemory> memory_;
-  GpuBuffers buffers_;
+  step::GpuBuffers buffers_;
   std::map<std::string, std::size_t> bytes_;
 };
 

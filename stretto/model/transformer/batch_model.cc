@@ -32,23 +32,6 @@ BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_row
   }
 }
 
-std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows) {
-  std::size_t bytes = 0;
-  for (const BatchBounds& b : batch_bounds(shape, max_rows)) {
-    ModelShape of_step = shape;
-    of_step.paged.sequences = b.sequences;
-    StepPlan plan = plan_step(of_step, b.rows);
-    for (const PlanBuffer& buffer : plan.buffers) bytes += buffer.bytes();
-    for (const Program& p : plan.programs) {
-      for (std::size_t t = 0; t < p.tensors.size(); ++t) {
-        if (p.tensors[t].kind == TensorKind::kBuffer)
-          bytes += storage_bytes(p, static_cast<int>(t));
-      }
-    }
-  }
-  return bytes;
-}
-
 void BatchModel::step(std::span<const BatchPiece> pieces, const Visit& visit) {
   if (pieces.empty()) return;
   begin(pieces);
@@ -109,12 +92,12 @@ StepRows BatchModel::place(std::span<const BatchPiece> pieces, std::int64_t most
   BatchStep& step = *bucket_->step;
   const bool by_kind = shape().fills_by_kind();
   if (by_kind) {
-    auto* decoded = step.input_as<std::int32_t>(StepPlan::kDecodeTokens);
+    auto* decoded = step.input_as<std::int32_t>(step_buffer::kDecodeTokens);
     std::fill(decoded + sequences.decodes, decoded + bucket_->bounds.sequences, 0);
   }
   if (shape().only_decodes(bucket_->bounds.rows)) return rows;
-  auto* starts = step.input_as<std::int32_t>(StepPlan::kPromptStarts);
-  auto* tokens = step.input_as<std::int32_t>(StepPlan::kPromptTokens);
+  auto* starts = step.input_as<std::int32_t>(step_buffer::kPromptStarts);
+  auto* tokens = step.input_as<std::int32_t>(step_buffer::kPromptTokens);
   // With the rows of decodes in front of them, or behind these.
   if (by_kind) *starts++ = 0;
   const std::int64_t parts = most_prompts();
@@ -141,7 +124,7 @@ void BatchModel::place_piece(const BatchPiece& piece, bool apart, StepRows& rows
                 "a step outside its bounds");
   if (!apart) {
     const bool by_kind = shape().fills_by_kind();
-    bucket_->step->input_as<std::int32_t>(StepPlan::kPromptStarts)[count + (by_kind ? 1 : 0)] =
+    bucket_->step->input_as<std::int32_t>(step_buffer::kPromptStarts)[count + (by_kind ? 1 : 0)] =
         static_cast<std::int32_t>(rows.count - (by_kind ? 0 : rows.decodes));
   }
   place_rows(piece, rows.count);
@@ -158,7 +141,7 @@ void BatchModel::fill_up(std::int64_t full, StepRows& rows, Sequences& sequences
   const bool decodes =
       shape().fills_by_kind() && sequences.prompts == 0 && bounds.rows <= bounds.sequences;
   const bool apart = decodes || shape().paged.attention == PagedCache::Attention::kDecodes;
-  auto* slots = bucket_->step->input_as<std::int32_t>(StepPlan::kSlots);
+  auto* slots = bucket_->step->input_as<std::int32_t>(step_buffer::kSlots);
   const std::int64_t first = rows.count;
   while (rows.count < full) {
     auto size =
@@ -175,8 +158,8 @@ void BatchModel::fill_up(std::int64_t full, StepRows& rows, Sequences& sequences
 void BatchModel::place_rows(const BatchPiece& piece, std::int64_t row) {
   BatchStep& step = *bucket_->step;
   const std::int64_t page = shape().paged.page;
-  auto* slots = step.input_as<std::int32_t>(StepPlan::kSlots) + row;
-  auto* tokens = step.input_as<std::int32_t>(StepPlan::kTokens) + row;
+  auto* slots = step.input_as<std::int32_t>(step_buffer::kSlots) + row;
+  auto* tokens = step.input_as<std::int32_t>(step_buffer::kTokens) + row;
   for (std::size_t i = 0; i < piece.tokens.size(); ++i) {
     std::int64_t position = piece.first + static_cast<std::int64_t>(i);
     tokens[i] = piece.tokens[i];
@@ -196,11 +179,11 @@ void BatchModel::place_pages(const BatchPiece& piece, std::int64_t sequence, boo
   std::int64_t used = ceil_div(seen, shape().paged.page);
   STRETTO_CHECK(used <= static_cast<std::int64_t>(piece.pages.size()), "a piece without pages");
   auto* pages =
-      step.input_as<std::int32_t>(decodes ? StepPlan::kDecodePages : StepPlan::kPromptPages) +
+      step.input_as<std::int32_t>(decodes ? step_buffer::kDecodePages : step_buffer::kPromptPages) +
       sequence * width;
   std::copy_n(piece.pages.begin(), used, pages);
-  step.input_as<std::int32_t>(decodes ? StepPlan::kDecodeTokens
-                                      : StepPlan::kPromptTokens)[sequence] =
+  step.input_as<std::int32_t>(decodes ? step_buffer::kDecodeTokens
+                                      : step_buffer::kPromptTokens)[sequence] =
       static_cast<std::int32_t>(seen);
 }
 

@@ -30,7 +30,7 @@ struct BatchOptions {
   int expert_groups = 1;         // model_shape.h
   int data_groups = 1;           // likewise
   bool ulysses = false;          // likewise
-  bool poison = false;           // on CPU ranks, for tests: step/cpu_step.h
+  bool poison = false;           // on CPU ranks, for tests: step/cpu_runner.h
   Progress* progress = nullptr;  // hears what making the model does; outlives that
 };
 
@@ -45,9 +45,6 @@ void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int
 // its launches are proved and captured for no others; such rows have a page of their own, one more
 // than the options say, the last.
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options);
-
-// Bytes of a rank that the steps of such a model take beside weights and cache.
-std::size_t batch_work_bytes(const ModelShape& shape, std::int64_t max_rows);
 
 // Rows of one sequence in a step.
 struct BatchPiece {

@@ -1,19 +1,14 @@
-// A step over a cache of pages (paged_plan.h) as a step plan, which what runs and reads it takes:
-// sections "body", from tokens to the last normalised rows, and "head", from the rows that are
-// asked for to their logits, once for each so many of them.
+// The steps that a model is made with, by the most rows that each holds, and their memory.
 //
-// Before: step_plan.h. After: cpu_batch.h on CPU ranks, model/gpu/gpu_batch.h on GPUs; the command
-// predicts and prints it.
+// Before: step_plan.h, which plans each of them. After: batch_runner.h, batch_model.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <set>
-#include <string>
 #include <vector>
 
+#include "stretto/compiler.h"
 #include "stretto/model/transformer/step_plan.h"
-#include "stretto/step/plan.h"
 
 namespace stretto {
 
@@ -32,24 +27,16 @@ struct BatchBounds {
 // itself, so that in a step of many rows at most some fifth are nobody's.
 std::vector<BatchBounds> batch_bounds(const ModelShape& shape, std::int64_t max_rows);
 
-inline constexpr const char* kBodySection = "body";
-inline constexpr const char* kHeadSection = "head";
-
-// `plan` is plan_step(shape, ...). Its constants and states are model_buffers(shape).
-step::Plan batch_plan(const ModelShape& shape, StepPlan plan);
-
-// By program: the inputs that every launch of it finds in constants of the plan.
-std::vector<std::set<std::string>> constant_inputs(const step::Plan& plan);
-
-// Bytes of a rank that all those steps take on CPU ranks, and would take if none shared memory.
+// Bytes of a rank that all those steps take beside weights and cache, and would take if none of
+// their buffers shared memory.
 struct BatchMemory {
   std::size_t bytes = 0, unshared = 0;
 };
 BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows);
 
-// The values of its extents, for a step and for a launch of the head with `wanted` rows. Where
-// steps are filled up, prompts have all rows, or none where there are only decodes.
-std::vector<std::int64_t> batch_extents(const ModelShape& shape, const StepRows& rows,
-                                        std::int64_t wanted);
+// What the programs of such a step's plan are proved for on GPUs, in their order: launches with
+// each number of rows that `bounds` counts.
+std::vector<ProveOptions> step_proofs(const ModelShape& shape, const step::Plan& plan,
+                                      const BatchBounds& bounds, const GpuTarget& gpu = {});
 
 }  // namespace stretto

@@ -202,22 +202,22 @@ BatchPrediction predict_batch(const ModelConfig& config, const predict::Machine&
                              [&](const BatchBounds& b) { return b.rows >= rows; });
   ModelShape of_step = shape;
   of_step.paged.sequences = bucket->sequences;
-  StepPlan plan = plan_step(of_step, bucket->rows);
-  auto usual = std::move(plan.usual_tables);
+  ModelStep step = plan_step(of_step, bucket->rows);
   const Sequences all = filled(sequences, *bucket, of_step);
   StepRows step_rows{.count = all.num_rows()};
   const bool only_decodes = of_step.fills_by_kind() && all.num_single() == all.rows.size();
   if (only_decodes) step_rows.decodes = step_rows.count;
   BatchPrediction out;
-  out.plan = batch_plan(of_step, std::move(plan));
+  out.plan = std::move(step.plan);
   HostTables host(all, of_step);
-  out.step = step::predict(out.plan, machine,
-                           {.values = batch_extents(of_step, step_rows, std::ssize(sequences.rows)),
-                            .tables = [&](std::size_t program) -> predict::LaunchTables {
-                              auto found = usual.find(program);
-                              return found != usual.end() ? found->second
-                                                          : host.of(out.plan.programs[program]);
-                            }});
+  out.step = step::predict(
+      out.plan, machine,
+      {.values = batch_extents(of_step, step_rows, {.wanted = std::ssize(sequences.rows)}),
+       .tables = [&](std::size_t program) -> predict::LaunchTables {
+         auto usual = step.usual_tables.find(static_cast<int>(program));
+         return usual != step.usual_tables.end() ? usual->second
+                                                 : host.of(out.plan.programs[program]);
+       }});
   out.bytes = step::bytes_of(out.plan);
   out.time_ms = out.step.time_ms;
   out.tokens_per_second = static_cast<double>(rows) / (out.time_ms / 1e3);

@@ -13,7 +13,7 @@
 #include "stretto/model/transformer/group_rendezvous.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/world.h"
-#include "stretto/step/cpu_step.h"
+#include "stretto/step/cpu_runner.h"
 
 namespace stretto {
 
@@ -22,7 +22,7 @@ class CpuBatchRunner : public BatchRunner {
   // `checkpoint` is read here only; `shape.config` and the rank must outlive this.
   // shape.weight_dtype is taken from the checkpoint.
   CpuBatchRunner(Rank& rank, const ModelShape& shape, const Checkpoint& checkpoint,
-                 const step::CpuStepOptions& options = {});
+                 const step::CpuRunnerOptions& options = {});
 
   const ModelShape& shape() const override { return shape_; }
   // Collective, in the same order on all ranks.
@@ -35,7 +35,7 @@ class CpuBatchRunner : public BatchRunner {
   Rank& rank_;
   std::shared_ptr<Rank> group_;  // of the own data group, where there are several
   std::optional<GroupRendezvous> meeting_;
-  step::CpuStepOptions options_;
+  step::CpuRunnerOptions options_;
   ModelShape shape_;
   ModelWeights weights_;
   std::vector<Matrix> caches_;

@@ -10,7 +10,7 @@
 namespace stretto {
 
 MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& products,
-                 StepPlan& plan)
+                 StepBuilder& plan)
     : s_(shape),
       c_(*shape.config),
       products_(products),
@@ -22,22 +22,8 @@ MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& p
 
 void MoePlan::local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols,
                     bool symmetric) {
-  plan_.buffers.push_back({.name = name,
-                           .dtype = dtype,
-                           .rows = rows,
-                           .cols = cols,
-                           .symmetric = symmetric,
-                           .across_groups = symmetric && s_.shares_experts()});
-}
-
-std::size_t MoePlan::add_program(Program program) {
-  plan_.programs.push_back(std::move(program));
-  return plan_.programs.size() - 1;
-}
-
-void MoePlan::launch(std::size_t program, Rows rows, std::vector<Binding> bindings,
-                     std::vector<std::int64_t> fixed) {
-  plan_.launches.push_back({program, rows, std::move(bindings), std::move(fixed)});
+  symmetric ? plan_.symmetric(name, dtype, {rows, cols}, s_.shares_experts())
+            : plan_.buffer(name, dtype, {rows, cols});
 }
 
 GroupedDesc MoePlan::down_desc(std::int64_t m, std::int64_t num_experts, int groups) const {
@@ -75,7 +61,7 @@ RouteDesc MoePlan::route_desc(std::int64_t m, bool tables) const {
 
 void MoePlan::prepare_sums() {
   std::int64_t top_k = c_.moe->experts_per_token, num_experts = c_.moe->num_experts;
-  std::int64_t bound = plan_.bound, rows = bound * top_k;
+  std::int64_t bound = plan_.bound(), rows = bound * top_k;
   GroupedDesc down = down_desc(bound, num_experts, s_.expert_groups), up = down;
   up.n = down.k;
   up.k = down.n;
@@ -101,24 +87,25 @@ void MoePlan::prepare_sums() {
                       .expert_groups = s_.expert_groups,
                       .sequence_parallel = sequence_parallel_,
                       .world_size = s_.world_size};
-  route_ = add_program(step_program(route_desc(bound, true), s_.target));
-  up_ = add_program(step_program(up, s_.target));
-  down_ = add_program(step_program(down, s_.target));
-  combine_ = add_program(step_program(combine, s_.target));
-  plan_.usual_tables = {
-      {up_, even_routing(up)}, {down_, even_routing(down)}, {combine_, even_routing(combine)}};
+  route_ = plan_.program(step_program(route_desc(bound, true), s_.target));
+  up_ = plan_.program(step_program(up, s_.target));
+  down_ = plan_.program(step_program(down, s_.target));
+  combine_ = plan_.program(step_program(combine, s_.target));
+  plan_.usual_tables(up_, even_routing(up));
+  plan_.usual_tables(down_, even_routing(down));
+  plan_.usual_tables(combine_, even_routing(combine));
 }
 
 void MoePlan::prepare_exchange() {
   ep_ = {.dtype = s_.dtype,
-         .m = plan_.bound,
+         .m = plan_.bound(),
          .hidden = c_.hidden_size,
          .num_experts = c_.moe->num_experts,
          .top_k = c_.moe->experts_per_token,
          .world_size = s_.expert_ranks(),
          .expert_groups = s_.expert_groups};
   if (s_.shares_experts()) {
-    ep_.m = ceil_div(plan_.bound, std::int64_t{s_.world_size}) * s_.all_ranks();
+    ep_.m = ceil_div(plan_.bound(), std::int64_t{s_.world_size}) * s_.all_ranks();
   }
   std::int64_t own = ep_.rows_per_rank(), received = ep_.received_rows(), top_k = ep_.top_k;
   std::int64_t share = split_of(ep_).share();
@@ -144,22 +131,22 @@ void MoePlan::prepare_exchange() {
                      .cols = c_.hidden_size,
                      .world_size = s_.expert_ranks()});
   prepare_acts(down);
-  route_ = add_program(step_program(route_desc(own, false), s_.target));
-  send_ = add_program(send_program(ep_, s_.target));
-  place_ = add_program(place_program(ep_, s_.target));
-  up_ = add_program(step_program(up, s_.target));
-  down_ = add_program(step_program(down, s_.target));
-  combine_ = add_program(return_program(ep_, s_.target));
-  for (std::size_t program : {send_, place_, up_, down_, combine_}) {
-    plan_.usual_tables[program] = even_routing(ep_);
+  route_ = plan_.program(step_program(route_desc(own, false), s_.target));
+  send_ = plan_.program(send_program(ep_, s_.target));
+  place_ = plan_.program(place_program(ep_, s_.target));
+  up_ = plan_.program(step_program(up, s_.target));
+  down_ = plan_.program(step_program(down, s_.target));
+  combine_ = plan_.program(return_program(ep_, s_.target));
+  for (int program : {send_, place_, up_, down_, combine_}) {
+    plan_.usual_tables(program, even_routing(ep_));
   }
-  const Program& combine = plan_.programs[combine_];
+  const Program& combine = plan_.program_at(combine_);
   const int parts = combine.find_tensor("parts");
   returns_to_parts_ =
       parts >= 0 && combine.tensors[static_cast<std::size_t>(parts)].kind == TensorKind::kState;
   if (!returns_to_parts_) return;
-  local("parts", s_.dtype, received, c_.hidden_size, true);
-  plan_.buffers.back().state = true;
+  plan_.symmetric("parts", s_.dtype, {received, c_.hidden_size}, s_.shares_experts(),
+                  step::BufferKind::kState);
 }
 
 void MoePlan::prepare_acts(const GroupedDesc& down) {
@@ -170,59 +157,60 @@ void MoePlan::prepare_acts(const GroupedDesc& down) {
                      .world_size = down.world_size});
 }
 
-void MoePlan::add_products(std::int64_t layer, const char* tokens, Rows rows,
-                           const std::vector<std::int64_t>& fixed) {
+void MoePlan::add_products(std::int64_t layer, const char* tokens,
+                           const StepBuilder::Sizes& sizes) {
   using Weight = ProductPlan::Weight;
   auto w = [layer](const char* name) { return layer_buffer(layer, name); };
-  std::vector<Binding> up = {{"offsets", "offsets"}, {"tokens", "row_tokens"}, {"c", "expert_act"}};
+  StepBuilder::Bindings up = {
+      {"offsets", "offsets"}, {"tokens", "row_tokens"}, {"c", "expert_act"}};
   products_.bind_rows(tokens, up);
   products_.bind_weight(Weight::kGate, w("gate"), up);
   products_.bind_weight(Weight::kUp, w("up"), up);
-  products_.quantize(tokens, rows, fixed);
-  launch(up_, rows, std::move(up), fixed);
-  std::vector<Binding> down = {{"offsets", "offsets"}, {"c", "expert_out"}};
+  products_.quantize(tokens, sizes);
+  plan_.launch(up_, sizes, up);
+  StepBuilder::Bindings down = {{"offsets", "offsets"}, {"c", "expert_out"}};
   products_.bind_rows("expert_act", down);
   products_.bind_weight(Weight::kOnly, w("down"), down);
-  products_.quantize("expert_act", rows, fixed);
-  launch(down_, rows, std::move(down), fixed);
+  products_.quantize("expert_act", sizes);
+  plan_.launch(down_, sizes, down);
 }
 
 void MoePlan::add(std::int64_t layer, const char* tokens) {
-  std::vector<Binding> route = {
+  StepBuilder::Bindings route = {
       {"x", tokens}, {"gate", layer_buffer(layer, "router")}, {"weights", "weights"}};
   if (c_.moe->choice_bias) route.push_back({"bias", layer_buffer(layer, "router_bias")});
-  std::vector<Binding> combined = {
+  StepBuilder::Bindings combined = {
       {"y", "expert_out"}, {"slots", "slots"}, {"residual", "x2"}, {"out", "x"}};
-  Rows all = s_.shares_experts() ? Rows::kOfAllRanks : Rows::kAll;
+  const StepBuilder::Sizes all = s_.shares_experts() ? plan_.of_all_ranks() : plan_.all();
   if (exchange_) {
     route.push_back({"experts", "experts"});
-    launch(route_, s_.shares_experts() ? Rows::kMostOwn : Rows::kOwn, std::move(route));
-    launch(send_, all,
-           {{"x", tokens},
-            {"experts", "experts"},
-            {"weights", "weights"},
-            {"recv", "recv"},
-            {"recv_experts", "recv_experts"},
-            {"recv_weights", "recv_weights"},
-            {"positions", "positions"}});
-    launch(place_, Rows::kFixed,
-           {{"recv_experts", "recv_experts"},
-            {"slots", "slots"},
-            {"offsets", "offsets"},
-            {"tokens", "row_tokens"}});
-    add_products(layer, "recv", Rows::kFixed, {ep_.received_rows()});
+    plan_.launch(route_, s_.shares_experts() ? plan_.most_own() : plan_.own(), route);
+    plan_.launch(send_, all,
+                 {{"x", tokens},
+                  {"experts", "experts"},
+                  {"weights", "weights"},
+                  {"recv", "recv"},
+                  {"recv_experts", "recv_experts"},
+                  {"recv_weights", "recv_weights"},
+                  {"positions", "positions"}});
+    plan_.launch(place_, {},
+                 {{"recv_experts", "recv_experts"},
+                  {"slots", "slots"},
+                  {"offsets", "offsets"},
+                  {"tokens", "row_tokens"}});
+    add_products(layer, "recv", StepBuilder::fixed(ep_.received_rows()));
     combined.push_back({"recv_weights", "recv_weights"});
     combined.push_back({"positions", "positions"});
     if (returns_to_parts_) combined.push_back({"parts", "parts"});
   } else {
     route.insert(route.end(),
                  {{"slots", "slots"}, {"offsets", "offsets"}, {"tokens", "row_tokens"}});
-    launch(route_, Rows::kAll, std::move(route));
-    add_products(layer, tokens, Rows::kAll, {});
+    plan_.launch(route_, plan_.all(), route);
+    add_products(layer, tokens, plan_.all());
     combined.push_back({"weights", "weights"});
     if (s_.expert_groups > 1) combined.push_back({"offsets", "offsets"});
   }
-  launch(combine_, all, std::move(combined));
+  plan_.launch(combine_, all, combined);
 }
 
 }  // namespace stretto

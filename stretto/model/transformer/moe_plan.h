@@ -7,10 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "stretto/model/transformer/product_plan.h"
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/step_builder.h"
 #include "stretto/ops/moe/ep_desc.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route.h"
@@ -21,7 +20,8 @@ class MoePlan {
  public:
   // Adds programs and buffers to the plan; what it is given must outlive it. Sequence-parallel: a
   // rank has ceil(bound / P) rows of "x2" and "x", else all of them.
-  MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& products, StepPlan& plan);
+  MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& products,
+          StepBuilder& plan);
 
   // Whether layers want the rank's own rows, else all of them.
   bool takes_own_rows() const { return exchange_; }
@@ -33,24 +33,20 @@ class MoePlan {
   void prepare_exchange();
   void local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols,
              bool symmetric = false);
-  std::size_t add_program(Program program);
-  void launch(std::size_t program, Rows rows, std::vector<Binding> bindings,
-              std::vector<std::int64_t> fixed = {});
   RouteDesc route_desc(std::int64_t m, bool tables) const;
   // Products of `m` tokens with `num_experts` experts of `groups`.
   GroupedDesc down_desc(std::int64_t m, std::int64_t num_experts, int groups) const;
   void prepare_acts(const GroupedDesc& down);
-  void add_products(std::int64_t layer, const char* tokens, Rows rows,
-                    const std::vector<std::int64_t>& fixed);
+  void add_products(std::int64_t layer, const char* tokens, const StepBuilder::Sizes& sizes);
 
   const ModelShape& s_;
   const ModelConfig& c_;
   ProductPlan& products_;
-  StepPlan& plan_;
+  StepBuilder& plan_;
   bool sequence_parallel_, exchange_;
   EpDesc ep_;                      // of the exchange
   bool returns_to_parts_ = false;  // else through buffers of the program (ep_return.h)
-  std::size_t route_ = 0, send_ = 0, place_ = 0, up_ = 0, down_ = 0, combine_ = 0;
+  int route_ = 0, send_ = 0, place_ = 0, up_ = 0, down_ = 0, combine_ = 0;
 };
 
 }  // namespace stretto

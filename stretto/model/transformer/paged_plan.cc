@@ -40,19 +40,19 @@ bool has_prompt_order(const ModelShape& shape) {
   return prompt_order_config(d, shape.target).has_value();
 }
 
-PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_(plan) {
+PagedPlan::PagedPlan(const ModelShape& shape, StepBuilder& plan) : s_(shape), plan_(plan) {
   const ModelConfig& c = *s_.config;
   const PagedCache& cache = s_.paged;
   AttentionDesc rope = attention_desc(c, s_.world_size);
   rope.dtype = s_.dtype;
   rope.weight_dtype = s_.weight_dtype;
-  rope.m = rope.max_tokens = plan_.bound;  // into buffers of rows, as if these were a cache
-  const PagedWriteDesc write = write_desc(s_, plan_.bound);
+  rope.m = rope.max_tokens = plan_.bound();  // into buffers of rows, as if these were a cache
+  const PagedWriteDesc write = write_desc(s_, plan_.bound());
   PagedDecodeDesc decodes = decode_desc(s_, write);
   HeadSplit split = split_heads(rope);
   PackedAttentionDesc prompts{.dtype = s_.dtype,
-                              .m = plan_.bound,
-                              .sequences = s_.prompt_sequences(plan_.bound),
+                              .m = plan_.bound(),
+                              .sequences = s_.prompt_sequences(plan_.bound()),
                               .page = cache.page,
                               .num_pages = cache.num_pages,
                               .max_tokens = s_.max_tokens,
@@ -62,44 +62,47 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_
                               .fp8 = cache.fp8,
                               .behind_others = shares_rows(),
                               .world_size = rope.world_size};
-  rope_ = add_program(rope_program(rope, s_.target));
-  write_ = add_program(paged_write(write, default_config(write, s_.target)));
+  rope_ = plan_.program(rope_program(rope, s_.target));
+  write_ = plan_.program(paged_write(write, default_config(write, s_.target)));
   for (const LayerConfig& layer : c.layers) {
     prompts.window = decodes.window = layer.window;
     if (has_prompts() && !prompts_.contains(layer.window)) {
-      prompts_[layer.window] = add_program(paged_attention_program(prompts, s_.target));
+      prompts_[layer.window] = plan_.program(paged_attention_program(prompts, s_.target));
     }
     if (has_decodes() && !decodes_.contains(layer.window)) {
       decodes_[layer.window] =
-          add_program(s_.paged.attention == PagedCache::Attention::kByKind
-                          ? paged_decode(decodes, prompt_order_config(decodes, s_.target).value())
-                          : paged_decode_program(decodes, s_.target));
+          plan_.program(s_.paged.attention == PagedCache::Attention::kByKind
+                            ? paged_decode(decodes, prompt_order_config(decodes, s_.target).value())
+                            : paged_decode_program(decodes, s_.target));
     }
   }
   std::int64_t q_cols = split.heads_per_rank * rope.head_dim;
-  local("q", s_.dtype, plan_.bound, q_cols);
-  local("attended", s_.dtype, plan_.bound, q_cols);
+  plan_.buffer("q", s_.dtype, {plan_.bound(), q_cols});
+  plan_.buffer("attended", s_.dtype, {plan_.bound(), q_cols});
   for (const char* rows : {"k_rows", "v_rows"}) {
-    local(rows, s_.dtype, split.kv_heads_per_rank * plan_.bound, rope.head_dim);
+    plan_.buffer(rows, s_.dtype, {split.kv_heads_per_rank * plan_.bound(), rope.head_dim});
   }
+  auto input = [&](const char* name, DType dtype, std::int64_t rows, std::int64_t cols) {
+    plan_.buffer(name, dtype, {rows, cols}, step::BufferKind::kInput);
+  };
   for (const char* table : {"cos", "sin"}) {
-    input(table, DType::kF32, plan_.bound, rope.head_dim / 2);
+    input(table, DType::kF32, plan_.bound(), rope.head_dim / 2);
   }
   std::int64_t pages = prompts.pages_per_sequence();
-  input(StepPlan::kSlots, DType::kI32, plan_.bound, 1);
+  input(step_buffer::kSlots, DType::kI32, plan_.bound(), 1);
   if (has_decodes()) {
-    input(StepPlan::kDecodePages, DType::kI32, cache.sequences, pages);
-    input(StepPlan::kDecodeTokens, DType::kI32, cache.sequences, 1);
+    input(step_buffer::kDecodePages, DType::kI32, cache.sequences, pages);
+    input(step_buffer::kDecodeTokens, DType::kI32, cache.sequences, 1);
   }
   if (!has_prompts()) return;
-  std::int64_t parts = s_.prompt_sequences(plan_.bound) + (shares_rows() ? 1 : 0);
-  input(StepPlan::kPromptStarts, DType::kI32, parts + 1, 1);
-  input(StepPlan::kPromptPages, DType::kI32, s_.prompt_sequences(plan_.bound), pages);
-  input(StepPlan::kPromptTokens, DType::kI32, s_.prompt_sequences(plan_.bound), 1);
+  std::int64_t parts = s_.prompt_sequences(plan_.bound()) + (shares_rows() ? 1 : 0);
+  input(step_buffer::kPromptStarts, DType::kI32, parts + 1, 1);
+  input(step_buffer::kPromptPages, DType::kI32, s_.prompt_sequences(plan_.bound()), pages);
+  input(step_buffer::kPromptTokens, DType::kI32, s_.prompt_sequences(plan_.bound()), 1);
 }
 
 bool PagedPlan::has_prompts() const {
-  return s_.paged.attention != PagedCache::Attention::kDecodes && !s_.only_decodes(plan_.bound);
+  return s_.paged.attention != PagedCache::Attention::kDecodes && !s_.only_decodes(plan_.bound());
 }
 bool PagedPlan::has_decodes() const {
   return s_.paged.attention != PagedCache::Attention::kPrompts;
@@ -107,53 +110,37 @@ bool PagedPlan::has_decodes() const {
 
 bool PagedPlan::shares_rows() const { return s_.fills_by_kind() && has_prompts(); }
 
-std::size_t PagedPlan::add_program(Program program) {
-  plan_.programs.push_back(std::move(program));
-  return plan_.programs.size() - 1;
-}
-
-void PagedPlan::local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols) {
-  plan_.buffers.push_back({.name = name, .dtype = dtype, .rows = rows, .cols = cols});
-}
-
-void PagedPlan::input(const char* name, DType dtype, std::int64_t rows, std::int64_t cols) {
-  local(name, dtype, rows, cols);
-  plan_.buffers.back().input = true;
-}
-
-void PagedPlan::add(std::int64_t layer, std::vector<Binding> rope) const {
+void PagedPlan::add(std::int64_t layer, StepBuilder::Bindings rope) const {
   std::int64_t window = s_.config->layers[static_cast<std::size_t>(layer)].window;
-  auto launch = [&](std::size_t program, Rows rows, std::vector<Binding> bindings) {
-    plan_.launches.push_back({program, rows, std::move(bindings), {}});
-  };
   rope.insert(rope.end(), {{"k_cache", "k_rows"}, {"v_cache", "v_rows"}, {"q", "q"}});
-  std::vector<Binding> cache = {{"k_pages", layer_buffer(layer, "k_cache")},
-                                {"v_pages", layer_buffer(layer, "v_cache")}};
+  StepBuilder::Bindings cache = {{"k_pages", layer_buffer(layer, "k_cache")},
+                                 {"v_pages", layer_buffer(layer, "v_cache")}};
   for (const char* scales : {"k_scales", "v_scales"}) {
     if (s_.paged.fp8) cache.push_back({scales, layer_buffer(layer, scales)});
   }
-  auto with_cache = [&](std::vector<Binding> bindings) {
+  auto with_cache = [&](StepBuilder::Bindings bindings) {
     bindings.insert(bindings.end(), cache.begin(), cache.end());
     return bindings;
   };
-  launch(rope_, Rows::kAllAsNew, std::move(rope));
-  launch(write_, Rows::kAll,
-         with_cache({{"slots", StepPlan::kSlots}, {"k_rows", "k_rows"}, {"v_rows", "v_rows"}}));
+  plan_.launch(rope_, plan_.all_as_new(), rope);
+  plan_.launch(
+      write_, plan_.all(),
+      with_cache({{"slots", step_buffer::kSlots}, {"k_rows", "k_rows"}, {"v_rows", "v_rows"}}));
   if (has_decodes()) {
-    launch(decodes_.at(window), Rows::kDecodes,
-           with_cache({{"q", "q"},
-                       {"pages", StepPlan::kDecodePages},
-                       {"tokens", StepPlan::kDecodeTokens},
-                       {"out", "attended"}}));
+    plan_.launch(decodes_.at(window), plan_.decodes(),
+                 with_cache({{"q", "q"},
+                             {"pages", step_buffer::kDecodePages},
+                             {"tokens", step_buffer::kDecodeTokens},
+                             {"out", "attended"}}));
   }
   if (!has_prompts()) return;
-  const bool behind = !shares_rows();
-  launch(prompts_.at(window), Rows::kPrompts,
-         with_cache({{"starts", StepPlan::kPromptStarts},
-                     {"q", "q", behind},
-                     {"pages", StepPlan::kPromptPages},
-                     {"tokens", StepPlan::kPromptTokens},
-                     {"out", "attended", behind}}));
+  const step::Size behind = shares_rows() ? step::Size{} : plan_.behind_decodes();
+  plan_.launch(prompts_.at(window), plan_.prompts(),
+               with_cache({{"starts", step_buffer::kPromptStarts},
+                           {"q", "q", behind},
+                           {"pages", step_buffer::kPromptPages},
+                           {"tokens", step_buffer::kPromptTokens},
+                           {"out", "attended", behind}}));
 }
 
 }  // namespace stretto

@@ -6,9 +6,8 @@
 
 #include <cstdint>
 #include <map>
-#include <vector>
 
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/step_builder.h"
 
 namespace stretto {
 
@@ -18,23 +17,20 @@ bool has_prompt_order(const ModelShape& shape);
 class PagedPlan {
  public:
   // Adds programs and buffers to the plan, but for "qkv"; `shape` and `plan` must outlive it.
-  PagedPlan(const ModelShape& shape, StepPlan& plan);
+  PagedPlan(const ModelShape& shape, StepBuilder& plan);
 
   // "attended" = attention of "qkv"; `rope` binds what rotary embedding reads.
-  void add(std::int64_t layer, std::vector<Binding> rope) const;
+  void add(std::int64_t layer, StepBuilder::Bindings rope) const;
 
  private:
   bool has_prompts() const;
   bool has_decodes() const;
   bool shares_rows() const;  // each of a step's rows is of a sequence that goes one of the two ways
-  std::size_t add_program(Program program);
-  void input(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);
-  void local(const char* name, DType dtype, std::int64_t rows, std::int64_t cols);
 
   const ModelShape& s_;
-  StepPlan& plan_;
-  std::size_t rope_ = 0, write_ = 0;
-  std::map<std::int64_t, std::size_t> prompts_, decodes_;  // by window
+  StepBuilder& plan_;
+  int rope_ = 0, write_ = 0;
+  std::map<std::int64_t, int> prompts_, decodes_;  // by window
 };
 
 }  // namespace stretto

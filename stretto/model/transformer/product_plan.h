@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "stretto/model/transformer/step_plan.h"
+#include "stretto/model/transformer/step_builder.h"
 #include "stretto/ops/gemm/linear.h"
 
 namespace stretto {
 
 class ProductPlan {
  public:
-  ProductPlan(const ModelShape& shape, StepPlan& plan) : s_(shape), plan_(plan) {}
+  ProductPlan(const ModelShape& shape, StepBuilder& plan) : s_(shape), plan_(plan) {}
 
   // Sets the factors of a product's desc.
   template <typename Desc>
@@ -37,20 +37,20 @@ class ProductPlan {
   // Adds what it takes to quantise them; with products of other dtypes nothing. Once a buffer.
   void prepare(const Factor& rows);
   // Before the products that read them, and after they were written.
-  void quantize(const char* buffer, Rows rows, const std::vector<std::int64_t>& fixed = {});
+  void quantize(const char* buffer, StepBuilder::Sizes sizes);
 
   // Those of a product with its rows, and with a weight.
   enum class Weight : std::uint8_t { kOnly, kGate, kUp };
-  void bind_rows(const char* buffer, std::vector<Binding>& to) const;
-  void bind_weight(Weight which, const std::string& buffer, std::vector<Binding>& to) const;
+  void bind_rows(const char* buffer, StepBuilder::Bindings& to) const;
+  void bind_weight(Weight which, const std::string& buffer, StepBuilder::Bindings& to) const;
 
  private:
   struct Quantizer {
     std::string buffer;
-    std::size_t program = 0;
+    int program = 0;
   };
   const ModelShape& s_;
-  StepPlan& plan_;
+  StepBuilder& plan_;
   std::vector<Quantizer> quantizers_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -17,30 +18,58 @@ constexpr const char* kRowConfig = R"({"architectures": ["LlamaForCausalLM"], "m
   "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64,
   "max_position_embeddings": 128, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
   "tie_word_embeddings": false, "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1})";
-constexpr std::int64_t kHeadRows = 2;
+constexpr std::size_t kRows = 37;  // more than two launches of the head take
 
-// A machine whose row r has logits r and the token r; of every fourth row it says that it could not
-// choose.
-class FakeStep : public BatchStep {
+// A machine that computes nothing, and whose row r has logits r.
+class FakeMachine : public step::Runner {
  public:
-  explicit FakeStep(bool chooses) : chooses_(chooses) {}
-  std::int64_t head_rows() const override { return kHeadRows; }
+  explicit FakeMachine(const step::Plan& plan) : Runner(plan, step::Sharing::kNone, false) {}
   std::byte* input(const std::string& name) override {
     auto& bytes = inputs_[name];
     bytes.resize(1 << 20);
     return bytes.data();
   }
-  void run(const StepRows&) override {}
-  const float* logits(std::span<const std::int64_t> rows) override {
-    EXPECT_LE(std::ssize(rows), kHeadRows);
-    logits_.clear();
-    for (std::int64_t row : rows) logits_.insert(logits_.end(), 64, static_cast<float>(row));
-    return logits_.data();
+  void copy_rows(const std::string& from, std::span<const std::int64_t> rows,
+                 const std::string& to) override {
+    EXPECT_EQ(from, step_buffer::kHidden);
+    EXPECT_EQ(to, step_buffer::kWanted);
+    copied_.assign(rows.begin(), rows.end());
   }
+  const std::byte* read(const std::string& output, std::size_t bytes) override {
+    EXPECT_EQ(output, step_buffer::kLogits);
+    EXPECT_EQ(bytes, logits_.size() * sizeof(float));
+    return reinterpret_cast<const std::byte*>(logits_.data());
+  }
+
+ private:
+  void run_section(const step::Section& section, const std::vector<std::int64_t>& values) override {
+    if (section.name != kHeadSection) return;
+    auto count = [&](const char* extent) {
+      return values[static_cast<std::size_t>(plan().find_extent(extent))];
+    };
+    EXPECT_TRUE(count("wanted") == 0 || count("wanted") == std::ssize(copied_));
+    EXPECT_NE(count("wanted") == 0, count("first") == 0);
+    logits_.clear();
+    for (std::int64_t i = 0; i < count("first"); ++i) add_logits(i);
+    for (std::int64_t i = 0; i < count("wanted"); ++i) add_logits(copied_[std::size_t(i)]);
+  }
+  void add_logits(std::int64_t row) { logits_.insert(logits_.end(), 64, static_cast<float>(row)); }
+
+  std::map<std::string, std::vector<std::byte>> inputs_;
+  std::vector<std::int64_t> copied_;
+  std::vector<float> logits_;
+};
+
+// Chooses the token r for row r; of every fourth row it says that it could not choose.
+class FakeStep : public BatchStep {
+ public:
+  FakeStep(const ModelShape& shape, std::int64_t bound, bool chooses)
+      : BatchStep(shape, std::make_unique<FakeMachine>(plan_step(shape, bound).plan)),
+        chooses_(chooses) {}
   bool chooses() const override { return chooses_; }
   std::span<const ChoiceResult> choose(std::span<const std::int64_t> rows,
                                        std::span<const ChoiceWish> wishes) override {
-    EXPECT_LE(std::ssize(rows), kHeadRows);
+    EXPECT_LE(std::ssize(rows), head_rows());
     EXPECT_EQ(rows.size(), wishes.size());
     results_.clear();
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -53,8 +82,6 @@ class FakeStep : public BatchStep {
 
  private:
   bool chooses_;
-  std::map<std::string, std::vector<std::byte>> inputs_;
-  std::vector<float> logits_;
   std::vector<ChoiceResult> results_;
 };
 
@@ -62,8 +89,10 @@ class Runner : public BatchRunner {
  public:
   Runner(const ModelShape& shape, bool chooses) : shape_(shape), chooses_(chooses) {}
   const ModelShape& shape() const override { return shape_; }
-  std::unique_ptr<BatchStep> make_step(const BatchBounds&) override {
-    return std::make_unique<FakeStep>(chooses_);
+  std::unique_ptr<BatchStep> make_step(const BatchBounds& bounds) override {
+    ModelShape shape = shape_;
+    shape.paged.sequences = bounds.sequences;
+    return std::make_unique<FakeStep>(shape, bounds.rows, chooses_);
   }
 
  private:
@@ -95,10 +124,10 @@ class Visitor : public RowVisitor {
 std::unique_ptr<Visitor> visited(bool chooses) {
   const ModelConfig config = parse_config(kRowConfig, "config");
   const ModelShape shape = batch_shape(
-      config, 1, {.max_rows = 16, .cache = {.page = 64, .num_pages = 16, .sequences = 16}});
-  BatchModel model(std::make_unique<Runner>(shape, chooses), 16);
+      config, 1, {.max_rows = kRows, .cache = {.page = 64, .num_pages = 16, .sequences = kRows}});
+  BatchModel model(std::make_unique<Runner>(shape, chooses), kRows);
   const int token = 1, page = 0;
-  const std::vector<BatchPiece> pieces(13,
+  const std::vector<BatchPiece> pieces(kRows,
                                        {.tokens = {&token, 1}, .pages = {&page, 1}, .wanted = 1});
   auto out = std::make_unique<Visitor>();
   model.step(pieces, *out);
@@ -109,15 +138,23 @@ std::unique_ptr<Visitor> visited(bool chooses) {
 
 TEST(RowVisitor, GetsTokensWhereTheMachineChoosesAndLogitsElsewhere) {
   const std::unique_ptr<Visitor> v = visited(true);
-  EXPECT_EQ(v->tokens, (std::vector<std::size_t>{1, 2, 4, 8}));
+  std::vector<std::size_t> tokens, logits, not_chosen;
+  for (std::size_t i = 0; i < kRows; ++i) {
+    if (i % 5 == 0) continue;
+    (i % 3 == 0 ? logits : i % 4 == 3 ? not_chosen : tokens).push_back(i);
+  }
+  EXPECT_EQ(v->tokens, tokens);
   // Wanted so, and then what the machine could not choose.
-  EXPECT_EQ(v->logits, (std::vector<std::size_t>{3, 6, 9, 12, 7, 11}));
+  logits.insert(logits.end(), not_chosen.begin(), not_chosen.end());
+  EXPECT_EQ(v->logits, logits);
 }
 
 TEST(RowVisitor, GetsAllLogitsOfOtherMachines) {
   const std::unique_ptr<Visitor> v = visited(false);
   EXPECT_TRUE(v->tokens.empty());
-  EXPECT_EQ(v->logits.size(), 13u);
+  std::vector<std::size_t> all(kRows);
+  std::iota(all.begin(), all.end(), 0u);
+  EXPECT_EQ(v->logits, all);
 }
 
 }  // namespace stretto

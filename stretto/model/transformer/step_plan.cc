@@ -14,11 +14,6 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t kHeadRows = 16;
-// On GPUs, where any row may be asked for and the head's weights are read once
-// for all of them.
-constexpr std::int64_t kHeadRowsOnGpu = 256;
-
 // From this many rows on, steps of several ranks keep activations spread by rows where asked. On a
 // GPU fewer rows take as long as the weights take to read, and are reduced while that goes on.
 constexpr std::int64_t kSequenceParallelFrom = 16;
@@ -31,6 +26,8 @@ struct AttentionPart {
 
 class Planner {
   using Weight = ProductPlan::Weight;
+  using Bindings = StepBuilder::Bindings;
+  using Sizes = StepBuilder::Sizes;
 
  public:
   Planner(const ModelShape& shape, std::int64_t bound)
@@ -40,21 +37,16 @@ class Planner {
         own_rows_(ceil_div(bound, std::int64_t{shape.world_size})),
         hidden_(c_.hidden_size),
         ffn_(ffn_per_rank(c_, shape.world_size)),
-        products_(shape, plan_) {
-    plan_.bound = bound;
-  }
+        plan_(shape, bound),
+        products_(shape, plan_) {}
 
-  StepPlan run() {
+  ModelStep run() {
     std::int64_t from =
         s_.target == Target::kCuda ? kSequenceParallelFromOnGpu : kSequenceParallelFrom;
-    add_buffer({.name = StepPlan::kTokens,
-                .dtype = DType::kI32,
-                .rows = bound_,
-                .cols = 1,
-                .input = true});
+    plan_.buffer(step_buffer::kTokens, DType::kI32, {bound_, 1}, step::BufferKind::kInput);
     spreads_attention_ = s_.has_whole_attention() && bound_ >= from;
     spreads_attention_ || s_.shares_experts() ? sequence_parallel() : replicated();
-    return std::move(plan_);
+    return plan_.finish();
   }
 
  private:
@@ -64,19 +56,15 @@ class Planner {
   }
   bool chooses(std::int64_t m) const { return s_.machine != nullptr && m > kMostRowsOfDefaults; }
 
-  std::size_t add_program(Program program) {
-    plan_.programs.push_back(std::move(program));
-    return plan_.programs.size() - 1;
-  }
-  void add_buffer(PlanBuffer buffer) { plan_.buffers.push_back(std::move(buffer)); }
+  int add_program(Program program) { return plan_.program(std::move(program)); }
   void local(const char* name, std::int64_t rows, std::int64_t cols) {
-    add_buffer({.name = name, .dtype = s_.dtype, .rows = rows, .cols = cols});
+    plan_.buffer(name, s_.dtype, {rows, cols});
   }
   void symmetric(const char* name, std::int64_t rows, std::int64_t cols) {
-    add_buffer({.name = name, .dtype = s_.dtype, .rows = rows, .cols = cols, .symmetric = true});
+    plan_.symmetric(name, s_.dtype, {rows, cols});
   }
-  void add(std::size_t program, Rows rows, std::vector<Binding> bindings) {
-    plan_.launches.push_back({program, rows, std::move(bindings), {}});
+  void add(int program, Sizes sizes, const Bindings& bindings) {
+    plan_.launch(program, std::move(sizes), bindings);
   }
 
   AttentionPart attention_part() {
@@ -88,7 +76,7 @@ class Planner {
   }
 
   void add_attention(const AttentionPart& part, std::int64_t layer) {
-    std::vector<Binding> bindings = {{"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}};
+    Bindings bindings = {{"qkv", "qkv"}, {"cos", "cos"}, {"sin", "sin"}};
     if (c_.traits->qk_norm) {
       bindings.push_back({"q_norm", layer_buffer(layer, "q_norm")});
       bindings.push_back({"k_norm", layer_buffer(layer, "k_norm")});
@@ -96,11 +84,11 @@ class Planner {
     part.pages.add(layer, std::move(bindings));
   }
 
-  std::vector<Binding> qkv_bindings(std::int64_t layer) const {
+  Bindings qkv_bindings(std::int64_t layer) const {
     auto w = [&](const char* own, const char* whole) {
       return layer_buffer(layer, spreads_attention_ ? whole : own);
     };
-    std::vector<Binding> out = {{"c", "qkv"}};
+    Bindings out = {{"c", "qkv"}};
     products_.bind_rows("normed", out);
     products_.bind_weight(Weight::kOnly, w("qkv", "whole_qkv"), out);
     if (c_.qkv_bias) out.push_back({"bias", w("qkv_bias", "whole_qkv_bias")});
@@ -110,7 +98,7 @@ class Planner {
   // The products around attention of a step whose rows are split. Of those with all of attention's
   // weights, the first sends columns to the ranks of their heads, the second takes them back.
   struct Projections {
-    std::size_t qkv = 0, out = 0;
+    int qkv = 0, out = 0;
   };
   Projections projections(const AttentionPart& part) {
     std::int64_t ranks = s_.world_size;
@@ -140,18 +128,17 @@ class Planner {
     return {add_program(gemm_a2a_program(qkv, s_.target)),
             add_program(a2a_gemm_program(out, s_.target))};
   }
-  void add_out(std::size_t program, std::int64_t layer) {
-    const char* sum = with_bias(c_.out_bias, Rows::kOwn, "x", layer_buffer(layer, "out_bias"));
+  void add_out(int program, std::int64_t layer) {
+    const char* sum = with_bias(c_.out_bias, plan_.own(), "x", layer_buffer(layer, "out_bias"));
     add_product(program, "attended", layer_buffer(layer, spreads_attention_ ? "whole_out" : "out"),
                 {{"residual", sum}, {spreads_attention_ ? "c" : "out", "x2"}});
   }
   // A product of all rows that `rows` has, quantised before it where weights are.
-  void add_product(std::size_t program, const char* rows, const std::string& weight,
-                   std::vector<Binding> others) {
-    products_.quantize(rows, Rows::kAll);
+  void add_product(int program, const char* rows, const std::string& weight, Bindings others) {
+    products_.quantize(rows, plan_.all());
     products_.bind_rows(rows, others);
     products_.bind_weight(Weight::kOnly, weight, others);
-    add(program, Rows::kAll, std::move(others));
+    add(program, plan_.all(), std::move(others));
   }
 
   // Of a product of hidden rows: GemmDesc, or where it gathers them AgGemmDesc.
@@ -174,9 +161,9 @@ class Planner {
     return d;
   }
 
-  std::vector<Binding> ffn_bindings(std::int64_t layer) const {
+  Bindings ffn_bindings(std::int64_t layer) const {
     auto w = [layer](const char* part) { return layer_buffer(layer, part); };
-    std::vector<Binding> out = {{"c", "act"}};
+    Bindings out = {{"c", "act"}};
     products_.bind_rows("normed", out);
     products_.bind_weight(Weight::kGate, w("gate"), out);
     products_.bind_weight(Weight::kUp, w("up"), out);
@@ -212,9 +199,9 @@ class Planner {
     local("biased", rows, hidden_);
   }
   // The buffer to add: `x` as it is, or with the bias.
-  const char* with_bias(bool has_bias, Rows rows, const char* x, const std::string& bias) {
+  const char* with_bias(bool has_bias, Sizes rows, const char* x, const std::string& bias) {
     if (!has_bias) return x;
-    add(add_row_, rows, {{"x", x}, {"row", bias}, {"out", "biased"}});
+    add(add_row_, std::move(rows), {{"x", x}, {"row", bias}, {"out", "biased"}});
     return "biased";
   }
 
@@ -236,37 +223,30 @@ class Planner {
             .world_size = s_.world_size};
   }
 
-  void add_head(const char* input) {
-    VocabDesc d =
-        vocab_desc(std::min(s_.target == Target::kCuda ? kHeadRowsOnGpu : kHeadRows, bound_));
-    add_buffer({.name = StepPlan::kLogits,
-                .dtype = DType::kF32,
-                .rows = d.m,
-                .cols = d.vocab,
-                .symmetric = true});
-    plan_.head = {.program = add_program(lm_head_program(d, s_.target)),
-                  .bindings = {{"x", StepPlan::kWanted},
-                               {"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
-                               {"logits", StepPlan::kLogits}}};
-    plan_.head_input = input;
-    plan_.head_rows = d.m;
-    local(StepPlan::kWanted, d.m, hidden_);
+  void add_head() {
+    VocabDesc d = vocab_desc(plan_.head_rows());
+    using Kind = step::BufferKind;
+    plan_.buffer(step_buffer::kWanted, s_.dtype, {d.m, hidden_}, Kind::kInput);
+    plan_.symmetric(step_buffer::kLogits, DType::kF32, {d.m, d.vocab}, false, Kind::kOutput);
+    plan_.head(add_program(lm_head_program(d, s_.target)),
+               {{"table", c_.tie_word_embeddings ? "embedding" : "lm_head"},
+                {"logits", step_buffer::kLogits}});
   }
 
   // Every rank holds all rows; a row-parallel GEMM ends in an all-reduce with the residual added.
   void replicated() {
     AttentionPart part = attention_part();
-    std::size_t norm = add_program(step_program(norm_desc(bound_), s_.target));
+    int norm = add_program(step_program(norm_desc(bound_), s_.target));
     const auto gemm_desc = hidden_desc<GemmDesc>();
     GemmDesc qkv_desc = gemm_desc;
     qkv_desc.n = part.qkv_cols;
     qkv_desc.bias = c_.qkv_bias;
-    std::size_t qkv = add_program(product(qkv_desc));
+    int qkv = add_program(product(qkv_desc));
     GemmDesc ffn_desc = gemm_desc;
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
+    int ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
     const bool sums_over_ranks = s_.world_size > 1;
     auto reduced_gemm = [&](std::int64_t k) {
       if (sums_over_ranks) return add_program(step_program(summed_desc<GemmArDesc>(k), s_.target));
@@ -277,39 +257,41 @@ class Planner {
       return add_program(product(d));
     };
     const char* out = sums_over_ranks ? "out" : "c";
-    std::size_t out_gemm = reduced_gemm(part.q_cols);
-    std::size_t down_gemm = has_dense_layers() ? reduced_gemm(ffn_) : 0;
+    int out_gemm = reduced_gemm(part.q_cols);
+    int down_gemm = has_dense_layers() ? reduced_gemm(ffn_) : 0;
     std::optional<MoePlan> moe = moe_plan(false);
-    std::size_t lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
+    int lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
 
     symmetric("x", bound_, hidden_);
     symmetric("x2", bound_, hidden_);
     local("normed", bound_, hidden_);
+    local(step_buffer::kHidden, bound_, hidden_);
     if (has_dense_layers()) local("act", bound_, ffn_);
     products_.prepare({.buffer = "normed", .tokens = bound_, .cols = hidden_});
     prepare_products(part);
     prepare_biases(bound_);
-    add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
+    add(lookup, plan_.all(),
+        {{"tokens", step_buffer::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
-      add(norm, Rows::kAll, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
-      products_.quantize("normed", Rows::kAll);
-      add(qkv, Rows::kAll, qkv_bindings(i));
+      add(norm, plan_.all(), {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
+      products_.quantize("normed", plan_.all());
+      add(qkv, plan_.all(), qkv_bindings(i));
       add_attention(part, i);
-      const char* attention_sum = with_bias(c_.out_bias, Rows::kAll, "x", w("out_bias"));
+      const char* attention_sum = with_bias(c_.out_bias, plan_.all(), "x", w("out_bias"));
       add_product(out_gemm, "attended", w("out"), {{"residual", attention_sum}, {out, "x2"}});
-      add(norm, Rows::kAll, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
+      add(norm, plan_.all(), {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
       if (is_moe(i)) {
         moe->add(i, "normed");
         continue;
       }
-      products_.quantize("normed", Rows::kAll);
-      add(ffn, Rows::kAll, ffn_bindings(i));
-      const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kAll, "x2", w("down_bias"));
+      products_.quantize("normed", plan_.all());
+      add(ffn, plan_.all(), ffn_bindings(i));
+      const char* mlp_sum = with_bias(c_.mlp_bias, plan_.all(), "x2", w("down_bias"));
       add_product(down_gemm, "act", w("down"), {{"residual", mlp_sum}, {out, "x"}});
     }
-    add(norm, Rows::kAll, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
-    add_head("normed");
+    add(norm, plan_.all(), {{"x", "x"}, {"weight", "final_norm"}, {"out", step_buffer::kHidden}});
+    add_head();
   }
 
   // Every rank holds ceil(m / P) rows; a column-parallel GEMM gathers them, a row-parallel one ends
@@ -319,69 +301,70 @@ class Planner {
     AttentionPart part = attention_part();
     NormDesc own_norm = norm_desc(own_rows_);
     own_norm.symmetric_output = true;
-    std::size_t norm = add_program(step_program(own_norm, s_.target));
+    int norm = add_program(step_program(own_norm, s_.target));
     Projections around = projections(part);
     auto ffn_desc = hidden_desc<AgGemmDesc>();
     ffn_desc.n = ffn_;
     ffn_desc.swiglu = true;
     ffn_desc.bias = c_.mlp_bias;
-    std::size_t ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
-    std::size_t down_gemm =
-        has_dense_layers() ? add_program(product(summed_desc<GemmRsDesc>(ffn_))) : 0;
+    int ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
+    int down_gemm = has_dense_layers() ? add_program(product(summed_desc<GemmRsDesc>(ffn_))) : 0;
     std::optional<MoePlan> moe = moe_plan(true);
     VocabDesc embed = vocab_desc(bound_);
     embed.sequence_parallel = true;
-    std::size_t lookup = add_program(embedding_program(embed, s_.target));
+    int lookup = add_program(embedding_program(embed, s_.target));
     CollectiveDesc gathered{
         .dtype = s_.dtype, .m = bound_, .n = hidden_, .world_size = s_.world_size};
-    std::size_t gather = add_program(step_program(gathered, s_.target));
+    int gather = add_program(step_program(gathered, s_.target));
 
     local("x", own_rows_, hidden_);
     local("x2", own_rows_, hidden_);
     symmetric("normed", own_rows_, hidden_);
     if (has_dense_layers()) local("act", bound_, ffn_);
-    local("all_normed", bound_, hidden_);
+    if (moe && !moe->takes_own_rows()) local("all_normed", bound_, hidden_);
+    local(step_buffer::kHidden, bound_, hidden_);
     products_.prepare(
         {.buffer = "normed", .tokens = own_rows_, .cols = hidden_, .symmetric = true});
     prepare_products(part);
     prepare_biases(own_rows_);
-    add(lookup, Rows::kAll, {{"tokens", StepPlan::kTokens}, {"table", "embedding"}, {"out", "x"}});
+    add(lookup, plan_.all(),
+        {{"tokens", step_buffer::kTokens}, {"table", "embedding"}, {"out", "x"}});
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
-      add(norm, Rows::kOwn, {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
-      products_.quantize("normed", Rows::kOwn);
-      add(around.qkv, Rows::kAll, qkv_bindings(i));
+      add(norm, plan_.own(), {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
+      products_.quantize("normed", plan_.own());
+      add(around.qkv, plan_.all(), qkv_bindings(i));
       add_attention(part, i);
       add_out(around.out, i);
-      add(norm, Rows::kOwn, {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
+      add(norm, plan_.own(), {{"x", "x2"}, {"weight", w("post_norm")}, {"out", "normed"}});
       if (is_moe(i)) {
         bool own = moe->takes_own_rows();
-        if (!own) add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
+        if (!own) add(gather, plan_.all(), {{"in", "normed"}, {"out", "all_normed"}});
         moe->add(i, own ? "normed" : "all_normed");
         continue;
       }
-      products_.quantize("normed", Rows::kOwn);
-      add(ffn, Rows::kAll, ffn_bindings(i));
-      const char* mlp_sum = with_bias(c_.mlp_bias, Rows::kOwn, "x2", w("down_bias"));
+      products_.quantize("normed", plan_.own());
+      add(ffn, plan_.all(), ffn_bindings(i));
+      const char* mlp_sum = with_bias(c_.mlp_bias, plan_.own(), "x2", w("down_bias"));
       add_product(down_gemm, "act", w("down"), {{"residual", mlp_sum}, {"out", "x"}});
     }
-    add(norm, Rows::kOwn, {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
-    add(gather, Rows::kAll, {{"in", "normed"}, {"out", "all_normed"}});
-    add_head("all_normed");
+    add(norm, plan_.own(), {{"x", "x"}, {"weight", "final_norm"}, {"out", "normed"}});
+    add(gather, plan_.all(), {{"in", "normed"}, {"out", step_buffer::kHidden}});
+    add_head();
   }
 
   const ModelShape& s_;
   const ModelConfig& c_;
   std::int64_t bound_, own_rows_, hidden_, ffn_;
   bool spreads_attention_ = false;  // rows stay split through its products
-  std::size_t add_row_ = 0;
-  StepPlan plan_;
+  int add_row_ = 0;
+  StepBuilder plan_;
   ProductPlan products_;
 };
 
 }  // namespace
 
-StepPlan plan_step(const ModelShape& shape, std::int64_t bound) {
+ModelStep plan_step(const ModelShape& shape, std::int64_t bound) {
   return Planner(shape, bound).run();
 }
 

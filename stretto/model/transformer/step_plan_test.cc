@@ -6,7 +6,7 @@
 #include <map>
 
 #include "stretto/model/transformer/batch_model.h"
-#include "stretto/model/transformer/batch_plan.h"
+#include "stretto/model/transformer/model_buffers.h"
 #include "stretto/testing/gpu_harness/late_inputs.h"
 
 namespace stretto {
@@ -20,15 +20,21 @@ constexpr const char* kPlanConfig =
   "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1})";
 
 // How often each program is launched.
-std::map<std::string, int> launches_of(const StepPlan& plan) {
+std::map<std::string, int> launches_of(const ModelStep& step) {
   std::map<std::string, int> count;
-  for (const PlanLaunch& l : plan.launches) ++count[plan.programs[l.program].name];
+  for (const step::Node& node : step.plan.nodes) ++count[step.plan.program_of(node).name];
   return count;
 }
 
-std::map<std::string, PlanBuffer> buffers_of(const ModelShape& shape) {
-  std::map<std::string, PlanBuffer> buffers;
-  for (const PlanBuffer& b : model_buffers(shape)) buffers[b.name] = b;
+struct Shape {
+  std::int64_t rows = 0, cols = 0;
+};
+std::map<std::string, Shape> buffers_of(const ModelShape& shape) {
+  std::map<std::string, Shape> buffers;
+  for (const step::Buffer& b : model_buffers(shape)) {
+    const std::vector<std::int64_t> dims = step::eval(b.shape, {});
+    buffers[b.name] = {dims.at(0), dims.at(1)};
+  }
   return buffers;
 }
 
@@ -58,11 +64,10 @@ TEST_P(StepPlanTest, HeadsChangeRanksAroundTheAttentionOfPrompts) {
 
 // What a prompt of many tokens is spread for.
 TEST_P(StepPlanTest, ARankHasItsShareOfTheRows) {
-  auto rows_of = [&](const StepPlan& plan, const char* name) {
-    for (const PlanBuffer& b : plan.buffers) {
-      if (b.name == name) return b.rows;
-    }
-    return std::int64_t{0};
+  auto rows_of = [&](const ModelStep& step, const char* name) {
+    const step::Plan& plan = step.plan;
+    const step::Buffer& b = plan.buffers.at(static_cast<std::size_t>(plan.find_buffer(name)));
+    return step::eval(b.shape, plan.bounds()).at(0);
   };
   EXPECT_EQ(rows_of(plan_step(shape(4, true), kPromptRows), "x"), kPromptRows / 4);
   EXPECT_EQ(rows_of(plan_step(shape(4, false), kPromptRows), "x"), kPromptRows);
@@ -96,8 +101,8 @@ TEST_P(StepPlanTest, ConstantsAreTheWeightsOfEveryProgram) {
   for (int ranks : {1, 2}) {
     for (std::int64_t bound : {1, 16, 256}) {
       const ModelShape s = shape(ranks, true);
-      const step::Plan plan = batch_plan(s, plan_step(s, bound));
-      std::vector<std::set<std::string>> constants = constant_inputs(plan);
+      const step::Plan plan = plan_step(s, bound).plan;
+      std::vector<std::set<std::string>> constants = step::constant_inputs(plan);
       for (std::size_t i = 0; i < plan.programs.size(); ++i) {
         EXPECT_EQ(constants[i], weight_inputs(plan.programs[i])) << plan.programs[i].name;
       }
