@@ -81,26 +81,26 @@ class Uneven {
         visit(row, p_.let("end", min(row + cfg_.tile_rows, total_rows_)));
       });
     };
+    // A worker that has such a tile ends its others alone, when the links are the others' no more.
+    each_tile([&](const Index& row, const Index& end) {
+      Index source = p_.let("source_of_row", source_of(row));
+      p_.when(row < end && end_of(source) < end, [&] { gather(row, end); });
+    });
     // The next rank's first, so that every rank is read by another one.
     p_.loop(ranks_, [&](const Index& i) {
+      p_.worker_fence();  // as far as anybody knows, these are the same rows again
       Run run = run_of(p_.let("source", (p_.rank() + 1 + i) % ranks_));
       each_tile([&](const Index& row, const Index& end) {
         p_.when(run.begin <= row && row < end && end <= run.end, [&] { copy(run, row, end); });
       });
-      p_.worker_fence();  // before other rows of its tiles, as far as anybody knows
-    });
-    each_tile([&](const Index& row, const Index& end) {
-      Index source = p_.let("source_of_row", source_of(row));
-      p_.when(row < end && ends_before(source, end), [&] { gather(row, end); });
     });
     p_.notify_all(done_);
   }
 
   // Until every rank has read what it gets.
   void wait_for_readers() {
-    p_.loop(ranks_, [&](const Index& i) {
-      p_.wait(done_[(p_.rank() + i) % ranks_], cfg_.num_workers);
-    });
+    p_.loop(ranks_,
+            [&](const Index& i) { p_.wait(done_[(p_.rank() + i) % ranks_], cfg_.num_workers); });
   }
 
  private:
@@ -137,16 +137,17 @@ class Uneven {
   // What is read is held against its contract.
   void check(const TensorRef& table) { p_.let("checked", p_.read(table, {0, 0})); }
 
-  // Of what a rank has told.
-  Index count_of(const Index& source) const { return p_.read(counts_, {source, own_column()}); }
+  // Of tables by source and reader.
   Index own_column() const { return kind_ == Kind::kAllGather ? Index(0) : p_.rank(); }
 
-  // Where each rank's rows end, past the room as well.
+  // Where each rank's rows end, past the room as well, and where they begin at that rank.
   void read_runs() {
     Index end = 0;
     for (int rank = 0; rank < d_.world_size; ++rank) {
-      end = p_.let("end_of_run", end + count_of(rank));
+      end = p_.let("end_of_run", end + p_.read(counts_, {rank, own_column()}));
       ends_.push_back(end);
+      if (kind_ == Kind::kAllGather) continue;
+      first_rows_.push_back(p_.let("first_of_run", p_.read(firsts_, {rank, p_.rank()})));
     }
     total_rows_ = end;
   }
@@ -164,22 +165,23 @@ class Uneven {
     for (std::size_t r = 0; r + 1 < ends_.size(); ++r) source = source + (ends_[r] <= row);
     return source;
   }
-  // Of a run that depends on launch values: by comparison with each.
-  Index end_of(const Index& rank) const {
-    Index end = ends_.back();
-    for (std::size_t r = ends_.size() - 1; r-- > 0;) {
-      end = select(rank == static_cast<std::int64_t>(r), ends_[r], end);
+  // One of these, by comparison with each rank.
+  static Index of_rank(const Index& rank, const std::vector<Index>& values) {
+    Index out = values.back();
+    for (std::size_t r = values.size() - 1; r-- > 0;) {
+      out = select(rank == static_cast<std::int64_t>(r), values[r], out);
     }
-    return end;
+    return out;
   }
-  Index ends_before(const Index& rank, const Index& row) const { return end_of(rank) < row; }
+  Index end_of(const Index& rank) const { return of_rank(rank, ends_); }
   Run run_of(const Index& source) const {
-    Index end = p_.let("run_end", end_of(source));
-    Index first = kind_ == Kind::kAllGather ? Index(0) : p_.read(firsts_, {source, p_.rank()});
+    std::vector<Index> begins = {0};
+    begins.insert(begins.end(), ends_.begin(), ends_.end() - 1);
     return {.source = source,
-            .begin = p_.let("run_begin", end - count_of(source)),
-            .end = end,
-            .first = p_.let("run_first", first)};
+            .begin = p_.let("run_begin", of_rank(source, begins)),
+            .end = p_.let("run_end", end_of(source)),
+            .first =
+                first_rows_.empty() ? Index(0) : p_.let("run_first", of_rank(source, first_rows_))};
   }
 
   // Rows that one rank has sent.
@@ -216,11 +218,11 @@ class Uneven {
   std::int64_t ranks_;
   Index m_, room_;
   TensorRef in_, sizes_, out_, received_;
-  TensorRef counts_, firsts_;  // by source and reader: rows, and the first of them
+  TensorRef counts_, firsts_;     // by source and reader: rows, and the first of them
   TensorRef sent_total_, total_;  // whose contracts are what there is room for
   SignalRef told_;                // by source
   SignalRef done_;                // by reader
-  std::vector<Index> ends_;
+  std::vector<Index> ends_, first_rows_;
   Index total_rows_;
 };
 

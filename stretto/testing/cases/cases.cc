@@ -19,8 +19,7 @@ const std::map<std::string, MakeCase>& by_name() {
                              flash_decode_cases(), ulysses_cases(),     embedding_cases(),
                              route_cases(),        moe_cases(),         expert_tables_cases(),
                              tp_cases(),           ep_moe_cases(),      ep_cases(),
-                             uneven_cases(),
-                             quantize_cases(),     gemm_ag_cases()}) {
+                             uneven_cases(),       quantize_cases(),    gemm_ag_cases()}) {
       for (const OperatorCase& c : part) {
         STRETTO_CHECK(made.emplace(c.name, c.make).second, c.name + " has two cases");
       }
