@@ -79,12 +79,13 @@ def _call(op: str, x: Any, sizes: Any, max_rows: Optional[int], group: GroupLike
     if room < -1 or (room == -1 and max_rows is not None):
         raise UserError(f"{op}: max_rows is {max_rows}, need 0 or more")
     made = group_of(group)
+    rows = adopt(op, "x", x)[1].shape[:1]
     kind, sizes = adopt(op, _SIZES[op], sizes)
     # GPUs tell of it in the launch, as of more than a rank has room for.
-    there = not kind.on_gpu and kind.dtype(sizes) in ("int32", "int64")
-    if there and tuple(sizes.shape) == (made.size,) and int(sizes.sum()) > len(x):
-        raise UserError(f"{op}: {_SIZES[op]} add up to {int(sizes.sum())}, x has {len(x)} rows")
-    outs = None if out is None else (out, _received(kind, made, sizes))
+    there = not kind.on_gpu and kind.dtype(sizes) in ("int32", "int64") and len(rows) == 1
+    if there and tuple(sizes.shape) == (made.size,) and int(sizes.sum()) > rows[0]:
+        raise UserError(f"{op}: {_SIZES[op]} add up to {int(sizes.sum())}, x has {rows[0]} rows")
+    outs = None if out is None else (adopt(op, "out", out)[1], _received(kind, made, sizes))
     return Received(*made.call(with_options(_exchange, op), room, outs, x, sizes))
 
 
@@ -112,10 +113,11 @@ def _exchange(op, group, x, given, room, outs):
     wide, dtype = padded(kind, x, columns, ALIGNMENT), moved_as(kind, x)
     source, landed = kind.dense(x), written
     if wide != columns:
-        source, landed = kind.empty((m, wide), x), kind.empty((room, wide), x)
-        kind.assign(source[:, :columns], x.reshape((m, columns)))
+        source = group.kept.room(kind, "rows to send", (m, wide), x)
+        landed = group.kept.room(kind, "rows that came", (room, wide), x)
+        group.assign(kind, source[:, :columns], x.reshape((m, columns)))
         if out is not None:
-            kind.assign(landed[:, :columns], written.reshape((room, columns)))
+            group.assign(kind, landed[:, :columns], written.reshape((room, columns)))
     bounds = {"m": bound_of(m), "room": bound_of(room)}
     desc = {"world_size": size, "dtype": dtype, **bounds, "n": columns_as(dtype, kind, x, wide)}
     names = ("in", _SIZES[op], "out", "output_split_sizes")
@@ -123,7 +125,7 @@ def _exchange(op, group, x, given, room, outs):
         kind, op, desc, names, (source, sizes, landed, received), (m, room), said=said
     )
     if landed is not written:
-        kind.assign(written.reshape((room, columns)), landed[:, :columns])
+        group.assign(kind, written.reshape((room, columns)), landed[:, :columns])
     return finish(kind, rows, written), kind.cast(received, "int64") if wide_sizes else received
 
 
