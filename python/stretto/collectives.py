@@ -506,10 +506,12 @@ def _all_to_all_payload(payload: Payload, group, x, _, out):
     return finish(kind, result, written)
 
 
+_LEAST_WIDTH = 128  # elements of a row that is moved as it is
+
+
 def exchange(group, kind, x, blocks_of, out):
-    """What the ranks have sent here."""
+    """What the ranks have sent here. A block is moved in rows of its own, whatever the array's are."""
     size, (sent, received, most, even) = group.size, blocks_of
-    counts = group.kept.constant(kind, received, x)
     width = math.prod(x.shape[1:])
     shape = (sum(received),) + tuple(x.shape[1:])
     result, written = make_result("all_to_all", kind, out, shape, x, (x,))
@@ -518,30 +520,47 @@ def exchange(group, kind, x, blocks_of, out):
     if most == 0 or width == 0:
         group.agree_on_nothing(said)
         return finish(kind, result, written)
-    wide, dtype = padded(kind, x, width, ALIGNMENT), moved_as(kind, x)
-    if even and wide == width:
-        blocks, landed = kind.dense(x), written
-    else:
-        most = bound_of(most)  # the program's blocks are all of one size
-        blocks = group.kept.room(kind, "blocks", (size, most, wide), x)
-        landed = group.kept.room(kind, "blocks that came", (size, most, wide), x)
-        flat, begin = x.reshape((x.shape[0], width)), 0
-        for to, rows in enumerate(sent):
-            group.assign(kind, blocks[to, :rows, :width], flat[begin : begin + rows])
-            begin += rows
-    n = columns_as(dtype, kind, x, wide)
+    if even:
+        rows = as_rows(group, kind, kind.dense(x), size, moved=True)
+        target = rows.target(group, kind, written, size)
+        form = rows.rows, rows.columns, rows.dtype
+        _exchange_rows(group, kind, rows.array, [rows.rows] * size, form, target, said)
+        rows.finish(group, kind, written, target, size)
+        return finish(kind, result, written)
+    unit = width
+    if width < _LEAST_WIDTH or padded(kind, x, width, ALIGNMENT) != width:
+        unit = 1024 if most * width >= 64 * 1024 else _LEAST_WIDTH
+    there = [-(-rows * width // unit) for rows in received]
+    bound = bound_of(-(-most * width // unit))  # the program's blocks are all of one size
+    flat = size, bound * unit
+    blocks = group.kept.room(kind, "blocks", flat, x)
+    landed = group.kept.room(kind, "blocks that came", flat, x)
+    elements, begin = kind.dense(x).reshape((sum(sent) * width,)), 0
+    for to, rows in enumerate(sent):
+        end = begin + rows * width
+        group.assign(kind, blocks[to, : end - begin], elements[begin:end])
+        begin = end
+    dtype = moved_as(kind, x)
+    form = bound, columns_as(dtype, kind, x, unit), dtype
+    _exchange_rows(group, kind, blocks, there, form, landed, said)
+    elements, begin = written.reshape((shape[0] * width,)), 0
+    for source, rows in enumerate(received):
+        end = begin + rows * width
+        group.assign(kind, elements[begin:end], landed[source, : end - begin])
+        begin = end
+    return finish(kind, result, written)
+
+
+def _exchange_rows(group, kind, blocks, received, form, target, said: str) -> None:
+    """Launches it. `received`: rows of each block that comes; `form`: rows of a block and their columns,
+    of which element type."""
+    rows, columns, dtype = form
     group.launch_operator(
         kind,
         "all_to_all",
-        {"world_size": size, "dtype": dtype, "m": most, "n": n},
+        {"world_size": group.size, "dtype": dtype, "m": rows, "n": columns},
         ("in", "recv_counts", "out"),
-        (blocks, counts, landed),
+        (blocks, group.kept.constant(kind, received, blocks), target),
         (),
         said=said,
     )
-    if landed is not written:
-        flat, begin = written.reshape((shape[0], width)), 0
-        for source, rows in enumerate(received):
-            group.assign(kind, flat[begin : begin + rows], landed[source, :rows, :width])
-            begin += rows
-    return finish(kind, result, written)

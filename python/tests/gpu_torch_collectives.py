@@ -121,7 +121,9 @@ class MoreCollectives(GpuTest):
         """Captured once, replayed with sizes that the capture has not seen."""
         for symmetric in (False, True):
             like = randn(1024, 2048)
-            x = stretto.symm_mem.empty(1024, 2048, dtype=torch.bfloat16) if symmetric else torch.empty_like(like)
+            x = torch.empty_like(like)
+            if symmetric:
+                x = stretto.symm_mem.empty(1024, 2048, dtype=torch.bfloat16, device=DEVICE)
             sizes = torch.zeros(SIZE, dtype=torch.int64, device=DEVICE)
 
             def calls(x=x, sizes=sizes):

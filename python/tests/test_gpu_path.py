@@ -35,7 +35,7 @@ class HostAsGpu(_arrays.TorchGpuKind):
 @pytest.fixture(autouse=True)
 def host_as_gpu(monkeypatch, rng):
     def make(group, kind, entry, staged, records, said):
-        assert kind is HostAsGpu
+        assert kind in (HostAsGpu, _arrays.NumpyKind)  # arrays, and sizes that hosts exchange
         return _core.Executable.make(
             group.session, group.rank, entry.compiled, list(staged), False, records=records, said=said
         )
@@ -173,3 +173,37 @@ def test_padded_rows_of_several_runs_again(size, monkeypatch):
         return fill, lambda: stretto.all_gather(x), check
 
     repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("shape", [(24,), (24, 1), (24, 5), (12, 3, 2), (3600,)])
+def test_blocks_move_in_rows_of_their_own(size, shape, monkeypatch):
+    """However narrow the array's are: what a launch moves is no wider than what is there, but for the end."""
+    launched = []
+    launch = stretto.Group.launch_operator
+
+    def seen(group, kind, program, desc, *rest, **options):
+        launched.append((program, desc))
+        return launch(group, kind, program, desc, *rest, **options)
+
+    monkeypatch.setattr(stretto.Group, "launch_operator", seen)
+    for even in (True, False):
+        blocks = [[shape[0] // 12 * (1 if even else (s + d) % 3) for d in range(size)] for s in range(size)]
+
+        def body(blocks=blocks):
+            r = stretto.rank()
+            x = aligned(sum(blocks[r]), *shape[1:], dtype=torch.bfloat16)
+            x.copy_(torch.from_numpy(of_rank(r, 0, x.shape)))
+            return stretto.all_to_all(x, None, blocks[r])
+
+        for r, got in enumerate(testing.run(size, body)):
+            want = []
+            for s in range(size):
+                sent = of_rank(s, 0, (sum(blocks[s]), *shape[1:]))
+                want.append(sent[sum(blocks[s][:r]) : sum(blocks[s][: r + 1])])
+            assert torch.equal(got.float(), torch.from_numpy(np.concatenate(want)))
+    moved = [desc for program, desc in launched if program == "all_to_all"]
+    assert moved or size == 1
+    for desc in moved:
+        bytes_of_block = desc["m"] * desc["n"] * {"float32": 4, "bfloat16": 2}[desc["dtype"]]
+        assert bytes_of_block <= 1.25 * 2 * 2 * np.prod(shape) // 12 + 2048
