@@ -12,22 +12,24 @@
 
 namespace stretto::step {
 
-void CpuRunner::Free::operator()(std::byte* p) const { std::free(p); }
+void FreeBytes::operator()(std::byte* p) const { std::free(p); }
 
 // Aligned as places are.
-CpuRunner::Bytes CpuRunner::zeros(std::size_t bytes) {
+AlignedBytes CpuRunner::zeros(std::size_t bytes) {
   bytes = (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
   if (bytes == 0) bytes = kPlaceAlignment;
   auto* p = static_cast<std::byte*>(std::aligned_alloc(kPlaceAlignment, bytes));
   if (p == nullptr) throw std::bad_alloc();
   std::memset(p, 0, bytes);
-  return Bytes(p);
+  return AlignedBytes(p);
 }
 
 CpuRunner::CpuRunner(const Worlds& worlds, Plan plan,
                      const std::map<std::string, std::byte*>& given,
                      const CpuRunnerOptions& options)
-    : Runner(std::move(plan), options.sharing, options.poison), worlds_(worlds) {
+    : Runner(std::move(plan), options.sharing, options.poison),
+      worlds_(worlds),
+      arena_(options.arena) {
   load_programs(options.progress);
   allocate(given);
   for (const Node& node : this->plan().nodes) nodes_.push_back(prepare(node));
@@ -51,12 +53,20 @@ void CpuRunner::load_programs(Progress* progress) {
 }
 
 void CpuRunner::allocate(const std::map<std::string, std::byte*>& given) {
-  arena_ = zeros(memory().arena_bytes);
+  if (arena_ == nullptr || arena_->bytes < memory().arena_bytes) {
+    arena_ = std::make_shared<CpuArena>();
+    arena_->data = zeros(memory().arena_bytes);
+    arena_->bytes = memory().arena_bytes;
+  }
   std::map<int, std::size_t> offsets;
   for (const Place& p : memory().places) offsets[p.buffer] = p.offset;
   for (std::size_t i = 0; i < plan().buffers.size(); ++i) {
     const Buffer& b = plan().buffers[i];
-    if (b.symmetric) {
+    const auto place = offsets.find(static_cast<int>(i));
+    if (place != offsets.end()) {
+      std::byte* data = arena_->data.get() + place->second;
+      buffers_.push_back({.data = data, .symmetric = b.symmetric ? alone(b, data) : nullptr});
+    } else if (b.symmetric) {
       buffers_.push_back(allocate_symmetric(b));
     } else if (b.kind == BufferKind::kConstant || b.kind == BufferKind::kState) {
       auto found = given.find(b.name);
@@ -64,13 +74,18 @@ void CpuRunner::allocate(const std::map<std::string, std::byte*>& given) {
         throw UserError(fmt::format("step '{}': nobody gives '{}'", plan().name, b.name));
       }
       buffers_.push_back({.data = found->second});
-    } else if (b.kind == BufferKind::kInput) {
+    } else {
       inputs_.push_back(zeros(num_bytes(plan(), b)));
       buffers_.push_back({.data = inputs_.back().get()});
-    } else {
-      buffers_.push_back({.data = arena_.get() + offsets.at(static_cast<int>(i))});
     }
   }
+}
+
+// Of the only rank that addresses it.
+const SymmetricBuffer* CpuRunner::alone(const Buffer& b, std::byte* data) {
+  alone_.push_back(std::make_unique<SymmetricBuffer>(SymmetricBuffer{
+      .name = b.name, .dtype = b.dtype, .bytes = num_bytes(plan(), b), .at = {data}}));
+  return alone_.back().get();
 }
 
 TensorArg CpuRunner::allocate_symmetric(const Buffer& b) {
@@ -118,7 +133,8 @@ void CpuRunner::copy_rows(const std::string& from, std::span<const std::int64_t>
 
 void CpuRunner::run_section(const Section& section, const std::vector<std::int64_t>& values) {
   for (std::size_t i = section.begin; i < section.end; ++i) {
-    for (const Range& r : unneeded(i)) std::memset(arena_.get() + r.offset, kPoisonByte, r.bytes);
+    for (const Range& r : unneeded(i))
+      std::memset(arena_->data.get() + r.offset, kPoisonByte, r.bytes);
     ReadyNode& node = nodes_[i];
     const std::span<const std::int64_t> extents = extents_of(plan().nodes[i], values);
     // The same on every rank that runs it.

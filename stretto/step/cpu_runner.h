@@ -20,8 +20,21 @@ struct Worlds {
   Rank& group;
 };
 
+struct FreeBytes {
+  void operator()(std::byte* p) const;
+};
+using AlignedBytes = std::unique_ptr<std::byte[], FreeBytes>;
+// What locals and outputs lie in.
+struct CpuArena {
+  AlignedBytes data;
+  std::size_t bytes = 0;
+};
+
 struct CpuRunnerOptions {
   Sharing sharing = Sharing::kByLife;
+  // Another runner's, taken where it is large enough: what that one leaves is lost once this one
+  // runs.
+  std::shared_ptr<CpuArena> arena = nullptr;
   // Before a node, fills what the arena holds that no node needs with bytes of a NaN, so that a
   // read of it shows. For tests.
   bool poison = false;
@@ -43,13 +56,10 @@ class CpuRunner final : public Runner {
   const std::byte* read(const std::string& output, std::size_t /*bytes*/) override {
     return data(output);
   }
+  const std::shared_ptr<CpuArena>& arena() const { return arena_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-  using Bytes = std::unique_ptr<std::byte[], Free>;
-  static Bytes zeros(std::size_t bytes);
+  static AlignedBytes zeros(std::size_t bytes);
 
   struct Symmetric {
     Rank& world;
@@ -72,6 +82,7 @@ class CpuRunner final : public Runner {
   void run_section(const Section& section, const std::vector<std::int64_t>& values) override;
   void load_programs(Progress* progress);
   void allocate(const std::map<std::string, std::byte*>& given);
+  const SymmetricBuffer* alone(const Buffer& buffer, std::byte* data);
   TensorArg allocate_symmetric(const Buffer& buffer);
   ReadyNode prepare(const Node& node);
   std::byte* data(const std::string& buffer) const;
@@ -79,8 +90,9 @@ class CpuRunner final : public Runner {
   Worlds worlds_;
   std::vector<std::unique_ptr<Executable>> programs_;
   std::vector<TensorArg> buffers_;  // by buffer
-  Bytes arena_;
-  std::vector<Bytes> inputs_;
+  std::shared_ptr<CpuArena> arena_;
+  std::vector<AlignedBytes> inputs_;
+  std::vector<std::unique_ptr<SymmetricBuffer>> alone_;
   std::vector<Symmetric> symmetric_;
   std::vector<ReadyNode> nodes_;
 };

@@ -20,6 +20,7 @@ GpuRunner::GpuRunner(const GpuWorlds& worlds, Plan plan, const GpuBuffers& given
       group_(worlds.group),
       early_starts_(options.early_starts),
       poisons_(options.poison),
+      arena_memory_(options.arena),
       graphs_(this->plan().sections.size()) {
   STRETTO_CHECK(world_.size() == this->plan().num_ranks, "a step for another number of GPUs");
   load_programs(options);
@@ -70,7 +71,11 @@ void GpuRunner::allocate(const GpuBuffers& given) {
   inputs_ = world_.allocate(host_bytes);
   host_inputs_ = std::make_unique<cuda::HostMappedMemory>(first, host_bytes);
   std::fill_n(static_cast<std::byte*>(host_inputs_->host()), host_bytes, std::byte{0});
-  arena_ = allocate_zeros(memory().arena_bytes);
+  if (!arena_memory_ || arena_memory_->on.front().bytes() < memory().arena_bytes) {
+    arena_memory_ =
+        std::make_shared<const SymmetricGpuMemory>(allocate_zeros(memory().arena_bytes));
+  }
+  arena_ = arena_memory_->addresses();
   buffers_.resize(plan().buffers.size());
   auto place = [](std::vector<CUdeviceptr>& on, std::vector<CUdeviceptr> base, std::size_t offset) {
     on = std::move(base);
@@ -89,7 +94,8 @@ void GpuRunner::allocate(const GpuBuffers& given) {
       }
       buffers_[i] = found->second;
     } else if (buffers_[i].empty()) {  // symmetric, or an input that the host does not write
-      buffers_[i] = allocate_zeros(bytes);
+      memory_.push_back(allocate_zeros(bytes));
+      buffers_[i] = memory_.back().addresses();
     }
     if (b.kind == BufferKind::kOutput) {
       host_outputs_[static_cast<int>(i)] = std::make_unique<cuda::HostMappedMemory>(first, bytes);
@@ -98,13 +104,13 @@ void GpuRunner::allocate(const GpuBuffers& given) {
   world_.meet();
 }
 
-std::vector<CUdeviceptr> GpuRunner::allocate_zeros(std::size_t bytes) {
-  memory_.push_back(world_.allocate(std::max(bytes, kPlaceAlignment)));
+SymmetricGpuMemory GpuRunner::allocate_zeros(std::size_t bytes) const {
+  SymmetricGpuMemory out = world_.allocate(std::max(bytes, kPlaceAlignment));
   for (int r : world_.local_ranks()) {
-    const cuda::DeviceMemory& m = memory_.back().on[at(r)];
+    const cuda::DeviceMemory& m = out.on[at(r)];
     world_.stream(r).fill_bytes(m.address(), 0, m.bytes());
   }
-  return memory_.back().addresses();
+  return out;
 }
 
 std::vector<CUdeviceptr> GpuRunner::addresses_for(const ReadyNode& node,

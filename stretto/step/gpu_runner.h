@@ -41,6 +41,8 @@ struct GpuRunnerOptions {
   std::set<std::string> copied = {};
   // Launches of a captured section overlap at their edges (Args::starts_early).
   bool early_starts = true;
+  // As CpuRunnerOptions.
+  std::shared_ptr<const SymmetricGpuMemory> arena = nullptr;
   // As CpuRunnerOptions; then nothing can be captured.
   bool poison = false;
   Progress* progress = nullptr;  // hears what the construction does; outlives that
@@ -71,6 +73,7 @@ class GpuRunner final : public Runner {
   const std::vector<CUdeviceptr>& addresses(const std::string& buffer) const {
     return buffers_[static_cast<std::size_t>(index_of(buffer))];
   }
+  const std::shared_ptr<const SymmetricGpuMemory>& arena() const { return arena_memory_; }
 
   // A program, with what all its launches in one run take by themselves.
   struct ProgramTime {
@@ -103,7 +106,7 @@ class GpuRunner final : public Runner {
   void load_programs(const GpuRunnerOptions& options);
   void place_inputs(const std::set<std::string>& copied);
   void allocate(const GpuBuffers& given);
-  std::vector<CUdeviceptr> allocate_zeros(std::size_t bytes);  // on every rank
+  SymmetricGpuMemory allocate_zeros(std::size_t bytes) const;  // on every rank
   // The addresses of ranks in the world that a node runs in.
   std::vector<CUdeviceptr> addresses_for(const ReadyNode& node,
                                          const std::vector<CUdeviceptr>& of_all) const;
@@ -126,7 +129,8 @@ class GpuRunner final : public Runner {
   std::vector<std::unique_ptr<Executable>> executables_;  // by program
   std::vector<SymmetricGpuMemory> memory_;
   std::vector<std::vector<CUdeviceptr>> buffers_;  // by buffer, then by rank
-  std::vector<CUdeviceptr> arena_;                 // by rank
+  std::shared_ptr<const SymmetricGpuMemory> arena_memory_;
+  std::vector<CUdeviceptr> arena_;  // by rank
   // What the host writes, one after the other: those of a section together.
   SymmetricGpuMemory inputs_;
   std::unique_ptr<cuda::HostMappedMemory> host_inputs_;

@@ -10,6 +10,10 @@ bool is_of_step(const Buffer& b) {
   return b.kind == BufferKind::kLocal || b.kind == BufferKind::kOutput;
 }
 
+bool has_peers(const Plan& plan, const Buffer& b) {
+  return b.symmetric && (b.across_groups ? plan.num_ranks : plan.group_size) > 1;
+}
+
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
 }
@@ -83,7 +87,7 @@ Memory assign(const Plan& plan, Sharing sharing) {
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const Buffer& b = plan.buffers[i];
     std::size_t bytes = aligned(num_bytes(plan, b));
-    if (b.symmetric) {
+    if (b.symmetric && (has_peers(plan, b) || !is_of_step(b))) {
       memory.symmetric_bytes += bytes;
     } else if (b.kind == BufferKind::kConstant || b.kind == BufferKind::kState) {
       continue;

@@ -1,6 +1,7 @@
 // Where a step's locals and outputs lie. Locals that are not needed at the same time share memory;
 // what other ranks address has memory of its own, since they may still read it when this rank has
-// gone on. Comes after check.h; runner.h allocates so, predict.h counts so.
+// gone on. Of one rank alone symmetric buffers are like others. Comes after check.h; runner.h
+// allocates so, predict.h counts so.
 //
 // A write to a buffer that has been read since it was written before begins its content anew: what
 // is read later was written since. (A launch writes every element of its outputs.)
@@ -31,10 +32,10 @@ struct Place {
 };
 
 struct Memory {
-  std::vector<Place> places;        // for locals and outputs, but symmetric ones
+  std::vector<Place> places;        // for locals and outputs that no other rank addresses
   std::size_t arena_bytes = 0;      // theirs together
   std::size_t unshared_bytes = 0;   // that they would take without sharing
-  std::size_t symmetric_bytes = 0;  // symmetric buffers'
+  std::size_t symmetric_bytes = 0;  // other symmetric buffers'
   std::size_t input_bytes = 0;      // inputs', which the caller writes at any time
 
   std::size_t total() const { return arena_bytes + symmetric_bytes + input_bytes; }

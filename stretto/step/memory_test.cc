@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -28,10 +29,24 @@ TEST(StepMemory, AChainTakesThreeBuffersWhateverItsLength) {
 
 TEST(StepMemory, WhatOtherRanksAddressIsNotShared) {
   Plan plan = chain(8);
-  plan.buffers[static_cast<std::size_t>(plan.find_buffer("x4"))].symmetric = true;
-  Memory m = assign(plan);
-  EXPECT_EQ(m.symmetric_bytes, kBufferBytes);
-  for (const Place& p : m.places) EXPECT_NE(p.buffer, plan.find_buffer("x4"));
+  const int x4 = plan.find_buffer("x4");
+  Buffer& symmetric = plan.buffers[static_cast<std::size_t>(x4)];
+  symmetric.symmetric = true;
+  auto has_place = [&](const Memory& m) {
+    return std::ranges::count_if(m.places, [&](const Place& p) { return p.buffer == x4; }) == 1;
+  };
+  // Of one rank there are no others.
+  EXPECT_EQ(assign(plan).symmetric_bytes, 0u);
+  EXPECT_TRUE(has_place(assign(plan)));
+  plan.num_ranks = 2;
+  EXPECT_TRUE(has_place(assign(plan))) << "ranks of other groups do not address it";
+  symmetric.across_groups = true;
+  EXPECT_EQ(assign(plan).symmetric_bytes, kBufferBytes);
+  EXPECT_FALSE(has_place(assign(plan)));
+  symmetric.across_groups = false;
+  plan.group_size = 2;
+  EXPECT_EQ(assign(plan).symmetric_bytes, kBufferBytes);
+  EXPECT_FALSE(has_place(assign(plan)));
 }
 
 TEST(StepMemory, AnOutputIsThereAtTheEnd) {

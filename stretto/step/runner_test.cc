@@ -239,6 +239,34 @@ TEST_P(RunnerTest, SymmetricStatesAreTheSteps) {
   });
 }
 
+TEST(CpuRunnerTest, RunnersThatTakeTurnsShareAnArena) {
+  std::mt19937_64 random(test_seed());
+  std::vector<float> weight = some_values(random);
+  World world({.size = 1});
+  world.run([&](Rank& rank) {
+    const std::map<std::string, std::byte*> given = {
+        {"weight", reinterpret_cast<std::byte*>(weight.data())}};
+    Plan wide = chain(5);
+    // A symmetric buffer of one rank alone lies in the arena, too.
+    wide.buffers[static_cast<std::size_t>(wide.find_buffer("x2"))].symmetric = true;
+    CpuRunner first({rank, rank}, wide, given, {.poison = true});
+    CpuRunner second({rank, rank}, chain(2), given, {.arena = first.arena(), .poison = true});
+    Plan larger = chain(1);
+    larger.buffers.push_back({.name = "more", .shape = {Size::of(1 << 20)}});
+    CpuRunner third({rank, rank}, larger, given, {.arena = first.arena()});
+    EXPECT_EQ(second.arena(), first.arena());
+    EXPECT_NE(third.arena(), first.arena()) << "it is too small";
+    for (auto [runner, length] :
+         {std::pair{&second, 2}, {&first, 5}, {&third, 1}, {&second, 2}, {&first, 5}}) {
+      const std::vector<float> in = some_values(random);
+      std::memcpy(runner->input("in"), in.data(), kCount * sizeof(float));
+      runner->run("body", {kTestRows, 0});
+      const auto* got = reinterpret_cast<const float*>(runner->read("out", kCount * sizeof(float)));
+      EXPECT_EQ(std::vector<float>(got, got + kCount), chained(in, weight, length, kTestRows));
+    }
+  });
+}
+
 // Graphs of two numbers of rows, and runs without one in between.
 TEST(GpuRunnerTest, CapturedRunsAreTheSame) {
   if (cuda::num_devices() < 1) GTEST_SKIP() << "needs a GPU";
@@ -258,6 +286,18 @@ TEST(GpuRunnerTest, CapturedRunsAreTheSame) {
     const auto count = static_cast<std::size_t>(rows * kTestCols);
     const auto* got = reinterpret_cast<const float*>(runner.read("out", count * sizeof(float)));
     EXPECT_EQ(std::vector<float>(got, got + count), chained(in, weight, 5, rows)) << rows;
+  }
+  // Another one in the same memory.
+  GpuRunner shorter({world, world}, chain(4), {{"weight", memory.addresses()}},
+                    {.arena = runner.arena()});
+  EXPECT_EQ(shorter.arena(), runner.arena());
+  for (GpuRunner* by_turns : {&shorter, &runner, &shorter}) {
+    const std::vector<float> in = some_values(random);
+    std::memcpy(by_turns->input("in"), in.data(), kCount * sizeof(float));
+    by_turns->run("body", {kTestRows, 0});
+    const auto* got = reinterpret_cast<const float*>(by_turns->read("out", kCount * sizeof(float)));
+    EXPECT_EQ(std::vector<float>(got, got + kCount),
+              chained(in, weight, by_turns == &runner ? 5 : 4, kTestRows));
   }
   EXPECT_EQ(runner.nodes_of("body", {0, 0}).size(), 0u);
   EXPECT_EQ(runner.time_programs("body", {2, 0}, 1).size(), 2u);

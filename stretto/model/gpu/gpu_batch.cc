@@ -10,12 +10,13 @@ namespace {
 
 std::unique_ptr<step::Runner> make_runner(GpuWorld& world, const ModelShape& shape,
                                           const step::GpuBuffers& model_buffers,
-                                          const BatchBounds& bounds,
-                                          const GpuModelOptions& options) {
+                                          const BatchBounds& bounds, const GpuModelOptions& options,
+                                          std::shared_ptr<const SymmetricGpuMemory> arena) {
   step::Plan plan = plan_step(shape, bounds.rows).plan;
   step::GpuRunnerOptions of_runner{.proofs = step_proofs(shape, plan, bounds, world.target()),
                                    .copied = {step_buffer::kWanted},
                                    .early_starts = options.early_starts,
+                                   .arena = std::move(arena),
                                    .poison = options.poison,
                                    .progress = options.progress};
   const step::GpuWorlds worlds{world, options.data_group ? options.data_group->world : world};
@@ -26,8 +27,9 @@ std::unique_ptr<step::Runner> make_runner(GpuWorld& world, const ModelShape& sha
 
 GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
                            const step::GpuBuffers& model_buffers, const BatchBounds& bounds,
-                           const GpuModelOptions& options)
-    : BatchStep(shape, make_runner(world, shape, model_buffers, bounds, options)),
+                           const GpuModelOptions& options,
+                           std::shared_ptr<const SymmetricGpuMemory> arena)
+    : BatchStep(shape, make_runner(world, shape, model_buffers, bounds, options, std::move(arena))),
       world_(world),
       bounds_(bounds) {
   // A step of nothing but decodes is filled up with such rows where there is room for them.
@@ -99,7 +101,9 @@ GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> 
 std::unique_ptr<BatchStep> GpuBatchRunner::make_step(const BatchBounds& bounds) {
   ModelShape shape = shape_;
   shape.paged.sequences = bounds.sequences;
-  auto step = std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bounds, options_);
+  auto step =
+      std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bounds, options_, arena_);
+  arena_ = step->arena();
   if (!chooser_) {
     // Every step has as many rows of the head at most as the largest, which is made first.
     chooser_ = std::make_unique<GpuChooser>(world_.device(world_.local_ranks().front()),

@@ -25,8 +25,10 @@ namespace stretto {
 class GpuBatchStep : public BatchStep {
  public:
   GpuBatchStep(GpuWorld& world, const ModelShape& shape, const step::GpuBuffers& model_buffers,
-               const BatchBounds& bounds, const GpuModelOptions& options);
+               const BatchBounds& bounds, const GpuModelOptions& options,
+               std::shared_ptr<const SymmetricGpuMemory> arena = nullptr);
 
+  const std::shared_ptr<const SymmetricGpuMemory>& arena() { return gpus().arena(); }
   // Who chooses tokens, for at least head_rows() rows; outlives this.
   void set_chooser(GpuChooser* chooser) { chooser_ = chooser; }
 
@@ -80,7 +82,9 @@ class GpuBatchRunner : public BatchRunner {
   std::shared_ptr<const GpuModel> model_;
   ModelShape shape_;
   GpuModelOptions options_;
-  std::unique_ptr<GpuChooser> chooser_;  // of all steps, which run one after the other
+  // Of all steps, which run one after the other.
+  std::shared_ptr<const SymmetricGpuMemory> arena_;
+  std::unique_ptr<GpuChooser> chooser_;
 };
 
 }  // namespace stretto

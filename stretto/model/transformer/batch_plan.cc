@@ -50,15 +50,18 @@ std::vector<BatchBounds> batch_bounds(const ModelShape& s, std::int64_t max_rows
 
 BatchMemory batch_memory(const ModelShape& shape, std::int64_t max_rows) {
   BatchMemory out;
+  std::size_t arena = 0;  // of all steps
   for (const BatchBounds& b : batch_bounds(shape, max_rows)) {
     ModelShape of_step = shape;
     of_step.paged.sequences = b.sequences;
     const step::Plan plan = plan_step(of_step, b.rows).plan;
     const step::Memory memory = step::assign(plan);
-    const std::size_t bytes = memory.total() + step::bytes_of(plan).programs;
-    out.bytes += bytes;
-    out.unshared += bytes - memory.arena_bytes + memory.unshared_bytes;
+    const std::size_t others = memory.total() - memory.arena_bytes + step::bytes_of(plan).programs;
+    arena = std::max(arena, memory.arena_bytes);
+    out.bytes += others;
+    out.unshared += others + memory.unshared_bytes;
   }
+  out.bytes += arena;
   return out;
 }
 

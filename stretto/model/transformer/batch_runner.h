@@ -21,7 +21,9 @@ class BatchRunner {
   virtual const ModelShape& shape() const = 0;
   // Whether BatchStep::run only enqueues.
   virtual bool runs_beside_host() const { return false; }
-  // A plan for GPUs runs with as many rows as one of the counts in its bounds.
+  // A plan for GPUs runs with as many rows as one of the counts in its bounds. Steps run one after
+  // the other, and what one leaves is lost once another runs: the largest, made first, has an arena
+  // (step/memory.h) for all.
   virtual std::unique_ptr<BatchStep> make_step(const BatchBounds& bounds) = 0;
   // The largest `count` of all data groups that share experts (ModelShape::shares_experts), each of
   // which calls it before a step: collective over all ranks, those of a group with the same count.

@@ -41,9 +41,10 @@ std::unique_ptr<BatchStep> CpuBatchRunner::make_step(const BatchBounds& bounds) 
   ModelShape shape = shape_;
   shape.paged.sequences = bounds.sequences;
   const step::Worlds worlds{rank_, group_ ? *group_ : rank_};
-  return std::make_unique<BatchStep>(
-      shape, std::make_unique<step::CpuRunner>(worlds, plan_step(shape, bounds.rows).plan, buffers_,
-                                               options_));
+  auto runner = std::make_unique<step::CpuRunner>(worlds, plan_step(shape, bounds.rows).plan,
+                                                  buffers_, options_);
+  options_.arena = runner->arena();
+  return std::make_unique<BatchStep>(shape, std::move(runner));
 }
 
 namespace {

@@ -35,7 +35,7 @@ class CpuBatchRunner : public BatchRunner {
   Rank& rank_;
   std::shared_ptr<Rank> group_;  // of the own data group, where there are several
   std::optional<GroupRendezvous> meeting_;
-  step::CpuRunnerOptions options_;
+  step::CpuRunnerOptions options_;  // with the arena of all steps, which run one after the other
   ModelShape shape_;
   ModelWeights weights_;
   std::vector<Matrix> caches_;
