@@ -8,7 +8,6 @@
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/block_ops.h"
-#include "stretto/ir/op_info.h"
 #include "stretto/proof/expand_state.h"
 #include "stretto/proof/expand_syncs.h"
 #include "stretto/proof/loop_fold.h"
@@ -390,23 +389,11 @@ bool has_values_anyway(const Role& role, const LocalRoles::Local& local, const P
 
 }  // namespace
 
-bool LocalRoles::is_steady(const Block& block, std::set<int> known) const {
-  return std::all_of(block.begin(), block.end(), [&](const Op& op) {
+bool LocalRoles::is_steady_tile(const Block& block) const {
+  auto rule = [&](const Op& op, const std::set<int>& known) -> std::optional<bool> {
     auto kind_of = [&] { return program_.tensors[at(op.region->tensor)].kind; };
-    if (op.region2) return false;
     if (slots_of_loop(op, loops_) != nullptr) return reads_what_nobody_writes(op, program_);
     switch (op.code) {
-      case OpCode::kLet:
-        return true;
-      case OpCode::kLoop: {
-        std::set<int> inner = known;
-        inner.insert(op.var);
-        return all_go_by_only(op.exprs, known) && is_steady(op.bodies[0], inner);
-      }
-      case OpCode::kWhen:
-        if (is_register_choice(op)) return true;
-        return all_go_by_only(op.exprs, known) && is_steady(op.bodies[0], known) &&
-               is_steady(op.bodies[1], known);
       case OpCode::kLoad:
         return reads_what_nobody_writes(op, program_);
       case OpCode::kPipePut:
@@ -414,17 +401,14 @@ bool LocalRoles::is_steady(const Block& block, std::set<int> known) const {
       case OpCode::kStore:
         return kind_of() == TensorKind::kOutput;
       case OpCode::kPipeFill:
-      case OpCode::kPipeGet:
-      case OpCode::kPipeRelease:
         return !op.region;
       case OpCode::kDotAsync:
-      case OpCode::kAwait:
         return all_go_by_only(op.exprs, known);
       default:
-        return op.bodies.empty() && !op.region && !op_info(op.code).synchronises &&
-               op_info(op.code).schedule_level;
+        return std::nullopt;
     }
-  });
+  };
+  return is_steady(block, {}, rule);
 }
 
 bool LocalRoles::is_local(const Role& role, const std::vector<Turn>& turns) const {
@@ -433,7 +417,7 @@ bool LocalRoles::is_local(const Role& role, const std::vector<Turn>& turns) cons
     for (std::size_t a = 0; plain && a < turn.bodies.size(); ++a) {
       const Block* body = turn.bodies[a];
       if (body == nullptr) continue;
-      plain = is_steady(*body, {}) && keeps_sides(*body, static_cast<int>(a), role);
+      plain = is_steady_tile(*body) && keeps_sides(*body, static_cast<int>(a), role);
     }
   }
   for (const Pipe& pipe : role.pipes) plain = plain && pipe.producer != pipe.consumer;

@@ -46,9 +46,8 @@ class LocalRoles {
   const Local& of(const Role& role);
 
  private:
-  // What a tile does with slots and products is the same in every tile, on every rank, at every
-  // size, but for how often such loops run: `known` are variables of loops around it, which are.
-  bool is_steady(const Block& block, std::set<int> known) const;
+  // What a tile does with slots and products is the same in every tile, on every rank.
+  bool is_steady_tile(const Block& block) const;
   bool is_local(const Role& role, const std::vector<Turn>& turns) const;
   // Whether a worker comes through such a tile that begins with all slots free, and frees them.
   bool comes_through(const Role& role, const Turn& turn) const;

@@ -5,7 +5,6 @@
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/block_ops.h"
-#include "stretto/ir/op_info.h"
 #include "stretto/proof/loop_fold.h"
 #include "stretto/proof/open_loops.h"
 #include "stretto/proof/steady_slots.h"
@@ -35,47 +34,30 @@ void note_registers(const Op& op, SteadyRun& run) {
 
 // --- how operations are written ---
 
-bool SteadyRuns::is_steady(const Op& op, const std::set<int>& known, bool inner) {
-  auto all_steady = [&](const Block& block, const std::set<int>& vars) {
-    return std::ranges::all_of(block, [&](const Op& o) { return is_steady(o, vars, inner); });
-  };
-  if (op.region2) return false;
-  switch (op.code) {
-    case OpCode::kLet:
-      return true;
-    case OpCode::kLoop: {
-      bool around = any_op(op.bodies[0],
-                           [](const Op& o) { return o.code == OpCode::kLoop && passes_any(o); });
-      if (inner && around) return false;
-      std::set<int> within = known;
-      within.insert(op.var);
-      return all_go_by_only(op.exprs, known) && all_steady(op.bodies[0], within);
+bool SteadyRuns::is_steady_run(const Op& op, bool inner) {
+  auto rule = [&](const Op& o, const std::set<int>&) -> std::optional<bool> {
+    switch (o.code) {
+      case OpCode::kLoop: {
+        bool around = any_op(
+            o.bodies[0], [](const Op& in) { return in.code == OpCode::kLoop && passes_any(in); });
+        if (inner && around) return false;
+        return std::nullopt;
+      }
+      case OpCode::kLoad:
+      case OpCode::kPipePut:
+      case OpCode::kDotAsync:  // of however many rows
+        return true;
+      default:
+        return std::nullopt;
     }
-    case OpCode::kWhen:
-      if (is_register_choice(op)) return true;
-      return all_go_by_only(op.exprs, known) && all_steady(op.bodies[0], known) &&
-             all_steady(op.bodies[1], known);
-    case OpCode::kLoad:
-      return true;
-    case OpCode::kPipePut:
-      return true;
-    case OpCode::kPipeGet:
-    case OpCode::kPipeRelease:
-      return !op.region;
-    case OpCode::kDotAsync:  // of however many rows
-      return true;
-    case OpCode::kAwait:
-      return all_go_by_only(op.exprs, known);
-    default:
-      return op.bodies.empty() && !op.region && !op_info(op.code).synchronises &&
-             op_info(op.code).schedule_level;
-  }
+  };
+  return is_steady(op, {}, rule);
 }
 
 // In a loop that is folded (pipe_loops.h) there are none.
 void SteadyRuns::find_runs(const Block& block, bool inner, Found& found) {
   for (std::size_t i = 0; i < block.size(); ++i) {
-    bool begins = passes_any(block[i]) && is_steady(block[i], {}, inner);
+    bool begins = passes_any(block[i]) && is_steady_run(block[i], inner);
     if (!begins) {
       bool folded = block[i].code == OpCode::kLoop && LoopShapes().of(block[i]).piped;
       if (folded) continue;
@@ -83,7 +65,7 @@ void SteadyRuns::find_runs(const Block& block, bool inner, Found& found) {
       continue;
     }
     SteadyRun run{.block = &block, .begin = i, .end = i + 1, .pipes = {}, .used = {}, .got = {}};
-    for (std::size_t k = i; k < block.size() && is_steady(block[k], {}, inner); ++k) {
+    for (std::size_t k = i; k < block.size() && is_steady_run(block[k], inner); ++k) {
       if (passes_any(block[k]) || block[k].code == OpCode::kAwait) run.end = k + 1;
     }
     for (std::size_t k = i; k < run.end; ++k) note_registers(block[k], run);

@@ -81,7 +81,7 @@ class SteadyRuns {
   const Found& found_in(const Role& role, bool inner);
   // None: they are not taken.
   const Found* taken_in(const Role& role);
-  static bool is_steady(const Op& op, const std::set<int>& known, bool inner);
+  static bool is_steady_run(const Op& op, bool inner);
   static void find_runs(const Block& block, bool inner, Found& found);
   static bool fits(const Role& role, Found& found);
   static std::set<int> slots_outside(const Block& block, const Found& found);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/ir/op_info.h"
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto {
@@ -20,6 +21,37 @@ bool goes_by_only(const Expr& expr, const std::set<int>& vars) {
 bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars) {
   return std::all_of(exprs.begin(), exprs.end(),
                      [&](const Expr& e) { return !e.has_value() || goes_by_only(e, vars); });
+}
+
+bool is_steady(const Op& op, const std::set<int>& known, const SteadyRule& rule) {
+  if (op.region2) return false;
+  if (std::optional<bool> said = rule(op, known)) return *said;
+  switch (op.code) {
+    case OpCode::kLet:
+      return true;
+    case OpCode::kLoop: {
+      std::set<int> within = known;
+      within.insert(op.var);
+      return all_go_by_only(op.exprs, known) && is_steady(op.bodies[0], within, rule);
+    }
+    case OpCode::kWhen:
+      if (is_register_choice(op)) return true;
+      return all_go_by_only(op.exprs, known) && is_steady(op.bodies[0], known, rule) &&
+             is_steady(op.bodies[1], known, rule);
+    case OpCode::kPipeGet:
+    case OpCode::kPipeRelease:
+      return !op.region;
+    case OpCode::kAwait:
+      return all_go_by_only(op.exprs, known);
+    default:
+      return op.bodies.empty() && !op.region && !op_info(op.code).synchronises &&
+             op_info(op.code).schedule_level;
+  }
+}
+
+bool is_steady(const Block& block, const std::set<int>& known, const SteadyRule& rule) {
+  return std::all_of(block.begin(), block.end(),
+                     [&](const Op& op) { return is_steady(op, known, rule); });
 }
 
 bool keeps_sides(const Block& block, int agent, const Role& role) {

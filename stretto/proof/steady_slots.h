@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -15,6 +17,13 @@ namespace stretto {
 
 // Of expressions: they go by nothing but these variables.
 bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars);
+
+// What whoever asks says of an operation, within loops over `known`; nothing: what goes for all.
+using SteadyRule = std::function<std::optional<bool>(const Op& op, const std::set<int>& known)>;
+// Whether what it does with slots and products is the same at every size, but for how often such
+// loops run: `known` are variables of loops around it, which are.
+bool is_steady(const Op& op, const std::set<int>& known, const SteadyRule& rule);
+bool is_steady(const Block& block, const std::set<int>& known, const SteadyRule& rule);
 
 // Slots are put by a pipe's producer alone, and got and released by its consumer.
 bool keeps_sides(const Block& block, int agent, const Role& role);
