@@ -34,7 +34,7 @@ class PredictedTrace {
   const Recorder& recorder() const { return recorder_; }
 
  private:
-  struct Place {
+  struct SignalChannel {
     const char* signal = "";
     int rank = 0;
     std::int64_t channel = 0;
@@ -66,7 +66,7 @@ class PredictedTrace {
   }
 
   // Counters are numbered signal by signal, rank by rank, channel by channel.
-  Place place(int signal_idx, int counter) {
+  SignalChannel channel_of(int signal_idx, int counter) {
     std::int64_t within = counter;
     for (int s = 0; s < signal_idx; ++s) {
       within -= program_.signals[static_cast<std::size_t>(s)].num_channels * program_.world_size;
@@ -91,7 +91,7 @@ class PredictedTrace {
       s.kind = SpanKind::kWait;
       s.detail = "packet";
       if (span.wait->code == OpCode::kWait) {
-        Place at = place(span.wait->symbol, span.counter);
+        SignalChannel at = channel_of(span.wait->symbol, span.counter);
         s.detail = at.signal;
         s.channel = at.channel;
       }
@@ -101,7 +101,7 @@ class PredictedTrace {
 
   void add(const predict::TimedNotify& notify) {
     const predict::TimetableAgent& a = agent(notify.agent);
-    Place to = place(notify.op->symbol, notify.counter);
+    SignalChannel to = channel_of(notify.op->symbol, notify.counter);
     recorder_.add(NotifyMark{.from_rank = a.rank,
                              .to_rank = to.rank,
                              .worker = a.worker,

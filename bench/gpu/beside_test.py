@@ -114,7 +114,7 @@ class ClosedLoop(unittest.TestCase):
     def test_a_dead_thread_ends_it(self):
         manager = MadeManager(0.5, 0.125)
         manager.alive = False
-        with self.assertRaisesRegex(theirs.GaveUp, "transformers stopped: none"):
+        with self.assertRaisesRegex(theirs.Aborted, "transformers stopped: none"):
             row(manager, theirs.Load("some", 4, 12, 100))
 
 

@@ -11,7 +11,7 @@ namespace stretto::python {
 CpuSessionExecutable::CpuSessionExecutable(std::shared_ptr<Session> session, int rank,
                                            const Proved& compiled, const std::vector<bool>& staged,
                                            const std::string& said)
-    : SessionExecutable(std::move(session), rank, compiled, staged, Place::kHost, said),
+    : SessionExecutable(std::move(session), rank, compiled, staged, MemoryKind::kHost, said),
       tables_(input_tables()) {
   make_ready(compiled);
 }

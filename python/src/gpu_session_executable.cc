@@ -12,7 +12,7 @@ namespace stretto::python {
 GpuSessionExecutable::GpuSessionExecutable(std::shared_ptr<Session> session, int rank,
                                            const Proved& compiled, const std::vector<bool>& staged,
                                            bool records, const std::string& said)
-    : SessionExecutable(std::move(session), rank, compiled, staged, Place::kGpu, said),
+    : SessionExecutable(std::move(session), rank, compiled, staged, MemoryKind::kGpu, said),
       gpu_(this->session().gpu()) {
   GpuCode code = [&] {
     SlowNotice notice(

@@ -17,7 +17,7 @@ constexpr std::size_t kCallsKept = 256;
 constexpr int kLaunchBits = 20, kHostBits = 12, kHashBits = 31;
 static_assert(kLaunchBits + kHostBits + kHashBits + 1 == 64);
 
-struct Place {
+struct CallCounts {
   std::uint64_t num_launches, num_host_calls;
 };
 
@@ -26,9 +26,9 @@ constexpr std::uint64_t low(std::uint64_t x, int bits) {
 }
 
 // Never 0 within the first launches, which says that there was no call.
-std::uint64_t word_of(Place place, std::uint64_t content, bool agrees) {
+std::uint64_t word_of(CallCounts calls, std::uint64_t content, bool agrees) {
   std::uint64_t numbers =
-      low(place.num_launches + 1, kLaunchBits) << kHostBits | low(place.num_host_calls, kHostBits);
+      low(calls.num_launches + 1, kLaunchBits) << kHostBits | low(calls.num_host_calls, kHostBits);
   return numbers << (kHashBits + 1) | content >> (64 - kHashBits) << 1 | (agrees ? 1 : 0);
 }
 bool agrees(std::uint64_t word) { return (word & 1) != 0; }
@@ -122,8 +122,8 @@ void GpuSide::agree(const std::string& call, std::uint64_t content) {
 
 void GpuSide::announce(const std::string& call, std::uint64_t content, Then then) {
   if (host_->size() == 1) return;
-  Place place{num_launches_, host_->num_calls()};
-  compare(call, word_of(place, content, then == Then::kAgree), place.num_host_calls);
+  CallCounts calls{num_launches_, host_->num_calls()};
+  compare(call, word_of(calls, content, then == Then::kAgree), calls.num_host_calls);
   if (then == Then::kLaunch) ++num_launches_;
 }
 

@@ -116,7 +116,7 @@ std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int 
                                           const std::string& name, bool on_gpu, std::size_t bytes) {
   Interruptible waiting;
   return std::make_shared<SymmetricMemory>(std::move(session), rank, name,
-                                           on_gpu ? Place::kGpu : Place::kHost, bytes);
+                                           on_gpu ? MemoryKind::kGpu : MemoryKind::kHost, bytes);
 }
 
 // A step of a call, see PlanCache::Made.
@@ -153,7 +153,8 @@ void bind_launches(nb::module_& m) {
           [](std::shared_ptr<Session> session, int rank, const Proved& compiled,
              const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
             return SessionExecutable::make(std::move(session), rank, compiled, staged,
-                                           on_gpu ? Place::kGpu : Place::kHost, records, said);
+                                           on_gpu ? MemoryKind::kGpu : MemoryKind::kHost, records,
+                                           said);
           },
           nb::arg("session"), nb::arg("rank"), nb::arg("compiled"), nb::arg("staged"),
           nb::arg("on_gpu"), nb::kw_only(), nb::arg("records"), nb::arg("said"),

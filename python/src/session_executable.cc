@@ -16,8 +16,8 @@ namespace stretto::python {
 namespace {
 
 // What memory takes that others map: pages, of 2 MiB where GPUs share it.
-std::size_t in_pages(std::size_t bytes, Place place) {
-  std::size_t page = place == Place::kGpu ? std::size_t{2} << 20 : std::size_t{4} << 10;
+std::size_t in_pages(std::size_t bytes, MemoryKind place) {
+  std::size_t page = place == MemoryKind::kGpu ? std::size_t{2} << 20 : std::size_t{4} << 10;
   return (bytes + page - 1) / page * page;
 }
 
@@ -35,9 +35,9 @@ std::string scalar_text(const Var& var, std::int64_t value) {
 std::shared_ptr<SessionExecutable> SessionExecutable::make(std::shared_ptr<Session> session,
                                                            int rank, const Proved& compiled,
                                                            const std::vector<bool>& staged,
-                                                           Place place, bool records,
+                                                           MemoryKind place, bool records,
                                                            const std::string& said) {
-  if (place == Place::kGpu) {
+  if (place == MemoryKind::kGpu) {
     return std::make_shared<GpuSessionExecutable>(std::move(session), rank, compiled, staged,
                                                   records, said);
   }
@@ -46,7 +46,7 @@ std::shared_ptr<SessionExecutable> SessionExecutable::make(std::shared_ptr<Sessi
 
 SessionExecutable::SessionExecutable(std::shared_ptr<Session> session, int rank,
                                      const Proved& compiled, const std::vector<bool>& staged,
-                                     Place place, const std::string& said)
+                                     MemoryKind place, const std::string& said)
     : session_(std::move(session)),
       rank_(rank),
       schedule_(compiled.lowered().shared()),
@@ -111,8 +111,8 @@ void SessionExecutable::size_for(std::span<const std::int64_t> extents, const st
   }
   std::string called =
       said.empty() ? fmt::format("{}({})", p.name, fmt::join(texts, ", ")) : said + places;
-  call.name = fmt::format("{}{}, program {:08x}", called, place_ == Place::kGpu ? " on GPUs" : "",
-                          content_ >> 32);
+  call.name = fmt::format("{}{}, program {:08x}", called,
+                          place_ == MemoryKind::kGpu ? " on GPUs" : "", content_ >> 32);
   call_ = std::move(call);
 }
 
@@ -173,7 +173,7 @@ const SessionExecutable::Call& SessionExecutable::call_with(std::span<std::byte*
 SessionExecutable::SymmetricPlace SessionExecutable::place_of(std::size_t arg,
                                                               const std::byte* address) const {
   const SymmetricMemory* memory = session_->find_memory(rank_, address);
-  if (memory != nullptr && memory->is_on_gpu() == (place_ == Place::kGpu)) {
+  if (memory != nullptr && memory->is_on_gpu() == (place_ == MemoryKind::kGpu)) {
     return {memory, memory->number(), static_cast<std::size_t>(address - memory->data())};
   }
   throw UserError(fmt::format("{}: tensor '{}' is not in symmetric memory", schedule_->name,

@@ -24,7 +24,7 @@ class SessionExecutable {
   // a kernel that Session::record() sees, as one on CPUs always is. `said`: see launch().
   static std::shared_ptr<SessionExecutable> make(std::shared_ptr<Session> session, int rank,
                                                  const Proved& compiled,
-                                                 const std::vector<bool>& staged, Place place,
+                                                 const std::vector<bool>& staged, MemoryKind place,
                                                  bool records, const std::string& said);
   virtual ~SessionExecutable() { unload(); }
   SessionExecutable(const SessionExecutable&) = delete;
@@ -55,7 +55,7 @@ class SessionExecutable {
 
  protected:
   SessionExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
-                    const std::vector<bool>& staged, Place place, const std::string& said);
+                    const std::vector<bool>& staged, MemoryKind place, const std::string& said);
 
   enum class Passing {
     kOwn,        // only this rank addresses it
@@ -112,7 +112,7 @@ class SessionExecutable {
   std::shared_ptr<Session> session_;
   int rank_;
   std::shared_ptr<const Program> schedule_;
-  Place place_;
+  MemoryKind place_;
   std::uint64_t content_ = 0;
   std::size_t bytes_ = 0;
   std::uint64_t last_use_ = 0;

@@ -8,11 +8,11 @@
 namespace stretto::python {
 
 SymmetricMemory::SymmetricMemory(std::shared_ptr<Session> session, int rank,
-                                 const std::string& name, Place place, std::size_t bytes)
+                                 const std::string& name, MemoryKind place, std::size_t bytes)
     : session_(std::move(session)),
       rank_(session_->rank(rank)),
       bytes_(std::max<std::size_t>(bytes, 1)) {
-  if (place == Place::kHost) {
+  if (place == MemoryKind::kHost) {
     buffer_ = rank_.allocate(name, DType::kU8, bytes_);
   } else {
     GpuSide& gpu = session_->gpu();

@@ -11,14 +11,14 @@
 
 namespace stretto::python {
 
-enum class Place { kHost, kGpu };
+enum class MemoryKind { kHost, kGpu };
 
 class SymmetricMemory {
  public:
   // Collective; zeroed. Errors as Rank::allocate and GpuSide::allocate. On GPUs after
   // Session::open_gpu().
-  SymmetricMemory(std::shared_ptr<Session> session, int rank, const std::string& name, Place place,
-                  std::size_t bytes);
+  SymmetricMemory(std::shared_ptr<Session> session, int rank, const std::string& name,
+                  MemoryKind place, std::size_t bytes);
   ~SymmetricMemory();
   SymmetricMemory(const SymmetricMemory&) = delete;
   SymmetricMemory& operator=(const SymmetricMemory&) = delete;

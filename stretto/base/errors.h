@@ -39,7 +39,7 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-// What the first waiter that gave up saw. Written once per fault; the other ranks report the same
+// What the first waiter that aborted saw. Written once per fault; the other ranks report the same
 // record.
 struct FaultRecord {
   std::string program;

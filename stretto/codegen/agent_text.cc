@@ -138,7 +138,7 @@ void AgentWriter::write_tiles() {
   tile_ends();
   --depth_;
   line("}}");
-  if (drains_alone()) line("tma_store_wait<0>();");
+  if (stores_alone()) line("tma_store_wait<0>();");
   if (!site_.early.groups.empty() && !site_.early.launched) declare_epoch(waited);
 }
 
@@ -295,7 +295,7 @@ void AgentWriter::at_line_of(const Op& op, const std::function<void()>& fn) {
 
 void AgentWriter::write_op(const Op& op) {
   // What the thread that issues loads has no use for.
-  if (issuing_ && op.result >= 0 && !drains_alone()) return;
+  if (issuing_ && op.result >= 0 && !stores_alone()) return;
   if (ahead_ && op.code == OpCode::kWait) return;  // for what is no constant
   switch (op.code) {
     case OpCode::kLet:

@@ -18,14 +18,14 @@ struct KernelContext {
   const Program& program;
   LaunchPlan& launch;
   std::set<std::pair<WgmmaType, int>> wgmmas;
-  std::vector<bool> constant;  // by tensor, where known (KernelOptions::constants)
+  std::vector<bool> constant;    // by tensor, where known (KernelOptions::constants)
   std::vector<bool> lines = {};  // by tensor: packets go in lines (codegen/packet_lines.h)
   // What declares the epoch, where agents that wait for the launch before read it for themselves.
   std::string epoch = "";
   std::string epoch_read = "";  // what reads it, at any time of the launch
-  bool delays = false;  // pauses before waits and notifies (KernelOptions::delays)
-  int num_pauses = 0;   // so far
-  // The word of shared memory that says that a wait of the block was given up; "" where nobody
+  bool delays = false;          // pauses before waits and notifies (KernelOptions::delays)
+  int num_pauses = 0;           // so far
+  // The word of shared memory that says that a wait of the block was aborted; "" where nobody
   // asks (codegen/loss_text.h).
   std::string lost = "";
   // Who has which named barrier, in the blocks of the role whose they are.
@@ -36,8 +36,8 @@ struct AgentSite {
   const Role* role = nullptr;
   int role_idx = -1, agent_idx = -1;
   const RolePlan* plan = nullptr;
-  bool rings = false;  // a doorbell, `bell`, after every wait
-  bool heeds_losses = false;  // others could see what the block does after a wait that gave up
+  bool rings = false;         // a doorbell, `bell`, after every wait
+  bool heeds_losses = false;  // others could see what the block does after an aborted wait
   EarlyLoads early = {};
   int lane = -1;  // of the kernel's `lanes`, where it records
 };

@@ -1,8 +1,8 @@
 // Behind agent_text.h: writes one agent, operation by operation. Split over files by kind of
 // operation: agent_text.cc control, value_text.cc values, memory_text.cc memory, product_text.cc
-// products and pipes, spread_text.cc reads that stand around a product, drain_text.cc pipes filled
-// from registers, sync_text.cc signals, kept_text.cc what is kept from tile to tile, record_text.cc
-// timestamps, delay_text.cc pauses of kernels under test.
+// products and pipes, spread_text.cc reads that stand around a product, epilogue_text.cc pipes
+// filled from registers, sync_text.cc signals, kept_text.cc what is kept from tile to tile,
+// record_text.cc timestamps, delay_text.cc pauses of kernels under test.
 #pragma once
 
 #include <fmt/format.h>
@@ -161,8 +161,8 @@ class AgentWriter {
   void fill_joined(const Op& op, const PipePlan& plan);
   void leave_to_others(const PipePlan& plan);
   void fill_from_registers(const Op& op);
-  void drain_store(const Op& op, TensorMapPlan view);
-  void drain_release(const PipePlan& plan);
+  void epilogue_store(const Op& op, TensorMapPlan view);
+  void epilogue_release(const PipePlan& plan);
   int fill_width(const Region& r) const;
   void clear_past_end(const Op& op, const PipePlan& plan);
   bool loads_into_binary(const Block& ops, std::size_t load) const;
@@ -211,15 +211,15 @@ class AgentWriter {
   // One thread does the agent's work, or that part of it which is being written.
   bool alone() const {
     bool issues = producer() && (issuing_ || !plan_.fills(*site_.role, site_.agent_idx));
-    return issues || drains_alone();
+    return issues || stores_alone();
   }
   // Its warpgroups are apart by part of a tile, and none waits for another at a wait or a notify.
   // Events are recorded by one thread of an agent, which then stands for all.
   bool apart() const {
     return plan_.meeting != 0 && !producer() && !alone() && values_.warpgroups() > 1 && !records();
   }
-  bool drains_alone() const {
-    return site_.role != nullptr && plan_.drains(*site_.role, site_.agent_idx);
+  bool stores_alone() const {
+    return site_.role != nullptr && plan_.stores_alone(*site_.role, site_.agent_idx);
   }
   std::size_t agent_idx() const { return static_cast<std::size_t>(site_.agent_idx); }
   std::string expr(const Expr& e) const;

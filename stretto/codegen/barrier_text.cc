@@ -30,7 +30,7 @@ std::string barrier_setup_text(const Role& role, const RolePlan& plan) {
     if (g.shares >= 0) continue;
     const Pipe& pipe = role.pipes[static_cast<std::size_t>(g.pipes[0])];
     int warps = plan.agents[static_cast<std::size_t>(pipe.consumer)].num_threads / 32;
-    if (plan.drains(role, pipe.consumer)) warps = 1;
+    if (plan.stores_alone(role, pipe.consumer)) warps = 1;
     // Threads that load into a slot arrive each for itself, those that fill it warp by warp, and
     // only in their own block. Where TMA fills some slots, the thread that issues arrives at all.
     const PipePlan& first = plan.pipes[static_cast<std::size_t>(g.pipes[0])];

@@ -277,15 +277,15 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
                                                   const std::vector<std::int64_t>& extents) {
   using Kind = EngineStep::Kind;
   const std::vector<EngineMark>& marks = plan.marks[static_cast<std::size_t>(rank)];
-  struct Place {
+  struct MarkRange {
     std::int64_t next = 0, end = 0;  // of its marks
     int queue = -1;
   };
-  std::map<Counter, Place> places;
+  std::map<Counter, MarkRange> ranges;
   for (std::size_t i = 0; i < marks.size(); ++i) {
     if (marks[i].count != 1) continue;
     auto first = static_cast<std::int64_t>(i);
-    places[{marks[i].rank, marks[i].counter}] = {first, first + marks[i].quota};
+    ranges[{marks[i].rank, marks[i].counter}] = {first, first + marks[i].quota};
   }
   std::vector<std::vector<EngineStep>> queues(static_cast<std::size_t>(plan.num_queues));
   for (std::size_t q = 0; q < queues.size(); ++q) {
@@ -317,8 +317,8 @@ std::vector<std::vector<EngineStep>> engine_steps(const Program& schedule,
         }
         if (s.copy.row_bytes > 0) add({.kind = Kind::kCopy, .copy = s.copy});
       } else if (s.amount > 0) {
-        auto at = places.find({s.rank, s.counter});
-        bool known = at != places.end() && at->second.next + s.amount <= at->second.end &&
+        auto at = ranges.find({s.rank, s.counter});
+        bool known = at != ranges.end() && at->second.next + s.amount <= at->second.end &&
                      (at->second.queue < 0 || at->second.queue == queue);
         STRETTO_CHECK(known, "the notifies of a launch do not depend on its extents");
         at->second.queue = queue;

@@ -8,10 +8,10 @@
 namespace stretto::elided_waits_test {
 namespace {
 
-enum class Place : std::uint8_t { kBeforeLoop, kBeforeStore, kBeforeBoth, kAfterLoop };
+enum class WaitPosition : std::uint8_t { kBeforeLoop, kBeforeStore, kBeforeBoth, kAfterLoop };
 
 struct Sample {
-  Place place = Place::kBeforeLoop;
+  WaitPosition place = WaitPosition::kBeforeLoop;
   bool any_steps = false;  // as many as a launch says, or none
   int stagger = 0;
   bool picked = true;  // threads copy rows of x that an index picks, beside the one that issues
@@ -43,19 +43,20 @@ Program chain(const Sample& s) {
   Resource sms = Resource::sms(2).pipelined(4).staggered(s.stagger);
   p.role("multiply", sms, p.grid(c, kTile, 128), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, kTile, 128);
-    if (s.place != Place::kAfterLoop) p.wait(made[t.m], 1);
-    if (s.place == Place::kBeforeStore) {
+    if (s.place != WaitPosition::kAfterLoop) p.wait(made[t.m], 1);
+    if (s.place == WaitPosition::kBeforeStore) {
       p.store(c.tile({t.row, t.col}, kTile, 128), cast(acc, DType::kBF16));
     }
     Value picked;
     if (s.picked) picked = p.load(rows.tile({t.row, 0}, kTile, 1));
-    const TensorRef& from = s.place == Place::kAfterLoop ? in : x;
+    const TensorRef& from = s.place == WaitPosition::kAfterLoop ? in : x;
     p.loop(ceil_div(k, kStep), [&](const Index& i) {
       Value left = s.picked ? p.load_rows(from.tile({0, i * kStep}, kTile, kStep), picked)
                             : p.load(from.tile({t.row, i * kStep}, kTile, kStep));
       acc = dot(acc, left, p.load(b.tile({t.col, i * kStep}, 128, kStep)).T());
     });
-    if (s.place == Place::kBeforeBoth || s.place == Place::kAfterLoop) p.wait(made[t.m], 1);
+    if (s.place == WaitPosition::kBeforeBoth || s.place == WaitPosition::kAfterLoop)
+      p.wait(made[t.m], 1);
     p.store(c.tile({t.row, t.col}, kTile, 128), cast(acc, DType::kBF16));
     p.notify(stored[t.m], p.rank());
   });
@@ -102,13 +103,13 @@ TEST(ElidedWaits, ASlotTellsWhatItsProducerHasWaitedFor) {
 }
 
 TEST(ElidedWaits, WhatComesBeforeASlotIsPolledFor) {
-  EXPECT_EQ(polls(generate(chain({.place = Place::kBeforeStore}))), (Polls{2, 1}));
+  EXPECT_EQ(polls(generate(chain({.place = WaitPosition::kBeforeStore}))), (Polls{2, 1}));
   // The producer has nothing to wait for.
-  EXPECT_EQ(polls(generate(chain({.place = Place::kAfterLoop}))), (Polls{0, 1}));
+  EXPECT_EQ(polls(generate(chain({.place = WaitPosition::kAfterLoop}))), (Polls{0, 1}));
 }
 
 TEST(ElidedWaits, AWaitBehindTheLoopIsPolledFor) {
-  EXPECT_EQ(polls(generate(chain({.place = Place::kBeforeBoth}))), (Polls{2, 1}));
+  EXPECT_EQ(polls(generate(chain({.place = WaitPosition::kBeforeBoth}))), (Polls{2, 1}));
 }
 
 TEST(ElidedWaits, ALoopThatMayNotGoRoundTellsNothing) {

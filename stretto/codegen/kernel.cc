@@ -53,8 +53,7 @@ class KernelWriter {
     if (has_engines()) launch_.gate = launch_.kernel + "_gate";
     launch_.beside_gate =
         has_engines() && only<OpCode::kNotify>(program_.on_start.body) && !options_.record;
-    launch_.cooperative =
-        !launch_.beside_gate && needs_all_resident(program_, kMostWaitingBlocks);
+    launch_.cooperative = !launch_.beside_gate && needs_all_resident(program_, kMostWaitingBlocks);
     plan_roles();
     std::string body = gate_kernel() + kernel_body();
     std::string prefetch;
@@ -164,7 +163,7 @@ class KernelWriter {
     int word = kControlTickets;
     for (std::size_t r = 0; r < plans_.size(); ++r) {
       if (!program_.roles[r].resource.tickets) continue;
-      if (word >= kControlGivenUp) throw UserError("too many roles by ticket in one program");
+      if (word >= kControlAborted) throw UserError("too many roles by ticket in one program");
       plans_[r].ticket_word = word++;
       has_epoch_ = true;
     }

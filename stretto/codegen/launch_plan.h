@@ -47,9 +47,9 @@ struct TensorMapPlan {
 // A place where a kernel waits, or checks the contract of a table, for the record of a fault.
 struct WaitSite {
   int role = -1, signal = -1;
-  int packets = -1;            // the tensor whose packets are waited for
-  int first_block = -1;        // the role's; -1: a gate, on_start or on_end
-  int table = -1;              // the fault's counter is the entry, and what was seen its value
+  int packets = -1;      // the tensor whose packets are waited for
+  int first_block = -1;  // the role's; -1: a gate, on_start or on_end
+  int table = -1;        // the fault's counter is the entry, and what was seen its value
   std::string file;
   int line = 0;
 };
@@ -62,11 +62,11 @@ struct EventLanePlan {
 
 // Words of the control block, per rank.
 enum ControlWord : int {
-  kControlEpoch = 0,    // launches so far
-  kControlStarted = 1,  // epoch + 1 once on_start has run, where roles wait for that
-  kControlDone = 2,     // blocks that have finished, over all launches
-  kControlTickets = 3,  // tiles dealt out in this launch, per role by ticket
-  kControlGivenUp = 16,   // and the next: what Watch::here says, beside which nobody writes
+  kControlEpoch = 0,      // launches so far
+  kControlStarted = 1,    // epoch + 1 once on_start has run, where roles wait for that
+  kControlDone = 2,       // blocks that have finished, over all launches
+  kControlTickets = 3,    // tiles dealt out in this launch, per role by ticket
+  kControlAborted = 16,   // and the next: what Watch::here says, beside which nobody writes
   kNumControlWords = 32,  // then, of each block, its launches so far, in a kernel that counts so
 };
 

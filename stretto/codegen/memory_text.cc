@@ -338,14 +338,14 @@ int AgentWriter::quads_in_flight(const Op& load) const {
   constexpr std::int64_t kMostBeside = 96;
   constexpr int kMany = 16;
   const ValueType& v = type(load.result);
-  bool drains = site_.role != nullptr && site_.role->resource.store_slots > 0;
-  return drains || v.rows * v.cols <= kMostBeside * values_.num_threads ? kMany : 0;
+  bool has_epilogue = site_.role != nullptr && site_.role->resource.store_slots > 0;
+  return has_epilogue || v.rows * v.cols <= kMostBeside * values_.num_threads ? kMany : 0;
 }
 
 void AgentWriter::store(const Op& op) {
   const Region& r = *op.region;
   int reg = op.operands[0];
-  if (drains_alone()) return drain_store(op, plan_.drained.at(&op));
+  if (stores_alone()) return epilogue_store(op, plan_.epilogue_stores.at(&op));
   const int run = run_width(r, value_plan(reg));
   const bool apart = r.rank.has_value();
   const char* how = apart ? ", true" : "";

@@ -262,7 +262,7 @@ void AgentWriter::pipe(const Op& op) {
     case OpCode::kPipeGet:
       return get(op, plan);
     default:
-      return drains_alone() ? drain_release(plan) : release(op, plan);
+      return stores_alone() ? epilogue_release(plan) : release(op, plan);
   }
 }
 

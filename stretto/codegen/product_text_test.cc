@@ -298,11 +298,11 @@ TEST(ProductText, Bytes) {
 // A bulk store may not begin before its tensor, which on GPUs is an illegal instruction; a load
 // may.
 TEST(ProductText, StoresThatMayBeginBeforeTheTensorLookFirst) {
-  for (int drains : {0, 2}) {
+  for (int store_slots : {0, 2}) {
     ProgramBuilder p("shifted", 1);
     auto a = p.input("a", DType::kBF16, {128, 256}), b = p.input("b", DType::kBF16, {128, 256});
     auto c = p.output("c", DType::kBF16, {112, 128});
-    Resource sms = Resource::sms(2).pipelined(3).draining(drains);
+    Resource sms = Resource::sms(2).pipelined(3).with_epilogue(store_slots);
     p.role("gemm", sms, p.grid(128, 128, 64, 128), [&](const Tile& t) {
       Value acc = p.zeros(DType::kF32, 64, 128);
       p.loop(4, [&](const Index& i) {
@@ -312,7 +312,7 @@ TEST(ProductText, StoresThatMayBeginBeforeTheTensorLookFirst) {
       p.store(c.tile({t.row - 16, t.col}, 64, 128), cast(acc, DType::kBF16));
     });
     GeneratedKernel kernel = generate(p.finish());
-    if (drains == 0) {
+    if (store_slots == 0) {
       expect_lines(kernel.source, {"if (((", " - 16) >= 0) {", "store_tma<bf16, 128", "} else {",
                                    "store_box<", "max(0, -"});
     } else {

@@ -49,7 +49,7 @@ class RolePlanner {
     group_pipes();
     if (joins_) join_steps(program_, role_, plan_);
     place_vectors();
-    place_drains(program_, role_, plan_);
+    place_epilogues(program_, role_, plan_);
     place_fillers();
     place_staging();
     place_barriers();
@@ -62,7 +62,8 @@ class RolePlanner {
                                 role_.name, what));
   }
 
-  // Consumers first, so that their warpgroups start at thread 0; producers and drains are one each.
+  // Consumers first, so that their warpgroups start at thread 0; producers and epilogue warps are
+  // one each.
   void place_agents() {
     std::size_t count = role_.agents.size();
     plan_.first_thread.assign(count, 0);
@@ -73,7 +74,7 @@ class RolePlanner {
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t i = 0; i < count; ++i) {
         AgentKind kind = role_.agents[i].kind;
-        bool moves = kind == AgentKind::kProducer || kind == AgentKind::kDrain;
+        bool moves = kind == AgentKind::kProducer || kind == AgentKind::kEpilogue;
         if (moves != (pass == 1)) continue;
         if (moves) plan_.agents[i].num_threads = 128;
         plan_.first_thread[i] = next;

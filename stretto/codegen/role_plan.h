@@ -51,12 +51,12 @@ struct PipePlan {
 struct PipeGroup {
   std::vector<int> pipes;
   int num_slots = 2;
-  int steps = 1;             // whose slots are filled and handed over together (joined_steps.h)
+  int steps = 1;  // whose slots are filled and handed over together (joined_steps.h)
   // Offset of full[num_slots], empty[num_slots] and, of a ring that is shared, turn[num_turns] and
   // for each turn the place in the ring where it begins.
   std::size_t barriers = 0;
-  int shares = -1;           // of groups before it, the one whose ring this is (Pipe::shares)
-  RingTurn turn;             // where it is shared
+  int shares = -1;  // of groups before it, the one whose ring this is (Pipe::shares)
+  RingTurn turn;    // where it is shared
   bool is_shared() const { return turn.num_turns > 0; }
   int num_barriers() const { return 2 * (num_slots + turn.num_turns); }
 };
@@ -74,10 +74,10 @@ struct RolePlan {
   std::vector<PipeGroup> groups;
   // Where a factor or a transposed value that lives in registers is put for the product, by op.
   std::map<const Op*, std::size_t> staging;
-  std::size_t store_stages = 0;  // `store_buffers` blocks of 64 x 64 per warpgroup
-  int store_buffers = 2;         // one where two do not fit beside the slots
+  std::size_t store_stages = 0;      // `store_buffers` blocks of 64 x 64 per warpgroup
+  int store_buffers = 2;             // one where two do not fit beside the slots
   std::vector<std::size_t> scratch;  // per agent, one float per thread where its threads reduce
-  std::size_t ones = 0;          // kOnesBytes of 16-bit ones for sums of rows; 0: none
+  std::size_t ones = 0;              // kOnesBytes of 16-bit ones for sums of rows; 0: none
   DType ones_dtype = DType::kBF16;
   std::size_t ticket_ring = 0;  // of a role by ticket
   int ticket_word = -1;         // of the control block
@@ -85,8 +85,8 @@ struct RolePlan {
   // none.
   std::size_t meeting = 0;
   std::vector<int> host;  // per agent: in whose warpgroup its warp lies; -1: it has its own
-  // Stores of drains that one thread makes by TMA, from the slots, each with its view.
-  std::map<const Op*, TensorMapPlan> drained;
+  // Stores of epilogue warps that one thread makes by TMA, from the slots, each with its view.
+  std::map<const Op*, TensorMapPlan> epilogue_stores;
   std::size_t shared_bytes = 0;
 
   // Whether threads of a producer fill slots. Those of its first warp do not where TMA loads, too:
@@ -101,10 +101,10 @@ struct RolePlan {
     }
     return out;
   }
-  // Whether one thread of a drain does all of its work.
-  bool drains(const Role& role, int agent) const {
-    return role.agents[static_cast<std::size_t>(agent)].kind == AgentKind::kDrain &&
-           !drained.empty();
+  // Whether one thread of an epilogue warp does all of its work.
+  bool stores_alone(const Role& role, int agent) const {
+    return role.agents[static_cast<std::size_t>(agent)].kind == AgentKind::kEpilogue &&
+           !epilogue_stores.empty();
   }
 };
 
@@ -126,9 +126,9 @@ RolePlan plan_role(const Program& program, const Role& role, std::vector<TensorM
 // does not do, or "".
 std::string share_rings(const Role& role, RolePlan& plan);
 
-// Which stores of drains TMA can make; the one thread that does them all lies in a warp beside the
-// producer's. After the pipes.
-void place_drains(const Program& program, const Role& role, RolePlan& plan);
+// Which stores of epilogue warps TMA can make; the one thread that does them all lies in a warp
+// beside the producer's. After the pipes.
+void place_epilogues(const Program& program, const Role& role, RolePlan& plan);
 
 // Moves registers from the threads that need few to those that compute, for a role in blocks of
 // `block` threads, which may be more than its own. `beside`: of the role beside it, if there is

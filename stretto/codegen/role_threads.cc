@@ -41,7 +41,7 @@ bool reads_tables(const Block& block) {
   });
 }
 
-// A drain's, some of which its thread makes itself.
+// An epilogue warp's, some of which its thread makes itself.
 bool ends_at_rows(const Block& block) {
   return std::any_of(block.begin(), block.end(), [](const Op& op) {
     return (op.code == OpCode::kStore && op.region->row_end.has_value()) ||
@@ -75,13 +75,13 @@ bool fills_vectors_alone(const RolePlan& plan, const Role& role, int agent) {
   return true;
 }
 
-// Of a producer's or drain's threads.
+// Of a producer's or epilogue warp's threads.
 int few_registers(const Role& role, int agent, const RolePlan& plan) {
   const Agent& ir = role.agents[static_cast<std::size_t>(agent)];
-  if (ir.kind == AgentKind::kDrain && !plan.drains(role, agent)) return kFillingRegisters;
+  if (ir.kind == AgentKind::kEpilogue && !plan.stores_alone(role, agent)) return kFillingRegisters;
   bool signals = waits(ir.body);
   if (!plan.fills(role, agent)) {
-    if (signals || (ir.kind == AgentKind::kDrain && ends_at_rows(ir.body))) {
+    if (signals || (ir.kind == AgentKind::kEpilogue && ends_at_rows(ir.body))) {
       return kWaitingRegisters;
     }
     return reads_tables(ir.body) ? kReadingRegisters : kProducerRegisters;
@@ -117,7 +117,7 @@ void budget_registers(const Role& role, int block, RolePlan& plan, RolePlan* bes
   int computing = 0;  // threads
   for (std::size_t i = 0; i < role.agents.size(); ++i) {
     AgentKind kind = role.agents[i].kind;
-    if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) {
+    if (kind == AgentKind::kProducer || kind == AgentKind::kEpilogue) {
       plan.registers[i] = few_registers(role, static_cast<int>(i), plan);
       if (kind == AgentKind::kProducer) {
         plan.registers[i] = std::clamp(plan.registers[i], of_producer, most_of_producer);

@@ -172,7 +172,7 @@ TEST(TableText, WaitsAreKeptOnlyBesideEntriesOfEveryTile) {
 
 // Agents of a block that go by different entries wait for each other for ever: whoever has not seen
 // what entries come of stores none.
-TEST(TableText, EntriesAreNotStoredBehindAWaitThatGaveUp) {
+TEST(TableText, EntriesAreNotStoredBehindAnAbortedWait) {
   ProgramBuilder p("made", 2);
   auto ids = p.buffer("ids", DType::kI32, {8}, {.space = Space::kSymmetric});
   auto own = p.input("own", DType::kI32, {8});
@@ -203,7 +203,7 @@ TEST(TableText, EntriesAreNotStoredBehindAWaitThatGaveUp) {
 }
 
 // Its owner may look at its memory once it has the fault (device/sm90/signal.h).
-TEST(LossText, NothingIsStoredToOthersBehindAWaitThatGaveUp) {
+TEST(LossText, NothingIsStoredToOthersBehindAnAbortedWait) {
   auto of_ranks = [](int ranks) {
     ProgramBuilder p("passes_on", ranks);
     auto in = p.input("in", DType::kF32, {8, kCols});

@@ -154,7 +154,7 @@ bool Scheduler::grow(Entry& e, std::int64_t tokens) {
   return true;
 }
 
-// The last ones first, so that a block is given up before those that it hangs on.
+// The last ones first, so that a block is evicted before those that it hangs on.
 void Scheduler::give_back(Entry& e) {
   for (; !e.blocks.empty(); e.blocks.pop_back()) pool_.release(e.blocks.back());
   e.computed = 0;

@@ -51,7 +51,6 @@ struct Instance::State {
   void allocate();
   void bind_buffers(std::uint64_t slot_epoch, bool all);
   void bind_arguments(const Args& args);
-  std::size_t bytes_of_launch(std::size_t idx) const;
   void bind_argument(std::size_t idx, const TensorArg& arg);
   void poison();
   void prepare_recording();
@@ -128,18 +127,6 @@ void Instance::State::bind_arguments(const Args& args) {
   }
 }
 
-// From the tensor's beginning to its last element with this launch's extents.
-std::size_t Instance::State::bytes_of_launch(std::size_t idx) const {
-  const TensorCode& code = machine.code().tensors[idx];
-  const auto& shape = machine.tensors[idx].shape;
-  std::int64_t last = 0;
-  for (std::size_t d = 0; d < code.shape.size(); ++d) {
-    if (shape[d] == 0) return 0;
-    last += (shape[d] - 1) * code.stride[d];
-  }
-  return static_cast<std::size_t>(last + 1) * size_bytes(machine.program().tensors[idx].dtype);
-}
-
 void Instance::State::bind_argument(std::size_t idx, const TensorArg& arg) {
   const Program& p = machine.program();
   const Tensor& t = p.tensors[idx];
@@ -151,7 +138,8 @@ void Instance::State::bind_argument(std::size_t idx, const TensorArg& arg) {
   if (t.space == Space::kSymmetric) {
     const SymmetricBuffer* buffer = arg.symmetric;
     if (buffer == nullptr) fail("is symmetric, pass a SymmetricBuffer");
-    std::size_t bytes = bytes_of_launch(idx);
+    const std::span<const std::int64_t> shape(machine.tensors[idx].shape);
+    const std::size_t bytes = bytes_at(t.dtype, shape.first(code.shape.size()), code.shape);
     if (arg.offset_bytes > buffer->bytes || bytes > buffer->bytes - arg.offset_bytes) {
       fail(fmt::format("needs {} bytes at offset {}, the buffer '{}' has {}", bytes,
                        arg.offset_bytes, buffer->name, buffer->bytes));

@@ -373,7 +373,7 @@ TEST(Faults, ATableThatBreaksItsContractEndsAllRanksAndTheWorldRecovers) {
 }
 
 // The consumer waits longer, for a slot. Rank 0, which got what it waited for, stays away from the
-// world's barrier until rank 1 has given up: its deadline there would pass at the same time.
+// world's barrier until rank 1 has aborted: its deadline there would pass at the same time.
 TEST(Faults, AWaitForAnotherRankIsNamedBeforeOneForASlot) {
   auto program = std::make_shared<const Program>(split_gemm(2));
   World world({.size = 2, .timeout = milliseconds(400)});
@@ -401,7 +401,7 @@ TEST(Faults, ARankThatDiesEndsTheOthersWaits) {
   EXPECT_THROW(run_program(world, program,
                            [&](Rank& rank, Instance& instance, RankArguments& arguments) {
                              instance.launch(arguments.args, arguments.extents);
-                             if (rank.index() == 1) throw UserError("rank 1 gives up");
+                             if (rank.index() == 1) throw UserError("rank 1 aborts");
                              instance.launch(arguments.args, arguments.extents);
                            }),
                UserError);

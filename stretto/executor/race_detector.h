@@ -57,7 +57,7 @@ class RaceDetector {
     std::uint64_t epoch;
     Clock clock;
   };
-  using Place = std::tuple<int, int, int>;  // tensor, rank, slot
+  using Storage = std::tuple<int, int, int>;  // tensor, rank, slot
 
   Clock& clock(int agent) { return clocks_[static_cast<std::size_t>(agent)]; }
   void publish(int agent, Clock& to);
@@ -65,9 +65,9 @@ class RaceDetector {
 
   const Program& program_;
   std::vector<Clock> clocks_;
-  std::map<Place, std::vector<Record>> accesses_;
+  std::map<Storage, std::vector<Record>> accesses_;
   std::map<std::pair<int, std::int64_t>, Clock> counters_;
-  std::map<Place, std::vector<PacketStore>> packets_;
+  std::map<Storage, std::vector<PacketStore>> packets_;
   std::map<const void*, Clock> objects_;
   std::string report_;
 };

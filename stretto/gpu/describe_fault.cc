@@ -10,7 +10,7 @@
 namespace stretto {
 namespace {
 
-struct GivenUp {
+struct AbortedWait {
   int role = -1;    // -1: on_start or on_end
   int signal = -1;  // of the program
   std::int64_t channel = -1, at_least = 0;
@@ -35,7 +35,7 @@ bool waits(const Block& block, int signal) {
 
 class Finder {
  public:
-  Finder(KnownVars vars, const GivenUp& wait) : wait_(wait), vars_(std::move(vars)) {}
+  Finder(KnownVars vars, const AbortedWait& wait) : wait_(wait), vars_(std::move(vars)) {}
 
   // Whether the body has it, run to its end.
   bool find(const Block& block) {
@@ -91,13 +91,13 @@ class Finder {
     return vars_(op.exprs[0]) == wait_.channel && vars_(op.exprs[1]) == wait_.at_least;
   }
 
-  const GivenUp& wait_;
+  const AbortedWait& wait_;
   KnownVars vars_;
   std::int64_t steps_ = 0;
 };
 
 // `vars`: those that the waiting rank's launch began with.
-StuckWait find_stuck_wait(const Program& schedule, KnownVars vars, const GivenUp& wait) {
+StuckWait find_stuck_wait(const Program& schedule, KnownVars vars, const AbortedWait& wait) {
   Finder finder(std::move(vars), wait);
   StuckWait found;
   if (wait.role >= 0) {
@@ -131,10 +131,10 @@ void describe_wait(const Program& program, const LaunchPlan& launch, const Quota
   for (std::size_t v = 0; v < program.vars.size(); ++v) {
     if (program.vars[v].kind == VarKind::kScalar) vars.forget(static_cast<int>(v));
   }
-  GivenUp wait{.role = site.role,
-               .signal = site.signal,
-               .channel = record.channel,
-               .at_least = record.expected};
+  AbortedWait wait{.role = site.role,
+                   .signal = site.signal,
+                   .channel = record.channel,
+                   .at_least = record.expected};
   if (site.first_block >= 0) {
     const Role& role = program.roles[static_cast<std::size_t>(site.role)];
     wait.worker = (f.block - site.first_block) / role.resource.cluster_size;

@@ -47,7 +47,7 @@ class EventReader {
     s.kind = SpanKind::kWait;
     s.detail = "packet";
     if (e.what >= 0) {
-      Place at = place(e.what);
+      SignalChannel at = channel_of(e.what);
       s.detail = at.signal;
       s.channel = at.channel;
     }
@@ -55,7 +55,7 @@ class EventReader {
   }
 
   NotifyMark mark(const EventLanePlan& lane, const Line& line, const DeviceEvent& e) {
-    Place at = place(e.what);
+    SignalChannel at = channel_of(e.what);
     return {.to_rank = e.rank,
             .worker = lane.worker,
             .program = name_,
@@ -69,12 +69,12 @@ class EventReader {
   const char* name() const { return name_; }
 
  private:
-  struct Place {
+  struct SignalChannel {
     const char* signal;
     std::int64_t channel;
   };
 
-  Place place(std::int64_t counter) {
+  SignalChannel channel_of(std::int64_t counter) {
     auto [signal, channel] = signal_place(launch_.signal_offsets, counter);
     return {recorder_.intern(program_.signals[signal].name), channel};
   }

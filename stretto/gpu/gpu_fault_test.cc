@@ -1,4 +1,4 @@
-// A rank that never comes: the others give up in time and say what they waited for, and after
+// A rank that never comes: the others abort in time and say what they waited for, and after
 // recovery the same instance and the same captured graphs give right results. Needs two GPUs.
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ Program sends_to_neighbour(int store_slots) {
     p.put_signal(copied.on(right).tile({0, 0}, kSide, kSide), left.tile({0, 0}, kSide, kSide),
                  sent[1], right);
   });
-  Resource multipliers = Resource::sms(1).pipelined(2).draining(store_slots);
+  Resource multipliers = Resource::sms(1).pipelined(2).with_epilogue(store_slots);
   p.role("multiply", multipliers, p.range(1), [&](const Tile&) {
     Value acc = p.zeros(DType::kF32, kSide, kSide);
     p.loop(kSide / 64, [&](const Index& i) {
@@ -175,7 +175,7 @@ TEST_F(GpuFault, ARankThatDoesNotComeIsNamedAndTheWorldRecovers) {
   }
 }
 
-// A second thread that gives up raises the abort word while the first still writes what it saw.
+// A second thread that aborts raises the abort word while the first still writes what it saw.
 TEST_F(GpuFault, ARecordThatIsBeingWrittenIsWaitedFor) {
   GpuWorld world({.size = kRanks});
   int id = world.add_fault_source("late", [](const DeviceFault& fault) {
@@ -203,9 +203,9 @@ TEST_F(GpuFault, ARecordThatIsBeingWrittenIsWaitedFor) {
   world.remove_fault_source(id);
 }
 
-// Whoever got the Fault may look at its memory: what others store there once they have given up,
+// Whoever got the Fault may look at its memory: what others store there once they have aborted,
 // in the same launch or one that was already enqueued, would be of a launch that never was.
-TEST_F(GpuFault, NothingIsStoredToOthersAfterAWaitHasGivenUp) {
+TEST_F(GpuFault, NothingIsStoredToOthersAfterAnAbortedWait) {
   constexpr std::size_t kElements = std::size_t{kSide} * kSide;
   constexpr int kOutputs = 3;
   for (int store_slots : {0, 2}) {

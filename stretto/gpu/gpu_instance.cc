@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/recently_used.h"
 #include "stretto/gpu/describe_fault.h"
 #include "stretto/gpu/device_events.h"
 #include "stretto/gpu/engine_queues.h"
@@ -82,19 +83,11 @@ std::size_t room_of(const TensorArg& arg) {
   if (arg.symmetric == nullptr) return std::numeric_limits<std::size_t>::max();
   return arg.symmetric->bytes - std::min(arg.offset_bytes, arg.symmetric->bytes);
 }
-// What a tensor of these extents takes: rows lie as they do at the bounds.
-std::size_t bytes_at(const Program& program, std::size_t tensor,
-                     const std::vector<std::int64_t>& vars) {
-  const Tensor& t = program.tensors[tensor];
-  const std::vector<std::int64_t> bounds = bound_shape(program, static_cast<int>(tensor));
-  std::int64_t last = 0, stride = 1;
-  for (std::size_t d = t.shape.size(); d-- > 0;) {
-    const std::int64_t extent = eval(t.shape[d], vars);
-    if (extent <= 0) return 0;
-    last += (extent - 1) * stride;
-    stride *= bounds[d];
-  }
-  return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
+std::size_t bytes_of(const Program& program, int tensor, const std::vector<std::int64_t>& vars) {
+  const Tensor& t = program.tensors[static_cast<std::size_t>(tensor)];
+  std::vector<std::int64_t> shape;
+  for (const Expr& extent : t.shape) shape.push_back(eval(extent, vars));
+  return bytes_at(t.dtype, shape, bound_shape(program, tensor));
 }
 CUdeviceptr address_of(const TensorArg& arg, std::size_t rank) {
   if (arg.symmetric != nullptr) {
@@ -114,20 +107,6 @@ struct Encoded {
   std::optional<cuda::GraphExec> graph;
 };
 
-// Of what is kept the last used first.
-template <typename T, typename Is>
-T* find_kept(std::vector<T>& kept, const Is& is) {
-  auto at = std::find_if(kept.begin(), kept.end(), is);
-  if (at == kept.end()) return nullptr;
-  std::rotate(kept.begin(), at, at + 1);
-  return &kept.front();
-}
-template <typename T>
-T& keep(std::vector<T>& kept, T made, std::size_t most) {
-  if (kept.size() == most) kept.pop_back();
-  return *kept.insert(kept.begin(), std::move(made));
-}
-
 }  // namespace
 
 class GpuLaunch {
@@ -138,7 +117,7 @@ class GpuLaunch {
   std::vector<std::size_t> rooms;  // [tensor] bytes of symmetric memory from there on; else any
   CUdeviceptr scalars;             // 0: by value
   bool starts_early;
-  std::vector<std::unique_ptr<Encoded>> encoded;
+  RecentlyUsed<std::unique_ptr<Encoded>, GpuInstance::kMostExtents> encoded;
 };
 
 struct GpuInstance::State {
@@ -149,7 +128,7 @@ struct GpuInstance::State {
     // that loads reads a zero, and what is stored through one is lost there. Views that do both
     // would read it.
     std::unique_ptr<cuda::DeviceMemory> nowhere;
-    std::vector<std::shared_ptr<GpuLaunch>> prepared;
+    RecentlyUsed<std::shared_ptr<GpuLaunch>, kMostPrepared> prepared;
     std::vector<CUdeviceptr> key;  // of the launch that is asked for
     std::optional<cuda::Stream> capturing;
   };
@@ -375,7 +354,7 @@ std::vector<std::byte> GpuInstance::State::params(const GpuLaunch& launch,
   out.add(world.fault_record());
   out.add(static_cast<std::uint64_t>(world.timeout().count()));
   out.add(std::int64_t{rank} + std::int64_t{GpuWorld::kFaultSources} * fault_source);
-  out.add(local(rank).control->address() + 8 * CUdeviceptr{kControlGivenUp});
+  out.add(local(rank).control->address() + 8 * CUdeviceptr{kControlAborted});
   for (std::int64_t v : with) out.add(v);
   if (with.empty()) out.add(std::int64_t{0});
   out.add(launch.scalars);
@@ -418,7 +397,7 @@ void GpuInstance::State::check_placed(const GpuLaunch& launch,
     if (tensor.kind == TensorKind::kBuffer || !is_given(p, static_cast<int>(t), launch.rank)) {
       continue;
     }
-    const std::size_t bytes = bytes_at(p, t, vars);
+    const std::size_t bytes = bytes_of(p, static_cast<int>(t), vars);
     if (bytes == 0) continue;
     if (address(launch, t, static_cast<std::size_t>(launch.rank)) == 0) {
       throw UserError(fmt::format("{}: tensor '{}' has no address", p.name, tensor.name));
@@ -504,9 +483,9 @@ void GpuInstance::State::key_of(const Args& args, std::vector<CUdeviceptr>& key)
 }
 
 Encoded& GpuInstance::State::encoded(GpuLaunch& launch, std::span<const std::int64_t> with) {
-  std::erase_if(launch.encoded, [&](const auto& e) { return e->encoding != encoding; });
-  auto* known = find_kept(launch.encoded,
-                          [&](const auto& e) { return std::ranges::equal(e->extents, with); });
+  launch.encoded.erase_if([&](const auto& e) { return e->encoding != encoding; });
+  auto* known =
+      launch.encoded.find([&](const auto& e) { return std::ranges::equal(e->extents, with); });
   if (known != nullptr) return **known;
   proved.require_covers(with);
   check_placed(launch, with);
@@ -519,7 +498,7 @@ Encoded& GpuInstance::State::encoded(GpuLaunch& launch, std::span<const std::int
     made->steps = engines->steps(launch.rank, with);
     made->refused_in_graphs = engines->refused_in_graphs(*made->steps, launch.rank);
   }
-  return *keep(launch.encoded, std::move(made), kMostExtents);
+  return *launch.encoded.keep(std::move(made));
 }
 
 void GpuInstance::State::launch_kernel(const Part& part) const {
@@ -654,7 +633,7 @@ std::shared_ptr<GpuLaunch> GpuInstance::prepare(const Args& args, int rank) {
   const State& s = *state_;
   State::RankState& own = state_->local(rank);
   s.key_of(args, own.key);
-  auto* known = find_kept(own.prepared, [&](const auto& p) { return p->key == own.key; });
+  auto* known = own.prepared.find([&](const auto& p) { return p->key == own.key; });
   if (known != nullptr) return *known;
   s.check_args(args);
   auto made = std::make_shared<GpuLaunch>();
@@ -670,7 +649,7 @@ std::shared_ptr<GpuLaunch> GpuInstance::prepare(const Args& args, int rank) {
   }
   made->scalars = address_of(args.scalars, static_cast<std::size_t>(rank));
   made->starts_early = args.starts_early;
-  return keep(own.prepared, std::move(made), kMostPrepared);
+  return own.prepared.keep(std::move(made));
 }
 
 void GpuInstance::run(GpuLaunch& launch, std::span<const std::int64_t> extents,

@@ -68,7 +68,7 @@ class GpuInstance {
   // wait for what runs on the GPU, so ranks of one process leave it off unless one thread launches
   // all. Off at first, and wherever CUDA_DEVICE_MAX_CONNECTIONS is set.
   void replay_copies(bool on);
-  // Waits for all local ranks. Fault when a wait of this or another instance gave up.
+  // Waits for all local ranks. Fault when a wait of this or another instance was aborted.
   void wait();
   // With all ranks idle, after World::clear_fault: signals, epochs and packets start anew.
   void recover();

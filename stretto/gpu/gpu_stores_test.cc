@@ -43,7 +43,7 @@ Program product(const Sample& s) {
     p.on_start([&] { p.notify(begun, 0); });
   }
   Resource sms =
-      Resource::sms(3).pipelined(s.stages).staggered(s.stagger).draining(s.slots).clustered(
+      Resource::sms(3).pipelined(s.stages).staggered(s.stagger).with_epilogue(s.slots).clustered(
           s.cluster);
   p.role("multiply", sms, p.grid(c, s.bm, s.bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, s.bm, s.bn);
@@ -151,7 +151,7 @@ TEST_F(GpuStores, RowsOfMemoryAreAddedWhereTheyBelong) {
   }
 }
 
-TEST_F(GpuStores, DrainsGiveTheSameBits) {
+TEST_F(GpuStores, EpilogueWarpsGiveTheSameBits) {
   for (std::int64_t k : {64, 1024}) expect_same({.k = k, .slots = 2});
   expect_same({.bm = 256, .bn = 192, .slots = 3, .cluster = 2});
   expect_same({.n = 509, .bn = 128, .slots = 2});

@@ -142,7 +142,7 @@ void GpuWorld::abort() const {
   if (processes_) processes_->end_meetings(shared_ + kMeetingsOffset);
 }
 
-// A second thread that gives up may raise the abort word while the first still writes the record.
+// A second thread that aborts may raise the abort word while the first still writes the record.
 DeviceFault GpuWorld::fault() const {
   constexpr std::chrono::milliseconds kLongest{1000}, kLook{1};
   auto end = std::chrono::steady_clock::now() + kLongest;

@@ -101,7 +101,7 @@ class GpuWorld {
   // As kernels see them. The abort word and the fault record are shared by all ranks.
   CUdeviceptr abort_word() const { return shared_address_; }
   CUdeviceptr fault_record() const { return shared_address_ + kFaultOffset; }
-  // What the first wait that gave up left; ready == 0 where none did.
+  // What the first aborted wait left; ready == 0 where none did.
   DeviceFault fault() const;
   bool aborted() const;
   // Ends the waits of kernels on every rank.

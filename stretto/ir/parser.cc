@@ -283,7 +283,7 @@ void Parser::pipe(Role& role) {
 Agent Parser::agent(bool named) {
   Agent a;
   auto kind_of = [&](const Token& word, AgentKind& kind) {
-    for (int i = 0; i <= static_cast<int>(AgentKind::kDrain); ++i) {
+    for (int i = 0; i <= static_cast<int>(AgentKind::kEpilogue); ++i) {
       kind = static_cast<AgentKind>(i);
       if (word.text == name(kind)) return true;
     }
@@ -296,11 +296,11 @@ Agent Parser::agent(bool named) {
     a.name = first.text;
     Token second = reader_.peek();
     if (second.kind != TokenKind::kWord || !kind_of(second, a.kind)) {
-      reader_.expected("body, producer, consumer or drain");
+      reader_.expected("body, producer, consumer or epilogue");
     }
     reader_.take();
   } else if (!kind_of(first, a.kind)) {
-    reader_.fail(first, "expected body, producer, consumer or drain");
+    reader_.fail(first, "expected body, producer, consumer or epilogue");
   }
   if (reader_.accept_word("threads")) a.num_threads = reader_.any_integer<int>("a thread count");
   if (reader_.accept_word("registers")) {

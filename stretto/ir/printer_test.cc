@@ -157,7 +157,7 @@ TEST(Printer, EveryRoleAndOperationFieldShows) {
           {"role.num_tiles", [](Program& p) { p.roles[0].num_tiles = 5; }},
           {"role.loc", [](Program& p) { p.roles[0].loc.line = 9; }},
           {"agent.name", [](Program& p) { p.roles[0].agents[1].name = "other"; }},
-          {"agent.kind", [](Program& p) { p.roles[0].agents[1].kind = AgentKind::kDrain; }},
+          {"agent.kind", [](Program& p) { p.roles[0].agents[1].kind = AgentKind::kEpilogue; }},
           {"agent.threads", [](Program& p) { p.roles[0].agents[1].num_threads = 64; }},
           {"agent.registers", [](Program& p) { p.roles[0].agents[1].num_registers = 64; }},
           {"value.dtype", [](Program& p) { p.roles[0].agents[1].values[0].dtype = DType::kI64; }},

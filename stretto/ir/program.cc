@@ -90,6 +90,17 @@ std::size_t storage_bytes(const Program& program, int tensor_idx) {
   return payload * static_cast<std::size_t>(t.num_slots);
 }
 
+std::size_t bytes_at(DType dtype, std::span<const std::int64_t> shape,
+                     std::span<const std::int64_t> bounds) {
+  std::int64_t last = 0, stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    if (shape[d] <= 0) return 0;
+    last += (shape[d] - 1) * stride;
+    stride *= bounds[d];
+  }
+  return static_cast<std::size_t>(last + 1) * size_bytes(dtype);
+}
+
 bool is_given(const Program& program, int tensor_idx, int rank) {
   const Expr& on = program.tensors[static_cast<std::size_t>(tensor_idx)].given_on;
   const std::int64_t vars[] = {rank};

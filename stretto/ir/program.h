@@ -18,6 +18,7 @@
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -266,7 +267,7 @@ struct ValueType {
   friend bool operator==(const ValueType&, const ValueType&) = default;
 };
 
-enum class AgentKind : std::uint8_t { kBody, kProducer, kConsumer, kDrain };
+enum class AgentKind : std::uint8_t { kBody, kProducer, kConsumer, kEpilogue };
 
 // A part of a worker with its own program order.
 struct Agent {
@@ -333,7 +334,7 @@ struct Resource {
   ProductOrder products = ProductOrder::kAhead;  // pipelined SMs
 
   // Pipelined SMs: 0 has the computing agent store, from 1 on an agent of its own does, through a
-  // pipe of so many slots (passes/drain_stores.h).
+  // pipe of so many slots (passes/epilogue_stores.h).
   int store_slots = 0;
 
   // Pipelined SMs: 0 has the computing agent load what is no factor of a product, from 1 on the
@@ -385,7 +386,7 @@ struct Resource {
     r.products = order;
     return r;
   }
-  Resource draining(int slots) const {
+  Resource with_epilogue(int slots) const {
     Resource r = *this;
     r.store_slots = slots;
     return r;
@@ -462,6 +463,10 @@ std::vector<std::int64_t> bound_shape(const Program& program, int tensor_idx);
 std::int64_t num_elements(const std::vector<std::int64_t>& shape);
 // Bytes of one rank's storage of a tensor, all slots, packet tags included.
 std::size_t storage_bytes(const Program& program, int tensor_idx);
+// Bytes from a tensor's first element to its last at a launch's shape, in one slot; 0 where it has
+// no element. `bounds`: its bound_shape(), by which its rows lie.
+std::size_t bytes_at(DType dtype, std::span<const std::int64_t> shape,
+                     std::span<const std::int64_t> bounds);
 // Whether a rank has the tensor.
 bool is_given(const Program& program, int tensor_idx, int rank);
 

@@ -24,7 +24,7 @@ SyncTable make_table() {
   table[SyncRow::kPipePut] = {{kRelease, kFirst, Scope::kCta}, {kCompleteLoads, kFirst}};
   table[SyncRow::kPipeFill] = {{kRelease, kAll, Scope::kCta}};
   table[SyncRow::kPipeStage] = {{kProxyFence, kAll}, {kMeet}, {kRelease, kWarps, Scope::kCta}};
-  table[SyncRow::kPipeDrain] = {{kReadStores, kFirst}, {kRelease, kFirst, Scope::kCta}};
+  table[SyncRow::kPipeEpilogue] = {{kReadStores, kFirst}, {kRelease, kFirst, Scope::kCta}};
   table[SyncRow::kPipeGet] = {{kAcquire, kAll, Scope::kCta}};
   table[SyncRow::kPipeRelease] = {{kRelease, kWarps, Scope::kCta}};
   table[SyncRow::kPipeClaim] = {{kAcquire, kAll, Scope::kCta}};
@@ -76,10 +76,10 @@ const SyncTable& sync_table() {
 
 const char* name(SyncRow row) {
   static constexpr std::array<const char*, kNumSyncRows> names = {
-      "notify",       "wait",        "worker_fence",    "pipe put",
-      "pipe fill",    "pipe stage",  "pipe get",        "pipe release",
-      "pipe drain",   "pipe claim",  "barrier arrive",  "barrier wait",
-      "packet store", "packet load", "end of on_start", "end of the roles"};
+      "notify",        "wait",        "worker_fence",    "pipe put",
+      "pipe fill",     "pipe stage",  "pipe get",        "pipe release",
+      "pipe epilogue", "pipe claim",  "barrier arrive",  "barrier wait",
+      "packet store",  "packet load", "end of on_start", "end of the roles"};
   return names[static_cast<std::size_t>(row)];
 }
 
@@ -119,7 +119,7 @@ bool may_load_in_bulk(const Program& program, const Op& put) {
 // Bulk stores start from the fragments that products leave, or from slots.
 bool may_store_in_bulk(const Program& program, const Agent& agent, const Op& store) {
   const Tensor& t = program.tensors[static_cast<std::size_t>(store.region->tensor)];
-  bool starts = agent.kind == AgentKind::kDrain || has_dot(agent.body);
+  bool starts = agent.kind == AgentKind::kEpilogue || has_dot(agent.body);
   return size_bytes(t.dtype) == 2 && !t.packet && starts;
 }
 

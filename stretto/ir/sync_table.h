@@ -59,7 +59,7 @@ enum class SyncRow : std::uint8_t {
   kPipeStage,     // a slot filled from registers does, which TMA may store from
   kPipeGet,       // a full slot is waited for
   kPipeRelease,   // a slot read becomes free
-  kPipeDrain,     // a slot stored by TMA does
+  kPipeEpilogue,  // a slot stored by TMA does
   kPipeClaim,     // a free slot is waited for
   kBarrierReach,  // arrive, and the first half of barrier_sync
   kBarrierPass,   // its second half

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array kVarKinds = {"rank", "extent", "scalar", "tile", "loop", "let"};
 constexpr std::array kContracts = {"none", "range", "permutation", "ascending", "partition"};
-constexpr std::array kAgents = {"body", "producer", "consumer", "drain"};
+constexpr std::array kAgents = {"body", "producer", "consumer", "epilogue"};
 constexpr std::array kSwizzles = {"none", "b32", "b64", "b128"};
 constexpr std::array kLevels = {"tile", "schedule"};
 

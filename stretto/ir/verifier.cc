@@ -310,10 +310,10 @@ class ProgramChecker {
     require(at_will || res.stagger == 0,
             "role '{}' has its products {} and a stagger, which is an order of its own", r.name,
             name(res.products));
-    bool drains = res.num_stages > 0 && !res.tickets && res.num_consumers == 1;
+    bool has_epilogue = res.num_stages > 0 && !res.tickets && res.num_consumers == 1;
     require(res.store_slots >= 0 && res.store_slots <= kMaxStages,
             "role '{}' has {} slots for stores, need 0 to {}", r.name, res.store_slots, kMaxStages);
-    require(res.store_slots == 0 || drains,
+    require(res.store_slots == 0 || has_epilogue,
             "role '{}' has {} slots for stores, only pipelined roles with one consumer and without "
             "tickets have them",
             r.name, res.store_slots);

@@ -220,10 +220,10 @@ TEST(Verifier, RefusesBadDeclarations) {
       {"%u < 4", "%u < @idx[0]", "may be read in a let only"},
       {"%u < 4", "%u < -1", "-1 tiles"},
       {"%u < 4", "%u < %pos", "'pos' has no value"},
-      {"sms 4 tiles %t < %m / 8 {\nagent main body", "sms 4 tiles %t < %m / 8 {\nagent main drain",
-       "one agent of kind body"},
+      {"sms 4 tiles %t < %m / 8 {\nagent main body",
+       "sms 4 tiles %t < %m / 8 {\nagent main epilogue", "one agent of kind body"},
       {"$0: f32[8, 8]", "$0: f32[0, 8]", "f32[0, 8]", -2},
-      {"on_start body", "on_start drain", "kind body", -24},
+      {"on_start body", "on_start epilogue", "kind body", -24},
   };
   for (const BadText& bad : kCases) {
     expect_refused(kTile, bad);

@@ -33,7 +33,7 @@ class BlockPool {
   void release(int block);
   // Of one that is used: its content is worth keeping.
   void keep(int block);
-  // Called with an idle block whose content is given up; it is no longer kept.
+  // Called with an idle block whose content is evicted; it is no longer kept.
   void on_forget(std::function<void(int block)> forget) { forget_ = std::move(forget); }
 
  private:

@@ -78,7 +78,7 @@ int PrefixCache::publish(int block, int before, std::span<const int> tokens,
 
 void PrefixCache::forget(int block) {
   auto at = entries_.find(block);
-  STRETTO_CHECK(at != entries_.end(), "a block is given up that is not in the cache");
+  STRETTO_CHECK(at != entries_.end(), "a block is evicted that is not in the cache");
   auto [first, last] = by_key_.equal_range(at->second.key);
   by_key_.erase(std::find_if(first, last, [&](const auto& e) { return e.second == block; }));
   entries_.erase(at);

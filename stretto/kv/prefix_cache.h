@@ -19,7 +19,7 @@ namespace stretto {
 
 class PrefixCache {
  public:
-  // Of full blocks of `block_tokens`; becomes the one that `pool` tells of what it gives up.
+  // Of full blocks of `block_tokens`; becomes the one that `pool` tells of what it evicts.
   PrefixCache(BlockPool& pool, int block_tokens);
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/recently_used.h"
 #include "stretto/gpu/gpu_instance.h"
 
 namespace stretto {
@@ -16,26 +17,8 @@ static_assert(Executable::kMostPrepared == GpuInstance::kMostPrepared);
 
 namespace {
 
-// What was made last, the last used first.
 template <typename Made>
-class LastMade {
- public:
-  // What `is_it` knows, or null.
-  template <typename IsIt>
-  std::shared_ptr<Made> find(const IsIt& is_it) {
-    auto known = std::find_if(made_.begin(), made_.end(), [&](const auto& m) { return is_it(*m); });
-    if (known == made_.end()) return nullptr;
-    std::rotate(made_.begin(), known, known + 1);
-    return made_.front();
-  }
-  std::shared_ptr<Made> keep(std::shared_ptr<Made> made) {
-    if (made_.size() == Executable::kMostPrepared) made_.pop_back();
-    return *made_.insert(made_.begin(), std::move(made));
-  }
-
- private:
-  std::vector<std::shared_ptr<Made>> made_;
-};
+using LastMade = RecentlyUsed<std::shared_ptr<Made>, Executable::kMostPrepared>;
 
 class CpuLaunch final : public Launch {
  public:
@@ -63,7 +46,7 @@ class CpuExecutable final : public Executable {
       throw UserError(fmt::format("{}: CPU ranks take scalars by value, and begin launches in turn",
                                   program().name));
     }
-    if (auto known = made_.find([&](const CpuLaunch& m) { return m.is_on(args); })) return known;
+    if (auto* known = made_.find([&](const auto& m) { return m->is_on(args); })) return *known;
     return made_.keep(std::make_shared<CpuLaunch>(instance_, args));
   }
   const Program& program() const override { return instance_.program(); }
@@ -114,7 +97,7 @@ class GpuExecutable final : public Executable {
       launches.at(i) = instance_.prepare(args, ranks[i]);
     }
     const GpuLaunches::OfRanks now(launches.data(), ranks.size());
-    if (auto known = made_.find([&](const GpuLaunches& m) { return m.has(now); })) return known;
+    if (auto* known = made_.find([&](const auto& m) { return m->has(now); })) return *known;
     return made_.keep(std::make_shared<GpuLaunches>(instance_, world_, now));
   }
   const Program& program() const override { return instance_.program(); }

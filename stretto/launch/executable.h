@@ -64,7 +64,8 @@ class Executable {
   virtual const Program& program() const = 0;  // at schedule level
 
   // On GPUs; CPU ranks do these things with their world, and nothing here.
-  // Returns when all local ranks are done. Fault when a wait of this or another program gave up.
+  // Returns when all local ranks are done. Fault when a wait of this or another program was
+  // aborted.
   virtual void wait() {}
   // With all ranks idle, collective, after GpuWorld::clear_fault: signals, epochs and packets start
   // anew.

@@ -38,7 +38,7 @@ Program sums(int load_slots, int store_slots) {
     p.store(got.tile({0, 0}, 16, 48).on(other), p.load(x.tile({0, 0}, 16, 48)));
     p.notify(arrived, other);
   });
-  Resource sms = Resource::sms(2).pipelined(3).draining(store_slots).loading_ahead(load_slots);
+  Resource sms = Resource::sms(2).pipelined(3).with_epilogue(store_slots).loading_ahead(load_slots);
   p.role("multiply", sms, p.grid(c, 8, 2 * kPart), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, 8, 2 * kPart);
     p.loop(ceil_div(kK, 8), [&](const Index& i) {

@@ -6,7 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/verifier.h"
-#include "stretto/passes/drain_stores.h"
+#include "stretto/passes/epilogue_stores.h"
 #include "stretto/passes/expand_scaled_products.h"
 #include "stretto/passes/overlap_products.h"
 #include "stretto/passes/resolve_tile_primitives.h"
@@ -24,7 +24,7 @@ const std::vector<Pass>& schedule_pipeline() {
       {"overlap_products", overlap_products},
       {"stagger_products", stagger_products},
       {"take_turns", take_turns},
-      {"drain_stores", drain_stores},
+      {"epilogue_stores", epilogue_stores},
   };
   return passes;
 }

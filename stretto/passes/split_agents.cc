@@ -61,7 +61,7 @@ class RoleSplitter {
     const Block* block;
     const Op* load;
   };
-  struct Place {
+  struct OpPosition {
     const Block* block;
     std::size_t at;
   };
@@ -86,7 +86,7 @@ class RoleSplitter {
   // it there.
   bool is_held(const PipeUse& last) const {
     auto around = std::find_if(around_.begin(), around_.end(),
-                               [&](const Place& place) { return place.block == last.block; });
+                               [&](const OpPosition& op) { return op.block == last.block; });
     if (around == around_.end()) return false;
     if (!survey_.is_ahead(*last.load)) return true;
     return std::any_of(
@@ -370,7 +370,7 @@ class RoleSplitter {
   std::map<int, int> tensor_of_;      // by pipe
   std::map<int, int> index_of_;       // the producer's register, by the role's
   std::vector<PipeUse> uses_;         // of every pipe the last
-  std::vector<Place> around_;         // in the block that is visited and in those it lies in
+  std::vector<OpPosition> around_;    // in the block that is visited and in those it lies in
 };
 
 }  // namespace

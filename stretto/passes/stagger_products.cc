@@ -176,7 +176,7 @@ class StaggeredLoop {
   StaggeredParts parts_;
 };
 
-// Products that are issued one after the other before the last is awaited. The assembler gives up
+// Products that are issued one after the other before the last is awaited. The assembler stops
 // where one is still under way when the next round of a loop begins, unless nobody but products
 // reads it; so every round ends with none, and is made as long as compiling allows
 // (docs/performance/fp8.md, 'Why the defaults are what they are'). Eights keep slots constants

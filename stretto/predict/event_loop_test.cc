@@ -242,17 +242,17 @@ TEST(EventLoop, LoadsAndStoresOfRegistersFillLinksInTheirOwnWay) {
 
 // One worker, `tiles` tiles, each a loop of 16 products [64, 64] * [64, 64] and a store, which an
 // agent of its own may make; all that is computed may stand under a condition.
-Lowered product(int tiles, bool drained = false, bool conditional = false) {
+Lowered product(int tiles, bool apart = false, bool conditional = false) {
   std::string pipe = R"(
-    pipe stores : f32[64, 64] slots 2 swizzle b128 producer consumer consumer drain)";
+    pipe stores : f32[64, 64] slots 2 swizzle b128 producer consumer consumer epilogue)";
   std::string store = R"(
       store $0 to @c[%t * 64, 0] tile [64, 64])";
-  std::string drain = R"(
-    agent drain drain {
+  std::string epilogue = R"(
+    agent epilogue epilogue {
       values $0: f32[64, 64]
       $0 = pipe_get stores)" +
-                      store +
-                      R"(
+                         store +
+                         R"(
       pipe_release stores
     })";
   return read(R"(program "product" world 1 level schedule {
@@ -270,7 +270,7 @@ Lowered product(int tiles, bool drained = false, bool conditional = false) {
               std::to_string(tiles) + R"( {
     pipe a : bf16[64, 64] slots 4 swizzle b128 producer producer consumer consumer
     pipe b : bf16[64, 64] slots 4 swizzle b128 producer producer consumer consumer)" +
-              (drained ? pipe : "") + R"(
+              (apart ? pipe : "") + R"(
     agent producer producer {
       loop %i from 0 to 16 {
         pipe_put a = @a[0, %i * 64] tile [64, 64]
@@ -288,10 +288,10 @@ Lowered product(int tiles, bool drained = false, bool conditional = false) {
         $0 = dot $0, $1, $3
         pipe_release a
         pipe_release b
-      })" + (drained ? "\n      pipe_fill stores = $0 col 0" : store) +
+      })" + (apart ? "\n      pipe_fill stores = $0 col 0" : store) +
               (conditional ? "\n      }" : "") +
               R"(
-    })" + (drained ? drain : "") +
+    })" + (apart ? epilogue : "") +
               R"(
   }
   on_end on_end body {
@@ -326,16 +326,16 @@ TEST(EventLoop, StoresUnderAConditionComeAfterTheProducts) {
   }
 }
 
-// Who computes pays for the way to the slot; what memory takes is the drain's.
-TEST(EventLoop, DrainsStoreBesideTheNextTile) {
+// Who computes pays for the way to the slot; what memory takes is the epilogue warp's.
+TEST(EventLoop, EpilogueWarpsStoreBesideTheNextTile) {
   Machine m = round_machine(1);
   m.tile_cost = 8e-6;
   EXPECT_NEAR(predict(product(3, true), m).time_ms, predict(product(3), m).time_ms, 1e-6);
   m.hbm_rate = 64 * 64 * 4 / 2e-6;  // a store takes 2 us, and the loads of the first tile 32
-  double plain = predict(product(3), m).time_ms, drained = predict(product(3, true), m).time_ms;
+  double plain = predict(product(3), m).time_ms, apart = predict(product(3, true), m).time_ms;
   // What a store takes beyond the way to the slot, 1 us, is hidden for all tiles but the last.
-  EXPECT_GT(plain - drained, 0.9e-3);
-  EXPECT_LT(plain - drained, 2.1e-3);
+  EXPECT_GT(plain - apart, 0.9e-3);
+  EXPECT_LT(plain - apart, 2.1e-3);
 }
 
 TEST(EventLoop, PowerBoundsWhatTheClockWouldAllow) {

@@ -60,7 +60,7 @@ std::string lane_picture(const Prediction& p, int width) {
     const TimetableAgent& agent = p.timetable.agents[at(span.agent)];
     if (agent.rank != rank || agent.stage != Stage::kRoles) continue;
     AgentKind kind = roles[at(agent.role)].agents[at(agent.agent)].kind;
-    if (kind == AgentKind::kProducer || kind == AgentKind::kDrain) continue;
+    if (kind == AgentKind::kProducer || kind == AgentKind::kEpilogue) continue;
     lanes[at(agent.role)].add(span.begin, span.end, span.wait == nullptr ? 1 : -1);
   }
   std::size_t longest = 0;

@@ -6,11 +6,11 @@
 #include "stretto/proof/overlap.h"
 
 namespace stretto::predict {
-void Packets::add_store(const Place& place, const Box& box, int agent) {
+void Packets::add_store(const OnRank& place, const Box& box, int agent) {
   events_[agent].push_back({place, box, true});
 }
 
-void Packets::add_load(const Place& place, const Box& box, int agent) {
+void Packets::add_load(const OnRank& place, const Box& box, int agent) {
   events_[agent].push_back({place, box, false});
 }
 

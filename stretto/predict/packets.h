@@ -14,20 +14,20 @@ namespace stretto::predict {
 
 class Packets {
  public:
-  struct Place {
+  struct OnRank {
     int tensor = -1, rank = -1;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const OnRank&) const = default;
   };
 
   // The step is a kNotify (kWait), whose counter is filled in by link().
-  void add_store(const Place& place, const Box& box, int agent);
-  void add_load(const Place& place, const Box& box, int agent);
+  void add_store(const OnRank& place, const Box& box, int agent);
+  void add_load(const OnRank& place, const Box& box, int agent);
   // Steps without a counter are taken in the order in which they were noted, agent by agent.
   void link(Timetable& timetable);
 
  private:
   struct Event {
-    Place place;
+    OnRank place;
     Box box;
     bool is_store = false;
   };
@@ -41,9 +41,9 @@ class Packets {
   void find_sources();
   std::vector<int> counters_of(const Event& load, Timetable& timetable) const;
 
-  std::map<int, std::vector<Event>> events_;                 // by agent
-  std::map<Place, std::map<Box, std::vector<int>>> stored_;  // counters
-  std::map<Place, std::map<Box, Sources>> sources_;
+  std::map<int, std::vector<Event>> events_;                  // by agent
+  std::map<OnRank, std::map<Box, std::vector<int>>> stored_;  // counters
+  std::map<OnRank, std::map<Box, Sources>> sources_;
 };
 
 }  // namespace stretto::predict

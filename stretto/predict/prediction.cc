@@ -83,7 +83,7 @@ std::vector<RoleSummary> roles_of(const Timetable& timetable, const Run& run) {
     const TimetableAgent& agent = timetable.agents[a];
     if (agent.stage != Stage::kRoles) continue;
     const Agent& ir = timetable.program->roles[at(agent.role)].agents[at(agent.agent)];
-    if (ir.kind == AgentKind::kProducer || ir.kind == AgentKind::kDrain) continue;
+    if (ir.kind == AgentKind::kProducer || ir.kind == AgentKind::kEpilogue) continue;
     const AgentTime& time = run.agents[a];
     roles[at(agent.role)].wait_ms += time.waited * kMsPerSecond;
     roles[at(agent.role)].busy_ms += (time.end - time.begin - time.waited) * kMsPerSecond;

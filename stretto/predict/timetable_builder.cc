@@ -165,7 +165,7 @@ class TimetableBuilder {
 
   void start_agent(const TimetableAgent& planned, const Agent& agent) {
     timetable_.agents.push_back(planned);
-    stores_bulk_ = agent.kind == AgentKind::kConsumer || agent.kind == AgentKind::kDrain;
+    stores_bulk_ = agent.kind == AgentKind::kConsumer || agent.kind == AgentKind::kEpilogue;
     stored_ = 0;
     scope_ = EvalScope(program_, initial_vars(program_, planned.rank, extents_), tables_.get());
     frames_.start_agent(scope_, planned.rank, agent);
@@ -366,7 +366,7 @@ class TimetableBuilder {
     Target target = frames_.resolve(*o.region);
     if (target.bytes == 0) return;
     int agent = static_cast<int>(timetable_.agents.size()) - 1;
-    Packets::Place place{o.region->tensor, target.rank};
+    Packets::OnRank where{o.region->tensor, target.rank};
     bool remote = target.rank != worker_.rank;
     Step step{.kind = StepKind::kWait, .amount = 1, .is_remote = remote, .op = &o};
     if (o.code == OpCode::kStorePacket) {
@@ -374,11 +374,11 @@ class TimetableBuilder {
       flush();
       step.kind = StepKind::kNotify;
       step.delay = remote ? machine_.link_latency : machine_.local_signal_latency;
-      packets_.add_store(place, target.box, agent);
+      packets_.add_store(where, target.box, agent);
       steps().push_back(step);
     } else {
       flush();
-      packets_.add_load(place, target.box, agent);
+      packets_.add_load(where, target.box, agent);
       steps().push_back(step);
       frames_.add_read(*o.region, false, after_);  // the wait has seen it
     }

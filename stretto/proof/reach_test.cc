@@ -36,12 +36,12 @@ void expect_proved(const Program& program) {
 
 std::string here(int line) { return fmt::format("reach_test.cc:{}", line); }
 
-struct Place {
+struct Position {
   ProgramBuilder& p;
   const Tile& t;
   TensorRef x, y;
 };
-using Body = std::function<void(const Place&)>;
+using Body = std::function<void(const Position&)>;
 
 // y[t] = 0 for four tiles of a row, after `body`; x and buffer `b` have as many rows.
 Program with(const Body& body, int world = 1) {
@@ -64,30 +64,30 @@ TEST(Reach, WhatNeverMeetsItsTensorIsRefused) {
     all.push_back(here(line));
     expect_refused(program, FindingKind::kOutside, all);
   };
-  auto keep = [&](const Place& at, const Value& v) {
+  auto keep = [&](const Position& at, const Value& v) {
     at.p.store(at.y.tile({at.t.index, 0}, 1, 8), v);
   };
   refused(
-      [&](const Place& at) {
+      [&](const Position& at) {
         line = __LINE__ + 1;
         keep(at, at.p.load(at.x.tile({4, 0}, 1, 8)));
       },
       {"read of 'x' [4:5, 0:8] on rank 0 by role 'work' (rank 0, worker 0, tile 0)",
        "outside of 'x', which is [4, 8]"});
   refused(
-      [&](const Place& at) {
+      [&](const Position& at) {
         line = __LINE__ + 1;
         keep(at, at.p.load(at.x.tile({at.t.index - 6, 0}, 1, 8)));
       },
       {"'x' [-6:-5, 0:8]"});
   refused(
-      [&](const Place& at) {
+      [&](const Position& at) {
         line = __LINE__ + 1;
         at.p.store(at.y.tile({at.t.index, 8}, 1, 8), at.p.zeros(DType::kF32, 1, 8));
       },
       {"write of 'b' [0:1, 8:16]"});
   refused(
-      [&](const Place& at) {
+      [&](const Position& at) {
         at.p.loop(3, [&](const Index& i) {
           line = __LINE__ + 1;
           keep(at, at.p.load(at.x.tile({at.t.index, 8 + i * 8}, 1, 8)));
@@ -96,7 +96,7 @@ TEST(Reach, WhatNeverMeetsItsTensorIsRefused) {
       {"'x' [0:1, 8:32]"});
   for (bool from : {true, false}) {  // one side of a copy is there
     refused(
-        [&](const Place& at) {
+        [&](const Position& at) {
           line = __LINE__ + 1;
           at.p.copy(at.y.tile({at.t.index + (from ? 0 : 9), 0}, 1, 8),
                     at.x.tile({at.t.index + (from ? 9 : 0), 0}, 1, 8));
@@ -142,23 +142,23 @@ TEST(Reach, RaggedEdgesMasksAndGuardsAreProved) {
 
   std::vector<Body> bodies = {
       // Unrolled by its author: one line.
-      [](const Place& at) {
+      [](const Position& at) {
         for (int part = 0; part < 3; ++part) {
           at.p.store(at.y.tile({at.t.index, part * 8}, 1, 8), at.p.zeros(DType::kF32, 1, 8));
         }
       },
       // Masked.
-      [](const Place& at) {
+      [](const Position& at) {
         at.p.store(at.y.tile({at.t.index, 0}, 1, 8).until_row(0), at.p.zeros(DType::kF32, 1, 8));
       },
       // Never done.
-      [](const Place& at) {
+      [](const Position& at) {
         at.p.when(at.t.index >= 4, [&] {
           at.p.store(at.y.tile({at.t.index + 9, 0}, 1, 8), at.p.zeros(DType::kF32, 1, 8));
         });
       },
       // On one rank it is there.
-      [](const Place& at) {
+      [](const Position& at) {
         Value rows = at.p.load(at.x.tile({at.p.rank() * 4 + at.t.index, 0}, 1, 8));
         at.p.store(at.y.tile({at.t.index, 0}, 1, 8), rows);
       },

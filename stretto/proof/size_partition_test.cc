@@ -134,7 +134,7 @@ Program a_wait_in_each_tile(int bound, int rows) {
 }
 
 // Pieces beyond the limit cost seconds in vain where launches are large.
-TEST(SizePartition, GivesUpEarlyWhereThereAreTooManyPieces) {
+TEST(SizePartition, StopsEarlyWhereThereAreTooManyPieces) {
   constexpr std::size_t kMost = 100;
   auto num_pieces = [&](int rows, bool& complete) {
     Program program = run_pipeline(a_wait_in_each_tile(6'000, rows));

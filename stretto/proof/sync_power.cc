@@ -127,7 +127,7 @@ std::string missing_to_stage(const SyncSteps& row) {
   return missing.empty() && !fenced ? lacks(StepKind::kProxyFence, Doers::kAll) : missing;
 }
 
-std::string missing_to_drain(const SyncSteps& row) {
+std::string missing_to_free_stored(const SyncSteps& row) {
   Found release = find(row.begin(), row.end(), StepKind::kRelease);
   if (release == row.end()) return lacks(StepKind::kRelease, Doers::kFirst, Scope::kCta);
   bool read = std::any_of(row.begin(), release, [](const SyncStep& s) {
@@ -152,12 +152,12 @@ std::string missing_in_pipes(const SyncTable& table) {
   add(lack(SyncRow::kPipeRelease, missing_to_carry(table[SyncRow::kPipeRelease], Past::kRead)));
   add(lack(SyncRow::kPipeClaim, missing_to_cover(table[SyncRow::kPipeClaim], Path::kThreads)));
   add(lack(SyncRow::kPipeStage, missing_to_stage(table[SyncRow::kPipeStage])));
-  add(lack(SyncRow::kPipeDrain, missing_to_drain(table[SyncRow::kPipeDrain])));
+  add(lack(SyncRow::kPipeEpilogue, missing_to_free_stored(table[SyncRow::kPipeEpilogue])));
   if (!powers[SyncRow::kPipePut].lands) {
     add(lack(SyncRow::kPipePut, describe({StepKind::kCompleteLoads})));
   }
   for (SyncRow row : {SyncRow::kPipePut, SyncRow::kPipeFill, SyncRow::kPipeStage,
-                      SyncRow::kPipeRelease, SyncRow::kPipeDrain}) {
+                      SyncRow::kPipeRelease, SyncRow::kPipeEpilogue}) {
     if (powers[row].release < Scope::kCta) add(lack(row, "a scope of the block"));
   }
   for (SyncRow row : {SyncRow::kPipeGet, SyncRow::kPipeClaim}) {

@@ -212,7 +212,7 @@ int Rendezvous::meet_to_recover(int rank, std::uint64_t step, std::chrono::milli
                                 const std::function<int()>& first_gone) {
   Clock::time_point deadline = Clock::now() + timeout;
   wake_others(rank);
-  std::uint64_t seen = 0;  // a rank that has given up did come
+  std::uint64_t seen = 0;  // a rank that has aborted did come
   for (int polls = 0;; ++polls) {
     int missing = -1, never_seen = -1;
     for (int r = num_ranks_ - 1; r >= 0; --r) {

@@ -30,13 +30,13 @@ class SharedHeap : public SymmetricHeap {
   }
 
   std::vector<std::byte*> attach(int, std::uint64_t id, Deadline deadline,
-                                 const std::function<bool()>& give_up) override {
+                                 const std::function<bool()>& aborts) override {
     Block& block = find(id);
     pass_on(id, block, deadline);
     std::vector<std::byte*> at(members_.size(), nullptr);
     for (std::size_t r = 0; r < members_.size(); ++r) {
       if (r != block.own) {
-        Fd fd = peers_->receive(members_[r], {world_, id}, deadline, give_up);
+        Fd fd = peers_->receive(members_[r], {world_, id}, deadline, aborts);
         if (!fd) return at;
         block.memory[r] = SharedMemory::open(std::move(fd), block.bytes);
       }

@@ -34,9 +34,9 @@ class SymmetricHeap {
   // The part of `rank`. UserError naming the request when the size overflows or memory is short.
   virtual void create(int rank, const Allocation& allocation) = 0;
   // The copies of all ranks by rank, zeroed, 64-byte aligned; nullptr for a rank whose copy does
-  // not come by the deadline, or as soon as `give_up`. UserError as create().
+  // not come by the deadline, or as soon as `aborts`. UserError as create().
   virtual std::vector<std::byte*> attach(int rank, std::uint64_t id, Deadline deadline,
-                                         const std::function<bool()>& give_up) = 0;
+                                         const std::function<bool()>& aborts) = 0;
   // What this rank no longer uses; false where it has released it already.
   virtual bool release(int rank, std::uint64_t id) = 0;
 

@@ -3,7 +3,7 @@
 // (executor, operators, engine) is written against Rank, in the style of one program run by every
 // rank, and does not see the kind.
 //
-// Faults: no wait is unbounded. The waiter that gives up, or the rank that dies, records a
+// Faults: no wait is unbounded. The waiter that aborts, or the rank that dies, records a
 // FaultRecord and raises the world's abort flag; from then on every wait of every rank fails with
 // that same Fault until recover(). A process that ends without finalise() is noticed by the others,
 // also where it was killed.

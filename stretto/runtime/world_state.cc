@@ -101,8 +101,8 @@ Control share_control(const WorldOptions& options, int rank, Peers& peers,
     }
     return Control(std::move(memory));
   }
-  auto give_up = [&] { return peers.first_gone(members) >= 0; };
-  Fd fd = peers.receive(members[0], key, deadline, give_up);
+  auto aborts = [&] { return peers.first_gone(members) >= 0; };
+  Fd fd = peers.receive(members[0], key, deadline, aborts);
   if (!fd) throw lost(0);
   return Control(SharedMemory::open(std::move(fd), Control::kBytes));
 }

@@ -238,7 +238,7 @@ HostText host_text(const std::string& cuda) {
   HostText out;
   std::string text = without_asm(cuda);
   text = std::regex_replace(text, kShared,
-                            "$2* const $3 = reinterpret_cast<$2*>(sim::place->shared);");
+                            "$2* const $3 = reinterpret_cast<$2*>(sim::indices->shared);");
   text = std::regex_replace(text, kStatic,
                             "using SimType_$2 = $1$3; static const char sim_key_$2 = 0; "
                             "SimType_$2& $2 = *static_cast<SimType_$2*>(sim::static_shared("

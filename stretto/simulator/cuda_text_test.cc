@@ -62,7 +62,8 @@ TEST(CudaText, KernelsGetAnEntry) {
   EXPECT_EQ(host.kernels[0].max_threads, 384);
   EXPECT_EQ(host.kernels[1].max_threads, 1024);
   for (const char* part :
-       {"k(\n    const Params& p) {", "u8* const smem = reinterpret_cast<u8*>(sim::place->shared);",
+       {"k(\n    const Params& p) {",
+        "u8* const smem = reinterpret_cast<u8*>(sim::indices->shared);",
         "k(*static_cast<const Params*>(arguments[0]))", "= {sizeof(const Params), 0}",
         "two(*static_cast<unsigned**>(arguments[0]), *static_cast<const int*>(arguments[1]))",
         "using SimType_last = bool;", "SimType_last& last = "}) {

@@ -19,10 +19,10 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 
-#define threadIdx (sim::place->thread)
-#define blockIdx (sim::place->block)
-#define blockDim (sim::place->block_dim)
-#define gridDim (sim::place->grid_dim)
+#define threadIdx (sim::indices->thread)
+#define blockIdx (sim::indices->block)
+#define blockDim (sim::indices->block_dim)
+#define gridDim (sim::indices->grid_dim)
 
 using std::uint32_t;
 using std::uint64_t;
@@ -253,7 +253,7 @@ inline void setp_eq_u32(bool& p, uint32_t a, uint32_t b) { p = a == b; }
 inline void bar_sync(uint32_t id, uint32_t threads) { sim::named_barrier(id, threads, true); }
 inline void bar_arrive(uint32_t id, uint32_t threads) { sim::named_barrier(id, threads, false); }
 inline unsigned char* sim_shared_at(uint32_t address) {
-  return sim::place->shared + (address - sim::kSharedBase);
+  return sim::indices->shared + (address - sim::kSharedBase);
 }
 inline void st_release_cta_shared__cta_u32(uint32_t address, uint32_t v) {
   sim::yield();

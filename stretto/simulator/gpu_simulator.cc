@@ -12,7 +12,7 @@
 namespace stretto::simulator {
 
 GpuSimulator* machine = nullptr;
-Place* place = nullptr;
+ThreadIndices* indices = nullptr;
 
 namespace {
 
@@ -266,7 +266,7 @@ void GpuSimulator::make_ready(Thread& thread) {
 
 void GpuSimulator::resume(Thread& thread) {
   self_ = &thread;
-  place = &thread;
+  indices = &thread;
   thread.fiber = std::move(thread.fiber).resume();
   self_ = nullptr;
   Block& block = *thread.at;
@@ -277,7 +277,7 @@ void GpuSimulator::suspend() {
   Thread& own = *self_;
   scheduler_ = std::move(scheduler_).resume();
   self_ = &own;
-  place = &own;
+  indices = &own;
 }
 
 void GpuSimulator::yield() {

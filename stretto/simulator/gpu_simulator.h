@@ -56,7 +56,7 @@ struct WaitFor {
   std::string to_string() const;
 };
 
-struct Thread : Place {
+struct Thread : ThreadIndices {
   enum class State { kReady, kBlocked, kDone };
   Block* at = nullptr;
   unsigned index = 0;      // in its block

@@ -16,11 +16,11 @@ struct Dim3 {
 };
 
 // Of the thread that runs.
-struct Place {
+struct ThreadIndices {
   Dim3 thread, block, block_dim, grid_dim;
   unsigned char* shared;  // dynamic
 };
-extern Place* place;
+extern ThreadIndices* indices;
 
 constexpr std::uint32_t kSharedBase = 1024;
 

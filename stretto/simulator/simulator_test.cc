@@ -123,7 +123,7 @@ TEST_F(Simulator, ManyWhoPollStarveNobody) {
           "if (load_relaxed_sys(word) < 4) atomicAdd(out + 2, 1u);",
           16, 256);
   EXPECT_EQ(out[0], 4u);
-  EXPECT_EQ(out[2], 0u) << "have given up";
+  EXPECT_EQ(out[2], 0u) << "have aborted";
 }
 
 TEST_F(Simulator, AnyThreadOfABlock) {
@@ -153,7 +153,7 @@ TEST_F(Simulator, OneThreadOfADeviceLooksAtTheAbortWord) {
   stream_->fill_bytes(out_->address(), 0, 4 * kWords);
   launch(compiled(body, counting), 2, 256);
   std::vector<std::uint32_t> out = result();
-  EXPECT_EQ(out[64], 512u) << "all have given up";
+  EXPECT_EQ(out[64], 512u) << "all have aborted";
   EXPECT_GE(out[0], 1u);
   EXPECT_LE(out[0], 8u) << "looks at the abort word, one a millisecond";
   EXPECT_EQ(out[2], 1u) << "it is raised";

@@ -32,7 +32,7 @@ ATTENTION = {"sdpa": "paged|sdpa", "flash": "paged|torch_varlen"}  # as transfor
 BLOCK = 256  # tokens of transformers' cache, its default
 MAX_BATCH_TOKENS = 8192  # its default
 FIRST_TOKEN, NUM_TOKENS = 32, 200  # as `stretto load` draws them
-PATIENCE = 2  # a load that takes so many times as long as it was given is given up
+PATIENCE = 2  # a load that takes so many times as long as it was given is aborted
 
 Load = collections.namedtuple("Load", "name concurrency requests seconds")
 
@@ -45,11 +45,11 @@ class Answer:
     failure: str
 
 
-class GaveUp(Exception):
+class Aborted(Exception):
     pass
 
 
-class TooSlow(GaveUp):
+class TooSlow(Aborted):
     pass
 
 
@@ -69,7 +69,7 @@ def closed_loop(manager, asked, load, output_tokens, clock=time.perf_counter):
         at = clock()
         request = manager.add_request(next(asked), max_new_tokens=output_tokens, record_timestamps=True)
         if request is None:
-            raise GaveUp("transformers refuses a request")
+            raise Aborted("transformers refuses a request")
         sent[request] = at
 
     for _ in range(min(load.concurrency, most)):
@@ -77,7 +77,7 @@ def closed_loop(manager, asked, load, output_tokens, clock=time.perf_counter):
     while sent:
         output, now = manager.get_result(timeout=1), clock()
         if output is None and not manager.is_running():
-            raise GaveUp(f"transformers stopped: {manager.background_thread_status.fatal_error}")
+            raise Aborted(f"transformers stopped: {manager.background_thread_status.fatal_error}")
         if now - begin > PATIENCE * load.seconds:
             raise TooSlow(f"{len(answers)} of {most} requests were answered within {now - begin:.0f} s")
         if output is None or not output.is_finished():
@@ -150,7 +150,7 @@ def check_varlen(device):
     got = varlen_attention(query, key, value, *starts, *map(max, zip(*lengths)), scale).float().cpu()
     want = varlen_attention(*(t.cpu().float() for t in (query, key, value)), *(s.cpu() for s in starts), 0, 0, scale)
     if not (got - want).abs().max().item() < 0.03:  # bfloat16's rounding of values up to about 3
-        raise GaveUp(f"PyTorch's varlen attention differs by {(got - want).abs().max().item()}")
+        raise Aborted(f"PyTorch's varlen attention differs by {(got - want).abs().max().item()}")
 
 
 def torch_varlen(module, query, key, value, attention_mask, *, cache, cu_seq_lens_q, cu_seq_lens_k, max_seqlen_q,
@@ -175,7 +175,7 @@ def random_model(config_file, attention, device, seed):
     import torch
     import transformers
     if attention == "flash" and not takes_ours():
-        raise GaveUp(f"transformers {transformers.__version__} takes no attention of others")
+        raise Aborted(f"transformers {transformers.__version__} takes no attention of others")
     transformers.AttentionInterface.register(ATTENTION["flash"], torch_varlen)
     # Where nobody sees it, it warns of each request that it computed a token too many.
     transformers.utils.logging.get_logger("ContinuousBatchingLogger").setLevel("ERROR")
@@ -242,7 +242,7 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tell({"facts": {"engine": f"transformers {transformers.__version__}", "torch": torch.__version__,
                     "attention": job["attention"]}})
-    wrong = (GaveUp, RuntimeError, MemoryError, ValueError)
+    wrong = (Aborted, RuntimeError, MemoryError, ValueError)
     loads = [Load(**fields) for fields in job["loads"]]
     try:
         if job["attention"] == "flash":

@@ -29,7 +29,7 @@ TracedLaunch traced(std::string name, std::string config, std::function<void()> 
 }
 
 // All in turn, some rounds of which are recorded, into `folder`, named after the shape. UserError
-// where that cannot be written; Fault where a launch gives up.
+// where that cannot be written; Fault where a launch is aborted.
 void write_traces(const GpuWorld& world, const std::vector<TracedLaunch>& launches,
                   const std::string& folder, std::string shape);
 

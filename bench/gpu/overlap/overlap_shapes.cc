@@ -19,9 +19,9 @@ struct Loop {
 };
 constexpr Loop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4}, kNarrow{{128, 128, 64}, 6},
     kOddWide{{128, 224, 64}, 4}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
-    kDrained{{128, 256, 64}, 3, 0, 4}, kMiddleDrained{{128, 192, 64}, 4, 2, 4},
-    kNarrowDrained{{128, 128, 64}, 6, 3, 2}, kOddApart{{128, 160, 64}, 5, 3},
-    kDrainedApart{{128, 256, 64}, 3, 1, 4}, kLoaded{{128, 256, 64}, 3, 0, 3},
+    kEpilogueWarp{{128, 256, 64}, 3, 0, 4}, kMiddleEpilogueWarp{{128, 192, 64}, 4, 2, 4},
+    kNarrowEpilogueWarp{{128, 128, 64}, 6, 3, 2}, kOddApart{{128, 160, 64}, 5, 3},
+    kEpilogueWarpApart{{128, 256, 64}, 3, 1, 4}, kLoaded{{128, 256, 64}, 3, 0, 3},
     kLoadedApart{{128, 256, 64}, 3, 1, 3};
 
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
@@ -55,12 +55,18 @@ void add_ag_gemm(std::vector<OverlapCandidate>& out, const OverlapShape& s, int 
   };
   // What has been the fastest for some rows on two or four H200s, and what it is compared with.
   constexpr Choice kChoices[] = {
-      {kWide, Gather::kPush, 16, 32, 32},          {kWide, Gather::kSend, 1, 1024, 4},
-      {kMiddleDrained, Gather::kSend, 1, 1024, 4}, {kDrainedApart, Gather::kSend, 1, 1024, 4},
-      {kNarrowDrained, Gather::kSend, 1, 1024, 4}, {kOddApart, Gather::kSend, 1, 1024, 4},
-      {kWide, Gather::kPush, 4, 128, 8},           {kWide, Gather::kSend, 1, 512, 8},
-      {kMiddle, Gather::kSend, 1, 1024, 4},        {kOddWide, Gather::kSend, 1, 1024, 4},
-      {kOddWide, Gather::kSend, 3, 128, 8},        {kNarrow, Gather::kSend, 1, 1024, 4},
+      {kWide, Gather::kPush, 16, 32, 32},
+      {kWide, Gather::kSend, 1, 1024, 4},
+      {kMiddleEpilogueWarp, Gather::kSend, 1, 1024, 4},
+      {kEpilogueWarpApart, Gather::kSend, 1, 1024, 4},
+      {kNarrowEpilogueWarp, Gather::kSend, 1, 1024, 4},
+      {kOddApart, Gather::kSend, 1, 1024, 4},
+      {kWide, Gather::kPush, 4, 128, 8},
+      {kWide, Gather::kSend, 1, 512, 8},
+      {kMiddle, Gather::kSend, 1, 1024, 4},
+      {kOddWide, Gather::kSend, 1, 1024, 4},
+      {kOddWide, Gather::kSend, 3, 128, 8},
+      {kNarrow, Gather::kSend, 1, 1024, 4},
   };
   add(out, name(Gather::kSend), desc, default_config(desc, Target::kCuda, Gather::kSend), ag_gemm);
   std::int64_t run_rows = s.rank.m / s.world_size;
@@ -97,23 +103,23 @@ struct ScatterChoice {
 constexpr ScatterChoice kScatters[] = {
     {kWide, Scatter::kCopyEngine, 0, 1, 4},
     {kWide, Scatter::kEpilogue, 0, 1, 32},
-    {kDrained, Scatter::kCopyEngine, 0, 1, 2},
-    {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2},
-    {kDrained, Scatter::kCopyEngine, 0, 1, 2, 3},
-    {kDrained, Scatter::kCopyEngine, 0, 1, 1, 3},
-    {kDrained, Scatter::kCopyEngine, 0, 2, 2, 3},
-    {kDrained, Scatter::kCopyEngine, 0, 2, 4, 3},
-    {kDrained, Scatter::kCopyEngine, 0, 3, 3, 3},
-    {kDrainedApart, Scatter::kCopyEngine, 0, 1, 2, 3},
+    {kEpilogueWarp, Scatter::kCopyEngine, 0, 1, 2},
+    {kEpilogueWarpApart, Scatter::kCopyEngine, 0, 1, 2},
+    {kEpilogueWarp, Scatter::kCopyEngine, 0, 1, 2, 3},
+    {kEpilogueWarp, Scatter::kCopyEngine, 0, 1, 1, 3},
+    {kEpilogueWarp, Scatter::kCopyEngine, 0, 2, 2, 3},
+    {kEpilogueWarp, Scatter::kCopyEngine, 0, 2, 4, 3},
+    {kEpilogueWarp, Scatter::kCopyEngine, 0, 3, 3, 3},
+    {kEpilogueWarpApart, Scatter::kCopyEngine, 0, 1, 2, 3},
     {kLoaded, Scatter::kCopyEngine, 0, 1, 2, 2},
     {kLoadedApart, Scatter::kCopyEngine, 0, 1, 2, 2},
     {kNarrow, Scatter::kEpilogue, 0, 1, 32},
     {kNarrow, Scatter::kCopyEngine, 0, 1, 2},
-    {kMiddleDrained, Scatter::kCopyEngine, 0, 1, 2},
-    {kMiddleDrained, Scatter::kEpilogue, 0, 1, 32},
-    {kNarrowDrained, Scatter::kEpilogue, 0, 1, 32},
-    {kDrained, Scatter::kEpilogue, 0, 1, 32},
-    {kDrainedApart, Scatter::kEpilogue, 0, 1, 32},
+    {kMiddleEpilogueWarp, Scatter::kCopyEngine, 0, 1, 2},
+    {kMiddleEpilogueWarp, Scatter::kEpilogue, 0, 1, 32},
+    {kNarrowEpilogueWarp, Scatter::kEpilogue, 0, 1, 32},
+    {kEpilogueWarp, Scatter::kEpilogue, 0, 1, 32},
+    {kEpilogueWarpApart, Scatter::kEpilogue, 0, 1, 32},
 };
 
 // The same of rows of `cols` columns, each channel moved by one copy where engines scatter.

@@ -4,7 +4,7 @@
 #include "stretto/device/ptx/memory.h"
 
 // By one thread. Words in host memory: the number of the last question, then the timer in answer to
-// each question from 1 on. Gives up when nothing was asked for so long.
+// each question from 1 on. Aborts when nothing was asked for so long.
 STRETTO_DEVICE void answer_with_timer(u64* words, i64 num_questions, u64 timeout_ns) {
   for (i64 i = 1; i <= num_questions; ++i) {
     u64 begin = global_timer_ns();

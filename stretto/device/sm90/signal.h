@@ -5,14 +5,14 @@
 #include "stretto/device/ptx/memory.h"
 #include "stretto/device/ptx/sync.h"
 
-// What every wait consults after a failed poll. `abort` is raised on all ranks when one gives up;
+// What every wait consults after a failed poll. `abort` is raised on all ranks when one aborts;
 // from then on every wait succeeds.
 struct Watch {
   u64* abort;
   DeviceFault* fault;  // host-mapped, as is the abort word
   u64 timeout_ns;
   i64 rank;
-  u64* here;  // on the own device: whether a wait has given up, when `abort` was last looked at
+  u64* here;  // on the own device: whether a wait has aborted, when `abort` was last looked at
 };
 
 // Measurements of what the watchdog costs compile without it.
@@ -49,7 +49,7 @@ STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expe
   store_relaxed_sys(w.here, 1);
 }
 
-// Whether this rank or another has given up, as far as is known here.
+// Whether this rank or another has aborted, as far as is known here.
 STRETTO_DEVICE bool has_given_up(const Watch& w, u64 now) {
   if (load_relaxed_sys(w.here) != 0) return true;
   u64 last = load_relaxed_sys(w.here + 1);
@@ -60,13 +60,13 @@ STRETTO_DEVICE bool has_given_up(const Watch& w, u64 now) {
   return true;
 }
 
-// Counts failed polls of one wait; looks at the clock, and whether to give up, now and then.
+// Counts failed polls of one wait; looks at the clock, and whether to abort, now and then.
 struct PollClock {
   u32 polls = 0;
   u64 begin = 0, next_look = 0;
 
   STRETTO_DEVICE bool pauses() const { return polls >= kTightPolls; }
-  // After a failed poll: whether to stop waiting, since this rank or another has given up.
+  // After a failed poll: whether to stop waiting, since this rank or another has aborted.
   STRETTO_DEVICE bool gives_up(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
     if (!kWatched) return false;
     if (!pauses()) {
@@ -86,7 +86,7 @@ struct PollClock {
 };
 
 // One thread polls; the acquire covers the threads that it then meets at a barrier. Whether it has
-// seen the target, and not given up. `lost`: see below; null where nobody asks.
+// seen the target, and not aborted. `lost`: see below; null where nobody asks.
 STRETTO_DEVICE bool poll_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
                                      i64 counter, PollClock& clock,
                                      const volatile u32* lost = nullptr) {
@@ -122,13 +122,13 @@ struct PassedWaits {
 };
 
 // `lost`, two words of the block's shared memory, of which the second is never read. The first is
-// no longer 0 once a wait gave up, or came to its end after another of the rank had. From then on
+// no longer 0 once a wait aborted, or came to its end after another of the rank had. From then on
 // the block stores nothing to other ranks, whose owners may look at their memory once they have the
-// fault, and notifies nobody: who would have been notified gives up in turn.
+// fault, and notifies nobody: who would have been notified aborts in turn.
 //
 // Where a launch makes the tables that it goes by (device/sm90/table.h), agents of a block go by
 // the same entries, and one that goes by others waits for what never comes. So who has lost stores
-// none, and the first to give up pauses until those have ended who had begun to store.
+// none, and the first to abort pauses until those have ended who had begun to store.
 constexpr u32 kLost = 1, kLostAndPaused = 2;
 
 // Read as shared memory in so many words: beside products the assembler spills (CUDA 13.0) where it
@@ -155,7 +155,7 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
 }
 
 // Before an agent's first access that others see: a launch before it, or another block, may have
-// given up. Without a branch, which costs agents that multiply registers.
+// aborted. Without a branch, which costs agents that multiply registers.
 STRETTO_DEVICE void lose_if_given_up(const Watch& w, volatile u32* lost) {
   lost[load_relaxed_sys(w.here) != 0 ? 0 : 1] = kLost;
 }

@@ -20,7 +20,8 @@ STRETTO_DEVICE i64 input_entry(const u8* table, i64 entry, i64 lo, i64 hi) {
 }
 
 // The same of a table that this launch has made: what is wrong with an entry is seen where it is
-// read, after the wait that orders it behind its store. Where that wait gave up nothing is known.
+// read, after the wait that orders it behind its store. Where that wait was aborted nothing is
+// known.
 template <typename T>
 STRETTO_DEVICE i64 made_entry(const u8* table, i64 entry, i64 lo, i64 hi, const Watch& w,
                               int site) {

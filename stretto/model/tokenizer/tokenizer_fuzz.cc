@@ -1,6 +1,6 @@
 // Random tokenizer.json files and texts. Input: the file, a NUL byte, the text and maybe another
 // NUL byte and a tokenizer_config.json. A file that is refused by a UserError is fine; so is a text
-// that its expressions give up on. Anything else is a finding.
+// that its expressions abort on. Anything else is a finding.
 #include <cstddef>
 #include <cstdint>
 #include <optional>

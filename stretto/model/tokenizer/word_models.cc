@@ -39,11 +39,11 @@ WordPieceModel::WordPieceModel(const JsonNode& model)
 
 void WordPieceModel::tokenize(std::string_view piece, std::vector<int>& ids) const {
   const std::size_t before = ids.size();
-  const auto give_up = [&] {
+  const auto unknown = [&] {
     ids.resize(before);
     ids.push_back(unknown_id(vocabulary_, unk_token_, where_));
   };
-  if (num_characters(piece) > max_characters_) return give_up();
+  if (num_characters(piece) > max_characters_) return unknown();
   for (std::size_t begin = 0; begin < piece.size();) {
     std::size_t end = piece.size();
     for (; end > begin; --end) {
@@ -56,7 +56,7 @@ void WordPieceModel::tokenize(std::string_view piece, std::vector<int>& ids) con
       ids.push_back(*id);
       break;
     }
-    if (end == begin) return give_up();
+    if (end == begin) return unknown();
     begin = end;
   }
 }

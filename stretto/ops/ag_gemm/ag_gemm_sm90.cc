@@ -35,17 +35,18 @@ AgGemmConfig gpu_config_across(const AgGemmDesc& d, int sms) {
 
 // What a tile of 256 columns becomes where an agent stores. 192 columns are faster unless their
 // last wave of tiles leaves more SMs idle; then 256 columns with an agent are.
-struct Drained {
+struct EpilogueWarp {
   GemmTile tile;
   int stages, stagger, store_slots;
 };
-constexpr Drained kDrained{{128, 192, 64}, 4, 2, 4}, kWideDrained{{128, 256, 64}, 3, 1, 4};
-Drained drained(const AgGemmDesc& d, std::int64_t run_rows, int sms) {
+constexpr EpilogueWarp kEpilogueWarp{{128, 192, 64}, 4, 2, 4},
+    kWideEpilogueWarp{{128, 256, 64}, 3, 1, 4};
+EpilogueWarp epilogue_warp(const AgGemmDesc& d, std::int64_t run_rows, int sms) {
   auto columns = [&](const GemmTile& tile) {
     return columns_of_sm(d.world_size * ceil_div(run_rows, tile.bm), d.n, tile.bn, sms);
   };
-  bool middle = columns(kDrained.tile) * 50 <= columns(kWideDrained.tile) * 51;
-  return middle ? kDrained : kWideDrained;
+  bool middle = columns(kEpilogueWarp.tile) * 50 <= columns(kWideEpilogueWarp.tile) * 51;
+  return middle ? kEpilogueWarp : kWideEpilogueWarp;
 }
 
 AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
@@ -55,9 +56,10 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   bool few = run_rows <= kFewRows;  // of one rank: tiles do not reach into the next rank's
   MainLoop loop = gpu_loop(d, few ? run_rows : d.m, sms);
   bool halves = d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.swiglu;
-  const bool drains = halves && size_bytes(d.c_dtype) == 2 && !few && loop.tile.bn == 256;
-  const Drained agent = drained(d, run_rows, sms);
-  if (drains) loop = {.tile = agent.tile, .num_stages = agent.stages};
+  const bool has_epilogue_warp =
+      halves && size_bytes(d.c_dtype) == 2 && !few && loop.tile.bn == 256;
+  const EpilogueWarp agent = epilogue_warp(d, run_rows, sms);
+  if (has_epilogue_warp) loop = {.tile = agent.tile, .num_stages = agent.stages};
   const GemmTile& tile = loop.tile;
   AgGemmConfig cfg{.loop = {.tile = tile, .raster = 8, .num_stages = loop.num_stages},
                    .gather = gather};
@@ -84,7 +86,7 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   std::int64_t tiles = d.world_size * row_tiles * ceil_div(d.n, tile.bn);
   cfg.loop.num_compute_sms = gpu_workers(tiles, sms - pushing - keeping_sms(d));
   if (halves && !few) cfg.loop.stagger = paying_stagger(tile, tiles, cfg.loop.num_compute_sms);
-  if (drains) {
+  if (has_epilogue_warp) {
     cfg.loop.stagger = agent.stagger;
     cfg.loop.store_slots = agent.store_slots;
   }
@@ -93,7 +95,8 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
   const int widest = masks && !d.bias && !d.gathered ? 168 : 160;
   const MainLoop turns = busiest_ping_pong(
       d.world_size * row_tiles, d.n, ping_pong_widths(d.b_kn, widest), cfg.loop.num_compute_sms);
-  if (drains && turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.loop.num_compute_sms)) {
+  if (has_epilogue_warp &&
+      turns_pay(turns, d.world_size * row_tiles, d.n, tile, cfg.loop.num_compute_sms)) {
     cfg.loop = turns;
   }
   cfg.loop.raster = own_first_raster(d, cfg.loop.tile, cfg.loop.raster);

@@ -140,7 +140,7 @@ TEST_P(Faults, ADyingRankEndsTheLaunchEverywhereAndTheWorldRecovers) {
   EXPECT_EQ(faults, 0);
 }
 
-// The victim stands still until the others have given up or have done all that they can without it.
+// The victim stands still until the others have aborted or have done all that they can without it.
 TEST_P(Faults, AStallingRankIsNamedAtTheDeadline) {
   std::unique_ptr<Ready> made = ready_within(make(), std::chrono::milliseconds(300));
   Ready& ready = *made;

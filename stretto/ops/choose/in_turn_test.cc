@@ -6,7 +6,7 @@
 namespace stretto {
 namespace {
 
-// What was measured to be fastest is not given up for pairs of blocks, which are predicted to be.
+// What was measured to be fastest is not left for pairs of blocks, which are predicted to be.
 TEST(ChooseInTurn, StaysTheChoiceOfManyTiles) {
   for (std::int64_t m : {4096, 8192}) {
     GemmDesc d{.m = m, .n = 14336, .k = 4096};

@@ -47,7 +47,7 @@ TEST(Gemm, WeightsWithColumnsFirst) {
 }
 
 // By an agent of its own, and the warpgroups of a block staggered, which CPU ranks know nothing of.
-TEST(Gemm, ADrainStores) {
+TEST(Gemm, AnEpilogueWarpStores) {
   GemmDesc d = kRagged;
   d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
   GemmTile tile{.bm = 8, .bn = 32, .bk = 20};

@@ -12,7 +12,7 @@ Resource product_sms(const MainLoop& loop) {
       .ping_pong(loop.num_consumers)
       .staggered(loop.stagger)
       .multiplying(loop.products)
-      .draining(loop.store_slots)
+      .with_epilogue(loop.store_slots)
       .loading_ahead(loop.load_slots)
       .clustered(loop.cluster_size);
 }

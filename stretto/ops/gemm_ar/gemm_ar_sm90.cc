@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kMaxPacketRows = 16;
 
 // Gives the tile an agent that stores, where slots for it fit beside the stages.
-void drain(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
+void store_with_epilogue_warp(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
   struct Choice {
     std::int64_t cols;
     int stages, stagger, store_slots;
@@ -52,7 +52,7 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget&
       rs.channels_per_rank = ceil_div(run_rows, rs.loop.tile.bm);
       rs.loop.num_compute_sms = gpu.sms;
     }
-    if (!loads_ahead) drain(rs, d, gpu.sms);
+    if (!loads_ahead) store_with_epilogue_warp(rs, d, gpu.sms);
     return {.loop = rs.loop,
             .shots = shots,
             .num_reduce_sms = rs.num_reduce_sms,

@@ -128,13 +128,13 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"Packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true},
         Variant{"TwoShotEpilogueSum", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0},
         Variant{"TwoShotEpilogueCopy", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0},
-        Variant{"TwoShotDrained", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2},
-        Variant{"TwoShotCopyDrained", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2},
+        Variant{"TwoShotEpilogueWarp", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2},
+        Variant{"TwoShotCopyEpilogueWarp", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2},
         Variant{"TwoShotCopyAhead", ReduceShots::kTwo, 2, Scatter::kCopyEngine, 0, false, 0, 1},
-        Variant{"TwoShotCopyDrainedAheadInLeft", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0,
+        Variant{"TwoShotCopyEpilogueWarpAheadInLeft", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0,
                 false, 2, 3},
-        Variant{"TwoShotCopyDrainedAhead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2,
-                2},
+        Variant{"TwoShotCopyEpilogueWarpAhead", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0,
+                false, 2, 2},
         Variant{"TwoShotSumsStored", ReduceShots::kTwo, 1, Scatter::kCopyEngine, 0, false, 2, 2,
                 Scatter::kEpilogue},
         Variant{"TwoShotSumsCopied", ReduceShots::kTwo, 2, Scatter::kEpilogue, 0, false, 2, 0,
@@ -242,7 +242,7 @@ TEST(GemmArBits, AreTheSameWhereTilesAreWide) {
   auto one = bits({"one", ReduceShots::kOne, 2, Scatter::kEpilogue});
   for (Scatter scatter : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
     EXPECT_TRUE(one == bits({"epilogue", ReduceShots::kTwo, 2, scatter, 0}));
-    EXPECT_TRUE(one == bits({"drained", ReduceShots::kTwo, 2, scatter, 0, false, 2}));
+    EXPECT_TRUE(one == bits({"epilogue warp", ReduceShots::kTwo, 2, scatter, 0, false, 2}));
   }
   for (Scatter gather : {Scatter::kEpilogue, Scatter::kCopyEngine}) {
     EXPECT_TRUE(
@@ -287,7 +287,7 @@ TEST(GemmArPipes, AnAgentOfItsOwnStoresAndNotifies) {
     const Role& role = schedule.roles.front();
     ASSERT_EQ(role.name, "gemm");
     ASSERT_EQ(role.agents.size(), 3U);
-    EXPECT_EQ(role.agents[2].kind, AgentKind::kDrain);
+    EXPECT_EQ(role.agents[2].kind, AgentKind::kEpilogue);
   }
 }
 

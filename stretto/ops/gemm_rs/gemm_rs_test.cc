@@ -132,13 +132,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"EpilogueSum", Scatter::kEpilogue, 2, 0},
                     Variant{"AcrossRanks", Scatter::kEpilogue, 2, 0, true},
                     Variant{"CopyEpilogueSum", Scatter::kCopyEngine, 2, 0},
-                    Variant{"CopyDrained", Scatter::kCopyEngine, 1, 0, false, 2},
-                    Variant{"DrainedCredit", Scatter::kEpilogue, 1, 0, false, 2},
-                    Variant{"Drained", Scatter::kEpilogue, 2, 0, false, 2},
+                    Variant{"CopyEpilogueWarp", Scatter::kCopyEngine, 1, 0, false, 2},
+                    Variant{"EpilogueWarpCredit", Scatter::kEpilogue, 1, 0, false, 2},
+                    Variant{"EpilogueWarp", Scatter::kEpilogue, 2, 0, false, 2},
                     Variant{"CopyAheadTwoSlots", Scatter::kCopyEngine, 2, 0, false, 0, 1},
                     Variant{"CopyAhead", Scatter::kCopyEngine, 1, 0, false, 0, 3},
-                    Variant{"CopyDrainedAhead", Scatter::kCopyEngine, 1, 0, false, 2, 2},
-                    Variant{"CopyDrainedAheadInLeft", Scatter::kCopyEngine, 1, 0, false, 2, 3}),
+                    Variant{"CopyEpilogueWarpAhead", Scatter::kCopyEngine, 1, 0, false, 2, 2},
+                    Variant{"CopyEpilogueWarpAheadInLeft", Scatter::kCopyEngine, 1, 0, false, 2,
+                            3}),
     [](const auto& info) { return info.param.name; });
 
 TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
@@ -153,7 +154,7 @@ TEST(GemmRsPipes, AnAgentOfItsOwnStoresAndNotifies) {
     const Role& role = schedule.roles.front();
     ASSERT_EQ(role.name, "gemm");
     ASSERT_EQ(role.agents.size(), 3U);
-    EXPECT_EQ(role.agents[2].kind, AgentKind::kDrain);
+    EXPECT_EQ(role.agents[2].kind, AgentKind::kEpilogue);
   }
 }
 

@@ -56,7 +56,7 @@ struct ProgramTiming {
 };
 
 // Milliseconds of each sample, [program][sample], slowest rank: launches of all in turn, each on
-// memory of its own. Fault when a launch gave up; the world is then as after clear_fault.
+// memory of its own. Fault when a launch was aborted; the world is then as after clear_fault.
 std::vector<std::vector<double>> time_programs(GpuWorld& world,
                                                const std::vector<Program>& programs,
                                                RandomFill& random, const ProgramTiming& timing);

@@ -163,8 +163,8 @@ Program fenced() {
 }
 
 // Products that an agent of its own stores at a peer, which hands them on.
-Program drained() {
-  ProgramBuilder p("drained", 2);
+Program epilogue_warp() {
+  ProgramBuilder p("epilogue_warp", 2);
   auto a = p.input("a", DType::kBF16, {13, 64});
   auto b = p.input("b", DType::kBF16, {140, 64});
   auto got = p.buffer("got", DType::kBF16, {13, 140}, {.space = Space::kSymmetric});
@@ -172,7 +172,7 @@ Program drained() {
   auto ready = p.signal("ready", 1), arrived = p.signal("arrived", 4);
   Index other = 1 - p.rank();
   p.on_start([&] { p.notify(ready[0], other); });
-  Resource sms = Resource::sms(2).pipelined(2).draining(2);
+  Resource sms = Resource::sms(2).pipelined(2).with_epilogue(2);
   p.role("multiply", sms, p.grid(c, 8, 128), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, 8, 128);
     p.loop(4, [&](const Index& i) {
@@ -263,7 +263,7 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
           run_pipeline(reduce_scatter(d, pushing)));
   }
   check("fenced", fenced());
-  check("drained", drained());
+  check("epilogue_warp", epilogue_warp());
   check("piped", sample::schedule_program());
 
   EXPECT_GE(total_.mutants, 300);

@@ -38,7 +38,7 @@ struct Name {
   socklen_t length;
 };
 
-// So long a rank that gives up stays for those that have not connected yet.
+// So long a rank that aborts stays for those that have not connected yet.
 constexpr std::chrono::milliseconds kLateComers{1000};
 constexpr int kKind = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
@@ -100,7 +100,7 @@ class Connections {
       while (!all_are_connected()) await_something();
       if (at_.rank > 0) send_all(all_.links[0].get(), &kDone, sizeof kDone, deadline_);
     } catch (const Fault& fault) {
-      give_up(fault.record().waited_for);
+      abort_for(fault.record().waited_for);
       throw;
     }
     return std::move(sockets_);
@@ -195,7 +195,7 @@ class Connections {
   }
 
   // Ranks above that connect only now would take the own end for the reason.
-  void give_up(int blamed) {
+  void abort_for(int blamed) {
     deadline_ = std::min(deadline_, deadline_in(kLateComers));
     int num_missing = 0;
     for (int r = 0; r < at_.size; ++r) {

@@ -172,7 +172,7 @@ bool Peers::send(int to, const MemoryKey& key, int fd, Deadline deadline) {
 }
 
 Fd Peers::receive(int from, const MemoryKey& key, Deadline deadline,
-                  const std::function<bool()>& give_up) {
+                  const std::function<bool()>& aborts) {
   constexpr std::chrono::milliseconds kLook{10};
   std::unique_lock lock(mutex_);
   while (true) {
@@ -184,7 +184,7 @@ Fd Peers::receive(int from, const MemoryKey& key, Deadline deadline,
       return fd;
     }
     bool late = std::chrono::steady_clock::now() > deadline;
-    if (late || state(from) != PeerState::kHere || give_up()) return {};
+    if (late || state(from) != PeerState::kHere || aborts()) return {};
     changed_.wait_for(lock, kLook);
     lock.unlock();
     Interrupts::look();

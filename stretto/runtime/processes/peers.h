@@ -58,9 +58,9 @@ class Peers {
   // Passes a descriptor on. Returns whether it was sent before the deadline; a peer that is gone
   // counts as sent to, since its end is reported elsewhere.
   bool send(int to, const MemoryKey& key, int fd, Deadline deadline);
-  // Waits for what `from` sends; empty when the deadline passes, the peer is gone or `give_up`.
+  // Waits for what `from` sends; empty when the deadline passes, the peer is gone or `aborts`.
   Fd receive(int from, const MemoryKey& key, Deadline deadline,
-             const std::function<bool()>& give_up);
+             const std::function<bool()>& aborts);
   // Closes what has come for that world with an id below `below` and was not taken.
   void discard(std::uint64_t world, std::uint64_t below);
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::size_t kMostWays = 4096;  // of a state
 constexpr int kMostOnStack = 4000;         // of a stack
-constexpr std::size_t kMostStates = 20'000, kMostSteps = 200'000, kMostPlaces = 50'000;
+constexpr std::size_t kMostStates = 20'000, kMostSteps = 200'000, kMostPositions = 50'000;
 constexpr std::size_t kMostMaskBytes = std::size_t{8} << 20;
 constexpr int kNotOpened = -2;
 
@@ -24,14 +24,14 @@ std::size_t Automaton::Hash::operator()(const std::pair<std::vector<Way>, bool>&
   return hash;
 }
 
-std::size_t Automaton::Hash::operator()(const Place& place) const {
-  return mixed(mixed(7, place.node), place.below);
+std::size_t Automaton::Hash::operator()(const Position& position) const {
+  return mixed(mixed(7, position.node), position.below);
 }
 
 Automaton::Automaton(std::shared_ptr<const Network> network, const Vocabulary& vocabulary)
     : network_(std::move(network)), vocabulary_(vocabulary) {
   path_.resize(static_cast<std::size_t>(vocabulary.trie().most_depth()) + 1);
-  places_.push_back({-1, -1});  // after which nothing comes
+  positions_.push_back({-1, -1});  // after which nothing comes
   depth_.push_back(0);
   opened_.push_back(kNotOpened);
   State state;
@@ -40,35 +40,36 @@ Automaton::Automaton(std::shared_ptr<const Network> network, const Vocabulary& v
 }
 
 bool Automaton::is_full() const {
-  return states_.size() > kMostStates || steps_.size() > kMostSteps || places_.size() > kMostPlaces;
+  return states_.size() > kMostStates || steps_.size() > kMostSteps ||
+         positions_.size() > kMostPositions;
 }
 
-int Automaton::place(int node, int below) {
+int Automaton::position(int node, int below) {
   // At the end of a rule one goes on below at once: what calls itself last needs no stack.
   if (network_->is_end(node) && network_->edges(node).empty()) return below;
-  auto [at, is_new] = place_of_.try_emplace({node, below}, static_cast<int>(places_.size()));
+  auto [at, is_new] = position_of_.try_emplace({node, below}, static_cast<int>(positions_.size()));
   if (is_new) {
     const int depth = depth_[static_cast<std::size_t>(below)] + 1;
     if (depth > kMostOnStack) throw GrammarError("the answer nests too deeply for its grammar");
-    places_.push_back({node, below});
+    positions_.push_back({node, below});
     depth_.push_back(depth);
     opened_.push_back(kNotOpened);
   }
   return at->second;
 }
 
-int Automaton::opened(int place) {
-  int known = opened_[static_cast<std::size_t>(place)];
+int Automaton::opened(int position) {
+  int known = opened_[static_cast<std::size_t>(position)];
   if (known != kNotOpened) return known;
   State state;
-  const Place its = places_[static_cast<std::size_t>(place)];
-  if (place == 0) {
+  const Position its = positions_[static_cast<std::size_t>(position)];
+  if (position == 0) {
     state.may_end = true;
   } else {
     open(its.node, its.below, state);
   }
   known = number(std::move(state));
-  opened_[static_cast<std::size_t>(place)] = known;
+  opened_[static_cast<std::size_t>(position)] = known;
   return known;
 }
 
@@ -85,7 +86,7 @@ void Automaton::open(int first_node, int first_below, State& out) {
       if (below == 0) {
         out.may_end = true;
       } else {
-        const Place up = places_[static_cast<std::size_t>(below)];
+        const Position up = positions_[static_cast<std::size_t>(below)];
         open.emplace_back(up.node, up.below);
       }
     }
@@ -95,7 +96,7 @@ void Automaton::open(int first_node, int first_below, State& out) {
           open.emplace_back(edge.target, below);
           break;
         case Network::Edge::Kind::kRule:
-          open.emplace_back(network_->rule(edge.what).start, place(edge.target, below));
+          open.emplace_back(network_->rule(edge.what).start, position(edge.target, below));
           break;
         case Network::Edge::Kind::kTerminal: {
           const Dfa& dfa = network_->terminal(edge.what)->dfa();
@@ -103,7 +104,7 @@ void Automaton::open(int first_node, int first_below, State& out) {
             open.emplace_back(edge.target, below);
           }
           if (dfa.goes_on[static_cast<std::size_t>(dfa.start)]) {
-            out.ways.push_back({edge.what, dfa.start, place(edge.target, below)});
+            out.ways.push_back({edge.what, dfa.start, position(edge.target, below)});
           }
         }
       }

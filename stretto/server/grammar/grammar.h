@@ -1,7 +1,7 @@
 // A grammar as a machine: rules as networks whose edges are terminals and other rules, and at run
 // time the set of all ways in which the text so far can stand in them. A way is a terminal's state
-// with a stack of places to go on at; sets of ways become numbers, and what a byte does to a set is
-// found once. After expr.h; constraint.h runs it for a request.
+// with a stack of positions to go on at; sets of ways become numbers, and what a byte does to a
+// set is found once. After expr.h; constraint.h runs it for a request.
 #pragma once
 
 #include <bitset>
@@ -80,12 +80,12 @@ class Automaton {
 
  private:
   struct Way {
-    int terminal, state, then;  // `then` is a place
+    int terminal, state, then;  // `then` is a position
     auto operator<=>(const Way&) const = default;
   };
-  struct Place {
-    int node, below;  // a node of the network; the place after its rule, 0 for none
-    auto operator<=>(const Place&) const = default;
+  struct Position {
+    int node, below;  // a node of the network; the position after its rule, 0 for none
+    auto operator<=>(const Position&) const = default;
   };
   struct State {
     std::vector<Way> ways;  // sorted
@@ -96,14 +96,14 @@ class Automaton {
   };
   struct Hash {
     std::size_t operator()(const std::pair<std::vector<Way>, bool>& key) const;
-    std::size_t operator()(const Place& place) const;
+    std::size_t operator()(const Position& position) const;
   };
 
   State& at(int state) { return states_[static_cast<std::size_t>(state)]; }
   const State& at(int state) const { return states_[static_cast<std::size_t>(state)]; }
-  int place(int node, int below);
-  // The state that a text is in after which `place` comes.
-  int opened(int place);
+  int position(int node, int below);
+  // The state that a text is in after which `position` comes.
+  int opened(int position);
   void open(int node, int below, State& out);
   int number(State state);
   const ByteSet& first(int state);
@@ -114,10 +114,10 @@ class Automaton {
   std::mutex mutex_;
   std::vector<State> states_;
   std::unordered_map<std::pair<std::vector<Way>, bool>, int, Hash> state_of_;
-  std::vector<Place> places_;
-  std::vector<int> depth_;   // of places
-  std::vector<int> opened_;  // state by place, or -2
-  std::unordered_map<Place, int, Hash> place_of_;
+  std::vector<Position> positions_;
+  std::vector<int> depth_;   // of positions
+  std::vector<int> opened_;  // state by position, or -2
+  std::unordered_map<Position, int, Hash> position_of_;
   std::unordered_map<std::uint64_t, int> steps_;  // state, byte
   std::vector<int> path_;                         // scratch of add_subtree()
   std::size_t masks_ = 0;

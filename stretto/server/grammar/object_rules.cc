@@ -5,29 +5,29 @@
 namespace stretto::grammar {
 
 // Further members may repeat a name: all of them together are one that is new for sure.
-ObjectRules::Place ObjectRules::past(Place place, bool has_new_name) const {
-  place.names = std::min(place.names + (has_new_name ? 1 : 0), min_);
-  if (max_ >= 0) ++place.members;
-  return place;
+ObjectRules::Progress ObjectRules::past(Progress progress, bool has_new_name) const {
+  progress.names = std::min(progress.names + (has_new_name ? 1 : 0), min_);
+  if (max_ >= 0) ++progress.members;
+  return progress;
 }
 
-ExprPtr ObjectRules::from(Place place) {
-  auto [known, is_new] = rule_of_.try_emplace({place, false}, -1);
+ExprPtr ObjectRules::from(Progress progress) {
+  auto [known, is_new] = rule_of_.try_emplace({progress, false}, -1);
   if (!is_new) return rule(known->second);
   budget_.make_parts(6);
   budget_.make_rule(rules_.bodies.size());
   const int index = known->second = rules_.add(nullptr);
   std::vector<ExprPtr> out;
-  const bool has_room = max_ < 0 || place.members < max_;
-  if (place.at < num_listed()) {
-    const auto& [member, is_required] = members_[static_cast<std::size_t>(place.at)];
-    Place next = place;
+  const bool has_room = max_ < 0 || progress.members < max_;
+  if (progress.at < num_listed()) {
+    const auto& [member, is_required] = members_[static_cast<std::size_t>(progress.at)];
+    Progress next = progress;
     ++next.at;
     if (has_room) out.push_back(sequence({member, after(past(next, true))}));
     if (!is_required) out.push_back(from(next));
   } else if (!further_.empty() && has_room) {
-    const bool is_first = place.at == num_listed();
-    Place next = past(place, is_first);
+    const bool is_first = progress.at == num_listed();
+    Progress next = past(progress, is_first);
     next.at = num_listed() + (min_ > 0 ? 1 : 0);
     out.push_back(sequence({choice(further_), after(next)}));
   }
@@ -35,14 +35,14 @@ ExprPtr ObjectRules::from(Place place) {
   return rule(index);
 }
 
-ExprPtr ObjectRules::after(Place place) {
-  auto [known, is_new] = rule_of_.try_emplace({place, true}, -1);
+ExprPtr ObjectRules::after(Progress progress) {
+  auto [known, is_new] = rule_of_.try_emplace({progress, true}, -1);
   if (!is_new) return rule(known->second);
   budget_.make_parts(6);
   budget_.make_rule(rules_.bodies.size());
   const int index = known->second = rules_.add(nullptr);
-  std::vector<ExprPtr> out = {sequence({terminal(text(",")), space_, from(place)})};
-  if (place.at >= last_required_ && place.names >= min_) {
+  std::vector<ExprPtr> out = {sequence({terminal(text(",")), space_, from(progress)})};
+  if (progress.at >= last_required_ && progress.names >= min_) {
     out.push_back(sequence({space_, terminal(text("}"))}));
   }
   rules_.bodies[static_cast<std::size_t>(index)] = choice(std::move(out));

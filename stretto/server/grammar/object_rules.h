@@ -29,14 +29,14 @@ class ObjectRules {
  private:
   // Before the member `at`, or behind all: how many different names there are for sure, how many
   // members; both only as far as they count.
-  struct Place {
+  struct Progress {
     int at = 0, names = 0, members = 0;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const Progress&) const = default;
   };
 
-  ExprPtr from(Place place);   // another one
-  ExprPtr after(Place place);  // another one, or the end
-  Place past(Place place, bool has_new_name) const;
+  ExprPtr from(Progress progress);   // another one
+  ExprPtr after(Progress progress);  // another one, or the end
+  Progress past(Progress progress, bool has_new_name) const;
   int num_listed() const { return static_cast<int>(members_.size()); }
 
   Rules& rules_;
@@ -45,7 +45,7 @@ class ObjectRules {
   int min_, max_;
   std::vector<std::pair<ExprPtr, bool>> members_;
   std::vector<ExprPtr> further_;
-  std::map<std::pair<Place, bool>, int> rule_of_;
+  std::map<std::pair<Progress, bool>, int> rule_of_;
   int last_required_ = 0;  // one behind it
 };
 

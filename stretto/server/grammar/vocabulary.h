@@ -87,7 +87,7 @@ class Vocabulary {
   using Kept = std::pair<std::string, std::shared_ptr<Terminal>>;
   mutable std::list<Kept> terminals_;  // the last used first
   mutable std::unordered_map<std::string_view, std::list<Kept>::iterator> terminal_of_;
-  // Whose tokens are held, to be given up together where they are too many.
+  // Whose tokens are held, to be evicted together where they are too many.
   mutable std::vector<std::pair<std::weak_ptr<Terminal>, int>> held_;
   mutable std::size_t held_bytes_ = 0;
 };

@@ -1,12 +1,12 @@
-// Drains as CUDA text. A user who loses this has products that store while the next one waits, or
-// stores from slots that are not full, or not free, when they are used.
+// Epilogue warps as CUDA text. A user who loses this has products that store while the next one
+// waits, or stores from slots that are not full, or not free, when they are used.
 #include <gtest/gtest.h>
 
 #include "stretto/base/errors.h"
 #include "stretto/codegen/kernel_testing.h"
 #include "stretto/lang/program_builder.h"
 
-namespace stretto::drain_text_test {
+namespace stretto::epilogue_text_test {
 namespace {
 
 struct Sample {
@@ -17,14 +17,14 @@ struct Sample {
   bool notifies = false, row_limit = false;
 };
 
-Program drained(const Sample& s) {
-  ProgramBuilder p("drained", 1);
+Program apart(const Sample& s) {
+  ProgramBuilder p("apart", 1);
   auto a = p.input("a", DType::kBF16, {256, 1024});
   auto b = p.input("b", DType::kBF16, {s.n, 1024});
   auto c = p.output("c", s.c_dtype, {256, s.n});
   auto stored = p.signal("stored", 1);
   Resource sms =
-      Resource::sms(4).pipelined(s.stages).clustered(s.cluster).staggered(s.stagger).draining(
+      Resource::sms(4).pipelined(s.stages).clustered(s.cluster).staggered(s.stagger).with_epilogue(
           s.slots);
   p.role("gemm", sms, p.grid(c, s.bm, s.bn), [&](const Tile& t) {
     Value acc = p.zeros(DType::kF32, s.bm, s.bn);
@@ -39,15 +39,15 @@ Program drained(const Sample& s) {
   return p.finish();
 }
 
-TEST(DrainText, OneThreadBesideTheProducerStoresSlots) {
-  GeneratedKernel kernel = generate(drained({.notifies = true}));
+TEST(EpilogueText, OneThreadBesideTheProducerStoresSlots) {
+  GeneratedKernel kernel = generate(apart({.notifies = true}));
   EXPECT_EQ(kernel.launch.block, 384);  // a fourth warpgroup would have no registers
   expect_lines(kernel.source,
                {"using GemmStoresSlot = SmemTile<bf16, 128, 64, 128>;",
                 "mbarrier_init(bar, 8);",      // every warp that fills
                 "mbarrier_init(bar + 2, 1);",  // the thread that stores
                 "// producer",
-                "// drain",
+                "// epilogue",
                 "threadIdx.x / 32 == 9 && elect_one()",
                 "mbarrier_wait_acquire_cta(&full1[ring1.slot()], ring1.round());",
                 "tma_store_3d(&p.maps[",
@@ -70,37 +70,37 @@ TEST(DrainText, OneThreadBesideTheProducerStoresSlots) {
   expect_clean_build(kernel);
 }
 
-TEST(DrainText, ClustersOtherTypesAndStaggersCompile) {
+TEST(EpilogueText, ClustersOtherTypesAndStaggersCompile) {
   for (const Sample& s :
        {Sample{.bm = 256, .cluster = 2}, Sample{.c_dtype = DType::kF32, .bn = 128},
         Sample{.bn = 192, .slots = 4, .stagger = 2}}) {
-    expect_clean_build(generate(drained(s)));
+    expect_clean_build(generate(apart(s)));
   }
 }
 
 // Where rows end within a slot, of which TMA knows nothing.
-TEST(DrainText, TheThreadItselfStoresTheLastRows) {
-  GeneratedKernel kernel = generate(drained({.row_limit = true}));
+TEST(EpilogueText, TheThreadItselfStoresTheLastRows) {
+  GeneratedKernel kernel = generate(apart({.row_limit = true}));
   EXPECT_EQ(kernel.launch.block, 384);
-  expect_lines(kernel.source, {"// drain", "if (250 - (", ") >= 128) {", "tma_store_3d(&p.maps[",
+  expect_lines(kernel.source, {"// epilogue", "if (250 - (", ") >= 128) {", "tma_store_3d(&p.maps[",
                                "tma_store_commit();", "} else {", "store_slot<8>(s0, Box<bf16>{"});
   expect_clean_build(kernel);
 }
 
-// Rows of an odd size are nothing for TMA: the drain's threads load each slot and store it.
-TEST(DrainText, ThreadsDrainWhatTmaCannotStore) {
-  GeneratedKernel kernel = generate(drained({.n = 509, .bn = 128}));
+// Rows of an odd size are nothing for TMA: the epilogue's threads load each slot and store it.
+TEST(EpilogueText, ThreadsStoreWhatTmaCannotStore) {
+  GeneratedKernel kernel = generate(apart({.n = 509, .bn = 128}));
   expect_lines(kernel.source,
-               {"mbarrier_init(bar + 2, 4);", "// drain", "load_smem<L0>(v0, s0, team);",
+               {"mbarrier_init(bar + 2, 4);", "// epilogue", "load_smem<L0>(v0, s0, team);",
                 "store_box<L0", "mbarrier_arrive_release_cta(&empty1[freed1.slot()]);"});
   expect_clean_build(kernel);
 }
 
 // NVRTC would refuse them, in words about registers of PTX.
-TEST(DrainText, AFourthWarpgroupLeavesNoRegistersForTheWidestProducts) {
-  expect_clean_build(generate(drained({.n = 509, .bn = 192})));
+TEST(EpilogueText, AFourthWarpgroupLeavesNoRegistersForTheWidestProducts) {
+  expect_clean_build(generate(apart({.n = 509, .bn = 192})));
   try {
-    generate(drained({.n = 509}));
+    generate(apart({.n = 509}));
     FAIL() << "products of 256 columns";
   } catch (const UserError& e) {
     std::string what = e.what();
@@ -110,4 +110,4 @@ TEST(DrainText, AFourthWarpgroupLeavesNoRegistersForTheWidestProducts) {
 }
 
 }  // namespace
-}  // namespace stretto::drain_text_test
+}  // namespace stretto::epilogue_text_test

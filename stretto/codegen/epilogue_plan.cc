@@ -1,4 +1,5 @@
-// Where drains run: the agents that store the slots of pipes which others fill from registers.
+// Where epilogue warps run: the agents that store the slots of pipes which others fill from
+// registers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 // A store of a whole slot, which is one chunk of columns, and begins within the tensor: no store
 // may begin before it. One that ends at a row of the launch is a store of a whole slot but at the
-// end (AgentWriter::drain_store).
+// end (AgentWriter::epilogue_store).
 bool by_tma(const Program& program, const Agent& agent, const Op& store, const PipePlan& slot,
             TensorMapPlan& view) {
   const Region& r = *store.region;
@@ -42,7 +43,7 @@ bool plan_stores(const Program& program, const Agent& agent, const Block& block,
     auto slot = held.find(op.operands[0]);
     TensorMapPlan view;
     all &= slot != held.end() && by_tma(program, agent, op, *slot->second, view);
-    plan.drained[&op] = view;
+    plan.epilogue_stores[&op] = view;
   }
   return all;
 }
@@ -68,18 +69,19 @@ std::int64_t widest_product(const Role& role) {
 
 }  // namespace
 
-void place_drains(const Program& program, const Role& role, RolePlan& plan) {
+void place_epilogues(const Program& program, const Role& role, RolePlan& plan) {
   bool all = true;
   for (const Agent& agent : role.agents) {
     std::map<int, const PipePlan*> held;  // by register
-    if (agent.kind == AgentKind::kDrain) all &= plan_stores(program, agent, agent.body, held, plan);
+    if (agent.kind == AgentKind::kEpilogue)
+      all &= plan_stores(program, agent, agent.body, held, plan);
   }
-  if (!all) plan.drained.clear();
+  if (!all) plan.epilogue_stores.clear();
   auto count = static_cast<int>(role.agents.size());
   int warp = 1;
   for (int i = 0; i < count; ++i) {
     auto agent = static_cast<std::size_t>(i);
-    if (!plan.drains(role, i) || warp == 4) continue;
+    if (!plan.stores_alone(role, i) || warp == 4) continue;
     for (int p = 0; p < count; ++p) {
       bool producer = role.agents[static_cast<std::size_t>(p)].kind == AgentKind::kProducer;
       if (!producer || plan.fills(role, p) || plan.host[agent] >= 0) continue;
@@ -95,7 +97,7 @@ void place_drains(const Program& program, const Role& role, RolePlan& plan) {
   constexpr std::int64_t kWidestOfFour = 200;
   for (int i = 0; i < count; ++i) {
     auto agent = static_cast<std::size_t>(i);
-    if (role.agents[agent].kind != AgentKind::kDrain || plan.host[agent] >= 0) continue;
+    if (role.agents[agent].kind != AgentKind::kEpilogue || plan.host[agent] >= 0) continue;
     if (plan.num_threads > kFourthBeyond && widest_product(role) > kWidestOfFour) {
       refuse(program, role, "store_slots", role.resource.store_slots,
              fmt::format("its stores need a warpgroup of their own, beside which products of {} "

@@ -1,4 +1,4 @@
-#include "stretto/passes/drain_stores.h"
+#include "stretto/passes/epilogue_stores.h"
 
 #include <fmt/format.h>
 
@@ -19,9 +19,9 @@ Swizzle swizzle_of(std::int64_t row_bytes) {
   return row_bytes == 128 ? Swizzle::k128B : row_bytes == 64 ? Swizzle::k64B : Swizzle::k32B;
 }
 
-class StoreDrainer {
+class EpilogueSplitter {
  public:
-  StoreDrainer(Program& program, Role& role) : program_(program), role_(role) {
+  EpilogueSplitter(Program& program, Role& role) : program_(program), role_(role) {
     survey(consumer().body);
     if (stored_.empty()) obstacle_ = "it stores nothing";
     // What lies here and is only stored elsewhere is another's to store. Should the other rank be
@@ -37,17 +37,17 @@ class StoreDrainer {
   const std::string& obstacle() const { return obstacle_; }
 
   void run() {
-    Agent drain{.name = "drain", .kind = AgentKind::kDrain};
-    drain.body = drain_block(consumer().body, drain);
-    if (!public_) drop_waits(drain.body);
-    prune(program_, drain.body);
+    Agent epilogue{.name = "epilogue", .kind = AgentKind::kEpilogue};
+    epilogue.body = epilogue_block(consumer().body, epilogue);
+    if (!public_) drop_waits(epilogue.body);
+    prune(program_, epilogue.body);
     consumer().body = consumer_block(consumer().body);
     if (public_ && loaded_.empty() && !reads_tables_) drop_waits(consumer().body);
     prune(program_, consumer().body);
     for (Pipe& pipe : role_.pipes) {
       if (pipe.consumer < 0) pipe.consumer = static_cast<int>(role_.agents.size());
     }
-    role_.agents.push_back(std::move(drain));
+    role_.agents.push_back(std::move(epilogue));
   }
 
  private:
@@ -150,18 +150,18 @@ class StoreDrainer {
   }
 
   // Stores and notifies, with the waits, control and index arithmetic around them.
-  Block drain_block(const Block& block, Agent& drain) {
+  Block epilogue_block(const Block& block, Agent& epilogue) {
     Block out;
     for (const Op& op : block) {
       if (op.code == OpCode::kStore) {
-        store_slots(op, drain, out);
+        store_slots(op, epilogue, out);
       } else if (op.code == OpCode::kLet || op.code == OpCode::kWait ||
                  op.code == OpCode::kNotify) {
         out.push_back(op);
       } else if (!op.bodies.empty()) {
         Op control = op;
         for (std::size_t b = 0; b < op.bodies.size(); ++b) {
-          control.bodies[b] = drain_block(op.bodies[b], drain);
+          control.bodies[b] = epilogue_block(op.bodies[b], epilogue);
         }
         out.push_back(std::move(control));
       }
@@ -169,11 +169,11 @@ class StoreDrainer {
     return out;
   }
 
-  void store_slots(const Op& store, Agent& drain, Block& out) {
+  void store_slots(const Op& store, Agent& epilogue, Block& out) {
     int pipe = pipe_of(store);
     ValueType slot = role_.pipes[static_cast<std::size_t>(pipe)].type;
-    auto reg = static_cast<int>(drain.values.size());
-    drain.values.push_back(slot);
+    auto reg = static_cast<int>(epilogue.values.size());
+    epilogue.values.push_back(slot);
     auto var = static_cast<int>(program_.vars.size());
     program_.vars.push_back({fmt::format("{}_part_{}", role_.name, var), VarKind::kLoop});
     Op part = store;
@@ -229,16 +229,16 @@ bool is_split(const Role& role) {
 
 }  // namespace
 
-Program drain_stores(Program program) {
+Program epilogue_stores(Program program) {
   for (Role& role : program.roles) {
     if (role.resource.store_slots == 0) continue;
     const int slots = role.resource.store_slots;
     if (!is_split(role)) refuse(program, role, "store_slots", slots, "it was not split");
-    StoreDrainer drainer(program, role);
-    if (!drainer.obstacle().empty()) {
-      refuse(program, role, "store_slots", slots, drainer.obstacle());
+    EpilogueSplitter splitter(program, role);
+    if (!splitter.obstacle().empty()) {
+      refuse(program, role, "store_slots", slots, splitter.obstacle());
     }
-    drainer.run();
+    splitter.run();
   }
   return program;
 }

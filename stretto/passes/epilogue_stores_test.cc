@@ -1,7 +1,7 @@
 // An agent that stores for another must store the same bits, publish nothing before it is stored,
 // and leave alone what it cannot order. If these fail, overlapped stores give wrong results or a
 // peer reads what is not there yet.
-#include "stretto/passes/drain_stores.h"
+#include "stretto/passes/epilogue_stores.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto::drain_stores_test {
+namespace stretto::epilogue_stores_test {
 namespace {
 
 constexpr std::int64_t kRows = 13, kCols = 75, kK = 21;
@@ -44,7 +44,7 @@ Program passed_on(const Options& o, int world = 2) {
   auto arrived = p.signal("arrived", 4);
   Index next = (p.rank() + 1) % world, last = (p.rank() + (world - 1)) % world;
   p.on_start([&] { p.notify(ready[0], last); });
-  p.role("multiply", Resource::sms(2).pipelined(2).draining(o.store_slots), p.grid(c, 8, 64),
+  p.role("multiply", Resource::sms(2).pipelined(2).with_epilogue(o.store_slots), p.grid(c, 8, 64),
          [&](const Tile& t) {
            Value acc = p.zeros(DType::kF32, 8, 64);
            p.loop(ceil_div(kK, 8), [&](const Index& i) {
@@ -86,12 +86,12 @@ std::size_t count(const Block& block, OpCode code) {
   return static_cast<std::size_t>(std::count(all.begin(), all.end(), code));
 }
 
-TEST(DrainStores, TheDrainStoresWhatTheConsumerFilledAndNotifies) {
+TEST(EpilogueStores, TheEpilogueStoresWhatTheConsumerFilledAndNotifies) {
   auto program = scheduled({});
   const Role& role = program->roles[0];
   ASSERT_EQ(role.agents.size(), 3u) << print(*program);
-  const Agent &consumer = role.agents[1], &drain = role.agents[2];
-  EXPECT_EQ(drain.kind, AgentKind::kDrain);
+  const Agent &consumer = role.agents[1], &epilogue = role.agents[2];
+  EXPECT_EQ(epilogue.kind, AgentKind::kEpilogue);
   // A row of a slot is 32 columns of f32.
   EXPECT_EQ(count(consumer.body, OpCode::kPipeFill), 2u);
   for (OpCode code : {OpCode::kStore, OpCode::kNotify, OpCode::kWait}) {
@@ -99,11 +99,11 @@ TEST(DrainStores, TheDrainStoresWhatTheConsumerFilledAndNotifies) {
   }
   std::vector<OpCode> want = {OpCode::kWait,  OpCode::kLoop,        OpCode::kPipeGet,
                               OpCode::kStore, OpCode::kPipeRelease, OpCode::kNotify};
-  EXPECT_EQ(codes(drain.body), want) << print(*program);
-  EXPECT_EQ(print(parse(print(*program), "drained")), print(*program));
+  EXPECT_EQ(codes(epilogue.body), want) << print(*program);
+  EXPECT_EQ(print(parse(print(*program), "apart")), print(*program));
 }
 
-TEST(DrainStores, TheSameBitsAsWithout) {
+TEST(EpilogueStores, TheSameBitsAsWithout) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -132,7 +132,7 @@ TEST(DrainStores, TheSameBitsAsWithout) {
   EXPECT_EQ(run({.row_limit = true}), whole);
 }
 
-TEST(DrainStores, NoScheduleFindsARaceAndTheProofAgrees) {
+TEST(EpilogueStores, NoScheduleFindsARaceAndTheProofAgrees) {
   auto program = scheduled({});
   ProofResult proof = prove(*program);
   EXPECT_TRUE(proof.proved()) << proof.report;
@@ -150,21 +150,21 @@ Block::iterator find(Block& block, OpCode code) {
   return std::find_if(block.begin(), block.end(), [&](const Op& op) { return op.code == code; });
 }
 
-// Whatever is taken from the drain's order is missed.
-TEST(DrainStores, TheProofMissesWhatIsTakenAway) {
+// Whatever is taken from the epilogue warp's order is missed.
+TEST(EpilogueStores, TheProofMissesWhatIsTakenAway) {
   const Program whole = *scheduled({});
-  auto drain = [](Program& p) -> Block& { return p.roles[0].agents[2].body; };
-  auto slots = [&](Program& p) -> Block& { return find(drain(p), OpCode::kLoop)->bodies[0]; };
+  auto epilogue = [](Program& p) -> Block& { return p.roles[0].agents[2].body; };
+  auto slots = [&](Program& p) -> Block& { return find(epilogue(p), OpCode::kLoop)->bodies[0]; };
   auto rejects = [&](const std::string& what, const auto& edit) {
     Program program = whole;
     edit(program);
     EXPECT_TRUE(prove(program).rejected()) << what;
   };
   rejects("notify before the store", [&](Program& p) {
-    Block& body = drain(p);
+    Block& body = epilogue(p);
     std::iter_swap(find(body, OpCode::kNotify), find(body, OpCode::kLoop));
   });
-  rejects("no wait", [&](Program& p) { drain(p).erase(find(drain(p), OpCode::kWait)); });
+  rejects("no wait", [&](Program& p) { epilogue(p).erase(find(epilogue(p), OpCode::kWait)); });
   rejects("store after the release", [&](Program& p) {
     std::iter_swap(find(slots(p), OpCode::kStore), find(slots(p), OpCode::kPipeRelease));
   });
@@ -177,7 +177,7 @@ TEST(DrainStores, TheProofMissesWhatIsTakenAway) {
 }
 
 // In the lowered code a notify has to see stores complete, not merely read.
-TEST(DrainStores, ANotifyWaitsForTheDrainsStoresByTma) {
+TEST(EpilogueStores, ANotifyWaitsForTheEpiloguesStoresByTma) {
   ProgramBuilder p("published", 2);
   auto a = p.input("a", DType::kBF16, {64, 64});
   auto got = p.buffer("got", DType::kBF16, {64, 64}, {.space = Space::kSymmetric});
@@ -185,7 +185,7 @@ TEST(DrainStores, ANotifyWaitsForTheDrainsStoresByTma) {
   auto ready = p.signal("ready", 1), arrived = p.signal("arrived", 1);
   Index other = 1 - p.rank();
   p.on_start([&] { p.notify(ready[0], other); });
-  p.role("multiply", Resource::sms(1).pipelined(2).draining(2), p.range(1), [&](const Tile&) {
+  p.role("multiply", Resource::sms(1).pipelined(2).with_epilogue(2), p.range(1), [&](const Tile&) {
     Value acc = p.zeros(DType::kF32, 64, 64);
     p.loop(1, [&](const Index&) {
       acc = dot(acc, p.load(a.tile({0, 0}, 64, 64)), p.load(a.tile({0, 0}, 64, 64)).T());
@@ -208,7 +208,7 @@ TEST(DrainStores, ANotifyWaitsForTheDrainsStoresByTma) {
   EXPECT_NE(weak.report.find("a store by TMA is not over"), std::string::npos) << weak.report;
 }
 
-TEST(DrainStores, StoresThatItCannotOrderAreRefused) {
+TEST(EpilogueStores, StoresThatItCannotOrderAreRefused) {
   EXPECT_EQ(scheduled({.store_slots = 0})->roles[0].agents.size(), 2u);
   expect_user_error([] { scheduled({.col_limit = true}); },
                     {"passed_on: role 'multiply'", "store_slots = 2", "does not come in slots",
@@ -218,4 +218,4 @@ TEST(DrainStores, StoresThatItCannotOrderAreRefused) {
 }
 
 }  // namespace
-}  // namespace stretto::drain_stores_test
+}  // namespace stretto::epilogue_stores_test

@@ -17,7 +17,7 @@ void AgentWriter::fill_from_registers(const Op& op) {
   line("ring{}.next();", g);
 }
 
-void AgentWriter::drain_store(const Op& op, TensorMapPlan view) {
+void AgentWriter::epilogue_store(const Op& op, TensorMapPlan view) {
   const Region& r = *op.region;
   std::int64_t rows = values_.rows_here(type(op.operands[0]));
   std::string x = coordinate(r, r.col_dim), y = coordinate(r, view.row_dim),
@@ -43,8 +43,8 @@ void AgentWriter::drain_store(const Op& op, TensorMapPlan view) {
   if (!inside.empty()) line("}}");
 }
 
-// What was stored has been read, not yet written (SyncRow::kPipeDrain).
-void AgentWriter::drain_release(const PipePlan& plan) {
+// What was stored has been read, not yet written (SyncRow::kPipeEpilogue).
+void AgentWriter::epilogue_release(const PipePlan& plan) {
   int g = plan.group;
   line("tma_store_wait_read<0>();");
   line("mbarrier_arrive_release_cta(&empty{}[freed{}.slot()]);", g, g);
