@@ -70,7 +70,7 @@ const std::vector<Family>& families(bool one_rank) {
 bool engines_fetch(const std::string& op, const std::string& config) {
   bool gathers = op == "all_gather" || op == "all_reduce_two_shot";
   return config.find("gather=pull") != std::string::npos ||
-         (gathers && config.find(" 0 copying SMs") != std::string::npos);
+         (gathers && config.find(" copy_sms=0") != std::string::npos);
 }
 
 // On as many threads as there are processors.

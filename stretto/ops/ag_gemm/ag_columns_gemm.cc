@@ -48,7 +48,7 @@ std::string to_string(const AgColumnsDesc& d) { return "ag_columns_gemm " + text
 NamedFields fields_of(AgColumnsConfig& c) {
   return with_rest({tile_field(c.loop.tile),
                     {"compute", c.loop.num_compute_sms},
-                    {"gather", c.gather, {Gather::kSend, Gather::kPush}},
+                    {"gather", c.gather, {Gather::kPull, Gather::kSend, Gather::kPush}},
                     {"workers", c.num_gather_workers},
                     {"comm_rows", c.comm_rows},
                     {"group", c.comm_group},
@@ -56,8 +56,6 @@ NamedFields fields_of(AgColumnsConfig& c) {
                     {"raster", c.loop.raster}},
                    c.loop);
 }
-
-std::string to_string(const AgColumnsConfig& config) { return text_of(config); }
 
 Program ag_columns_gemm(const AgColumnsDesc& d, const AgColumnsConfig& cfg) {
   check(d, cfg);

@@ -21,6 +21,7 @@ struct AgColumnsDesc {
   bool bias = false;
   Scaling scaling = Scaling::kNone;  // for fp8 factors; kBlock: k/P in whole blocks
   bool b_kn = false;                 // b [k, n] instead of [n, k]
+  friend bool operator==(const AgColumnsDesc&, const AgColumnsDesc&) = default;
 };
 
 struct AgColumnsConfig {
@@ -29,12 +30,12 @@ struct AgColumnsConfig {
   int num_gather_workers = 1;     // copy queues (kSend) or SMs (kPush)
   std::int64_t comm_rows = 0;     // rows of one transfer
   std::int64_t comm_group = 1;    // transfers to a peer before the next peer's
+  friend bool operator==(const AgColumnsConfig&, const AgColumnsConfig&) = default;
 };
 
 NamedFields fields_of(AgColumnsDesc& desc);
 std::string to_string(const AgColumnsDesc& desc);
 NamedFields fields_of(AgColumnsConfig& config);
-std::string to_string(const AgColumnsConfig& config);
 AgColumnsConfig default_config(const AgColumnsDesc& desc, Target target, Gather gather);
 // With groups of the rows that the SMs multiply at the same time, so that all columns of these come
 // before later rows.

@@ -77,11 +77,11 @@ std::vector<AgColumnsConfig> gpu_configs(const AgColumnsDesc& d, Gather gather,
       gather == Gather::kSend ? std::vector<Transfer>{{2, 512}, {1, 2048}, {2, 2048}, {3, 2048}}
                               : std::vector<Transfer>{{16, 32}, {8, 32}, {8, 128}, {4, 128}};
   const std::int64_t most = std::min(d.m, most_copied_rows(1, d.k / d.world_size));
-  for (const CandidateLoop& loop : loops_for(d.m)) {
+  for (const MainLoop& loop : loops_for(d.m)) {
     for (const Transfer& t : transfers) {
       AgColumnsConfig config = configs.front();
       config.loop.tile = loop.tile;
-      config.loop.num_stages = loop.stages;
+      config.loop.num_stages = loop.num_stages;
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min(t.rows, most);
       config.loop.num_compute_sms = gpu_workers(

@@ -92,16 +92,9 @@ NamedFields fields_of(AgGemmConfig& c) {
   return fields;
 }
 
-std::string to_string(const AgGemmConfig& config) { return text_of(config); }
-
 AgGemmConfig fitted(const AgGemmDesc& d, AgGemmConfig cfg) {
   fit(FieldFit::reducing(), d, cfg);
   return cfg;
-}
-
-std::int64_t own_first_raster(const AgGemmDesc& d, const GemmTile& tile, std::int64_t raster) {
-  const std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  return run_rows <= kFewRows ? raster : std::min(raster, ceil_div(run_rows, tile.bm));
 }
 
 int keeping_sms(const AgGemmDesc& d) { return d.gathered ? 4 : 0; }

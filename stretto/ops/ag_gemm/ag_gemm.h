@@ -23,6 +23,7 @@ struct AgGemmDesc {
   Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
   bool gathered = false;             // all_gather(a) is an output, too
+  friend bool operator==(const AgGemmDesc&, const AgGemmDesc&) = default;
 };
 
 struct AgGemmConfig {
@@ -34,12 +35,12 @@ struct AgGemmConfig {
   // kPush: tiles reach across the rows of all ranks, of which the own ones are sent to this rank,
   // too, so that few rows read the weights once. Every tile waits for all ranks.
   bool across = false;
+  friend bool operator==(const AgGemmConfig&, const AgGemmConfig&) = default;
 };
 
 NamedFields fields_of(AgGemmDesc& desc);
 std::string to_string(const AgGemmDesc& desc);
 NamedFields fields_of(AgGemmConfig& config);
-std::string to_string(const AgGemmConfig& config);
 AgGemmConfig default_config(const AgGemmDesc& desc, Target target, Gather gather);
 // SMs that copy the own rows into the output `gathered`, beside those of the config.
 int keeping_sms(const AgGemmDesc& desc);

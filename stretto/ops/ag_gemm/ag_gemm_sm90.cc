@@ -105,6 +105,11 @@ AgGemmConfig gpu_config(const AgGemmDesc& d, Gather gather, int sms) {
 
 }  // namespace
 
+std::int64_t own_first_raster(const AgGemmDesc& d, const GemmTile& tile, std::int64_t raster) {
+  const std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  return run_rows <= kFewRows ? raster : std::min(raster, ceil_div(run_rows, tile.bm));
+}
+
 AgGemmConfig default_config(const AgGemmDesc& d, Target target, Gather gather) {
   if (target == Target::kCuda) return fitted(d, gpu_config(d, gather, target.sms()));
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
@@ -145,16 +150,16 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, const 
   bool takes_sms = gather == Gather::kPush;
   const AgGemmConfig first = configs.front();
   if (first.across) {
-    for (const CandidateLoop& loop : loops_for(d.m)) {
+    for (const MainLoop& loop : loops_for(d.m)) {
       AgGemmConfig config = first;
       config.loop.tile = loop.tile;
       config.loop.num_compute_sms =
           gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms - first.num_gather_workers);
-      config.loop.num_stages = loop.stages;
+      config.loop.num_stages = loop.num_stages;
       add(configs, fitted(d, config));
     }
   }
-  for (const CandidateLoop& loop : loops_for(d.m)) {
+  for (const MainLoop& loop : loops_for(d.m)) {
     for (const Transfer& t : transfers) {
       AgGemmConfig config = first;
       config.across = false;
@@ -164,7 +169,7 @@ std::vector<AgGemmConfig> gpu_configs(const AgGemmDesc& d, Gather gather, const 
       config.num_gather_workers = t.workers;
       config.comm_rows = std::min({t.rows, run_rows, most_copied_rows(1, d.k)});
       config.channels_per_rank = channels_of(run_rows, loop.tile.bm, t.channels);
-      config.loop.num_stages = loop.stages;
+      config.loop.num_stages = loop.num_stages;
       config.loop.raster = own_first_raster(d, loop.tile, 8);
       // Tiles of 256 columns apart spill without an agent that stores (CUDA 13.0).
       config.loop.stagger = loop.tile.bn == 256

@@ -263,6 +263,16 @@ NamedFields fields_of(AttentionDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const AttentionDesc& d) { return text_of(d); }
+NamedFields fields_of(AttentionConfig& c) {
+  using enum ProductOrder;
+  return {{"tile", {&c.tile_rows, &c.tile_kv}},
+          {"workers", c.num_workers},
+          {"stages", c.num_stages, 0},
+          {"query_slots", c.query_slots},
+          {"tickets", c.tickets},
+          {"head_group", c.head_group, 0},
+          {"cluster", c.cluster_size, 1},
+          {"products", c.products, {kAhead, kAheadInTurn, kInTurn, kAwaited}, kAhead}};
+}
 
 }  // namespace stretto

@@ -34,6 +34,7 @@ struct AttentionDesc {
   bool head_norm = false;  // RMSNorm of each query and key head before rotation (Qwen3)
   double norm_eps = 1e-6;
   int world_size = 1;
+  friend bool operator==(const AttentionDesc&, const AttentionDesc&) = default;
 };
 
 struct AttentionConfig {
@@ -50,7 +51,9 @@ struct AttentionConfig {
   // GPUs: a worker is so many blocks, which share its rows and load each key and value once.
   int cluster_size = 1;
   ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)
+  friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };
+NamedFields fields_of(AttentionConfig& config);
 
 // Which heads a rank holds.
 struct HeadSplit {
@@ -77,7 +80,6 @@ AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim);
 int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim, const GpuTarget& gpu);
 
 NamedFields fields_of(AttentionDesc& desc);
-std::string to_string(const AttentionDesc& desc);
 AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);
 // The config of rope() on a GPU; tiles have no more rows than `most_rows`.
 AttentionConfig gpu_rope_config(const AttentionDesc& desc, const GpuTarget& gpu,

@@ -214,4 +214,12 @@ Program decode_attention(const AttentionDesc& d, const DecodeAttentionConfig& cf
   return DecodeAttention(d, cfg).run();
 }
 
+NamedFields fields_of(DecodeAttentionConfig& c) {
+  return {{"tile_kv", c.tile_kv},
+          {"splits", c.splits},
+          {"workers", c.num_workers},
+          {"combiners", c.num_combiners},
+          {"stages", c.num_stages, 0}};
+}
+
 }  // namespace stretto

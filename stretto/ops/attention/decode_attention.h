@@ -8,6 +8,7 @@
 #pragma once
 
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/operator/named_fields.h"
 
 namespace stretto {
 
@@ -17,7 +18,9 @@ struct DecodeAttentionConfig {
   int num_workers = 1;        // that read runs
   int num_combiners = 1;      // that add them up, a head at a time
   int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
+  friend bool operator==(const DecodeAttentionConfig&, const DecodeAttentionConfig&) = default;
 };
+NamedFields fields_of(DecodeAttentionConfig& config);
 
 // Query heads of a tile: they share a KV head on every rank, and there are no padding heads among
 // real ones.

@@ -259,11 +259,15 @@ NamedFields fields_of(FlashDecodeDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const FlashDecodeDesc& d) { return text_of(d); }
-
 Program flash_decode(const FlashDecodeDesc& d, const FlashDecodeConfig& cfg) {
   check(d, cfg);
   return FlashDecode(d, cfg).run();
+}
+
+NamedFields fields_of(FlashDecodeConfig& c) {
+  return {{"tile_kv", c.tile_kv},      {"splits", c.splits},
+          {"workers", c.num_workers},  {"combiners", c.num_combiners},
+          {"stages", c.num_stages, 0}, {"tile_rows", c.tile_rows, 0}};
 }
 
 }  // namespace stretto

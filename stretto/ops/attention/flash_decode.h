@@ -32,6 +32,7 @@ struct FlashDecodeDesc {
   int world_size = 1;
 
   std::int64_t tokens_per_rank() const;  // rows of a rank's cache
+  friend bool operator==(const FlashDecodeDesc&, const FlashDecodeDesc&) = default;
 };
 
 struct FlashDecodeConfig {
@@ -41,10 +42,11 @@ struct FlashDecodeConfig {
   int num_combiners = 1;       // that add them up, up to four rows at a time
   int num_stages = 0;          // blocks of keys and of values loaded ahead; 0: none
   std::int64_t tile_rows = 0;  // a KV head's that read a run together; 0: all
+  friend bool operator==(const FlashDecodeConfig&, const FlashDecodeConfig&) = default;
 };
+NamedFields fields_of(FlashDecodeConfig& config);
 
 NamedFields fields_of(FlashDecodeDesc& desc);
-std::string to_string(const FlashDecodeDesc& desc);
 // Rows of a KV head, query heads and tokens: the most of a launch, and of a tile.
 std::int64_t most_rows(const FlashDecodeDesc& desc);
 std::int64_t tile_rows(const FlashDecodeDesc& desc, const FlashDecodeConfig& config);

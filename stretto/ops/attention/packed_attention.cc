@@ -211,8 +211,6 @@ NamedFields fields_of(PackedAttentionDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const PackedAttentionDesc& d) { return text_of(d); }
-
 Program packed_attention(const PackedAttentionDesc& d, const PackedAttentionConfig& cfg) {
   check("packed_attention", d, cfg);
   FieldCheck{"packed_attention"}(d.page == 0, "page", d.page, "0");
@@ -226,6 +224,14 @@ Program paged_attention(const PackedAttentionDesc& d, const PackedAttentionConfi
   check("paged_attention", d, cfg);
   check_pages(d, cfg);
   return PackedAttention(d.fp8 ? "paged_attention_fp8" : "paged_attention", d, cfg).run();
+}
+
+NamedFields fields_of(PackedAttentionConfig& c) {
+  return {{"tile", {&c.tile_rows, &c.tile_kv}},
+          {"blocks", c.blocks},
+          {"workers", c.num_workers},
+          {"stages", c.num_stages, 0},
+          {"tickets", c.tickets}};
 }
 
 }  // namespace stretto

@@ -34,6 +34,7 @@ struct PackedAttentionDesc {
   int world_size = 1;
 
   std::int64_t pages_per_sequence() const;  // columns of the table of pages
+  friend bool operator==(const PackedAttentionDesc&, const PackedAttentionDesc&) = default;
 };
 
 struct PackedAttentionConfig {
@@ -43,10 +44,11 @@ struct PackedAttentionConfig {
   int num_workers = 1;
   int num_stages = 0;    // blocks of keys and of values loaded ahead; 0: none
   bool tickets = false;  // tiles to whichever worker is free
+  friend bool operator==(const PackedAttentionConfig&, const PackedAttentionConfig&) = default;
 };
+NamedFields fields_of(PackedAttentionConfig& config);
 
 NamedFields fields_of(PackedAttentionDesc& desc);
-std::string to_string(const PackedAttentionDesc& desc);
 PackedAttentionConfig default_config(const PackedAttentionDesc& desc, Target target);
 
 // Extent m. Table starts [sequences + 1], a partition of [0, m): sequence s has the rows starts[s]

@@ -210,11 +210,19 @@ NamedFields fields_of(PagedDecodeDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const PagedDecodeDesc& d) { return text_of(d); }
-
 Program paged_decode(const PagedDecodeDesc& d, const PagedDecodeConfig& cfg) {
   check(d, cfg);
   return PagedDecode(d, cfg).run();
+}
+
+NamedFields fields_of(PagedDecodeConfig& c) {
+  return {{"tile_kv", c.tile_kv},
+          {"splits", c.splits},
+          {"workers", c.num_workers},
+          {"combiners", c.num_combiners},
+          {"stages", c.num_stages, 0},
+          {"tile_rows", c.tile_rows, 0},
+          {"sums_by_product", c.sums_by_product}};
 }
 
 }  // namespace stretto

@@ -31,6 +31,7 @@ struct PagedDecodeDesc {
   int world_size = 1;
 
   std::int64_t pages_per_sequence() const;  // columns of the table of pages
+  friend bool operator==(const PagedDecodeDesc&, const PagedDecodeDesc&) = default;
 };
 
 struct PagedDecodeConfig {
@@ -42,10 +43,11 @@ struct PagedDecodeConfig {
   // Rows of a tile, the query heads of a KV head and others that nobody stores; 0: the heads alone.
   std::int64_t tile_rows = 0;
   bool sums_by_product = false;  // weights add up beside values (online_softmax.h); one run
+  friend bool operator==(const PagedDecodeConfig&, const PagedDecodeConfig&) = default;
 };
+NamedFields fields_of(PagedDecodeConfig& config);
 
 NamedFields fields_of(PagedDecodeDesc& desc);
-std::string to_string(const PagedDecodeDesc& desc);
 PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 // The config by which a row adds up in the order of paged_attention with its default config, bit by
 // bit: the same blocks of keys one after the other, through the same products. None where there is

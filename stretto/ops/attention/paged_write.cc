@@ -48,16 +48,9 @@ NamedFields fields_of(PagedWriteDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const PagedWriteDesc& d) { return text_of(d); }
-
 int cached_heads(const PagedWriteDesc& d) {
   HeadSplit split = split_of(d);
   return in_equal_runs(d) ? split.kv_heads_per_rank : split.heads_per_rank;
-}
-
-PagedWriteConfig default_config(const PagedWriteDesc& d, Target target) {
-  if (target == Target::kCpu) return {};
-  return {.num_workers = gpu_workers(d.m, target.sms())};
 }
 
 Program paged_write(const PagedWriteDesc& d, const PagedWriteConfig& cfg) {
@@ -100,5 +93,7 @@ Program paged_write(const PagedWriteDesc& d, const PagedWriteConfig& cfg) {
   });
   return p.finish();
 }
+
+NamedFields fields_of(PagedWriteConfig& c) { return {{"workers", c.num_workers}}; }
 
 }  // namespace stretto

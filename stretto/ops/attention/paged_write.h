@@ -21,14 +21,16 @@ struct PagedWriteDesc {
   int num_kv_heads = 1;        // divides num_heads
   std::int64_t head_dim = 2;
   int world_size = 1;
+  friend bool operator==(const PagedWriteDesc&, const PagedWriteDesc&) = default;
 };
 
 struct PagedWriteConfig {
   int num_workers = 1;
+  friend bool operator==(const PagedWriteConfig&, const PagedWriteConfig&) = default;
 };
+NamedFields fields_of(PagedWriteConfig& config);
 
 NamedFields fields_of(PagedWriteDesc& desc);
-std::string to_string(const PagedWriteDesc& desc);
 PagedWriteConfig default_config(const PagedWriteDesc& desc, Target target);
 
 // Heads of a rank in the cache, the same number on each: its query heads are theirs in equal runs.

@@ -120,14 +120,14 @@ NamedFields fields_of(SequenceAttentionDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const SequenceAttentionDesc& d) { return text_of(d); }
-
-int heads_in_l2(const SequenceAttentionDesc& d, std::int64_t tokens) {
-  constexpr std::int64_t kKeptBytes = std::int64_t{24} << 20;
-  std::int64_t bytes = tokens * d.head_dim * 2 * static_cast<std::int64_t>(size_bytes(d.dtype));
-  std::int64_t kv_heads = std::clamp<std::int64_t>(kKeptBytes / bytes, 1, d.num_kv_heads);
-  while (d.num_kv_heads % kv_heads != 0) --kv_heads;
-  return static_cast<int>(kv_heads) * (d.num_heads / d.num_kv_heads);
+NamedFields fields_of(SequenceAttentionConfig& c) {
+  return {{"tile", {&c.tile_rows, &c.tile_kv}},
+          {"comm_rows", c.comm_rows},
+          {"workers", c.num_workers},
+          {"queues", c.num_queues},
+          {"slots", c.num_slots},
+          {"stages", c.num_stages, 0},
+          {"head_group", c.head_group, 0}};
 }
 
 }  // namespace stretto

@@ -36,6 +36,7 @@ struct SequenceAttentionDesc {
   bool lse = false;                  // also the logarithm of each row's sum of weights
   bool contiguous = false;           // else zigzag
   int world_size = 1;
+  friend bool operator==(const SequenceAttentionDesc&, const SequenceAttentionDesc&) = default;
 };
 
 inline std::int64_t chunks_per_rank(const SequenceAttentionDesc& d) { return d.contiguous ? 1 : 2; }
@@ -49,10 +50,11 @@ struct SequenceAttentionConfig {
   int num_slots = 2;   // other ranks whose keys and values there is room for; the ring's alone
   int num_stages = 0;  // blocks of keys and of values loaded ahead; 0: none
   int head_group = 0;  // heads whose tiles are worked on together, divides num_heads; 0: all
+  friend bool operator==(const SequenceAttentionConfig&, const SequenceAttentionConfig&) = default;
 };
+NamedFields fields_of(SequenceAttentionConfig& config);
 
 NamedFields fields_of(SequenceAttentionDesc& desc);
-std::string to_string(const SequenceAttentionDesc& desc);
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_ring_config(const SequenceAttentionDesc& desc, Target target);
 SequenceAttentionConfig default_token_ring_config(const SequenceAttentionDesc& desc, Target target);

@@ -12,6 +12,14 @@ constexpr int kMostHeldRanks = 8;
 
 }  // namespace
 
+int heads_in_l2(const SequenceAttentionDesc& d, std::int64_t tokens) {
+  constexpr std::int64_t kKeptBytes = std::int64_t{24} << 20;
+  std::int64_t bytes = tokens * d.head_dim * 2 * static_cast<std::int64_t>(size_bytes(d.dtype));
+  std::int64_t kv_heads = std::clamp<std::int64_t>(kKeptBytes / bytes, 1, d.num_kv_heads);
+  while (d.num_kv_heads % kv_heads != 0) --kv_heads;
+  return static_cast<int>(kv_heads) * (d.num_heads / d.num_kv_heads);
+}
+
 SequenceAttentionConfig default_config(const SequenceAttentionDesc& d, Target target) {
   std::int64_t chunk = ceil_div(d.m, chunks_per_rank(d) * d.world_size);
   if (target == Target::kCpu) {

@@ -6,12 +6,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <optional>
+#include <random>
+#include <string>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/test_seed.h"
 #include "stretto/ops/ag_gemm/ag_columns_gemm.h"
 #include "stretto/ops/ag_gemm/ag_gemm_sm90.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/decode_attention.h"
 #include "stretto/ops/attention/flash_decode.h"
 #include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/paged_decode.h"
@@ -27,6 +33,9 @@
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/combine.h"
 #include "stretto/ops/moe/ep_moe_layer.h"
+#include "stretto/ops/moe/ep_place.h"
+#include "stretto/ops/moe/ep_return.h"
+#include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
@@ -100,6 +109,134 @@ bool takes(const NamedField& field, const char* value) {
   }
 }
 
+// Calls `f` with every number, flag, type and word of a struct and of the structs in it.
+template <typename T, typename F>
+void for_each_value(T& at, const F& f) {
+  constexpr bool is_struct = std::is_aggregate_v<T>;
+  if constexpr (!is_struct) {
+    f(at);
+  } else {
+    auto all = [&](auto&... members) { (for_each_value(members, f), ...); };
+    constexpr std::size_t n = num_fields<T>();
+    static_assert(n >= 1 && n <= 18);
+    if constexpr (n == 1) {
+      auto& [a] = at;
+      all(a);
+    } else if constexpr (n == 2) {
+      auto& [a, b] = at;
+      all(a, b);
+    } else if constexpr (n == 3) {
+      auto& [a, b, c] = at;
+      all(a, b, c);
+    } else if constexpr (n == 4) {
+      auto& [a, b, c, d] = at;
+      all(a, b, c, d);
+    } else if constexpr (n == 5) {
+      auto& [a, b, c, d, e] = at;
+      all(a, b, c, d, e);
+    } else if constexpr (n == 6) {
+      auto& [a, b, c, d, e, g] = at;
+      all(a, b, c, d, e, g);
+    } else if constexpr (n == 7) {
+      auto& [a, b, c, d, e, g, h] = at;
+      all(a, b, c, d, e, g, h);
+    } else if constexpr (n == 8) {
+      auto& [a, b, c, d, e, g, h, i] = at;
+      all(a, b, c, d, e, g, h, i);
+    } else if constexpr (n == 9) {
+      auto& [a, b, c, d, e, g, h, i, j] = at;
+      all(a, b, c, d, e, g, h, i, j);
+    } else if constexpr (n == 10) {
+      auto& [a, b, c, d, e, g, h, i, j, k] = at;
+      all(a, b, c, d, e, g, h, i, j, k);
+    } else if constexpr (n == 11) {
+      auto& [a, b, c, d, e, g, h, i, j, k, l] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l);
+    } else if constexpr (n == 12) {
+      auto& [a, b, c, d, e, g, h, i, j, k, l, m] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l, m);
+    } else if constexpr (n == 13) {
+      auto& [a, b, c, d, e, g, h, i, j, k, l, m, o] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l, m, o);
+    } else if constexpr (n == 14) {
+      auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l, m, o, p);
+    } else if constexpr (n == 15) {
+      auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q);
+    } else if constexpr (n == 16) {
+      auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r);
+    } else if constexpr (n == 17) {
+      auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, s] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, s);
+    } else {
+      auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, s, t] = at;
+      all(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r, s, t);
+    }
+  }
+}
+
+// To another value, drawn from few.
+template <typename T>
+void change(T& value, std::mt19937_64& random) {
+  const T before = value;
+  const auto drawn = 1 + static_cast<int>(random() % 3);
+  if constexpr (std::is_same_v<T, bool>) {
+    value = !value;
+  } else if constexpr (std::is_same_v<T, DType>) {
+    value = value == DType::kBF16 ? DType::kF16 : DType::kBF16;
+  } else if constexpr (std::is_enum_v<T>) {
+    value = static_cast<T>(before == static_cast<T>(0) ? 1 : 0);
+  } else if constexpr (std::is_same_v<T, std::optional<double>>) {
+    value = value.value_or(0) + 0.37 * drawn;
+  } else if constexpr (std::is_same_v<T, double>) {
+    value = (std::isinf(value) ? 0 : value) + 0.1 * drawn;
+  } else {
+    static_assert(std::is_integral_v<T>);
+    value += static_cast<T>(drawn);
+  }
+}
+
+// Whatever its values are, its text says all of them and is read back.
+template <typename Struct>
+void expect_round_trips(const char* name) {
+  SCOPED_TRACE(name);
+  std::mt19937_64 random(test_seed());
+  std::size_t count = 0;
+  Struct usual{};
+  for_each_value(usual, [&](auto&) { ++count; });
+  std::map<std::string, Struct> by_text = {{text_of(usual), usual}};
+  auto look = [&](const Struct& s) {
+    const std::string text = text_of(s);
+    SCOPED_TRACE(text);
+    Struct back{};
+    ASSERT_NO_THROW(read_text(text, fields_of(back)));
+    EXPECT_TRUE(back == s) << "is read as " << text_of(back);
+    auto [known, is_new] = by_text.emplace(text, s);
+    EXPECT_TRUE(known->second == s) << "is the text of two of them";
+  };
+  look(usual);
+  for (std::size_t one = 0; one < count; ++one) {
+    Struct changed{};
+    std::size_t i = 0;
+    for_each_value(changed, [&](auto& value) {
+      if (i++ == one) change(value, random);
+    });
+    ASSERT_FALSE(changed == usual);
+    look(changed);
+  }
+  for (int round = 0; round < 100; ++round) {
+    Struct changed{};
+    for_each_value(changed, [&](auto& value) {
+      if (random() % 3 == 0) change(value, random);
+    });
+    look(changed);
+  }
+}
+
+#define STRETTO_ROUND_TRIPS(Struct) expect_round_trips<Struct>(#Struct)
+
 // Every field of the struct is in the list, and has a part in the text.
 template <typename Desc>
 void expect_all_said(const char* name) {
@@ -119,6 +256,79 @@ void expect_all_said(const char* name) {
     });
     EXPECT_TRUE(said) << field.name() << " has no part in: " << text(usual);
   }
+}
+
+TEST(Fields, OfAllDescsAreReadBack) {
+  STRETTO_ROUND_TRIPS(GemmDesc);
+  STRETTO_ROUND_TRIPS(AgGemmDesc);
+  STRETTO_ROUND_TRIPS(AgColumnsDesc);
+  STRETTO_ROUND_TRIPS(GemmAgDesc);
+  STRETTO_ROUND_TRIPS(GemmRsDesc);
+  STRETTO_ROUND_TRIPS(GemmArDesc);
+  STRETTO_ROUND_TRIPS(UlyssesDesc);
+  STRETTO_ROUND_TRIPS(QuantizeDesc);
+  STRETTO_ROUND_TRIPS(CollectiveDesc);
+  STRETTO_ROUND_TRIPS(NormDesc);
+  STRETTO_ROUND_TRIPS(VocabDesc);
+  STRETTO_ROUND_TRIPS(AttentionDesc);
+  STRETTO_ROUND_TRIPS(SequenceAttentionDesc);
+  STRETTO_ROUND_TRIPS(FlashDecodeDesc);
+  STRETTO_ROUND_TRIPS(PackedAttentionDesc);
+  STRETTO_ROUND_TRIPS(PagedDecodeDesc);
+  STRETTO_ROUND_TRIPS(PagedWriteDesc);
+  STRETTO_ROUND_TRIPS(RouteDesc);
+  STRETTO_ROUND_TRIPS(GroupedDesc);
+  STRETTO_ROUND_TRIPS(CombineDesc);
+  STRETTO_ROUND_TRIPS(ExpertTiles);
+  STRETTO_ROUND_TRIPS(ExpertTablesDesc);
+  STRETTO_ROUND_TRIPS(AgGroupedDesc);
+  STRETTO_ROUND_TRIPS(GroupedRsDesc);
+  STRETTO_ROUND_TRIPS(MoeLayerDesc);
+  STRETTO_ROUND_TRIPS(EpDesc);
+  STRETTO_ROUND_TRIPS(EpMoeLayerDesc);
+}
+
+TEST(Fields, OfAllConfigsAreReadBack) {
+  STRETTO_ROUND_TRIPS(GemmConfig);
+  STRETTO_ROUND_TRIPS(AgGemmConfig);
+  STRETTO_ROUND_TRIPS(AgColumnsConfig);
+  STRETTO_ROUND_TRIPS(GemmAgConfig);
+  STRETTO_ROUND_TRIPS(GemmRsConfig);
+  STRETTO_ROUND_TRIPS(GemmArConfig);
+  STRETTO_ROUND_TRIPS(UlyssesConfig);
+  STRETTO_ROUND_TRIPS(QuantizeConfig);
+  STRETTO_ROUND_TRIPS(CollectiveConfig);
+  STRETTO_ROUND_TRIPS(NormConfig);
+  STRETTO_ROUND_TRIPS(VocabConfig);
+  STRETTO_ROUND_TRIPS(AttentionConfig);
+  STRETTO_ROUND_TRIPS(DecodeAttentionConfig);
+  STRETTO_ROUND_TRIPS(SequenceAttentionConfig);
+  STRETTO_ROUND_TRIPS(FlashDecodeConfig);
+  STRETTO_ROUND_TRIPS(PackedAttentionConfig);
+  STRETTO_ROUND_TRIPS(PagedDecodeConfig);
+  STRETTO_ROUND_TRIPS(PagedWriteConfig);
+  STRETTO_ROUND_TRIPS(RouteConfig);
+  STRETTO_ROUND_TRIPS(GroupedConfig);
+  STRETTO_ROUND_TRIPS(CombineConfig);
+  STRETTO_ROUND_TRIPS(ExpertTileOrder);
+  STRETTO_ROUND_TRIPS(ExpertTablesConfig);
+  STRETTO_ROUND_TRIPS(AgGroupedConfig);
+  STRETTO_ROUND_TRIPS(GroupedRsConfig);
+  STRETTO_ROUND_TRIPS(MoeLayerConfig);
+  STRETTO_ROUND_TRIPS(PlaceConfig);
+  STRETTO_ROUND_TRIPS(SendConfig);
+  STRETTO_ROUND_TRIPS(ReturnConfig);
+  STRETTO_ROUND_TRIPS(EpMoeLayerConfig);
+}
+
+TEST(Fields, OtherTextIsRefused) {
+  auto refused = [](const char* text, const char* what) {
+    GemmConfig c;
+    expect_user_error([&] { read_text(text, fields_of(c)); }, what);
+  };
+  refused("compute=3 tile=1x2x3", "does not begin with tile");
+  refused("tile=1x2", "does not begin with tile");
+  refused("tile=1x2x3 compute=4 raster=1 stages=0 consumers=1 cluster=1 more", "is not understood");
 }
 
 TEST(DescFields, AllAreListedAndSaid) {

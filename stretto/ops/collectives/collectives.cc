@@ -397,18 +397,19 @@ NamedFields fields_of(CollectiveDesc& d) {
           .as("as {}")};
 }
 
-std::string to_string(const CollectiveDesc& d) { return text_of(d); }
-
-std::string to_string(const CollectiveConfig& c) {
-  std::string out = fmt::format("tile {}x{}", c.tile_rows, c.tile_cols);
-  if (c.piece_rows != 0) out += fmt::format(" by {} rows", c.piece_rows);
-  out += fmt::format(", {} workers, {} queues, {} copying SMs", c.num_workers, c.num_queues,
-                     c.num_copy_sms);
-  if (c.threads != 0) out += fmt::format(", {} threads", c.threads);
-  if (c.push) out += c.packets ? ", push packets" : ", push";
-  if (c.ring_slots != 0) out += fmt::format(", rings of {}", c.ring_slots);
-  if (c.num_receivers != 0) out += fmt::format(", {} receivers", c.num_receivers);
-  return out;
+NamedFields fields_of(CollectiveConfig& c) {
+  using enum AllReduceKind;
+  return {{"tile", {&c.tile_rows, &c.tile_cols}},
+          {"piece_rows", c.piece_rows, 0},
+          {"workers", c.num_workers},
+          {"queues", c.num_queues},
+          {"copy_sms", c.num_copy_sms},
+          {"threads", c.threads, 0},
+          {"push", c.push},
+          {"packets", c.packets},
+          {"ring_slots", c.ring_slots, 0},
+          {"receivers", c.num_receivers, 0},
+          {"all_reduce", c.all_reduce, {kOneShot, kTwoShot, kPacket, kRing}, kTwoShot}};
 }
 
 }  // namespace stretto

@@ -41,6 +41,7 @@ struct CollectiveDesc {
   // more. All-gather and all-reduce give the same bits on every rank: what a rank has itself it
   // takes as the others get it.
   Payload payload = Payload::kSame;
+  friend bool operator==(const CollectiveDesc&, const CollectiveDesc&) = default;
 };
 constexpr std::int64_t kMostPayloadColumns = 16384;  // a row is in registers at once
 
@@ -74,14 +75,14 @@ struct CollectiveConfig {
   int ring_slots = 0;
   // SMs that only receive, in rings but an all-reduce's; 0: workers do both.
   int num_receivers = 0;
+  friend bool operator==(const CollectiveConfig&, const CollectiveConfig&) = default;
 };
+NamedFields fields_of(CollectiveConfig& config);
 
 // Whether anything is quantised: a rank alone sends nothing.
 bool quantizes(const CollectiveDesc& desc);
 
 NamedFields fields_of(CollectiveDesc& desc);
-std::string to_string(const CollectiveDesc& desc);
-std::string to_string(const CollectiveConfig& config);
 const char* name(AllReduceKind kind);
 // The default for gather, scatter and all-to-all.
 CollectiveConfig default_config(const CollectiveDesc& desc, Target target = Target::kCpu);

@@ -148,6 +148,11 @@ NamedFields fields_of(VocabDesc& d) {
           {"sequence_parallel", d.sequence_parallel}};
 }
 
-std::string to_string(const VocabDesc& d) { return text_of(d); }
+NamedFields fields_of(VocabConfig& c) {
+  return {{"tile", {&c.tile_rows, &c.tile_vocab}},
+          {"tile_k", c.tile_k, 0},
+          {"stages", c.num_stages, 0},
+          {"workers", c.num_workers}};
+}
 
 }  // namespace stretto

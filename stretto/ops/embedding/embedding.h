@@ -21,6 +21,7 @@ struct VocabDesc {
   std::int64_t vocab = 1;
   bool sequence_parallel = false;  // embedding: a rank keeps its ceil(m / P) rows only
   int world_size = 1;
+  friend bool operator==(const VocabDesc&, const VocabDesc&) = default;
 };
 
 struct VocabConfig {
@@ -29,10 +30,11 @@ struct VocabConfig {
   std::int64_t tile_k = 0;  // lm_head: hidden columns of one step; 0: all
   int num_stages = 0;       // lm_head: steps loaded ahead; 0: none
   int num_workers = 1;      // in each role
+  friend bool operator==(const VocabConfig&, const VocabConfig&) = default;
 };
+NamedFields fields_of(VocabConfig& config);
 
 NamedFields fields_of(VocabDesc& desc);
-std::string to_string(const VocabDesc& desc);
 VocabConfig default_config(const VocabDesc& desc);
 VocabConfig embedding_gpu_config(const VocabDesc& desc, const GpuTarget& gpu);
 VocabConfig lm_head_gpu_config(const VocabDesc& desc, const GpuTarget& gpu);

@@ -14,18 +14,16 @@
 
 namespace stretto {
 
-// A main loop of one SM.
-struct CandidateLoop {
-  GemmTile tile;
-  int stages;
-};
-inline constexpr CandidateLoop kWide{{128, 256, 64}, 4}, kMiddle{{128, 192, 64}, 4},
-    kNarrow{{128, 128, 64}, 6}, kOdd{{128, 160, 64}, 5}, kOddWide{{128, 224, 64}, 4},
-    kThin{{128, 96, 64}, 6}, kSmall{{64, 64, 64}, 8}, kFlat{{64, 128, 64}, 6},
-    kFlatWide{{64, 256, 64}, 4};
+inline constexpr MainLoop kWide{.tile = {128, 256, 64}, .num_stages = 4},
+    kMiddle{.tile = {128, 192, 64}, .num_stages = 4},
+    kNarrow{.tile = {128, 128, 64}, .num_stages = 6}, kOdd{.tile = {128, 160, 64}, .num_stages = 5},
+    kOddWide{.tile = {128, 224, 64}, .num_stages = 4},
+    kThin{.tile = {128, 96, 64}, .num_stages = 6}, kSmall{.tile = {64, 64, 64}, .num_stages = 8},
+    kFlat{.tile = {64, 128, 64}, .num_stages = 6},
+    kFlatWide{.tile = {64, 256, 64}, .num_stages = 4};
 
 // Loops that suit a product of `rows` rows; tiles of 128 rows would be half empty for a few.
-inline std::vector<CandidateLoop> loops_for(std::int64_t rows) {
+inline std::vector<MainLoop> loops_for(std::int64_t rows) {
   if (rows <= 64) return {kFlat, kSmall, kFlatWide};
   return {kWide, kMiddle, kNarrow, kOdd, kOddWide, kThin};
 }
@@ -46,6 +44,15 @@ GpuLoopDesc loop_desc(const Desc& d, std::int64_t rows, int num_sms) {
 template <typename Desc>
 MainLoop gpu_loop(const Desc& d, std::int64_t rows, int num_sms) {
   return gpu_loop(loop_desc(d, rows, num_sms));
+}
+
+// A loop with the tile and the stages of another, on so many SMs: who multiplies loads and stores.
+inline MainLoop with_tile(MainLoop loop, const MainLoop& tile, int num_sms) {
+  loop.tile = tile.tile;
+  loop.num_stages = tile.num_stages;
+  loop.num_compute_sms = num_sms;
+  loop.stagger = loop.store_slots = loop.load_slots = 0;
+  return loop;
 }
 
 inline std::int64_t num_tiles(std::int64_t m, std::int64_t n, const GemmTile& tile) {

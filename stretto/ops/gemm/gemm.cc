@@ -116,8 +116,6 @@ NamedFields fields_of(GemmConfig& c) {
   return fields;
 }
 
-std::string to_string(const GemmConfig& config) { return text_of(config); }
-
 Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
   check(d, cfg);
   const GemmTile& tile = cfg.loop.tile;

@@ -20,6 +20,7 @@ struct GemmDesc {
   bool residual = false;             // + residual[m, n], of c's dtype
   Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
+  friend bool operator==(const GemmDesc&, const GemmDesc&) = default;
 };
 
 struct GemmConfig {
@@ -27,12 +28,12 @@ struct GemmConfig {
   // Workers that share a tile by steps of k, for products with fewer tiles than SMs. One of them
   // adds what the others stored, in the order of k: the same bits at every launch.
   int split_k = 1;
+  friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
 NamedFields fields_of(GemmDesc& desc);
 std::string to_string(const GemmDesc& desc);
 NamedFields fields_of(GemmConfig& config);
-std::string to_string(const GemmConfig& config);
 GemmConfig default_config(const GemmDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs a [m, k]; b [n, k] (swiglu: b_gate and b_up), bias [n] (bias_gate, bias_up),

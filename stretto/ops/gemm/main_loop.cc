@@ -37,11 +37,4 @@ NamedFields with_rest(NamedFields fields, MainLoop& loop) {
   return fields;
 }
 
-std::string rest_text(MainLoop loop) {
-  loop.raster = 1;
-  loop.num_stages = 0;
-  std::string rest = text_of(with_rest({}, loop));
-  return rest.empty() ? "" : " " + rest;
-}
-
 }  // namespace stretto

@@ -14,6 +14,7 @@ namespace stretto {
 // One step of the main loop: [bm, bk] * [bn, bk]^T.
 struct GemmTile {
   std::int64_t bm = 0, bn = 0, bk = 0;
+  friend bool operator==(const GemmTile&, const GemmTile&) = default;
 };
 
 struct MainLoop {
@@ -27,6 +28,7 @@ struct MainLoop {
   ProductOrder products = ProductOrder::kAhead;  // how warpgroups share the tensor core (Resource)
   int store_slots = 0;  // in a pipe to an agent that stores; 0: who multiplies stores
   int load_slots = 0;   // in a pipe to who multiplies, for no factor; 0: it loads itself (Resource)
+  friend bool operator==(const MainLoop&, const MainLoop&) = default;
 };
 
 // The SMs of a role that runs such a loop.
@@ -36,7 +38,5 @@ Resource product_sms(const MainLoop& loop);
 // are not as in most.
 NamedField tile_field(GemmTile& tile);
 NamedFields with_rest(NamedFields fields, MainLoop& loop);
-// The same, without raster and stages, at the end of a text: " consumers=2", or nothing.
-std::string rest_text(MainLoop loop);
 
 }  // namespace stretto

@@ -29,18 +29,6 @@ NamedFields fields_of(QuantizeDesc& d) {
           {"symmetric_output", d.symmetric_output}};
 }
 
-std::string to_string(const QuantizeDesc& d) { return text_of(d); }
-
-QuantizeConfig default_config(const QuantizeDesc& d, Target target) {
-  const std::int64_t rows = d.m * d.rows_per_token;
-  if (target == Target::kCpu) return {.tile_rows = std::min<std::int64_t>(16, rows)};
-  constexpr std::int64_t kMostRows = 32;  // 16 elements a thread
-  QuantizeConfig c{.tile_rows = std::min(kMostRows, rows)};
-  c.num_workers =
-      gpu_workers(ceil_div(rows, c.tile_rows) * ceil_div(d.k, kScaleBlock), target.sms());
-  return c;
-}
-
 Program quantize_fp8(const QuantizeDesc& d, const QuantizeConfig& cfg) {
   check_sizes("quantize_fp8", {{"m", d.m},
                                {"rows_per_token", d.rows_per_token},
@@ -85,6 +73,10 @@ OperatorInfo quantize_fp8_info() {
               },
           .shapes = shapes,
           .large = {.m = 4096, .k = 8192, .dtype = DType::kBF16}};
+}
+
+NamedFields fields_of(QuantizeConfig& c) {
+  return {{"tile_rows", c.tile_rows}, {"workers", c.num_workers}};
 }
 
 }  // namespace stretto

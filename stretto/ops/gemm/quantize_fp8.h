@@ -20,15 +20,17 @@ struct QuantizeDesc {
   std::int64_t k = 1;               // columns
   bool symmetric_output = false;    // for an all-gather of both outputs that follows
   int world_size = 1;
+  friend bool operator==(const QuantizeDesc&, const QuantizeDesc&) = default;
 };
 
 struct QuantizeConfig {
   std::int64_t tile_rows = 16;
   int num_workers = 1;
+  friend bool operator==(const QuantizeConfig&, const QuantizeConfig&) = default;
 };
+NamedFields fields_of(QuantizeConfig& config);
 
 NamedFields fields_of(QuantizeDesc& desc);
-std::string to_string(const QuantizeDesc& desc);
 QuantizeConfig default_config(const QuantizeDesc& desc, Target target = Target::kCpu);
 
 // x [R, k] -> out [R, k] e4m3, scales [R, ceil(k/128)] f32, of which the product stands for x. The

@@ -30,8 +30,6 @@ NamedFields fields_of(GemmAgConfig& c) {
                    c.loop);
 }
 
-std::string to_string(const GemmAgConfig& config) { return text_of(config); }
-
 Program gemm_ag(const GemmAgDesc& d, const GemmAgConfig& cfg) {
   check(d, cfg);
   const GemmTile& tile = cfg.loop.tile;

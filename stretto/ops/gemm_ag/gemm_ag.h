@@ -20,16 +20,17 @@ struct GemmAgDesc {
   bool bias = false;
   Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
+  friend bool operator==(const GemmAgDesc&, const GemmAgDesc&) = default;
 };
 
 struct GemmAgConfig {
   MainLoop loop;
+  friend bool operator==(const GemmAgConfig&, const GemmAgConfig&) = default;
 };
 
 NamedFields fields_of(GemmAgDesc& desc);
 std::string to_string(const GemmAgDesc& desc);
 NamedFields fields_of(GemmAgConfig& config);
-std::string to_string(const GemmAgConfig& config);
 GemmAgConfig default_config(const GemmAgDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs a [m, k], b [n, k] or [k, n], bias [n], each rank's own; with scaling scale_a

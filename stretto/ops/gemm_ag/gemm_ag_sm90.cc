@@ -16,13 +16,13 @@ GemmAgConfig default_config(const GemmAgDesc& d, Target target) {
 std::vector<GemmAgConfig> gpu_configs(const GemmAgDesc& d, const GpuTarget& gpu) {
   std::vector<GemmAgConfig> configs = {default_config(d, gpu)};
   if (!is_half(d.a_dtype, d.b_dtype)) return configs;
-  for (const CandidateLoop& loop : loops_for(d.m)) {
+  for (const MainLoop& loop : loops_for(d.m)) {
     for (std::int64_t raster : {8, 2}) {
       add(configs,
           {.loop = {.tile = loop.tile,
                     .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms),
                     .raster = raster,
-                    .num_stages = loop.stages}});
+                    .num_stages = loop.num_stages}});
     }
   }
   return configs;

@@ -196,8 +196,6 @@ NamedFields fields_of(GemmArConfig& c) {
                    c.loop);
 }
 
-std::string to_string(const GemmArConfig& config) { return text_of(config); }
-
 GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {
   fit(FieldFit::reducing(), d, cfg);
   return cfg;

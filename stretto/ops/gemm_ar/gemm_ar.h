@@ -22,6 +22,7 @@ struct GemmArDesc {
   bool residual = false;  // + residual[m, n], of the result's dtype, the same on every rank
   Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
+  friend bool operator==(const GemmArDesc&, const GemmArDesc&) = default;
 };
 
 enum class ReduceShots : std::uint8_t {
@@ -45,12 +46,12 @@ struct GemmArConfig {
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
   Scatter gather = Scatter::kEpilogue;   // kTwo: whoever sums stores to all ranks, or engines send
   int num_copy_queues = 1;               // kTwo: queues of each role of engines
+  friend bool operator==(const GemmArConfig&, const GemmArConfig&) = default;
 };
 
 NamedFields fields_of(GemmArDesc& desc);
 std::string to_string(const GemmArDesc& desc);
 NamedFields fields_of(GemmArConfig& config);
-std::string to_string(const GemmArConfig& config);
 // The config that a program really has: as many channels and as much raster as tiles and ranks
 // allow, and nothing that the other fields leave without work. With one rank nothing travels, and
 // fields that say how do not count.

@@ -14,11 +14,10 @@ constexpr std::int64_t kMaxPacketRows = 16;
 
 // Gives the tile an agent that stores, where slots for it fit beside the stages.
 void store_with_epilogue_warp(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
-  struct Choice {
-    std::int64_t cols;
-    int stages, stagger, store_slots;
-  };
-  constexpr Choice kChoices[] = {{256, 3, 0, 4}, {192, 4, 2, 4}, {128, 6, 3, 2}};
+  constexpr MainLoop kLoops[] = {
+      {.tile = {.bn = 256}, .num_stages = 3, .stagger = 0, .store_slots = 4},
+      {.tile = {.bn = 192}, .num_stages = 4, .stagger = 2, .store_slots = 4},
+      {.tile = {.bn = 128}, .num_stages = 6, .stagger = 3, .store_slots = 2}};
   bool halves =
       d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && size_bytes(d.out_dtype) == 2;
   cfg.loop.store_slots = 0;
@@ -29,15 +28,15 @@ void store_with_epilogue_warp(GemmRsConfig& cfg, const GemmArDesc& d, int sms) {
   std::int64_t below = columns_of_sm(row_tiles, d.n, cfg.loop.tile.bn, sms) * 51 / 50 + 1;
   // Of ranks that are no power of two, sums beside 256 columns spill (gemm_rs.cc).
   const std::int64_t most = masks_ranks(d.world_size) ? 256 : 192;
-  for (const Choice& c : kChoices) {
-    std::int64_t columns = columns_of_sm(row_tiles, d.n, c.cols, sms);
-    if (c.cols > most || columns >= below) continue;
+  const MainLoop given = cfg.loop;
+  for (MainLoop loop : kLoops) {
+    const std::int64_t bn = loop.tile.bn, columns = columns_of_sm(row_tiles, d.n, bn, sms);
+    if (bn > most || columns >= below) continue;
     below = columns;
-    cfg.loop.tile.bn = c.cols;
-    cfg.loop.num_stages = c.stages;
-    cfg.loop.stagger = c.stagger;
-    cfg.loop.store_slots = c.store_slots;
-    cfg.loop.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, c.cols), sms);
+    loop.tile = {given.tile.bm, bn, given.tile.bk};
+    loop.num_compute_sms = gpu_workers(row_tiles * ceil_div(d.n, bn), sms);
+    loop.raster = given.raster;
+    cfg.loop = loop;
   }
 }
 
@@ -64,10 +63,9 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget&
   MainLoop loop = gpu_loop(d, d.m, gpu.sms);
   // A tile and its sum in rank order fill the registers.
   loop.tile.bn = std::min<std::int64_t>(loop.tile.bn, 128);
-  std::int64_t tiles = ceil_div(d.m, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
-  return {.loop = {.tile = loop.tile,
-                   .num_compute_sms = gpu_workers(tiles, gpu.sms),
-                   .num_stages = loop.num_stages},
+  const std::int64_t tiles = num_tiles(d.m, d.n, loop.tile);
+  loop.num_compute_sms = gpu_workers(tiles, gpu.sms);
+  return {.loop = loop,
           .shots = shots,
           .num_reduce_sms = 0,
           .packets = shots == ReduceShots::kShared || d.m <= kMaxPacketRows,
@@ -141,15 +139,16 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots,
   if (shots == ReduceShots::kShared) choices = {{0}};
   // Twice the bytes: for few rows.
   if (one && d.m <= 64) choices.push_back({.reduce = 0, .packets = true});
-  for (const CandidateLoop& loop : loops_for(all_rows ? d.m : run_rows)) {
+  const GemmArConfig first = configs.front();
+  for (const MainLoop& loop : loops_for(all_rows ? d.m : run_rows)) {
     std::int64_t tiles = all_rows ? num_tiles(d.m, d.n, loop.tile)
                                   : num_tiles(run_rows, d.n, loop.tile) * d.world_size;
     for (const Choice& c : choices) {
       bool engine = c.scatter == Scatter::kCopyEngine;
-      GemmArConfig config = configs.front();
-      config.loop.tile = loop.tile;
+      GemmArConfig config = first;
+      config.loop =
+          with_tile(first.loop, loop, gpu_workers(tiles, gpu.sms - c.reduce - (engine ? 2 : 0)));
       config.num_reduce_sms = c.reduce;
-      config.loop.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - (engine ? 2 : 0));
       config.channels = all_rows ? tiles
                         : engine ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                  : channels_of(run_rows, loop.tile.bm, c.channels);
@@ -157,17 +156,16 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots,
       config.packets = c.packets;
       config.num_slots = engine ? 1 : 2;
       config.num_copy_queues = 1;
-      config.loop.num_stages = loop.stages;
-      config.loop.stagger = config.loop.store_slots = config.loop.load_slots = 0;
       if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
-      const GemmArConfig& first = configs.front();
-      if (first.loop.store_slots == 0 || loop.tile.bn != first.loop.tile.bn || c.reduce > 0)
+      if (first.loop.store_slots == 0 || loop.tile.bn != first.loop.tile.bn || c.reduce > 0) {
         continue;
-      config.loop.num_stages = first.loop.num_stages;
-      config.loop.stagger = first.loop.stagger;
-      config.loop.store_slots = first.loop.store_slots;
-      config.loop.load_slots = engine ? first.loop.load_slots : 0;
+      }
+      const int sms = config.loop.num_compute_sms;
+      config.loop = first.loop;
+      config.loop.tile = loop.tile;
+      config.loop.num_compute_sms = sms;
+      if (!engine) config.loop.load_slots = 0;
       config.gather = Scatter::kEpilogue;
       if (!spills(d, config)) add(configs, fitted(d, config));
     }

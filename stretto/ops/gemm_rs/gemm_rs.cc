@@ -99,22 +99,8 @@ NamedFields fields_of(GemmRsConfig& c) {
   return fields;
 }
 
-std::string to_string(const GemmRsConfig& config) { return text_of(config); }
-
 GemmRsConfig fitted(const GemmRsDesc& d, GemmRsConfig cfg) {
   fit(FieldFit::reducing(), d, cfg);
-  return cfg;
-}
-
-GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
-  cfg.scatter = scatter;
-  cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
-  // Stores to owners by an agent are slower than engines or as fast, and take long to prove
-  // (docs/performance/overlap.md, 'Why the defaults are what they are').
-  if (scatter == Scatter::kEpilogue && cfg.loop.store_slots > 0) {
-    cfg.loop.stagger = cfg.loop.store_slots = cfg.loop.load_slots = 0;
-    ++cfg.loop.num_stages;  // in whose place they were
-  }
   return cfg;
 }
 

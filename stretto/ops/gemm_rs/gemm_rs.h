@@ -21,6 +21,7 @@ struct GemmRsDesc {
   bool residual = false;             // + residual[ceil(m/P), n], of the result's dtype
   Scaling scaling = Scaling::kNone;  // for fp8 factors
   bool b_kn = false;                 // b [k, n] instead of [n, k]
+  friend bool operator==(const GemmRsDesc&, const GemmRsDesc&) = default;
 };
 
 enum class Scatter : std::uint8_t {
@@ -45,13 +46,13 @@ struct GemmRsConfig {
   // kEpilogue, sums in the epilogue, two slots: tiles reach across the rows of all ranks, so that
   // few rows read the weights once; each rank gets its rows of every tile.
   bool across = false;
+  friend bool operator==(const GemmRsConfig&, const GemmRsConfig&) = default;
 };
 
 const char* name(Scatter scatter);  // "epilogue", "copy_engine"
 NamedFields fields_of(GemmRsDesc& desc);
 std::string to_string(const GemmRsDesc& desc);
 NamedFields fields_of(GemmRsConfig& config);
-std::string to_string(const GemmRsConfig& config);
 GemmRsConfig default_config(const GemmRsDesc& desc, Target target = Target::kCpu);
 // The config that a program really has: as many channels and as much raster as a rank's rows allow,
 // and no queues or agents that the other fields leave without work. With one rank nothing travels,

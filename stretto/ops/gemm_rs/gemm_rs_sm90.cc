@@ -29,6 +29,18 @@ bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
 
 }  // namespace
 
+GemmRsConfig with_scatter(GemmRsConfig cfg, Scatter scatter) {
+  cfg.scatter = scatter;
+  cfg.num_slots = scatter == Scatter::kEpilogue ? 2 : 1;
+  // Stores to owners by an agent are slower than engines or as fast, and take long to prove
+  // (docs/performance/overlap.md, 'Why the defaults are what they are').
+  if (scatter == Scatter::kEpilogue && cfg.loop.store_slots > 0) {
+    cfg.loop.stagger = cfg.loop.store_slots = cfg.loop.load_slots = 0;
+    ++cfg.loop.num_stages;  // in whose place they were
+  }
+  return cfg;
+}
+
 GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   const int sms = gpu.sms;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
@@ -126,12 +138,12 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
   }
   if (configs[0].scatter != scatter) configs.clear();
   const bool halves = is_half(d.a_dtype, d.b_dtype);
-  for (const CandidateLoop& loop : loops_for(d.m)) {
+  for (const MainLoop& loop : loops_for(d.m)) {
     // A tile and its sum fill the registers.
     if (!halves || configs.empty() || !configs[0].across || loop.tile.bn > 128) continue;
     GemmRsConfig config = configs[0];
     config.loop.tile = loop.tile;
-    config.loop.num_stages = loop.stages;
+    config.loop.num_stages = loop.num_stages;
     config.loop.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), gpu.sms);
     add(configs, fitted(d, config));
   }
@@ -145,24 +157,23 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
   const std::vector<Choice> choices = engine
                                           ? std::vector<Choice>{{0, 4}, {0, 8}, {0, 16}}
                                           : std::vector<Choice>{{0, 32}, {0, 8}, {8, 32}, {16, 32}};
-  for (const CandidateLoop& loop : loops_for(run_rows)) {
+  for (const MainLoop& loop : loops_for(run_rows)) {
     for (const Choice& c : choices) {
       GemmRsConfig config = base;
-      config.loop.tile = loop.tile;
-      config.num_reduce_sms = c.reduce;
       std::int64_t tiles = num_tiles(run_rows, d.n, loop.tile) * d.world_size;
-      config.loop.num_compute_sms = gpu_workers(tiles, gpu.sms - c.reduce - ringing);
+      config.loop = with_tile(base.loop, loop, gpu_workers(tiles, gpu.sms - c.reduce - ringing));
+      config.num_reduce_sms = c.reduce;
       config.channels_per_rank = engine
                                      ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
-      config.loop.num_stages = loop.stages;
-      config.loop.stagger = config.loop.store_slots = config.loop.load_slots = 0;
       if (!spills(d, config)) add(configs, fitted(d, config));
       // An agent that stores, in the place of a stage, where the default has one.
       if (base.loop.store_slots == 0 || loop.tile.bn != base.loop.tile.bn) continue;
-      config.loop.num_stages = base.loop.num_stages;
-      config.loop.stagger = base.loop.stagger;
-      config.loop.store_slots = base.loop.store_slots;
+      const int sms = config.loop.num_compute_sms;
+      config.loop = base.loop;
+      config.loop.tile = loop.tile;
+      config.loop.num_compute_sms = sms;
+      config.loop.load_slots = 0;
       if (!spills(d, config)) add(configs, fitted(d, config));
       config.loop.load_slots = base.loop.load_slots;
       if (!spills(d, config)) add(configs, fitted(d, config));

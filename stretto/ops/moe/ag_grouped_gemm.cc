@@ -259,14 +259,16 @@ NamedFields fields_of(AgGroupedDesc& d) {
 
 std::string to_string(const AgGroupedDesc& d) { return "ag_grouped_gemm " + text_of(d); }
 
-std::string to_string(const AgGroupedConfig& c) {
-  std::string sorts = c.sort_rows > 0 ? fmt::format(" sort={}x{}", c.sort_rows, c.sort_cols) : "";
-  std::string sends =
-      c.num_copy_queues > 0 ? fmt::format("queues={}", c.num_copy_queues) : "pushes";
-  return fmt::format("tile={}x{}x{} compute={} stages={} raster={} {} comm_rows={}{}{}{}",
-                     c.loop.tile.bm, c.loop.tile.bn, c.loop.tile.bk, c.loop.num_compute_sms,
-                     c.loop.num_stages, c.loop.raster, sends, c.comm_rows, sorts,
-                     c.skip_dead_rows ? " skip" : "", rest_text(c.loop));
+NamedFields fields_of(AgGroupedConfig& c) {
+  return with_rest({tile_field(c.loop.tile),
+                    {"compute", c.loop.num_compute_sms},
+                    {"stages", c.loop.num_stages},
+                    {"raster", c.loop.raster},
+                    {"queues", c.num_copy_queues},
+                    {"comm_rows", c.comm_rows},
+                    {"sort", {&c.sort_rows, &c.sort_cols}, 0},
+                    {"skip_dead_rows", c.skip_dead_rows}},
+                   c.loop);
 }
 
 Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {

@@ -12,6 +12,7 @@
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/moe/expert_tiles.h"
 #include "stretto/ops/moe/gated_unit.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -29,6 +30,7 @@ struct AgGroupedDesc {
   bool gathers = true;  // false: `a` has all tokens at the launch, every rank is by itself
 
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
+  friend bool operator==(const AgGroupedDesc&, const AgGroupedDesc&) = default;
 };
 
 struct AgGroupedConfig {
@@ -42,7 +44,9 @@ struct AgGroupedConfig {
   // step (of one, the assembler would serialise products). Tokens are a tile's first rows then
   // (tile_tables and expert_tables make them so).
   bool skip_dead_rows = false;
+  friend bool operator==(const AgGroupedConfig&, const AgGroupedConfig&) = default;
 };
+NamedFields fields_of(AgGroupedConfig& config);
 
 // On GPUs: what three warps hold of a copy, of 256 columns by 16 bytes a thread.
 inline constexpr std::int64_t kSortRows = 48, kSortCols = 256;
@@ -50,7 +54,6 @@ inline constexpr std::int64_t kSortRows = 48, kSortCols = 256;
 ExpertTiles tiles_of(const AgGroupedDesc& desc, const AgGroupedConfig& config);
 NamedFields fields_of(AgGroupedDesc& desc);
 std::string to_string(const AgGroupedDesc& desc);
-std::string to_string(const AgGroupedConfig& config);
 AgGroupedConfig default_config(const AgGroupedDesc& desc, Target target = Target::kCpu);
 // Own tokens go by copy engines in so many queues; 0: by those who multiply, sooner where they are
 // few.

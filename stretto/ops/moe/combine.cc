@@ -40,8 +40,6 @@ NamedFields fields_of(CombineDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const CombineDesc& d) { return text_of(d); }
-
 Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
   check(d, cfg);
   bool alone = d.world_size == 1;
@@ -125,6 +123,10 @@ Program moe_combine(const CombineDesc& d, const CombineConfig& cfg) {
   });
   p.on_end([&] { p.loop(d.world_size, [&](const Index& r) { p.wait(done[r], sums.count()); }); });
   return finished();
+}
+
+NamedFields fields_of(CombineConfig& c) {
+  return {{"tile_rows", c.tile_rows}, {"workers", c.num_workers}, {"threads", c.threads, 0}};
 }
 
 }  // namespace stretto

@@ -21,6 +21,7 @@ struct CombineDesc {
   int expert_groups = 1;           // expert_split.h
   bool sequence_parallel = false;  // a rank keeps its ceil(m / P) tokens only
   int world_size = 1;
+  friend bool operator==(const CombineDesc&, const CombineDesc&) = default;
 };
 
 ExpertSplit split_of(const CombineDesc& desc);
@@ -29,10 +30,11 @@ struct CombineConfig {
   std::int64_t tile_rows = 16;
   int num_workers = 1;  // in each role
   int threads = 0;      // in a worker's GPU block; 0: by the resource
+  friend bool operator==(const CombineConfig&, const CombineConfig&) = default;
 };
+NamedFields fields_of(CombineConfig& config);
 
 NamedFields fields_of(CombineDesc& desc);
-std::string to_string(const CombineDesc& desc);
 CombineConfig default_config(const CombineDesc& desc, Target target = Target::kCpu);
 
 // Extent m; R = m * top_k. Inputs y [R, hidden], each rank's own part of a sum over ranks; with

@@ -18,6 +18,4 @@ NamedFields fields_of(EpDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const EpDesc& d) { return text_of(d); }
-
 }  // namespace stretto

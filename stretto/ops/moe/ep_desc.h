@@ -26,10 +26,10 @@ struct EpDesc {
   // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
   std::int64_t received_rows() const { return rows_per_rank() * world_size; }
+  friend bool operator==(const EpDesc&, const EpDesc&) = default;
 };
 
 ExpertSplit split_of(const EpDesc& desc);
 NamedFields fields_of(EpDesc& desc);
-std::string to_string(const EpDesc& desc);
 
 }  // namespace stretto

@@ -242,10 +242,12 @@ NamedFields fields_of(EpMoeLayerDesc& d) {
 
 std::string to_string(const EpMoeLayerDesc& d) { return "ep_moe_layer " + text_of(d); }
 
-std::string to_string(const EpMoeLayerConfig& c) {
-  return fmt::format("first: {} | second: {} | tables by {}x{} and {}, told by {}, {}",
-                     to_string(c.first), to_string(c.second), c.tables.part_blocks,
-                     c.tables.block_tokens, c.tables.tile_rows, c.tell_tokens, to_string(c.order));
+NamedFields fields_of(EpMoeLayerConfig& c) {
+  NamedFields all =
+      joined(within("first", fields_of(c.first)), within("second", fields_of(c.second)));
+  all = joined(std::move(all), within("tables", fields_of(c.tables)));
+  all.emplace_back("tell_tokens", c.tell_tokens);
+  return joined(std::move(all), within("order", fields_of(c.order)));
 }
 
 Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {

@@ -35,6 +35,7 @@ struct EpMoeLayerDesc {
   // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
   ExpertSplit split() const { return {num_experts, world_size, expert_groups}; }
+  friend bool operator==(const EpMoeLayerDesc&, const EpMoeLayerDesc&) = default;
 };
 
 // Both layers have the same tile.bm, num_compute_sms and num_stages. Those who multiply exchange
@@ -43,16 +44,17 @@ struct EpMoeLayerConfig {
   AgGroupedConfig first;
   GroupedRsConfig second;
   ExpertTablesConfig tables;     // num_workers: of no account
-  ExpertTileOrder order;               // in which tiles of rows come
+  ExpertTileOrder order;         // in which tiles of rows come
   std::int64_t tell_tokens = 1;  // whose experts travel together
+  friend bool operator==(const EpMoeLayerConfig&, const EpMoeLayerConfig&) = default;
 };
+NamedFields fields_of(EpMoeLayerConfig& config);
 
 // A rank's part of a layer, as if all ranks had one of each of its experts.
 MoeLayerDesc own_part(const EpMoeLayerDesc& desc);
 ExpertTiles tiles_of(const EpMoeLayerDesc& desc, const EpMoeLayerConfig& config);
 NamedFields fields_of(EpMoeLayerDesc& desc);
 std::string to_string(const EpMoeLayerDesc& desc);
-std::string to_string(const EpMoeLayerConfig& config);
 EpMoeLayerConfig default_config(const EpMoeLayerDesc& desc, Target target = Target::kCpu);
 
 // With layers as they are in a config of own_part() that sums at the end.

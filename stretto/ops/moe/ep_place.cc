@@ -58,4 +58,8 @@ Program ep_place(const EpDesc& d, const PlaceConfig& cfg) {
   return p.finish();
 }
 
+NamedFields fields_of(PlaceConfig& c) {
+  return joined({{"workers", c.num_workers}}, fields_of(c.tiles));
+}
+
 }  // namespace stretto

@@ -4,6 +4,7 @@
 
 #include "stretto/ops/moe/ep_desc.h"
 #include "stretto/ops/moe/placing.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -11,7 +12,9 @@ namespace stretto {
 struct PlaceConfig {
   PlacingTiles tiles;
   int num_workers = 1;
+  friend bool operator==(const PlaceConfig&, const PlaceConfig&) = default;
 };
+NamedFields fields_of(PlaceConfig& config);
 
 PlaceConfig default_place_config(const EpDesc& desc, Target target = Target::kCpu);
 

@@ -269,4 +269,11 @@ Program ep_return(const EpDesc& d, const ReturnConfig& cfg) {
   return program;
 }
 
+NamedFields fields_of(ReturnConfig& c) {
+  return {{"workers", c.num_workers}, {"sum_workers", c.num_sum_workers, 0},
+          {"threads", c.threads, 0},  {"tile_tokens", c.tile_tokens},
+          {"channels", c.channels},   {"sum_tokens", c.sum_tokens, 0},
+          {"slots", c.num_slots}};
+}
+
 }  // namespace stretto

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "stretto/ops/moe/ep_desc.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -16,7 +17,9 @@ struct ReturnConfig {
   std::int64_t channels = 1;     // parts of the tokens that those who sum alone wait for at a time
   std::int64_t sum_tokens = 0;   // a tile of those who only sum, a part of tile_tokens; 0: all
   int num_slots = 1;             // 2: sums of nothing travel, too, and no rank is asked first
+  friend bool operator==(const ReturnConfig&, const ReturnConfig&) = default;
 };
+NamedFields fields_of(ReturnConfig& config);
 
 // The config that a program really has: as many channels as the own tokens' tiles have, and sums of
 // whole parts of a tile. With one rank nothing travels, and fields that say how do not count.

@@ -314,4 +314,11 @@ Program ep_send_fp8(const EpDesc& d, const SendConfig& cfg) {
   return send<ScaledBlocks>("ep_send_fp8", d, cfg);
 }
 
+NamedFields fields_of(SendConfig& c) {
+  return {{"workers", c.num_workers},
+          {"threads", c.threads, 0},
+          {"tile_tokens", c.tile_tokens},
+          {"slots", c.num_slots}};
+}
+
 }  // namespace stretto

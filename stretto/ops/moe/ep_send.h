@@ -8,6 +8,7 @@
 #pragma once
 
 #include "stretto/ops/moe/ep_desc.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -17,7 +18,9 @@ struct SendConfig {
   int threads = 0;               // in a worker's GPU block; 0: by the resource
   std::int64_t tile_tokens = 1;  // that a worker sends one after the other, and then says so
   int num_slots = 1;             // 2: all tokens travel to all ranks, none of which is asked first
+  friend bool operator==(const SendConfig&, const SendConfig&) = default;
 };
+NamedFields fields_of(SendConfig& config);
 
 // `private_results`: what comes is in memory that other ranks do not reach. Short steps have two
 // slots then, as something has to copy anyway.

@@ -47,9 +47,11 @@ void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
   }
 }
 
-std::string to_string(const ExpertTablesDesc& d) {
-  return fmt::format("expert_tables {}, {}", text_of(d.tiles), to_string(d.order));
+NamedFields fields_of(ExpertTablesDesc& d) {
+  return joined(fields_of(d.tiles), within("order", fields_of(d.order)));
 }
+
+std::string to_string(const ExpertTablesDesc& d) { return "expert_tables " + text_of(d); }
 
 Program expert_tables(const ExpertTablesDesc& d, const ExpertTablesConfig& cfg) {
   check(d, cfg);
@@ -69,6 +71,13 @@ Program expert_tables(const ExpertTablesDesc& d, const ExpertTablesConfig& cfg) 
   p.role("tables", Resource::sms(cfg.num_workers), p.range(maker.num_turns()),
          [&](const Tile& t) { maker.turn(t.index); });
   return p.finish();
+}
+
+NamedFields fields_of(ExpertTablesConfig& c) {
+  return {{"block_tokens", c.block_tokens}, {"sort_rows", c.sort_rows},
+          {"part_blocks", c.part_blocks},   {"count_parts", c.count_parts},
+          {"sum_experts", c.sum_experts},   {"tile_rows", c.tile_rows},
+          {"workers", c.num_workers}};
 }
 
 }  // namespace stretto

@@ -8,6 +8,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/moe/expert_tiles.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -15,6 +16,7 @@ namespace stretto {
 struct ExpertTablesDesc {
   ExpertTiles tiles;
   ExpertTileOrder order;  // at most P stages
+  friend bool operator==(const ExpertTablesDesc&, const ExpertTablesDesc&) = default;
 };
 
 struct ExpertTablesConfig {
@@ -25,8 +27,11 @@ struct ExpertTablesConfig {
   std::int64_t sum_experts = 64;   // whose tiles are added for those behind them at a time
   std::int64_t tile_rows = 64;     // whose token is looked up at a time
   int num_workers = 1;
+  friend bool operator==(const ExpertTablesConfig&, const ExpertTablesConfig&) = default;
 };
+NamedFields fields_of(ExpertTablesConfig& config);
 
+NamedFields fields_of(ExpertTablesDesc& desc);
 std::string to_string(const ExpertTablesDesc& desc);
 ExpertTablesConfig default_config(const ExpertTablesDesc& desc, Target target = Target::kCpu,
                                   int most_workers = 0);

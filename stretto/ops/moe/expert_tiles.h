@@ -28,6 +28,7 @@ struct ExpertTiles {
   // Whatever the routing: every expert with rows may have a tile that is not full.
   std::int64_t num_tiles() const;
   std::int64_t num_rows() const { return num_tiles() * tile_rows; }
+  friend bool operator==(const ExpertTiles&, const ExpertTiles&) = default;
 };
 
 // In which order the tiles of a rank come: in classes, in each by expert. Classes are by the last
@@ -43,10 +44,10 @@ struct ExpertTileOrder {
   // and read weights again that L2 no longer has (docs/performance/moe.md, 'Why the defaults are
   // what they are').
   bool in_step = true;
+  friend bool operator==(const ExpertTileOrder&, const ExpertTileOrder&) = default;
 };
+NamedFields fields_of(ExpertTileOrder& order);
 NamedFields fields_of(ExpertTiles& tiles);
-std::string to_string(
-    const ExpertTileOrder& order);  // "2 classes of 8 experts, each tile by itself"
 // For how many ranks, from the own one on, tiles of class `stage` wait.
 std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order,
                            std::int64_t stage);

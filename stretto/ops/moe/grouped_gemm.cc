@@ -159,12 +159,13 @@ NamedFields fields_of(GroupedDesc& d) {
                 fields_of(d.gate));
 }
 
-std::string to_string(const GroupedDesc& d) { return text_of(d); }
-
-std::string to_string(const GroupedConfig& c) {
-  return fmt::format("{}x{}x{} parts {} workers {} stages {}{}{}", c.loop.tile.bm, c.loop.tile.bn,
-                     c.loop.tile.bk, c.row_parts, c.loop.num_compute_sms, c.loop.num_stages,
-                     c.tickets ? " tickets" : "", rest_text(c.loop));
+NamedFields fields_of(GroupedConfig& c) {
+  return with_rest({tile_field(c.loop.tile),
+                    {"row_parts", c.row_parts},
+                    {"compute", c.loop.num_compute_sms},
+                    {"stages", c.loop.num_stages},
+                    {"tickets", c.tickets}},
+                   c.loop);
 }
 
 Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {

@@ -11,6 +11,7 @@
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/moe/expert_split.h"
 #include "stretto/ops/moe/gated_unit.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -39,6 +40,7 @@ struct GroupedDesc {
 
   bool masked() const { return layout == RowLayout::kMasked; }
   std::int64_t num_rows() const { return m * rows_per_token; }
+  friend bool operator==(const GroupedDesc&, const GroupedDesc&) = default;
 };
 
 ExpertSplit split_of(const GroupedDesc& desc);
@@ -47,11 +49,11 @@ struct GroupedConfig {
   MainLoop loop;               // raster: 1, columns of experts follow one another
   std::int64_t row_parts = 1;  // workers that share an expert's column, by tiles of rows in turn
   bool tickets = false;        // columns of experts go to whoever is free: experts have unlike rows
+  friend bool operator==(const GroupedConfig&, const GroupedConfig&) = default;
 };
+NamedFields fields_of(GroupedConfig& config);
 
 NamedFields fields_of(GroupedDesc& desc);
-std::string to_string(const GroupedDesc& desc);
-std::string to_string(const GroupedConfig& config);
 GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs offsets [num_experts + 1] i32, a partition of the R rows; a [R, k], or gathered

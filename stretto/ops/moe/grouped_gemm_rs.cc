@@ -290,7 +290,8 @@ ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
 }
 
 NamedFields fields_of(GroupedRsDesc& d) {
-  return {NamedField("world_size", d.world_size).as("P={}"),
+  return {NamedField("all_reduce", d.all_reduce).as_either("grouped_gemm_ar", "grouped_gemm_rs"),
+          NamedField("world_size", d.world_size).as("P={}"),
           {"m", d.m},
           NamedField("top_k", d.top_k).as("top {}"),
           NamedField("num_experts", d.num_experts).as("of {} experts"),
@@ -300,29 +301,22 @@ NamedFields fields_of(GroupedRsDesc& d) {
           NamedField("b_dtype", d.b_dtype).as("b={}"),
           NamedField("result_dtype", d.out_dtype).as("out={}"),
           {"residual", d.residual},
-          NamedField("bias_ranks", d.bias_ranks, 0).as("bias by one of {}"),
-          NamedField("all_reduce", d.all_reduce).as("")};
+          NamedField("bias_ranks", d.bias_ranks, 0).as("bias by one of {}")};
 }
 
-std::string to_string(const GroupedRsDesc& d) {
-  return (d.all_reduce ? "grouped_gemm_ar " : "grouped_gemm_rs ") + text_of(d);
-}
-
-std::string to_string(const GroupedRsConfig& c) {
-  return fmt::format(
-      "tile={}x{}{}x{} compute={} stages={} raster={} block={} reduce={} of {}x{}x{}{}{}",
-      c.loop.tile.bm, c.num_products > 1 ? fmt::format("{}*", c.num_products) : "",
-      c.loop.tile.bn / c.num_products, c.loop.tile.bk, c.loop.num_compute_sms, c.loop.num_stages,
-      c.loop.raster, c.loop.tile.bn * c.block_tiles,
-      c.num_reduce_sms == 0 ? "beside"
-      : c.num_reduce_stages == 0
-          ? fmt::format("{}", c.num_reduce_sms)
-          : fmt::format("{}, {} ahead", c.num_reduce_sms, c.num_reduce_stages),
-      c.reduce_rounds, c.reduce_rows, c.reduce_cols,
-      c.last_blocks == 0
-          ? ""
-          : fmt::format(" last={} of {}x{}", c.last_blocks, c.last_rounds, c.last_rows),
-      rest_text(c.loop));
+NamedFields fields_of(GroupedRsConfig& c) {
+  return with_rest({tile_field(c.loop.tile),
+                    {"side_by_side", c.num_products, 1},
+                    {"compute", c.loop.num_compute_sms},
+                    {"stages", c.loop.num_stages},
+                    {"raster", c.loop.raster},
+                    {"block_tiles", c.block_tiles},
+                    {"reduce", c.num_reduce_sms},
+                    {"reduce_stages", c.num_reduce_stages, 0},
+                    {"sums", {&c.reduce_rounds, &c.reduce_rows, &c.reduce_cols}},
+                    {"last_blocks", c.last_blocks, 0},
+                    {"last_sums", {&c.last_rounds, &c.last_rows}, 1}},
+                   c.loop);
 }
 
 Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {

@@ -10,6 +10,7 @@
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/moe/expert_tiles.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -28,6 +29,7 @@ struct GroupedRsDesc {
   int bias_ranks = 0;
 
   std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
+  friend bool operator==(const GroupedRsDesc&, const GroupedRsDesc&) = default;
 };
 
 struct GroupedRsConfig {
@@ -43,7 +45,9 @@ struct GroupedRsConfig {
   // reduce_rounds: when nothing is left to multiply, more threads have more loads under way. All
   // blocks: nobody sums beside them (num_reduce_sms, reduce_rounds and the like are the defaults).
   std::int64_t last_blocks = 0, last_rows = 1, last_rounds = 1;
+  friend bool operator==(const GroupedRsConfig&, const GroupedRsConfig&) = default;
 };
+NamedFields fields_of(GroupedRsConfig& config);
 
 ExpertTiles tiles_of(const GroupedRsDesc& desc, const GroupedRsConfig& config);
 // The block_tiles with which n columns are so many blocks, or a few more.
@@ -64,8 +68,6 @@ void sum_on_sms(const GroupedRsDesc& desc, GroupedRsConfig& config, int sms, std
 // Whether a token's rows fit the slots of that, and a rank has as many tokens as it sums at a time.
 bool can_sum_on_sms(const GroupedRsDesc& desc);
 NamedFields fields_of(GroupedRsDesc& desc);
-std::string to_string(const GroupedRsDesc& desc);
-std::string to_string(const GroupedRsConfig& config);
 GroupedRsConfig default_config(const GroupedRsDesc& desc, Target target = Target::kCpu);
 
 // Extent m; S = ceil(m / P), T and R the tiles and rows of tiles_of. Inputs a [R, k] and b

@@ -112,14 +112,14 @@ NamedFields fields_of(MoeLayerDesc& d) {
                  {"ffn", d.ffn},
                  NamedField("dtype", d.dtype).as("{}"),
                  {"residual", d.residual},
-                 NamedField("bias_ranks", d.bias_ranks, 0).as("biases")},
+                 NamedField("bias_ranks", d.bias_ranks, 0).as("biases by one of {}")},
                 fields_of(d.gate));
 }
 
 std::string to_string(const MoeLayerDesc& d) { return "moe_layer " + text_of(d); }
 
-std::string to_string(const MoeLayerConfig& c) {
-  return fmt::format("first: {} | second: {}", to_string(c.first), to_string(c.second));
+NamedFields fields_of(MoeLayerConfig& c) {
+  return joined(within("first", fields_of(c.first)), within("second", fields_of(c.second)));
 }
 
 Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {

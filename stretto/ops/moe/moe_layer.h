@@ -23,20 +23,22 @@ struct MoeLayerDesc {
   bool residual = false;
   int bias_ranks = 0;  // where all three products have biases: those of GroupedRsDesc
   GatedUnit gate;      // what the first two products become
+  friend bool operator==(const MoeLayerDesc&, const MoeLayerDesc&) = default;
 };
 
 // Both layers have the same tile.bm, num_compute_sms and num_stages, and no SMs that sum alone.
 struct MoeLayerConfig {
   AgGroupedConfig first;
   GroupedRsConfig second;
+  friend bool operator==(const MoeLayerConfig&, const MoeLayerConfig&) = default;
 };
+NamedFields fields_of(MoeLayerConfig& config);
 
 AgGroupedDesc first_layer(const MoeLayerDesc& desc);
 GroupedRsDesc second_layer(const MoeLayerDesc& desc);
 ExpertTiles tiles_of(const MoeLayerDesc& desc, const MoeLayerConfig& config);
 NamedFields fields_of(MoeLayerDesc& desc);
 std::string to_string(const MoeLayerDesc& desc);
-std::string to_string(const MoeLayerConfig& config);
 MoeLayerConfig default_config(const MoeLayerDesc& desc, Target target = Target::kCpu);
 
 // Extent m; S, T and R as in ag_grouped_gemm.h, whose state `a` [P * S, hidden], tables and weights

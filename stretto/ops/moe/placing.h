@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/target.h"
 
 namespace stretto {
@@ -21,7 +22,9 @@ struct PlacingTiles {
   std::int64_t count_experts = 64;  // with so many experts
   std::int64_t add_counts = 4096;   // counts of parts and experts that are added up at a time
   std::int64_t tile_slots = 64;     // rows whose token is looked up at a time
+  friend bool operator==(const PlacingTiles&, const PlacingTiles&) = default;
 };
+NamedFields fields_of(PlacingTiles& tiles);
 PlacingTiles default_placing_tiles(std::int64_t most_tokens, std::int64_t top_k,
                                    std::int64_t num_experts, int num_workers, Target target);
 // UserError naming `op` and the field that is less than one or does not divide.

@@ -265,8 +265,6 @@ NamedFields fields_of(RouteDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const RouteDesc& d) { return text_of(d); }
-
 Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   check(d, cfg);
   ProgramBuilder p("moe_route", d.world_size);
@@ -276,6 +274,18 @@ Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   p.role("route", Resource::sms(cfg.num_workers), router.route_tiles(),
          [&](const Tile& t) { router.route(t); });
   return p.finish();
+}
+
+NamedFields fields_of(RouteConfig& c) {
+  return joined({{"score_rows", c.score_rows},
+                 {"score_experts", c.score_experts, 0},
+                 {"tile_k", c.tile_k, 0},
+                 {"stages", c.num_stages, 0},
+                 {"score_workers", c.num_score_workers},
+                 {"tile_rows", c.tile_rows},
+                 {"groups", c.num_groups, 1},
+                 {"workers", c.num_workers}},
+                fields_of(c.placing));
 }
 
 }  // namespace stretto

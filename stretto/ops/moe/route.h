@@ -42,6 +42,7 @@ struct RouteDesc {
   GroupScore group_score = GroupScore::kBestTwo;
   bool norm_topk_prob = true;        // the weights of a token's experts are divided by their sum
   double routed_scaling_factor = 1;  // what weights are multiplied by in the end
+  friend bool operator==(const RouteDesc&, const RouteDesc&) = default;
 };
 
 struct RouteConfig {
@@ -56,10 +57,11 @@ struct RouteConfig {
   // Groups of parts: of one it is counted while the next is scored.
   int num_groups = 1;
   int num_workers = 1;  // that choose, and then place
+  friend bool operator==(const RouteConfig&, const RouteConfig&) = default;
 };
+NamedFields fields_of(RouteConfig& config);
 
 NamedFields fields_of(RouteDesc& desc);
-std::string to_string(const RouteDesc& desc);
 RouteConfig default_config(const RouteDesc& desc, Target target = Target::kCpu);
 
 // Extent m; R = m * top_k. Inputs x [m, hidden], gate [num_experts, hidden], and where asked bias

@@ -177,6 +177,12 @@ NamedFields fields_of(NormDesc& d) {
           {"symmetric_output", d.symmetric_output}};
 }
 
-std::string to_string(const NormDesc& d) { return text_of(d); }
+NamedFields fields_of(NormConfig& c) {
+  return {{"tile_rows", c.tile_rows},
+          {"workers", c.num_workers},
+          {"threads", c.threads, 0},
+          {"packets", c.packets},
+          {"two_shot", c.two_shot}};
+}
 
 }  // namespace stretto

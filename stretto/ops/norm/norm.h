@@ -25,6 +25,7 @@ struct NormDesc {
   bool add_residual = false;      // sum = x + residual is normalised, and returned
   bool symmetric_output = false;  // `out` on the symmetric heap, for an all-gather that follows
   int world_size = 1;
+  friend bool operator==(const NormDesc&, const NormDesc&) = default;
 };
 
 struct NormConfig {
@@ -36,10 +37,11 @@ struct NormConfig {
   // With packets: one rank sums each tile's rows, ranks in turn, and sends the sum to all. That is
   // 2 (P - 1) / P times a message's bytes instead of P - 1 times, and a hop more.
   bool two_shot = false;
+  friend bool operator==(const NormConfig&, const NormConfig&) = default;
 };
+NamedFields fields_of(NormConfig& config);
 
 NamedFields fields_of(NormDesc& desc);
-std::string to_string(const NormDesc& desc);
 // UserError naming the bad field.
 void check_norm(const NormDesc& desc, const NormConfig& config);
 NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);

@@ -38,11 +38,9 @@ NamedFields fields_of(UlyssesDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const UlyssesDesc& d) { return text_of(d); }
-
 NamedFields fields_of(UlyssesConfig& c) {
   std::optional<int> no_copies;  // and no queues then
-  if (c.comm_rows == 0) no_copies = c.num_queues;
+  if (c.comm_rows == 0) no_copies = 1;
   NamedFields fields = with_rest({tile_field(c.loop.tile),
                                   {"compute", c.loop.num_compute_sms},
                                   {"stages", c.loop.num_stages},
@@ -52,8 +50,6 @@ NamedFields fields_of(UlyssesConfig& c) {
   fields.push_back({"queues", c.num_queues, no_copies});
   return fields;
 }
-
-std::string to_string(const UlyssesConfig& config) { return text_of(config); }
 
 Program gemm_a2a(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   check_gemm_a2a(d, cfg);

@@ -25,18 +25,18 @@ struct UlyssesDesc {
   DType weight_dtype = DType::kF32;  // the weights' and the bias'
   bool bias = false;
   bool residual = false;  // a2a_gemm: + residual[ceil(m/P), n]
+  friend bool operator==(const UlyssesDesc&, const UlyssesDesc&) = default;
 };
 
 struct UlyssesConfig {
   MainLoop loop;
   std::int64_t comm_rows = 0;  // a2a_gemm: rows of one copy, a multiple of tile.bm
   int num_queues = 1;          // a2a_gemm: copy queues that send
+  friend bool operator==(const UlyssesConfig&, const UlyssesConfig&) = default;
 };
 
 NamedFields fields_of(UlyssesDesc& desc);
-std::string to_string(const UlyssesDesc& desc);
 NamedFields fields_of(UlyssesConfig& config);
-std::string to_string(const UlyssesConfig& config);
 UlyssesConfig default_gemm_a2a_config(const UlyssesDesc& desc, Target target);
 UlyssesConfig default_a2a_gemm_config(const UlyssesDesc& desc, Target target);
 // Rows of one of a2a_gemm's copies: `rows` in whole tiles of `bm`, or as many as it may hold.

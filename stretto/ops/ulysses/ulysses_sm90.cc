@@ -51,12 +51,12 @@ std::vector<UlyssesConfig> gpu_gemm_a2a_configs(const UlyssesDesc& d, const GpuT
   std::vector<UlyssesConfig> configs = {default_gemm_a2a_config(d, gpu)};
   if (!is_half(d.dtype, d.weight_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  for (const CandidateLoop& loop : loops_for(run_rows)) {
+  for (const MainLoop& loop : loops_for(run_rows)) {
     UlyssesConfig config = configs.front();
     config.loop.tile = loop.tile;
     std::int64_t tiles = num_tiles(run_rows, d.n / d.world_size, loop.tile) * d.world_size;
     config.loop.num_compute_sms = gpu_workers(tiles, gpu.sms);
-    config.loop.num_stages = loop.stages;
+    config.loop.num_stages = loop.num_stages;
     add(configs, config);
   }
   return configs;
@@ -66,13 +66,13 @@ std::vector<UlyssesConfig> gpu_a2a_gemm_configs(const UlyssesDesc& d, const GpuT
   std::vector<UlyssesConfig> configs = {default_a2a_gemm_config(d, gpu)};
   if (!is_half(d.dtype, d.weight_dtype)) return configs;
   std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
-  for (const CandidateLoop& loop : loops_for(run_rows)) {
+  for (const MainLoop& loop : loops_for(run_rows)) {
     if (d.k / d.world_size % loop.tile.bk != 0) continue;
     for (std::int64_t pieces : {1, 2, 4, 8}) {  // that a rank's rows come in
       UlyssesConfig config = configs.front();
       config.loop.tile = loop.tile;
       config.loop.num_compute_sms = gpu_workers(num_tiles(run_rows, d.n, loop.tile), gpu.sms);
-      config.loop.num_stages = loop.stages;
+      config.loop.num_stages = loop.num_stages;
       config.comm_rows = copied_rows(d, loop.tile.bm, ceil_div(run_rows, pieces));
       for (int queues : {1, std::min(std::max(d.world_size - 1, 1), 3)}) {
         config.num_queues = queues;
