@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -18,8 +19,35 @@ PROVE = ["prove", FILE, "--ranks", 2]
 OTHER = 4321  # a user that is not this one
 
 
+# A compiler that compiles once what it is given again. The cache is tested with it, not the compiler.
+KEEPS = """#!/bin/sh
+before= out= what=
+for word in "$@"; do
+  if [ "$before" = -o ]; then out=$word; else what="$what$word
+"; fi
+  before=$word
+done
+kept=$(dirname "$0")/$(printf %s "$what" | sha256sum | cut -d" " -f1)
+if [ ! -e "$kept" ]; then
+  c++ "$@" || exit
+  (umask 077 && cp "$out" "$kept.$$" && mv "$kept.$$" "$kept")
+else
+  cp "$kept" "$out"
+fi
+"""
+
+
 class CacheFolderTest(CliCase):
     """What lies in the cache is run: nobody else may put it there."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="stretto-compiler-")
+        cls.addClassCleanup(folder.cleanup)
+        compiler = pathlib.Path(folder.name) / "compiler"
+        compiler.write_text(KEEPS)
+        compiler.chmod(0o755)
+        cls.compiler = {"CXX": str(compiler)}
 
     def setUp(self):
         super().setUp()
@@ -27,7 +55,7 @@ class CacheFolderTest(CliCase):
         self.env = {"STRETTO_CACHE_DIR": str(self.cache)}
 
     def prove(self, env=None):
-        return self.good(*PROVE, env=env or self.env)
+        return self.good(*PROVE, env={**self.compiler, **(env or self.env)})
 
     def kept(self):
         return sorted(p for p in self.cache.rglob("*") if p.is_file())
@@ -98,7 +126,8 @@ class CacheFolderTest(CliCase):
                 shutil.rmtree(self.tmp / kept)
 
     def prove_in(self, folder, env, **kwargs):
-        done = subprocess.run([STRETTO, *map(str, PROVE)], env={**os.environ, **env}, cwd=folder, timeout=HANGS,
+        done = subprocess.run([STRETTO, *map(str, PROVE)], env={**os.environ, **self.compiler, **env},
+                              cwd=folder, timeout=HANGS,
                               stdin=subprocess.DEVNULL, capture_output=True, **kwargs)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done
