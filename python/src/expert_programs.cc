@@ -73,10 +73,11 @@ Program tables_of_experts(int sms, nb::kwargs given) {
 template <typename Desc, typename Config>
 Program chosen_layer(const Desc& d, const Config& base, Program (*make)(const Desc&, const Config&),
                      Products products, Target target) {
-  bool chooses = target == Target::kCuda && products != Products::kDefault && d.world_size > 1;
+  bool chooses =
+      target == Target::kCuda && products != Products::kDefault && d.shape.world_size > 1;
   if (!chooses) return make(d, base);
   try {
-    return fastest_program(d, base, calibrated_machine(d.world_size, target.gpu()));
+    return fastest_program(d, base, calibrated_machine(d.shape.world_size, target.gpu()));
   } catch (const UserError&) {  // the default says what is wrong, if anything
     return make(d, base);
   }

@@ -30,10 +30,10 @@ std::vector<EpMoeShape> selected(int world_size, const EpMoeOptions& o) {
   for (const MoeShape& s : moe_shapes(world_size, o.quick)) {
     if (s.layer != 0) continue;
     EpMoeShape made{.model = s.model,
-                    .desc = {.world_size = world_size,
-                             .m = o.m > 0 ? o.m : s.m,
-                             .top_k = s.top_k,
-                             .num_experts = s.num_experts,
+                    .desc = {.shape = {.world_size = world_size,
+                                       .m = o.m > 0 ? o.m : s.m,
+                                       .top_k = s.top_k,
+                                       .num_experts = s.num_experts},
                              .expert_groups = world_size,
                              .hidden = o.hidden > 0 ? o.hidden : s.hidden,
                              .ffn = o.ffn > 0 ? o.ffn : s.ffn,
@@ -75,7 +75,8 @@ class EpComparison {
       : world_(world), options_(options), desc_(shape.desc) {
     result_.shape = shape;
     const EpMoeLayerDesc& d = desc_;
-    const std::int64_t own = d.rows_per_rank(), all = own * d.world_size, rows = all * d.top_k;
+    const std::int64_t own = d.shape.rows_per_rank(), all = own * d.shape.world_size,
+                       rows = all * d.shape.top_k;
     const std::int64_t weights = d.split().share() * d.ffn;
     for (const char* b : {"b_gate", "b_up", "b"}) {
       memory_[b] = random.allocate(bf16_bytes(weights, d.hidden));
@@ -93,7 +94,7 @@ class EpComparison {
     add("recv", bf16_bytes(all, d.hidden));
     add("recv_experts", at(rows * kWord));
     add("recv_weights", at(rows * kWord));
-    add("positions", at(own * d.world_size * kWord));
+    add("positions", at(own * d.shape.world_size * kWord));
     add("slots", at(rows * kWord));
     add("offsets", at((d.split().share() + 2) * kWord));
     add("tokens", at(rows * kWord));
@@ -270,12 +271,12 @@ class EpComparison {
 }  // namespace
 
 double EpMoeShape::flops() const {
-  return 6.0 * static_cast<double>(desc.m * desc.top_k * desc.hidden) *
-         static_cast<double>(desc.ffn) / desc.world_size;
+  return 6.0 * static_cast<double>(desc.shape.m * desc.shape.top_k * desc.hidden) *
+         static_cast<double>(desc.ffn) / desc.shape.world_size;
 }
 
 std::string EpMoeShape::to_string() const {
-  return fmt::format("{} P={} m={}", model, desc.world_size, desc.m);
+  return fmt::format("{} P={} m={}", model, desc.shape.world_size, desc.shape.m);
 }
 
 std::string EpMoeSamples::to_string(double flops) const {
@@ -309,10 +310,14 @@ std::string EpMoeResult::to_string() const {
 }
 
 Json EpMoeResult::to_json() const {
-  Json out = {{"model", shape.model},      {"ranks", shape.desc.world_size},
-              {"m", shape.desc.m},         {"hidden", shape.desc.hidden},
-              {"ffn", shape.desc.ffn},     {"experts", shape.desc.num_experts},
-              {"top_k", shape.desc.top_k}, {"flops", shape.flops()}};
+  Json out = {{"model", shape.model},
+              {"ranks", shape.desc.shape.world_size},
+              {"m", shape.desc.shape.m},
+              {"hidden", shape.desc.hidden},
+              {"ffn", shape.desc.ffn},
+              {"experts", shape.desc.shape.num_experts},
+              {"top_k", shape.desc.shape.top_k},
+              {"flops", shape.flops()}};
   for (const OverlapTime& t : configs) out["configs"].push_back(t.to_json());
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;

@@ -35,12 +35,12 @@ std::vector<ExchangeShape> selected(int world_size, const ExchangeOptions& optio
   for (std::int64_t tokens : {ExchangeShape::kShortStep, std::int64_t{4096}}) {
     for (ExchangeKind kind : {ExchangeKind::kDispatch, ExchangeKind::kCombine}) {
       shapes.push_back({.kind = kind,
-                        .desc = {.dtype = kDType,
-                                 .m = tokens * world_size,
+                        .desc = {.shape = {.world_size = world_size,
+                                           .m = tokens * world_size,
+                                           .top_k = 8,
+                                           .num_experts = 256},
+                                 .dtype = kDType,
                                  .hidden = 7168,
-                                 .num_experts = 256,
-                                 .top_k = 8,
-                                 .world_size = world_size,
                                  .expert_groups = world_size}});
       if (kind != ExchangeKind::kDispatch) continue;
       shapes.push_back(shapes.back());
@@ -154,7 +154,8 @@ class ExchangeComparison {
 
   Set make_set() {
     const EpDesc& d = shape_.desc;
-    std::size_t own = at(d.rows_per_rank()), all = at(d.received_rows()), top_k = at(d.top_k);
+    std::size_t own = at(d.shape.rows_per_rank()), all = at(d.received_rows()),
+                top_k = at(d.shape.top_k);
     std::size_t word = sizeof(std::int32_t);
     Set s;
     if (shape_.kind == ExchangeKind::kDispatch) {
@@ -165,7 +166,7 @@ class ExchangeComparison {
       s["recv_scales"] = allocate_poisoned(world_, all * at(d.hidden / kScaleBlock) * word);
       s["recv_experts"] = allocate_poisoned(world_, all * top_k * word);
       s["recv_weights"] = allocate_poisoned(world_, all * top_k * word);
-      s["positions"] = allocate_poisoned(world_, own * at(d.world_size) * word);
+      s["positions"] = allocate_poisoned(world_, own * at(d.shape.world_size) * word);
     } else {
       s["y"] = random_.allocate(all * top_k * row_bytes_);
       s["slots"] = upload(routing_.slots);
@@ -261,7 +262,7 @@ class ExchangeComparison {
 
   // The tokens of a set, which nothing writes, and where what came from a rank is looked at.
   void keep_sent(int set) {
-    std::size_t own = at(shape_.desc.rows_per_rank()), hidden = at(shape_.desc.hidden);
+    std::size_t own = at(shape_.desc.shape.rows_per_rank()), hidden = at(shape_.desc.hidden);
     if (sent_set_ != set) {
       sent_.clear();
       for (int r = 0; r < world_.size(); ++r) {
@@ -277,13 +278,14 @@ class ExchangeComparison {
   // Every token that a rank was sent, bit by bit, and where the own ones are said to be.
   std::string received_difference(int set, int rank) const {
     const EpDesc& d = shape_.desc;
-    std::size_t own = at(d.rows_per_rank()), top_k = at(d.top_k);
-    auto positions = download<std::int32_t>(set, "positions", rank, 0, own * at(d.world_size));
+    std::size_t own = at(d.shape.rows_per_rank()), top_k = at(d.shape.top_k);
+    auto positions =
+        download<std::int32_t>(set, "positions", rank, 0, own * at(d.shape.world_size));
     if (positions != routing_.positions[at(rank)]) return "positions are not those of the routing";
     auto experts =
         download<std::int32_t>(set, "recv_experts", rank, 0, at(d.received_rows()) * top_k);
     auto weights = download<float>(set, "recv_weights", rank, 0, at(d.received_rows()) * top_k);
-    for (int from = 0; from < d.world_size; ++from) {
+    for (int from = 0; from < d.shape.world_size; ++from) {
       std::string found = rows_difference(set, rank, from);
       if (!found.empty()) return found;
       for (std::int32_t sent : routing_.sent(from, rank)) {
@@ -303,7 +305,7 @@ class ExchangeComparison {
 
   // What came from one rank: bit by bit, or, of e4m3, within half a step.
   std::string rows_difference(int set, int rank, int from) const {
-    std::size_t own = at(shape_.desc.rows_per_rank()), hidden = at(shape_.desc.hidden);
+    std::size_t own = at(shape_.desc.shape.rows_per_rank()), hidden = at(shape_.desc.hidden);
     std::size_t blocks = hidden / kScaleBlock, first = at(from) * own;
     std::size_t row_bytes = shape_.fp8 ? hidden : row_bytes_;
     const auto* came = static_cast<const std::uint8_t*>(came_[at(rank)].host());
@@ -352,7 +354,7 @@ class ExchangeComparison {
     std::mt19937_64 random(options_.seed);
     std::size_t hidden = at(shape_.desc.hidden);
     for (int i = 0; i < kTokens; ++i) {
-      std::size_t token = random() % at(shape_.desc.rows_per_rank());
+      std::size_t token = random() % at(shape_.desc.shape.rows_per_rank());
       std::vector<double> want = sum_of(set, rank, token);
       auto got = download<std::uint16_t>(set, "out", rank, token * hidden, hidden);
       for (std::size_t c = 0; c < hidden; ++c) {
@@ -368,17 +370,17 @@ class ExchangeComparison {
 
   std::vector<double> sum_of(int set, int rank, std::size_t token) const {
     const EpDesc& d = shape_.desc;
-    std::size_t hidden = at(d.hidden), top_k = at(d.top_k);
+    std::size_t hidden = at(d.hidden), top_k = at(d.shape.top_k);
     std::vector<double> sum(hidden);
     auto add = [&](double weight, int from, const char* tensor, std::size_t row) {
       auto values = download<std::uint16_t>(set, tensor, from, row * hidden, hidden);
       for (std::size_t c = 0; c < hidden; ++c) sum[c] += weight * bf16_to_f32(values[c]);
     };
     add(1, rank, "residual", token);
-    for (int by = 0; by < d.world_size; ++by) {
-      auto position = routing_.positions[at(rank)][token * at(d.world_size) + at(by)];
+    for (int by = 0; by < d.shape.world_size; ++by) {
+      auto position = routing_.positions[at(rank)][token * at(d.shape.world_size) + at(by)];
       if (position < 0) continue;
-      std::size_t row = at(rank * d.rows_per_rank() + position);
+      std::size_t row = at(rank * d.shape.rows_per_rank() + position);
       for (std::size_t j = 0; j < top_k; ++j) {
         std::int32_t slot = routing_.slots[at(by)][row * top_k + j];
         if (slot >= 0) add(routing_.recv_weights[at(by)][row * top_k + j], by, "y", at(slot));
@@ -412,7 +414,7 @@ std::int64_t ExchangeShape::token_bytes() const {
 std::string ExchangeShape::to_string() const {
   return fmt::format("{} one-hop {} P={} tokens={}",
                      kind == ExchangeKind::kDispatch ? "dispatch" : "combine", payload(*this),
-                     desc.world_size, desc.rows_per_rank());
+                     desc.shape.world_size, desc.shape.rows_per_rank());
 }
 
 std::string ExchangeResult::to_string() const {
@@ -432,11 +434,11 @@ Json ExchangeResult::to_json() const {
   Json out = {{"op", shape.kind == ExchangeKind::kDispatch ? "dispatch" : "combine"},
               {"way", "one-hop"},  // rows of another way are in older results
               {"dtype", payload(shape)},
-              {"ranks", shape.desc.world_size},
-              {"tokens", shape.desc.rows_per_rank()},
+              {"ranks", shape.desc.shape.world_size},
+              {"tokens", shape.desc.shape.rows_per_rank()},
               {"hidden", shape.desc.hidden},
-              {"top_k", shape.desc.top_k},
-              {"experts", shape.desc.num_experts},
+              {"top_k", shape.desc.shape.top_k},
+              {"experts", shape.desc.shape.num_experts},
               {"bytes", bytes}};
   add_configs(configs, out);
   if (!error.empty()) out["error"] = error;

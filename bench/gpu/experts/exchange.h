@@ -35,7 +35,7 @@ struct ExchangeShape {
   bool fp8 = false;  // tokens travel as e4m3 with scales; of a dispatch
   EpDesc desc;
 
-  bool is_short() const { return desc.rows_per_rank() <= kShortStep; }
+  bool is_short() const { return desc.shape.rows_per_rank() <= kShortStep; }
   std::int64_t token_bytes() const;  // that travel, of one token
   std::string to_string() const;     // "dispatch one-hop bf16 P=2 tokens=128"
 };

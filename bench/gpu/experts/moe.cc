@@ -39,7 +39,7 @@ class FirstLayer : public Comparison {
         alone_(candidates_.size()) {
     AgGroupedDesc d = first_layer(shape);
     for (SymmetricGpuMemory* b : {&gate_, &up_}) {
-      *b = random.allocate(bf16_bytes(d.num_experts * d.n, d.k));
+      *b = random.allocate(bf16_bytes(d.shape.num_experts * d.n, d.k));
     }
     copy_own_tokens(x_, a_);
     collective();
@@ -131,7 +131,7 @@ class SecondLayer : public Comparison {
       : Comparison(world, nccl, random, shape, options),
         candidates_(second_layer_candidates(shape, world.device(0).properties().num_sms)),
         desc_(second_layer(shape)),
-        b_(random.allocate(bf16_bytes(desc_.num_experts * desc_.n, desc_.k))),
+        b_(random.allocate(bf16_bytes(desc_.shape.num_experts * desc_.n, desc_.k))),
         partial_(allocate_poisoned(world, bf16_bytes(shape.m, shape.hidden))),
         ours_(allocate_poisoned(world, bf16_bytes(result_rows(), shape.hidden))),
         theirs_(allocate_poisoned(world, bf16_bytes(result_rows(), shape.hidden))),

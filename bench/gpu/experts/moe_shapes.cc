@@ -31,10 +31,11 @@ constexpr Model kWholeModels[] = {{"32-experts", 4096, 8192, 32, 2},
 std::vector<ExpertTileOrder> orders_of(const ExpertTiles& t, const LayerSizes& sizes) {
   constexpr std::int64_t kFewExperts = 8;
   std::vector<ExpertTileOrder> out = {default_order(t, Target::kCuda, sizes)};
-  if (t.world_size == 1 || t.m * t.top_k <= t.num_experts * t.tile_rows) return out;
-  const std::int64_t few = std::min(kFewExperts, ceil_div(t.num_experts, std::int64_t{2}));
+  if (t.shape.world_size == 1 || t.shape.m * t.shape.top_k <= t.shape.num_experts * t.tile_rows)
+    return out;
+  const std::int64_t few = std::min(kFewExperts, ceil_div(t.shape.num_experts, std::int64_t{2}));
   for (const ExpertTileOrder& order :
-       {ExpertTileOrder{}, ExpertTileOrder{t.world_size, few}, {t.world_size}}) {
+       {ExpertTileOrder{}, ExpertTileOrder{t.shape.world_size, few}, {t.shape.world_size}}) {
     auto same = [&](const ExpertTileOrder& o) { return to_string(o) == to_string(order); };
     if (std::none_of(out.begin(), out.end(), same)) out.push_back(order);
   }
@@ -76,10 +77,10 @@ std::string MoeShape::to_string() const {
 }
 
 MoeLayerDesc whole_layer(const MoeShape& s) {
-  return {.world_size = s.world_size,
-          .m = s.m,
-          .top_k = s.top_k,
-          .num_experts = s.num_experts,
+  return {.shape = {.world_size = s.world_size,
+                    .m = s.m,
+                    .top_k = s.top_k,
+                    .num_experts = s.num_experts},
           .hidden = s.hidden,
           .ffn = s.ffn / s.world_size,
           .dtype = kDType};
@@ -163,12 +164,12 @@ std::string products_of(const WholeLayerCandidate& c) {
 Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   const auto& [bm, bn, bk] = cfg.loop.tile;
   ExpertTiles tiles = tiles_of(d, cfg);
-  ProgramBuilder p("tile_products", d.world_size);
+  ProgramBuilder p("tile_products", d.shape.world_size);
   auto used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, tiles.num_tiles() + 1});
-  auto experts =
-      p.table("tile_experts", {tiles.num_tiles(), 1}, {ContractKind::kRange, 0, d.num_experts});
+  auto experts = p.table("tile_experts", {tiles.num_tiles(), 1},
+                         {ContractKind::kRange, 0, d.shape.num_experts});
   auto a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k});
-  auto b = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
+  auto b = p.input("b", d.b_dtype, {d.shape.num_experts, d.n, d.k});
   auto products = p.output("products", d.out_dtype, {tiles.num_rows(), d.n});
   p.role("gemm", Resource::sms(GpuTarget{}.sms).pipelined(cfg.loop.num_stages),
          p.grid(tiles.num_tiles(), d.n, 1, bn).raster(cfg.loop.raster), [&](const Tile& t) {
@@ -188,27 +189,28 @@ Program tile_products(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
 Program weighted_sums(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   constexpr std::int64_t kRows = 16, kCols = 256;
   std::int64_t rows = tiles_of(d, cfg).num_rows();
-  ProgramBuilder p("weighted_sums", d.world_size);
-  auto slots = p.table("slots", {d.m * d.top_k, 1}, {ContractKind::kRange, 0, rows});
-  auto weights = p.input("weights", DType::kF32, {d.m, d.top_k});
+  ProgramBuilder p("weighted_sums", d.shape.world_size);
+  auto slots = p.table("slots", {d.shape.m * d.shape.top_k, 1}, {ContractKind::kRange, 0, rows});
+  auto weights = p.input("weights", DType::kF32, {d.shape.m, d.shape.top_k});
   auto products = p.input("products", d.out_dtype, {rows, d.n});
-  auto partial = p.output("partial", d.out_dtype, {d.m, d.n});
-  p.role("sum", Resource::sms(GpuTarget{}.sms), p.grid(d.m, d.n, kRows, kCols), [&](const Tile& t) {
-    Value sum = p.zeros(DType::kF32, kRows, kCols);
-    std::vector<Value> parts, factors;
-    auto number = [&](std::int64_t n) { return p.splat(DType::kI32, n); };
-    Value token = p.iota_rows(t.row, kRows), exists = token < number(d.m);
-    for (std::int64_t j = 0; j < d.top_k; ++j) {
-      Value pair = where(exists, token * number(d.top_k) + number(j), number(-1));
-      Value slot = p.load_rows(slots.tile({0, 0}, kRows, 1), pair);
-      parts.push_back(p.load_rows(products.tile({0, t.col}, kRows, kCols), slot));
-      factors.push_back(p.load(weights.tile({t.row, j}, kRows, 1)));
-    }
-    for (std::size_t j = 0; j < parts.size(); ++j) {
-      sum = sum + cast(parts[j], DType::kF32) * factors[j];
-    }
-    p.store(partial.tile({t.row, t.col}, kRows, kCols), cast(sum, d.out_dtype));
-  });
+  auto partial = p.output("partial", d.out_dtype, {d.shape.m, d.n});
+  p.role("sum", Resource::sms(GpuTarget{}.sms), p.grid(d.shape.m, d.n, kRows, kCols),
+         [&](const Tile& t) {
+           Value sum = p.zeros(DType::kF32, kRows, kCols);
+           std::vector<Value> parts, factors;
+           auto number = [&](std::int64_t n) { return p.splat(DType::kI32, n); };
+           Value token = p.iota_rows(t.row, kRows), exists = token < number(d.shape.m);
+           for (std::int64_t j = 0; j < d.shape.top_k; ++j) {
+             Value pair = where(exists, token * number(d.shape.top_k) + number(j), number(-1));
+             Value slot = p.load_rows(slots.tile({0, 0}, kRows, 1), pair);
+             parts.push_back(p.load_rows(products.tile({0, t.col}, kRows, kCols), slot));
+             factors.push_back(p.load(weights.tile({t.row, j}, kRows, 1)));
+           }
+           for (std::size_t j = 0; j < parts.size(); ++j) {
+             sum = sum + cast(parts[j], DType::kF32) * factors[j];
+           }
+           p.store(partial.tile({t.row, t.col}, kRows, kCols), cast(sum, d.out_dtype));
+         });
   return p.finish();
 }
 

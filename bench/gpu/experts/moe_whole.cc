@@ -24,7 +24,7 @@ class WholeLayer : public Comparison {
         weights_(equal_weights()),
         alone_(upload_tables_in_global_order()) {
     for (SymmetricGpuMemory* b : {&gate_, &up_, &down_}) {
-      *b = random.allocate(bf16_bytes(desc_.num_experts * desc_.ffn, desc_.hidden));
+      *b = random.allocate(bf16_bytes(desc_.shape.num_experts * desc_.ffn, desc_.hidden));
     }
     copy_own_tokens(x_, a_);
     gather();

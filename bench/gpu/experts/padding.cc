@@ -19,7 +19,7 @@ struct Padding {
 
 Padding padding_of(const ExpertTiles& tiles, const ExpertTileOrder& order,
                    const std::vector<std::int32_t>& chosen) {
-  TileTables tables = tile_tables(tiles, 0, tiles.m, chosen, order);
+  TileTables tables = tile_tables(tiles, 0, tiles.shape.m, chosen, order);
   std::int64_t rows = 0, halves = 0;
   for (std::int64_t tile = 0; tile < tables.used; ++tile) {
     std::int64_t half = tiles.tile_rows / 2, middle = tile * tiles.tile_rows + half;
@@ -32,10 +32,10 @@ Padding padding_of(const ExpertTiles& tiles, const ExpertTileOrder& order,
 }
 
 Padding mean_padding(const MoeShape& s, const PaddingOptions& o) {
-  ExpertTiles tiles{.world_size = o.world_size,
-                    .m = s.m,
-                    .top_k = s.top_k,
-                    .num_experts = s.num_experts,
+  ExpertTiles tiles{.shape = {.world_size = o.world_size,
+                              .m = s.m,
+                              .top_k = s.top_k,
+                              .num_experts = s.num_experts},
                     .tile_rows = o.tile_rows};
   Padding sum;
   for (int i = 0; i < o.routings; ++i) {

@@ -97,17 +97,18 @@ void MoePlan::prepare_sums() {
 }
 
 void MoePlan::prepare_exchange() {
-  ep_ = {.dtype = s_.dtype,
-         .m = plan_.bound(),
+  ep_ = {.shape = {.world_size = s_.expert_ranks(),
+                   .m = plan_.bound(),
+                   .top_k = c_.moe->experts_per_token,
+                   .num_experts = c_.moe->num_experts},
+         .dtype = s_.dtype,
          .hidden = c_.hidden_size,
-         .num_experts = c_.moe->num_experts,
-         .top_k = c_.moe->experts_per_token,
-         .world_size = s_.expert_ranks(),
          .expert_groups = s_.expert_groups};
   if (s_.shares_experts()) {
-    ep_.m = ceil_div(plan_.bound(), std::int64_t{s_.world_size}) * s_.all_ranks();
+    ep_.shape.m = ceil_div(plan_.bound(), std::int64_t{s_.world_size}) * s_.all_ranks();
   }
-  std::int64_t own = ep_.rows_per_rank(), received = ep_.received_rows(), top_k = ep_.top_k;
+  std::int64_t own = ep_.shape.rows_per_rank(), received = ep_.received_rows(),
+               top_k = ep_.shape.top_k;
   std::int64_t share = split_of(ep_).share();
   GroupedDesc down = down_desc(received, share, 1);
   down.spare_rows = true;
@@ -120,7 +121,7 @@ void MoePlan::prepare_exchange() {
   local("recv", s_.dtype, received, c_.hidden_size, true);
   local("recv_experts", DType::kI32, received, top_k, true);
   local("recv_weights", DType::kF32, received, top_k, true);
-  local("positions", DType::kI32, own, ep_.world_size);
+  local("positions", DType::kI32, own, ep_.shape.world_size);
   local("slots", DType::kI32, received, top_k);
   local("offsets", DType::kI32, 1, share + 2);
   local("row_tokens", DType::kI32, received * top_k, 1);

@@ -89,7 +89,7 @@ TEST(AskedForFields, WithoutUseAreRefused) {
   ring.num_queues = 2;
   refused([&] { return ring_attention(sequence, ring); }, "ring_attention m=16",
           "num_queues is 2, can only be 1");
-  AgGroupedDesc first{.world_size = 2, .m = 16, .num_experts = 4, .n = 32, .k = 32};
+  AgGroupedDesc first{.shape = {.world_size = 2, .m = 16, .num_experts = 4}, .n = 32, .k = 32};
   AgGroupedConfig layer = default_config(first);
   layer.sort_cols = 8;
   refused([&] { return ag_grouped_gemm(first, layer); }, "ag_grouped_gemm P=2 m=16",
@@ -98,7 +98,7 @@ TEST(AskedForFields, WithoutUseAreRefused) {
   layer.skip_dead_rows = true;
   refused([&] { return ag_grouped_gemm(first, layer); }, "ag_grouped_gemm P=2 m=16",
           "skip_dead_rows is true, can only be false: k is one step");
-  GroupedRsDesc second{.world_size = 2, .m = 16, .num_experts = 4, .n = 32, .k = 32};
+  GroupedRsDesc second{.shape = {.world_size = 2, .m = 16, .num_experts = 4}, .n = 32, .k = 32};
   GroupedRsConfig sums = default_config(second);
   sums.last_rows = 2;
   refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
@@ -115,7 +115,8 @@ TEST(AskedForFields, WithoutUseAreRefused) {
   sums.num_reduce_sms = 0, sums.num_reduce_stages = 2;
   refused([&] { return grouped_gemm_rs(second, sums); }, "grouped_gemm_rs P=2 m=16",
           "num_reduce_stages is 2, can only be 0: sums are made beside products");
-  EpDesc ep{.m = 18, .hidden = 32, .num_experts = 4, .world_size = 2};  // 9 tokens of a rank
+  EpDesc ep{.shape = {.world_size = 2, .m = 18, .num_experts = 4},
+            .hidden = 32};  // 9 tokens of a rank
   refused([&] { return ep_return(ep, {.channels = 4}); }, "ep_return m=18",
           "channels is 4, can only be 1: who sends and sums waits tile by tile");
   refused([&] { return ep_return(ep, {.num_sum_workers = 1, .channels = 4}); }, "ep_return m=18",

@@ -60,7 +60,12 @@ OpCandidates of_gemm(const OpShape& s, Scaling scaling, const GpuTarget& gpu) {
 // Of a step: all ranks' rows, n columns; k is 0 for a collective.
 template <typename Desc>
 OpShape step_shape(const Desc& d, std::int64_t n, std::int64_t k, const GpuTarget& gpu) {
-  return {.world_size = d.world_size, .m = d.m, .n = n, .k = k, .dtype = d.a_dtype, .target = gpu};
+  return {.world_size = rows_of(d).world_size,
+          .m = rows_of(d).m,
+          .n = n,
+          .k = k,
+          .dtype = d.a_dtype,
+          .target = gpu};
 }
 
 template <typename Kind>
@@ -181,10 +186,10 @@ OpCandidates with_sequence(OpCandidates offered, const Desc& desc, const GpuTarg
 // The products of one layer, rows of an expert after those of the one before.
 template <typename Desc>
 GroupedDesc products_of(const Desc& d, DType c_dtype) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .rows_per_token = d.top_k,
-          .num_experts = d.num_experts,
+  return {.world_size = d.shape.world_size,
+          .m = d.shape.m,
+          .rows_per_token = d.shape.top_k,
+          .num_experts = d.shape.num_experts,
           .n = d.n,
           .k = d.k,
           .a_dtype = d.a_dtype,
@@ -307,12 +312,12 @@ void add_sequence(OpCandidates& out, const AgGroupedDesc& d, const GpuTarget& gp
 void add_sequence(OpCandidates& out, const GroupedRsDesc& d, const GpuTarget& gpu) {
   if (d.bias_ranks > 0) return;  // one product adds its biases on all ranks, or on none
   CombineDesc sums{.dtype = d.out_dtype,
-                   .m = d.m,
+                   .m = d.shape.m,
                    .hidden = d.n,
-                   .top_k = d.top_k,
-                   .num_experts = d.num_experts,
+                   .top_k = d.shape.top_k,
+                   .num_experts = d.shape.num_experts,
                    .sequence_parallel = !d.all_reduce,
-                   .world_size = d.world_size};
+                   .world_size = d.shape.world_size};
   out.sequence = {default_step("grouped_gemm", step_shape(d, d.n, d.k, gpu),
                                products_of(d, d.out_dtype), grouped_gemm),
                   default_step("moe_combine", step_shape(d, d.n, 0, gpu), sums, moe_combine)};
@@ -330,8 +335,8 @@ void add_sequence(OpCandidates& out, const EpMoeLayerDesc& d, const GpuTarget& g
   if (d.biases) return;
   const auto [exchange, first, second] = steps_of(d);
   auto step = [&](const char* op, auto&& program) {
-    OpShape shape{.world_size = d.world_size,
-                  .m = d.m,
+    OpShape shape{.world_size = d.shape.world_size,
+                  .m = d.shape.m,
                   .n = d.ffn,
                   .k = d.hidden,
                   .dtype = d.dtype,

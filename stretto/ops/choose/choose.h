@@ -10,6 +10,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ops/choose/candidates.h"
+#include "stretto/ops/operator/rows_of.h"
 #include "stretto/predict/machine.h"
 
 namespace stretto {
@@ -79,8 +80,8 @@ std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates&
 template <typename Desc>
 ConfigChoice choose_for(const std::string& op, const Desc& desc, const OpCandidates& candidates,
                   const ChooseOptions& options) {
-  OpShape shape{.world_size = desc.world_size,
-                .m = desc.m,
+  OpShape shape{.world_size = rows_of(desc).world_size,
+                .m = rows_of(desc).m,
                 .n = desc.n,
                 .k = desc.k,
                 .dtype = desc.a_dtype,

@@ -255,7 +255,7 @@ TEST_F(ChooseTest, LayersOfExpertsHaveASequenceOfAsMuchWork) {
     EXPECT_FALSE(vendor_has(unfused_steps(op, shape(2), offered)));
   }
   OpCandidates nothing;
-  add_sequence(nothing, AgGroupedDesc{.world_size = 2, .gathers = false});
+  add_sequence(nothing, AgGroupedDesc{.shape = {.world_size = 2}, .gathers = false});
   EXPECT_TRUE(nothing.sequence.empty());
 }
 

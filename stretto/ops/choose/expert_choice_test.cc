@@ -30,10 +30,7 @@ std::vector<std::string> given_tensors(const Program& program) {
 }
 
 TEST_F(ExpertChoiceTest, LayersOfExpertsAreChosenForTheTablesThatTheyHave) {
-  MoeLayerDesc d{.world_size = 4,
-                 .m = 2048,
-                 .top_k = 4,
-                 .num_experts = 60,
+  MoeLayerDesc d{.shape = {.world_size = 4, .m = 2048, .top_k = 4, .num_experts = 60},
                  .hidden = 2048,
                  .ffn = 352,
                  .dtype = DType::kBF16};
@@ -56,10 +53,7 @@ TEST_F(ExpertChoiceTest, SumsOfShortProductsComeAtTheEnd) {
   predict::Machine four = predict::find_machine("h200x4");
   for (auto [m, all_reduce] :
        {std::pair{2048, false}, {4096, false}, {8192, false}, {2048, true}}) {
-    GroupedRsDesc d{.world_size = 4,
-                    .m = m,
-                    .top_k = 4,
-                    .num_experts = 60,
+    GroupedRsDesc d{.shape = {.world_size = 4, .m = m, .top_k = 4, .num_experts = 60},
                     .n = 2048,
                     .k = 352,
                     .a_dtype = DType::kBF16,
@@ -77,10 +71,7 @@ TEST_F(ExpertChoiceTest, SumsOfShortProductsComeAtTheEnd) {
 // where they took 1.692 otherwise, of 8192 (2026-11-27). Predicted were 1.545 and 1.461.
 TEST_F(ExpertChoiceTest, TokensInTheOrderOfTheTilesAreMultipliedFaster) {
   predict::Machine four = predict::find_machine("h200x4");
-  AgGroupedDesc d{.world_size = 4,
-                  .m = 8192,
-                  .top_k = 2,
-                  .num_experts = 8,
+  AgGroupedDesc d{.shape = {.world_size = 4, .m = 8192, .top_k = 2, .num_experts = 8},
                   .n = 3584,
                   .k = 4096,
                   .a_dtype = DType::kBF16,

@@ -114,8 +114,8 @@ Program fastest_program(const GroupedRsDesc& desc, const GroupedRsConfig& base,
 
 Program fastest_program(const MoeLayerDesc& desc, const MoeLayerConfig& base,
                         const predict::Machine& machine) {
-  OpShape shape{.world_size = desc.world_size,
-                .m = desc.m,
+  OpShape shape{.world_size = desc.shape.world_size,
+                .m = desc.shape.m,
                 .n = desc.hidden,
                 .k = desc.ffn,
                 .dtype = desc.dtype,

@@ -246,6 +246,7 @@ void expect_all_said(const char* name) {
   const std::size_t count = fields_of(d).size();
   std::size_t expected = num_fields<Desc>();
   if constexpr (requires { d.gate; }) expected += num_fields<decltype(d.gate)>() - 1;
+  if constexpr (requires { d.shape; }) expected += num_fields<decltype(d.shape)>() - 1;
   EXPECT_EQ(count, expected);
   for (std::size_t i = 0; i < count; ++i) {
     Desc changed;
@@ -384,20 +385,14 @@ TEST(DescFields, TextsStay) {
       "gemm_rs P=2 m=8 n=16 k=32 a=bf16 b=bf16 out=f32 average block");
   EXPECT_EQ(bf16(GemmArDesc{.world_size = 2, .m = 8, .n = 16, .k = 32}),
             "gemm_ar P=2 m=8 n=16 k=32 a=bf16 b=bf16 out=f32");
-  EXPECT_EQ(bf16(AgGroupedDesc{.world_size = 2,
-                               .m = 8,
-                               .top_k = 2,
-                               .num_experts = 6,
+  EXPECT_EQ(bf16(AgGroupedDesc{.shape = {.world_size = 2, .m = 8, .top_k = 2, .num_experts = 6},
                                .n = 16,
                                .k = 32,
                                .swiglu = true,
                                .gathers = false}),
             "ag_grouped_gemm P=2 m=8 top 2 of 6 experts n=16 k=32 a=bf16 b=bf16 c=f32 swiglu "
             "all tokens there");
-  EXPECT_EQ(bf16(GroupedRsDesc{.world_size = 2,
-                               .m = 8,
-                               .top_k = 2,
-                               .num_experts = 6,
+  EXPECT_EQ(bf16(GroupedRsDesc{.shape = {.world_size = 2, .m = 8, .top_k = 2, .num_experts = 6},
                                .n = 16,
                                .k = 32,
                                .residual = true,

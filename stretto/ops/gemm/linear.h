@@ -12,6 +12,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/main_loop.h"
+#include "stretto/ops/operator/rows_of.h"
 #include "stretto/ops/operator/target.h"
 
 namespace stretto {
@@ -190,8 +191,8 @@ void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
 // Those that every operator with a product of tiles has.
 template <typename Desc, typename Config>
 void check_product_sizes(const std::string& op, const Desc& d, const Config& c) {
-  check_sizes(op, {{"world_size", d.world_size},
-                   {"m", d.m},
+  check_sizes(op, {{"world_size", rows_of(d).world_size},
+                   {"m", rows_of(d).m},
                    {"n", d.n},
                    {"k", d.k},
                    {"tile.bm", c.loop.tile.bm},

@@ -12,8 +12,9 @@
 namespace stretto {
 void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
   check_product_sizes("ag_grouped_gemm", d, c);
-  check_sizes("ag_grouped_gemm",
-              {{"top_k", d.top_k}, {"num_experts", d.num_experts}, {"comm_rows", c.comm_rows}});
+  check_sizes(
+      "ag_grouped_gemm",
+      {{"top_k", d.shape.top_k}, {"num_experts", d.shape.num_experts}, {"comm_rows", c.comm_rows}});
   check_sizes("ag_grouped_gemm",
               {{"num_copy_queues", c.num_copy_queues}, {"sort_rows", c.sort_rows}}, 0);
   check("ag_grouped_gemm", d.gate, d.swiglu);
@@ -35,9 +36,9 @@ void check(const AgGroupedDesc& d, const AgGroupedConfig& c) {
 
 TileTableRefs declare_tile_tables(ProgramBuilder& p, const ExpertTiles& tiles) {
   std::int64_t count = tiles.num_tiles();
-  return {
-      .used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, count + 1}),
-      .experts = p.table("tile_experts", {count, 1}, {ContractKind::kRange, 0, tiles.num_experts})};
+  return {.used = p.table("tiles_used", {1}, {ContractKind::kAscending, 0, count + 1}),
+          .experts = p.table("tile_experts", {count, 1},
+                             {ContractKind::kRange, 0, tiles.shape.num_experts})};
 }
 
 TilePlace place_in_raster(ProgramBuilder& p, const Index& index, std::int64_t num_rows,
@@ -68,46 +69,48 @@ AgGrouped::AgGrouped(ProgramBuilder& p, const AgGroupedDesc& d, const AgGroupedC
       cfg_(cfg),
       num_tiles_(tiles_of(d, cfg).num_tiles()),
       m_(m),
-      share_(ceil_div(m, d.world_size)),
+      share_(ceil_div(m, d.shape.world_size)),
       tables_(tables) {
-  Index rows = share_ * d.world_size;
+  Index rows = share_ * d.shape.world_size;
   if (!tables.made()) {
     tables_.needs =
-        p.table("tile_needs", {num_tiles_, 1}, {ContractKind::kRange, 0, d.world_size + 1});
+        p.table("tile_needs", {num_tiles_, 1}, {ContractKind::kRange, 0, d.shape.world_size + 1});
     tables_.tokens =
         p.table("row_tokens", {num_tiles_ * cfg.loop.tile.bm, 1}, {ContractKind::kRange, -1, rows});
   }
   a_ = d.gathers ? p.state("a", d.a_dtype, {rows, d.k}, Space::kSymmetric)
                  : p.input("a", d.a_dtype, {rows, d.k});
   for (const char* name : d.swiglu ? std::vector{"b_gate", "b_up"} : std::vector{"b"}) {
-    weights_.push_back(p.input(name, d.b_dtype, {d.num_experts, d.n, d.k}));
+    weights_.push_back(p.input(name, d.b_dtype, {d.shape.num_experts, d.n, d.k}));
   }
-  biases_ = bias_inputs(p, d.bias, d.swiglu, d.c_dtype, {d.num_experts, d.n});
+  biases_ = bias_inputs(p, d.bias, d.swiglu, d.c_dtype, {d.shape.num_experts, d.n});
   if (cfg.sort_rows > 0) {
     sorted_ = p.buffer("sorted", d.a_dtype, {num_tiles_ * cfg.loop.tile.bm, d.k});
     in_order_ = p.signal("in_order", num_tiles_);  // by tile: its copies
   }
   if (!sends()) return;
   ready_ = p.signal("ready");
-  arrived_ = p.signal("arrived", d.world_size);  // by position: transfers that are there
+  arrived_ = p.signal("arrived", d.shape.world_size);  // by position: transfers that are there
 }
 
-std::int64_t AgGrouped::transfers() const { return ceil_div(d_.rows_per_rank(), cfg_.comm_rows); }
+std::int64_t AgGrouped::transfers() const {
+  return ceil_div(d_.shape.rows_per_rank(), cfg_.comm_rows);
+}
 
 void AgGrouped::announce() {
-  p_.loop(d_.world_size - 1,
-          [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % d_.world_size); });
+  p_.loop(d_.shape.world_size - 1,
+          [&](const Index& i) { p_.notify(ready_, (p_.rank() + 1 + i) % d_.shape.world_size); });
 }
 
 void AgGrouped::add_sending() {
   if (!sends() || cfg_.num_copy_queues == 0) return;
   p_.role("send", Resource::copy_engine(cfg_.num_copy_queues),
-          p_.grid(d_.world_size - 1, transfers(), 1, 1), [&](const Tile& t) { send(t); });
+          p_.grid(d_.shape.world_size - 1, transfers(), 1, 1), [&](const Tile& t) { send(t); });
 }
 
 void AgGrouped::send(const Tile& t) {
   Index position = p_.let("position", t.m + 1);  // of this rank, at the peer
-  Index peer = p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size);
+  Index peer = p_.let("peer", (p_.rank() + d_.shape.world_size - position) % d_.shape.world_size);
   p_.wait(ready_, peer);
   Index row = t.n * cfg_.comm_rows;
   p_.put(rows(position * share_ + row).until_row((position + 1) * share_).on(peer),
@@ -184,8 +187,8 @@ void AgGrouped::push_all(const Index& index) {
 }
 
 void AgGrouped::push(const Index& index, const Goes& goes) {
-  p_.loop(1, d_.world_size,
-          [&](const Index& i) { p_.wait(ready_, (p_.rank() + i) % d_.world_size); });
+  p_.loop(1, d_.shape.world_size,
+          [&](const Index& i) { p_.wait(ready_, (p_.rank() + i) % d_.shape.world_size); });
   goes ? push_some(index, goes) : push_all(index);
   for_each_peer(
       [&](const Index& position, const Index& peer) { p_.notify(arrived_[position], peer); });
@@ -193,8 +196,9 @@ void AgGrouped::push(const Index& index, const Goes& goes) {
 
 void AgGrouped::for_each_peer(
     const std::function<void(const Index& position, const Index& peer)>& body) {
-  p_.loop(1, d_.world_size, [&](const Index& position) {
-    body(position, p_.let("peer", (p_.rank() + d_.world_size - position) % d_.world_size));
+  p_.loop(1, d_.shape.world_size, [&](const Index& position) {
+    body(position,
+         p_.let("peer", (p_.rank() + d_.shape.world_size - position) % d_.shape.world_size));
   });
 }
 
@@ -224,37 +228,34 @@ void AgGrouped::copy_rows(const Index& index) {
 }
 
 void AgGrouped::wait_for_all() {
-  p_.loop(1, d_.world_size, [&](const Index& i) { p_.wait(arrived_[i], transfers()); });
+  p_.loop(1, d_.shape.world_size, [&](const Index& i) { p_.wait(arrived_[i], transfers()); });
 }
 
 void AgGrouped::wait_for(const Index& needs) {
-  p_.loop(1, d_.world_size, [&](const Index& position) {
+  p_.loop(1, d_.shape.world_size, [&](const Index& position) {
     p_.when(position < needs, [&] { p_.wait(arrived_[position], transfers()); });
   });
 }
 
 ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .top_k = d.top_k,
-          .num_experts = d.num_experts,
+  return {.shape = {.world_size = d.shape.world_size,
+                    .m = d.shape.m,
+                    .top_k = d.shape.top_k,
+                    .num_experts = d.shape.num_experts},
           .tile_rows = c.loop.tile.bm};
 }
 
 NamedFields fields_of(AgGroupedDesc& d) {
-  return joined({NamedField("world_size", d.world_size).as("P={}"),
-                 {"m", d.m},
-                 NamedField("top_k", d.top_k).as("top {}"),
-                 NamedField("num_experts", d.num_experts).as("of {} experts"),
-                 {"n", d.n},
-                 {"k", d.k},
-                 NamedField("a_dtype", d.a_dtype).as("a={}"),
-                 NamedField("b_dtype", d.b_dtype).as("b={}"),
-                 NamedField("result_dtype", d.c_dtype).as("c={}"),
-                 {"swiglu", d.swiglu},
-                 {"bias", d.bias},
-                 NamedField("gathers", d.gathers).unless_set("all tokens there")},
-                fields_of(d.gate));
+  NamedFields all = fields_of(d.shape);
+  all = joined(std::move(all), {{"n", d.n},
+                                {"k", d.k},
+                                NamedField("a_dtype", d.a_dtype).as("a={}"),
+                                NamedField("b_dtype", d.b_dtype).as("b={}"),
+                                NamedField("result_dtype", d.c_dtype).as("c={}"),
+                                {"swiglu", d.swiglu},
+                                {"bias", d.bias},
+                                NamedField("gathers", d.gathers).unless_set("all tokens there")});
+  return joined(std::move(all), fields_of(d.gate));
 }
 
 std::string to_string(const AgGroupedDesc& d) { return "ag_grouped_gemm " + text_of(d); }
@@ -273,9 +274,9 @@ NamedFields fields_of(AgGroupedConfig& c) {
 
 Program ag_grouped_gemm(const AgGroupedDesc& d, const AgGroupedConfig& cfg) {
   check(d, cfg);
-  ProgramBuilder p("ag_grouped_gemm", d.world_size);
+  ProgramBuilder p("ag_grouped_gemm", d.shape.world_size);
   ExpertTiles tiles = tiles_of(d, cfg);
-  AgGrouped op(p, d, cfg, p.extent("m", d.m), declare_tile_tables(p, tiles));
+  AgGrouped op(p, d, cfg, p.extent("m", d.shape.m), declare_tile_tables(p, tiles));
   op.store_to(p.output("c", d.c_dtype, {tiles.num_rows(), d.n}));
   if (op.sends()) p.on_start([&] { op.announce(); });
   op.add_sending();

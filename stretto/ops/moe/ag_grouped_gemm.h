@@ -10,6 +10,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/expert_tiles.h"
 #include "stretto/ops/moe/gated_unit.h"
 #include "stretto/ops/operator/named_fields.h"
@@ -18,10 +19,7 @@
 namespace stretto {
 
 struct AgGroupedDesc {
-  int world_size = 1;
-  std::int64_t m = 1;  // most tokens of all ranks; each launch has 0 <= m <= this
-  std::int64_t top_k = 1;
-  std::int64_t num_experts = 1;
+  ExpertShape shape;
   std::int64_t n = 1, k = 1;  // columns on this rank, hidden size
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, c_dtype = DType::kF32;
   bool swiglu = false;  // f(a * b_gate^T, a * b_up^T)
@@ -29,7 +27,6 @@ struct AgGroupedDesc {
   bool bias = false;    // + bias[expert], of each product
   bool gathers = true;  // false: `a` has all tokens at the launch, every rank is by itself
 
-  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
   friend bool operator==(const AgGroupedDesc&, const AgGroupedDesc&) = default;
 };
 

@@ -5,17 +5,19 @@
 namespace stretto {
 
 ExpertSplit split_of(const EpDesc& d) {
-  return {.num_experts = d.num_experts, .world_size = d.world_size, .groups = d.expert_groups};
+  return {.num_experts = d.shape.num_experts,
+          .world_size = d.shape.world_size,
+          .groups = d.expert_groups};
 }
 
 NamedFields fields_of(EpDesc& d) {
-  return {{"m", d.m},
+  return {{"m", d.shape.m},
           {"hidden", d.hidden},
-          NamedField("top_k", d.top_k).as("top {}"),
-          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          NamedField("top_k", d.shape.top_k).as("top {}"),
+          NamedField("num_experts", d.shape.num_experts).as("of {} experts"),
           NamedField("expert_groups", d.expert_groups).as("in {} groups"),
           NamedField("dtype", d.dtype).as("{}"),
-          NamedField("world_size", d.world_size).as("P={}")};
+          NamedField("world_size", d.shape.world_size).as("P={}")};
 }
 
 }  // namespace stretto

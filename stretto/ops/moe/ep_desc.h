@@ -9,23 +9,19 @@
 
 #include "stretto/base/dtype.h"
 #include "stretto/ir/expr.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/expert_split.h"
 #include "stretto/ops/operator/named_fields.h"
 
 namespace stretto {
 
 struct EpDesc {
+  ExpertShape shape;
   DType dtype = DType::kF32;  // the tokens'
-  std::int64_t m = 1;         // most tokens of all ranks; each launch has 0 <= m <= this
   std::int64_t hidden = 1;
-  std::int64_t num_experts = 1;
-  std::int64_t top_k = 1;  // experts of a token
-  int world_size = 1;
   int expert_groups = 1;  // expert_split.h
 
-  // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
-  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
-  std::int64_t received_rows() const { return rows_per_rank() * world_size; }
+  std::int64_t received_rows() const { return shape.rows_per_rank() * shape.world_size; }
   friend bool operator==(const EpDesc&, const EpDesc&) = default;
 };
 

@@ -45,7 +45,7 @@ void launch(const Program& program, std::vector<Tensors>& of_rank) {
 // Blocks of unlike magnitudes, one of zeros.
 Values tokens_of(const EpDesc& d, std::mt19937_64& random) {
   std::normal_distribution<double> normal;
-  Values x(at(d.rows_per_rank() * d.hidden));
+  Values x(at(d.shape.rows_per_rank() * d.hidden));
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i] = i < kScaleBlock ? 0 : std::ldexp(normal(random), static_cast<int>(i / kScaleBlock % 9));
   }
@@ -53,14 +53,14 @@ Values tokens_of(const EpDesc& d, std::mt19937_64& random) {
 }
 
 std::vector<Tensors> sent(const EpDesc& d, std::mt19937_64& random) {
-  std::vector<Tensors> of_rank(at(d.world_size));
+  std::vector<Tensors> of_rank(at(d.shape.world_size));
   for (Tensors& t : of_rank) {
     t["x"] = tokens_of(d, random);
-    Values order(at(d.num_experts));
+    Values order(at(d.shape.num_experts));
     std::iota(order.begin(), order.end(), 0);
-    for (std::int64_t token = 0; token < d.rows_per_rank(); ++token) {
+    for (std::int64_t token = 0; token < d.shape.rows_per_rank(); ++token) {
       std::shuffle(order.begin(), order.end(), random);
-      t["experts"].insert(t["experts"].end(), order.begin(), order.begin() + d.top_k);
+      t["experts"].insert(t["experts"].end(), order.begin(), order.begin() + d.shape.top_k);
     }
     t["weights"] = Values(t["experts"].size(), 1.0);
   }
@@ -68,12 +68,9 @@ std::vector<Tensors> sent(const EpDesc& d, std::mt19937_64& random) {
   return of_rank;
 }
 
-constexpr EpDesc kDesc{.dtype = DType::kBF16,
-                       .m = 14,
+constexpr EpDesc kDesc{.shape = {.world_size = 2, .m = 14, .top_k = 2, .num_experts = 4},
+                       .dtype = DType::kBF16,
                        .hidden = 384,
-                       .num_experts = 4,
-                       .top_k = 2,
-                       .world_size = 2,
                        .expert_groups = 2};
 
 TEST(EpSendFp8, EveryBlockIsWithinHalfAStepOfItsScale) {
@@ -81,7 +78,7 @@ TEST(EpSendFp8, EveryBlockIsWithinHalfAStepOfItsScale) {
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   std::vector<Tensors> of_rank = sent(kDesc, random);
-  std::size_t rows = at(kDesc.rows_per_rank()), hidden = at(kDesc.hidden);
+  std::size_t rows = at(kDesc.shape.rows_per_rank()), hidden = at(kDesc.hidden);
   for (std::size_t from = 0; from < of_rank.size(); ++from) {
     for (std::size_t i = 0; i < rows * hidden; ++i) {
       std::size_t begin = i / kScaleBlock * kScaleBlock, row = from * rows + i / hidden;
@@ -109,9 +106,9 @@ TEST(EpSendFp8, GroupedProductsReadRowsAndScalesAsTheyArrive) {
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   std::vector<Tensors> of_rank = sent(kDesc, random);
-  GroupedDesc grouped{.world_size = kDesc.world_size,
+  GroupedDesc grouped{.world_size = kDesc.shape.world_size,
                       .m = kDesc.received_rows(),
-                      .rows_per_token = kDesc.top_k,
+                      .rows_per_token = kDesc.shape.top_k,
                       .num_experts = split_of(kDesc).share(),
                       .spare_rows = true,
                       .n = kColumns,
@@ -124,7 +121,8 @@ TEST(EpSendFp8, GroupedProductsReadRowsAndScalesAsTheyArrive) {
   launch(ep_place(kDesc, {.tiles = {.part_tokens = 4, .count_tokens = 4, .tile_slots = 8},
                           .num_workers = 2}),
          of_rank);
-  std::size_t hidden = at(kDesc.hidden), top_k = at(kDesc.top_k), rows = at(kDesc.rows_per_rank());
+  std::size_t hidden = at(kDesc.hidden), top_k = at(kDesc.shape.top_k),
+              rows = at(kDesc.shape.rows_per_rank());
   for (Tensors& t : of_rank) {
     t["a"] = t["recv"];
     t["scale_a"] = t["recv_scales"];

@@ -40,7 +40,7 @@ class Routing {
 
   const TileTableRefs& tables() const { return refs_; }
   // What a worker does in its index-th turn: first the telling, then the tables.
-  std::int64_t num_tellings() const { return ceil_div(d_.rows_per_rank(), cfg_.tell_tokens); }
+  std::int64_t num_tellings() const { return ceil_div(d_.shape.rows_per_rank(), cfg_.tell_tokens); }
   void tell(const Index& index, const SignalRef& ready);
   std::int64_t num_table_turns() const { return maker_.num_turns(); }
   void make(const Index& index) { maker_.turn(index); }
@@ -70,7 +70,7 @@ Routing::Routing(ProgramBuilder& p, const EpMoeLayerDesc& d, const EpMoeLayerCon
       cfg_(cfg),
       tables_desc_(tables_desc(d, cfg)),
       m_(m),
-      share_(ceil_div(m, d.world_size)),
+      share_(ceil_div(m, d.shape.world_size)),
       made_(declare()),
       maker_(p, tables_desc_, cfg.tables, m, made_),
       refs_{.used = made_.used,
@@ -83,24 +83,25 @@ Routing::Routing(ProgramBuilder& p, const EpMoeLayerDesc& d, const EpMoeLayerCon
 
 MadeTables Routing::declare() {
   const ExpertTiles& tiles = tables_desc_.tiles;
-  experts_ = p_.table("experts", {share_ * d_.top_k, 1}, {ContractKind::kRange, 0, d_.num_experts});
-  weights_ = p_.input("weights", DType::kF32, {share_, d_.top_k});
-  Index pairs = m_ * d_.top_k;
+  experts_ = p_.table("experts", {share_ * d_.shape.top_k, 1},
+                      {ContractKind::kRange, 0, d_.shape.num_experts});
+  weights_ = p_.input("weights", DType::kF32, {share_, d_.shape.top_k});
+  Index pairs = m_ * d_.shape.top_k;
   all_experts_ = p_.buffer("all_experts", DType::kI32, {pairs, 1}, {.space = Space::kSymmetric});
   all_weights_ =
-      p_.buffer("all_weights", DType::kF32, {m_, d_.top_k}, {.space = Space::kSymmetric});
-  told_ = p_.signal("told", d_.world_size);
+      p_.buffer("all_weights", DType::kF32, {m_, d_.shape.top_k}, {.space = Space::kSymmetric});
+  told_ = p_.signal("told", d_.shape.world_size);
   auto table = [&](const char* name, std::vector<Index> shape, const Index& lo, const Index& hi) {
     return p_.made_table(name, std::move(shape), {ContractKind::kRange, lo, hi});
   };
   std::int64_t count = tiles.num_tiles();
-  Index rows = share_ * d_.world_size;
+  Index rows = share_ * d_.shape.world_size;
   MadeTables made;
   made.experts = all_experts_;
   made.wait_for_experts = [this](const Index& rank) { p_.wait(told_[rank], num_tellings()); };
   made.used = table("tiles_used", {1}, 0, count + 1);
   made.tile_experts = table("tile_experts", {count, 1}, 0, tiles.split().share());
-  made.tile_needs = table("tile_needs", {count, 1}, 0, d_.world_size + 1);
+  made.tile_needs = table("tile_needs", {count, 1}, 0, d_.shape.world_size + 1);
   made.row_tokens = table("row_tokens", {tiles.num_rows(), 1}, -1, rows);
   made.slots = p_.buffer("slots", DType::kI32, {pairs, 1});
   made.made = p_.signal("tables", 1);
@@ -108,18 +109,21 @@ MadeTables Routing::declare() {
 }
 
 void Routing::tell(const Index& index, const SignalRef& ready) {
-  const std::int64_t tokens = cfg_.tell_tokens, pairs = tokens * d_.top_k;
+  const std::int64_t tokens = cfg_.tell_tokens, pairs = tokens * d_.shape.top_k;
   Index first = p_.let("first", index * tokens);
   Index end = p_.let("end", min(share_, m_ - p_.rank() * share_));  // of the own tokens
-  Value chosen = p_.load(experts_.tile({first * d_.top_k, 0}, pairs, 1).until_row(end * d_.top_k));
-  Value shares = p_.load(weights_.tile({first, 0}, tokens, d_.top_k).until_row(end));
-  p_.loop(d_.world_size, [&](const Index& i) {
-    Index to = p_.let("to", (p_.rank() + i) % d_.world_size);
-    if (d_.world_size > 1) p_.when(i > 0, [&] { p_.wait(ready, to); });
+  Value chosen =
+      p_.load(experts_.tile({first * d_.shape.top_k, 0}, pairs, 1).until_row(end * d_.shape.top_k));
+  Value shares = p_.load(weights_.tile({first, 0}, tokens, d_.shape.top_k).until_row(end));
+  p_.loop(d_.shape.world_size, [&](const Index& i) {
+    Index to = p_.let("to", (p_.rank() + i) % d_.shape.world_size);
+    if (d_.shape.world_size > 1) p_.when(i > 0, [&] { p_.wait(ready, to); });
     Index row = p_.let("row", p_.rank() * share_ + first), last = p_.rank() * share_ + end;
-    p_.store(all_experts_.on(to).tile({row * d_.top_k, 0}, pairs, 1).until_row(last * d_.top_k),
+    p_.store(all_experts_.on(to)
+                 .tile({row * d_.shape.top_k, 0}, pairs, 1)
+                 .until_row(last * d_.shape.top_k),
              chosen);
-    p_.store(all_weights_.on(to).tile({row, 0}, tokens, d_.top_k).until_row(last), shares);
+    p_.store(all_weights_.on(to).tile({row, 0}, tokens, d_.shape.top_k).until_row(last), shares);
     p_.notify(told_[p_.rank()], to);
   });
 }
@@ -128,8 +132,8 @@ Index Routing::goes(const Index& token, const Index& rank) const {
   const ExpertSplit split = d_.split();
   Index first = p_.let("first_expert", split.first(rank)), end = p_.let("end", split.end(rank));
   Index any = 0;
-  for (std::int64_t j = 0; j < d_.top_k; ++j) {
-    Index expert = p_.read(experts_, {token * d_.top_k + j, 0});
+  for (std::int64_t j = 0; j < d_.shape.top_k; ++j) {
+    Index expert = p_.read(experts_, {token * d_.shape.top_k + j, 0});
     any = any || (first <= expert && expert < end);
   }
   return p_.let("goes", any);
@@ -176,10 +180,10 @@ FirstTurns exchange(ProgramBuilder& p, Routing& routing, AgGrouped& first, std::
 }  // namespace
 
 MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .top_k = d.top_k,
-          .num_experts = d.split().share(),
+  return {.shape = {.world_size = d.shape.world_size,
+                    .m = d.shape.m,
+                    .top_k = d.shape.top_k,
+                    .num_experts = d.split().share()},
           .hidden = d.hidden,
           .ffn = d.ffn,
           .dtype = d.dtype,
@@ -189,24 +193,24 @@ MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
 }
 
 ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .top_k = d.top_k,
-          .num_experts = d.num_experts,
+  return {.shape = {.world_size = d.shape.world_size,
+                    .m = d.shape.m,
+                    .top_k = d.shape.top_k,
+                    .num_experts = d.shape.num_experts},
           .tile_rows = c.first.loop.tile.bm,
           .expert_groups = d.expert_groups};
 }
 
 EpMoeSteps steps_of(const EpMoeLayerDesc& d) {
-  EpMoeSteps steps{.exchange = {.dtype = d.dtype,
-                                .m = d.m,
+  EpMoeSteps steps{.exchange = {.shape = {.world_size = d.shape.world_size,
+                                          .m = d.shape.m,
+                                          .top_k = d.shape.top_k,
+                                          .num_experts = d.shape.num_experts},
+                                .dtype = d.dtype,
                                 .hidden = d.hidden,
-                                .num_experts = d.num_experts,
-                                .top_k = d.top_k,
-                                .world_size = d.world_size,
                                 .expert_groups = d.expert_groups},
-                   .first = {.world_size = d.world_size,
-                             .rows_per_token = d.top_k,
+                   .first = {.world_size = d.shape.world_size,
+                             .rows_per_token = d.shape.top_k,
                              .num_experts = d.split().share(),
                              .spare_rows = true,
                              .n = d.ffn,
@@ -227,17 +231,14 @@ EpMoeSteps steps_of(const EpMoeLayerDesc& d) {
 }
 
 NamedFields fields_of(EpMoeLayerDesc& d) {
-  return joined({NamedField("world_size", d.world_size).as("P={}"),
-                 {"m", d.m},
-                 NamedField("top_k", d.top_k).as("top {}"),
-                 NamedField("num_experts", d.num_experts).as("of {} experts"),
-                 NamedField("expert_groups", d.expert_groups).as("in {} groups"),
-                 {"hidden", d.hidden},
-                 {"ffn", d.ffn},
-                 NamedField("dtype", d.dtype).as("{}"),
-                 {"residual", d.residual},
-                 {"biases", d.biases}},
-                fields_of(d.gate));
+  NamedFields all = fields_of(d.shape);
+  all = joined(std::move(all), {NamedField("expert_groups", d.expert_groups).as("in {} groups"),
+                                {"hidden", d.hidden},
+                                {"ffn", d.ffn},
+                                NamedField("dtype", d.dtype).as("{}"),
+                                {"residual", d.residual},
+                                {"biases", d.biases}});
+  return joined(std::move(all), fields_of(d.gate));
 }
 
 std::string to_string(const EpMoeLayerDesc& d) { return "ep_moe_layer " + text_of(d); }
@@ -257,9 +258,9 @@ Program ep_moe_layer(const EpMoeLayerDesc& d, const EpMoeLayerConfig& cfg) {
   check(first_desc, cfg.first);
   check(second_desc, cfg.second);
   check(d, cfg);
-  ProgramBuilder p("ep_moe_layer", d.world_size);
+  ProgramBuilder p("ep_moe_layer", d.shape.world_size);
   const ExpertTiles tiles = tiles_of(d, cfg);
-  Index m = p.extent("m", d.m);
+  Index m = p.extent("m", d.shape.m);
   Routing routing(p, d, cfg, m);
   AgGrouped first(p, first_desc, cfg.first, m, routing.tables());
   GroupedRs second(p, second_desc, cfg.second, m, routing.tables());

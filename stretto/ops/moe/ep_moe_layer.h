@@ -11,6 +11,7 @@
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/ep_desc.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/expert_split.h"
 #include "stretto/ops/moe/expert_tables.h"
 #include "stretto/ops/moe/grouped_gemm.h"
@@ -21,10 +22,7 @@
 namespace stretto {
 
 struct EpMoeLayerDesc {
-  int world_size = 1;
-  std::int64_t m = 1;  // most tokens of all ranks; each launch has 0 <= m <= this
-  std::int64_t top_k = 1;
-  std::int64_t num_experts = 1;
+  ExpertShape shape;
   int expert_groups = 1;             // expert_split.h
   std::int64_t hidden = 1, ffn = 1;  // ffn: of this rank's part of an expert
   DType dtype = DType::kF32;
@@ -32,9 +30,7 @@ struct EpMoeLayerDesc {
   bool biases = false;  // in all three products
   GatedUnit gate;       // what the first two become
 
-  // Most tokens of a rank: S. A launch of m tokens has ceil(m / P) on each, fewer on the last ones.
-  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
-  ExpertSplit split() const { return {num_experts, world_size, expert_groups}; }
+  ExpertSplit split() const { return {shape.num_experts, shape.world_size, expert_groups}; }
   friend bool operator==(const EpMoeLayerDesc&, const EpMoeLayerDesc&) = default;
 };
 

@@ -9,9 +9,10 @@ EpMoeLayerConfig ep_moe_layer_config(const EpMoeLayerDesc& d, const OpShape& s) 
   EpMoeLayerConfig c = default_config(d, s.target);
   if (!s.test_config || s.target == Target::kCuda) return c;
   c.first.loop.num_compute_sms = c.second.loop.num_compute_sms = 3;
-  if (d.m > 64) return c;
-  c.first.loop.tile.bm = c.second.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
-  c.first.comm_rows = c.tell_tokens = std::min<std::int64_t>(2, d.rows_per_rank());
+  if (d.shape.m > 64) return c;
+  c.first.loop.tile.bm = c.second.loop.tile.bm =
+      std::min<std::int64_t>(4, d.shape.m * d.shape.top_k);
+  c.first.comm_rows = c.tell_tokens = std::min<std::int64_t>(2, d.shape.rows_per_rank());
   c.second.last_rows = 1;
   c.second.last_rounds = 2;
   c.tables.block_tokens = std::min<std::int64_t>(c.tables.block_tokens, 3);
@@ -21,17 +22,17 @@ EpMoeLayerConfig ep_moe_layer_config(const EpMoeLayerDesc& d, const OpShape& s) 
 }
 
 EpMoeLayerDesc ep_moe_layer_desc(const OpShape& s) {
-  EpMoeLayerDesc d{.world_size = s.world_size,
-                   .m = s.m > 0 ? s.m : 64,
-                   .top_k = 2,
-                   .num_experts = s.m > 1000 ? 32 : 5,
+  EpMoeLayerDesc d{.shape = {.world_size = s.world_size,
+                             .m = s.m > 0 ? s.m : 64,
+                             .top_k = 2,
+                             .num_experts = s.m > 1000 ? 32 : 5},
                    .expert_groups = s.world_size,
                    .hidden = s.k > 0 ? s.k : 128,
                    .ffn = s.n > 0 ? s.n : 128,
                    .dtype = s.dtype};
-  if (s.test_config && (d.m == 9 || has_biases(s)) && d.world_size % 2 == 0)
-    d.expert_groups = d.world_size / 2;
-  d.residual = d.m % 2 == 0;
+  if (s.test_config && (d.shape.m == 9 || has_biases(s)) && d.shape.world_size % 2 == 0)
+    d.expert_groups = d.shape.world_size / 2;
+  d.residual = d.shape.m % 2 == 0;
   d.biases = has_biases(s);
   d.gate = gate_of(s);
   return d;

@@ -15,13 +15,13 @@ namespace stretto {
 namespace {
 
 void fit(const FieldFit& fields, const EpDesc& d, ReturnConfig& c) {
-  if (d.world_size == 1) return;
+  if (d.shape.world_size == 1) return;
   if (c.num_sum_workers == 0) {
     fields.only("channels", c.channels, 1, "who sends and sums waits tile by tile");
     fields.only("sum_tokens", c.sum_tokens, 0, "who sends and sums takes the same tiles");
     return;
   }
-  std::int64_t tiles = ceil_div(d.rows_per_rank(), c.tile_tokens);
+  std::int64_t tiles = ceil_div(d.shape.rows_per_rank(), c.tile_tokens);
   fields.only("channels", c.channels, possible_channels(tiles, c.channels),
               fmt::format("{} tiles of {} tokens, as many to a channel", tiles, c.tile_tokens));
   if (c.sum_tokens > 0 && c.tile_tokens % c.sum_tokens == 0) return;
@@ -29,11 +29,11 @@ void fit(const FieldFit& fields, const EpDesc& d, ReturnConfig& c) {
 }
 
 void check(const EpDesc& d, const ReturnConfig& c) {
-  check_sizes("ep_return", {{"m", d.m},
+  check_sizes("ep_return", {{"m", d.shape.m},
                             {"hidden", d.hidden},
-                            {"num_experts", d.num_experts},
-                            {"top_k", d.top_k},
-                            {"world_size", d.world_size},
+                            {"num_experts", d.shape.num_experts},
+                            {"top_k", d.shape.top_k},
+                            {"world_size", d.shape.world_size},
                             {"num_workers", c.num_workers},
                             {"tile_tokens", c.tile_tokens},
                             {"channels", c.channels},
@@ -58,12 +58,12 @@ namespace {
 class Return {
  public:
   Return(ProgramBuilder& p, const EpDesc& d, const ReturnConfig& cfg)
-      : p_(p), d_(d), cfg_(cfg), ranks_(d.world_size) {
-    const std::int64_t rows = d.rows_per_rank(), slots = d.received_rows() * d.top_k;
-    Index own_rows = ceil_div(p.extent("m", d.m), ranks_);
+      : p_(p), d_(d), cfg_(cfg), ranks_(d.shape.world_size) {
+    const std::int64_t rows = d.shape.rows_per_rank(), slots = d.received_rows() * d.shape.top_k;
+    Index own_rows = ceil_div(p.extent("m", d.shape.m), ranks_);
     y_ = p.input("y", d.dtype, {slots, d.hidden});
-    slots_ = p.table("slots", {ranks_ * rows, d.top_k}, {ContractKind::kRange, -1, slots});
-    weights_ = p.input("recv_weights", DType::kF32, {ranks_ * rows, d.top_k});
+    slots_ = p.table("slots", {ranks_ * rows, d.shape.top_k}, {ContractKind::kRange, -1, slots});
+    weights_ = p.input("recv_weights", DType::kF32, {ranks_ * rows, d.shape.top_k});
     positions_ = p.table("positions", {rows, ranks_}, {ContractKind::kRange, -1, rows});
     residual_ = p.input("residual", d.dtype, {own_rows, d.hidden});
     const std::vector<Index> parts = {ranks_, rows, d.hidden};
@@ -79,8 +79,8 @@ class Return {
   std::int64_t sum_tokens() const {
     return cfg_.sum_tokens > 0 ? cfg_.sum_tokens : cfg_.tile_tokens;
   }
-  std::int64_t tiles() const { return ceil_div(d_.rows_per_rank(), cfg_.tile_tokens); }
-  std::int64_t sum_tiles() const { return ceil_div(d_.rows_per_rank(), sum_tokens()); }
+  std::int64_t tiles() const { return ceil_div(d_.shape.rows_per_rank(), cfg_.tile_tokens); }
+  std::int64_t sum_tiles() const { return ceil_div(d_.shape.rows_per_rank(), sum_tokens()); }
   std::int64_t tiles_of_others() const { return (ranks_ - 1) * tiles(); }
 
   // Two slots bound the run-ahead: a rank that writes slot e % 2 again, in launch e + 2, has heard
@@ -155,7 +155,7 @@ class Return {
     if (tokens == 1) return visit(tile);
     p_.loop(tokens, [&](const Index& i) {
       Index token = p_.let("token", tile * tokens + i);
-      p_.when(token < d_.rows_per_rank(), [&] { visit(token); });
+      p_.when(token < d_.shape.rows_per_rank(), [&] { visit(token); });
     });
   }
 
@@ -213,9 +213,9 @@ class Return {
     std::vector<Value> shares;
   };
   Rows pick(const Index& of, const Index& token) {
-    Index row = p_.let("row", of * d_.rows_per_rank() + token);
+    Index row = p_.let("row", of * d_.shape.rows_per_rank() + token);
     Rows rows;
-    for (std::int64_t j = 0; j < d_.top_k; ++j) {
+    for (std::int64_t j = 0; j < d_.shape.top_k; ++j) {
       rows.slots.push_back(p_.read(slots_, {row, j}));
       rows.shares.push_back(p_.load(weights_.tile({row, j}, 1, 1)));
       rows.any = rows.any || rows.slots.back() >= 0;
@@ -247,9 +247,9 @@ class Return {
 
 Program ep_return(const EpDesc& d, const ReturnConfig& cfg) {
   check(d, cfg);
-  ProgramBuilder p("ep_return", d.world_size);
+  ProgramBuilder p("ep_return", d.shape.world_size);
   Return op(p, d, cfg);
-  bool sends = d.world_size > 1;
+  bool sends = d.shape.world_size > 1;
   if (sends && !op.in_turn()) p.on_start([&] { op.announce(); });
   if (sends && cfg.num_sum_workers > 0) {
     p.role("weigh", Resource::sms(cfg.num_workers), p.range(op.tiles_of_others()),

@@ -15,11 +15,11 @@ namespace stretto {
 namespace {
 
 void check(const char* op, const EpDesc& d, const SendConfig& c) {
-  check_sizes(op, {{"m", d.m},
+  check_sizes(op, {{"m", d.shape.m},
                    {"hidden", d.hidden},
-                   {"num_experts", d.num_experts},
-                   {"top_k", d.top_k},
-                   {"world_size", d.world_size},
+                   {"num_experts", d.shape.num_experts},
+                   {"top_k", d.shape.top_k},
+                   {"world_size", d.shape.world_size},
                    {"num_workers", c.num_workers},
                    {"tile_tokens", c.tile_tokens},
                    {"num_slots", c.num_slots}});
@@ -129,16 +129,17 @@ class Send {
       : p_(p),
         d_(d),
         cfg_(cfg),
-        rows_(d.rows_per_rank()),
-        ranks_(d.world_size),
-        m_(p.extent("m", d.m)),
+        rows_(d.shape.rows_per_rank()),
+        ranks_(d.shape.world_size),
+        m_(p.extent("m", d.shape.m)),
         own_rows_(ceil_div(m_, ranks_)),
         own_end_(min(own_rows_, m_ - p.rank() * own_rows_)),
         tokens_(p, d, cfg, own_rows_) {
-    const std::vector<Index> all = {ranks_ * rows_, d.top_k};
+    const std::vector<Index> all = {ranks_ * rows_, d.shape.top_k};
     const Space space = in_turn() ? Space::kLocal : Space::kSymmetric;
-    experts_ = p.table("experts", {own_rows_, d.top_k}, {ContractKind::kRange, 0, d.num_experts});
-    weights_ = p.input("weights", DType::kF32, {own_rows_, d.top_k});
+    experts_ = p.table("experts", {own_rows_, d.shape.top_k},
+                       {ContractKind::kRange, 0, d.shape.num_experts});
+    weights_ = p.input("weights", DType::kF32, {own_rows_, d.shape.top_k});
     ids_.inbox = ids_.result = p.output("recv_experts", DType::kI32, all, space);
     shares_.inbox = shares_.result = p.output("recv_weights", DType::kF32, all, space);
     positions_ = p.output("positions", DType::kI32, {rows_, ranks_});
@@ -201,7 +202,9 @@ class Send {
     Value ids, shares;
   };
   Value integer(const Index& value) const { return p_.splat(DType::kI32, value); }
-  Slice pairs(const TensorRef& of, const Index& row) { return of.tile({row, 0}, 1, d_.top_k); }
+  Slice pairs(const TensorRef& of, const Index& row) {
+    return of.tile({row, 0}, 1, d_.shape.top_k);
+  }
 
   void send_token(const Index& token, bool waits) {
     Index row = p_.let("row", p_.rank() * rows_ + token);
@@ -212,7 +215,7 @@ class Send {
         token < own_end_,
         [&] {
           std::vector<Index> chosen;
-          for (std::int64_t j = 0; j < d_.top_k; ++j) {
+          for (std::int64_t j = 0; j < d_.shape.top_k; ++j) {
             chosen.push_back(p_.read(experts_, {token, j}));
           }
           p_.loop(ranks_, [&](const Index& i) {
@@ -224,9 +227,9 @@ class Send {
           });
         },
         [&] {
-          Value nowhere = integer(-1), nothing = p_.zeros(DType::kF32, 1, d_.top_k);
+          Value nowhere = integer(-1), nothing = p_.zeros(DType::kF32, 1, d_.shape.top_k);
           p_.loop(ranks_, [&](const Index& to) {
-            tell(row, to, 0, {broadcast(nowhere, 1, d_.top_k), nothing});
+            tell(row, to, 0, {broadcast(nowhere, 1, d_.shape.top_k), nothing});
             p_.store(positions_.tile({token, to}, 1, 1), nowhere);
           });
         });
@@ -285,7 +288,7 @@ class Send {
 
 template <typename Tokens>
 Program send(const char* name, const EpDesc& d, const SendConfig& cfg) {
-  ProgramBuilder p(name, d.world_size);
+  ProgramBuilder p(name, d.shape.world_size);
   Send<Tokens> op(p, d, cfg);
   if (!op.in_turn()) p.on_start([&] { op.announce(); });
   p.role("send", Resource::sms(cfg.num_workers), p.range(op.tiles()), [&](const Tile& t) {

@@ -25,12 +25,12 @@ predict::LaunchTables tables_of(const OpShape& s) { return even_routing(ep_desc(
 }  // namespace
 
 EpDesc ep_desc(const OpShape& s) {
-  EpDesc d{.dtype = s.dtype,
-           .m = s.m > 0 ? s.m : 64,
+  EpDesc d{.shape = {.world_size = s.world_size,
+                     .m = s.m > 0 ? s.m : 64,
+                     .top_k = 3,
+                     .num_experts = s.m > 1000 ? 32 : 5},
+           .dtype = s.dtype,
            .hidden = s.n > 0 ? s.n : 128,
-           .num_experts = s.m > 1000 ? 32 : 5,
-           .top_k = 3,
-           .world_size = s.world_size,
            .expert_groups = s.world_size};
   if (s.test_config && s.m == 9 && s.world_size % 2 == 0) d.expert_groups = s.world_size / 2;
   return d;
@@ -39,11 +39,11 @@ EpDesc ep_desc(const OpShape& s) {
 SendConfig ep_send_config(const EpDesc& d, const OpShape& s) {
   SendConfig c = default_send_config(d, s.target);
   if (!s.test_config) return c;
-  const bool odd_long = d.m > 16 && d.world_size % 2 == 1;
-  c.num_slots = d.m == kInTurnTokens || odd_long ? 2 : 1;
+  const bool odd_long = d.shape.m > 16 && d.shape.world_size % 2 == 1;
+  c.num_slots = d.shape.m == kInTurnTokens || odd_long ? 2 : 1;
   if (s.target == Target::kCuda) return c;
   c.num_workers = 2;
-  if (d.m > 16) c.tile_tokens = 2;
+  if (d.shape.m > 16) c.tile_tokens = 2;
   return c;
 }
 
@@ -57,7 +57,7 @@ PlaceConfig ep_place_config(const EpDesc& d, const OpShape& s) {
              .tile_slots = std::min<std::int64_t>(c.tiles.tile_slots, 8)};
   // A worker for every tile, which may come in any order.
   c.num_workers = static_cast<int>(2 * ceil_div(d.received_rows(), c.tiles.part_tokens) +
-                                   ceil_div(d.received_rows() * d.top_k, c.tiles.tile_slots));
+                                   ceil_div(d.received_rows() * d.shape.top_k, c.tiles.tile_slots));
   return c;
 }
 
@@ -65,12 +65,12 @@ ReturnConfig ep_return_config(const EpDesc& d, const OpShape& s) {
   ReturnConfig c = default_return_config(d, s.target);
   if (!s.test_config) return c;
   if (s.target == Target::kCpu) c.num_workers = 2;
-  if (d.m == kInTurnTokens) c.num_slots = 3 - c.num_slots;
+  if (d.shape.m == kInTurnTokens) c.num_slots = 3 - c.num_slots;
   // As long steps have it.
-  if (d.m == 21) {
+  if (d.shape.m == 21) {
     c.num_slots = 1;
     c.tile_tokens = 2, c.channels = 2, c.num_sum_workers = 1;
-    c.sum_tokens = d.world_size % 2 == 0 ? 1 : 0;
+    c.sum_tokens = d.shape.world_size % 2 == 0 ? 1 : 0;
   }
   return fitted(d, c);
 }

@@ -13,13 +13,11 @@ namespace stretto {
 namespace {
 
 EpDesc step(int world_size, std::int64_t tokens) {
-  return {.dtype = DType::kBF16,
-          .m = tokens * world_size,
-          .hidden = 7168,
-          .num_experts = 256,
-          .top_k = 8,
-          .world_size = world_size,
-          .expert_groups = world_size};
+  return {
+      .shape = {.world_size = world_size, .m = tokens * world_size, .top_k = 8, .num_experts = 256},
+      .dtype = DType::kBF16,
+      .hidden = 7168,
+      .expert_groups = world_size};
 }
 
 int send_slots(int world_size, std::int64_t tokens, bool private_results) {

@@ -75,7 +75,7 @@ std::vector<TableValues> on_all(int ranks, const TableValues& values) {
 std::vector<TableValues> of_tiles(const ExpertTiles& tiles, const Entries& chosen, std::int64_t m,
                                   const ExpertTileOrder& order) {
   std::vector<TableValues> out;
-  for (int rank = 0; rank < tiles.world_size; ++rank) {
+  for (int rank = 0; rank < tiles.shape.world_size; ++rank) {
     out.push_back(all_of(tile_tables(tiles, rank, m, chosen, order)));
   }
   return out;
@@ -100,22 +100,22 @@ class Exchange {
  public:
   Exchange(const EpDesc& d, std::int64_t m)
       : d_(d),
-        share_(ceil_div(m, std::int64_t{d.world_size})),
-        chosen_(chosen_by_lot(m, d.top_k, d.num_experts)) {}
+        share_(ceil_div(m, std::int64_t{d.shape.world_size})),
+        chosen_(chosen_by_lot(m, d.shape.top_k, d.shape.num_experts)) {}
 
   TableValues of_rank(int rank) const {
     TableValues out;
-    out["experts"] = own_part(chosen_, rank * share_ * d_.top_k, share_ * d_.top_k);
+    out["experts"] = own_part(chosen_, rank * share_ * d_.shape.top_k, share_ * d_.shape.top_k);
     out["positions"] = positions(rank);
     Entries received = received_by(rank), slots(received.size(), -1), is_here;
     for (std::int64_t row = 0; row < d_.received_rows(); ++row) {
-      is_here.push_back(received[at(row * d_.top_k)] >= 0 ? 1 : 0);
+      is_here.push_back(received[at(row * d_.shape.top_k)] >= 0 ? 1 : 0);
     }
     Placed rows = placed(received, split_of(d_).first(rank), split_of(d_).end(rank));
     Entries tokens(received.size(), 0);
     for (std::size_t row = 0; row < rows.pairs.size(); ++row) {
       slots[at(rows.pairs[row])] = static_cast<std::int32_t>(row);
-      tokens[row] = entry(rows.pairs[row] / d_.top_k);
+      tokens[row] = entry(rows.pairs[row] / d_.shape.top_k);
     }
     rows.offsets.resize(at(split_of(d_).share() + 1), rows.offsets.back());
     rows.offsets.push_back(entry(std::ssize(received)));
@@ -129,12 +129,12 @@ class Exchange {
 
  private:
   std::int64_t end_of(int rank) const {  // the tokens of a rank
-    return std::min((rank + 1) * share_, std::ssize(chosen_) / d_.top_k);
+    return std::min((rank + 1) * share_, std::ssize(chosen_) / d_.shape.top_k);
   }
   bool goes(std::int64_t token, int rank) const {
-    auto first = chosen_.begin() + token * d_.top_k;
+    auto first = chosen_.begin() + token * d_.shape.top_k;
     ExpertSplit split = split_of(d_);
-    return std::any_of(first, first + d_.top_k,
+    return std::any_of(first, first + d_.shape.top_k,
                        [&](auto e) { return split.first(rank) <= e && e < split.end(rank); });
   }
   // Calls visit(token, its row in the rank's block) for the tokens from a rank that go to another.
@@ -146,19 +146,19 @@ class Exchange {
   }
   Entries positions(int rank) const {
     Entries out(at(d_.received_rows()), -1);  // [S, P]
-    for (int to = 0; to < d_.world_size; ++to) {
+    for (int to = 0; to < d_.shape.world_size; ++to) {
       for_each_sent(rank, to, [&](std::int64_t token, std::int64_t row) {
-        out[at((token - rank * share_) * d_.world_size + to)] = entry(row);
+        out[at((token - rank * share_) * d_.shape.world_size + to)] = entry(row);
       });
     }
     return out;
   }
   Entries received_by(int rank) const {
-    Entries out(at(d_.received_rows() * d_.top_k), -1);  // [P * S, top_k]
-    for (int from = 0; from < d_.world_size; ++from) {
+    Entries out(at(d_.received_rows() * d_.shape.top_k), -1);  // [P * S, top_k]
+    for (int from = 0; from < d_.shape.world_size; ++from) {
       for_each_sent(from, rank, [&](std::int64_t token, std::int64_t row) {
-        std::copy_n(chosen_.begin() + token * d_.top_k, d_.top_k,
-                    out.begin() + (from * d_.rows_per_rank() + row) * d_.top_k);
+        std::copy_n(chosen_.begin() + token * d_.shape.top_k, d_.shape.top_k,
+                    out.begin() + (from * d_.shape.rows_per_rank() + row) * d_.shape.top_k);
       });
     }
     return out;
@@ -173,15 +173,16 @@ class Exchange {
 
 LaunchTables even_routing(const ExpertTablesDesc& d) {
   return [tiles = d.tiles](const Extents& extents) {
-    TableValues values{{"experts", chosen_by_lot(extents.front(), tiles.top_k, tiles.num_experts)}};
-    return on_all(tiles.world_size, values);
+    TableValues values{
+        {"experts", chosen_by_lot(extents.front(), tiles.shape.top_k, tiles.shape.num_experts)}};
+    return on_all(tiles.shape.world_size, values);
   };
 }
 
 LaunchTables even_routing(const ExpertTiles& tiles, const ExpertTileOrder& order) {
   return [=](const Extents& extents) {
-    std::int64_t m = tokens_of(extents, tiles.m);
-    return of_tiles(tiles, chosen_by_lot(m, tiles.top_k, tiles.num_experts), m, order);
+    std::int64_t m = tokens_of(extents, tiles.shape.m);
+    return of_tiles(tiles, chosen_by_lot(m, tiles.shape.top_k, tiles.shape.num_experts), m, order);
   };
 }
 
@@ -200,11 +201,11 @@ LaunchTables even_routing(const MoeLayerDesc& d, const MoeLayerConfig& c) {
 
 LaunchTables even_routing(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
   return [tiles = tiles_of(d, c), order = c.order](const Extents& extents) {
-    std::int64_t m = extents.front(), share = ceil_div(m, std::int64_t{tiles.world_size});
-    Entries chosen = chosen_by_lot(m, tiles.top_k, tiles.num_experts);
+    std::int64_t m = extents.front(), share = ceil_div(m, std::int64_t{tiles.shape.world_size});
+    Entries chosen = chosen_by_lot(m, tiles.shape.top_k, tiles.shape.num_experts);
     std::vector<TableValues> out = of_tiles(tiles, chosen, m, order);
-    for (int rank = 0; rank < tiles.world_size; ++rank) {
-      std::int64_t pairs = share * tiles.top_k;
+    for (int rank = 0; rank < tiles.shape.world_size; ++rank) {
+      std::int64_t pairs = share * tiles.shape.top_k;
       out[at(rank)]["experts"] = own_part(chosen, rank * pairs, pairs);
     }
     return out;
@@ -236,9 +237,9 @@ LaunchTables even_routing(const CombineDesc& d) {
 LaunchTables even_routing(const EpDesc& d) {
   return [d](const Extents& extents) {
     // Products count what was received as their tokens.
-    Exchange exchange(d, std::min(tokens_of(extents, d.m), d.m));
+    Exchange exchange(d, std::min(tokens_of(extents, d.shape.m), d.shape.m));
     std::vector<TableValues> out;
-    for (int rank = 0; rank < d.world_size; ++rank) out.push_back(exchange.of_rank(rank));
+    for (int rank = 0; rank < d.shape.world_size; ++rank) out.push_back(exchange.of_rank(rank));
     return out;
   };
 }

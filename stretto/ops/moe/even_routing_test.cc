@@ -23,12 +23,9 @@ Values as_values(const std::vector<std::int32_t>& from) { return {from.begin(), 
 
 // Two ranks of each group have the same experts.
 EpDesc exchange(int ranks, std::int64_t m, int groups) {
-  return {.dtype = DType::kF32,
-          .m = m,
+  return {.shape = {.world_size = ranks, .m = m, .top_k = 3, .num_experts = 7},
+          .dtype = DType::kF32,
           .hidden = 4,
-          .num_experts = 7,
-          .top_k = 3,
-          .world_size = ranks,
           .expert_groups = groups};
 }
 
@@ -41,10 +38,10 @@ constexpr struct {
 TEST(EvenRouting, TokensGoWhereSendingThemBringsThem) {
   for (const auto& e : kExchanges) {
     EpDesc d = exchange(e.ranks, e.m, e.groups);
-    for (std::int64_t m : {d.m, d.m / 2}) {
+    for (std::int64_t m : {d.shape.m, d.shape.m / 2}) {
       SCOPED_TRACE(to_string(d));
       std::vector<TableValues> tables = even_routing(d)({m});
-      MoeCase mc(ep_send(d, default_send_config(d)), d.m, 0, m);
+      MoeCase mc(ep_send(d, default_send_config(d)), d.shape.m, 0, m);
       mc.c.unchecked = {"recv", "recv_weights"};  // the tables alone
       for (std::size_t r = 0; r < tables.size(); ++r) {
         auto set = [&](const char* name, Values values) {  // of the rows that there are
@@ -62,13 +59,14 @@ TEST(EvenRouting, TokensGoWhereSendingThemBringsThem) {
         Values told = as_values(tables[r].at("recv_experts"));
         ExpertSplit split = split_of(d);
         auto rank = static_cast<int>(r);
-        for (std::size_t t = 0; t < told.size(); t += at(d.top_k)) {
+        for (std::size_t t = 0; t < told.size(); t += at(d.shape.top_k)) {
           auto here = [&](double x) {
             return split.first(rank) <= static_cast<std::int64_t>(x) &&
                    static_cast<std::int64_t>(x) < split.end(rank);
           };
           auto first = told.begin() + static_cast<std::ptrdiff_t>(t);
-          if (std::none_of(first, first + d.top_k, here)) std::fill_n(first, d.top_k, kUnchecked);
+          if (std::none_of(first, first + d.shape.top_k, here))
+            std::fill_n(first, d.shape.top_k, kUnchecked);
         }
         set("recv_experts", told);
         set("positions", as_values(tables[r].at("positions")));
@@ -82,8 +80,8 @@ TEST(EvenRouting, RowsLieWherePlacingPutsThem) {
   for (const auto& e : kExchanges) {
     EpDesc d = exchange(e.ranks, e.m, e.groups);
     SCOPED_TRACE(to_string(d));
-    std::vector<TableValues> tables = even_routing(d)({d.m});
-    MoeCase mc(ep_place(d, default_place_config(d)), d.m, 0);
+    std::vector<TableValues> tables = even_routing(d)({d.shape.m});
+    MoeCase mc(ep_place(d, default_place_config(d)), d.shape.m, 0);
     mc.c.extents.clear();
     for (std::size_t r = 0; r < tables.size(); ++r) {
       mc.in(r, "recv_experts") = as_values(tables[r].at("recv_experts"));
@@ -110,10 +108,7 @@ TEST(EvenRouting, AllExpertsHaveRows) {
 
 // Half as many tokens as the program has room for: half of the tiles, not all of them.
 TEST(EvenRouting, TilesWithoutTokensAreNotPredicted) {
-  EpMoeLayerDesc d{.world_size = 2,
-                   .m = 4096,
-                   .top_k = 2,
-                   .num_experts = 8,
+  EpMoeLayerDesc d{.shape = {.world_size = 2, .m = 4096, .top_k = 2, .num_experts = 8},
                    .expert_groups = 2,
                    .hidden = 1024,
                    .ffn = 4096,
@@ -125,9 +120,9 @@ TEST(EvenRouting, TilesWithoutTokensAreNotPredicted) {
     return predict::predict(compiled, machine, {.timetable = {.extents = {m}, .tables = tables}})
         .floors.tensor_ms;
   };
-  double even = tensor_ms(d.m, even_routing(d, c));
-  EXPECT_NEAR(tensor_ms(d.m / 2, even_routing(d, c)) / even, 0.5, 0.1);
-  EXPECT_NEAR(tensor_ms(d.m, {}) / even, 2, 0.2) << "all tokens at every rank";
+  double even = tensor_ms(d.shape.m, even_routing(d, c));
+  EXPECT_NEAR(tensor_ms(d.shape.m / 2, even_routing(d, c)) / even, 0.5, 0.1);
+  EXPECT_NEAR(tensor_ms(d.shape.m, {}) / even, 2, 0.2) << "all tokens at every rank";
 }
 
 }  // namespace

@@ -15,12 +15,12 @@ constexpr int kStages = 4;
 
 template <typename Desc>
 std::int64_t rows_of_expert(const Desc& d) {
-  return ceil_div(d.m * d.top_k, d.num_experts);
+  return ceil_div(d.shape.m * d.shape.top_k, d.shape.num_experts);
 }
 
 template <typename Desc>
 std::int64_t tokens_of_rank(const Desc& d) {
-  return ceil_div(d.m, std::int64_t{d.world_size});
+  return d.shape.rows_per_rank();
 }
 
 std::int64_t token_bytes(const AgGroupedDesc& d) { return d.k * size_bytes(d.a_dtype); }
@@ -39,7 +39,7 @@ bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t
 }  // namespace
 
 void send_by(const AgGroupedDesc& d, int num_queues, AgGroupedConfig& c) {
-  const std::int64_t share = d.rows_per_rank();
+  const std::int64_t share = d.shape.rows_per_rank();
   c.num_copy_queues = num_queues;
   if (num_queues > 0) {
     c.comm_rows = std::clamp<std::int64_t>(most_copied_rows(1, d.k), 1, share);
@@ -52,16 +52,17 @@ void send_by(const AgGroupedDesc& d, int num_queues, AgGroupedConfig& c) {
 }
 
 AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
-  std::int64_t share = d.rows_per_rank();
-  std::int64_t mean_rows = ceil_div(d.m * d.top_k, d.num_experts);  // of an expert
+  std::int64_t share = d.shape.rows_per_rank();
+  std::int64_t mean_rows =
+      ceil_div(d.shape.m * d.shape.top_k, d.shape.num_experts);  // of an expert
   if (target == Target::kCpu) {
-    GemmTile tile = default_tile(d.m, d.n, d.k);
+    GemmTile tile = default_tile(d.shape.m, d.n, d.k);
     tile.bm = std::clamp<std::int64_t>(ceil_div(mean_rows, std::int64_t{16}) * 16, 16, 128);
-    tile.bm = std::min(tile.bm, d.m * d.top_k);
+    tile.bm = std::min(tile.bm, d.shape.m * d.shape.top_k);
     return {.loop = {.tile = tile},
             .comm_rows = std::clamp<std::int64_t>(ceil_div(share, std::int64_t{2}), 1, 256)};
   }
-  MainLoop loop = gpu_loop(d, std::max(kFewRows + 1, d.m * d.top_k), target.sms());
+  MainLoop loop = gpu_loop(d, std::max(kFewRows + 1, d.shape.m * d.shape.top_k), target.sms());
   if (mean_rows <= 64) loop.tile.bm = 64;
   AgGroupedConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
   c.loop.num_compute_sms =
@@ -103,14 +104,14 @@ MoeLayerConfig default_config(const MoeLayerDesc& d, Target target) {
 EpMoeLayerConfig with_exchange(const EpMoeLayerDesc& d, const MoeLayerConfig& layers,
                                Target target) {
   // More spill beside the exchange, of three ranks and more than four from fewer on.
-  const std::int64_t most_rows = d.world_size <= 4 && d.world_size != 3 ? 24 : 8;
+  const std::int64_t most_rows = d.shape.world_size <= 4 && d.shape.world_size != 3 ? 24 : 8;
   EpMoeLayerConfig c{.first = layers.first, .second = layers.second, .tables = {}, .order = {}};
   sum_at_end(second_layer(own_part(d)), c.second, most_rows);
   c.first.num_copy_queues = 0;
   // Half of the workers push (exchange()).
   const std::int64_t pushers = std::max(c.first.loop.num_compute_sms / 2, 1);
-  c.first.comm_rows = std::min<std::int64_t>(8, ceil_div(d.rows_per_rank(), pushers));
-  c.tell_tokens = std::min<std::int64_t>(64, d.rows_per_rank());
+  c.first.comm_rows = std::min<std::int64_t>(8, ceil_div(d.shape.rows_per_rank(), pushers));
+  c.tell_tokens = std::min<std::int64_t>(64, d.shape.rows_per_rank());
   c.order = default_order(tiles_of(d, c), target,
                           {.ffn = ceil_div(d.ffn, std::int64_t{d.expert_groups})});
   c.tables = default_config(ExpertTablesDesc{.tiles = tiles_of(d, c), .order = c.order}, target,
@@ -125,18 +126,18 @@ EpMoeLayerConfig default_config(const EpMoeLayerDesc& d, Target target) {
   GemmTile &first = layers.first.loop.tile, &second = layers.second.loop.tile;
   // Remainders by five and seven ranks take registers that wider tiles would spill, and so do
   // biases.
-  bool remainders = d.world_size > 4 && d.world_size % 2 == 1;
+  bool remainders = d.shape.world_size > 4 && d.shape.world_size % 2 == 1;
   bool narrow = remainders || d.biases;
   if (target == Target::kCuda && narrow && first.bn == 128 && second.bn == 256) {
     first.bn = 64;
     second.bn = layers.second.reduce_cols = 128;
   }
-  if (target == Target::kCuda && remainders && d.world_size > 5) {
+  if (target == Target::kCuda && remainders && d.shape.world_size > 5) {
     first.bm = second.bm = std::min<std::int64_t>(first.bm, 64);
   }
   EpMoeLayerConfig c = with_exchange(d, layers, target);
   // Tables in several classes would spill there by seven and more.
-  if (target == Target::kCuda && remainders && d.world_size > 5) c.order = {.in_step = false};
+  if (target == Target::kCuda && remainders && d.shape.world_size > 5) c.order = {.in_step = false};
   return c;
 }
 
@@ -162,7 +163,7 @@ std::vector<AgGroupedConfig> gpu_configs(const AgGroupedDesc& d, const GpuTarget
     made.loop.num_stages = kStages;
     if (c.sort > 0 && d.k % kSortCols != 0) continue;
     if (c.skip && d.k <= made.loop.tile.bk) continue;
-    if (c.queues == 0 && d.world_size == 1) continue;
+    if (c.queues == 0 && d.shape.world_size == 1) continue;
     made.loop.raster = c.raster;
     made.loop.num_compute_sms = gpu.sms;
     send_by(d, c.queues, made);
@@ -191,10 +192,10 @@ std::vector<GroupedRsConfig> gpu_configs(const GroupedRsDesc& d, const GpuTarget
   for (std::int64_t blocks : {4, 8, 16}) {
     GroupedRsConfig made = wide;
     made.block_tiles = tiles_of_block(d.n, made.loop.tile.bn, blocks);
-    if (d.all_reduce && d.world_size > 2 && made.block_tiles == 1) continue;  // spills
+    if (d.all_reduce && d.shape.world_size > 2 && made.block_tiles == 1) continue;  // spills
     made.reduce_rows =
-        std::min<std::int64_t>(std::max<std::int64_t>(24 / d.top_k, 1), tokens_of_rank(d));
-    const bool most = d.world_size > 2 || d.all_reduce;  // more spill
+        std::min<std::int64_t>(std::max<std::int64_t>(24 / d.shape.top_k, 1), tokens_of_rank(d));
+    const bool most = d.shape.world_size > 2 || d.all_reduce;  // more spill
     if (most) made.reduce_rows = std::min(made.reduce_rows, usual.reduce_rows);
     made.reduce_rounds = rounds_of_turns(d, made, made.reduce_rows, 1);
     if (beside) add(out, made);
@@ -234,12 +235,13 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, const GpuTarget& 
   const MoeLayerConfig base = default_config(d, gpu);
   std::vector<MoeLayerConfig> out = {base};
   // Their sums have all other ranks' rows in registers.
-  if (size_bytes(d.dtype) != 2 || d.world_size > 4) return out;
+  if (size_bytes(d.dtype) != 2 || d.shape.world_size > 4) return out;
   const bool few = rows_of_expert(d) <= kFewOfAnExpert;
   for (const Choice& c : kChoices) {
-    if (c.sort > 0 && (few || d.world_size > 2 || d.hidden % kSortCols != 0)) continue;  // spills
+    if (c.sort > 0 && (few || d.shape.world_size > 2 || d.hidden % kSortCols != 0))
+      continue;  // spills
     // Faster than picked rows on one GPU, slower on two.
-    if (c.sort > 0 && c.blocks == kAtEnd && d.world_size > 1) continue;
+    if (c.sort > 0 && c.blocks == kAtEnd && d.shape.world_size > 1) continue;
     MoeLayerConfig made = base;
     auto& [first, second] = made;
     const std::int64_t bm = few ? 64 : 128;
@@ -247,7 +249,7 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, const GpuTarget& 
     second.loop.tile = {.bm = bm, .bn = 256, .bk = 64};
     first.loop.num_stages = second.loop.num_stages = kStages;
     first.loop.num_compute_sms = second.loop.num_compute_sms = gpu.sms;
-    if (c.queues == 0 && (d.world_size == 1 || !few)) continue;  // spills
+    if (c.queues == 0 && (d.shape.world_size == 1 || !few)) continue;  // spills
     send_by(first_layer(d), c.queues, first);
     first.loop.raster = c.raster;
     second.loop.raster = c.second_raster;
@@ -264,8 +266,8 @@ std::vector<MoeLayerConfig> gpu_configs(const MoeLayerDesc& d, const GpuTarget& 
     second.last_blocks = 0;
     second.last_rows = second.last_rounds = 1;
     // Of four warps, or of three where all slots are loaded by TMA.
-    second.reduce_rows = c.sort > 0 ? std::max<std::int64_t>(24 / d.top_k, 1)
-                                    : std::clamp<std::int64_t>(32 / d.top_k, 1, 8);
+    second.reduce_rows = c.sort > 0 ? std::max<std::int64_t>(24 / d.shape.top_k, 1)
+                                    : std::clamp<std::int64_t>(32 / d.shape.top_k, 1, 8);
     second.reduce_rows = std::min(second.reduce_rows, tokens_of_rank(d));
     second.reduce_rounds = rounds_of_turns(second_layer(d), second, second.reduce_rows, 1);
     add(out, made);

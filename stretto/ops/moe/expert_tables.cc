@@ -19,10 +19,10 @@ constexpr std::int64_t kMostPairs = std::int64_t{1} << 31;
 
 void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
   const ExpertTiles& t = d.tiles;
-  check_sizes("expert_tables", {{"world_size", t.world_size},
-                                {"m", t.m},
-                                {"top_k", t.top_k},
-                                {"num_experts", t.num_experts},
+  check_sizes("expert_tables", {{"world_size", t.shape.world_size},
+                                {"m", t.shape.m},
+                                {"top_k", t.shape.top_k},
+                                {"num_experts", t.shape.num_experts},
                                 {"tile_rows", t.tile_rows},
                                 {"stages", d.order.stages},
                                 {"early_experts", d.order.early_experts},
@@ -34,16 +34,16 @@ void check(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
                                 {"tile_rows", c.tile_rows},
                                 {"num_workers", c.num_workers}});
   check_split("expert_tables", t.split());
-  if (d.order.stages > t.world_size) {
+  if (d.order.stages > t.shape.world_size) {
     throw UserError(fmt::format("expert_tables: stages is {}, at most one for each of {} ranks",
-                                d.order.stages, t.world_size));
+                                d.order.stages, t.shape.world_size));
   }
   // Pairs of a block are sorted by numbers of expert and pair.
-  std::int64_t pairs = c.block_tokens * t.top_k;
-  if (pairs >= kMostPairs / (t.num_experts + 1) || t.num_rows() >= kMostPairs) {
+  std::int64_t pairs = c.block_tokens * t.shape.top_k;
+  if (pairs >= kMostPairs / (t.shape.num_experts + 1) || t.num_rows() >= kMostPairs) {
     throw UserError(fmt::format(
         "expert_tables: m is {} with {} of {} experts each, in blocks of {}: too many to number",
-        t.m, t.top_k, t.num_experts, c.block_tokens));
+        t.shape.m, t.shape.top_k, t.shape.num_experts, c.block_tokens));
   }
 }
 
@@ -55,13 +55,14 @@ std::string to_string(const ExpertTablesDesc& d) { return "expert_tables " + tex
 
 Program expert_tables(const ExpertTablesDesc& d, const ExpertTablesConfig& cfg) {
   check(d, cfg);
-  ProgramBuilder p("expert_tables", d.tiles.world_size);
-  Index m = p.extent("m", d.tiles.m), pairs = m * d.tiles.top_k;
+  ProgramBuilder p("expert_tables", d.tiles.shape.world_size);
+  Index m = p.extent("m", d.tiles.shape.m), pairs = m * d.tiles.shape.top_k;
   auto output = [&](const char* name, std::vector<Index> shape) {
     return p.output(name, DType::kI32, std::move(shape));
   };
   MadeTables tables;
-  tables.experts = p.table("experts", {pairs, 1}, {ContractKind::kRange, 0, d.tiles.num_experts});
+  tables.experts =
+      p.table("experts", {pairs, 1}, {ContractKind::kRange, 0, d.tiles.shape.num_experts});
   tables.used = output("tiles_used", {1});
   tables.tile_experts = output("tile_experts", {d.tiles.num_tiles(), 1});
   tables.tile_needs = output("tile_needs", {d.tiles.num_tiles(), 1});

@@ -6,16 +6,16 @@
 namespace stretto {
 
 ExpertTablesDesc expert_tables_desc(const OpShape& s) {
-  ExpertTablesDesc d{.tiles = {.world_size = s.world_size,
-                               .m = s.m > 0 ? s.m : 64,
-                               .top_k = s.k > 0 ? s.k : 2,
-                               .num_experts = s.n > 0 ? s.n : 5},
+  ExpertTablesDesc d{.tiles = {.shape = {.world_size = s.world_size,
+                                         .m = s.m > 0 ? s.m : 64,
+                                         .top_k = s.k > 0 ? s.k : 2,
+                                         .num_experts = s.n > 0 ? s.n : 5}},
                      .order = {.stages = s.world_size}};
   d.tiles.tile_rows = 128;
   if (!s.test_config) return d;
-  d.tiles.tile_rows = std::min<std::int64_t>(4, d.tiles.m * d.tiles.top_k);
+  d.tiles.tile_rows = std::min<std::int64_t>(4, d.tiles.shape.m * d.tiles.shape.top_k);
   d.order.early_experts = 2;
-  if (d.tiles.top_k == 3) d.order = {.in_step = false};
+  if (d.tiles.shape.top_k == 3) d.order = {.in_step = false};
   return d;
 }
 

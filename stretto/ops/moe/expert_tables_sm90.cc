@@ -7,16 +7,18 @@ namespace stretto {
 
 ExpertTablesConfig default_config(const ExpertTablesDesc& d, Target target, int most_workers) {
   const ExpertTiles& t = d.tiles;
-  std::int64_t share = ceil_div(t.m, std::int64_t{t.world_size}), experts = t.split().share();
+  std::int64_t share = ceil_div(t.shape.m, std::int64_t{t.shape.world_size}),
+               experts = t.split().share();
   if (target == Target::kCpu) return {.block_tokens = std::min<std::int64_t>(64, share)};
   if (most_workers == 0) most_workers = target.sms();
   // What is compared with all pairs of a block, or with all experts, keeps to the registers.
   constexpr std::int64_t kPairs = 256, kElements = 8192;
   ExpertTablesConfig c;
-  c.block_tokens = std::clamp<std::int64_t>(kPairs / t.top_k, 1, std::min<std::int64_t>(64, share));
+  c.block_tokens =
+      std::clamp<std::int64_t>(kPairs / t.shape.top_k, 1, std::min<std::int64_t>(64, share));
   c.sort_rows = std::clamp<std::int64_t>(2 * kElements / std::max(kPairs, experts), 1, 64);
   c.part_blocks =
-      ceil_div(TableDivision(d, c).parts_of_rank * t.world_size, std::int64_t{most_workers});
+      ceil_div(TableDivision(d, c).parts_of_rank * t.shape.world_size, std::int64_t{most_workers});
   c.count_parts = std::clamp<std::int64_t>(kElements / experts, 1, 256);
   c.sum_experts = std::clamp<std::int64_t>(kElements / experts, 1, 64);
   std::int64_t rows = ceil_div(t.num_rows(), std::int64_t{most_workers});

@@ -24,17 +24,14 @@ struct PlannedTile {
 }  // namespace
 
 std::int64_t ExpertTiles::num_tiles() const {
-  std::int64_t rows = m * top_k, with_rows = std::min(split().share(), rows);
+  std::int64_t rows = shape.m * shape.top_k, with_rows = std::min(split().share(), rows);
   return (rows + with_rows * (tile_rows - 1)) / tile_rows;
 }
 
 NamedFields fields_of(ExpertTiles& t) {
-  return {NamedField("world_size", t.world_size).as("P={}"),
-          {"m", t.m},
-          NamedField("top_k", t.top_k).as("top {}"),
-          NamedField("num_experts", t.num_experts).as("of {} experts"),
-          NamedField("expert_groups", t.expert_groups, 1).as("in {} groups"),
-          NamedField("tile_rows", t.tile_rows).as("in tiles of {}")};
+  return joined(fields_of(t.shape),
+                {NamedField("expert_groups", t.expert_groups, 1).as("in {} groups"),
+                 NamedField("tile_rows", t.tile_rows).as("in tiles of {}")});
 }
 
 NamedFields fields_of(ExpertTileOrder& c) {
@@ -45,18 +42,18 @@ NamedFields fields_of(ExpertTileOrder& c) {
 
 std::int64_t ranks_through(const ExpertTiles& tiles, const ExpertTileOrder& order,
                            std::int64_t stage) {
-  return ceil_div((stage + 1) * tiles.world_size, std::int64_t{order.stages});
+  return ceil_div((stage + 1) * tiles.shape.world_size, std::int64_t{order.stages});
 }
 
 TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
                        const std::vector<std::int32_t>& chosen, const ExpertTileOrder& order) {
-  std::int64_t share = ceil_div(m, std::int64_t{t.world_size});
+  std::int64_t share = ceil_div(m, std::int64_t{t.shape.world_size});
   std::int64_t first = t.split().first(rank), end = t.split().end(rank);
   std::vector<Row> rows;
-  for (std::int64_t pair = 0; pair < m * t.top_k; ++pair) {
-    std::int64_t expert = chosen[at(pair)], token = pair / t.top_k;
+  for (std::int64_t pair = 0; pair < m * t.shape.top_k; ++pair) {
+    std::int64_t expert = chosen[at(pair)], token = pair / t.shape.top_k;
     if (expert < first || expert >= end) continue;
-    std::int64_t position = (token / share + t.world_size - rank) % t.world_size;
+    std::int64_t position = (token / share + t.shape.world_size - rank) % t.shape.world_size;
     rows.push_back({expert - first, position, position * share + token % share, pair});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
@@ -69,7 +66,7 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
     if (!fits) planned.push_back({row.expert, 0, 0, {}});
     PlannedTile& tile = planned.back();
     bool early = row.expert < order.early_experts;
-    tile.stage = early ? row.position * order.stages / t.world_size : order.stages - 1;
+    tile.stage = early ? row.position * order.stages / t.shape.world_size : order.stages - 1;
     tile.last_position = row.position;
     tile.rows.push_back(row);
   }
@@ -80,7 +77,7 @@ TileTables tile_tables(const ExpertTiles& t, int rank, std::int64_t m,
   out.experts.assign(at(t.num_tiles()), 0);
   out.needs.assign(at(t.num_tiles()), 0);
   out.tokens.assign(at(t.num_rows()), -1);
-  out.slots.assign(at(m * t.top_k), -1);
+  out.slots.assign(at(m * t.shape.top_k), -1);
   for (std::size_t i = 0; i < planned.size(); ++i) {
     const PlannedTile& tile = planned[i];
     out.experts.at(i) = static_cast<std::int32_t>(tile.expert);

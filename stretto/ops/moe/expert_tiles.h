@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/expert_split.h"
 #include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/target.h"
@@ -17,14 +18,11 @@
 namespace stretto {
 
 struct ExpertTiles {
-  int world_size = 1;
-  std::int64_t m = 1;  // most tokens of all ranks; rank r has those from r * ceil(m / P) on
-  std::int64_t top_k = 1;
-  std::int64_t num_experts = 1;  // all groups'
+  ExpertShape shape;
   std::int64_t tile_rows = 1;
   int expert_groups = 1;  // expert_split.h; a rank has tiles of its group's experts alone
 
-  ExpertSplit split() const { return {num_experts, world_size, expert_groups}; }
+  ExpertSplit split() const { return {shape.num_experts, shape.world_size, expert_groups}; }
   // Whatever the routing: every expert with rows may have a tile that is not full.
   std::int64_t num_tiles() const;
   std::int64_t num_rows() const { return num_tiles() * tile_rows; }

@@ -22,18 +22,19 @@ constexpr double kFewestEarly = 4;
 bool are_pushed(const ExpertTiles& t, std::int64_t hidden) {
   // Elements of two bytes. Pushes of more take longer than an engine's transfers.
   constexpr std::int64_t kMostElements = 2 << 20;
-  return t.world_size > 1 && ceil_div(t.m, std::int64_t{t.world_size}) * hidden <= kMostElements;
+  return t.shape.world_size > 1 &&
+         ceil_div(t.shape.m, std::int64_t{t.shape.world_size}) * hidden <= kMostElements;
 }
 
 ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu,
                                  const LayerSizes& sizes) {
-  if (t.world_size == 1) return {};
-  const auto ranks = static_cast<double>(t.world_size);
-  const double own_tokens = static_cast<double>(t.m) / ranks;
+  if (t.shape.world_size == 1) return {};
+  const auto ranks = static_cast<double>(t.shape.world_size);
+  const double own_tokens = static_cast<double>(t.shape.m) / ranks;
   const double own_rows =  // of an expert
-      own_tokens * static_cast<double>(t.top_k) / static_cast<double>(t.num_experts);
+      own_tokens * static_cast<double>(t.shape.top_k) / static_cast<double>(t.shape.num_experts);
   const double columns = sizes.ffn > 0 ? static_cast<double>(sizes.ffn * t.expert_groups)
-                                       : kUnknownColumns / static_cast<double>(t.top_k);
+                                       : kUnknownColumns / static_cast<double>(t.shape.top_k);
   // Seconds for each hidden column, of two bytes: until one rank's tokens have travelled; of an
   // expert until its rows of them are multiplied by gate and up, and until these are read.
   const double travel = own_tokens * 2 / kLinkBytes;
@@ -54,8 +55,9 @@ ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu,
   // for other ranks at once without it. More ranks would read the weights once for each.
   const double own_tiles =
       (own_rows / static_cast<double>(t.tile_rows) - 0.5) * columns / kTileColumns;
-  if (t.world_size == 2 && own_tiles >= 1) early = std::max(early, kMostSms * gpu.sms / own_tiles);
-  ExpertTileOrder order{.stages = t.world_size, .in_step = t.expert_groups == 1};
+  if (t.shape.world_size == 2 && own_tiles >= 1)
+    early = std::max(early, kMostSms * gpu.sms / own_tiles);
+  ExpertTileOrder order{.stages = t.shape.world_size, .in_step = t.expert_groups == 1};
   // Of all experts tables take fewer registers.
   if (early < static_cast<double>(t.split().share())) {
     order.early_experts = static_cast<std::int64_t>(std::ceil(early));
@@ -64,10 +66,10 @@ ExpertTileOrder order_in_classes(const ExpertTiles& t, const GpuTarget& gpu,
 }
 
 ExpertTileOrder default_order(const ExpertTiles& t, Target target, const LayerSizes& sizes) {
-  if (target == Target::kCpu) return {.stages = t.world_size};
+  if (target == Target::kCpu) return {.stages = t.shape.world_size};
   // Tiles of different experts share nothing. Groups' tokens are sent by those who multiply, who
   // begin at different times, so that to stay in step takes longer there.
-  const bool few = t.m * t.top_k <= t.num_experts * t.tile_rows;
+  const bool few = t.shape.m * t.shape.top_k <= t.shape.num_experts * t.tile_rows;
   if (few || t.expert_groups > 1) return {.in_step = false};
   if (sizes.hidden > 0 && are_pushed(t, sizes.hidden)) return {};
   return order_in_classes(t, target.gpu(), sizes);

@@ -18,7 +18,8 @@ namespace {
 // In classes the weights of an expert are read once for each: of as many experts as it takes to
 // have something to do while tokens travel, and of none where weights take the time.
 TEST(ExpertTileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
-  ExpertTiles tiles{.world_size = 2, .m = 8192, .top_k = 2, .num_experts = 32, .tile_rows = 128};
+  ExpertTiles tiles{.shape = {.world_size = 2, .m = 8192, .top_k = 2, .num_experts = 32},
+                    .tile_rows = 128};
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).stages, 2);
   std::int64_t wide = default_order(tiles, Target::kCuda, {.ffn = 4096}).early_experts;
   EXPECT_EQ(wide, 7);
@@ -28,14 +29,14 @@ TEST(ExpertTileOrder, ClassesAreOfAsManyExpertsAsTokensTravel) {
             ExpertTileOrder{}.early_experts);
   EXPECT_LT(default_order(tiles, Target::kCuda).early_experts, 32);
   // Of more ranks the tokens come one rank's after another, each in the time of a class.
-  tiles.world_size = 4, tiles.m = 16384;
+  tiles.shape.world_size = 4, tiles.shape.m = 16384;
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).early_experts, wide);
-  tiles.world_size = 1;
+  tiles.shape.world_size = 1;
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).stages, 1);
   // One expert would keep a rank busy for as long, but not all its SMs.
-  tiles = {.world_size = 2, .m = 2048, .top_k = 2, .num_experts = 8, .tile_rows = 128};
+  tiles = {.shape = {.world_size = 2, .m = 2048, .top_k = 2, .num_experts = 8}, .tile_rows = 128};
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 7168}).early_experts, 4);
-  tiles = {.world_size = 4, .m = 64, .top_k = 2, .num_experts = 32, .tile_rows = 64};
+  tiles = {.shape = {.world_size = 4, .m = 64, .top_k = 2, .num_experts = 32}, .tile_rows = 64};
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 4096}).stages, 1);
 }
 
@@ -47,11 +48,9 @@ TEST(ExpertTileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerT
   };
   auto expect = [](int ranks, const Layer& l) {
     SCOPED_TRACE(fmt::format("{} experts, {} tokens, {} ranks", l.experts, l.m, ranks));
-    ExpertTiles tiles{.world_size = ranks,
-                      .m = l.m,
-                      .top_k = l.top_k,
-                      .num_experts = l.experts,
-                      .tile_rows = 128};
+    ExpertTiles tiles{
+        .shape = {.world_size = ranks, .m = l.m, .top_k = l.top_k, .num_experts = l.experts},
+        .tile_rows = 128};
     ExpertTileOrder order = default_order(tiles, Target::kCuda, {.ffn = l.ffn});
     EXPECT_EQ(order.stages, ranks);
     EXPECT_GE(std::min(order.early_experts, l.experts), l.low);
@@ -79,7 +78,8 @@ TEST(ExpertTileOrder, ClassesAreOfFewExpertsWhereReadingWeightsAgainTakesLongerT
 
 // Workers that share weights then begin together and stay in step.
 TEST(ExpertTileOrder, TilesOfAClassWaitForTheSameRanks) {
-  ExpertTiles tiles{.world_size = 4, .m = 64, .top_k = 2, .num_experts = 3, .tile_rows = 4};
+  ExpertTiles tiles{.shape = {.world_size = 4, .m = 64, .top_k = 2, .num_experts = 3},
+                    .tile_rows = 4};
   std::vector<std::int32_t> chosen =
       chosen_experts(routed_tokens(tiles, 64), Routing::kRandom, test_seed());
   for (const ExpertTileOrder& order :
@@ -114,15 +114,16 @@ TEST(ExpertTileOrder, TilesOfAClassWaitForTheSameRanks) {
 
 // Tokens that workers push come together: no class would be done before the others.
 TEST(ExpertTileOrder, FewTokensArePushedAndHaveOneClass) {
-  ExpertTiles tiles{.world_size = 4, .m = 2048, .top_k = 4, .num_experts = 60, .tile_rows = 128};
+  ExpertTiles tiles{.shape = {.world_size = 4, .m = 2048, .top_k = 4, .num_experts = 60},
+                    .tile_rows = 128};
   EXPECT_TRUE(are_pushed(tiles, 4096));
   EXPECT_FALSE(are_pushed(tiles, 4104));
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 352, .hidden = 2048}).stages, 1);
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 352, .hidden = 8192}).stages, 4);
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 352}).stages, 4) << "not known";
-  AgGroupedDesc d{.world_size = 4, .m = 2048, .num_experts = 60, .n = 352, .k = 2048};
+  AgGroupedDesc d{.shape = {.world_size = 4, .m = 2048, .num_experts = 60}, .n = 352, .k = 2048};
   for (std::int64_t m : {2048, 65536}) {
-    d.m = tiles.m = m;
+    d.shape.m = tiles.shape.m = m;
     EXPECT_EQ(default_config(d, Target::kCuda).num_copy_queues == 0, are_pushed(tiles, d.k)) << m;
     EXPECT_GT(default_config(d, Target::kCpu).num_copy_queues, 0);
   }
@@ -130,7 +131,8 @@ TEST(ExpertTileOrder, FewTokensArePushedAndHaveOneClass) {
 
 // Their tokens are sent before anything is multiplied.
 TEST(ExpertTileOrder, GroupsOfExpertsHaveOneClass) {
-  ExpertTiles tiles{.world_size = 4, .m = 16384, .top_k = 2, .num_experts = 32, .tile_rows = 128};
+  ExpertTiles tiles{.shape = {.world_size = 4, .m = 16384, .top_k = 2, .num_experts = 32},
+                    .tile_rows = 128};
   tiles.expert_groups = 4;
   EXPECT_EQ(default_order(tiles, Target::kCuda, {.ffn = 2048}).stages, 1);
   EXPECT_EQ(order_in_classes(tiles, {}, {.ffn = 2048}).stages,

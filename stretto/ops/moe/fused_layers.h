@@ -64,7 +64,7 @@ class AgGrouped {
   void store_to(const TensorRef& c) { c_ = c; }
 
   const AgGroupedDesc& desc() const { return d_; }
-  bool sends() const { return d_.gathers && d_.world_size > 1; }
+  bool sends() const { return d_.gathers && d_.shape.world_size > 1; }
   const SignalRef& ready() const { return ready_; }  // by rank: what is announced
   std::int64_t num_tiles() const { return num_tiles_; }
   std::int64_t col_tiles() const { return ceil_div(d_.n, cfg_.loop.tile.bn); }
@@ -172,7 +172,7 @@ class GroupedRs {
   Sums last_sums() const { return {cfg_.last_rows, cfg_.last_rounds}; }
   // What an owner does once all ranks' parts are there: shorter, so that all workers have some.
   Sums to_keep(const Sums& s) const {
-    return {s.rows, ceil_div(s.rounds, std::int64_t{d_.world_size}), s.ahead};
+    return {s.rows, ceil_div(s.rounds, std::int64_t{d_.shape.world_size}), s.ahead};
   }
 
   std::int64_t block_cols() const { return cfg_.loop.tile.bn * cfg_.block_tiles; }
@@ -180,11 +180,11 @@ class GroupedRs {
   std::int64_t num_products() const { return num_blocks() * products_of_block(); }
   std::int64_t products_of_block() const { return num_tiles_ * cfg_.block_tiles; }
   std::int64_t sums_of_owner(const Sums& s) const {
-    return ceil_div(ceil_div(d_.m, std::int64_t{d_.world_size}), s.rows * s.rounds) *
+    return ceil_div(ceil_div(d_.shape.m, std::int64_t{d_.shape.world_size}), s.rows * s.rounds) *
            (block_cols() / cfg_.reduce_cols);
   }
   std::int64_t sums_of_block(const Sums& s) const {
-    std::int64_t parts = d_.world_size > 1 ? d_.world_size * sums_of_owner(s) : 0;
+    std::int64_t parts = d_.shape.world_size > 1 ? d_.shape.world_size * sums_of_owner(s) : 0;
     return parts + sums_of_owner(to_keep(s));
   }
   // The bias to the sums of a tile, side by side from `col` on, on the rank that does.
@@ -200,7 +200,7 @@ class GroupedRs {
   Place place(const Sums& s, const Index& block, const Index& i);
   // The own part of an owner's sums.
   void send(const Sums& s, const Index& block, const Index& owner, const Index& i);
-  bool sends_sums() const { return d_.all_reduce && d_.world_size > 1; }
+  bool sends_sums() const { return d_.all_reduce && d_.shape.world_size > 1; }
   // Whether the owner has to say that its parts may be written: where the launch has made the
   // tables every rank has told what its tokens are, and so has begun.
   bool asks() const { return !d_.all_reduce && !tables_.made(); }

@@ -13,8 +13,8 @@
 namespace stretto {
 void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
   check_product_sizes("grouped_gemm_rs", d, c);
-  check_sizes("grouped_gemm_rs", {{"top_k", d.top_k},
-                                  {"num_experts", d.num_experts},
+  check_sizes("grouped_gemm_rs", {{"top_k", d.shape.top_k},
+                                  {"num_experts", d.shape.num_experts},
                                   {"num_products", c.num_products},
                                   {"block_tiles", c.block_tiles},
                                   {"reduce_rows", c.reduce_rows},
@@ -23,9 +23,9 @@ void check(const GroupedRsDesc& d, const GroupedRsConfig& c) {
                                   {"last_rows", c.last_rows},
                                   {"last_rounds", c.last_rounds}});
   check_sizes("grouped_gemm_rs", {{"bias_ranks", d.bias_ranks}}, 0);
-  if (d.bias_ranks > 0 && d.world_size % d.bias_ranks != 0) {
+  if (d.bias_ranks > 0 && d.shape.world_size % d.bias_ranks != 0) {
     throw UserError(fmt::format("grouped_gemm_rs: bias_ranks is {}, must divide {} ranks",
-                                d.bias_ranks, d.world_size));
+                                d.bias_ranks, d.shape.world_size));
   }
   check_sizes("grouped_gemm_rs",
               {{"num_reduce_sms", c.num_reduce_sms},
@@ -71,15 +71,15 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
       cfg_(cfg),
       num_tiles_(tiles_of(d, cfg).num_tiles()),
       m_(m),
-      share_(ceil_div(m, d.world_size)),
+      share_(ceil_div(m, d.shape.world_size)),
       tables_(tables) {
   std::int64_t rows = num_tiles_ * cfg.loop.tile.bm;
   if (!tables.made()) {
-    tables_.slots = p.table("slots", {m_ * d.top_k, 1}, {ContractKind::kRange, 0, rows});
-    tables_.weights = p.input("weights", DType::kF32, {m_, d.top_k});
+    tables_.slots = p.table("slots", {m_ * d.shape.top_k, 1}, {ContractKind::kRange, 0, rows});
+    tables_.weights = p.input("weights", DType::kF32, {m_, d.shape.top_k});
   }
-  b_ = p.input("b", d.b_dtype, {d.num_experts, d.n, d.k});
-  biases_ = bias_inputs(p, d.bias_ranks > 0, false, d.out_dtype, {d.num_experts, d.n});
+  b_ = p.input("b", d.b_dtype, {d.shape.num_experts, d.n, d.k});
+  biases_ = bias_inputs(p, d.bias_ranks > 0, false, d.out_dtype, {d.shape.num_experts, d.n});
   Index out_rows = d.all_reduce ? m_ : share_;
   if (d.residual) residual_ = p.input("residual", d.out_dtype, {out_rows, d.n});
   out_ = p.output("out", d.out_dtype, {out_rows, d.n},
@@ -88,9 +88,9 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
   products_ = tables.made() ? p.state("products", d.out_dtype, {rows, d.n})
                             : p.buffer("products", d.out_dtype, {rows, d.n});
   computed_ = p.signal("computed", num_blocks());  // tiles of a block of columns
-  if (d.world_size == 1) return;
-  parts_ =
-      p.buffer("parts", d.out_dtype, {d.world_size, share_, d.n}, {.space = Space::kSymmetric});
+  if (d.shape.world_size == 1) return;
+  parts_ = p.buffer("parts", d.out_dtype, {d.shape.world_size, share_, d.n},
+                    {.space = Space::kSymmetric});
   if (asks()) free_ = p.signal("free");
   summed_ = p.signal("summed", num_blocks());      // by block: parts that are there
   if (d.all_reduce) stored_ = p.signal("stored");  // by owner: sums that it sent on
@@ -105,8 +105,8 @@ void GroupedRs::wait_for_all() {
   std::int64_t last = cfg_.last_blocks;
   std::int64_t all = (num_blocks() - last) * sums_of_owner(to_keep(sums())) +
                      last * sums_of_owner(to_keep(last_sums()));
-  p_.loop(1, d_.world_size,
-          [&](const Index& i) { p_.wait(stored_[(p_.rank() + i) % d_.world_size], all); });
+  p_.loop(1, d_.shape.world_size,
+          [&](const Index& i) { p_.wait(stored_[(p_.rank() + i) % d_.shape.world_size], all); });
 }
 
 void GroupedRs::turn(const Index& index) {
@@ -132,13 +132,13 @@ void GroupedRs::product(const Index& index) {
 void GroupedRs::sum_of(const Sums& s, std::int64_t first_block, const Index& index) {
   Index block = p_.let("block", first_block + index / sums_of_block(s));
   Index i = p_.let("of_block", index % sums_of_block(s));
-  if (d_.world_size == 1) return keep(s, block, i);
+  if (d_.shape.world_size == 1) return keep(s, block, i);
   std::int64_t sends = sums_of_block(s) - sums_of_owner(to_keep(s));
   p_.when(
       i < sends,
       [&] {
-        Index owner = p_.let("owner", i % d_.world_size);
-        send(s, block, owner, p_.let("of_owner", i / d_.world_size));
+        Index owner = p_.let("owner", i % d_.shape.world_size);
+        send(s, block, owner, p_.let("of_owner", i / d_.shape.world_size));
       },
       [&] { keep(s, block, p_.let("kept", max(i - sends, 0))); });
 }
@@ -208,15 +208,15 @@ void GroupedRs::send(const Sums& s, const Index& block, const Index& owner, cons
 void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
   const Sums own = to_keep(s);
   Place at = place(own, block, i);
-  const bool in_parts = d_.world_size > 1;
+  const bool in_parts = d_.shape.world_size > 1;
   if (in_parts) {
-    p_.wait(summed_[block], d_.world_size * sums_of_owner(s));
+    p_.wait(summed_[block], d_.shape.world_size * sums_of_owner(s));
   } else {
     p_.wait(computed_[block], products_of_block());
   }
   auto each_peer = [&](const auto& visit) {
-    p_.loop(1, d_.world_size,
-            [&](const Index& peer) { visit((p_.rank() + peer) % d_.world_size); });
+    p_.loop(1, d_.shape.world_size,
+            [&](const Index& peer) { visit((p_.rank() + peer) % d_.shape.world_size); });
   };
   rounds(own, at, [&](const Index& row) {
     Index to = d_.all_reduce ? p_.let("out_row", p_.rank() * share_ + row) : row;
@@ -225,7 +225,7 @@ void GroupedRs::keep(const Sums& s, const Index& block, const Index& i) {
       return d_.all_reduce ? x.until_row(min((p_.rank() + 1) * share_, m_)) : x;
     };
     std::vector<Slice> parts;  // of all ranks, in their order
-    for (int r = 0; in_parts && r < d_.world_size; ++r) {
+    for (int r = 0; in_parts && r < d_.shape.world_size; ++r) {
       parts.push_back(part(own, r, row, at.col).until_row(share_));
     }
     if (d_.residual) parts.push_back(kept(tile(residual_)));
@@ -257,7 +257,7 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
   Index end = p_.let("end", min((owner + 1) * share_, m_));
   Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
   std::vector<Value> slots, parts, weights;
-  for (std::int64_t j = 0; j < d_.top_k; ++j) {
+  for (std::int64_t j = 0; j < d_.shape.top_k; ++j) {
     slots.push_back(load_slots(token, exists, j));
     weights.push_back(p_.load(tables_.weights.tile({token, j}, count, 1).until_row(end)));
   }
@@ -275,33 +275,32 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
 Value GroupedRs::load_slots(const Index& first, const Value& exist, std::int64_t j) {
   const std::int64_t count = exist.rows();
   Value pair =
-      p_.iota_rows(first, count) * p_.splat(DType::kI32, d_.top_k) + p_.splat(DType::kI32, j);
+      p_.iota_rows(first, count) * p_.splat(DType::kI32, d_.shape.top_k) + p_.splat(DType::kI32, j);
   Value none = p_.splat(DType::kI32, -1);
   Value slot = p_.load_rows(tables_.slots.tile({0, 0}, count, 1), where(exist, pair, none));
   return where(exist, slot, none);
 }
 
 ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .top_k = d.top_k,
-          .num_experts = d.num_experts,
+  return {.shape = {.world_size = d.shape.world_size,
+                    .m = d.shape.m,
+                    .top_k = d.shape.top_k,
+                    .num_experts = d.shape.num_experts},
           .tile_rows = c.loop.tile.bm};
 }
 
 NamedFields fields_of(GroupedRsDesc& d) {
-  return {NamedField("all_reduce", d.all_reduce).as_either("grouped_gemm_ar", "grouped_gemm_rs"),
-          NamedField("world_size", d.world_size).as("P={}"),
-          {"m", d.m},
-          NamedField("top_k", d.top_k).as("top {}"),
-          NamedField("num_experts", d.num_experts).as("of {} experts"),
-          {"n", d.n},
-          {"k", d.k},
-          NamedField("a_dtype", d.a_dtype).as("a={}"),
-          NamedField("b_dtype", d.b_dtype).as("b={}"),
-          NamedField("result_dtype", d.out_dtype).as("out={}"),
-          {"residual", d.residual},
-          NamedField("bias_ranks", d.bias_ranks, 0).as("bias by one of {}")};
+  NamedFields all = joined(
+      {NamedField("all_reduce", d.all_reduce).as_either("grouped_gemm_ar", "grouped_gemm_rs")},
+      fields_of(d.shape));
+  return joined(std::move(all),
+                {{"n", d.n},
+                 {"k", d.k},
+                 NamedField("a_dtype", d.a_dtype).as("a={}"),
+                 NamedField("b_dtype", d.b_dtype).as("b={}"),
+                 NamedField("result_dtype", d.out_dtype).as("out={}"),
+                 {"residual", d.residual},
+                 NamedField("bias_ranks", d.bias_ranks, 0).as("bias by one of {}")});
 }
 
 NamedFields fields_of(GroupedRsConfig& c) {
@@ -326,18 +325,18 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
     FieldFit::refusing(to_string(d))
         .only("num_reduce_sms", will_run.num_reduce_sms, 0, "all blocks are last_blocks");
   }
-  ProgramBuilder p(d.all_reduce ? "grouped_gemm_ar" : "grouped_gemm_rs", d.world_size);
+  ProgramBuilder p(d.all_reduce ? "grouped_gemm_ar" : "grouped_gemm_rs", d.shape.world_size);
   ExpertTiles tiles = tiles_of(d, cfg);
-  GroupedRs op(p, d, cfg, p.extent("m", d.m), declare_tile_tables(p, tiles));
+  GroupedRs op(p, d, cfg, p.extent("m", d.shape.m), declare_tile_tables(p, tiles));
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
-  if (d.world_size > 1 && !d.all_reduce) p.on_start([&] { op.announce(); });
+  if (d.shape.world_size > 1 && !d.all_reduce) p.on_start([&] { op.announce(); });
   Resource sms = product_sms(cfg.loop);
   int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
   if (op.num_sums() > 0) {
     p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),
            [&](const Tile& t) { op.sum(t.index); });
   }
-  if (d.all_reduce && d.world_size > 1) p.on_end([&] { op.wait_for_all(); });
+  if (d.all_reduce && d.shape.world_size > 1) p.on_end([&] { op.wait_for_all(); });
   return p.finish();
 }
 

@@ -9,6 +9,7 @@
 
 #include "stretto/ir/program.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/expert_tiles.h"
 #include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
@@ -16,10 +17,7 @@
 namespace stretto {
 
 struct GroupedRsDesc {
-  int world_size = 1;
-  std::int64_t m = 1;  // most tokens of all ranks; each launch has 0 <= m <= this
-  std::int64_t top_k = 1;
-  std::int64_t num_experts = 1;
+  ExpertShape shape;
   std::int64_t n = 1, k = 1;  // hidden size, columns of the first layer on this rank
   DType a_dtype = DType::kF32, b_dtype = DType::kF32, out_dtype = DType::kF32;
   bool residual = false;
@@ -28,7 +26,6 @@ struct GroupedRsDesc {
   // parts of the same experts; 0: nobody adds any.
   int bias_ranks = 0;
 
-  std::int64_t rows_per_rank() const { return ceil_div(m, std::int64_t{world_size}); }
   friend bool operator==(const GroupedRsDesc&, const GroupedRsDesc&) = default;
 };
 

@@ -10,9 +10,9 @@ constexpr std::int64_t kExperts = 5, kTopK = 2;
 
 // Of some numbers of rows all sums are made by those who have multiplied.
 void sum_some_at_end(const GroupedRsDesc& d, GroupedRsConfig& c) {
-  if (d.m % 6 != 3) return;
+  if (d.shape.m % 6 != 3) return;
   sum_at_end(d, c);
-  if (d.m <= 64) c.last_rows = 1, c.last_rounds = 2;
+  if (d.shape.m <= 64) c.last_rows = 1, c.last_rounds = 2;
 }
 
 // Rows are copied into the order of the tiles, some columns at a time, or picked where they lie.
@@ -50,10 +50,10 @@ OpShape with_biases(int world_size) {
 // What both layers have.
 template <typename Desc>
 Desc layer_of(const OpShape& s) {
-  return {.world_size = s.world_size,
-          .m = s.m > 0 ? s.m : 64,
-          .top_k = kTopK,
-          .num_experts = kExperts,
+  return {.shape = {.world_size = s.world_size,
+                    .m = s.m > 0 ? s.m : 64,
+                    .top_k = kTopK,
+                    .num_experts = kExperts},
           .n = s.n > 0 ? s.n : 128,
           .k = s.k > 0 ? s.k : 128,
           .a_dtype = s.dtype,
@@ -89,14 +89,14 @@ OperatorInfo sums_info(bool all_reduce) {
 AgGroupedConfig ag_grouped_gemm_config(const AgGroupedDesc& d, const OpShape& s) {
   AgGroupedConfig c = default_config(d, s.target);
   if (!s.test_config) return c;
-  if (s.target == Target::kCpu && d.m <= 64) {
-    c.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+  if (s.target == Target::kCpu && d.shape.m <= 64) {
+    c.loop.tile.bm = std::min<std::int64_t>(4, d.shape.m * d.shape.top_k);
     c.loop.num_compute_sms = 2;
     c.comm_rows = std::min<std::int64_t>(c.comm_rows, 2);
   }
-  push_some(d.m, c);
-  sort_some(d.m, d.k, c);
-  skip_some(d.m, d.k, s.target, c);
+  push_some(d.shape.m, c);
+  sort_some(d.shape.m, d.k, c);
+  skip_some(d.shape.m, d.k, s.target, c);
   return c;
 }
 
@@ -105,14 +105,14 @@ GroupedRsConfig grouped_gemm_rs_config(const GroupedRsDesc& d, const OpShape& s)
   if (!s.test_config) return c;
   // A worker for every tile, which may come in any order, or beside those who multiply.
   if (s.target == Target::kCuda) sum_beside(d, c);
-  c.num_reduce_sms = d.m % 2 == 0 ? 2 * d.world_size : 0;
+  c.num_reduce_sms = d.shape.m % 2 == 0 ? 2 * d.shape.world_size : 0;
   if (c.num_reduce_sms > 0) c.num_reduce_stages = 2;
   if (s.target == Target::kCpu) {
-    c.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+    c.loop.tile.bm = std::min<std::int64_t>(4, d.shape.m * d.shape.top_k);
     c.loop.num_compute_sms = 2;
     c.reduce_rows = 1;
     c.reduce_rounds = 2;
-    if (d.m % 2 == 1 && d.n > c.loop.tile.bn) c.last_blocks = 1, c.last_rows = 2;
+    if (d.shape.m % 2 == 1 && d.n > c.loop.tile.bn) c.last_blocks = 1, c.last_rows = 2;
   }
   sum_some_at_end(d, c);
   return c;
@@ -123,18 +123,19 @@ MoeLayerConfig moe_layer_config(const MoeLayerDesc& d, const OpShape& s) {
   if (!s.test_config) return c;
   const Target target = s.target;
   if (target == Target::kCpu) c.first.loop.num_compute_sms = c.second.loop.num_compute_sms = 3;
-  if (target == Target::kCpu && d.m <= 64) {
-    c.first.loop.tile.bm = c.second.loop.tile.bm = std::min<std::int64_t>(4, d.m * d.top_k);
+  if (target == Target::kCpu && d.shape.m <= 64) {
+    c.first.loop.tile.bm = c.second.loop.tile.bm =
+        std::min<std::int64_t>(4, d.shape.m * d.shape.top_k);
     c.first.comm_rows = std::min<std::int64_t>(c.first.comm_rows, 2);
     c.second.reduce_rows = 1;
     c.second.reduce_rounds = 2;
-    if (d.m % 2 == 1 && d.hidden > c.second.loop.tile.bn) c.second.last_blocks = 1;
+    if (d.shape.m % 2 == 1 && d.hidden > c.second.loop.tile.bn) c.second.last_blocks = 1;
     sum_some_at_end(second_layer(d), c.second);
   }
-  push_some(d.m, c.first);
-  sort_some(d.m, d.hidden, c.first);
-  if (d.m % 2 == 1) take_steps(d.ffn, target, c.second.loop.tile);
-  if (d.ffn > c.second.loop.tile.bk) skip_some(d.m, d.hidden, target, c.first);
+  push_some(d.shape.m, c.first);
+  sort_some(d.shape.m, d.hidden, c.first);
+  if (d.shape.m % 2 == 1) take_steps(d.ffn, target, c.second.loop.tile);
+  if (d.ffn > c.second.loop.tile.bk) skip_some(d.shape.m, d.hidden, target, c.first);
   c.second.loop.tile.bm = c.first.loop.tile.bm;
   return c;
 }
@@ -142,7 +143,7 @@ MoeLayerConfig moe_layer_config(const MoeLayerDesc& d, const OpShape& s) {
 AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
   auto d = layer_of<AgGroupedDesc>(s);
   d.c_dtype = s.dtype;
-  d.swiglu = d.m % 2 == 0;
+  d.swiglu = d.shape.m % 2 == 0;
   d.bias = has_biases(s);
   if (d.swiglu) d.gate = gate_of(s);
   return d;
@@ -151,21 +152,21 @@ AgGroupedDesc ag_grouped_gemm_desc(const OpShape& s) {
 GroupedRsDesc grouped_gemm_rs_desc(const OpShape& s, bool all_reduce) {
   auto d = layer_of<GroupedRsDesc>(s);
   d.out_dtype = s.dtype;
-  d.residual = d.m % 2 == 0;
+  d.residual = d.shape.m % 2 == 0;
   d.all_reduce = all_reduce;
   if (has_biases(s)) d.bias_ranks = s.world_size;
   return d;
 }
 
 MoeLayerDesc moe_layer_desc(const OpShape& s) {
-  MoeLayerDesc d{.world_size = s.world_size,
-                 .m = s.m > 0 ? s.m : 64,
-                 .top_k = kTopK,
-                 .num_experts = kExperts,
+  MoeLayerDesc d{.shape = {.world_size = s.world_size,
+                           .m = s.m > 0 ? s.m : 64,
+                           .top_k = kTopK,
+                           .num_experts = kExperts},
                  .hidden = s.k > 0 ? s.k : 128,
                  .ffn = s.n > 0 ? s.n : 128,
                  .dtype = s.dtype};
-  d.residual = d.m % 2 == 0;
+  d.residual = d.shape.m % 2 == 0;
   if (has_biases(s)) d.bias_ranks = s.world_size;
   d.gate = gate_of(s);
   return d;

@@ -71,10 +71,10 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
 }
 
 AgGroupedDesc first_layer(const MoeLayerDesc& d) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .top_k = d.top_k,
-          .num_experts = d.num_experts,
+  return {.shape = {.world_size = d.shape.world_size,
+                    .m = d.shape.m,
+                    .top_k = d.shape.top_k,
+                    .num_experts = d.shape.num_experts},
           .n = d.ffn,
           .k = d.hidden,
           .a_dtype = d.dtype,
@@ -86,10 +86,10 @@ AgGroupedDesc first_layer(const MoeLayerDesc& d) {
 }
 
 GroupedRsDesc second_layer(const MoeLayerDesc& d) {
-  return {.world_size = d.world_size,
-          .m = d.m,
-          .top_k = d.top_k,
-          .num_experts = d.num_experts,
+  return {.shape = {.world_size = d.shape.world_size,
+                    .m = d.shape.m,
+                    .top_k = d.shape.top_k,
+                    .num_experts = d.shape.num_experts},
           .n = d.hidden,
           .k = d.ffn,
           .a_dtype = d.dtype,
@@ -104,16 +104,14 @@ ExpertTiles tiles_of(const MoeLayerDesc& d, const MoeLayerConfig& c) {
 }
 
 NamedFields fields_of(MoeLayerDesc& d) {
-  return joined({NamedField("world_size", d.world_size).as("P={}"),
-                 {"m", d.m},
-                 NamedField("top_k", d.top_k).as("top {}"),
-                 NamedField("num_experts", d.num_experts).as("of {} experts"),
-                 {"hidden", d.hidden},
-                 {"ffn", d.ffn},
-                 NamedField("dtype", d.dtype).as("{}"),
-                 {"residual", d.residual},
-                 NamedField("bias_ranks", d.bias_ranks, 0).as("biases by one of {}")},
-                fields_of(d.gate));
+  NamedFields all = fields_of(d.shape);
+  all =
+      joined(std::move(all), {{"hidden", d.hidden},
+                              {"ffn", d.ffn},
+                              NamedField("dtype", d.dtype).as("{}"),
+                              {"residual", d.residual},
+                              NamedField("bias_ranks", d.bias_ranks, 0).as("biases by one of {}")});
+  return joined(std::move(all), fields_of(d.gate));
 }
 
 std::string to_string(const MoeLayerDesc& d) { return "moe_layer " + text_of(d); }
@@ -133,9 +131,9 @@ Program moe_layer(const MoeLayerDesc& d, const MoeLayerConfig& cfg) {
     FieldFit::refusing(to_string(d))
         .only("skip_dead_rows", will_run.skip_dead_rows, false, "the second layer's k is one step");
   }
-  ProgramBuilder p("moe_layer", d.world_size);
+  ProgramBuilder p("moe_layer", d.shape.world_size);
   ExpertTiles tiles = tiles_of(d, cfg);
-  Index m = p.extent("m", d.m);
+  Index m = p.extent("m", d.shape.m);
   TileTableRefs tables = declare_tile_tables(p, tiles);
   AgGrouped first(p, first_desc, cfg.first, m, tables);
   GroupedRs second(p, second_desc, cfg.second, m, tables);

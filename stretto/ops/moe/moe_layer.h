@@ -8,16 +8,14 @@
 #include <string>
 
 #include "stretto/ops/moe/ag_grouped_gemm.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/operator/named_fields.h"
 
 namespace stretto {
 
 struct MoeLayerDesc {
-  int world_size = 1;
-  std::int64_t m = 1;  // most tokens of all ranks; each launch has 0 <= m <= this
-  std::int64_t top_k = 1;
-  std::int64_t num_experts = 1;
+  ExpertShape shape;
   std::int64_t hidden = 1, ffn = 1;  // ffn: of this rank
   DType dtype = DType::kF32;
   bool residual = false;

@@ -99,7 +99,8 @@ TEST(MoeRoute, AnyNumberOfTokensHasAGpuConfig) {
     RouteDesc d{.m = m, .hidden = 256, .num_experts = 60, .top_k = 4};
     d.dtype = d.weight_dtype = DType::kBF16;
     EXPECT_NO_THROW(moe_route(d, default_config(d, Target::kCuda))) << to_string(d);
-    ExpertTablesDesc tables{.tiles = {.m = m, .top_k = 4, .num_experts = 60, .tile_rows = 64}};
+    ExpertTablesDesc tables{
+        .tiles = {.shape = {.m = m, .top_k = 4, .num_experts = 60}, .tile_rows = 64}};
     EXPECT_NO_THROW(expert_tables(tables, default_config(tables, Target::kCuda)));
   }
 }
@@ -129,14 +130,14 @@ TEST(ExpertTables, AreThoseThatSortingGives) {
   for (std::uint64_t i = 0; i < 24; ++i) {
     std::mt19937_64 random(test_seed() * 24 + i);
     auto up_to = [&](std::int64_t n) { return 1 + static_cast<std::int64_t>(random() % at(n)); };
-    ExpertTablesDesc d{.tiles = {.world_size = 1 + static_cast<int>(i % 4),
-                                 .m = up_to(i % 3 == 0 ? 300 : 20),
-                                 .top_k = 1 + static_cast<std::int64_t>(i % 8),
-                                 .num_experts = up_to(i % 5 == 0 ? 90 : 7),
+    ExpertTablesDesc d{.tiles = {.shape = {.world_size = 1 + static_cast<int>(i % 4),
+                                           .m = up_to(i % 3 == 0 ? 300 : 20),
+                                           .top_k = 1 + static_cast<std::int64_t>(i % 8),
+                                           .num_experts = up_to(i % 5 == 0 ? 90 : 7)},
                                  .tile_rows = up_to(9)}};
-    if (i % 8 >= 4) d.tiles.expert_groups = d.tiles.world_size;
-    d.order.stages = static_cast<int>(up_to(d.tiles.world_size));
-    if (i % 2 == 1) d.order.early_experts = up_to(d.tiles.num_experts);
+    if (i % 8 >= 4) d.tiles.expert_groups = d.tiles.shape.world_size;
+    d.order.stages = static_cast<int>(up_to(d.tiles.shape.world_size));
+    if (i % 2 == 1) d.order.early_experts = up_to(d.tiles.shape.num_experts);
     d.order.in_step = up_to(2) == 1;
     ExpertTablesConfig c{.block_tokens = up_to(16),
                          .sort_rows = up_to(40),
@@ -145,7 +146,8 @@ TEST(ExpertTables, AreThoseThatSortingGives) {
                          .sum_experts = up_to(16),
                          .tile_rows = up_to(64),
                          .num_workers = static_cast<int>(up_to(4))};
-    std::int64_t m = i % 4 == 3 ? static_cast<std::int64_t>(random() % at(d.tiles.m)) : d.tiles.m;
+    std::int64_t m =
+        i % 4 == 3 ? static_cast<std::int64_t>(random() % at(d.tiles.shape.m)) : d.tiles.shape.m;
     OpCase made = expert_tables_case(d, c, m, chosen_experts(routed_tokens(d.tiles, m), random()));
     EXPECT_EQ(run_case(made, {.launches = 2}), "") << made.config;
   }
@@ -227,13 +229,13 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"layout is masked"});
   grouped = {.m = 4, .scaling = Scaling::kBlock};
   expect_user_error([&] { grouped_gemm(grouped, config); }, {"scaling is block", "float8_e4m3"});
-  EpDesc ep{.m = 4, .world_size = 4, .expert_groups = 3};
+  EpDesc ep{.shape = {.world_size = 4, .m = 4}, .expert_groups = 3};
   expect_user_error([&] { ep_send(ep, {}); }, {"3 groups", "4 ranks"});
   ExpertTablesDesc tables{.order = {.stages = 2}};
   expect_user_error([&] { expert_tables(tables, {}); }, {"stages is 2"});
   tables.order = {.early_experts = 0};
   expect_user_error([&] { expert_tables(tables, {}); }, {"early_experts is 0"});
-  tables = {.tiles = {.m = 1 << 20, .top_k = 1 << 12}};
+  tables = {.tiles = {.shape = {.m = 1 << 20, .top_k = 1 << 12}}};
   expect_user_error([&] { expert_tables(tables, {}); }, {"too many to number"});
   CombineDesc combine{.dtype = DType::kI32};
   expect_user_error([&] { moe_combine(combine, {}); }, {"dtype"});
@@ -246,13 +248,11 @@ TEST(AgGroupedGemm, SortsRowsWhereExpertsHaveManyTiles) {
     std::int64_t experts, top_k, hidden, ffn, m;
   };
   auto sorts = [](int ranks, const Layer& l) {
-    AgGroupedDesc d{.world_size = ranks,
-                    .m = l.m,
-                    .top_k = l.top_k,
-                    .num_experts = l.experts,
-                    .n = l.ffn / ranks,
-                    .k = l.hidden,
-                    .swiglu = true};
+    AgGroupedDesc d{
+        .shape = {.world_size = ranks, .m = l.m, .top_k = l.top_k, .num_experts = l.experts},
+        .n = l.ffn / ranks,
+        .k = l.hidden,
+        .swiglu = true};
     d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
     EXPECT_EQ(default_config(d, Target::kCpu).sort_rows, 0);
     return default_config(d, Target::kCuda).sort_rows > 0;
@@ -315,12 +315,13 @@ TEST(ExpertBiases, FitTheRegisters) {
   };
   for (const Layer& l : {Layer{4, 32, 4, 2880, 2880, 4096}, Layer{2, 8, 2, 4096, 14336, 8192},
                          Layer{1, 128, 4, 2880, 2880, 64}}) {
-    EpMoeLayerDesc ep{.world_size = l.ranks, .m = l.tokens, .top_k = l.top_k};
-    ep.num_experts = l.experts, ep.expert_groups = l.ranks, ep.hidden = l.hidden, ep.ffn = l.ffn;
+    EpMoeLayerDesc ep{.shape = {.world_size = l.ranks, .m = l.tokens, .top_k = l.top_k}};
+    ep.shape.num_experts = l.experts, ep.expert_groups = l.ranks, ep.hidden = l.hidden,
+    ep.ffn = l.ffn;
     ep.dtype = DType::kBF16, ep.biases = true;
     if (l.ffn == 2880) ep.gate = {.alpha = 1.702, .beta = 1, .limit = 7};
     MoeLayerDesc layer = own_part(ep);
-    layer.num_experts = l.experts, layer.ffn = l.ffn / l.ranks, layer.bias_ranks = l.ranks;
+    layer.shape.num_experts = l.experts, layer.ffn = l.ffn / l.ranks, layer.bias_ranks = l.ranks;
     GroupedRsDesc sums = second_layer(layer);
     expect_no_spills(moe_layer(layer, default_config(layer, Target::kCuda)), to_string(layer));
     expect_no_spills(ep_moe_layer(ep, default_config(ep, Target::kCuda)), to_string(ep));
@@ -349,14 +350,14 @@ TEST(GatedUnits, ThatAreNoneAreRefused) {
   }
   d.gate = {.alpha = 1.702}, d.swiglu = false;
   expect_user_error([&] { grouped_gemm(d, default_config(d)); }, {"there are no two products"});
-  AgGroupedDesc first{.m = 8, .n = 8, .k = 8, .gate = {.limit = 7}};
+  AgGroupedDesc first{.shape = {.m = 8}, .n = 8, .k = 8, .gate = {.limit = 7}};
   expect_user_error([&] { ag_grouped_gemm(first, default_config(first)); },
                     {"there are no two products"});
 }
 
 // Else some products would have theirs twice, or none.
 TEST(ExpertBiases, AreAddedByTheFirstOfRanksThatDivideAll) {
-  GroupedRsDesc d{.world_size = 4, .m = 8, .n = 8, .k = 8, .bias_ranks = 3};
+  GroupedRsDesc d{.shape = {.world_size = 4, .m = 8}, .n = 8, .k = 8, .bias_ranks = 3};
   expect_user_error([&] { grouped_gemm_rs(d, default_config(d)); },
                     {"bias_ranks is 3", "must divide 4"});
 }
@@ -386,8 +387,9 @@ TEST(FusedLayers, HaveByNameTheConfigThatCallersGet) {
 TEST(ExpertParallel, LongStepsHaveWorkersThatSumAloneAndNoneSpill) {
   for (int world_size : {1, 2, 4}) {
     for (std::int64_t tokens : {1, 128, 1056, 4096}) {
-      EpDesc d{.dtype = DType::kBF16, .m = tokens * world_size, .hidden = 7168};
-      d.num_experts = 256, d.top_k = 8, d.world_size = d.expert_groups = world_size;
+      EpDesc d{.shape = {.m = tokens * world_size}, .dtype = DType::kBF16, .hidden = 7168};
+      d.shape.num_experts = 256, d.shape.top_k = 8,
+      d.shape.world_size = d.expert_groups = world_size;
       ReturnConfig c = default_return_config(d, Target::kCuda);
       const bool long_step = tokens > 1000 && world_size > 1;
       EXPECT_EQ(c.num_sum_workers, !long_step ? 0 : world_size == 2 ? 66 : 36) << to_string(d);

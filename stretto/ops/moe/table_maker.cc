@@ -13,7 +13,7 @@ TableMaker::TableMaker(ProgramBuilder& p, const ExpertTablesDesc& d, const Exper
       num_experts_(d.tiles.split().share()),
       division_(d, cfg),
       m_(m),
-      share_(ceil_div(m_, d.tiles.world_size)),
+      share_(ceil_div(m_, d.tiles.shape.world_size)),
       tables_(tables) {
   std::int64_t experts = num_experts_, parts = division_.parts();
   std::int64_t groups = division_.groups, blocks = parts * cfg.part_blocks;
@@ -25,7 +25,7 @@ TableMaker::TableMaker(ProgramBuilder& p, const ExpertTablesDesc& d, const Exper
   totals_ = buffer("totals", {parts, experts});
   positions_ = buffer("positions", {blocks * pairs_of_block(), 1});
   sorted_ = buffer("sorted", {blocks * pairs_of_block(), 1});
-  plan_ = buffer("plan", {parts, experts, 3 * d.order.stages + tiles_.world_size});
+  plan_ = buffer("plan", {parts, experts, 3 * d.order.stages + tiles_.shape.world_size});
   first_ = buffer("first", {experts, groups});
   begins_ = buffer("begins", {groups * experts, group_blocks()});
   moves_ = buffer("moves", {blocks, experts, 1});
@@ -38,11 +38,11 @@ TableMaker::TableMaker(ProgramBuilder& p, const ExpertTablesDesc& d, const Exper
 TableMaker::Pairs TableMaker::pairs_of(const Index& block) const {
   std::int64_t blocks_of_rank = division_.parts_of_rank * cfg_.part_blocks;
   Index position = p_.let("position", block / blocks_of_rank);
-  Index owner = p_.let("owner", (p_.rank() + position) % tiles_.world_size);
+  Index owner = p_.let("owner", (p_.rank() + position) % tiles_.shape.world_size);
   Index token = p_.let("token", block % blocks_of_rank * cfg_.block_tokens);
-  Index end = min((owner + 1) * share_, m_) * (position < tiles_.world_size);
-  return {.first = p_.let("first_pair", (owner * share_ + token) * tiles_.top_k),
-          .end = p_.let("end_pair", end * tiles_.top_k),
+  Index end = min((owner + 1) * share_, m_) * (position < tiles_.shape.world_size);
+  return {.first = p_.let("first_pair", (owner * share_ + token) * tiles_.shape.top_k),
+          .end = p_.let("end_pair", end * tiles_.shape.top_k),
           .first_token = p_.let("first_token", position * share_ + token)};
 }
 
@@ -63,8 +63,8 @@ Value TableMaker::if_own(const Value& is_own, const Value& value) const {
 
 void TableMaker::wait_for_part(const Index& part) {
   Index position = part / division_.parts_of_rank;
-  p_.when(position < tiles_.world_size, [&] {
-    tables_.wait_for_experts(p_.let("source", (p_.rank() + position) % tiles_.world_size));
+  p_.when(position < tiles_.shape.world_size, [&] {
+    tables_.wait_for_experts(p_.let("source", (p_.rank() + position) % tiles_.shape.world_size));
   });
 }
 
@@ -108,7 +108,7 @@ Value TableMaker::sort(const Index& block) {
     Value position = row_sum(one_where(keys < own));
     p_.store(positions_.tile({block * size + first, 0}, rows, 1).until_row((block + 1) * size),
              position);
-    Value token = number(pairs.first_token) + pair / number(tiles_.top_k);
+    Value token = number(pairs.first_token) + pair / number(tiles_.shape.top_k);
     sorted = sorted + col_sum(where(position == place, token, number(0)));
     Value of = own / number(size);
     counts = counts + col_sum(one_where(of == expert));
@@ -139,7 +139,7 @@ void TableMaker::place(const Index& part) {
 TableMaker::Totals TableMaker::add_up(const Index& part) {
   const std::int64_t rows = cfg_.count_parts, experts = num_experts_;
   Totals out{.before = zeros(1, experts), .through = {}};
-  for (int i = 0; i < tiles_.world_size; ++i) out.through.push_back(zeros(1, experts));
+  for (int i = 0; i < tiles_.shape.world_size; ++i) out.through.push_back(zeros(1, experts));
   p_.loop(ceil_div(division_.parts(), rows), [&](const Index& i) {
     Value some = p_.load(totals_.tile({i * rows, 0}, rows, experts));
     Value which = p_.iota_rows(i * rows, rows);
@@ -190,7 +190,7 @@ TableMaker::Plan TableMaker::plan(const Index& part, const Totals& totals) {
     keep(part, column(kStep) + s, step);
     keep(part, column(kBelow) + s, below[at]);
   }
-  for (int r = 0; r < tiles_.world_size; ++r) {
+  for (int r = 0; r < tiles_.shape.world_size; ++r) {
     keep(part, column(kThrough) + r, totals.through[static_cast<std::size_t>(r)]);
   }
   return out;
@@ -265,9 +265,9 @@ void TableMaker::describe_tiles(const Index& part, const Plan& plan) {
   Value counted = p_.iota_cols(0, d_.order.stages) <= stage;
   Value steps = where(counted, picked(part, kStep, d_.order.stages, known), number(0));
   Value first = (tile - row_sum(steps)) * number(tiles_.tile_rows);
-  Value through = picked(part, kThrough, tiles_.world_size, known);  // [rows, P]
+  Value through = picked(part, kThrough, tiles_.shape.world_size, known);  // [rows, P]
   Value end = minimum(first + number(tiles_.tile_rows), row_max(through));
-  const int ranks = tiles_.world_size, stages = d_.order.stages;
+  const int ranks = tiles_.shape.world_size, stages = d_.order.stages;
   Value needs = row_sum(one_where(through < end)) + number(1);
   if (d_.order.in_step) {  // ranks_through
     needs = (stage * number(ranks) + number(ranks + stages - 1)) / number(stages);

@@ -30,9 +30,9 @@ struct TableDivision {
   std::int64_t parts_of_rank, parts_of_group, groups;
 
   TableDivision(const ExpertTablesDesc& d, const ExpertTablesConfig& c) {
-    std::int64_t share = ceil_div(d.tiles.m, std::int64_t{d.tiles.world_size});
+    std::int64_t share = ceil_div(d.tiles.shape.m, std::int64_t{d.tiles.shape.world_size});
     parts_of_rank = ceil_div(ceil_div(share, c.block_tokens), c.part_blocks);
-    std::int64_t with_tokens = parts_of_rank * d.tiles.world_size, square = 1;
+    std::int64_t with_tokens = parts_of_rank * d.tiles.shape.world_size, square = 1;
     while (square * square < with_tokens * c.part_blocks) ++square;
     parts_of_group = ceil_div(square, c.part_blocks);
     groups = ceil_div(with_tokens, parts_of_group);
@@ -83,7 +83,7 @@ class TableMaker {
   enum Column : std::uint8_t { kTiles, kBelow, kStep, kThrough };
 
   std::int64_t group_blocks() const { return division_.parts_of_group * cfg_.part_blocks; }
-  std::int64_t pairs_of_block() const { return cfg_.block_tokens * tiles_.top_k; }
+  std::int64_t pairs_of_block() const { return cfg_.block_tokens * tiles_.shape.top_k; }
   Value number(const Index& value) const { return p_.splat(DType::kI32, value); }
   Value zeros(std::int64_t rows, std::int64_t cols) const {
     return p_.zeros(DType::kI32, rows, cols);

@@ -27,8 +27,8 @@ struct Routes {
 
   bool has(const EpDesc& d, std::size_t from, std::int64_t token, int to) const {
     ExpertSplit split = split_of(d);
-    for (std::int64_t j = 0; j < d.top_k; ++j) {
-      std::int64_t e = experts[from][at(token * d.top_k + j)];
+    for (std::int64_t j = 0; j < d.shape.top_k; ++j) {
+      std::int64_t e = experts[from][at(token * d.shape.top_k + j)];
       if (e >= split.first(to) && e < split.end(to)) return true;
     }
     return false;
@@ -37,20 +37,20 @@ struct Routes {
 
 Routes routes_of(const EpDesc& d, std::int64_t m, std::int64_t tile_tokens, std::uint64_t seed) {
   const std::vector<std::int32_t> chosen = chosen_experts({.tokens = m,
-                                                           .top_k = d.top_k,
+                                                           .top_k = d.shape.top_k,
                                                            .split = split_of(d),
                                                            .tile_rows = tile_tokens,
                                                            .exchanged = true},
                                                           seed);
-  std::int64_t share = ceil_div(m, std::int64_t{d.world_size});
+  std::int64_t share = ceil_div(m, std::int64_t{d.shape.world_size});
   Routes routes;
-  for (std::size_t r = 0; r < at(d.world_size); ++r) {
+  for (std::size_t r = 0; r < at(d.shape.world_size); ++r) {
     std::int64_t count =
         std::clamp<std::int64_t>(m - static_cast<std::int64_t>(r) * share, 0, share);
-    auto first = chosen.begin() + std::min(static_cast<std::int64_t>(r) * share, m) * d.top_k;
-    routes.experts.emplace_back(first, first + count * d.top_k);
-    auto& sent = routes.sent.emplace_back(at(d.world_size));
-    for (int to = 0; to < d.world_size; ++to) {
+    auto first = chosen.begin() + std::min(static_cast<std::int64_t>(r) * share, m) * d.shape.top_k;
+    routes.experts.emplace_back(first, first + count * d.shape.top_k);
+    auto& sent = routes.sent.emplace_back(at(d.shape.world_size));
+    for (int to = 0; to < d.shape.world_size; ++to) {
       for (std::int64_t t = 0; t < count; ++t) {
         if (routes.has(d, r, t, to)) sent[at(to)].push_back(t);
       }
@@ -61,7 +61,7 @@ Routes routes_of(const EpDesc& d, std::int64_t m, std::int64_t tile_tokens, std:
 
 void set_positions(const EpDesc& d, const std::vector<std::vector<std::int64_t>>& sent,
                    Values& positions) {
-  positions.assign(at(d.rows_per_rank() * d.world_size), -1);
+  positions.assign(at(d.shape.rows_per_rank() * d.shape.world_size), -1);
   for (std::size_t to = 0; to < sent.size(); ++to) {
     for (std::int64_t token : sent[to]) {
       positions[at(token) * sent.size() + to] = static_cast<double>(token);
@@ -84,13 +84,13 @@ void set_experts(const EpDesc& d, const Routes& routes, MoeCase& mc) {
 }
 
 double received_bytes(const EpDesc& d) {
-  return static_cast<double>(d.received_rows() - d.rows_per_rank()) *
+  return static_cast<double>(d.received_rows() - d.shape.rows_per_rank()) *
          static_cast<double>(d.hidden) * static_cast<double>(size_bytes(d.dtype));
 }
 
 // Experts and weights of all tokens, at every rank.
 void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
-  std::size_t rows = at(d.rows_per_rank()), top_k = at(d.top_k);
+  std::size_t rows = at(d.shape.rows_per_rank()), top_k = at(d.shape.top_k);
   set_experts(d, routes, mc);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::fill(mc.out(r, "recv_experts").begin(), mc.out(r, "recv_experts").end(), -1.0);
@@ -109,11 +109,11 @@ void expect_sent(const EpDesc& d, const Routes& routes, MoeCase& mc) {
 OpCase ep_send_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = ep_desc(s);
   const SendConfig cfg = ep_send_config(d, s);
-  MoeCase mc(ep_send(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(ep_send(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send {} m={}", to_string(d), mc.m);
   Routes routes = routes_of(d, mc.m, cfg.tile_tokens, seed);
   expect_sent(d, routes, mc);
-  std::size_t rows = at(d.rows_per_rank());
+  std::size_t rows = at(d.shape.rows_per_rank());
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
       for (std::int64_t token : routes.sent[from][r]) {
@@ -145,13 +145,14 @@ Values make_exact(Values& x, std::uint64_t seed) {
 OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = ep_desc(s);
   const SendConfig cfg = ep_send_config(d, s);
-  MoeCase mc(ep_send_fp8(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(ep_send_fp8(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("ep_send_fp8 {} m={}", to_string(d), mc.m);
   mc.c.tolerance = 0x1p-20;  // of scales; a step of e4m3 and of tables is much larger
   mc.c.scale = 0;
   Routes routes = routes_of(d, mc.m, cfg.tile_tokens, seed);
   expect_sent(d, routes, mc);
-  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), blocks = hidden / kScaleBlock;
+  std::size_t rows = at(d.shape.rows_per_rank()), hidden = at(d.hidden),
+              blocks = hidden / kScaleBlock;
   for (std::size_t from = 0; from < mc.c.inputs.size(); ++from) {
     Values& x = mc.in(from, "x");
     Values scales = make_exact(x, seed + from), steps = x;
@@ -171,7 +172,7 @@ OpCase send_fp8_case(const OpShape& s, std::uint64_t seed) {
 OpCase place_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = ep_desc(s);
   const PlaceConfig cfg = ep_place_config(d, s);
-  MoeCase mc(ep_place(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(ep_place(d, cfg), d.shape.m, seed, s.rows);
   mc.c.extents = {};
   mc.c.config = fmt::format("ep_place {}", to_string(d));
   ExpertSplit split = split_of(d);
@@ -180,15 +181,15 @@ OpCase place_case(const OpShape& s, std::uint64_t seed) {
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     Values& experts = mc.in(r, "recv_experts");
     const std::vector<std::int32_t> chosen = different_experts({.tokens = d.received_rows(),
-                                                                .top_k = d.top_k,
+                                                                .top_k = d.shape.top_k,
                                                                 .split = split,
                                                                 .tile_rows = cfg.tiles.tile_slots},
                                                                routing, seed + r);
     experts.assign(chosen.begin(), chosen.end());
     const bool none = routing == Routing::kOneRank && (r + seed) % 2 == 0;
     const bool gaps = routing == Routing::kRandom || routing == Routing::kSkewed;
-    for (auto row = experts.begin(); row != experts.end(); row += d.top_k) {
-      if (none || (gaps && random() % 4 == 0)) std::fill_n(row, d.top_k, -1.0);
+    for (auto row = experts.begin(); row != experts.end(); row += d.shape.top_k) {
+      if (none || (gaps && random() % 4 == 0)) std::fill_n(row, d.shape.top_k, -1.0);
     }
     auto rank = static_cast<int>(r);
     Values &slots = mc.out(r, "slots"), &offsets = mc.out(r, "offsets");
@@ -201,7 +202,7 @@ OpCase place_case(const OpShape& s, std::uint64_t seed) {
       for (std::size_t pair = 0; pair < experts.size(); ++pair) {
         if (experts[pair] != static_cast<double>(split.first(rank) + own)) continue;
         mc.out(r, "tokens")[static_cast<std::size_t>(row)] =
-            static_cast<double>(pair / at(d.top_k));
+            static_cast<double>(pair / at(d.shape.top_k));
         slots[pair] = row++;
       }
     }
@@ -214,13 +215,13 @@ OpCase place_case(const OpShape& s, std::uint64_t seed) {
 // Results lie where a shuffle puts them; rows of other ranks' experts have none. With one slot the
 // sums of each rank lie where they travelled to.
 void expect_sums(const EpDesc& d, const Routes& routes, std::uint64_t seed, MoeCase& mc) {
-  mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
-  mc.c.scale = static_cast<double>(d.world_size);
+  mc.c.tolerance = sum_tolerance(d.dtype, d.shape.top_k * d.shape.world_size) * 2;
+  mc.c.scale = static_cast<double>(d.shape.world_size);
   ExpertSplit split = split_of(d);
-  std::size_t rows = at(d.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.top_k);
+  std::size_t rows = at(d.shape.rows_per_rank()), hidden = at(d.hidden), top_k = at(d.shape.top_k);
   const auto parts = at(mc.c.program.find_tensor("parts"));
   const bool travels = mc.c.program.tensors[parts].kind == TensorKind::kState;
-  std::int64_t share = ceil_div(mc.m, std::int64_t{d.world_size});
+  std::int64_t share = ceil_div(mc.m, std::int64_t{d.shape.world_size});
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     set_positions(d, routes.sent[r], mc.in(r, "positions"));
     const Values& residual = mc.in(r, "residual");
@@ -258,7 +259,7 @@ void expect_sums(const EpDesc& d, const Routes& routes, std::uint64_t seed, MoeC
 OpCase return_case(const OpShape& s, std::uint64_t seed) {
   EpDesc d = ep_desc(s);
   const ReturnConfig cfg = ep_return_config(d, s);
-  MoeCase mc(ep_return(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(ep_return(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("ep_return {} m={}", to_string(d), mc.m);
   expect_sums(d, routes_of(d, mc.m, cfg.tile_tokens, seed), seed, mc);
   return std::move(mc.c);

@@ -20,9 +20,9 @@ void expect_sent(const EpMoeLayerDesc& d, MoeCase& mc, const std::vector<std::in
   mc.c.exact = {"a"};
   const ExpertSplit split = d.split();
   const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden);
-  const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.shape.world_size}));
   for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
-    std::size_t token = pair / at(d.top_k), from = token / share;
+    std::size_t token = pair / at(d.shape.top_k), from = token / share;
     for (std::size_t to = 0; to < ranks; ++to) {
       auto rank = static_cast<int>(to);
       if (to == from || chosen[pair] < split.first(rank) || chosen[pair] >= split.end(rank))
@@ -37,16 +37,16 @@ void expect_sent(const EpMoeLayerDesc& d, MoeCase& mc, const std::vector<std::in
 OpCase ep_moe_layer_case(const OpShape& s, std::uint64_t seed) {
   const EpMoeLayerDesc d = ep_moe_layer_desc(s);
   const EpMoeLayerConfig cfg = ep_moe_layer_config(d, s);
-  MoeCase mc(ep_moe_layer(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(ep_moe_layer(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
   const double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
   const std::vector<std::int32_t> chosen =
       chosen_experts(routed_tokens(tiles_of(d, cfg), mc.m), seed);
-  const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), top_k = at(d.top_k);
-  const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
-  mc.c.flops =
-      6.0 * static_cast<double>(chosen.size()) * hidden * ffn * d.world_size / d.expert_groups;
+  const std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden), top_k = at(d.shape.top_k);
+  const std::size_t share = at(ceil_div(mc.m, std::int64_t{d.shape.world_size}));
+  mc.c.flops = 6.0 * static_cast<double>(chosen.size()) * hidden * ffn * d.shape.world_size /
+               d.expert_groups;
   mc.c.comm_bytes = 2.0 * static_cast<double>((ranks - 1) * share * k * size_bytes(d.dtype));
   expect_sent(d, mc, chosen);
   for (std::size_t r = 0; r < ranks; ++r) {

@@ -18,7 +18,7 @@ Values as_values(const std::vector<std::int32_t>& from) { return {from.begin(), 
 
 OpCase expert_tables_case(const ExpertTablesDesc& d, const ExpertTablesConfig& config,
                           std::int64_t m, const std::vector<std::int32_t>& chosen) {
-  MoeCase mc(expert_tables(d, config), d.tiles.m, 0);
+  MoeCase mc(expert_tables(d, config), d.tiles.shape.m, 0);
   mc.m = m;
   mc.c.extents = {m};
   mc.c.config = fmt::format("{} m={}", to_string(d), m);
@@ -37,7 +37,8 @@ OpCase expert_tables_case(const ExpertTablesDesc& d, const ExpertTablesConfig& c
 std::vector<OperatorCase> expert_tables_cases() {
   return {{"expert_tables", [](const OpShape& s, std::uint64_t seed) {
              ExpertTablesDesc d = expert_tables_desc(s);
-             std::int64_t m = s.rows.value_or(seed % 3 == 2 ? d.tiles.m / 2 : d.tiles.m);
+             std::int64_t m =
+                 s.rows.value_or(seed % 3 == 2 ? d.tiles.shape.m / 2 : d.tiles.shape.m);
              return expert_tables_case(d, expert_tables_config(d, s), m,
                                        chosen_experts(routed_tokens(d.tiles, m), seed));
            }}};

@@ -151,8 +151,10 @@ Routing routing_of(std::uint64_t seed) {
 }
 
 RoutedTokens routed_tokens(const ExpertTiles& tiles, std::int64_t tokens) {
-  return {
-      .tokens = tokens, .top_k = tiles.top_k, .split = tiles.split(), .tile_rows = tiles.tile_rows};
+  return {.tokens = tokens,
+          .top_k = tiles.shape.top_k,
+          .split = tiles.split(),
+          .tile_rows = tiles.tile_rows};
 }
 
 std::vector<std::int32_t> chosen_experts(const RoutedTokens& of, Routing routing,

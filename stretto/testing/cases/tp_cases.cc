@@ -45,7 +45,7 @@ void set_token_tables(MoeCase& mc, std::size_t rank, const TileTables& tables) {
 // Any number of classes, of some experts or of all.
 template <typename Desc>
 ExpertTileOrder order_of(std::uint64_t seed, const Desc& d) {
-  ExpertTileOrder order{.stages = 1 + static_cast<int>(seed % at(d.world_size))};
+  ExpertTileOrder order{.stages = 1 + static_cast<int>(seed % at(d.shape.world_size))};
   if (seed % 2 == 1) order.early_experts = 2;
   order.in_step = seed % 3 != 0;
   return order;
@@ -72,16 +72,16 @@ std::string bias_of(const std::string& weight) { return "bias" + weight.substr(1
 OpCase ag_case(const OpShape& s, std::uint64_t seed) {
   AgGroupedDesc d = ag_grouped_gemm_desc(s);
   AgGroupedConfig cfg = ag_grouped_gemm_config(d, s);
-  MoeCase mc(ag_grouped_gemm(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(ag_grouped_gemm(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.c_dtype, d.k);
   mc.c.scale = std::sqrt(static_cast<double>(d.k));
   mc.c.flops =
-      2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * (d.swiglu ? 2 : 1) * d.world_size;
+      2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * (d.swiglu ? 2 : 1) * d.shape.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
   std::vector<std::int32_t> chosen = chosen_experts(routed_tokens(tiles, mc.m), seed);
   std::size_t ranks = mc.c.inputs.size(), k = at(d.k);
-  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.shape.world_size}));
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * k * size_bytes(d.a_dtype));
   expect_gathered(mc, share * k);
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -120,15 +120,15 @@ OpCase ag_case(const OpShape& s, std::uint64_t seed) {
 OpCase sums_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
   GroupedRsDesc d = grouped_gemm_rs_desc(s, all_reduce);
   GroupedRsConfig cfg = grouped_gemm_rs_config(d, s);
-  MoeCase mc(grouped_gemm_rs(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(grouped_gemm_rs(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.out_dtype, d.k) * 2;
-  mc.c.scale = std::sqrt(static_cast<double>(d.k)) * d.world_size;
-  mc.c.flops = 2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * d.world_size;
+  mc.c.scale = std::sqrt(static_cast<double>(d.k)) * d.shape.world_size;
+  mc.c.flops = 2.0 * static_cast<double>(mc.m * kTopK * d.n * d.k) * d.shape.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
   std::vector<std::int32_t> chosen = chosen_experts(routed_tokens(tiles, mc.m), seed);
   std::size_t ranks = mc.c.inputs.size(), n = at(d.n);
-  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.shape.world_size}));
   mc.c.comm_bytes = static_cast<double>((ranks - 1) * share * n * size_bytes(d.out_dtype));
   Values weights = mc.in(0, "weights"), sums(ranks * share * n, 0.0);
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -167,15 +167,15 @@ OpCase sums_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
 OpCase layer_case(const OpShape& s, std::uint64_t seed) {
   MoeLayerDesc d = moe_layer_desc(s);
   MoeLayerConfig cfg = moe_layer_config(d, s);
-  MoeCase mc(moe_layer(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(moe_layer(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(d.dtype, d.ffn) + 2 * sum_tolerance(d.dtype, d.hidden);
   double ffn = static_cast<double>(d.ffn), hidden = static_cast<double>(d.hidden);
-  mc.c.flops = 6.0 * static_cast<double>(mc.m * kTopK) * hidden * ffn * d.world_size;
+  mc.c.flops = 6.0 * static_cast<double>(mc.m * kTopK) * hidden * ffn * d.shape.world_size;
   ExpertTiles tiles = tiles_of(d, cfg);
   std::vector<std::int32_t> chosen = chosen_experts(routed_tokens(tiles, mc.m), seed);
   std::size_t ranks = mc.c.inputs.size(), k = at(d.hidden);
-  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.world_size}));
+  std::size_t share = at(ceil_div(mc.m, std::int64_t{d.shape.world_size}));
   mc.c.comm_bytes = static_cast<double>(2 * (ranks - 1) * share * k * size_bytes(d.dtype));
   expect_gathered(mc, share * k);
   Values weights = mc.in(0, "weights");
