@@ -67,7 +67,7 @@ class GpuRunner final : public Runner {
   // The nodes that such a run does not pass over.
   std::vector<std::size_t> nodes_of(const std::string& section,
                                     const std::vector<std::int64_t>& values);
-  // Returns when all local ranks are done. Fault where a wait gave up.
+  // Returns when all local ranks are done. Fault where a wait was aborted.
   void wait();
   // Of every rank; a buffer's memory stays where it is.
   const std::vector<CUdeviceptr>& addresses(const std::string& buffer) const {

@@ -39,7 +39,7 @@ class Runner {
   virtual void copy_rows(const std::string& from, std::span<const std::int64_t> rows,
                          const std::string& to) = 0;
   // The first bytes of an output, when what has been run is done; valid until the next call. Of
-  // several ranks of this process the first one's. Fault where a wait gave up.
+  // several ranks of this process the first one's. Fault where a wait was aborted.
   virtual const std::byte* read(const std::string& output, std::size_t bytes) = 0;
 
  protected:

@@ -35,7 +35,7 @@ class BatchStep {
   }
   virtual void run(const StepRows& rows);
   // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
-  // every rank, valid until the next call. Fault where a wait of the step gave up.
+  // every rank, valid until the next call. Fault where a wait of the step was aborted.
   const float* logits(std::span<const std::int64_t> rows);
   // Whether the machine chooses tokens itself, so that their logits stay where they are.
   virtual bool chooses() const { return false; }
