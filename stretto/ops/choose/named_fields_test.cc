@@ -24,6 +24,7 @@
 #include "stretto/ops/attention/paged_write.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/collectives/collectives.h"
+#include "stretto/ops/collectives/uneven.h"
 #include "stretto/ops/embedding/embedding.h"
 #include "stretto/ops/gemm/gemm_sm90.h"
 #include "stretto/ops/gemm/quantize_fp8.h"
@@ -269,6 +270,7 @@ TEST(Fields, OfAllDescsAreReadBack) {
   STRETTO_ROUND_TRIPS(UlyssesDesc);
   STRETTO_ROUND_TRIPS(QuantizeDesc);
   STRETTO_ROUND_TRIPS(CollectiveDesc);
+  STRETTO_ROUND_TRIPS(UnevenDesc);
   STRETTO_ROUND_TRIPS(NormDesc);
   STRETTO_ROUND_TRIPS(VocabDesc);
   STRETTO_ROUND_TRIPS(AttentionDesc);
@@ -299,6 +301,7 @@ TEST(Fields, OfAllConfigsAreReadBack) {
   STRETTO_ROUND_TRIPS(UlyssesConfig);
   STRETTO_ROUND_TRIPS(QuantizeConfig);
   STRETTO_ROUND_TRIPS(CollectiveConfig);
+  STRETTO_ROUND_TRIPS(UnevenConfig);
   STRETTO_ROUND_TRIPS(NormConfig);
   STRETTO_ROUND_TRIPS(VocabConfig);
   STRETTO_ROUND_TRIPS(AttentionConfig);

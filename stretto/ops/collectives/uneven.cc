@@ -255,13 +255,11 @@ NamedFields fields_of(UnevenDesc& d) {
           NamedField("world_size", d.world_size).as("P={}")};
 }
 
-std::string to_string(const UnevenDesc& d) { return text_of(d); }
-
-std::string to_string(const UnevenConfig& c) {
-  std::string out = fmt::format("tile {} by {}x{}, {} workers", c.tile_rows, c.piece_rows,
-                                c.piece_cols, c.num_workers);
-  if (c.threads != 0) out += fmt::format(", {} threads", c.threads);
-  return out;
+NamedFields fields_of(UnevenConfig& c) {
+  return {{"tile_rows", c.tile_rows},
+          {"piece", {&c.piece_rows, &c.piece_cols}},
+          {"workers", c.num_workers},
+          {"threads", c.threads, 0}};
 }
 
 }  // namespace stretto

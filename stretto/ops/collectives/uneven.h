@@ -21,6 +21,8 @@ struct UnevenDesc {
   std::int64_t room = 1;  // bound of the run-time extent `room`, rows that a rank may receive
   std::int64_t n = 1;     // columns
   int world_size = 1;
+
+  friend bool operator==(const UnevenDesc&, const UnevenDesc&) = default;
 };
 
 struct UnevenConfig {
@@ -30,11 +32,12 @@ struct UnevenConfig {
   std::int64_t piece_cols = 512;
   int num_workers = 1;
   int threads = 0;  // on an SM; 0: as the code generator has it
+
+  friend bool operator==(const UnevenConfig&, const UnevenConfig&) = default;
 };
 
 NamedFields fields_of(UnevenDesc& desc);
-std::string to_string(const UnevenDesc& desc);
-std::string to_string(const UnevenConfig& config);
+NamedFields fields_of(UnevenConfig& config);
 UnevenConfig default_config(const UnevenDesc& desc, Target target = Target::kCpu);
 
 // Extents m, room. in [m, n], symmetric; table input_split_sizes [P, 1] i32 in 0..m, which add up
