@@ -17,6 +17,9 @@ void check(const GemmDesc& d, const GemmConfig& cfg) {
     throw UserError(fmt::format("gemm: split_k is {}, but k has {} steps of {}", cfg.split_k, steps,
                                 cfg.loop.tile.bk));
   }
+  if (cfg.swap_ab && (d.bias || d.swiglu || d.residual || d.scaling != Scaling::kNone)) {
+    throw UserError("gemm: swap_ab is for products without bias, swiglu, residual and scaling");
+  }
   check_factors("gemm", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
   check_result("gemm", "c_dtype", d.c_dtype, d.a_dtype);
 }
@@ -35,8 +38,9 @@ class Parts {
   Parts(ProgramBuilder& p, const GemmDesc& d, const GemmConfig& cfg, const Index& m)
       : p_(p), d_(d), cfg_(cfg) {
     std::int64_t others = std::int64_t{cfg.split_k - 1} * num_weights();
-    // [parts - 1 of each weight, m, n]
-    sums_ = p.buffer("sums", sum_dtype(d.b_dtype), {others, m, d.n});
+    std::vector<Index> shape = {others, m, d.n};  // [parts - 1 of each weight, m, n], or [.., n, m]
+    if (cfg.swap_ab) std::swap(shape[1], shape[2]);
+    sums_ = p.buffer("sums", sum_dtype(d.b_dtype), shape);
     summed_ = p.signal("summed", row_tiles() * col_tiles());
   }
 
@@ -59,7 +63,9 @@ class Parts {
   void add_up(const Part& part, Linear::Sums& sums, const std::function<void()>& finish) const {
     auto stored = [&](const Index& idx, std::size_t weight) {
       Index at = (idx - 1) * num_weights() + static_cast<std::int64_t>(weight);
-      return sums_.tile({at, part.row, part.col}, cfg_.loop.tile.bm, cfg_.loop.tile.bn);
+      const GemmTile& tile = cfg_.loop.tile;
+      return cfg_.swap_ab ? sums_.tile({at, part.col, part.row}, tile.bn, tile.bm)
+                          : sums_.tile({at, part.row, part.col}, tile.bm, tile.bn);
     };
     p_.when(
         part.idx > 0,
@@ -113,6 +119,7 @@ NamedFields fields_of(GemmConfig& c) {
                                   {"cluster", c.loop.cluster_size}},
                                  c.loop);
   fields.push_back({"split_k", c.split_k, 1});
+  fields.push_back({"swap_ab", c.swap_ab});
   return fields;
 }
 
@@ -128,7 +135,8 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
                     .bias = d.bias,
                     .swiglu = d.swiglu,
                     .scaling = d.scaling,
-                    .b_kn = d.b_kn});
+                    .b_kn = d.b_kn,
+                    .swap_ab = cfg.swap_ab});
   auto scale_a = scale_input(p, d.scaling, m, d.k);  // [m, 1] or [m, k/128]
   TensorRef residual;
   if (d.residual) residual = p.input("residual", d.c_dtype, {m, d.n});  // [m, n]
@@ -139,7 +147,8 @@ Program gemm(const GemmDesc& d, const GemmConfig& cfg) {
     if (d.residual) {
       acc = acc + cast(p.load(residual.tile({row, col}, tile.bm, tile.bn)), acc.dtype());
     }
-    p.store(c.tile({row, col}, tile.bm, tile.bn), cast(acc, d.c_dtype));
+    Value rounded = cast(acc, d.c_dtype);
+    p.store(c.tile({row, col}, tile.bm, tile.bn), cfg.swap_ab ? rounded.T() : rounded);
   };
   if (cfg.split_k == 1) {
     p.role("gemm", sms, p.grid(c, tile.bm, tile.bn).raster(cfg.loop.raster), [&](const Tile& t) {

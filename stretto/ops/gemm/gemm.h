@@ -28,6 +28,10 @@ struct GemmConfig {
   // Workers that share a tile by steps of k, for products with fewer tiles than SMs. One of them
   // adds what the others stored, in the order of k: the same bits at every launch.
   int split_k = 1;
+  // The weights are the left factor of the tensor core, which takes 64 rows of them at a time and
+  // any multiple of 8 rows of a: for few rows, which would leave a tile of 128 half empty. Without
+  // bias, swiglu, residual and scaling.
+  bool swap_ab = false;
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 

@@ -6,6 +6,9 @@
 
 #include <cmath>
 
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_code.h"
+#include "stretto/ops/gemm/gemm_sm90.h"
 #include "stretto/ops/gemm/row_runs.h"
 #include "stretto/testing/cases/case_testing.h"
 #include "stretto/testing/cases/gemm_case.h"
@@ -192,6 +195,40 @@ TEST(Gemm, SplitKOfFp8) {
   d = fp8(Scaling::kBlock);
   GemmTile tile{.bm = 16, .bn = 64, .bk = 64};
   expect_gemm(d, {.loop = {.tile = tile, .num_compute_sms = 3, .num_stages = 2}, .split_k = 2});
+}
+
+// Tiles of any number of rows, with weights either way, whole and in parts of k.
+TEST(Gemm, WeightsAsTheLeftFactor) {
+  for (bool b_kn : {false, true}) {
+    for (int parts : {1, 3}) {
+      GemmDesc d = kRagged;
+      d.b_kn = b_kn;
+      const GemmTile tile{.bm = 12, .bn = 8, .bk = 10};
+      expect_gemm(d, {.loop = {.tile = tile, .num_compute_sms = 3, .raster = 2},
+                      .split_k = parts,
+                      .swap_ab = true});
+    }
+  }
+  GemmDesc d = kRagged;
+  d.bias = true;
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}, .swap_ab = true}); }, "swap_ab is for");
+}
+
+// Where tiles of 128 rows are half empty or leave SMs idle, tiles of as many rows as there are are
+// among the candidates, none of which takes more shared memory than a block has.
+TEST(Gemm, FewRowsAreOfferedTilesThatFit) {
+  for (std::int64_t m : {8, 90, 136, 200, 272, 512}) {
+    GemmDesc d{.m = m, .n = 5120, .k = 8192};
+    d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
+    int swapped = 0;
+    for (const GemmConfig& c : gpu_configs(d, GpuTarget{.sms = 132})) {
+      if (!c.swap_ab) continue;
+      ++swapped;
+      EXPECT_LT(c.loop.tile.bm * ceil_div(m, c.loop.tile.bm) - m, 16) << to_string(c);
+      EXPECT_TRUE(has_gpu_lowering(lower(gemm(d, c)))) << to_string(c);
+    }
+    EXPECT_GE(swapped, 2);
+  }
 }
 
 TEST(Gemm, ReferenceIsTheProductWithTheTranspose) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
@@ -92,8 +93,9 @@ std::vector<Value> Linear::products(const GemmTile& tile, const Index& col, cons
 
 Linear::Sums Linear::sums(const GemmTile& tile, const Index& col) const {
   Sums acc;
+  auto [rows, cols] = desc_.swap_ab ? std::pair(tile.bn, tile.bm) : std::pair(tile.bm, tile.bn);
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    acc.of.push_back(p_->zeros(sum_dtype(desc_.dtype), tile.bm, tile.bn));
+    acc.of.push_back(p_->zeros(sum_dtype(desc_.dtype), rows, cols));
   }
   if (desc_.scaling != Scaling::kRowWise) return acc;
   for (const TensorRef& scale : scales_) {
@@ -122,7 +124,7 @@ Value Linear::step_of_weight(const TensorRef& weight, const GemmTile& tile, cons
     step = desc_.b_kn ? step.until_row(end) : step.until_col(end);
   }
   Value b = p_->load(step);
-  return desc_.b_kn ? b : b.T();
+  return desc_.b_kn != desc_.swap_ab ? b : b.T();
 }
 
 void Linear::accumulate(const std::vector<Part>& parts, const GemmTile& tile, const TileRows& rows,
@@ -145,13 +147,16 @@ void Linear::accumulate(const std::vector<Part>& parts, const GemmTile& tile, co
         }
       }
     }
-    Value a = p_->load(rows.a(k));  // [bm, bk]
+    Value of_step = p_->load(rows.a(k));  // [bm, bk]
+    Value a = desc_.swap_ab ? of_step.T() : of_step;
     for (std::size_t part = 0; part < parts.size(); ++part) {
       const Index& col = parts[part].col;
       for (std::size_t i = 0; i < weights_.size(); ++i) {
         Value b = step_of_weight(weights_[i], tile, col, k, columns);
         Value& sum = parts[part].sums->of[i];
-        sum = block ? dot_scaled(sum, a, b, scales[part][i]) : dot(sum, a, b);
+        sum = block           ? dot_scaled(sum, a, b, scales[part][i])
+              : desc_.swap_ab ? dot(sum, b, a)
+                              : dot(sum, a, b);
       }
     }
   });

@@ -51,7 +51,8 @@ struct LinearDesc {
   bool bias = false;          // + bias[n]
   bool swiglu = false;        // two weights: silu(a * b_gate^T) * (a * b_up^T)
   Scaling scaling = Scaling::kNone;
-  bool b_kn = false;  // weights [k, n] instead of [n, k], without scaling
+  bool b_kn = false;     // weights [k, n] instead of [n, k], without scaling
+  bool swap_ab = false;  // sums are [bn, bm], the weights their left factor; without scaling
 };
 
 // Where the rows of a tile lie: a(k) is their [bm, bk] slice that starts at column k. With scaling,
