@@ -58,8 +58,8 @@ void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
   }
 }
 
-// Few rows, as many to a tile as there are, beside 64 or 128 of the weights: more tiles than with rows
-// on the left, and none that is half empty.
+// Few rows, as many to a tile as there are, beside 64 or 128 of the weights: more tiles than with
+// rows on the left, and none that is half empty.
 void add_swapped(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms) {
   constexpr std::int64_t kMostRows = 512, kMostOfTile = 256, kStep = 64, kMostStages = 8;
   constexpr std::int64_t kSharedBytes = std::int64_t{224} << 10;

@@ -211,7 +211,8 @@ TEST(Gemm, WeightsAsTheLeftFactor) {
   }
   GemmDesc d = kRagged;
   d.bias = true;
-  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}, .swap_ab = true}); }, "swap_ab is for");
+  expect_user_error([&] { gemm(d, {.loop = {.tile = kSmallTile}, .swap_ab = true}); },
+                    "swap_ab is for products without bias");
 }
 
 // Where tiles of 128 rows are half empty or leave SMs idle, tiles of as many rows as there are are
