@@ -6,6 +6,7 @@ import statistics
 import contest_tables as contests
 import decode_tables as decoding
 import expert_bars as experts
+import user_tables as user
 import verdicts
 from kernel_tables import attention_key, loops
 from lot_tables import lot
@@ -438,6 +439,17 @@ BARS = [
     Bar("AG+GEMM, GEMM+RS and GEMM+AR from PyTorch in place, time / C++'s", "1.02, by the interval", "pytorch",
         python_and_cpp("in_place")),
     Bar("the same of ordinary tensors, whose result is made", "1.02", "pytorch", python_and_cpp("plain")),
+    Bar("host's time to enqueue a call of ordinary tensors, where copy engines take part", "15, 40 us", "first_hour",
+        user.host_bar),
+    Bar("first call of any operator, empty cache; with what is kept", "4 s; 0.2 s", "first_hour", user.first_bar),
+    Bar("collectives of ordinary tensors, 2 bytes to 256 MB, time / NCCL's", "1.02, by the interval", "first_hour",
+        user.sizes_bar),
+    Bar("uneven exchanges and steps of several calls, eager, speed over torch.distributed's", "0.97", "first_hour",
+        user.steps_bar),
+    Bar("products by lot from 2048 rows on, part of communication hidden, captured", "mean 0.80, 0.60 at the tenth",
+        "first_hour", user.hidden_bar),
+    Bar("products by lot of any rows, eager and captured, time / faster of the sequence and async-TP",
+        "1.02 in 99 of 100", "first_hour", user.lot_bar),
     Bar("MLP block forward and backward, 8192 tokens, over `torch.mm` and NCCL", "1.15x on four", "pytorch", mlp),
 ]
 

@@ -9,6 +9,7 @@ from results import (
     times,
 )
 
+FIRST_S, KEPT_S = 4, 0.2
 HOST_US, COPIES_US = 15, 40  # of the host for a call; where copy engines take part
 ALLOWED = 1.02
 MANY_ROWS = 2048
@@ -168,14 +169,29 @@ def host_bar(results: Results, ranks: int):
             verdicts.of_all(met))
 
 
+def first_bar(results: Results, ranks: int):
+    cold = [row["first_s"] for row, _ in calls(results, ranks).values() if "first_s" in row]
+    kept = [row["first_s"] for row, _ in calls(results, ranks, "calls_again").values() if "first_s" in row]
+    if not cold or not kept:
+        return None
+    fast, few = sum(s <= FIRST_S for s in cold), sum(s <= KEPT_S for s in kept)
+    return (f"up to {max(cold):.1f} s, {fast} of {len(cold)} met; up to {max(kept):.2f} s",
+            fast == len(cold) and few == len(kept))
+
+
 def sizes_bar(results: Results, ranks: int):
     found = [verdicts.at_most(ratio(t["ours"], t["nccl"]), ALLOWED) for row, _ in sizes(results, ranks).values()
              for mode in MODES if (t := row.get(mode + "_ms"))]
     return (verdicts.counted(found), verdicts.of_all(found)) if found else None
 
 
+EXCHANGES = "uneven", "different sizes", "batch_send_recv", "of columns"
+
+
 def steps_bar(results: Results, ranks: int):
-    found = [r for row, _ in calls(results, ranks, "steps").values() if (r := gain(row, "eager_ms"))]
+    rows = [row for row, _ in calls(results, ranks, "steps").values()]
+    rows += [row for key, (row, _) in calls(results, ranks).items() if any(word in key for word in EXCHANGES)]
+    found = [r for row in rows if (r := gain(row, "eager_ms"))]
     return verdicts.ratios_met(found, lambda r: verdicts.at_least(r, 0.97))
 
 
