@@ -10,7 +10,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::given_outputs_test {
 namespace {
 
 constexpr int kRoot = 1, kWorld = 3;
@@ -78,4 +78,4 @@ TEST(GivenOutputs, TextSaysWhere) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::given_outputs_test

@@ -11,7 +11,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::sized_ends_test {
 namespace {
 
 constexpr int kWorld = 3;
@@ -128,4 +128,4 @@ TEST(SizedEnds, BlocksThatReachIntoTheNextShareAreFound) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::sized_ends_test

@@ -11,7 +11,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 
-namespace stretto {
+namespace stretto::sized_tables_test {
 namespace {
 
 constexpr int kWorld = 3;
@@ -176,4 +176,4 @@ TEST(SizedTables, TablesAreARanksOwn) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::sized_tables_test
