@@ -412,6 +412,9 @@ _GPU_RUN_BYTES = 256
 # Of a row, where they divide a run; else it is one row, of which programs that move rows as a whole take
 # no more than a tile may have.
 _COLUMNS = (1024, 512, 256, 128, 64)
+# For programs that move many bytes fastest in wide rows; few bytes are rows for every SM first.
+WIDE_COLUMNS = (8192, 4096, 2048, *_COLUMNS)
+_LEAST_WIDE_ROWS = 1024
 _MOST_COLUMNS = 1 << 20
 _SIZES = {
     "float64": 8,
@@ -445,14 +448,16 @@ def padded(kind, x, columns: int, unit_bytes: int) -> int:
     return -(-columns // unit) * unit
 
 
-def as_rows(group, kind, x, runs: int = 1, *, moved: bool = False) -> Rows:
-    """`x`, dense, as `runs` runs, for a call of `group`. `moved`: of any element type, since it is not computed with.
+def as_rows(group, kind, x, runs: int = 1, *, moved: bool = False, widths=_COLUMNS) -> Rows:
+    """`x`, dense, as `runs` runs, for a call of `group`, in rows of the first of `widths` that divides
+    them. `moved`: of any element type, since it is not computed with.
     Runs are padded where they have to be."""
     run, array = math.prod(x.shape) // runs, x
     dtype = moved_as(kind, x) if moved else kind.dtype(x)
     wide = padded(kind, x, run, _GPU_RUN_BYTES)
     size = columns_as(dtype, kind, x, wide)
-    columns = next((c for c in _COLUMNS if size % c == 0), size)
+    few = _LEAST_WIDE_ROWS * _COLUMNS[0]
+    columns = next((c for c in widths if size % c == 0 and (c <= _COLUMNS[0] or size > few)), size)
     if moved and columns > _MOST_COLUMNS:
         columns = _COLUMNS[0]
         wide = -(-run // columns) * columns

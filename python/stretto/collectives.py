@@ -13,6 +13,7 @@ from ._adopt import adopt
 from ._arrays import ALIGNMENT, ArrayT, NumpyKind, kind_of, may_overlap
 from ._calls import (
     SUM,
+    WIDE_COLUMNS,
     as_rows,
     axis,
     bound_of,
@@ -468,7 +469,7 @@ def exchange_sizes(group, sent: List[int], rows: str) -> Blocks:
         with group.used():
             group.session.agree(group.rank, said)  # same() does not tell another call from another word
             word = 2 * last if known else 2 * group.rank + 1  # odd ones differ
-            if group.session.same(group.rank, said, word):
+            if group.session.same(group.rank, said, word) and known:  # a rank ahead of the others has none
                 return known
     own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
     desc = {"world_size": group.size, "dtype": "int32", "m": group.size, "n": len(sent)}
@@ -521,7 +522,7 @@ def exchange(group, kind, x, blocks_of, out):
         group.agree_on_nothing(said)
         return finish(kind, result, written)
     if even:
-        rows = as_rows(group, kind, kind.dense(x), size, moved=True)
+        rows = as_rows(group, kind, kind.dense(x), size, moved=True, widths=WIDE_COLUMNS)
         target = rows.target(group, kind, written, size)
         form = rows.rows, rows.columns, rows.dtype
         _exchange_rows(group, kind, rows.array, [rows.rows] * size, form, target, said)
