@@ -469,7 +469,7 @@ def exchange_sizes(group, sent: List[int], rows: str) -> Blocks:
         with group.used():
             group.session.agree(group.rank, said)  # same() does not tell another call from another word
             word = 2 * last if known else 2 * group.rank + 1  # odd ones differ
-            if group.session.same(group.rank, said, word) and known:  # a rank ahead of the others has none
+            if group.session.same(group.rank, said, word) and known:  # _warm says yes to one that has none
                 return known
     own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
     desc = {"world_size": group.size, "dtype": "int32", "m": group.size, "n": len(sent)}

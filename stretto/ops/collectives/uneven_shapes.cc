@@ -6,9 +6,9 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t kManyElements = 100'000;
+constexpr std::int64_t kManyOfUneven = 100'000;
 
-std::vector<OpShape> shapes(int world_size) {
+std::vector<OpShape> uneven_shapes(int world_size) {
   return {{.world_size = world_size, .m = 16, .n = 32, .dtype = DType::kF32},
           {.world_size = world_size, .m = 5, .n = 29, .k = 7, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 37, .n = 7, .k = 50, .dtype = DType::kF16},
@@ -53,7 +53,7 @@ predict::LaunchTables even_sizes(const UnevenDesc& d, bool gathers) {
 }
 
 // 4096 tokens a rank, 32 MB, and room for as many again.
-OpShape large() { return {.m = 4096, .n = 4096, .k = 8192, .dtype = DType::kBF16}; }
+OpShape large_uneven() { return {.m = 4096, .n = 4096, .k = 8192, .dtype = DType::kBF16}; }
 
 }  // namespace
 
@@ -68,7 +68,7 @@ UnevenDesc uneven_desc(const OpShape& s) {
 
 UnevenConfig uneven_config(const UnevenDesc& d, Target target) {
   UnevenConfig c = default_config(d, target);
-  if (d.m * d.n >= kManyElements) return c;
+  if (d.m * d.n >= kManyOfUneven) return c;
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 3);
   c.piece_rows = std::min<std::int64_t>(c.piece_rows, 2);
   c.piece_cols = std::min<std::int64_t>(c.piece_cols, 16);
@@ -84,8 +84,8 @@ OperatorInfo all_to_all_v_info() {
                 UnevenDesc d = uneven_desc(s);
                 return all_to_all_v(d, uneven_config(d, s.target));
               },
-          .shapes = shapes,
-          .large = large(),
+          .shapes = uneven_shapes,
+          .large = large_uneven(),
           .tables = [](const OpShape& s) { return even_sizes(uneven_desc(s), false); }};
 }
 
@@ -97,8 +97,8 @@ OperatorInfo all_gather_v_info() {
                 UnevenDesc d = uneven_desc(s);
                 return all_gather_v(d, uneven_config(d, s.target));
               },
-          .shapes = shapes,
-          .large = large(),
+          .shapes = uneven_shapes,
+          .large = large_uneven(),
           .tables = [](const OpShape& s) { return even_sizes(uneven_desc(s), true); }};
 }
 
