@@ -2,8 +2,8 @@
 // users call is in the Python files beside it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -186,10 +186,12 @@ void bind_launches(nb::module_& m) {
           "add",
           [](PlanCache& plans, nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
              nb::handle result, nb::object make, const std::vector<Step>& steps,
-             const std::vector<std::pair<std::uintptr_t, std::size_t>>& fixed) {
+             const std::vector<std::tuple<std::uintptr_t, std::size_t, nb::object>>& fixed) {
             std::vector<PlanCache::Made> made;
             std::vector<PlanCache::Fixed> there;
-            for (const auto& [address, bytes] : fixed) there.push_back({address, bytes});
+            for (const auto& [address, bytes, owner] : fixed) {
+              there.push_back({address, bytes, owner});
+            }
             for (const auto& [executable, addresses, extents, said] : steps) {
               made.push_back({executable, addresses, extents, said});
             }
@@ -204,6 +206,7 @@ void bind_launches(nb::module_& m) {
            })
       .def("clear", &PlanCache::clear)
       .def("forget", &PlanCache::forget)
+      .def("forget_memory", &PlanCache::forget_memory)
       .def("enter", &PlanCache::enter)
       .def("leave", &PlanCache::leave);
 }

@@ -117,13 +117,17 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   bool is_tensor = call.views[0].kind == ArrayView::Kind::kTorch;
   if (!out.is_none() && is_tensor) reader_.count_write(out);
   Watched* watched = watched_by_this_thread();
+  if (watched != nullptr) {
+    watched->owners.insert(watched->owners.end(), plan->kept.begin(), plan->kept.end());
+  }
   Interruptible waiting;
-  run(*plan, call, stream, watched);
+  run(plan, call, stream, watched);
   return result;
 }
 
-void PlanCache::run(const Plan& plan, const Call& call, std::uintptr_t stream, Watched* watched) {
-  for (const Step& step : plan.steps) {
+void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
+                    std::uintptr_t stream, Watched* watched) {
+  for (const Step& step : plan->steps) {
     std::byte* addresses[kMaxArrays];
     for (std::size_t i = 0; i < step.arguments.size(); ++i) {
       const Step::Argument& argument = step.arguments[i];
@@ -145,9 +149,13 @@ void PlanCache::run(const Plan& plan, const Call& call, std::uintptr_t stream, W
     for (std::size_t i = 0; i < args.size(); ++i) {
       auto address = reinterpret_cast<std::uintptr_t>(args[i]);
       made.addresses.push_back(address);
-      if (step.arguments[i].array == Step::Argument::kFixed) watched->fixed.push_back({address, 1});
+      if (step.arguments[i].array == Step::Argument::kFixed) watched->fixed.push_back({address, 1, {}});
     }
   }
+  auto is_captured = [](const Step& step) {
+    return step.executable != nullptr && step.executable->is_captured();
+  };
+  if (std::ranges::any_of(plan->steps, is_captured)) captured_.insert(plan);
   if (watched != nullptr) ++watched->num_calls;
 }
 
@@ -208,7 +216,7 @@ bool PlanCache::repeat(Call* call, const MakeResult& make) {
   for (const TensorLike& like : plan->results) {
     if (call->num_views == kMaxArrays || !make(like, call)) return false;
   }
-  run(*plan, *call, stream, nullptr);
+  run(plan, *call, stream, nullptr);
   return true;
 }
 
@@ -245,7 +253,7 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
 }
 
 void PlanCache::add(const Call& call, std::vector<TensorLike> results, const Watched& watched) {
-  Plan plan{.steps = {}, .make = {}, .results = std::move(results), .kept = {}};
+  Plan plan{.steps = {}, .make = {}, .results = std::move(results), .kept = watched.owners};
   if (watched.num_calls != 1) return;
   if (!add_steps(call, watched.steps, watched.fixed, &plan)) return;
   for (std::size_t i = call.num_arrays; i < call.num_views; ++i) {
@@ -271,7 +279,9 @@ bool PlanCache::add_steps(const Call& call, const std::vector<Made>& steps,
       auto has_it = [&](const Fixed& f) {
         return address >= f.address && address - f.address < f.bytes;
       };
-      if (std::ranges::none_of(fixed, has_it)) return false;
+      auto there = std::ranges::find_if(fixed, has_it);
+      if (there == fixed.end()) return false;
+      if (there->owner.is_valid()) plan->kept.push_back(there->owner);
       argument = {Step::Argument::kFixed, address};
     }
   }
@@ -282,6 +292,18 @@ void PlanCache::keep(const Call& call, Plan plan) {
   if (plans_.size() >= kMaxPlans) plans_.clear();
   plans_.insert_or_assign({call.key.view().begin(), call.key.view().end()},
                           std::make_shared<const Plan>(std::move(plan)));
+}
+
+void PlanCache::forget_memory(std::uintptr_t address, std::size_t bytes) {
+  std::erase_if(plans_, [&](const auto& plan) {
+    auto is_there = [&](const Step::Argument& argument) {
+      return argument.array == Step::Argument::kFixed && argument.offset_bytes >= address &&
+             argument.offset_bytes - address < bytes;
+    };
+    return std::ranges::any_of(plan.second->steps, [&](const Step& step) {
+      return std::ranges::any_of(step.arguments, is_there);
+    });
+  });
 }
 
 void PlanCache::forget(const SessionExecutable& executable) {

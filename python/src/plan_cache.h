@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "array_view.h"
@@ -72,13 +73,15 @@ class PlanCache {
     std::vector<std::int64_t> extents;      // of a copy: rows, bytes of one, and apart there and here
     std::string said;                       // as SessionExecutable::launch() has it
   };
-  // Memory that stays where it is until clear(), and may be more than a plan needs.
+  // Memory that is there for as long as its owner; may be more than a plan needs.
   struct Fixed {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;
+    nanobind::object owner;
   };
   // Keeps a call that was these steps and nothing else: each address lies in one of the arrays or
-  // of the results, or in one of `fixed`; otherwise there is no plan. `make` makes arrays for the results, None where the caller gave `out`.
+  // of the results, or in one of `fixed`, whose owner the plan has then; otherwise there is no
+  // plan. `make` makes arrays for the results, None where the caller gave `out`.
   void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
            nanobind::handle result, nanobind::object make, const std::vector<Made>& steps,
            const std::vector<Fixed>& fixed);
@@ -101,6 +104,7 @@ class PlanCache {
   struct Watched {
     std::vector<Made> steps;
     std::vector<Fixed> fixed;
+    std::vector<nanobind::object> owners;  // of all of that
     std::size_t num_calls = 0;
   };
   void watch(Watched* watched);  // null: no longer
@@ -109,8 +113,9 @@ class PlanCache {
   void add(const Call& call, std::vector<TensorLike> results, const Watched& watched);
 
   void clear() { plans_.clear(); }
-  // Of plans that launch it.
+  // Of plans that launch it, or that copy from or to this memory or launch with it.
   void forget(const SessionExecutable& executable);
+  void forget_memory(std::uintptr_t address, std::size_t bytes);
 
   // A rank is in one call at a time. False: it is in one.
   bool enter() { return !busy_.exchange(true, std::memory_order_acquire); }
@@ -132,7 +137,7 @@ class PlanCache {
     std::vector<Step> steps;
     nanobind::object make;               // the results of replay()
     std::vector<TensorLike> results;     // of repeat()
-    std::vector<nanobind::object> kept;  // whose addresses are in the key
+    std::vector<nanobind::object> kept;  // whose addresses are in the key, or which own memory
   };
   struct Hash {
     using is_transparent = void;
@@ -157,7 +162,7 @@ class PlanCache {
                         const std::vector<Fixed>& fixed, Plan* plan);
   void keep(const Call& call, Plan plan);
   // Without the interpreter's lock.
-  void run(const Plan& plan, const Call& call, std::uintptr_t stream, Watched* watched);
+  void run(const std::shared_ptr<const Plan>& plan, const Call& call, std::uintptr_t stream, Watched* watched);
   void copy(const Call& call, const Step& step, std::byte* const* addresses, std::uintptr_t stream);
   Watched* watched_by_this_thread() const;
 
@@ -165,6 +170,8 @@ class PlanCache {
   int rank_;
   ArrayReader reader_;
   std::unordered_map<std::vector<std::int64_t>, std::shared_ptr<const Plan>, Hash, Equal> plans_;
+  // Plans that a graph has captured, which may run for as long as this lives.
+  std::unordered_set<std::shared_ptr<const Plan>> captured_;
   std::atomic<bool> busy_{false};
   Watched* watched_ = nullptr;
   std::thread::id watching_;

@@ -549,7 +549,10 @@ def _copy_of(kind: Any, target: Any, source: Any) -> Optional[Tuple[Any, ...]]:
 
 
 def _name_of(op: Callable[..., Any]) -> str:
-    """What users call it."""
+    """What users call it: the first option of a body that several calls share, or else the body's name."""
+    options = getattr(op, "args", ())
+    if options and isinstance(options[0], str):
+        return options[0]
     return getattr(op, "func", op).__name__.strip("_")
 
 

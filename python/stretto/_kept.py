@@ -14,6 +14,7 @@ from .errors import UserError
 
 _VARIABLE, _DEFAULT_MEGABYTES = "STRETTO_KEPT_MB", 4096
 _MOST_CONSTANTS = 1024
+_ROOMS_OF_A_CALL = 8
 
 
 def limit_bytes() -> int:
@@ -24,12 +25,18 @@ def limit_bytes() -> int:
     return int(text) << 20
 
 
+def _refuse_capture(kind: Any) -> None:
+    if kind.on_gpu and kind.is_capturing():
+        raise UserError(
+            "the first call of its shape makes memory, which a graph cannot capture; call it once before"
+        )
+
+
 class _Array:
     """One that launches write, and those who do."""
 
     def __init__(self, key: Any, array: Any, size_bytes: int):
-        self.key, self.array = key, array
-        self.size_bytes = size_bytes  # that count against the limit
+        self.key, self.array, self.size_bytes = key, array, size_bytes
         self.users: Set[Any] = set()
 
 
@@ -47,23 +54,20 @@ class Kept:
         self._made: Dict[Any, Callable[[], None]] = {}  # executables, the first first: forget()
         self._arrays: Dict[Any, _Array] = {}
         self._at: Dict[int, _Array] = {}  # by address
-        self._fixed: Dict[int, int] = {}  # bytes by address
+        self._fixed: Dict[int, Tuple[int, Any]] = {}  # bytes and array by address
         self._constants: Dict[Any, Any] = {}
+        self._rooms: Dict[Any, Any] = {}  # what was not used for longest first
+        self._captured: List[Any] = []  # what graphs may address for as long as this lives
         self._gone: Set[int] = set()  # contents of executables
         self._has_warned = False
 
-    def array(self, kind: Any, key: Any, make: Callable[[], Any], counts: bool = True) -> Any:
-        """What make() made when it was first asked for with this key. `counts`: against the limit;
-        every rank has one as large."""
+    def array(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
+        """What make() made when it was first asked for with this key."""
         found = self._arrays.get(key)
         if found is None:
-            if kind.on_gpu and kind.is_capturing():
-                raise UserError(
-                    "the first call of its shape makes memory, which a graph cannot capture; call "
-                    "it once before"
-                )
+            _refuse_capture(kind)
             made = make()
-            size_bytes = math.prod(made.shape) * kind.itemsize(made) if counts else 0
+            size_bytes = math.prod(made.shape) * kind.itemsize(made)
             found = self._arrays[key] = _Array(key, made, size_bytes)
             self._at[kind.address(made)] = found
         return found.array
@@ -71,37 +75,61 @@ class Kept:
     def room(self, kind: Any, name: str, shape: Sequence[int], like: Any) -> Any:
         """An array for the time of one call, which a launch reads or writes: at every call in the same
         memory, which names have for themselves, and sizes that are close together share. Ranks may
-        need other ones."""
+        need other ones. Those of late calls stay, and others within a quarter of the limit; the plans
+        that use what goes, go."""
         elements = math.prod(shape)
         if elements == 0:
             return kind.empty(tuple(shape), like)
         most = bound_of(elements)
-        key = "room", kind, name, most, kind.dtype(like)
-        made = self.array(kind, key, lambda: kind.empty((most,), like), counts=False)
+        key = kind, name, most, kind.dtype(like)
+        made = self._rooms.pop(key, None)
+        if made is None:
+            _refuse_capture(kind)
+            made = kind.empty((most,), like)
+        self._rooms[key] = made
         self.stays(kind, made)
+        self._hold(kind, made)
+        self._leave_rooms()
         return made[:elements].reshape(tuple(shape))
+
+    def _leave_rooms(self) -> None:
+        size_bytes = {key: math.prod(x.shape) * key[0].itemsize(x) for key, x in self._rooms.items()}
+        total = sum(size_bytes.values())
+        for key in list(self._rooms)[:-_ROOMS_OF_A_CALL]:
+            if total <= self._limit // 4:
+                break
+            address = key[0].address(self._rooms.pop(key))
+            self._fixed.pop(address, None)
+            self._plans.forget_memory(address, size_bytes[key])
+            total -= size_bytes[key]
+
+    def _hold(self, kind: Any, array: Any) -> None:
+        """For good, where a graph captures its address."""
+        if kind.on_gpu and kind.is_capturing():
+            self._captured.append(array)
 
     def constant(self, kind: Any, values: Sequence[int], like: Any) -> Any:
         """int32 values where `like` is, the same array each time."""
         key = (kind, tuple(values))
         if key not in self._constants:
             if len(self._constants) == _MOST_CONSTANTS:
-                self._plans.clear()  # which have their addresses
                 for (other, _), array in self._constants.items():
                     self._fixed.pop(other.address(array), None)
-                self._constants.clear()
+                self._constants.clear()  # plans have those that they use
             self._constants[key] = kind.ints(values, like)
         made = self._constants[key]
         self.stays(kind, made)
+        self._hold(kind, made)
         return made
 
     def stays(self, kind: Any, array: Any) -> None:
-        """Launches on it, which this keeps, can be repeated as they are."""
-        self._fixed[kind.address(array)] = math.prod(array.shape) * kind.itemsize(array)
+        """Launches on it, which this keeps, can be repeated as they are: plans have it, too."""
+        size_bytes = math.prod(array.shape) * kind.itemsize(array)
+        self._fixed[kind.address(array)] = size_bytes, array
 
-    def fixed(self) -> List[Tuple[int, int]]:
-        """(address, bytes) of what stays."""
-        return list(self._fixed.items())
+    def fixed(self) -> List[Tuple[int, int, Any]]:
+        """(address, bytes, array) of what stays."""
+        return [(address, *rest) for address, rest in self._fixed.items()]
 
     def launched(self, executable: Any, addresses: Iterable[int]) -> None:
         """With these arguments."""
@@ -154,8 +182,9 @@ class Kept:
             x.users.discard(executable)
             if not x.users:
                 del self._arrays[x.key]
-                self._at = {a: y for a, y in self._at.items() if y is not x}
-        self._fixed = {a: size for a, size in self._fixed.items() if a in self._at}
+                for address in [a for a, y in self._at.items() if y is x]:
+                    del self._at[address]
+                    self._fixed.pop(address, None)
 
     def forget_uses(self) -> None:
         """A launch that failed may have counted on some ranks only."""
@@ -164,5 +193,5 @@ class Kept:
 
     def clear(self) -> None:
         """All of it."""
-        for known in (self._made, self._arrays, self._at, self._fixed, self._constants):
+        for known in (self._made, self._arrays, self._at, self._fixed, self._constants, self._rooms):
             known.clear()

@@ -565,3 +565,13 @@ def _exchange_rows(group, kind, blocks, received, form, target, said: str) -> No
         (),
         said=said,
     )
+
+
+for _body, _name in {
+    _all_gather_payload: "all_gather",
+    _all_gather_sizes: "all_gather",
+    _reduce_scatter_payload: "reduce_scatter",
+    _all_reduce_payload: "all_reduce",
+    _all_to_all_payload: "all_to_all",
+}.items():
+    _body.__name__ = _name  # what users call it

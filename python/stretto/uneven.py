@@ -106,25 +106,23 @@ def _exchange(op, group, x, given, room, outs):
         kind.assign(written, out)  # of which rows that are not received stay
     said = described(op, kind, {"x": x}, f"max_rows={room}")
     columns = math.prod(rest)
-    if min(m, room, columns) == 0:
-        group.agree_on_nothing(said)
-        kind.fill(received, 0)
-        return finish(kind, rows, written), kind.cast(received, "int64") if wide_sizes else received
-    wide, dtype = padded(kind, x, columns, ALIGNMENT), moved_as(kind, x)
+    nothing = min(m, room, columns) == 0  # moves; sizes do, and are held against what there is
+    wide, dtype = padded(kind, x, max(columns, 1), ALIGNMENT), moved_as(kind, x)
     source, landed = kind.dense(x), written
-    if wide != columns:
-        source = group.kept.room(kind, "rows to send", (m, wide), x)
-        landed = group.kept.room(kind, "rows that came", (room, wide), x)
+    if wide != columns or nothing:
+        source = group.kept.room(kind, "rows to send", (max(m, 1), wide), x)
+        landed = group.kept.room(kind, "rows that came", (max(room, 1), wide), x)
+    if wide != columns and not nothing:
         group.assign(kind, source[:, :columns], x.reshape((m, columns)))
         if out is not None:
             group.assign(kind, landed[:, :columns], written.reshape((room, columns)))
-    bounds = {"m": bound_of(m), "room": bound_of(room)}
+    bounds = {"m": bound_of(max(m, 1)), "room": bound_of(max(room, 1))}
     desc = {"world_size": size, "dtype": dtype, **bounds, "n": columns_as(dtype, kind, x, wide)}
     names = ("in", _SIZES[op], "out", "output_split_sizes")
     group.launch_operator(
         kind, op, desc, names, (source, sizes, landed, received), (m, room), said=said
     )
-    if landed is not written:
+    if landed is not written and not nothing:
         group.assign(kind, written.reshape((room, columns)), landed[:, :columns])
     return finish(kind, rows, written), kind.cast(received, "int64") if wide_sizes else received
 

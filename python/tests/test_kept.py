@@ -220,3 +220,43 @@ def test_a_backward_pass_after_calls_that_made_room(monkeypatch):
             assert (x.grad == 4 * 3).all()
 
     testing.run(2, body, timeout=60)
+
+
+def test_rooms_last_as_long_as_plans_that_copy_through_them(monkeypatch):
+    """A room that one call launches on and another only copies through: what the first one needs goes, and
+    the other goes on, as a plan, in memory that is its own."""
+    monkeypatch.setenv("STRETTO_KEPT_MB", "11")
+    few, more = (1 << 20) + 64, (1 << 20) + 65  # of one size class; the second is no whole rows
+
+    def gather(elements):
+        r = stretto.rank()
+        x = np.full(elements - 3 * r, r + 1, np.float32)
+        got = stretto.all_gather(x, sizes=[elements, elements - 3])
+        assert (got[:elements] == 1).all() and (got[elements:] == 2).all()
+
+    def body():
+        for elements in (few, more, more, 3 << 20, more, few, more):
+            gather(elements)
+            others = [np.full(1 << 20, 7.0, np.float32) for _ in range(3)]  # takes memory that is free
+            gather(elements)
+            assert all((x == 7).all() for x in others)
+
+    testing.run(2, body, timeout=60)
+
+
+def test_rooms_stay_within_a_part_of_the_limit(monkeypatch):
+    """Messages of many sizes, which no launch has as arguments."""
+    monkeypatch.setenv("STRETTO_KEPT_MB", "8")
+
+    def body():
+        r, most = stretto.rank(), 0
+        for elements in [*range(1000, 400_000, 37_777), 1000, 2000, 3000, 4000, 5000, 6000]:
+            x, got = np.full(elements, r + 1, np.float32), np.empty(elements, np.float32)
+            for _ in range(3):
+                stretto.batch_send_recv([(x, 1 - r)], [(got, 1 - r)])
+                assert (got == 2 - r).all()
+            rooms = [x.nbytes for x in kept()._rooms.values()]
+            most = max(most, sum(rooms[:-8]))
+        return most
+
+    assert max(testing.run(2, body, timeout=60)) <= 2 << 20

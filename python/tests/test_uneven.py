@@ -201,3 +201,33 @@ def test_as_torch_distributed(rng, size):
     """
     for rank, (status, _, errors) in enumerate(finish(start(size, textwrap.dedent(code)))):
         assert status == 0, f"rank {rank}: {errors}"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_sizes_are_told_where_no_element_moves(size):
+    """Rows without elements, room for no rows, no rows: what sizes say is held against what there is."""
+
+    def body():
+        r = stretto.rank()
+        own = np.array([r + d for d in range(size)], np.int32)
+        rows, sizes = stretto.all_to_all_v(np.empty((2 * size * size, 0), np.float32), own)
+        assert rows.shape == (2 * size**3, 0) and sizes.tolist() == [s + r for s in range(size)]
+        gathered, lengths = stretto.all_gather_v(np.empty((size, 0), np.float32), np.array([r], np.int32))
+        assert gathered.shape == (size * size, 0) and lengths.tolist() == list(range(size))
+        nothing, none = stretto.all_to_all_v(np.empty((0, 3), np.float32), np.zeros(size, np.int32))
+        assert nothing.shape == (0, 3) and not none.any()
+
+    testing.run(size, body)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: stretto.all_to_all_v(np.ones((4, 2), np.float32), np.array([2, 1], np.int32), max_rows=0),
+    lambda: stretto.all_gather_v(np.ones((0, 2), np.float32), np.array([3], np.int32)),
+    lambda: stretto.all_gather_v(np.ones((4, 0), np.float32), np.array([-7], np.int32)),
+])  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused_where_no_element_moves(call):
+    def body():
+        with pytest.raises((stretto.UserError, stretto.Fault)):
+            call()
+
+    testing.run(2, body)

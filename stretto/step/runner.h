@@ -2,8 +2,9 @@
 // step is a list of launches. One interface, whether a rank is a CPU (cpu_runner.h) or all GPUs of
 // a process are driven by one thread (gpu_runner.h). Comes after check.h and memory.h.
 //
-// A caller writes inputs, runs sections in whatever order it likes, and reads outputs. All calls
-// but input() are collective over the ranks: all run the same sections in the same order.
+// A caller writes inputs, runs sections, in the plan's order as far as they have locals in common
+// (memory.h gives them memory by that order), any of them again, and reads outputs. All calls but
+// input() are collective over the ranks: all run the same sections in the same order.
 #pragma once
 
 #include <cstddef>
