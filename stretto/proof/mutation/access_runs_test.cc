@@ -6,11 +6,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <ctime>
 #include <limits>
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/test_seed.h"
@@ -150,6 +152,11 @@ TEST(AccessRuns, MutantsOfEveryOperatorAreJudgedAsPairByPair) {
   sample::RandomProtocol random(seed);
   Comparison c;
   for (const OperatorInfo& op : catalog()) {
+    // To reject one of their mutants takes minutes: tables are looked for one by one.
+    if (std::string_view(op.name).ends_with("_v") && std::getenv("STRETTO_SOAK") == nullptr) {
+      fmt::print("skipped: mutants of {}: deferred to --long\n", op.name);
+      continue;
+    }
     std::vector<Program> programs = {op.program(op.shapes(2)[1]), op.program(gpu_shape(op, 2))};
     for (Program& program : programs) {
       Program split = spread_over_workers(run_pipeline(std::move(program)));
