@@ -43,6 +43,7 @@ struct Wanted {
   bool local_loops = true;         // in roles that are alone with their tiles
   bool runs = false;               // of slots, though there is no region (steady_runs.h)
   std::map<int, int> uneven_runs;  // by role: how often
+  LoopsShown* shown = nullptr;     // or none
 };
 
 // More iterations than are walked one by one, in loops that tables end.
@@ -65,7 +66,7 @@ class Expander {
         conditions_(state_),
         runs_(state_, syncs_, wanted.uneven_runs, wanted.runs),
         sizes_(state_, runs_),
-        open_loops_(state_, syncs_, accesses_, wanted.table_loops),
+        open_loops_(state_, syncs_, accesses_, wanted.table_loops, wanted.shown),
         local_roles_(program, wanted.local_loops ? &open_loops_ : nullptr),
         trips_(state_.scope, wanted.trips) {
     if (wanted.runs) state_.recorder.leave_out_inputs();
@@ -755,8 +756,12 @@ InstanceGraph expand_with_runs(const Program& program, const std::vector<std::in
   }
 }
 
-InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region) {
-  Wanted wanted{.pipe_loops = PipeLoopMode::kFold, .region = &region};
+InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region,
+                     LoopsShown* shown) {
+  LoopsShown own;
+  Wanted wanted{.pipe_loops = PipeLoopMode::kFold,
+                .region = &region,
+                .shown = shown != nullptr ? shown : &own};
   std::vector<std::int64_t> extents = extents_at(axes, region.sample());
   auto walk = [&]() -> std::optional<InstanceGraph> {
     try {

@@ -24,6 +24,8 @@
 
 namespace stretto {
 
+class LoopsShown;
+
 struct DependsOnTable {
   std::string what;
   std::string where{};  // a source line; expand() says it, as far as it has come
@@ -53,6 +55,8 @@ InstanceGraph expand_with_runs(const Program& program, const std::vector<std::in
 // At the region's sample, which is narrowed to the sizes at which every launch does the same, up to
 // where boxes lie (size_region.h); their accesses say how far they reach at any of them
 // (Access::span). DependsOnTable where a table is read.
-InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region);
+// `shown`: what other walks of the same program have shown of its loops; or null.
+InstanceGraph expand(const Program& program, const SizeAxes& axes, SizeRegion& region,
+                     LoopsShown* shown = nullptr);
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -81,6 +82,41 @@ TEST(Geometry, OverlapsAreFoundOnceEach) {
       for (std::size_t y = 0; y < b.size(); ++y) {
         std::set<Point> common = points(intersection(a[x], b[y]));
         if (!common.empty()) expected.insert({x, y});
+      }
+    }
+    EXPECT_EQ(got, expected);
+  }
+}
+
+// Where boxes are alike or apart in some dimensions, and some that span all of one are among them.
+TEST(Geometry, OverlapsOfTilesAreFoundOnceEach) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE(seed);
+  Dice dice(seed);
+  for (int i = 0; i < 100; ++i) {
+    std::array<std::int64_t, kMaxTensorDims> step;
+    std::int64_t odd = dice.roll(0, 4);  // of so many boxes one spans a dimension; 0: of none
+    for (std::int64_t& s : step) s = dice.roll(1, 4);
+    auto tile = [&] {
+      Box box;
+      for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
+        box.lo[d] = dice.roll(0, 3) * step[d];
+        box.hi[d] = box.lo[d] + step[d];
+      }
+      std::size_t wide = static_cast<std::size_t>(dice.roll(0, kMaxTensorDims - 1));
+      if (odd > 0 && dice.roll(0, odd) == 0) {
+        box.lo[wide] = 0;
+        box.hi[wide] = 4 * step[wide];
+      }
+      return box;
+    };
+    std::vector<Box> a(static_cast<std::size_t>(dice.roll(5, 40))), b(a.size() + 3);
+    for (auto* boxes : {&a, &b}) std::generate(boxes->begin(), boxes->end(), tile);
+    std::multiset<std::pair<std::size_t, std::size_t>> got, expected;
+    for_each_overlap(a, b, [&](std::size_t x, std::size_t y) { got.insert({x, y}); });
+    for (std::size_t x = 0; x < a.size(); ++x) {
+      for (std::size_t y = 0; y < b.size(); ++y) {
+        if (!is_empty(intersection(a[x], b[y]))) expected.insert({x, y});
       }
     }
     EXPECT_EQ(got, expected);

@@ -47,12 +47,13 @@ bool come_through(const InstanceGraph& graph, std::size_t first) {
 }
 
 OpenLoops::OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses,
-                     TableLoops mode)
+                     TableLoops mode, LoopsShown* shown)
     : state_(state),
       syncs_(syncs),
       accesses_(accesses),
       of_tables_(mode != TableLoops::kNone),
-      turns_(mode == TableLoops::kTurns) {
+      turns_(mode == TableLoops::kTurns),
+      shown_(shown != nullptr ? shown : &own_shown_) {
   bool of_sizes = state.region != nullptr && state.region->loops_open();
   if (!of_sizes && !of_tables_) return;
   const std::vector<Var>& vars = state.program.vars;
@@ -153,9 +154,15 @@ bool OpenLoops::may_take_part(const Block& block) {
 
 // --- numbers of iterations ---
 
-int OpenLoops::term(Term term) {
-  auto [it, is_new] = term_ids_.try_emplace(std::move(term), static_cast<int>(terms_.size()));
-  if (is_new) terms_.push_back(it->first);
+std::size_t OpenLoops::TermHash::operator()(const Term& t) const {
+  auto h = static_cast<std::size_t>(t.op) * 0x9E3779B97F4A7C15u + static_cast<std::size_t>(t.value);
+  for (int arg : t.args) h = h * 0x9E3779B97F4A7C15u + static_cast<std::size_t>(arg);
+  return h ^ (h >> 29);
+}
+
+int OpenLoops::term(const Term& term) {
+  auto [it, is_new] = term_ids_.try_emplace(term, static_cast<int>(terms_.size()));
+  if (is_new) terms_.push_back(term);
   return it->second;
 }
 
@@ -185,7 +192,7 @@ std::optional<int> OpenLoops::term_of(const Expr& expr) {
     if (!one) return std::nullopt;
     out.args.push_back(*one);
   }
-  return term(std::move(out));
+  return term(out);
 }
 
 // The same entry of a table that stays as it is has the same value for all agents of a rank.
@@ -199,7 +206,7 @@ std::optional<int> OpenLoops::term_of_table(const ExprNode& entry) {
     if (!one) return std::nullopt;
     out.args.push_back(*one);
   }
-  return term(std::move(out));
+  return term(out);
 }
 
 void OpenLoops::let(int var, const Expr& definition) {
@@ -361,6 +368,9 @@ void OpenLoops::start_worker(const Role& role) {
   agent_ = -1;
   parties_.clear();
   visits_.assign(role.agents.size(), {});
+  // Agents of a worker are compared with each other alone.
+  terms_.clear();
+  term_ids_.clear();
   std::vector<int> rings = rings_of(role);
   may_ = (of_tables_ || (state_.region != nullptr && state_.region->loops_open())) &&
          std::none_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
@@ -499,8 +509,29 @@ void OpenLoops::finish_worker() {
 
 // --- one loop by itself ---
 
+// Of a count: what it is made of.
+void OpenLoops::describe(int number, LoopsShown::Key& key) const {
+  const Term& t = terms_[at(number)];
+  key.insert(key.end(), {static_cast<std::int64_t>(t.op), t.value,
+                         static_cast<std::int64_t>(t.args.size())});
+  for (int arg : t.args) describe(arg, key);
+}
+
+LoopsShown::Key OpenLoops::key_of_loop(const std::vector<Part>& parts) const {
+  LoopsShown::Key key;
+  for (const Part& part : parts) {
+    key.insert(key.end(), {part.agent, static_cast<std::int64_t>(
+                                           reinterpret_cast<std::intptr_t>(part.op)),
+                           part.open_begin ? 1 : 0});
+    for (int count : part.counts) describe(count, key);
+  }
+  return key;
+}
+
+// Nothing that it looks at goes by the sizes, so it is the same in every walk of the program.
 void OpenLoops::check(const std::vector<Part>& parts) {
-  if (!checked_.insert(parts).second) return;
+  LoopsShown::Key key = key_of_loop(parts);
+  if (shown_->has(key)) return;
   std::int64_t slots = 1, passes = 0, most = 1, period = 1;
   for (const Part& part : parts) {
     const Shape& shape = shapes_[part.op];
@@ -529,6 +560,7 @@ void OpenLoops::check(const std::vector<Part>& parts) {
   for (std::int64_t n = -most - 2; n <= last; ++n) {
     if (!ends(parts, n, state, syncs)) refuse();
   }
+  shown_->add(key);
 }
 
 // Sums and quotients of n by constants grow by the same in every period.

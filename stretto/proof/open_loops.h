@@ -14,11 +14,14 @@
 // What they read is then looked at by who asks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -35,11 +38,25 @@ bool come_through(const InstanceGraph& graph, std::size_t first);
 // around them as well, as where the tiles of a long sequence take turns.
 enum class TableLoops : std::uint8_t { kNone, kWhole, kTurns };
 
+// Loops of a program that agents have been shown to come through, by how they are written and
+// counted. That is so at all sizes, so no later walk has to show it again.
+class LoopsShown {
+ public:
+  using Key = std::vector<std::int64_t>;
+  bool has(const Key& loop) const { return loops_.count(loop) != 0; }
+  void add(const Key& loop) { loops_.insert(loop); }
+
+ private:
+  std::set<Key> loops_;
+};
+
 class OpenLoops {
  public:
   // Of loops that tables end the graph is for one vector of sizes. Where some of those do not fit,
   // DependsOnTable: all of them are looked at in another way then (trip_counts.h).
-  OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses, TableLoops mode);
+  // `shown`: of other walks of the program; or null.
+  OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses, TableLoops mode,
+            LoopsShown* shown = nullptr);
 
   void start_worker(const Role& role);
   void start_agent();
@@ -78,12 +95,33 @@ class OpenLoops {
     std::set<int> used, got;          // registers: operands, and those that get a slot
     std::int64_t passes = 0;          // of slots, in loops
   };
+  // Terms, as many as an entry of a table has indices.
+  class Args {
+   public:
+    Args() = default;
+    Args(std::initializer_list<int> terms) {
+      for (int t : terms) push_back(t);
+    }
+    void push_back(int term) { terms_.at(size_++) = term; }
+    std::size_t size() const { return size_; }
+    int operator[](std::size_t i) const { return terms_[i]; }
+    const int* begin() const { return terms_.data(); }
+    const int* end() const { return terms_.data() + size_; }
+    friend bool operator==(const Args&, const Args&) = default;
+
+   private:
+    std::array<int, kMaxTensorDims> terms_{};
+    std::size_t size_ = 0;
+  };
   // Values by how they are written, from the sizes on: equal numbers are equal values.
   struct Term {
     ExprOp op;
     std::int64_t value;  // of a constant; which size; kBegin, kEnd
-    std::vector<int> args;
-    friend auto operator<=>(const Term&, const Term&) = default;
+    Args args;
+    friend bool operator==(const Term&, const Term&) = default;
+  };
+  struct TermHash {
+    std::size_t operator()(const Term& t) const;
   };
   // Where the loops of an operation begin, unless they do at constants, and end. How often it does
   // anything goes by the end, or by the distance between the two.
@@ -142,7 +180,9 @@ class OpenLoops {
   bool goes_by_sizes(const Expr& expr) const;
   void find_sized(const Block& block);
   bool may_take_part(const Block& block);
-  int term(Term term);
+  int term(const Term& term);
+  void describe(int term, LoopsShown::Key& key) const;
+  LoopsShown::Key key_of_loop(const std::vector<Part>& parts) const;
   std::optional<int> term_of(const Expr& expr);
   std::optional<int> term_of_table(const ExprNode& entry);
   bool starts_known(const Shape& shape);
@@ -183,9 +223,10 @@ class OpenLoops {
   std::map<const Op*, Shape> shapes_;
   std::map<const Op*, TurnsShape> turns_shapes_;
   std::set<std::vector<std::pair<int, const Op*>>> checked_turns_;
-  std::map<Term, int> term_ids_;
+  std::unordered_map<Term, int, TermHash> term_ids_;
   std::vector<Term> terms_;
-  std::set<std::vector<Part>> checked_;
+  LoopsShown own_shown_;
+  LoopsShown* shown_;
 
   // The worker.
   const Role* role_ = nullptr;

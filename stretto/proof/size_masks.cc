@@ -18,6 +18,12 @@ SizeForm minus(const SizeForm& a, const SizeForm& b) {
 
 SizeForm plus(const SizeForm& a, const SizeForm& b) { return minus(a, minus({}, b)); }
 
+// Of a hash and one value more.
+std::size_t mixed(std::size_t hash, std::int64_t value) {
+  hash = (hash ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 29);
+}
+
 bool at_most_in(const SizeRegion& region, const SizeForm& a, const SizeForm& b) {
   if (a.slope == b.slope) return a.value <= b.value;
   return region.most(minus(a, b)) <= 0;
@@ -41,9 +47,21 @@ struct SizeMasks::Group {
   std::array<std::set<End>, kMaxTensorDims> ends;
 };
 
+std::size_t SizeMasks::FormHash::operator()(const SizeForm& form) const {
+  std::size_t h = mixed(0, form.value);
+  for (std::int64_t s : form.slope) h = mixed(h, s);
+  return h;
+}
+
+std::size_t SizeMasks::MaskHash::operator()(const Mask& mask) const {
+  std::size_t h = 0;
+  for (std::size_t d = 0; d < kMaxTensorDims; ++d) h = mixed(mixed(h, mask.lo[d]), mask.hi[d]);
+  for (int t : mask.there) h = mixed(h, t);
+  return h;
+}
+
 int SizeMasks::form(const SizeForm& form) {
-  auto [it, is_new] =
-      form_ids_.try_emplace({form.value, form.slope}, static_cast<int>(forms_.size()));
+  auto [it, is_new] = form_ids_.try_emplace(form, static_cast<int>(forms_.size()));
   if (is_new) forms_.push_back(form);
   return it->second;
 }
@@ -249,9 +267,10 @@ bool SizeMasks::positive_with(const Mask& inner, const SizeForm& form) const {
   return so;
 }
 
-std::vector<int> SizeMasks::facts_with(int number) const {
+std::vector<int> SizeMasks::facts_with(int number, const std::set<int>& wanted) const {
   std::vector<int> out;
   for (const auto& [fact, where] : facts_) {
+    if (wanted.count(fact) == 0) continue;
     bool so = std::all_of(where.begin(), where.end(), [&](const SizeForm& form) {
       return positive_with(masks_[at(number)], form);
     });
@@ -309,6 +328,22 @@ bool SizeMasks::apart(const Group& x, const Group& y) const {
   return false;
 }
 
+// Of the group those that do not end, in any dimension, before all of the other begin.
+std::vector<std::size_t> SizeMasks::not_before(const Group& group, const std::vector<int>& numbers,
+                                               const Group& other) const {
+  std::vector<std::size_t> out;
+  for (std::size_t i : group.idx) {
+    const Mask& m = masks_[at(numbers[i])];
+    bool before = false;
+    for (std::size_t d = 0; d < kMaxTensorDims && !before; ++d) {
+      before = ends_by(hi(m, d), other.from[d]) ||
+               some_end_by(m.hi[d], m.lo[d], m.there, other.from[d]);
+    }
+    if (!before) out.push_back(i);
+  }
+  return out;
+}
+
 std::vector<SizeMasks::Group> SizeMasks::groups(const std::vector<int>& numbers) const {
   std::map<std::array<SizePoint, kMaxTensorDims>, std::size_t> known;
   std::vector<Group> out;
@@ -353,11 +388,13 @@ void SizeMasks::for_each_meeting(const std::vector<int>& a, const std::vector<in
         continue;
       }
       if (apart(x, y)) continue;
+      // One large box may keep the groups from being apart.
+      std::vector<std::size_t> some_x = not_before(x, a, y), some_y = not_before(y, b, x);
       std::vector<Box> hulls_x, hulls_y;
-      for (std::size_t i : x.idx) hulls_x.push_back(hull(a[i]));
-      for (std::size_t j : y.idx) hulls_y.push_back(hull(b[j]));
+      for (std::size_t i : some_x) hulls_x.push_back(hull(a[i]));
+      for (std::size_t j : some_y) hulls_y.push_back(hull(b[j]));
       for_each_overlap(hulls_x, hulls_y,
-                       [&](std::size_t i, std::size_t j) { meet(x.idx[i], y.idx[j]); });
+                       [&](std::size_t i, std::size_t j) { meet(some_x[i], some_y[j]); });
     }
   }
 }
@@ -412,7 +449,7 @@ std::deque<Mask> SizeMasks::one_or_other(const MaskRefs& masks) const {
   constexpr std::size_t kMostPairs = 256;
   auto not_so = [&](int t) {
     SizeForm less = minus({.value = 1}, forms_[at(t)]);
-    auto known = form_ids_.find({less.value, less.slope});
+    auto known = form_ids_.find(less);
     return known == form_ids_.end() ? -1 : known->second;
   };
   std::map<std::pair<std::vector<int>, int>, MaskRefs> under;  // by other forms, and by the form

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -67,8 +68,8 @@ class SizeMasks {
     fact_numbers_.insert(fact);
   }
   bool has_fact(int fact) const { return fact_numbers_.count(fact) != 0; }
-  // Those that are so at all sizes at which anything is left of the box.
-  std::vector<int> facts_with(int number) const;
+  // Those of `wanted` that are so at all sizes at which anything is left of the box.
+  std::vector<int> facts_with(int number, const std::set<int>& wanted) const;
 
   // Calls fn(i, j) for every a[i] and b[j], numbers, that may overlap at some size.
   void for_each_meeting(const std::vector<int>& a, const std::vector<int>& b,
@@ -80,6 +81,12 @@ class SizeMasks {
 
  private:
   using Caps = std::vector<int>;  // ascending
+  struct FormHash {
+    std::size_t operator()(const SizeForm& form) const;
+  };
+  struct MaskHash {
+    std::size_t operator()(const Mask& mask) const;
+  };
   struct Group;
 
   int form(const SizeForm& form);
@@ -96,6 +103,8 @@ class SizeMasks {
   bool apart(const Mask& x, const Mask& y) const;
   bool apart(const Group& x, const Group& y) const;
   bool some_end_by(int hi, int lo, const std::vector<int>& there, const SizeForm& form) const;
+  std::vector<std::size_t> not_before(const Group& group, const std::vector<int>& numbers,
+                                      const Group& other) const;
   std::vector<Group> groups(const std::vector<int>& numbers) const;
   using MaskRefs = std::vector<const Mask*>;
   std::deque<Mask> one_or_other(const MaskRefs& masks) const;
@@ -107,11 +116,11 @@ class SizeMasks {
 
   SizeRegion region_;
   std::vector<SizeForm> forms_;
-  std::map<std::pair<std::int64_t, SizePoint>, int> form_ids_;
+  std::unordered_map<SizeForm, int, FormHash> form_ids_;
   std::vector<Caps> caps_;
   std::map<Caps, int> caps_ids_;
   std::vector<Mask> masks_;
-  std::map<Mask, int> mask_ids_;
+  std::unordered_map<Mask, int, MaskHash> mask_ids_;
   std::vector<std::pair<int, std::vector<SizeForm>>> facts_;
   std::set<int> fact_numbers_;
 };

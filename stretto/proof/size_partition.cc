@@ -14,6 +14,7 @@
 #include "stretto/ir/program.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/loop_fold.h"
+#include "stretto/proof/open_loops.h"
 #include "stretto/proof/size_boundaries.h"
 
 namespace stretto {
@@ -187,7 +188,8 @@ NoPieces cut_by(const Program& program, const Op* op) {
 // known then, and agents that go by the same condition before and after that are not seen to. So
 // it is walked anew, in what is left.
 InstanceGraph expand_around(const Program& program, const SizePartition& parts,
-                            std::optional<LeftOpen> open, SizeRegion& region) {
+                            std::optional<LeftOpen> open, SizeRegion& region,
+                            LoopsShown& shown) {
   constexpr int kMostTimes = 4;
   for (int time = 1;; ++time) {
     SizeRegion before = region;
@@ -198,7 +200,7 @@ InstanceGraph expand_around(const Program& program, const SizePartition& parts,
       return open && time < kMostTimes && region.num_sizes() < before.num_sizes();
     };
     try {
-      return expand(program, parts.axes, region);
+      return expand(program, parts.axes, region, &shown);
     } catch (const DependsOnTable&) {
       if (!again()) throw;
     } catch (const Rejected&) {
@@ -223,6 +225,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
   }
   if (out->axes.count == 0 || out->axes.count > kMaxSizeAxes) return nullptr;
   std::pair<const Op*, double> deepest{nullptr, 1};
+  LoopsShown shown;
   SizesLeft left(all_sizes(out->axes, extent_bounds(program)), out->axes.count);
   while (!left.empty()) {
     if (left.hopeless(most)) {
@@ -234,7 +237,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
     SizeRegion region(out->axes, box, sample);
     InstanceGraph graph;
     try {
-      graph = expand_around(program, *out, open, region);
+      graph = expand_around(program, *out, open, region, shown);
     } catch (const DependsOnTable& reason) {
       why = {.where = reason.where, .expression = reason.what};
       return nullptr;

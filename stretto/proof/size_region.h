@@ -58,6 +58,7 @@ struct SizeForm {
   std::int64_t value = 0;
   SizePoint slope{};
   bool is_constant() const { return slope == SizePoint{}; }
+  friend bool operator==(const SizeForm&, const SizeForm&) = default;
 };
 
 class SizeRegion {

@@ -1,7 +1,9 @@
 #include "stretto/proof/size_spans.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -62,20 +64,41 @@ void leave_out_nothing(AgentTrace& agent, const std::vector<bool>& nothing) {
   }
 }
 
-// Of what ranks touch on each other: whoever has to know when it is over may go by that.
+// Facts of sizes under which signals are waited for, where no others are needed.
+std::set<int> facts_of_waits(const InstanceGraph& graph) {
+  std::set<int> choices, out;
+  for (const AgentTrace& agent : graph.agents) {
+    for (const Sync& s : agent.syncs) {
+      bool waits = s.kind == SyncKind::kWait && s.choice != TableChoices::kAlways &&
+                   graph.counters[static_cast<std::size_t>(s.counter)].kind == CounterKind::kSignal;
+      if (waits) choices.insert(s.choice);
+    }
+  }
+  for (int choice : choices) {
+    const std::vector<int>& facts = graph.choices->facts_in(choice);
+    bool of_sizes = std::ranges::all_of(facts, [&](int f) { return graph.masks->has_fact(f); });
+    if (of_sizes) out.insert(facts.begin(), facts.end());
+  }
+  return out;
+}
+
+// Of what ranks touch on each other: whoever has to know when it is over may go by that, by waits
+// under these facts. Other facts tell nobody anything.
 void note_facts(InstanceGraph& graph) {
   if (!graph.choices->any()) return;
+  std::set<int> waited = facts_of_waits(graph);
+  if (waited.empty()) return;
   std::map<int, std::vector<int>> known;  // by box
   for (AgentTrace& agent : graph.agents) {
     for (Access& a : agent.accesses) {
       if (a.rank == agent.rank) continue;
       auto [it, is_new] = known.try_emplace(a.box);
-      if (is_new) it->second = graph.masks->facts_with(a.box);
+      if (is_new) it->second = graph.masks->facts_with(a.box, waited);
       std::vector<int> facts = it->second;
       if (a.choice != TableChoices::kAlways) {
         // Not what its own rank's tables say: others have other tables.
         for (int fact : graph.choices->facts_in(a.choice)) {
-          if (graph.masks->has_fact(fact)) facts.push_back(fact);
+          if (waited.count(fact) != 0) facts.push_back(fact);
         }
       }
       if (!facts.empty()) a.when = graph.choices->choice(std::move(facts));
