@@ -114,6 +114,8 @@ bool OpenLoops::fits(const Block& block, const Op* loop, Shape& shape) const {
         return is_register_choice(op);
       case OpCode::kLet:
         return of_tables_ && loop != nullptr;
+      case OpCode::kAwait:
+        return op.exprs[0].is_const();  // what is looked at goes by nothing else
       default:
         return op.bodies.empty() && !op.region && !op_info(op.code).synchronises &&
                op_info(op.code).schedule_level;

@@ -123,7 +123,14 @@ struct Slip {
   std::optional<OpCode> within;
 };
 
-// Each is wrong for some number of iterations.
+// The extent of keys.
+Expr num_keys() {
+  const std::vector<Var> vars = over_keys().vars;
+  auto extent = std::ranges::find(vars, VarKind::kExtent, &Var::kind);
+  return Expr::var(static_cast<int>(extent - vars.begin()));
+}
+
+// Each is wrong for some number of iterations, or at some size.
 std::vector<Slip> slips() {
   auto drop = [](OpCode code, bool last) {
     return [=](Block& b) {
@@ -152,6 +159,13 @@ std::vector<Slip> slips() {
        [](Block& b) {
          for (Op& op : b) {
            if (op.code == OpCode::kAwait) op.exprs[0] = Expr(9);
+         }
+       },
+       OpCode::kLoop},
+      {"products are awaited at the bound alone", false,
+       [](Block& b) {
+         for (Op& op : b) {
+           if (op.code == OpCode::kAwait) op.exprs[0] = Expr(kBound) - num_keys();
          }
        },
        OpCode::kLoop},

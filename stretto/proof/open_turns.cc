@@ -53,6 +53,8 @@ bool OpenLoops::fit_turns(const Block& block, TurnsShape& shape) {
         return reads_own_inputs({op}, state_.program);
       case OpCode::kStore:
         return true;
+      case OpCode::kAwait:
+        return op.exprs[0].is_const();
       case OpCode::kLoop:
       case OpCode::kWhen: {
         if (is_register_choice(op)) {

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 // Raised whenever the proof learns to reject something it accepted, or to say of something that it
 // is not complete; not for a change of the table that says what generated code does, which is part
 // of the key.
-constexpr int kProofVersion = 18;
+constexpr int kProofVersion = 19;
 
 std::string text_of(const SyncTable& table) {
   std::string text = fmt::format("{} {}", table.coherent_loads, table.shared_reductions);

@@ -13,7 +13,6 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
