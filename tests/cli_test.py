@@ -373,13 +373,14 @@ class OtherCommandsTest(CliCase):
         self.assertEqual([p["verdict"] for p in programs], ["proved"] * len(programs))
         self.assertEqual((totals["programs"], totals["complete"]), (len(programs), len(programs)))
         self.assertGreaterEqual(totals["most_peak_mb"], max(p["peak_mb"] for p in programs))
-        done = run("prove", "gemm_ar", "--large", "--ranks", 2, "--limit-mb", 1, "--json")
+        done = run("prove", "all_reduce_packet", "--large", "--ranks", 2, "--limit-mb", 1, "--json")
         self.assertEqual(done.returncode, 5, done.stderr.decode())
         *programs, totals = map(json.loads, done.stdout.splitlines())
-        self.assertEqual(totals["not_complete"], len(programs))
-        for program in programs:
+        large = [p for p in programs if p["verdict"] == "not complete"]
+        self.assertEqual((totals["not_complete"], len(large) > 0), (len(large), True))
+        for program in large:
             self.assertEqual(program["missing"][0]["expression"], "1 MB of memory, the limit")
-        done = run("prove", "gemm_ar", "--large", "--ranks", 4, "--limit-s", 1, "--json")
+        done = run("prove", "token_ring", "--large", "--ranks", 2, "--limit-s", 1, "--json")
         late = [p for p in map(json.loads, done.stdout.splitlines()) if p.get("verdict") == "not complete"]
         self.assertTrue(late)
         for program in late:
