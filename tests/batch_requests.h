@@ -23,6 +23,7 @@ struct Wish {
   bool every_row = false;
   int after_step = 0;     // when it comes
   int cancelled_at = -1;  // tokens after which it goes; -1: never
+  int gone_after = -1;    // steps after which it goes, waiting or running; -1: never
 };
 
 // Of every choice the token and a digest of all logits that it was made from; of the prompt, where
@@ -45,6 +46,8 @@ struct Served {
   std::vector<Reply> answers;
   Scheduler::Counters counters;
   std::size_t most_running = 0;
+  std::int64_t steps = 0, running = 0;  // of all steps that ran something, with requests in each
+  std::int64_t cancelled = 0;
 };
 
 // Every rank runs a scheduler of its own: the same calls, the same decisions.
@@ -62,8 +65,16 @@ inline void serve(BatchModel& model, const SchedulerLimits& limits, const std::v
                              .every_row = wishes[i].every_row})] = i;
       ++begun;
     }
+    for (const auto& [id, i] : wish_of) {
+      const Wish& w = wishes[i];
+      if (w.gone_after < 0 || w.after_step + w.gone_after != step || !scheduler.has(id)) continue;
+      scheduler.cancel(id);
+      ++run.cancelled;
+    }
     std::vector<Piece> pieces = scheduler.decide();
     run.most_running = std::max(run.most_running, pieces.size());
+    run.steps += pieces.empty() ? 0 : 1;
+    run.running += std::ssize(pieces);
     std::vector<BatchPiece> rows;
     for (const Piece& p : pieces) {
       auto tokens = scheduler.tokens(p.id).subspan(static_cast<std::size_t>(p.first),
@@ -90,7 +101,9 @@ inline void serve(BatchModel& model, const SchedulerLimits& limits, const std::v
       answer.tokens.push_back(static_cast<int>(best));
       answer.logits.push_back(digest_of(logits));
       answer.best.push_back(logits[static_cast<std::size_t>(best)]);
-      if (std::ssize(answer.tokens) == wish.cancelled_at) scheduler.cancel(p.id);
+      if (std::ssize(answer.tokens) != wish.cancelled_at) return;
+      scheduler.cancel(p.id);
+      ++run.cancelled;
     });
     scheduler.complete(chosen);
     scheduler.verify();
