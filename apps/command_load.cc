@@ -7,9 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <list>
 #include <memory>
 #include <random>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "apps/commands.h"
 #include "apps/load_client.h"
 #include "apps/load_trace.h"
+#include "apps/number_checks.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
@@ -39,33 +42,38 @@ struct LoadOptions {
 // Token ids that vocabularies have and that name no special token.
 constexpr int kFirstToken = 32, kNumTokens = 200;
 
-LoadRequest request_of(const std::string& model, std::int64_t input, std::int64_t output,
-                       std::mt19937_64& random) {
-  LoadRequest r{.model = model, .prompt = {}, .max_tokens = output};
-  for (std::int64_t t = 0; t < input; ++t) {
-    r.prompt.push_back(kFirstToken + static_cast<int>(random() % kNumTokens));
-  }
-  return r;
-}
-
-// What is sent, and when; without times, in a closed loop.
+// What is sent, and when; without times, in a closed loop. Traces have millions of requests, so
+// their prompts are drawn when they are sent.
 struct Load {
-  std::vector<LoadRequest> requests;
+  struct Lengths {
+    std::int64_t input = 0, output = 0;  // tokens
+  };
+  std::string model;
+  std::uint64_t seed = 0;
+  std::vector<Lengths> requests;
   std::vector<double> times;  // seconds
+
+  LoadRequest request(std::size_t number) const {
+    const Lengths& lengths = requests[number];
+    std::mt19937_64 random(seed * 0x9e3779b97f4a7c15 + number);
+    LoadRequest r{.model = model, .prompt = {}, .max_tokens = lengths.output};
+    for (std::int64_t t = 0; t < lengths.input; ++t) {
+      r.prompt.push_back(kFirstToken + static_cast<int>(random() % kNumTokens));
+    }
+    return r;
+  }
 };
 
 Load load_of(const LoadOptions& options, const std::string& model) {
-  std::mt19937_64 random(options.seed);
-  Load load;
+  Load load{.model = model, .seed = options.seed, .requests = {}, .times = {}};
   if (!options.trace.empty()) {
     for (const Arrival& a : read_trace(options.trace, options.requests)) {
-      load.requests.push_back(request_of(model, a.input_tokens, a.output_tokens, random));
+      load.requests.push_back({a.input_tokens, a.output_tokens});
       load.times.push_back(a.at_s / options.speed);
     }
   } else {
     for (std::int64_t i = 0; i < options.requests; ++i) {
-      load.requests.push_back(
-          request_of(model, options.input_tokens, options.output_tokens, random));
+      load.requests.push_back({options.input_tokens, options.output_tokens});
     }
     if (options.rate > 0) {
       load.times =
@@ -77,15 +85,15 @@ Load load_of(const LoadOptions& options, const std::string& model) {
 }
 
 // So many at once, the next one when one has ended.
-std::vector<LoadAnswer> closed_loop(const ServerAddress& server,
-                                    const std::vector<LoadRequest>& requests, int concurrency) {
-  std::vector<LoadAnswer> answers(requests.size());
+std::vector<LoadAnswer> closed_loop(const ServerAddress& server, const Load& load,
+                                    int concurrency) {
+  std::vector<LoadAnswer> answers(load.requests.size());
   std::atomic<std::size_t> next{0};
   std::vector<std::jthread> clients;
   for (int i = 0; i < concurrency; ++i) {
     clients.emplace_back([&] {
-      for (std::size_t r = next++; r < requests.size(); r = next++) {
-        answers[r] = ask(server, requests[r]);
+      for (std::size_t r = next++; r < answers.size(); r = next++) {
+        answers[r] = ask(server, load.request(r));
       }
     });
   }
@@ -93,15 +101,32 @@ std::vector<LoadAnswer> closed_loop(const ServerAddress& server,
   return answers;
 }
 
+// A request's thread, until it has been answered: one that has ended still has its stack.
+struct OpenClient {
+  std::atomic<bool> has_ended{false};
+  std::jthread thread;
+};
+
 // Each at its time, whatever the server does.
 std::vector<LoadAnswer> open_loop(const ServerAddress& server, const Load& load) {
   std::vector<LoadAnswer> answers(load.requests.size());
-  std::vector<std::jthread> clients;
+  std::list<OpenClient> clients;
   auto begin = Clock::now();
   for (std::size_t r = 0; r < load.requests.size(); ++r) {
     std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(
                                               std::chrono::duration<double>(load.times[r])));
-    clients.emplace_back([&, r] { answers[r] = ask(server, load.requests[r]); });
+    clients.remove_if([](const OpenClient& c) { return c.has_ended.load(); });
+    OpenClient& client = clients.emplace_back();
+    try {
+      client.thread = std::jthread([&, r] {
+        answers[r] = ask(server, load.request(r));
+        client.has_ended = true;
+      });
+    } catch (const std::system_error& e) {
+      answers[r].failure = fmt::format("{} are under way, and no thread for one more: {}",
+                                       clients.size() - 1, e.what());
+      client.has_ended = true;
+    }
   }
   clients.clear();
   return answers;
@@ -215,9 +240,8 @@ void load(const LoadOptions& options) {
   ServerAddress server = server_address(options.url);
   Load load = load_of(options, first_model(server));
   auto begin = Clock::now();
-  std::vector<LoadAnswer> answers = load.times.empty()
-                                        ? closed_loop(server, load.requests, options.concurrency)
-                                        : open_loop(server, load);
+  std::vector<LoadAnswer> answers =
+      load.times.empty() ? closed_loop(server, load, options.concurrency) : open_loop(server, load);
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   Report report = report_of(options, answers, seconds);
   print(options, report);
@@ -236,19 +260,19 @@ void add_load_command(CLI::App& app) {
       "CSV with the columns Timestamp, Request tokens and Response tokens, as BurstGPT's: requests "
       "of these lengths at these times, or with --concurrency one after the other");
   command->add_option("--speed", options->speed, "the trace's time runs so many times as fast")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->needs(trace)
       ->capture_default_str();
   command->add_option("--requests", options->requests, "how many; of a trace the first ones")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
   CLI::Option* rate =
       command->add_option("--rate", options->rate, "so many a second, at random times (Poisson)")
-          ->check(CLI::PositiveNumber)
+          ->check(positive())
           ->excludes(trace);
   command
       ->add_option("--burstiness", options->burstiness,
                    "shape of the Gamma distribution of the gaps: below 1 requests come in bursts")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->needs(rate)
       ->capture_default_str();
   command
@@ -264,11 +288,11 @@ void add_load_command(CLI::App& app) {
   command
       ->add_option("--slo-ttft-ms", options->slo_ttft_ms,
                    "a request is good if its first token came in this time")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   command
       ->add_option("--slo-tpot-ms", options->slo_tpot_ms,
                    "... and the others took this long each, at most")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   command->add_option("--seed", options->seed, "of prompts and times")->capture_default_str();
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { load(*options); });

@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/gpu_build.h"
+#include "apps/number_checks.h"
 #include "apps/program_source.h"
 #include "apps/prove_large.h"
 #include "apps/shape_options.h"
@@ -221,10 +222,10 @@ void add_prove_command(CLI::App& app) {
       "--fixed-sizes", options->fixed_sizes,
       "with --large: for each shape's sizes alone, of which a launch takes no others");
   command->add_option("--limit-s", options->limit_s, "with --large: CPU time per program")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--limit-mb", options->limit_mb, "with --large: memory per program")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_flag("--mutants", options->mutants,
                     "also break each program at every synchronisation "
