@@ -9,6 +9,7 @@
 
 #include "apps/commands.h"
 #include "apps/model_options.h"
+#include "apps/number_checks.h"
 #include "apps/serving_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
@@ -28,7 +29,7 @@ struct ServeOptions {
   ServerOptions server;
   StepOptions steps;
   std::string ready_file, api_key_file;
-  double shutdown_timeout_s = 10;
+  double shutdown_timeout_s = 10, keep_alive_s = 15;
   bool no_access_log = false;
 };
 
@@ -78,6 +79,8 @@ void serve(ServeOptions& options) {
   options.server.access_log = !options.no_access_log;
   options.server.shutdown_timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.shutdown_timeout_s * 1000));
+  options.server.limits.idle_piece_after =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options.keep_alive_s * 1000));
   ModelFiles files = open_model(options.model);
   activation_dtype(options.model.dtype, files.config);
   auto engine = std::make_unique<ServingEngine>(files, engine_options(options.model, files),
@@ -99,6 +102,11 @@ void serve(ServeOptions& options) {
   say("stretto: cache {:.1f} MiB of {}, {} tokens, {} requests at full length\n",
       mib(engine->cache_bytes()), engine->cache_dtype(), engine->cache_tokens(),
       engine->cache_tokens() / engine->max_model_len());
+  if (options.steps.serving.fastest) {
+    say("stretto: --fastest: {}\n",
+        on_gpus ? "a request that runs alone may have other last bits than in company"
+                : "on CPU ranks nothing is faster; answers are those without it");
+  }
   say("stretto: ready, context {} tokens\n", engine->max_model_len());
   say("stretto: {}\n", server.describe_chat());
   ready.announce(server.url());
@@ -124,6 +132,7 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--port", server.port, "port to listen on; 0: a free one")
       ->envname("STRETTO_PORT")
+      ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   command->add_option("--served-model-name", server.model_name,
                       "the model's name in requests and answers; default: its directory's");
@@ -134,7 +143,7 @@ void add_serve_command(CLI::App& app) {
   command
       ->add_option("--max-queue", serving.max_queue,
                    "requests that may wait; beyond, clients are told to come again")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command
       ->add_option("--request-timeout", serving.request_seconds,
@@ -158,6 +167,12 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--shutdown-timeout", options->shutdown_timeout_s,
                    "seconds that answers may still take after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command
+      ->add_option("--sse-keep-alive", options->keep_alive_s,
+                   "seconds without news after which a stream gets a comment, so that nobody on "
+                   "the way takes it for dead; 0: never")
+      ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   command->add_option("--ready-file", options->ready_file,
                       "a file that has the server's URL while it is ready");

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 
+#include "apps/number_checks.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/printable.h"
 
@@ -39,7 +40,7 @@ void add_step_options(CLI::App* command, StepOptions& options) {
   command
       ->add_option("--max-model-len", serving.max_model_len,
                    "most tokens of a prompt with its answer; 0: the model's")
-      ->check(CLI::NonNegativeNumber)
+      ->check(non_negative())
       ->capture_default_str();
   command->add_option("--max-num-seqs", serving.max_num_seqs, "most requests that run at once")
       ->check(CLI::Range(1, 4096))
@@ -55,6 +56,9 @@ void add_step_options(CLI::App* command, StepOptions& options) {
           "bytes of the cache on all ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB and a "
           "quarter of the memory that is available, on GPUs what weights and steps leave")
       ->capture_default_str();
+  command->add_flag("--fastest", serving.fastest,
+                    "let the last bits of an answer depend on who else is served, where that is "
+                    "faster: on GPUs a request that runs alone");
 }
 
 void read_step_options(StepOptions& options) {

@@ -31,7 +31,8 @@ def events(server, body):
     status, _, data = server.call("POST", CHAT, {**body, "stream": True})
     if status != 200:
         raise AssertionError(data)
-    lines = [line.removeprefix("data: ") for line in data.decode().split("\n\n") if line]
+    lines = [line.removeprefix("data: ") for line in data.decode().split("\n\n")
+             if line and not line.startswith(":")]
     if lines[-1] != "[DONE]":
         raise AssertionError(lines[-1])
     return [json.loads(line) for line in lines[:-1]]

@@ -67,15 +67,17 @@ ServingOptions few_at_once(bool restarts) {
           .restart_on_fault = restarts};
 }
 
-// The whole answer to a request.
-std::string get(const std::string& url, const std::string& path) {
+// The whole answer to a request; with a body, of POST.
+std::string get(const std::string& url, const std::string& path, const std::string& body = "") {
   const int client = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{
       .sin_family = AF_INET,
       .sin_port = htons(static_cast<std::uint16_t>(std::stoi(url.substr(url.rfind(':') + 1))))};
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::string out;
-  const std::string request = "GET " + path + " HTTP/1.1\r\nConnection: close\r\n\r\n";
+  const std::string request =
+      fmt::format("{} {} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
+                  body.empty() ? "GET" : "POST", path, body.size(), body);
   if (::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
       ::send(client, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
     char buffer[4096];
@@ -137,6 +139,52 @@ TEST(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
   EXPECT_EQ(state.waiting, 0u);
   EXPECT_EQ(state.cache_use, 0) << "a block is lost";
   EXPECT_EQ(state.died_of, "");
+  std::raise(SIGTERM);
+  serving.join();
+}
+
+// The same as clients see it: 503 for who has no answer yet, an error event in a stream that has
+// begun, an answer for who comes later. Once the engine is told to end, 503 at once.
+TEST(Restart, ClientsHear503) {
+  ServingEngine engine(files(), {.world_size = 2}, few_at_once(true));
+  Server server(files(), engine, {.port = 0, .access_log = false});
+  engine.wait_until_ready();
+  std::thread serving([&] { server.run(); });
+  auto complete = [&](const char* more) {
+    return get(server.url(), "/v1/completions",
+               fmt::format(R"({{"prompt": [5, 6, 7], "ignore_eos": true{}}})", more));
+  };
+  auto later = [&](const char* more) {
+    return std::async(std::launch::async, [&complete, more] { return complete(more); });
+  };
+  auto whole = later(R"(, "max_tokens": 900)");
+  auto stream = later(R"(, "max_tokens": 900, "stream": true)");
+  while (engine.state().running < 2) std::this_thread::yield();
+  auto killer = ask(10, 5);
+  auto waits = later(R"(, "max_tokens": 6)");
+  engine.submit({killer->request});
+  EXPECT_EQ(killer->end.get().first, End::kDied);
+  const std::string refused = whole.get();
+  EXPECT_NE(refused.find("HTTP/1.1 503"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("\r\nRetry-After: 1\r\n"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("ServiceUnavailable"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("a rank was killed"), std::string::npos) << refused;
+  const std::string cut = stream.get();
+  EXPECT_NE(cut.find("HTTP/1.1 200"), std::string::npos) << cut;
+  EXPECT_NE(cut.find("data: {\"error\":"), std::string::npos) << cut.substr(cut.size() - 300);
+  EXPECT_NE(cut.find("\"code\":503"), std::string::npos) << cut.substr(cut.size() - 300);
+  const std::string served = waits.get();  // or it ran with them, and heard the same
+  EXPECT_TRUE(served.find("HTTP/1.1 200") != std::string::npos ||
+              served.find("a rank was killed") != std::string::npos)
+      << served;
+  EXPECT_NE(complete(R"(, "max_tokens": 6)").find("\"finish_reason\":\"length\""),
+            std::string::npos);
+  EXPECT_EQ(engine.state().cache_use, 0) << "a block is lost";
+
+  engine.drain();
+  const std::string late = complete("");
+  EXPECT_NE(late.find("HTTP/1.1 503"), std::string::npos) << late;
+  EXPECT_NE(late.find("shutting down"), std::string::npos) << late;
   std::raise(SIGTERM);
   serving.join();
 }

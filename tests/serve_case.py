@@ -92,7 +92,7 @@ class Server:
         status, headers, data = self.call("POST", path, {**body, "stream": True})
         if status != 200 or not headers["Content-Type"].startswith("text/event-stream"):
             raise AssertionError(f"{status}: {data}")
-        events = [event for event in data.decode().split("\n\n") if event]
+        events = [event for event in data.decode().split("\n\n") if event and not event.startswith(":")]
         if events[-1] != "data: [DONE]":
             raise AssertionError(events[-1])
         return [json.loads(event.removeprefix("data: ")) for event in events[:-1]]

@@ -4,12 +4,13 @@ serve_company_test.py PATH_OF_STRETTO [unittest arguments], from the root of the
 import json
 import os
 import random
+import subprocess
 import threading
 import time
 
 import cli_case
 from cli_case import ROOT, run
-from serve_case import Server, ServeCase
+from serve_case import WAIT, Server, ServeCase
 
 SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 PROMPT = "libopenmpi-dev:"
@@ -102,6 +103,90 @@ class CompanyTest(ServeCase):
                 hits.append(server.metric("vllm:prefix_cache_hits_total"))
                 self.assertEqual(hits[-1] > hits[-2], found, salt)
 
+    def test_a_stream_that_waits_says_so(self):
+        """Proxies close what is silent: comments come until the first token does, and the answer is the same."""
+        long = dict(prompt=PROMPT, max_tokens=900, temperature=0, ignore_eos=True, n=3)
+        asks = {"/v1/completions": {"prompt": PROMPT, "max_tokens": 3, "stream": True},
+                "/v1/chat/completions": {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 3,
+                                         "stream": True},
+                "/v1/responses": {"input": PROMPT, "max_output_tokens": 3, "stream": True}}
+        for seconds, comments in (("0.05", True), ("0", False)):
+            with Server("--max-num-seqs", 1, "--sse-keep-alive", seconds) as server:
+                answers = {}
+
+                def ask(path, body):
+                    answers[path] = server.call("POST", path, body)[2].decode()
+                first = threading.Thread(target=server.post, args=("/v1/completions", long))
+                first.start()
+                server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+                clients = [threading.Thread(target=ask, args=item) for item in asks.items()]
+                for client in clients:
+                    client.start()
+                for client in clients:
+                    client.join()
+                first.join()
+                for path, text in answers.items():
+                    with self.subTest(path=path, seconds=seconds):
+                        self.assertEqual(text.count(": keep-alive\n\n") > 1, comments, text[:300])
+                        events = [e for e in text.split("\n\n") if e and not e.startswith(":")]
+                        self.assertTrue(all(e.startswith(("data: ", "event: ")) for e in events), text[:300])
+                        if comments:
+                            self.assertTrue(text.startswith(":"), text[:100])
+                        if path != "/v1/responses":
+                            self.assertEqual(events[-1], "data: [DONE]")
+
+    def test_priorities_pass_those_who_wait(self):
+        with Server("--max-num-seqs", 1) as server:
+            long = dict(prompt=PROMPT, max_tokens=900, temperature=0, ignore_eos=True, n=2)
+            ended = []
+
+            def ask(name, body):
+                self.assertEqual(server.post("/v1/completions", body)[0], 200)
+                ended.append(name)
+            clients = [threading.Thread(target=ask, args=("first", long))]
+            clients[0].start()
+            server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+            short = dict(prompt=PROMPT, max_tokens=30, ignore_eos=True)
+            for number, priority in enumerate((0, 5, -1, 0, -1)):
+                clients.append(threading.Thread(target=ask, args=((priority, number), {**short, "priority": priority})))
+                clients[-1].start()
+                server.until(lambda: server.metric("vllm:num_requests_waiting") >= 2 + number, "waiting")
+            for client in clients:
+                client.join()
+            ended.remove("first")  # whose second choice has priority 0, too
+            self.assertEqual([e for e in ended if e[0] < 0], ended[:2])
+            self.assertEqual(ended, [(-1, 2), (-1, 4), (0, 0), (0, 3), (5, 1)])
+
+    def test_usage_tells_what_was_in_the_cache(self):
+        """Of prompts, choices counted once, whole and streamed; the histogram of computed tokens agrees."""
+        prompt = "gcc-doc: documentation for the GNU compilers " * 12
+        with Server() as server:
+            def cached(**more):
+                usage = server.complete(prompt=prompt, max_tokens=2, **more)["usage"]
+                return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+            tokens, none = cached()
+            self.assertEqual(none, 0)
+            there = (tokens - 1) // 64 * 64
+            self.assertGreater(there, 0)
+            self.assertEqual(cached(), (tokens, there))
+            self.assertEqual(cached(n=3), (tokens, there))
+            self.assertEqual(cached(cache_salt="a"), (tokens, 0))
+            self.assertEqual(server.metric("vllm:request_prefill_kv_computed_tokens_sum"),
+                             6 * tokens - 4 * there)
+            last = server.stream(prompt=prompt, max_tokens=2, stream_options={"include_usage": True})[-1]
+            self.assertEqual(last["usage"]["prompt_tokens_details"], {"cached_tokens": there})
+            talk = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 2}
+            for body in (talk, talk):
+                chat = server.post("/v1/chat/completions", body)[1]["usage"]
+            self.assertEqual(chat["prompt_tokens_details"]["cached_tokens"], (chat["prompt_tokens"] - 1) // 64 * 64)
+            responses = server.post("/v1/responses", {"input": prompt, "max_output_tokens": 2})[1]["usage"]
+            self.assertEqual(responses["input_tokens_details"]["cached_tokens"], there)
+
+    def test_fastest_is_taken_and_told(self):
+        with Server("--fastest") as server:
+            self.assertIn("--fastest: on CPU ranks nothing is faster", server.said())
+            self.assertEqual(server.complete(prompt="x", max_tokens=3)["object"], "text_completion")
+
     def test_a_request_may_have_a_time_limit(self):
         """What runs, what waits, and what was late before it came; the others do not notice."""
         with Server("--max-num-seqs", 1, "--max-num-batched-tokens", 64) as server:
@@ -164,6 +249,21 @@ class CompanyTest(ServeCase):
             told = run("load", "--url", bad, *args, "--concurrency", 1).stderr.decode()
             self.assertIn("need http://HOST:PORT", told)
         self.assertIn("either --rate or --concurrency", run("load", "--url", url, *args).stderr.decode())
+
+    def test_load_keeps_nothing_of_requests_that_ended(self):
+        """A trace of many requests in little memory: each one's thread ends with its answer. 400 stacks of threads
+        are 3 GiB."""
+        trace = self.tmp / "many.csv"
+        trace.write_text("Timestamp,Request tokens,Response tokens\n" +
+                         "".join(f"{i * 0.02:.2f},4,1\n" for i in range(400)))
+        with Server("--max-num-seqs", 32) as server:
+            command = ["sh", "-c", 'ulimit -v 1500000; exec "$@"', "sh", cli_case.STRETTO, "load", "--url",
+                       f"http://127.0.0.1:{server.port}", "--trace", str(trace), "--json"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT, cwd=ROOT, check=False)
+            if "ReserveShadowMemoryRange" in done.stderr or "Sanitizer" in done.stderr:
+                self.skipTest("sanitizers need more")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["completed"], 400)
 
     # The first lines of BurstGPT's files, whose rows with 0 response tokens are failures.
     TRACE = ("Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\r\n"

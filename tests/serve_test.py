@@ -389,7 +389,8 @@ class EndsTest(ServeCase):
                     sock.close()
                 self.quiet(server)
                 self.assertEqual(server.metric("vllm:request_success_total"), 100 * (round + 1))
-            aborted = 'vllm:request_success_total{model_name="%s",finished_reason="abort"}' % os.path.basename(MODEL)
+            aborted = ('vllm:request_success_total{model_name="%s",engine="0",finished_reason="abort"}' %
+                       os.path.basename(MODEL))
             self.assertIn(aborted, server.call("GET", "/metrics")[2].decode())
             self.assertLess(server.metric("vllm:generation_tokens_total"), 2 * 100 * 900 / 2)
             self.assertEqual(server.complete(prompt="x", max_tokens=3)["object"], "text_completion")
@@ -503,6 +504,15 @@ class EndsTest(ServeCase):
         self.refused("serve", "--model", MODEL, "--max-model-len", 1, says="--max-model-len")
         self.refused("serve", "--model", MODEL, "--max-model-len", 4096, says=["--max-model-len: 4096", "1024"])
         self.refused("serve", "--model", MODEL, "--host", "no.such.host.invalid", says="cannot listen")
+        for option, value, words in (("--max-queue", 0, "--max-queue: 0: need a number above 0 ("),
+                                     ("--max-model-len", -3, "--max-model-len: -3: need a number that is not below 0"),
+                                     ("--port", 99999, "--port: Value 99999 not in range 0 to 65535"),
+                                     ("--sse-keep-alive", -1, "--sse-keep-alive: Value -1 not in range")):
+            self.assertLess(len(self.refused("serve", "--model", MODEL, option, value, says=words)), 200)
+        for rate in ("0", "nan", "inf", "-1", "x"):
+            told = self.refused("load", "--url", "http://127.0.0.1:1", "--requests", 1, "--input-tokens", 1,
+                                "--output-tokens", 1, "--rate", rate, says="--rate: ")
+            self.assertLess(len(told), 200)
         empty = self.tmp / "empty"
         empty.write_text("\n")
         self.refused("serve", "--model", MODEL, "--api-key-file", empty, says="no API key")

@@ -20,6 +20,12 @@ std::vector<BatchPiece> BatchOrder::pieces() const {
   return out;
 }
 
+std::int64_t BatchOrder::num_rows() const {
+  std::int64_t rows = 0;
+  for (const Part& p : parts) rows += std::ssize(p.tokens);
+  return rows;
+}
+
 BatchLoop::BatchLoop(const SchedulerLimits& limits, std::int64_t vocab)
     : limits_(limits), vocab_(static_cast<std::size_t>(vocab)), scheduler_(limits) {}
 
@@ -59,6 +65,9 @@ BatchOrder BatchLoop::decide() {
   pieces_ = scheduler_.decide();
   for (const Piece& p : pieces_) {
     Live& live = live_.at(p.id);
+    const Scheduler::Course course = scheduler_.course(p.id);
+    live.request->cached_tokens = course.cached;
+    live.request->preemptions = course.preemptions;
     if (!std::exchange(live.started, true) && live.request->on_start) live.request->on_start();
     auto tokens = scheduler_.tokens(p.id).subspan(static_cast<std::size_t>(p.first),
                                                   static_cast<std::size_t>(p.count));

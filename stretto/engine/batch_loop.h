@@ -29,6 +29,7 @@ struct BatchOrder {
   std::vector<Part> parts;
 
   std::vector<BatchPiece> pieces() const;  // of this order's memory
+  std::int64_t num_rows() const;
 };
 
 class BatchLoop final : public RowVisitor {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "stretto/base/errors.h"
 
@@ -118,6 +119,7 @@ void Scheduler::preempt(RequestId id) {
   give_back(e);
   running_.erase(turn_of(id, e));
   waiting_.insert(turn_of(id, e));
+  ++e.course.preemptions;
   ++counters_.preemptions;
 }
 
@@ -141,6 +143,7 @@ bool Scheduler::admit(RequestId id) {
     counters_.prefix_queries += static_cast<std::int64_t>(all.size());
     counters_.prefix_hits += e.computed;
   }
+  if (!std::exchange(e.has_run, true)) e.course.cached = e.computed;
   waiting_.erase(turn_of(id, e));
   running_.insert(turn_of(id, e));
   place(id, e, count);

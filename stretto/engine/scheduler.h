@@ -77,6 +77,13 @@ class Scheduler {
   std::span<const int> tokens(RequestId id) const { return at(id).request.tokens; }
   std::span<const int> blocks(RequestId id) const { return at(id).blocks; }  // in order of tokens
 
+  // What became of a request that has not ended.
+  struct Course {
+    std::int64_t cached = 0;  // tokens that were found in the cache when it first came in
+    std::int64_t preemptions = 0;
+  };
+  Course course(RequestId id) const { return at(id).course; }
+
   std::size_t num_running() const { return running_.size(); }
   std::size_t num_waiting() const { return waiting_.size(); }
   bool is_idle() const { return requests_.empty(); }
@@ -100,6 +107,8 @@ class Scheduler {
     std::size_t published = 0;  // blocks that the prefix cache knows
     std::vector<int> blocks;
     std::int64_t chosen = 0;
+    bool has_run = false;
+    Course course;
     bool cancelled = false;  // while a step is under way that has rows of it
 
     std::int64_t need() const {

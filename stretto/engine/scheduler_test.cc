@@ -84,6 +84,22 @@ TEST(Scheduler, WhatWasComputedIsFoundAgain) {
   EXPECT_EQ(s.decide().at(0).first, 0);
 }
 
+TEST(Scheduler, TellsWhatBecameOfARequest) {
+  Scheduler s({.max_running = 2, .max_rows = 16, .num_blocks = 4, .block_tokens = 4});
+  RequestId a = s.add({.tokens = prompt(9)});
+  s.complete(choices(s.decide()));
+  EXPECT_FALSE(s.has(a));
+  RequestId b = s.add({.tokens = prompt(9), .max_tokens = 4});
+  RequestId c = s.add({.tokens = prompt(3, 2), .max_tokens = 8});
+  s.complete(choices(s.decide()));
+  EXPECT_EQ(s.course(b).cached, 8);
+  EXPECT_EQ(s.course(b).preemptions, 0);
+  while (s.has(b)) s.complete(choices(s.decide()));
+  EXPECT_EQ(s.course(c).cached, 0);
+  EXPECT_GT(s.course(c).preemptions, 0) << "b needs the last block";
+  EXPECT_EQ(s.course(c).preemptions, s.counters().preemptions);
+}
+
 TEST(Scheduler, HigherPrioritiesComeInFirst) {
   Scheduler s({.max_running = 1, .max_rows = 4, .num_blocks = 8, .block_tokens = 4});
   s.add({.tokens = prompt(2)});

@@ -67,6 +67,10 @@ struct ServedRequest {
   // Exactly once, after everything else.
   std::function<void(End, const std::string& what)> on_end;
 
+  // What became of it, told by the engine before on_start and kept up to date; for its functions.
+  std::int64_t cached_tokens = 0;  // of the prompt, found in the cache when it first came in
+  std::int64_t preemptions = 0;    // times that it gave its pages back
+
   std::atomic<bool> cancelled{false};
 
   bool is_late() const { return deadline && std::chrono::steady_clock::now() >= *deadline; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <utility>
 
@@ -66,7 +67,7 @@ class ServingEngine::Orders {
 };
 
 ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
-                         const EngineOptions& options, const ServingOptions& serving) {
+                             const EngineOptions& options, const ServingOptions& serving) {
   const std::int64_t positions = files.config.max_positions;
   ServingSettings plan;
   plan.max_model_len = serving.max_model_len > 0 ? serving.max_model_len : positions;
@@ -95,7 +96,8 @@ ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
       .cache = {.page = kPageTokens,
                 .sequences = serving.max_num_seqs,
                 .prompts = options.device == Target::kCuda ? PagedCache::kPromptsOnGpus : 0,
-                .fp8 = options.fp8_cache},
+                .fp8 = options.fp8_cache,
+                .fastest = serving.fastest},
       .plan_for = options.device,
       .expert_groups = options.expert_groups};
   CacheSize size = engine.size_cache(plan.batch, serving.kv_bytes);
@@ -200,15 +202,20 @@ void ServingEngine::submit(const std::vector<Request>& requests) {
                                 requests.size(), plan_.limits.max_running, options_.max_queue));
   }
   std::lock_guard lock(mutex_);
-  if (!died_of_.empty()) throw EngineBusy("the engine has died: " + died_of_);
-  if (draining_) throw EngineBusy("the server is shutting down");
+  if (!died_of_.empty()) throw EngineGone("the engine has died: " + died_of_);
+  if (draining_) throw EngineGone("the server is shutting down");
   auto at_once = static_cast<std::size_t>(plan_.limits.max_running);
   std::size_t room = at_once - std::min(at_once, running_.size());
   if (queue_.size() + requests.size() > options_.max_queue + room) {
     throw EngineBusy(fmt::format("{} requests are waiting already, of at most {}", queue_.size(),
                                  options_.max_queue));
   }
-  queue_.insert(queue_.end(), requests.begin(), requests.end());
+  for (const Request& request : requests) {  // highest priority first, of equals the earliest
+    auto behind = std::upper_bound(
+        queue_.begin(), queue_.end(), request,
+        [](const Request& one, const Request& other) { return one->priority > other->priority; });
+    queue_.insert(behind, request);
+  }
   changed_.notify_all();
 }
 
@@ -312,8 +319,16 @@ void ServingEngine::become_ready() {
   changed_.notify_all();
 }
 
-void ServingEngine::note(const BatchLoop& loop) {
+void StepSizes::count(std::int64_t rows_of_one) {
+  const int log =
+      std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(rows_of_one, 1) - 1));
+  ++counts[std::min(static_cast<std::size_t>(log), counts.size() - 1)];
+  rows += rows_of_one;
+}
+
+void ServingEngine::note(const BatchLoop& loop, std::int64_t rows) {
   std::lock_guard lock(mutex_);
+  if (rows > 0) noted_.steps.count(rows);
   const Scheduler& scheduler = loop.scheduler();
   running_ = loop.requests();
   noted_.waiting = scheduler.num_waiting();
@@ -352,7 +367,7 @@ void ServingEngine::lead(BatchModel& model) {
     for (const Request& request : came) loop.add(request);
     auto order = std::make_shared<const BatchOrder>(loop.decide());
     if (order->parts.empty() || !model.runs_beside_host()) loop.tell();
-    note(loop);
+    note(loop, 0);
     if (order->parts.empty()) continue;
     orders_->tell(order);
     const std::vector<BatchPiece> pieces = order->pieces();
@@ -362,7 +377,7 @@ void ServingEngine::lead(BatchModel& model) {
     loop.complete();
     faults_in_row_ = 0;
     if (loop.is_idle()) loop.tell();
-    note(loop);  // who sees nothing running has heard the end of everything
+    note(loop, order->num_rows());  // who sees nothing running has heard the end of everything
   }
   orders_->tell(nullptr);
 }

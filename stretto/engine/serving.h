@@ -3,6 +3,7 @@
 // generate.h's Engine; server/ puts clients in front of it.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -27,6 +28,11 @@ class EngineBusy : public Error {
  public:
   using Error::Error;
 };
+// It will not take requests again: it has died, or is told to end.
+class EngineGone : public EngineBusy {
+ public:
+  using EngineBusy::EngineBusy;
+};
 
 struct ServingOptions {
   std::int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's
@@ -36,6 +42,7 @@ struct ServingOptions {
   int max_num_batched_tokens = 256;  // rows of a step
   std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what Engine::size_cache says
   bool prefix_caching = true;
+  bool fastest = false;  // model_shape.h: PagedCache
   // Where a rank faults all are started again: requests that run end as kDied, the others wait.
   bool restart_on_fault = false;
 };
@@ -49,7 +56,16 @@ struct ServingSettings {
 };
 // UserError for options that do not fit each other, the model or the memory.
 ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
-                         const EngineOptions& options, const ServingOptions& serving);
+                             const EngineOptions& options, const ServingOptions& serving);
+
+// How many rows steps had: [i] counts those of more than 2^(i - 1) and at most 2^i, the last one
+// all that are larger.
+struct StepSizes {
+  std::array<std::uint64_t, 16> counts{};
+  std::int64_t rows = 0;  // of all of them
+
+  void count(std::int64_t rows_of_one);
+};
 
 class ServingEngine {
  public:
@@ -69,7 +85,7 @@ class ServingEngine {
   std::int64_t max_model_len() const { return plan_.max_model_len; }
   // All of them or none. UserError for a prompt that is empty, has ids outside the vocabulary or
   // does not leave room for a token (max_tokens is cut to the room that there is); EngineBusy where
-  // the queue is full, or nothing is taken any more.
+  // the queue is full, EngineGone where nothing is taken any more.
   void submit(const std::vector<std::shared_ptr<ServedRequest>>& requests);
   // In any state; it ends as soon as the model's current step has.
   void cancel(const std::shared_ptr<ServedRequest>& request);
@@ -81,6 +97,7 @@ class ServingEngine {
     std::int64_t preemptions = 0;
     std::int64_t prefix_queries = 0, prefix_hits = 0;     // tokens, as Scheduler::Counters
     std::int64_t chosen_by_machine = 0, chosen_here = 0;  // tokens, as BatchLoop::Chosen
+    StepSizes steps;                                      // all that were made
     double cache_use = 0;                                 // of 1
     std::string died_of;                                  // empty while it lives
     std::int64_t restarts = 0;                            // after faults
@@ -109,7 +126,8 @@ class ServingEngine {
   void follow(Rank& rank, BatchModel& model);
   // Those who came and for whom there is room; false: the end.
   bool take(BatchLoop& loop, std::vector<Request>& came);
-  void note(const BatchLoop& loop);
+  // `rows`: of a step that was made; 0: none.
+  void note(const BatchLoop& loop, std::int64_t rows);
 
   const ModelFiles& files_;
   ServingOptions options_;
@@ -121,7 +139,7 @@ class ServingEngine {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Request> queue_;
+  std::deque<Request> queue_;  // in the order in which they will run
   std::vector<Request> running_;
   State noted_;  // what of it is not counted here
   Progress progress_;

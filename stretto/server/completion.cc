@@ -110,16 +110,18 @@ void Completion::start() {
   for (const auto& choice : choices_) served.push_back(choice->served);
   try {
     context_.engine.submit(served);
+  } catch (const EngineGone& e) {
+    throw ApiError(503, e.what());
   } catch (const EngineBusy& e) {
-    bool is_dead = !context_.engine.state().died_of.empty();
-    if (!is_dead) context_.metrics.count_refused();
-    throw ApiError(is_dead ? 503 : 429, e.what());
+    context_.metrics.count_refused();
+    throw ApiError(429, e.what());
   } catch (const UserError& e) {
     throw ApiError(400, e.what());
   }
   for (const std::vector<int>& prompt : prompts_) {
     context_.metrics.count_prompt(static_cast<std::int64_t>(prompt.size()));
   }
+  context_.metrics.count_request(request_.n, request_.max_tokens);
   if (request_.stream) begin_stream();
   exchange_->on_gone([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->cancel();
@@ -129,10 +131,11 @@ void Completion::start() {
 // The head goes out when the request is taken, whoever comes first.
 void Completion::begin_stream() {
   std::call_once(head_sent_, [&] {
-    exchange_->begin_stream(
-        {.content_type = "text/event-stream; charset=utf-8",
-         .headers = {
-             {"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", id_}}});
+    exchange_->begin_stream({.content_type = "text/event-stream; charset=utf-8",
+                             .headers = {{"Cache-Control", "no-cache"},
+                                         {"X-Accel-Buffering", "no"},
+                                         {"X-Request-Id", id_}},
+                             .idle_piece = ": keep-alive\n\n"});  // a comment of server-sent events
   });
 }
 
@@ -219,6 +222,7 @@ void Completion::start_choice(Choice& choice) {
   std::lock_guard lock(mutex_);
   choice.started = Clock::now();
   choice.has_started = true;
+  choice.cached_tokens = choice.served->cached_tokens;
   if (!request_.prompt_logprobs) return;
   choice.prompt_logprobs.push_back(nullptr);  // of the first token, which nothing predicts
 }
@@ -291,7 +295,7 @@ bool Completion::has_news(const Choice& choice) const {
 
 void Completion::end(Choice& choice, ServedRequest::End end, const std::string& what) {
   std::unique_lock lock(mutex_);
-  choice.served.reset();
+  const std::shared_ptr<ServedRequest> served = std::exchange(choice.served, nullptr);
   using End = ServedRequest::End;
   if (end == End::kCancelled) {
     choice.finish_reason = "abort";
@@ -304,7 +308,7 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
   if (choice.finish_reason.is_null()) choice.finish_reason = "length";
   const bool has_failed =
       end == End::kFailed || end == End::kDied || end == End::kRefused || end == End::kLate;
-  count_end(choice, has_failed ? "error" : choice.finish_reason.get<std::string>());
+  count_end(choice, *served, has_failed ? "error" : choice.finish_reason.get<std::string>());
   --num_open_;
   if (has_failed) {
     fail(status_of(end), what);
@@ -317,12 +321,18 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
   for (const auto& prompt : prompts_) {
     summary.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   }
-  for (const auto& c : choices_) summary.tokens += c->num_tokens;
+  std::int64_t longest = 0;
+  for (const auto& c : choices_) {
+    summary.tokens += c->num_tokens;
+    longest = std::max(longest, c->num_tokens);
+  }
+  if (longest > 0) context_.metrics.count_longest(longest);
   lock.unlock();
   on_done_(summary);
 }
 
-void Completion::count_end(const Choice& choice, const std::string& reason) const {
+void Completion::count_end(const Choice& choice, const ServedRequest& served,
+                           const std::string& reason) const {
   const Clock::time_point now = Clock::now();
   AnswerTimes times{.whole = seconds_between(arrived_, now)};
   if (choice.has_started) times.queue = seconds_between(arrived_, choice.started);
@@ -331,8 +341,12 @@ void Completion::count_end(const Choice& choice, const std::string& reason) cons
     times.prefill = seconds_between(choice.started, choice.first_token);
     times.decode = seconds_between(choice.first_token, choice.last_token);
   }
-  context_.metrics.count_end(reason, static_cast<std::int64_t>(prompts_[choice.prompt].size()),
-                             choice.num_tokens, times);
+  context_.metrics.count_end(reason,
+                             {.prompt = static_cast<std::int64_t>(prompts_[choice.prompt].size()),
+                              .generated = choice.num_tokens,
+                              .cached = served.cached_tokens,
+                              .preemptions = served.preemptions},
+                             times);
 }
 
 // Once: the others' ends say nothing more.
@@ -426,6 +440,15 @@ Json Completion::choice_json(const Choice& choice) const {
   return out;
 }
 
+// A prompt counts once, as its first choice found it.
+std::int64_t Completion::cached_tokens() const {
+  std::int64_t out = 0;
+  for (const auto& choice : choices_) {
+    if (choice->index % request_.n == 0) out += choice->cached_tokens;
+  }
+  return out;
+}
+
 Json Completion::usage_json() const {
   std::int64_t prompt = 0, answer = 0;
   for (const auto& ids : prompts_) prompt += static_cast<std::int64_t>(ids.size());
@@ -433,7 +456,7 @@ Json Completion::usage_json() const {
   return {{"prompt_tokens", prompt},
           {"completion_tokens", answer},
           {"total_tokens", prompt + answer},
-          {"prompt_tokens_details", nullptr}};
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
 }
 
 Json Completion::answer_json() {

@@ -78,6 +78,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     Delta delta;
     Json prompt_logprobs = Json::array();
     std::int64_t offset = 0, num_tokens = 0;
+    std::int64_t cached_tokens = 0;  // of its prompt, found in the cache
     Json finish_reason = nullptr, stop_reason = nullptr;
     Clock::time_point started, first_token, last_token;
     bool has_started = false;
@@ -108,6 +109,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Json choice_json(const Choice& choice) const;
   virtual Json answer_json();
   virtual Json usage_json() const;
+  std::int64_t cached_tokens() const;
   // What the choice has since the last one; its finish_reason is null but for the last.
   virtual void send_chunk(Choice& choice);
   // "text_completion" with whatever each chunk has.
@@ -115,7 +117,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // After the last chunk of a stream.
   virtual void send_last();
   virtual void send_event(const Json& json);
-  void count_end(const Choice& choice, const std::string& reason) const;
+  void count_end(const Choice& choice, const ServedRequest& served,
+                 const std::string& reason) const;
 
   const AnswerContext& context_;
   std::string id_;

@@ -30,6 +30,8 @@ struct HttpLimits {
   std::chrono::milliseconds body_timeout{60'000};    // from the end of its header
   std::chrono::milliseconds idle_timeout{75'000};    // between requests
   std::chrono::milliseconds write_timeout{30'000};   // without the client taking anything
+  // Without anything to say in a stream, until its head's idle_piece is said; 0: never.
+  std::chrono::milliseconds idle_piece_after{15'000};
 };
 
 // ASCII, as names of headers and schemes are.
@@ -54,6 +56,9 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body;
   HttpHeaders headers = {};  // beside those that the server sets
+  // Of a stream's head: a piece without a meaning, so that nobody on the way takes the connection
+  // for dead while an answer waits. Empty: none.
+  std::string idle_piece = {};
 };
 
 // One request and its answer. All members may be called from any thread; what comes after the end

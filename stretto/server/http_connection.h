@@ -19,6 +19,7 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -133,7 +134,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       : server_(std::move(server)),
         socket_(std::move(socket)),
         read_timer_(server_->context),
-        write_timer_(server_->context) {
+        write_timer_(server_->context),
+        quiet_timer_(server_->context) {
     server_->connections.insert(this);
     server_->num_connections = server_->connections.size();
   }
@@ -177,6 +179,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     is_stream_ = true;
     if (!framing_.knows_chunks) framing_.keeps_alive = false;
     queue(head_text(head, framing_, true));
+    idle_piece_ = head.idle_piece;
+    break_silence(number);
   }
   void write_piece(std::uint64_t number, const std::string& piece) {
     if (!is_answering(number) || !is_stream_ || piece.empty() || framing_.is_head) return;
@@ -217,6 +221,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     ErrorCode ignored;
     read_timer_.cancel();
     write_timer_.cancel();
+    quiet_timer_.cancel();
     socket_.shutdown(tcp::socket::shutdown_both, ignored);
     socket_.close(ignored);
     if (!answering_) return;
@@ -358,7 +363,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
         std::make_shared<Exchange>(shared_from_this(), std::move(request), number_ - 1));
   }
 
+  // Says the idle piece whenever nothing has been said for long enough, until the answer ends.
+  void break_silence(std::uint64_t number) {
+    const auto after = server_->limits.idle_piece_after;
+    if (idle_piece_.empty() || after.count() <= 0 || !is_answering(number)) return;
+    quiet_timer_.expires_at(said_ + after);
+    quiet_timer_.async_wait([weak = weak_from_this(), number, after](ErrorCode error) {
+      auto self = weak.lock();
+      if (error || !self || !self->is_answering(number)) return;
+      if (std::chrono::steady_clock::now() - self->said_ >= after) {
+        self->said_ = std::chrono::steady_clock::now();
+        // Not to a client that has not taken the last one.
+        if (self->writing_.empty()) self->write_piece(number, self->idle_piece_);
+      }
+      self->break_silence(number);
+    });
+  }
+
   void finish_answer() {
+    quiet_timer_.cancel();
     answering_ = false;
     answered_ = true;
     gone_ = {};
@@ -371,6 +394,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // What waits counts, not what comes: an answer may be large.
     if (outbox_.size() > server_->limits.max_outbox_bytes) return close();
     outbox_ += text;
+    said_ = std::chrono::steady_clock::now();
     if (writing_.empty()) write();
   }
 
@@ -426,12 +450,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::shared_ptr<HttpServer::State> server_;
   tcp::socket socket_;
-  asio::steady_timer read_timer_, write_timer_;
+  asio::steady_timer read_timer_, write_timer_, quiet_timer_;
   boost::beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   std::string peer_;
   Framing framing_;
-  std::string writing_, outbox_;
+  std::string writing_, outbox_, idle_piece_;
+  std::chrono::steady_clock::time_point said_;  // when something was added to the outbox
   std::function<void()> gone_;
   std::uint64_t number_ = 0;     // requests that were read
   bool watching_ = false;        // an async_read_some is under way ...

@@ -18,6 +18,10 @@ const std::vector<double> kWhole = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15
                                     30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kTokens = {1,   2,    5,    10,   20,    50,    100,   200,
                                      500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+const std::vector<double> kNumbers = {1, 2, 5, 10, 20};
+const std::vector<double> kPreemptions = {0, 1, 2, 5, 10, 20, 50, 100};
+// Powers of two, as vLLM has them: of 1 and from 8 on.
+constexpr int kFirstStepBound = 3;
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -57,16 +61,22 @@ std::string Histogram::text(const std::string& name, const std::string& labels) 
 }
 
 Metrics::Metrics(std::string model_name)
-    : labels_(fmt::format("model_name=\"{}\"", escaped(model_name))),
+    : labels_(fmt::format("model_name=\"{}\",engine=\"0\"", escaped(model_name))),
       first_token_(kFirstToken),
       between_tokens_(kBetween),
       per_token_(kBetween),
       whole_(kWhole),
       queue_(kWhole),
+      inference_(kWhole),
       prefill_(kWhole),
       decode_(kWhole),
       prompt_sizes_(kTokens),
-      answer_sizes_(kTokens) {
+      computed_prompts_(kTokens),
+      answer_sizes_(kTokens),
+      longest_answers_(kTokens),
+      limits_(kTokens),
+      numbers_of_answers_(kNumbers),
+      preemptions_(kPreemptions) {
   for (const char* reason : {"stop", "length", "abort", "error"}) ended_[reason] = 0;
 }
 
@@ -75,25 +85,41 @@ void Metrics::count_prompt(std::int64_t tokens) {
   prompt_tokens_ += static_cast<std::uint64_t>(tokens);
 }
 
+void Metrics::count_request(std::int64_t n, std::int64_t max_tokens) {
+  std::lock_guard lock(mutex_);
+  numbers_of_answers_.observe(static_cast<double>(n));
+  limits_.observe(static_cast<double>(max_tokens));
+}
+
+void Metrics::count_longest(std::int64_t tokens) {
+  std::lock_guard lock(mutex_);
+  longest_answers_.observe(static_cast<double>(tokens));
+}
+
 void Metrics::count_token(double seconds_since_the_last) {
   std::lock_guard lock(mutex_);
   ++tokens_;
   if (seconds_since_the_last >= 0) between_tokens_.observe(seconds_since_the_last);
 }
 
-void Metrics::count_end(const std::string& reason, std::int64_t prompt_tokens, std::int64_t tokens,
+void Metrics::count_end(const std::string& reason, const AnswerSizes& sizes,
                         const AnswerTimes& times) {
   std::lock_guard lock(mutex_);
   ++ended_[reason];
-  if (tokens == 0) return;
-  prompt_sizes_.observe(static_cast<double>(prompt_tokens));
-  answer_sizes_.observe(static_cast<double>(tokens));
+  if (sizes.generated == 0) return;
+  prompt_sizes_.observe(static_cast<double>(sizes.prompt));
+  computed_prompts_.observe(static_cast<double>(sizes.prompt - sizes.cached));
+  answer_sizes_.observe(static_cast<double>(sizes.generated));
+  preemptions_.observe(static_cast<double>(sizes.preemptions));
   first_token_.observe(times.first_token);
   whole_.observe(times.whole);
   queue_.observe(times.queue);
+  inference_.observe(times.prefill + times.decode);
   prefill_.observe(times.prefill);
   decode_.observe(times.decode);
-  if (tokens > 1) per_token_.observe(times.decode / static_cast<double>(tokens - 1));
+  if (sizes.generated > 1) {
+    per_token_.observe(times.decode / static_cast<double>(sizes.generated - 1));
+  }
 }
 
 void Metrics::count_refused() {
@@ -104,6 +130,21 @@ void Metrics::count_refused() {
 Metrics::Totals Metrics::totals() const {
   std::lock_guard lock(mutex_);
   return {.prompt = prompt_tokens_, .generated = tokens_};
+}
+
+std::string Metrics::text_of(const StepSizes& steps) const {
+  const std::string name = "vllm:iteration_tokens_total";
+  std::string out = header(name, "histogram", "Rows of a step of the model.");
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < steps.counts.size(); ++i) {
+    below += steps.counts[i];
+    if (i > 0 && i < kFirstStepBound) continue;
+    const std::string bound =
+        i + 1 < steps.counts.size() ? fmt::format("{}", std::uint64_t{1} << i) : "+Inf";
+    out += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels_, bound, below);
+  }
+  out += fmt::format("{}_sum{{{}}} {}\n", name, labels_, steps.rows);
+  return out + fmt::format("{}_count{{{}}} {}\n", name, labels_, below);
 }
 
 void Metrics::count_response(const std::string& path, int status) {
@@ -122,8 +163,18 @@ std::string Metrics::text(const Gauges& gauges) const {
   };
   value("vllm:num_requests_running", "gauge", "Requests that the model works on.", gauges.running);
   value("vllm:num_requests_waiting", "gauge", "Requests that wait for it.", gauges.waiting);
-  out += header("vllm:kv_cache_usage_perc", "gauge", "Part of the cache that is used, of 1.") +
-         fmt::format("vllm:kv_cache_usage_perc{{{}}} {}\n", labels_, gauges.cache_use);
+  // Those that wait do so for room; none is put off for another reason.
+  out += header("vllm:num_requests_waiting_by_reason", "gauge", "The same, by what they wait for.");
+  for (const auto& [reason, count] :
+       {std::pair("capacity", gauges.waiting), std::pair("deferred", std::size_t{0})}) {
+    out += fmt::format("vllm:num_requests_waiting_by_reason{{{},reason=\"{}\"}} {}\n", labels_,
+                       reason, count);
+  }
+  // The second is the name before vLLM 0.13, which dashboards still have.
+  for (const char* name : {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}) {
+    out += header(name, "gauge", "Part of the cache that is used, of 1.") +
+           fmt::format("{}{{{}}} {}\n", name, labels_, gauges.cache_use);
+  }
   out += header("vllm:cache_config_info", "gauge", "How the cache is made: always 1.") +
          fmt::format(
              "vllm:cache_config_info{{{},block_size=\"{}\",cache_dtype=\"{}\","
@@ -139,10 +190,11 @@ std::string Metrics::text(const Gauges& gauges) const {
   counter("vllm:prefix_cache_queries_total", "Tokens that were looked for in the cache.",
           gauges.prefix_queries);
   counter("vllm:prefix_cache_hits_total", "Tokens that were found there.", gauges.prefix_hits);
+  counter("vllm:prompt_tokens_cached_total", "The same.", gauges.prefix_hits);
   out += header("stretto:tokens_chosen_total", "counter",
                 "Tokens by where they were chosen from their logits.");
-  for (const auto& [where, count] : {std::pair("device", gauges.chosen_by_device),
-                                     std::pair("host", gauges.chosen_by_host)}) {
+  for (const auto& [where, count] :
+       {std::pair("device", gauges.chosen_by_device), std::pair("host", gauges.chosen_by_host)}) {
     out += fmt::format("stretto:tokens_chosen_total{{{},by=\"{}\"}} {}\n", labels_, where, count);
   }
   value("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens_);
@@ -155,15 +207,27 @@ std::string Metrics::text(const Gauges& gauges) const {
                        reason, count);
   }
   histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", first_token_);
-  histogram("vllm:inter_token_latency_seconds", "From a token to the next.", between_tokens_);
+  for (const char* name : {"vllm:inter_token_latency_seconds",
+                           "vllm:time_per_output_token_seconds"}) {  // the name before 0.13
+    histogram(name, "From a token to the next.", between_tokens_);
+  }
   histogram("vllm:request_time_per_output_token_seconds", "The same, the mean of an answer.",
             per_token_);
   histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", whole_);
   histogram("vllm:request_queue_time_seconds", "From arrival to its turn.", queue_);
+  histogram("vllm:request_inference_time_seconds", "From its turn to the last token.", inference_);
   histogram("vllm:request_prefill_time_seconds", "From its turn to the first token.", prefill_);
   histogram("vllm:request_decode_time_seconds", "From the first token to the last.", decode_);
   histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", prompt_sizes_);
+  histogram("vllm:request_prefill_kv_computed_tokens", "Those that were not in the cache.",
+            computed_prompts_);
   histogram("vllm:request_generation_tokens", "Tokens of an answer.", answer_sizes_);
+  histogram("vllm:request_max_num_generation_tokens", "Of a request's longest answer.",
+            longest_answers_);
+  histogram("vllm:request_params_n", "Answers that a request asks for.", numbers_of_answers_);
+  histogram("vllm:request_params_max_tokens", "Tokens that it asks for at most.", limits_);
+  histogram("vllm:request_num_preemptions", "Times that an answer was cut short.", preemptions_);
+  out += text_of(gauges.steps);
   value("stretto:connections", "gauge", "Open connections.", gauges.connections);
   out += header("stretto:http_responses_total", "counter", "HTTP responses.");
   for (const auto& [key, count] : responses_) {

@@ -31,11 +31,12 @@ Json ResponsesCompletion::response_json(const char* status, const Json& finish_r
     out["incomplete_details"] = {{"reason", "max_output_tokens"}};
   }
   Json usage = usage_json();
-  out["usage"] = {{"input_tokens", usage["prompt_tokens"]},
-                  {"input_tokens_details", {{"cached_tokens", 0}, {"cache_write_tokens", 0}}},
-                  {"output_tokens", usage["completion_tokens"]},
-                  {"output_tokens_details", usage["completion_tokens_details"]},
-                  {"total_tokens", usage["total_tokens"]}};
+  out["usage"] = {
+      {"input_tokens", usage["prompt_tokens"]},
+      {"input_tokens_details", {{"cached_tokens", cached_tokens()}, {"cache_write_tokens", 0}}},
+      {"output_tokens", usage["completion_tokens"]},
+      {"output_tokens_details", usage["completion_tokens_details"]},
+      {"total_tokens", usage["total_tokens"]}};
   return out;
 }
 

@@ -360,7 +360,8 @@ void Server::State::show_metrics(const CallPtr& call) {
                                       .cache_use = state.cache_use,
                                       .cache_pages = engine.cache_tokens() / kPageTokens,
                                       .page_tokens = kPageTokens,
-                                      .cache_dtype = engine.cache_dtype()})});
+                                      .cache_dtype = engine.cache_dtype(),
+                                      .steps = state.steps})});
 }
 
 Json Server::State::model_card() const {

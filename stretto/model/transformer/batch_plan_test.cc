@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "stretto/model/transformer/batch_model.h"
+#include "stretto/step/text.h"
 
 namespace stretto {
 namespace {
@@ -61,6 +62,32 @@ TEST(BatchBoundsTest, OnCpuRanksAStepHasTheRowsThatItIsGiven) {
     EXPECT_TRUE(b.counts.empty());
     for (std::int64_t rows : {std::int64_t{1}, b.rows}) EXPECT_EQ(b.filled(rows), rows);
   }
+}
+
+// --fastest: a row that is alone is added up otherwise, every other step as ever.
+TEST(BatchBoundsTest, OnlyARowAloneIsFaster) {
+  ModelConfig config = parse_config(kConfig, "config");
+  config.head_dim = 64;  // which the tensor core takes
+  BatchOptions options{.dtype = DType::kBF16,
+                       .max_tokens = 256,
+                       .cache = {.page = 64, .num_pages = 8, .sequences = 100},
+                       .plan_for = Target::kCuda};
+  const ModelShape kept = batch_shape(config, 1, options);
+  options.cache.fastest = true;
+  const ModelShape fastest = batch_shape(config, 1, options);
+  for (const BatchBounds& b : batch_bounds(kept, 64)) {
+    auto plan_of = [&](ModelShape shape) {
+      shape.paged.sequences = b.sequences;
+      return step::print(plan_step(shape, b.rows).plan);
+    };
+    EXPECT_EQ(plan_of(kept) == plan_of(fastest), b.rows > 1) << b.rows;
+  }
+  options.plan_for = Target::kCpu;  // the same each way
+  options.dtype = DType::kF32;
+  const ModelShape on_cpus = batch_shape(config, 1, options);
+  options.cache.fastest = false;
+  EXPECT_EQ(step::print(plan_step(on_cpus, 1).plan),
+            step::print(plan_step(batch_shape(config, 1, options), 1).plan));
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ struct PagedCache {
   // Keys and values are e4m3 with a scale for each token of each head (ops/attention/cached_rows.h)
   // in place of the activations' dtype.
   bool fp8 = false;
+  // Rows' bits may depend on what else is in their step, where that was measured to be faster: on
+  // GPUs a single row that decodes goes through paged_decode in the order that is fastest.
+  bool fastest = false;
   // What rows go through. CPU ranks compute the same each way, GPUs by the first two.
   enum class Attention : std::uint8_t {
     // paged_decode in the order of paged_attention where they are their sequence's only ones, else

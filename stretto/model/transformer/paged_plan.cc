@@ -70,10 +70,11 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepBuilder& plan) : s_(shape), pl
       prompts_[layer.window] = plan_.program(paged_attention_program(prompts, s_.target));
     }
     if (has_decodes() && !decodes_.contains(layer.window)) {
-      decodes_[layer.window] =
-          plan_.program(s_.paged.attention == PagedCache::Attention::kByKind
-                            ? paged_decode(decodes, prompt_order_config(decodes, s_.target).value())
-                            : paged_decode_program(decodes, s_.target));
+      const bool keeps_order = s_.paged.attention == PagedCache::Attention::kByKind &&
+                               !(s_.paged.fastest && s_.only_decodes(plan_.bound()));
+      decodes_[layer.window] = plan_.program(
+          keeps_order ? paged_decode(decodes, prompt_order_config(decodes, s_.target).value())
+                      : paged_decode_program(decodes, s_.target));
     }
   }
   std::int64_t q_cols = split.heads_per_rank * rope.head_dim;
