@@ -201,6 +201,42 @@ const ReferenceConfig kExperts{.model_type = "qwen3_moe",
                                .experts = 4,
                                .expert_ffn = 64};
 
+// Steps of few rows and of many have tiles of other sizes, all with the weights as the left factor.
+TEST(GpuExperts, AnswersAreThoseOfRequestsAloneWithWeightsAsTheLeftFactor) {
+  if (!has_gpus(1)) GTEST_SKIP() << "needs a GPU";
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  TemporaryDirectory directory;
+  ReferenceModel(kExperts, seed).write(directory);
+  const ModelConfig config = read_config(directory.path());
+  const Checkpoint checkpoint(directory.path());
+  BatchOptions options{.dtype = DType::kBF16,
+                       .max_rows = 80,
+                       .max_tokens = 192,
+                       .cache = {.page = kPage, .num_pages = 6, .sequences = 4},
+                       .plan_for = Target::kCuda};
+  ModelShape shape = batch_shape(config, 1, options);
+  shape.swaps_experts = true;
+  GpuWorld gpus({.size = 1});
+  BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, checkpoint), options.max_rows);
+  Requests requests(seed);
+  std::vector<Wish> wishes;
+  for (int size : {40, 31, 7}) {
+    Wish w{.prompt = {}, .max_tokens = 4};
+    while (std::ssize(w.prompt) < size) w.prompt.push_back(requests.below(kExperts.vocab));
+    wishes.push_back(w);
+  }
+  Served company;
+  serve(model, {.max_running = 4, .max_rows = 80, .num_blocks = 6}, wishes, company);
+  EXPECT_EQ(company.most_running, 3u);
+  for (std::size_t i = 0; i < wishes.size(); ++i) {
+    Served one;
+    serve(model, {.max_running = 1, .max_rows = 9, .num_blocks = 6, .prefix_caching = false},
+          {wishes[i]}, one);
+    EXPECT_TRUE(one.answers[0] == company.answers[i]) << "request " << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Spread, GpuFamilyTest,
                          testing::Values(GpuFamily{kDense}, GpuFamily{kExperts}),
                          [](const auto& info) { return info.index == 0 ? "dense" : "experts"; });

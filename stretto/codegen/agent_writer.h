@@ -187,6 +187,8 @@ class AgentWriter {
   std::string any_row_text(const Op& op) const;
   bool may_leave_rows_out(const Op& op) const;
   std::string if_any_row(const Op& op) const;
+  std::string parts_text(const Op& op) const;
+  bool may_leave_columns_out(const Op& op) const;
   void find_any_rows(const Op& loop);
   void simt(const Op& op);
   void scaled(const Op& op);
@@ -283,6 +285,7 @@ class AgentWriter {
   const Op* ends_at_ = nullptr;      // the condition by whose failure the loop around it ends
   std::string place_;                // in the program, of what is being written: a #line
   // By a number of rows that products leave none but these out of: whether a warpgroup has any.
+  // By what tells which rows, or parts of columns, products leave out: the name that has it.
   std::map<std::string, std::string> any_rows_;
   int num_any_rows_ = 0;
   int turn_barrier_ = kFirstTurnBarrier;  // the first of those of warpgroups in turn

@@ -74,6 +74,14 @@ void AgentWriter::wgmma(const Op& op) {
   if (sums) {
     line("dot_async_with_sums<{}, {}, {}>(v{}, {}, {}, {}, origin);", b.cols, a.cols,
          zero_accumulator(op), op.result, left, right, plan_.ones / 16);
+  } else if (may_leave_columns_out(op)) {
+    const int parts = column_parts(agent_, op);
+    for (int part = 1; part < parts; ++part) {
+      kernel_.wgmmas.insert({wgmma_type(a.dtype), columns / parts * part});
+    }
+    auto known = any_rows_.find(parts_text(op));
+    line("dot_async_of_parts<{}, {}, {}>(v{}, {}, {}, {}, origin);", b.cols, a.cols, parts,
+         op.result, left, right, known != any_rows_.end() ? known->second : parts_text(op));
   } else {
     line("{}dot_async<{}, {}, {}>(v{}, {}, {}, origin);", if_any_row(op), b.cols, a.cols,
          zero_accumulator(op), op.result, left, right);
@@ -97,7 +105,8 @@ std::string AgentWriter::any_row_text(const Op& op) const {
 
 bool AgentWriter::may_leave_rows_out(const Op& op) const {
   bool product = op.code == OpCode::kDot || op.code == OpCode::kDotAsync;
-  if (!product || op.exprs.empty() || site_.role->resource.cluster_size > 1) return false;
+  bool named = product && op.exprs.size() == 1;
+  if (!named || site_.role->resource.cluster_size > 1) return false;
   int warpgroups = values_.warpgroups();
   return warpgroups > 1 && type(op.result).rows == kRowsOfWarpgroup * warpgroups;
 }
@@ -108,24 +117,37 @@ std::string AgentWriter::if_any_row(const Op& op) const {
   return fmt::format("if ({}) ", known != any_rows_.end() ? known->second : any_row_text(op));
 }
 
+// How many parts of its columns a product has to multiply, the same for all threads of a warp.
+std::string AgentWriter::parts_text(const Op& op) const {
+  const std::int64_t cols = type(op.operands[2]).cols / column_parts(agent_, op);
+  return fmt::format("(int(uniform(u32({}))) + {}) / {}", expr(op.exprs[1]), cols - 1, cols);
+}
+
+bool AgentWriter::may_leave_columns_out(const Op& op) const {
+  return column_parts(agent_, op) > 1 && !zero_accumulator(op) &&
+         value_plan(op.operands[1]).from_slot;
+}
+
 // What the steps of a loop would all find.
 void AgentWriter::find_any_rows(const Op& loop) {
   std::vector<int> vars;  // of a step
   std::vector<const Op*> products;
   std::function<void(const Op&)> survey = [&](const Op& op) {
     if (op.code == OpCode::kLet || op.code == OpCode::kLoop) vars.push_back(op.var);
-    if (may_leave_rows_out(op)) products.push_back(&op);
+    if (may_leave_rows_out(op) || may_leave_columns_out(op)) products.push_back(&op);
     for (const Block& body : op.bodies) std::for_each(body.begin(), body.end(), survey);
   };
   survey(loop);
   for (const Op* op : products) {
-    const Expr& rows = op->exprs[0];
-    auto changes = [&](int var) { return uses_var(rows, var); };
+    const bool columns = may_leave_columns_out(*op);
+    const Expr& limit = op->exprs[columns ? 1 : 0];
+    auto changes = [&](int var) { return uses_var(limit, var); };
     if (std::any_of(vars.begin(), vars.end(), changes)) continue;
-    std::string name = fmt::format("any_rows{}", num_any_rows_);
-    if (!any_rows_.emplace(expr(rows), name).second) continue;
+    std::string name = fmt::format("{}{}", columns ? "parts" : "any_rows", num_any_rows_);
+    if (!any_rows_.emplace(columns ? parts_text(*op) : expr(limit), name).second) continue;
     ++num_any_rows_;
-    line("[[maybe_unused]] const bool {} = {};", name, any_row_text(*op));
+    line("[[maybe_unused]] const {} {} = {};", columns ? "int" : "bool", name,
+         columns ? parts_text(*op) : any_row_text(*op));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/codegen/kernel_testing.h"
+#include "stretto/lang/column_dot.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto::product_text_test {
@@ -125,6 +126,37 @@ Program half_empty(std::int64_t bm, int cluster) {
     p.store(c.tile({t.row, t.col}, bm, 128), cast(acc, DType::kBF16));
   });
   return p.finish();
+}
+
+// The same with the rows as the product's columns.
+Program half_empty_columns(std::int64_t bm) {
+  constexpr std::int64_t kSize = 512;
+  ProgramBuilder p("half_empty", 1);
+  auto counts = p.table("counts", {kSize / bm}, {ContractKind::kRange, 0, bm + 1});
+  auto a = p.input("a", DType::kBF16, {kSize, kSize}),
+       b = p.input("b", DType::kBF16, {kSize, kSize});
+  auto c = p.output("c", DType::kBF16, {kSize, kSize});
+  p.role("gemm", Resource::sms(4).pipelined(4), p.grid(c, bm, 128), [&](const Tile& t) {
+    Index filled = p.read(counts, {t.m});
+    Value acc = p.zeros(DType::kF32, 128, bm);
+    p.loop(kSize / 64, [&](const Index& i) {
+      Value rows = p.load(a.tile({t.row, i * 64}, bm, 64));
+      acc = dot_of_columns(acc, p.load(b.tile({t.col, i * 64}, 128, 64)), rows.T(), filled);
+    });
+    p.store(c.tile({t.row, t.col}, bm, 128), cast(acc, DType::kBF16).T());
+  });
+  return p.finish();
+}
+
+TEST(ProductText, PartsWithoutColumnsAreNotMultiplied) {
+  GeneratedKernel kernel = generate(half_empty_columns(128));
+  // Once for all steps, and every width of instruction that may be asked for.
+  expect_lines(kernel.source, {"struct Wgmma<bf16, 32>", "struct Wgmma<bf16, 64>",
+                               "struct Wgmma<bf16, 96>", "struct Wgmma<bf16, 128>",
+                               "const int parts0 = (int(uniform(u32(", "+ 31) / 32;", "for (",
+                               "dot_async_of_parts<128, 64, 4>(", "parts0, origin);"});
+  expect_clean_build(kernel);
+  EXPECT_EQ(generate(half_empty_columns(16)).source.find("dot_async_of_parts"), std::string::npos);
 }
 
 TEST(ProductText, AWarpgroupWithoutRowsDoesNotMultiply) {

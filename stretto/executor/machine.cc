@@ -579,6 +579,9 @@ void RankMachine::dot(AgentState& a, const Inst& inst) {
   if (!code.folded && inst.num_exprs > 0) {
     left.r1 = std::min(left.r1, std::max(expr(a, inst, 0), left.r0));
   }
+  if (!code.folded && inst.num_exprs > 1) {
+    right.c1 = std::min(right.c1, std::max(expr(a, inst, 1), right.c0));
+  }
   multiply({.code = code, .left = left, .right = right}, a.regs, a.arena.get());
 }
 

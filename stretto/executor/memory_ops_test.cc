@@ -10,6 +10,7 @@
 #include "stretto/executor/program_runner.h"
 #include "stretto/ir/parser.h"
 #include "stretto/ir/printer.h"
+#include "stretto/lang/column_dot.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto {
@@ -118,6 +119,43 @@ Program gemm(const GemmCase& c) {
 }
 
 // The rows come from a table; those left out are not zero here, which shows that they are.
+TEST_F(MemoryOps, ADotOfTheFirstColumnsLeavesTheOthersOut) {
+  constexpr std::int64_t kRows = 5, kCols = 6, kInner = 4;
+  ProgramBuilder p("first_columns", 1);
+  auto counts = p.table("counts", {4}, {ContractKind::kRange, 0, kCols + 3});
+  auto a = p.input("a", DType::kF32, {kRows, kInner});
+  auto b = p.input("b", DType::kF32, {kInner, kCols});
+  auto y = p.output("y", DType::kF32, {4 * kRows, kCols});
+  p.role("r", Resource::sms(2), p.range(4), [&](const Tile& t) {
+    Index count = p.read(counts, {t.index});
+    Value sum = p.full(DType::kF32, kRows, kCols, 7);
+    p.loop(3, [&](const Index&) {
+      sum = dot_of_columns(sum, p.load(a.tile({0, 0}, kRows, kInner)),
+                           p.load(b.tile({0, 0}, kInner, kCols)), count);
+    });
+    p.store(y.tile({t.index * kRows, 0}, kRows, kCols), sum);
+  });
+  Doubles left = randoms(kRows * kInner), right = randoms(kInner * kCols), want;
+  const std::vector<std::int64_t> first = {0, 2, kCols, kCols + 2};
+  for (std::int64_t count : first) {
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t c = 0; c < kCols; ++c) {
+        double sum = 7;
+        for (std::int64_t k = 0; k < kInner && c < count; ++k) {
+          sum += 3 * left[static_cast<std::size_t>(r * kInner + k)] *
+                 right[static_cast<std::size_t>(k * kCols + c)];
+        }
+        want.push_back(sum);
+      }
+    }
+  }
+  Program program = p.finish();
+  EXPECT_EQ(print(parse(print(program), "text")), print(program));
+  auto out = run_once(at_schedule_level(std::move(program)),
+                      {{"counts", Doubles(first.begin(), first.end())}, {"a", left}, {"b", right}});
+  expect_near(out["y"], want, 1e-5);
+}
+
 TEST_F(MemoryOps, ADotOfTheFirstRowsLeavesTheOthersOut) {
   constexpr std::int64_t kRows = 6, kCols = 5, kInner = 4, kSteps = 3;
   ProgramBuilder p("first_rows", 1);

@@ -70,7 +70,9 @@ void Parser::piece(Op& op, const OpInfo& info, const SyntaxPiece& p) {
       if (reader_.accept_word("from")) op.exprs.push_back(expr());
       return;
     case Field::kRowsExpr0:
-      if (reader_.accept_word("rows")) op.exprs.push_back(expr());
+      if (!reader_.accept_word("rows")) return;
+      op.exprs.push_back(expr());
+      if (reader_.accept_word("cols")) op.exprs.push_back(expr());
       return;
     case Field::kByOperand0:
       if (reader_.accept_word("by"))

@@ -382,6 +382,10 @@ class Printer {
           out_ += "rows ";
           nth_expr(op, 0);
         }
+        if (op.exprs.size() > 1) {
+          out_ += " cols ";
+          nth_expr(op, 1);
+        }
         return;
       case Field::kByOperand0:
         if (!op.operands.empty()) add("by ${}", op.operands[0]);

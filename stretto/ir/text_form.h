@@ -23,7 +23,7 @@ enum class Field : std::uint8_t {
   kExpr1,
   kExpr2,
   kFromExpr2,  // `from` exprs[2], where it is given
-  kRowsExpr0,  // `rows` exprs[0], where it is given
+  kRowsExpr0,  // `rows` exprs[0], and `cols` exprs[1], where they are given
   kByOperand0,  // `by` operands[0], where it is given
   kOperand0,
   kOperand1,

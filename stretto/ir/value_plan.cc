@@ -228,6 +228,14 @@ DotKind dot_kind(const Agent& agent, const Op& op) {
   return in_registers && as_stored && halves && b.cols % 16 == 0 ? DotKind::kWgmma : DotKind::kSimt;
 }
 
+int column_parts(const Agent& agent, const Op& op) {
+  constexpr std::int64_t kParts = 4, kStep = 8, kFewest = 64;
+  bool named = (op.code == OpCode::kDot || op.code == OpCode::kDotAsync) && op.exprs.size() > 1;
+  if (!named || dot_kind(agent, op) != DotKind::kWgmma) return 1;
+  std::int64_t cols = agent.values[static_cast<std::size_t>(op.operands[2])].cols;
+  return cols >= kFewest && cols % (kParts * kStep) == 0 ? static_cast<int>(kParts) : 1;
+}
+
 std::int64_t AgentPlan::rows_here(const ValueType& type) const {
   return type.rows > 1 ? type.rows / cluster : 1;
 }

@@ -19,6 +19,9 @@ namespace stretto {
 // How a product is computed.
 enum class DotKind : std::uint8_t { kNone, kWgmma, kSimt };
 DotKind dot_kind(const Agent& agent, const Op& op);
+// The equal parts of a product's columns of which the tensor core leaves out those without any of
+// the columns that the operation names; 1: it multiplies all.
+int column_parts(const Agent& agent, const Op& op);
 
 struct ValuePlan {
   bool used_by_dot = false;     // as a factor

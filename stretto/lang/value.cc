@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/lang/column_dot.h"
 #include "stretto/lang/program_builder.h"
 
 namespace stretto {
@@ -266,6 +267,13 @@ Value dot(const LocatedValue& acc, const Value& a, const Value& b, const Expr& r
   Value sum = dot(acc, a, b);
   bool all = rows.is_const() && rows.const_value() >= a.rows();
   if (!all) ValueOps::last(ValueOps::builder(acc.value)).exprs = {rows};
+  return sum;
+}
+
+Value dot_of_columns(const LocatedValue& acc, const Value& a, const Value& b, const Expr& columns) {
+  Value sum = dot(acc, a, b);
+  bool all = columns.is_const() && columns.const_value() >= b.cols();
+  if (!all) ValueOps::last(ValueOps::builder(acc.value)).exprs = {Expr(a.rows()), columns};
   return sum;
 }
 

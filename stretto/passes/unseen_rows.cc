@@ -1,6 +1,8 @@
 #include "stretto/passes/unseen_rows.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <utility>
 
 #include "stretto/ir/block_ops.h"
@@ -52,9 +54,9 @@ class LimitedLoad {
   bool is_unseen() {
     const Block* scope = &agent_.body;
     if (!find_scope(agent_.body, scope) || !follow()) return false;
-    return std::all_of(made_.begin(), made_.end(), [&](int reg) {
-      return num_mentions(*scope, reg) == num_mentions(agent_.body, reg) &&
-             begins_anew(*scope, reg);
+    return std::all_of(made_.begin(), made_.end(), [&](const auto& made) {
+      return num_mentions(*scope, made.first) == num_mentions(agent_.body, made.first) &&
+             begins_anew(*scope, made.first);
     });
   }
 
@@ -88,9 +90,12 @@ class LimitedLoad {
     return false;
   }
 
+  // How the load's rows lie in a register.
+  enum class As : std::uint8_t { kRows, kColumns };
+
   // What comes of the load, as long as it is row by row. False where a row is seen.
   bool follow() {
-    made_ = {load_.result};
+    made_ = {{load_.result, As::kRows}};
     bool unseen = true;
     for (std::size_t before = 0; unseen && before != made_.size();) {
       before = made_.size();
@@ -101,37 +106,49 @@ class LimitedLoad {
 
   bool takes(const Op& op) {
     for (std::size_t i = 0; i < op.operands.size(); ++i) {
-      if (made_.count(op.operands[i]) == 0) continue;
+      auto made = made_.find(op.operands[i]);
+      if (made == made_.end()) continue;
+      As as = made->second;
       if (op.code == OpCode::kStore) {
         Expr stored = rows_left(*op.region);
-        if (!stored.has_value() || !stored.same(limit_) || op.region->rows != rows_) return false;
+        bool same = stored.has_value() && stored.same(limit_) && op.region->rows == rows_;
+        if (as != As::kRows || !same) return false;
         continue;
       }
-      if (!row_by_row(op, i)) return false;
-      made_.insert(op.result);
+      if (!one_by_one(op, i, as)) return false;
+      if (op.code == OpCode::kTranspose) as = as == As::kRows ? As::kColumns : As::kRows;
+      // A register that holds them either way is seen.
+      if (made_.emplace(op.result, as).first->second != as) return false;
     }
     return true;
   }
 
-  // Whether row r of the result is the only one that comes of row r of the operand.
-  bool row_by_row(const Op& op, std::size_t operand) const {
-    if (op.result < 0 || agent_.values[static_cast<std::size_t>(op.result)].rows != rows_) {
-      return false;
-    }
+  // Rows, or columns, of the load that a register has.
+  std::int64_t extent(int reg, As as) const {
+    const ValueType& type = agent_.values[static_cast<std::size_t>(reg)];
+    return as == As::kRows ? type.rows : type.cols;
+  }
+
+  // Whether row r of the result, or column r, is the only one that comes of row r of the load.
+  bool one_by_one(const Op& op, std::size_t operand, As as) const {
+    if (op.result < 0 || extent(op.operands[operand], as) != rows_) return false;
+    if (op.code == OpCode::kTranspose) return true;
+    if (extent(op.result, as) != rows_) return false;
     switch (op.code) {
       case OpCode::kDot:
-      case OpCode::kDotScaled:
-        return operand != 2;
+      case OpCode::kDotScaled:  // of columns: the sums, the right factor and its scales
+        return as == As::kRows ? operand != 2 : operand % 2 == 0;
       case OpCode::kReduce:
-        return op.axis == 1;
+        return op.axis == (as == As::kRows ? 1 : 0);
+      case OpCode::kColumns:
+        return as == As::kRows;
       case OpCode::kUnary:
       case OpCode::kBinary:
       case OpCode::kWhere:
       case OpCode::kCast:
       case OpCode::kCopyValue:
       case OpCode::kBroadcast:
-      case OpCode::kColumns:
-        return agent_.values[static_cast<std::size_t>(op.operands[operand])].rows == rows_;
+        return true;
       default:
         return false;
     }
@@ -141,7 +158,7 @@ class LimitedLoad {
   const Op& load_;
   Expr limit_;
   std::int64_t rows_;
-  std::set<int> made_;  // registers whose rows past the limit come of the load's
+  std::map<int, As> made_;  // registers whose rows past the limit come of the load's
 };
 
 }  // namespace

@@ -75,6 +75,29 @@ TEST(UnseenRows, AreNotMixedWithOthers) {
   EXPECT_EQ(num_unseen([](const Parts& s) { s.store(s.load() * col_sum(s.load())); }), 1u);
 }
 
+// Where the rows are a product's columns.
+TEST(UnseenRows, MayStandOnTheRightOfAProduct) {
+  auto products = [](const Parts& s, bool turned) {
+    Value left = s.p.full(DType::kF32, kCols, kCols, 2);
+    Value sum = s.p.zeros(DType::kF32, kCols, kRows);
+    s.p.loop(3, [&](const Index&) { sum = dot(sum, left, s.load().T()); });
+    Value out = exp(sum) * col_max(sum);
+    if (turned) s.store(out.T());
+    if (!turned) s.p.store(s.c.tile({s.row, 0}, kCols, kRows).until_row(s.end), out);
+  };
+  EXPECT_EQ(num_unseen([&](const Parts& s) { products(s, true); }), 1u);
+  EXPECT_EQ(num_unseen([&](const Parts& s) { products(s, false); }), 0u);
+  EXPECT_EQ(num_unseen([&](const Parts& s) {  // a sum over them
+              Value sum = dot(s.p.zeros(DType::kF32, kCols, kCols), s.load().T(), s.load());
+              s.p.store(s.c.tile({0, 0}, kCols, kCols), sum);
+            }),
+            0u);
+  EXPECT_EQ(num_unseen([&](const Parts& s) {  // of two loads one
+              s.store((s.load().T() * row_sum(s.load().T())).T());
+            }),
+            1u);
+}
+
 // Rows past one step's end may exist in the next.
 TEST(UnseenRows, DoNotOutliveTheStepWhoseEndItIs) {
   EXPECT_EQ(num_unseen([](const Parts& s) {

@@ -6,8 +6,10 @@
 #include <cmath>
 
 #include "stretto/base/at.h"
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 #include "stretto/ir/expr_arithmetic.h"
+#include "stretto/ir/value_plan.h"
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto::predict {
@@ -343,6 +345,19 @@ void FrameBuilder::fold_samples(const Op& loop, Trips range, Frame& frame) {
   frame.add(sum, 1);
 }
 
+// Of a product's columns the tensor core leaves out whole parts.
+void FrameBuilder::add_compute(const Op& op, Frame& frame) const {
+  Cost cost;
+  add_arithmetic(op, agent_->values, *machine_, cost);
+  if (const int parts = column_parts(*agent_, op); parts > 1) {
+    const std::int64_t cols = agent_->values[at(op.operands[2])].cols / parts;
+    const std::int64_t named = scope_->value(op.exprs[1], "columns of a product");
+    const auto used = std::clamp<std::int64_t>(ceil_div(named, cols), 1, parts);
+    cost.tensor *= static_cast<double>(used) / parts;
+  }
+  frame.cost.add(cost, 1);
+}
+
 void FrameBuilder::add(const Op& op, Frame& frame) {
   if (ends_loads(op)) {
     frame.loads = 0;
@@ -384,7 +399,7 @@ void FrameBuilder::add(const Op& op, Frame& frame) {
     }
     default:
       frame.has_async_products |= op.code == OpCode::kDotAsync;
-      return add_arithmetic(op, agent_->values, *machine_, frame.cost);
+      return add_compute(op, frame);
   }
 }
 

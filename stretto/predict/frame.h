@@ -85,6 +85,7 @@ class FrameBuilder {
   void fold(const Op& loop, Frame& frame);
   void fold_samples(const Op& loop, Trips range, Frame& frame);
   Frame iteration(const Op& loop, std::int64_t value);
+  void add_compute(const Op& op, Frame& frame) const;
   void copy(const Op& op, Frame& frame) const;
   void add_latency(bool remote, double bytes, Frame& frame) const;
   void add_guarded(bool remote, double rounds, Frame& frame) const;

@@ -45,6 +45,7 @@ struct Settings {
   std::string model = "llama-3-8b", dtype = "bf16", weights = "auto", only, out, commit, driver;
   std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256}, sampled_rows = {1, 64, 256};
   std::vector<std::string> kv_dtypes = {"auto"};  // one after the other
+  std::vector<std::string> experts = {"rows"};    // left factor of their products, likewise
   std::int64_t context = 1024, max_rows = 512;
   std::int64_t vocab = 128256;  // of the choice alone
   std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
@@ -71,13 +72,17 @@ using Attention = PagedCache::Attention;
 struct Kind {
   Attention attention = Attention::kByKind;
   std::string kv_dtype = "auto";
+  bool swaps_experts = false;
 
   bool is_apart() const { return attention == Attention::kDecodes; }
 };
 
 std::vector<Kind> kinds_of(const Settings& s, const std::string& kv_dtype) {
-  std::vector<Kind> out = {{Attention::kByKind, kv_dtype}};
-  if (s.apart) out.push_back({Attention::kDecodes, kv_dtype});
+  std::vector<Kind> out;
+  for (const std::string& left : s.experts) {
+    out.push_back({Attention::kByKind, kv_dtype, left == "weights"});
+    if (s.apart) out.push_back({Attention::kDecodes, kv_dtype, left == "weights"});
+  }
   return out;
 }
 
@@ -96,6 +101,7 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, const Kind& ki
                                   .plan_for = Target::kCuda});
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
+  shape.swaps_experts = kind.swaps_experts;
   return shape;
 }
 
@@ -118,8 +124,9 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
         Program& p = plan.programs[i];
         if (p.name.find(s.only) == std::string::npos) continue;
         programs.push_back(
-            {fmt::format("{}{}rows={} {}", kind.is_apart() ? "decode " : "",
-                         kind.kv_dtype == "auto" ? "" : kind.kv_dtype + " ", bounds.rows, p.name),
+            {fmt::format("{}{}{}rows={} {}", kind.is_apart() ? "decode " : "",
+                         kind.kv_dtype == "auto" ? "" : kind.kv_dtype + " ",
+                         kind.swaps_experts ? "swapped " : "", bounds.rows, p.name),
              std::move(p),
              {.constants = constants[i]},
              {},
@@ -287,14 +294,7 @@ Json time_rows(const Settings& s, BatchModel& model, std::int64_t rows, double c
 }
 
 // Each program of steps of so many rows that decode, and of whole prompts beside them.
-int profile(const Settings& s) {
-  const ModelConfig config = config_of(s);
-  GpuWorld world({.size = s.ranks});
-  say("{}: {}", s.model, world.device(0).properties().to_string());
-  compile_all(s, config);
-  const Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
-  auto weights = std::make_shared<GpuModel>(world, shape_of(s, config, {}), checkpoint);
-  BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention), s.max_rows);
+void profile_kind(const Settings& s, BatchModel& model) {
   const auto context = static_cast<std::size_t>(s.context);
   std::vector<int> tokens(std::max<std::size_t>(context, static_cast<std::size_t>(s.sequences())));
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int>(i % 97);
@@ -325,6 +325,23 @@ int profile(const Settings& s) {
       sum += t.ms;
     }
     say("    {:9.3f} ms in all", sum);
+  }
+}
+
+int profile(const Settings& s) {
+  const ModelConfig config = config_of(s);
+  GpuWorld world({.size = s.ranks});
+  say("{}: {}", s.model, world.device(0).properties().to_string());
+  compile_all(s, config);
+  const Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
+  auto weights = std::make_shared<GpuModel>(world, shape_of(s, config, {}), checkpoint);
+  for (const std::string& left : s.experts) {
+    say("experts' products with {} as the left factor", left);
+    GpuModelOptions options;
+    options.swaps_experts = left == "weights";
+    BatchModel model(
+        std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention, options), s.max_rows);
+    profile_kind(s, model);
   }
   return 0;
 }
@@ -366,11 +383,14 @@ void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel
               const Kind& kind, const Rates& rates, Json& run, const std::function<void()>& keep) {
   const bool apart = kind.is_apart();
   Clock::time_point making = Clock::now();
-  BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, kind.attention),
+  GpuModelOptions options;
+  options.swaps_experts = kind.swaps_experts;
+  BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, kind.attention, options),
                    apart ? s.sequences() : s.max_rows);
   run["ready_s"] = seconds_since(making);
-  say("{}: ready in {:.1f} s, after {:.1f} s",
-      apart ? "decoding in the fastest order" : "steps as they are served", seconds_since(making),
+  say("{}{}: ready in {:.1f} s, after {:.1f} s",
+      apart ? "decoding in the fastest order" : "steps as they are served",
+      kind.swaps_experts ? ", experts' weights as the left factor" : "", seconds_since(making),
       seconds_since(rates.begin));
   for (std::int64_t rows : s.rows) {
     if (seconds_since(rates.begin) > s.seconds) {
@@ -427,6 +447,7 @@ int run_all(const Settings& s) {
     for (const Kind& kind : kinds_of(s, kv_dtype)) {
       Json& run = out["runs"].emplace_back();
       run = {{"attention", kind.is_apart() ? "paged_decode" : "as served"}};
+      if (kind.swaps_experts) run["experts"] = "weights";
       if (kv_dtype != "auto") run["kv_dtype"] = kv_dtype;
       try {
         run_kind(s, world, weights, kind, {copied, multiplied, begin}, run, keep);
@@ -452,6 +473,11 @@ void add_options(CLI::App* command, Settings& s) {
       ->delimiter(',')
       ->check(CLI::IsMember({"auto", "fp8"}));
   command->add_option("--weights", s.weights, "of products: auto, or fp8")->capture_default_str();
+  command
+      ->add_option("--experts", s.experts,
+                   "left factor of experts' products, one after the other: rows, weights")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"rows", "weights"}));
   command->add_option("--layers", s.layers, "only so many layers; 0: all");
   command->add_option("--rows", s.rows, "sequences of the steps that are timed")
       ->delimiter(',')

@@ -98,6 +98,41 @@ STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Origin& o)
   wgmma_commit();
 }
 
+// The products of the first kParts parts of B's columns alone, of which `parts` have any that
+// count. One instruction for all of them: A is read once.
+template <int kN, int kK, int kParts, int kPart, class Acc, class OfA, class OfB, class A, class B>
+STRETTO_DEVICE void dot_first_parts(Acc& acc, const OfA& of_a, const OfB& of_b, int parts) {
+  using T = typename A::Element;
+  if constexpr (kPart < kParts) {
+    if (parts > kPart) {
+      return dot_first_parts<kN, kK, kParts, kPart + 1, Acc, OfA, OfB, A, B>(acc, of_a, of_b,
+                                                                             parts);
+    }
+  }
+  wgmma_fence();  // behind the branch: else the assembler puts one more there
+#pragma unroll
+  for (int k = 0; k < kK; k += 32 / int(sizeof(T))) {
+    u64 db = B::kTransposed ? of_b.at(0, k) : of_b.at(k, 0);
+#pragma unroll
+    for (int m = 0; m < Acc::kR / 2; ++m) {
+      u64 da = A::kTransposed ? of_a.at(k, m * 64) : of_a.at(m * 64, k);
+      Wgmma<T, kN / kParts * kPart>::template ss<A::kTransposed, !B::kTransposed>(
+          acc.x[2 * m], acc.x[2 * m + 1], da, db, true);
+    }
+  }
+  wgmma_commit();
+}
+template <int kN, int kK, int kParts, class Acc, class A, class B>
+STRETTO_DEVICE void dot_async_of_parts(Acc& acc, const A& a, const B& b, int parts,
+                                       const Origin& o) {
+  constexpr bool kTransA = A::kTransposed;
+  using OfA = Descriptors<A, kTransA, !kTransA && A::Slot::kRows == 8>;
+  using OfB = Descriptors<B, !B::kTransposed>;
+  OfA of_a(a, o.group * (Acc::kR / 2) * 64, o);
+  OfB of_b(b, 0, o);
+  dot_first_parts<kN, kK, kParts, 1, Acc, OfA, OfB, A, B>(acc, of_a, of_b, parts);
+}
+
 // A in registers: a 16-bit MmaLayout tile.
 template <int kN, int kK, bool kZero, class Acc, class A, class B>
 requires Paired<A> STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b,

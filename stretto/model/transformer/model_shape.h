@@ -64,6 +64,9 @@ struct ModelShape {
   // over the ranks, which multiply their own ones with all of attention's weights. Every rank then
   // has these beside its share.
   bool ulysses = false;
+  // On GPUs experts' products have the weights as the left factor, where they can
+  // (GroupedConfig::swap_ab).
+  bool swaps_experts = false;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
 
   int all_ranks() const { return world_size * data_groups; }

@@ -88,8 +88,8 @@ void MoePlan::prepare_sums() {
                       .sequence_parallel = sequence_parallel_,
                       .world_size = s_.world_size};
   route_ = plan_.program(step_program(route_desc(bound, true), s_.target));
-  up_ = plan_.program(step_program(up, s_.target));
-  down_ = plan_.program(step_program(down, s_.target));
+  up_ = add_product(up);
+  down_ = add_product(down);
   combine_ = plan_.program(step_program(combine, s_.target));
   plan_.usual_tables(up_, even_routing(up));
   plan_.usual_tables(down_, even_routing(down));
@@ -135,8 +135,8 @@ void MoePlan::prepare_exchange() {
   route_ = plan_.program(step_program(route_desc(own, false), s_.target));
   send_ = plan_.program(send_program(ep_, s_.target));
   place_ = plan_.program(place_program(ep_, s_.target));
-  up_ = plan_.program(step_program(up, s_.target));
-  down_ = plan_.program(step_program(down, s_.target));
+  up_ = add_product(up);
+  down_ = add_product(down);
   combine_ = plan_.program(return_program(ep_, s_.target));
   for (int program : {send_, place_, up_, down_, combine_}) {
     plan_.usual_tables(program, even_routing(ep_));
@@ -148,6 +148,11 @@ void MoePlan::prepare_exchange() {
   if (!returns_to_parts_) return;
   plan_.symmetric("parts", s_.dtype, {received, c_.hidden_size}, s_.shares_experts(),
                   step::BufferKind::kState);
+}
+
+int MoePlan::add_product(const GroupedDesc& d) {
+  const bool swaps = s_.swaps_experts && s_.target == Target::kCuda && can_swap(d);
+  return plan_.program(swaps ? swapped_program(d, s_.target) : step_program(d, s_.target));
 }
 
 void MoePlan::prepare_acts(const GroupedDesc& down) {

@@ -54,6 +54,10 @@ Program step_program(const GroupedDesc& d, Target target) {
   return grouped_gemm(d, config_for(d, target));
 }
 
+Program swapped_program(const GroupedDesc& d, Target target) {
+  return grouped_gemm(d, swapped_config(d, target));
+}
+
 Program step_program(const CombineDesc& d, Target target) {
   return moe_combine(d, config_for(d, target));
 }

@@ -32,6 +32,7 @@ Program step_program(const NormDesc& desc, Target target);        // rms_norm
 Program step_program(const CollectiveDesc& desc, Target target);  // all_gather
 Program step_program(const RouteDesc& desc, Target target);
 Program step_program(const GroupedDesc& desc, Target target);
+Program swapped_program(const GroupedDesc& desc, Target target);
 Program step_program(const CombineDesc& desc, Target target);
 Program gemm_a2a_program(const UlyssesDesc& desc, Target target);
 Program a2a_gemm_program(const UlyssesDesc& desc, Target target);

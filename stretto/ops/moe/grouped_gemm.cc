@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/lang/column_dot.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/moe/expert_biases.h"
 #include "stretto/ops/operator/field_fit.h"
@@ -35,6 +36,9 @@ void check(const GroupedDesc& d, const GroupedConfig& c) {
   if (d.scaling == Scaling::kRowWise) {
     throw UserError("grouped_gemm: scaling is row-wise, must be none or block");
   }
+  if (c.swap_ab && (d.bias || d.scaling != Scaling::kNone)) {
+    throw UserError("grouped_gemm: swap_ab is for products without bias and scaling");
+  }
   if (!d.masked()) return;
   if (d.gathered || d.spare_rows || d.rows_per_token != 1) {
     throw UserError(
@@ -50,8 +54,13 @@ struct ExpertRows {
 // The inputs of the products, and what a tile of one expert's computes.
 class Products {
  public:
-  Products(ProgramBuilder& p, const GroupedDesc& d, const GemmTile& tile)
-      : p_(p), d_(d), tile_(tile), split_(split_of(d)), m_(p.extent("m", d.m)) {
+  Products(ProgramBuilder& p, const GroupedDesc& d, const GroupedConfig& c)
+      : p_(p),
+        d_(d),
+        tile_(c.loop.tile),
+        swap_ab_(c.swap_ab),
+        split_(split_of(d)),
+        m_(p.extent("m", d.m)) {
     Index rows = all_rows();
     if (d.masked()) {
       counts_ = p.table("counts", {split_.share()}, {ContractKind::kRange, 0, m_ + 1});
@@ -83,7 +92,7 @@ class Products {
     return {first, first + p_.read(counts_, {own})};
   }
 
-  // Rows from `row` on, columns from `col` on: f32 [bm, bn].
+  // Rows from `row` on, columns from `col` on: f32 [bm, bn], or with swap_ab [bn, bm].
   Value tile(const Index& own, const Index& row, const Index& end, const Index& col) const {
     const auto& [bm, bn, bk] = tile_;
     Value picked;
@@ -94,7 +103,7 @@ class Products {
     };
     std::vector<Value> sums;
     for (std::size_t w = 0; w < weights_.size(); ++w) {
-      sums.push_back(p_.zeros(DType::kF32, bm, bn));
+      sums.push_back(swap_ab_ ? p_.zeros(DType::kF32, bn, bm) : p_.zeros(DType::kF32, bm, bn));
     }
     p_.loop(ceil_div(d_.k, bk), [&](const Index& step) {
       Index k = step * bk, block = bk == kScaleBlock ? step : k / kScaleBlock;
@@ -108,9 +117,10 @@ class Products {
       }
       Value x = rows(a_, k, bk);
       for (std::size_t w = 0; w < weights_.size(); ++w) {
-        Value b = p_.load(weights_[w].tile({own, col, k}, bn, bk)).T();
-        sums[w] =
-            scales.empty() ? dot(sums[w], x, b, end - row) : dot_scaled(sums[w], x, b, scales[w]);
+        Value b = p_.load(weights_[w].tile({own, col, k}, bn, bk));
+        sums[w] = swap_ab_         ? dot_of_columns(sums[w], b, x.T(), end - row)
+                  : scales.empty() ? dot(sums[w], x, b.T(), end - row)
+                                   : dot_scaled(sums[w], x, b.T(), scales[w]);
       }
     });
     add_biases(p_, biases_, own, col, sums);
@@ -121,6 +131,7 @@ class Products {
   ProgramBuilder& p_;
   const GroupedDesc& d_;
   GemmTile tile_;
+  bool swap_ab_;
   ExpertSplit split_;
   Index m_;
   TensorRef counts_, tokens_, a_, scale_a_;
@@ -164,7 +175,8 @@ NamedFields fields_of(GroupedConfig& c) {
                     {"row_parts", c.row_parts},
                     {"compute", c.loop.num_compute_sms},
                     {"stages", c.loop.num_stages},
-                    {"tickets", c.tickets}},
+                    {"tickets", c.tickets},
+                    {"swap_ab", c.swap_ab}},
                    c.loop);
 }
 
@@ -174,7 +186,7 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
   std::string name = d.swiglu ? "grouped_swiglu" : "grouped_gemm";
   if (d.masked()) name += "_masked";
   ProgramBuilder p(name, d.world_size);
-  Products products(p, d, cfg.loop.tile);
+  Products products(p, d, cfg);
   bool some_stay = d.expert_groups > 1 || d.spare_rows || d.masked();
   Index rows = products.all_rows();
   auto c = some_stay ? p.state("c", d.c_dtype, {rows, d.n}) : p.output("c", d.c_dtype, {rows, d.n});
@@ -190,8 +202,8 @@ Program grouped_gemm(const GroupedDesc& d, const GroupedConfig& cfg) {
     p.loop(ceil_div(products.most_rows(), bm * parts), [&](const Index& i) {
       Index row = p.let("row", first + (i * parts + part) * bm);
       p.when(row < end, [&] {
-        Value out = products.tile(own, row, end, col);
-        p.store(c.tile({row, col}, bm, bn).until_row(end), cast(out, d.c_dtype));
+        Value out = cast(products.tile(own, row, end, col), d.c_dtype);
+        p.store(c.tile({row, col}, bm, bn).until_row(end), cfg.swap_ab ? out.T() : out);
       });
     });
   };

@@ -49,12 +49,20 @@ struct GroupedConfig {
   MainLoop loop;               // raster: 1, columns of experts follow one another
   std::int64_t row_parts = 1;  // workers that share an expert's column, by tiles of rows in turn
   bool tickets = false;        // columns of experts go to whoever is free: experts have unlike rows
+  // The weights are the left factor of the tensor core, which takes 64 of their rows at a time and
+  // any multiple of 8 rows of an expert's: for experts of few rows, which would leave a tile of 64
+  // or 128 half empty. Without bias and scaling.
+  bool swap_ab = false;
   friend bool operator==(const GroupedConfig&, const GroupedConfig&) = default;
 };
 NamedFields fields_of(GroupedConfig& config);
 
 NamedFields fields_of(GroupedDesc& desc);
 GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kCpu);
+// With swap_ab, for GPUs: tiles of as many rows as experts are likely to have. Of all sizes of m
+// rows have the same bits, whatever tile they are in. UserError where can_swap() is false.
+GroupedConfig swapped_config(const GroupedDesc& desc, Target target);
+bool can_swap(const GroupedDesc& desc);  // 16-bit factors without bias
 
 // Extent m. Inputs offsets [num_experts + 1] i32, a partition of the R rows; a [R, k], or gathered
 // a [m, k] with tokens [R, 1] i32 in 0..m-1 (route.h gives both tables); b [num_experts, n, k]

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "stretto/base/errors.h"
 #include "stretto/ops/gemm/candidate_loops.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 
@@ -24,7 +25,40 @@ std::int64_t row_parts(const GroupedDesc& d, std::int64_t bm, std::int64_t steps
   return std::min(tiles, steps < kShort ? kMostOfShort : kMost);
 }
 
+// An expert has more rows than others: up to so many times the mean go into one tile, as weights
+// are read again for each. What has no rows is left out, by quarters of a tile of 64 or more.
+std::int64_t rows_of_swapped_tile(const GroupedDesc& d) {
+  for (std::int64_t rows : {16, 32, 64}) {
+    if (2 * rows >= 3 * mean_rows(d)) return rows;
+  }
+  return d.swiglu ? 160 : 192;  // more sums of gate and up, of 128 columns each, spill
+}
+
 }  // namespace
+
+bool can_swap(const GroupedDesc& d) {
+  return d.a_dtype == d.b_dtype && size_bytes(d.a_dtype) == 2 && !d.bias;
+}
+
+GroupedConfig swapped_config(const GroupedDesc& d, Target target) {
+  if (!can_swap(d)) {
+    throw UserError("grouped_gemm: swap_ab is for factors of 16 bits without bias");
+  }
+  constexpr std::int64_t kCols = 128, kStep = 64, kMostStages = 8;
+  constexpr std::int64_t kSharedBytes = std::int64_t{224} << 10;
+  const GemmTile tile{.bm = rows_of_swapped_tile(d), .bn = kCols, .bk = kStep};
+  // Beside the slots a tile of c, which is turned there before it is stored.
+  const std::int64_t slot = 2 * kStep * (tile.bm + kCols * (d.swiglu ? 2 : 1));
+  const std::int64_t stages = (kSharedBytes - 2 * tile.bm * kCols) / slot;
+  const std::int64_t parts = row_parts(d, tile.bm, ceil_div(d.k, kStep));
+  const std::int64_t tiles = split_of(d).share() * parts * ceil_div(d.n, kCols);
+  return {.loop = {.tile = tile,
+                   .num_compute_sms = gpu_workers(tiles, target.sms()),
+                   .num_stages = static_cast<int>(std::min(stages, kMostStages))},
+          .row_parts = parts,
+          .tickets = true,
+          .swap_ab = true};
+}
 
 GroupedConfig default_config(const GroupedDesc& d, Target target) {
   if (target == Target::kCpu) {

@@ -28,6 +28,7 @@
 #include "stretto/runtime/cuda/nvrtc.h"
 #include "stretto/testing/cases/cases.h"
 #include "stretto/testing/cases/expert_tables_case.h"
+#include "stretto/testing/cases/grouped_case.h"
 #include "stretto/testing/cases/route_case.h"
 #include "stretto/testing/cases/routing_case.h"
 #include "stretto/testing/harness/run_case.h"
@@ -415,6 +416,48 @@ TEST(GroupedGemm, EveryFormHasAKernelByDefault) {
       EXPECT_NO_THROW(
           generate_kernel(run_pipeline(grouped_gemm(d, default_config(d, Target::kCuda)))))
           << to_string(d);
+    }
+  }
+}
+
+// Tiles of any number of rows, of which experts fill some, with the weights as the left factor.
+TEST(GroupedGemm, WeightsAsTheLeftFactorGiveWhatTheReferenceSays) {
+  for (int form = 0; form < 3; ++form) {
+    for (std::int64_t rows : {4, 12, 64}) {
+      GroupedDesc d{.m = 41, .num_experts = 5, .n = 27, .k = 35};
+      if (form == 1) d.gathered = d.swiglu = true, d.rows_per_token = 2;
+      if (form == 2) d.layout = RowLayout::kMasked;
+      const GroupedConfig c{
+          .loop = {.tile = {.bm = rows, .bn = 8, .bk = 10}, .num_compute_sms = 3},
+          .row_parts = 2,
+          .swap_ab = true};
+      EXPECT_EQ(run_case(grouped_case(d, c, test_seed()), {.launches = 2}), "")
+          << to_string(d) << " " << to_string(c);
+    }
+  }
+  GroupedDesc d{.m = 41, .num_experts = 5, .n = 27, .k = 35, .bias = true};
+  EXPECT_FALSE(can_swap(d));
+  expect_user_error([&] { grouped_gemm(d, {.loop = {.tile = {8, 8, 8}}, .swap_ab = true}); },
+                    {"swap_ab is for products without bias"});
+  expect_user_error([&] { swapped_config(d, Target::kCuda); },
+                    {"swap_ab is for factors of 16 bits"});
+}
+
+// The tensor core's products of every size of step: of few rows and of many, beside what is stored.
+TEST(GroupedGemm, WeightsAsTheLeftFactorHaveKernelsThatDoNotSpill) {
+  std::int64_t last = 0;
+  for (std::int64_t m : {1, 64, 512, 4096}) {
+    for (bool first : {false, true}) {
+      GroupedDesc d{.m = m, .rows_per_token = 8, .num_experts = 128};
+      d.n = first ? 768 : 2048, d.k = first ? 2048 : 768;
+      d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
+      d.gathered = d.swiglu = first;
+      const GroupedConfig c = swapped_config(d, Target::kCuda);
+      EXPECT_GE(c.loop.num_stages, 3) << to_string(d);
+      EXPECT_GE(c.loop.tile.bm, last) << to_string(d);
+      EXPECT_EQ(c.loop.tile.bk, 64) << "each sum in the same steps, whatever the size";
+      if (first) last = c.loop.tile.bm;
+      if (cuda::has_nvrtc()) expect_no_spills(grouped_gemm(d, c), to_string(d));
     }
   }
 }
