@@ -26,7 +26,7 @@ namespace stretto {
 namespace {
 
 struct MeasureOptions {
-  std::string source, dtype, output, like;
+  std::string source, dtype, output, like, waiver;
   OpShape shape;
   int samples = 20;
   bool json = false;
@@ -199,8 +199,10 @@ void bench(const MeasureOptions& options) {
 
 void trace(const MeasureOptions& options) {
   check_writable(options.output);
-  TraceOptions tracing{
-      .samples = options.samples, .machine = options.machine, .output = options.output};
+  TraceOptions tracing{.samples = options.samples,
+                       .machine = options.machine,
+                       .output = options.output,
+                       .waiver = options.waiver};
   std::string summary;
   if (options.device == "cuda") {
     ProgramSource source(options.source);
@@ -267,6 +269,12 @@ void add_trace_command(CLI::App& app) {
       ->check(CLI::Range(1, 1000))
       ->envname("STRETTO_SAMPLES")
       ->capture_default_str();
+  command
+      ->add_option("--waive-proof", options->waiver,
+                   "why the program runs where its proof is not complete, in words; one that is "
+                   "wrong does not")
+      ->type_name("REASON")
+      ->check([](const std::string& why) { return why.empty() ? "say why" : ""; });
   command->callback([options] { trace(*options); });
 }
 

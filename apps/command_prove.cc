@@ -11,6 +11,7 @@
 #include "apps/program_source.h"
 #include "apps/prove_large.h"
 #include "apps/shape_options.h"
+#include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/say.h"
@@ -59,7 +60,7 @@ nlohmann::json to_json(const std::string& label, const ProofResult& result) {
 
 void prove_one(const NamedProgram& named, ProveTotals& totals) {
   Program schedule = lower(named.program).program();
-  ProofResult result = prove(schedule);
+  ProofResult result = prove(schedule, {.time_limit = env_proof_limit()});
   ++totals.programs;
   totals.proved += result.proved() ? 1 : 0;
   totals.fixed_sizes += result.verdict == Verdict::kProvedAtFixedSizes ? 1 : 0;

@@ -23,6 +23,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/base/log.h"
 #include "stretto/base/say.h"
+#include "stretto/proof/verdict.h"
 
 namespace {
 
@@ -116,6 +117,8 @@ int main(int argc, char** argv) {
     return failed.exit_code;
   } catch (const stretto::Rejected& e) {
     return fail(1, "rejected", e.what());
+  } catch (const stretto::NotComplete& e) {
+    return fail(stretto::kExitNotComplete, "not complete", e.what());
   } catch (const stretto::UserError& e) {
     return fail(2, "error", stretto::name_variables(app, argc, argv, e.what()));
   } catch (const stretto::Fault& e) {

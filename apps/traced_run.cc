@@ -70,7 +70,8 @@ std::string trace_on_cpu(const Program& program, const std::string& config,
                                                     : options.machine),
       options);
   time_on_cpu(program, {.samples = options.samples,
-                        .recorded = [&](const Recorder& recorder) { file.write(recorder); }});
+                        .recorded = [&](const Recorder& recorder) { file.write(recorder); },
+                        .waiver = options.waiver});
   return file.summary(config);
 }
 
@@ -91,7 +92,7 @@ std::string trace_on_gpus(const ProgramSource& source, OpShape shape, const Trac
   TraceFile file(chosen.program, {.tables = chosen.tables}, machine, options);
   RandomFill random(world, kTraceSeed, shape.dtype);
   GpuProgram program(world, chosen.program, num_launch_sets(chosen.program, world), random,
-                     {.record = true});
+                     {.record = true, .waiver = options.waiver});
   Executable& executable = program.executable();
   RanksCall call = program.call();
   for (int i = 0; i < kWarmups; ++i) call(i % program.num_sets());

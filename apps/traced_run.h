@@ -13,6 +13,7 @@ struct TraceOptions {
   std::string
       machine;  // of the prediction; empty: GPUs as this machine was calibrated, else built in
   std::string output;
+  std::string waiver = {};  // why it runs where its proof is not complete: the user's words
 };
 
 // One line about the run, for people. Errors of prove(), Fault; UserError where the file cannot

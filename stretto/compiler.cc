@@ -86,10 +86,12 @@ void Proved::require_covers_gpu(int sms, std::string_view gpu) const {
 }
 
 Proved prove(Lowered program, const ProveOptions& options) {
-  require_proved(program.program(), {.max_workers_per_rank = options.gpu.sms,
-                                     .bounds_only = options.bounds_only,
-                                     .also_at = options.also_at});
-  return {std::move(program), options, ""};
+  Verdict verdict = require_proved(program.program(),
+                                   {.max_workers_per_rank = options.gpu.sms,
+                                    .bounds_only = options.bounds_only,
+                                    .also_at = options.also_at},
+                                   options.waiver);
+  return {std::move(program), options, verdict == Verdict::kNotComplete ? options.waiver : ""};
 }
 
 Proved waive_proof(Lowered program, std::string why, const GpuTarget& gpu) {

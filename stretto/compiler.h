@@ -15,6 +15,7 @@
 #include "stretto/ir/program.h"
 #include "stretto/ir/quota.h"
 #include "stretto/passes/pass.h"
+#include "stretto/proof/verdict.h"
 
 namespace stretto {
 
@@ -44,6 +45,10 @@ struct ProveOptions {
   std::vector<std::vector<std::int64_t>> also_at = {};
   // The GPUs that launch it (GpuWorld::target()): all workers of a rank are on SMs at a time.
   GpuTarget gpu = {};
+  // Why it may be launched where its proof is not complete, in words. Only a caller of stretto has
+  // a reason: neither the command, the model, the engine, benchmarks nor calibration; tools/lint
+  // looks. What is rejected is refused all the same.
+  std::string waiver = {};
 };
 
 // Options for a program that is launched with these extents and no others.
@@ -78,7 +83,7 @@ class Proved {
   void require_covers(std::span<const std::int64_t> extents) const;
   // UserError where it was proved for another number of SMs than this GPU has; `gpu` names it.
   void require_covers_gpu(int sms, std::string_view gpu) const;
-  // Why nothing was proved; empty where it was.
+  // Why it may be launched although not all is shown of it; empty where all is.
   const std::string& waiver() const { return waiver_; }
 
  private:
@@ -92,12 +97,15 @@ class Proved {
   std::string waiver_;
 };
 
-// Proves a program. Rejected, with the report, for one that is wrong or beyond the proof's limits.
-// Verdicts are kept on disk (proof/proof_cache.h).
+// Proves a program, for as long as STRETTO_PROOF_LIMIT_S says. Rejected, with the report, for one
+// that is wrong. NotComplete (proof/verdict.h) where nothing wrong was found and something was not
+// shown, the limit having been reached among others, unless options.waiver says why it may be
+// launched. Verdicts are kept on disk (proof/proof_cache.h).
 Proved prove(Lowered program, const ProveOptions& options = {});
-// Leaves the proof out, for tests and for whoever has shown it otherwise. `why`, in words, is never
-// empty. Neither the command, the model, the engine nor benchmarks do it; tools/lint looks. The
-// program is launched as if it had been proved for all sizes and this GPU.
+// Leaves the proof out, for tests: nothing is known of the program then. A caller wants
+// ProveOptions::waiver. `why`, in words, is never empty. Neither the command, the model, the
+// engine, benchmarks nor calibration do it; tools/lint looks. The program is launched as if it had
+// been proved for all sizes and this GPU.
 Proved waive_proof(Lowered program, std::string why, const GpuTarget& gpu = {});
 
 }  // namespace stretto

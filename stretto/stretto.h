@@ -9,7 +9,8 @@
 //   Launch     executable->prepare(args)              where the tensors are, encoded once
 //              launch->run(extents, stream)           what the program computes
 // A launch has only sizes that were proved, and its GPU as many SMs as were proved; anything else
-// is a UserError. Tests alone waive a proof, with a reason. docs/internals/flow.md has the picture.
+// is a UserError. What is not proved completely is NotComplete, unless ProveOptions::waiver says
+// why it runs. Tests alone leave a proof out. docs/internals/flow.md has the picture.
 #pragma once
 
 #include "stretto/compiler.h"            // lower, prove, waive_proof

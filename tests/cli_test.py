@@ -484,6 +484,32 @@ class OtherCommandsTest(CliCase):
         self.refused("trace", "all_gather", "--ranks", 9, "--machine", "h200x2", "-o", out, says="h200x2")
         self.refused("trace", "gemm", "--machine", "abacus", "-o", out, says="abacus")
 
+    def test_what_is_not_complete_runs_for_a_reason_only(self):
+        out, program = self.tmp / "t.json", DATA / "not_complete.cc"
+        for command in (["trace", program, "-o", out], ["bench", program]):
+            self.refused(*command, "--ranks", 1, code=5, lines=0,
+                         says=["stretto: not complete: row_by_table on 1 rank is not launched", "not shown: tables",
+                               "not_complete.cc:11", "--waive-proof"])
+        self.assertFalse(out.exists())
+        done = run("prove", program, "--ranks", 1)
+        self.assertEqual((done.returncode, b"not shown: tables" in done.stderr + done.stdout), (5, True), done)
+        self.good("trace", program, "--ranks", 1, "-o", out, "--waive-proof", "entries are 0 or 1")
+        self.assertTrue(json.loads(out.read_text())["traceEvents"])
+        self.refused("trace", program, "--ranks", 1, "-o", out, "--waive-proof", "", says="say why")
+        self.refused("trace", DATA / "broken_wait.cc", "--ranks", 2, "-o", out, "--waive-proof", "it looks right",
+                     code=1, lines=0, says="rejected: ")
+
+    def test_a_proof_that_takes_too_long_names_its_limit(self):
+        long = ["bench", DATA / "long_proof.cc", "--ranks", 2]
+        env = {"STRETTO_PROOF_LIMIT_S": "1", "STRETTO_CACHE_DIR": str(self.tmp / "cache")}
+        self.refused(*long, env=env, code=5, lines=0,
+                     says=["a limit of the proof: time: 1 s on the clock", "STRETTO_PROOF_LIMIT_S"])
+        done = run("prove", *long[1:], env=env)
+        self.assertEqual(done.returncode, 5, done)
+        self.assertIn(b"a limit of the proof: time: 1 s on the clock", done.stdout + done.stderr)
+        for wrong in ("0", "-1", "soon", "1.5"):
+            self.refused(*long, env={**env, "STRETTO_PROOF_LIMIT_S": wrong}, says=["STRETTO_PROOF_LIMIT_S", wrong])
+
     def test_timelines_that_cannot_be_written_are_refused_before_the_run(self):
         bad = self.tmp / "no/such/x.json"
         # Not a line about the program, which would be rejected.

@@ -4,6 +4,7 @@
 
 #include "plan_cache.h"
 #include "session.h"
+#include "stretto/proof/verdict.h"
 
 namespace nb = nanobind;
 
@@ -48,6 +49,8 @@ void translate(const std::exception_ptr& error, void*) {
     raise("UserError", e);
   } catch (const Rejected& e) {
     raise("Rejected", e);
+  } catch (const NotComplete& e) {
+    raise("NotComplete", e);
   } catch (const DeviceError& e) {
     raise("DeviceError", e);
   } catch (const InternalError& e) {

@@ -14,6 +14,7 @@
 #include "collective_programs.h"
 #include "expert_programs.h"
 #include "product_programs.h"
+#include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/slow_notice.h"
 #include "stretto/compiler.h"
@@ -248,17 +249,20 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("extents", &extents)
       .def(
           "compile",
-          [](const Program& p, bool bounds_only, int num_sms) {
+          [](const Program& p, bool bounds_only, int num_sms, const std::string& waiver) {
             nb::gil_scoped_release unlocked;
-            SlowNotice notice(fmt::format("proving '{}', kept for later runs", p.name));
-            return prove(lower(p), {.bounds_only = bounds_only, .gpu = {.sms = num_sms}});
+            return prove(lower(p), {.bounds_only = bounds_only,
+                                    .gpu = {.sms = num_sms},
+                                    .waiver = waiver});
           },
-          nb::arg("bounds_only") = false, nb::arg("num_sms") = GpuTarget{}.sms)
+          nb::arg("bounds_only") = false, nb::arg("num_sms") = GpuTarget{}.sms,
+          nb::arg("waiver") = "")
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;
              SlowNotice notice(fmt::format("proving '{}'", p.name));
-             ProofResult result = prove(lower(p).program());
+             ProofResult result =
+                 prove(lower(p).program(), {.time_limit = env_proof_limit()});
              if (result.rejected()) throw Rejected(result.report);
              return result.report;
            })

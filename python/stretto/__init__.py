@@ -14,7 +14,7 @@ from ._warm import warm_up
 from ._group import Group
 from ._world import barrier, finalize, init, mesh, new_group, rank, recover, world_size
 from .attention import zigzag
-from .errors import DeviceError, Error, Fault, InternalError, Rejected, UserError
+from .errors import DeviceError, Error, Fault, InternalError, NotComplete, Rejected, UserError
 from .ops import (
     all_gather,
     all_gather_grouped_matmul,
@@ -73,6 +73,7 @@ __all__ = [
     "Fault",
     "Group",
     "InternalError",
+    "NotComplete",
     "Program",
     "ProgramFile",
     "Rejected",

@@ -1,5 +1,5 @@
 """The ways in which stretto fails, each its own type: a bad argument, a program that the proof
-refuses, a rank that stalled or died, a device that refused, a bug of stretto's."""
+refuses or does not show whole, a rank that stalled or died, a device that refused, a bug of stretto's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ class UserError(Error, ValueError):
 
 class Rejected(Error):
     """The proof found a race, a deadlock or an uncovered read; the message is its report."""
+
+
+class NotComplete(Error):
+    """A program that is not launched: the proof found nothing wrong and did not show everything; the
+    message says what, and what may help."""
 
 
 class Fault(Error):

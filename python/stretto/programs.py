@@ -25,7 +25,7 @@ class Program:
     def __init__(self, core):
         self._core = core
         self._key = ("program", core.explain())
-        self._proved = False
+        self._waiver = ""
 
     @staticmethod
     def parse(text: str) -> Program:
@@ -49,9 +49,21 @@ class Program:
         return f"<stretto program {self.name} for {self.world_size} ranks>"
 
     def prove(self) -> str:
-        """The proof's report. Rejected, with the report, for a program that has a race, a deadlock
-        or an uncovered read."""
+        """The proof's report, the verdict first. Rejected, with the report, for a program that has a
+        race, a deadlock or an uncovered read. One that is "not complete" is returned: what was not
+        shown is in the lines "not shown"."""
         return self._core.prove()
+
+    def waive_proof(self, why: str) -> Program:
+        """The same program, launched even where its proof is not complete: nothing wrong was found,
+        and not everything was shown. `why`, in words, on every rank alike. Where it is wrong, launches
+        are refused as before (Rejected)."""
+        if not isinstance(why, str) or not why.strip():
+            raise UserError(f"waive_proof({why!r}): say why, in words")
+        waived = Program(self._core)
+        waived._key = ("program", self._key[1], "waived", why)
+        waived._waiver = why
+        return waived
 
     def explain(self, *, after: str = "", emit: str = "tile-ir") -> str:
         """As the pass `after` leaves it; emit: "tile-ir", "schedule-ir" or "instances"."""
@@ -94,7 +106,7 @@ class Program:
         bounds; scalars, whole numbers or floats as
         the program declares them, the same on all ranks, default 0. Returns the outputs, one alone or
         a tuple; outputs left out at the end are made. Proved before its first launch (Rejected with
-        the report)."""
+        the report; NotComplete where not everything is shown, see `waive_proof`)."""
         try:
             return self._launch(group_of(group), arrays, extents)
         except Exception as error:
@@ -137,7 +149,7 @@ class Program:
         group.launch(
             kind,
             self._key,
-            lambda sms: self._core,
+            lambda sms: _Waived(self._core, self._waiver) if self._waiver else self._core,
             names,
             [by_name[n] for n in names],
             self._extents(extents),
@@ -173,6 +185,17 @@ class Program:
                 raise UserError(f"{self.name}: {what} '{name}' is read-only")
             kind.count_write(array)
         return array
+
+
+class _Waived:
+    """What makes the program of a launch, with the caller's reason."""
+
+    def __init__(self, core: Any, why: str):
+        self._core = core
+        self._why = why
+
+    def compile(self, **launches: Any) -> Any:
+        return self._core.compile(waiver=self._why, **launches)
 
 
 class ProgramFile:

@@ -86,6 +86,39 @@ def test_a_text_runs_and_round_trips(root):
     np.testing.assert_array_equal(out, x)
 
 
+def test_what_is_not_complete_is_launched_for_a_reason_only(root):
+    program = stretto.load(root / "tests" / "data" / "not_complete.cc").program(2)
+    assert program.prove().startswith("not complete: ") and "not shown: tables" in program.prove()
+    which = np.ones(1, np.int32)
+
+    def body():
+        for _ in range(2):
+            with pytest.raises(stretto.NotComplete, match="not shown: tables.*not_complete.cc:11") as refused:
+                program(which)
+        assert "waive_proof" in str(refused.value)
+        for given in ("entries are 0 or 1", "and I have looked"):
+            np.testing.assert_array_equal(program.waive_proof(given)(which), np.full((1, 8), 3))
+        with pytest.raises(stretto.NotComplete):
+            program(which)  # the waiver is the other's
+
+    testing.run(2, body)
+    for why in ("", "  ", None, 3):
+        with pytest.raises(stretto.UserError, match="waive_proof"):
+            program.waive_proof(why)
+
+
+def test_a_waiver_does_not_make_right_what_is_wrong(root):
+    text = str(stretto.load(root / "examples" / "03_ring_pass.cc").program(2))
+    lines = [line for line in text.splitlines() if "wait" not in line or "arrived" not in line]
+    broken = stretto.Program.parse("\n".join(lines) + "\n").waive_proof("it looks right")
+
+    def body():
+        with pytest.raises(stretto.Rejected, match="hop"):
+            broken(np.ones((16, 32), np.float32))
+
+    testing.run(2, body)
+
+
 def test_a_racy_program_is_rejected_with_the_report(root):
     text = str(stretto.load(root / "examples" / "03_ring_pass.cc").program(2))
     lines = [line for line in text.splitlines() if "wait" not in line or "arrived" not in line]

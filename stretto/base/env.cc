@@ -33,6 +33,10 @@ std::chrono::milliseconds env_timeout() {
   return std::chrono::milliseconds(whole_number("STRETTO_TIMEOUT_MS", 86'400'000, 10'000));
 }
 
+std::chrono::seconds env_proof_limit() {
+  return std::chrono::seconds(whole_number("STRETTO_PROOF_LIMIT_S", 86'400, 600));
+}
+
 std::uint64_t env_cache_bytes() {
   return static_cast<std::uint64_t>(whole_number("STRETTO_CACHE_MB", 1 << 30, 2048)) << 20;
 }

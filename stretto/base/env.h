@@ -11,6 +11,10 @@ namespace stretto {
 // STRETTO_TIMEOUT_MS: how long any wait may last before it becomes a Fault. Default 10 s.
 std::chrono::milliseconds env_timeout();
 
+// STRETTO_PROOF_LIMIT_S: how long a proof may take before it counts as not complete, on the clock.
+// Default 600 s.
+std::chrono::seconds env_proof_limit();
+
 // STRETTO_CACHE_DIR: where proofs and choices are kept. Default $XDG_CACHE_HOME/stretto or
 // ~/.cache/stretto, where those are absolute, else in the temporary folder.
 std::filesystem::path env_cache_dir();

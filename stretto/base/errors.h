@@ -1,7 +1,7 @@
-// The five ways in which stretto fails, each its own type, so that a caller can tell a bad argument
-// from our bug and from a machine that stopped. Nothing in the libraries calls exit() or prints an
-// error: they throw one of these, and the command line turns the type into an exit code
-// (docs/guide/errors.md).
+// The ways in which stretto fails, each its own type, so that a caller can tell a bad argument
+// from our bug and from a machine that stopped (NotComplete is in proof/verdict.h). No library
+// calls exit() or prints an error: they throw one of these, and the command line turns the type
+// into an exit code (docs/guide/errors.md).
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <system_error>
 #include <utility>
 
 #include "stretto/base/say.h"
@@ -9,7 +10,12 @@
 namespace stretto {
 
 SlowNotice::SlowNotice(std::string what, std::chrono::milliseconds first, Say say)
-    : what_(std::move(what)), say_(std::move(say)), watcher_([this, first] { watch(first); }) {}
+    : what_(std::move(what)), say_(std::move(say)) {
+  try {
+    watcher_ = std::thread([this, first] { watch(first); });
+  } catch (const std::system_error&) {  // no thread is left: it goes on without a word
+  }
+}
 
 SlowNotice::~SlowNotice() {
   {
@@ -17,7 +23,7 @@ SlowNotice::~SlowNotice() {
     over_ = true;
   }
   ended_.notify_one();
-  watcher_.join();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 void SlowNotice::to_standard_error(const std::string& line) { say("stretto: {}\n", line); }

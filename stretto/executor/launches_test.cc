@@ -2,6 +2,7 @@
 // nobody proved, or pays for every launch what was paid for once.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <type_traits>
 
 #include "stretto/base/allocations_testing.h"
@@ -134,6 +135,54 @@ TEST(Launches, KnowOnWhichGpusTheyWereProved) {
   }
   EXPECT_EQ(waive_proof(program, "its GPU is looked at", {.sms = 7}).scope().sms, 7);
   launch_with(proved, 8);  // CPU ranks have no SMs
+}
+
+// A table decides which row is written: it is always row 0, which the proof does not see.
+Program written_by_table(std::int64_t last) {
+  ProgramBuilder p("written", 1);
+  auto which = p.table("which", {1}, {ContractKind::kRange, 0, 2});
+  auto out = p.output("out", DType::kF32, {1, 8});
+  p.role("write", Resource::sms(1), p.range(1), [&](const Tile&) {
+    Index entry = p.read(which, {0});
+    p.store(out.tile({entry * (last - entry), 0}, 1, 8), p.full(DType::kF32, 1, 8, 3));
+  });
+  return p.finish();
+}
+
+// Otherwise what nobody has looked at runs as if it had been proved.
+TEST(Launches, OfWhatIsNotCompleteAreRefused) {
+  for (bool bounds_only : {false, true}) {
+    try {
+      prove(lower(written_by_table(1)), {.bounds_only = bounds_only});
+      FAIL() << "may be launched";
+    } catch (const NotComplete& e) {
+      const std::string said = e.what();
+      ASSERT_FALSE(e.missing().empty());
+      EXPECT_EQ(e.missing()[0].what, kMissingTables);
+      for (const char* word : {"written on 1 rank is not launched", "not shown: tables",
+                               "launches_test.cc:", "ProveOptions::waiver", "waive_proof"}) {
+        EXPECT_NE(said.find(word), std::string::npos) << word << " in: " << said;
+      }
+    }
+  }
+}
+
+TEST(Launches, OfWhatIsNotCompleteAreMadeForAReason) {
+  const std::string why = "entries are 0 or 1";
+  Proved waived = prove(lower(written_by_table(1)), {.waiver = why});
+  EXPECT_EQ(waived.waiver(), why);
+  World({.size = 1}).run([&](Rank& rank) {
+    for (double entry : {0.0, 1.0}) {
+      RankArguments arguments(rank, waived.program());
+      arguments.set("which", {entry});
+      Instance instance(rank, waived, {.poison = true});
+      instance.launch(arguments.args, arguments.extents);
+      EXPECT_EQ(arguments.get("out"), Doubles(8, 3));
+    }
+  });
+  EXPECT_THROW(prove(lower(written_by_table(2)), {.waiver = why}), Rejected)
+      << "a reason does not make right what is wrong";
+  EXPECT_EQ(prove(lower(doubled(true)), {.waiver = why}).waiver(), "") << "it is not needed";
 }
 
 TEST(Launches, WithoutAProofSayWhy) {

@@ -18,6 +18,7 @@
 #include "stretto/proof/overlap.h"
 #include "stretto/proof/short_waits.h"
 #include "stretto/proof/sync_kinds.h"
+#include "stretto/proof/time_limit.h"
 
 namespace stretto {
 namespace {
@@ -88,6 +89,7 @@ class AccessChecker::Impl {
   // The first way in which x is not over before y, if any.
   std::optional<Failing> failing(const AccessRef& x, int ex, const AccessRef& y, int ey,
                                  int choice) {
+    TimeLimit::look();
     for (Past past : paths_.pasts(timeline_->launch(ex), x)) {
       for (Path path : paths_.paths(timeline_->launch(ey), y)) {
         Place from = place(x, ex), to = place(y, ey);

@@ -20,6 +20,7 @@
 #include "stretto/proof/size_conditions.h"
 #include "stretto/proof/size_spans.h"
 #include "stretto/proof/steady_runs.h"
+#include "stretto/proof/time_limit.h"
 #include "stretto/proof/trip_counts.h"
 
 namespace stretto {
@@ -227,6 +228,7 @@ class Expander {
     const std::vector<SteadyRun>* runs = looking_ || only_stores_ ? nullptr : runs_.of(ops);
     std::size_t next = 0;
     for (std::size_t i = 0; i < ops.size(); ++i) {
+      TimeLimit::look();
       bool begins = runs != nullptr && next < runs->size() && (*runs)[next].begin == i;
       if (!begins) {
         op(ops[i]);

@@ -7,6 +7,7 @@
 
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
+#include "stretto/proof/time_limit.h"
 
 namespace stretto {
 namespace {
@@ -226,6 +227,7 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
     }
     std::int32_t clock = places[at(first + step.begin)];
     for (int pos = step.begin; pos < step.end; ++pos) {
+      TimeLimit::look();
       const Sync& s = timeline_.trace(step.agent, step.launch).syncs[at(pos)];
       bool always = s.choice == TableChoices::kAlways;
       if (always) clock = acquire(clocks, clock, step, pos);

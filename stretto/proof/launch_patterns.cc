@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "stretto/base/at.h"
-#include "stretto/base/threads.h"
 #include "stretto/proof/check.h"
 #include "stretto/proof/happens_before.h"
 #include "stretto/proof/launch_promises.h"
+#include "stretto/proof/time_limit.h"
 #include "stretto/proof/timeline.h"
 
 namespace stretto {
@@ -47,7 +47,7 @@ class Orders {
                      program_.world_size <= kMostRanksInSet && notified_by_one(kinds_)),
         promises_(kinds_.size()) {
     std::vector<bool> tensors = buffers_met(cases);
-    side_by_side(kinds_.size(), num_threads, [&](std::size_t k) {
+    TimeLimit::side_by_side(kinds_.size(), num_threads, [&](std::size_t k) {
       if (kinds_[k].cases.size() > 1 || kinds_[k].cases[0].graph->has_spans)
         kinds_[k].merged = merge(kinds_[k].cases, tensors);
     });
@@ -85,7 +85,7 @@ class Orders {
     std::size_t threads_each = std::max<std::size_t>(1, num_threads_ / orders.size());
     std::size_t num_checkers = std::min(orders.size(), num_threads_);
     Turns turns(orders.size());
-    side_by_side(num_checkers, num_checkers, [&](std::size_t) {
+    TimeLimit::side_by_side(num_checkers, num_checkers, [&](std::size_t) {
       AccessChecker checker = new_checker();
       while (std::optional<std::size_t> i = turns.next()) {
         OrderVerdict& verdict = verdicts[*i];
@@ -161,7 +161,7 @@ class Orders {
       }
     };
     std::vector<HappensBefore> others(std::min(cases.size(), num_threads) - 1, before);
-    side_by_side(others.size() + 1, num_threads, [&](std::size_t c) {
+    TimeLimit::side_by_side(others.size() + 1, num_threads, [&](std::size_t c) {
       if (c == others.size()) return look(checker);
       AccessChecker another = new_checker();
       another.use(others[c]);

@@ -15,8 +15,10 @@
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/interrupts.h"
+#include "stretto/base/json.h"
 #include "stretto/base/log.h"
 #include "stretto/base/own_files.h"
+#include "stretto/base/slow_notice.h"
 #include "stretto/ir/printer.h"
 #include "stretto/proof/content_hash.h"
 
@@ -26,9 +28,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Raised whenever the proof learns to reject something it accepted, or to say of something that it
-// is not complete; not for a change of the table that says what generated code does, which is part
-// of the key.
-constexpr int kProofVersion = 19;
+// is not complete, and where entries hold something else; not for a change of the table that says
+// what generated code does, which is part of the key.
+constexpr int kProofVersion = 20;
 
 std::string text_of(const SyncTable& table) {
   std::string text = fmt::format("{} {}", table.coherent_loads, table.shared_reductions);
@@ -58,11 +60,6 @@ std::string key_of(const Program& program, const ProofOptions& o) {
                   kProofVersion, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated,
                   o.partition ? "" : " all", o.max_samples, o.max_events,
                   sizes_of(o), text_of(*o.table), print(program)));
-}
-
-// A truncated or damaged entry does not match; neither does another key's.
-std::string content(const std::string& key, Verdict verdict) {
-  return fmt::format("{}: {}\n", name(verdict), key);
 }
 
 // The turn to prove one key: an flock of a file beside the entry, which the kernel releases however
@@ -145,7 +142,43 @@ void throw_rejection(const std::string& text) {
   if (text == rejection(report)) throw Rejected(report);
 }
 
+nlohmann::json to_json(const std::vector<Missing>& missing) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const Missing& m : missing) out.push_back({m.what, m.where, m.expression});
+  return out;
+}
+
+std::optional<std::vector<Missing>> missing_of(const std::string& line) {
+  std::vector<Missing> out;
+  nlohmann::json all = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!all.is_array()) return {};
+  for (const nlohmann::json& m : all) {
+    if (!m.is_array() || m.size() != 3) return {};
+    for (const nlohmann::json& text : m) {
+      if (!text.is_string()) return {};
+    }
+    out.push_back({.what = m[0], .where = m[1], .expression = m[2]});
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string ProofCache::content(const std::string& key, const Kept& kept) {
+  return fmt::format("{}: {}\n{}\n", name(kept.verdict), key, to_line(to_json(kept.missing)));
+}
+
+// A truncated or damaged entry does not match; neither does another key's.
+std::optional<ProofCache::Kept> ProofCache::parsed(const std::string& key,
+                                                   const std::string& text) {
+  std::optional<Verdict> verdict = verdict_named(text.substr(0, text.find(':')));
+  if (!verdict || *verdict == Verdict::kRejected) return {};
+  std::optional<std::vector<Missing>> missing =
+      missing_of(text.substr(std::min(text.size(), text.find('\n'))));
+  if (!missing || missing->empty() != (*verdict != Verdict::kNotComplete)) return {};
+  Kept kept{*verdict, std::move(*missing)};
+  return text == content(key, kept) ? std::optional(std::move(kept)) : std::nullopt;
+}
 
 ProofCache::ProofCache(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
@@ -153,19 +186,16 @@ std::filesystem::path ProofCache::entry_of(const std::string& key) const {
   return directory_ / (key + ".proof");
 }
 
-std::optional<Verdict> ProofCache::find(const std::string& key) const {
-  constexpr std::size_t kMostBytes = 1 << 10;
+std::optional<ProofCache::Kept> ProofCache::find(const std::string& key) const {
+  constexpr std::size_t kMostBytes = 1 << 16;
   std::optional<std::string> found =
       SealedFolder(directory_).read(entry_of(key).filename(), kMostBytes);
-  if (!found) return std::nullopt;
-  std::optional<Verdict> verdict = verdict_named(found->substr(0, found->find(':')));
-  bool kept = verdict && *verdict != Verdict::kRejected && *found == content(key, *verdict);
-  return kept ? verdict : std::nullopt;
+  return found ? parsed(key, *found) : std::nullopt;
 }
 
-void ProofCache::keep(const std::string& key, Verdict verdict) const {
+void ProofCache::keep(const std::string& key, const Kept& kept) const {
   std::error_code not_kept =
-      SealedFolder(directory_).write(entry_of(key).filename(), content(key, verdict));
+      SealedFolder(directory_).write(entry_of(key).filename(), content(key, kept));
   static_cast<void>(not_kept);
 }
 
@@ -174,18 +204,20 @@ std::filesystem::path ProofCache::entry(const Program& program, const ProofOptio
 }
 
 std::optional<Verdict> ProofCache::find(const Program& program, const ProofOptions& options) const {
-  return find(key_of(program, options));
+  std::optional<Kept> kept = find(key_of(program, options));
+  return kept ? std::optional(kept->verdict) : std::nullopt;
 }
 
-void ProofCache::insert(const Program& program, const ProofOptions& options,
-                        Verdict verdict) const {
-  keep(key_of(program, options), verdict);
+void ProofCache::insert(const Program& program, const ProofOptions& options, Verdict verdict,
+                        const std::vector<Missing>& missing) const {
+  keep(key_of(program, options), {verdict, missing});
 }
 
-void ProofCache::require(const Program& program, const ProofOptions& options,
-                         const Proving& by) const {
+ProofCache::Kept ProofCache::verdict_of(const Program& program, const ProofOptions& options,
+                                        const Proving& by) const {
   const std::string key = key_of(program, options);
-  if (find(key)) return;
+  if (std::optional<Kept> kept = find(key)) return *kept;
+  SlowNotice notice(fmt::format("proving '{}', kept for later runs", program.name));
   make_own_folder(directory_);  // where that fails each process proves
   Turn turn(directory_ / (key + ".lock"));
   constexpr std::chrono::milliseconds kLongestPause{10};
@@ -193,8 +225,13 @@ void ProofCache::require(const Program& program, const ProofOptions& options,
   const Clock::time_point deadline = Clock::now() + by.longest_wait;
   for (;;) {
     Turn::Status status = turn.ask();
-    if (find(key)) return;  // now: who had the turn kept it before giving the turn away
-    if (status == Turn::Status::kOver) throw_rejection(turn.read());
+    // Now: who had the turn kept it before giving the turn away.
+    if (std::optional<Kept> kept = find(key)) return *kept;
+    if (status == Turn::Status::kOver) {
+      const std::string said = turn.read();
+      throw_rejection(said);
+      if (std::optional<Kept> kept = parsed(key, said)) return *kept;
+    }
     // Over without a verdict: the proof failed, or could not be kept.
     if (status != Turn::Status::kTaken) break;
     if (Clock::now() > deadline) {
@@ -207,16 +244,35 @@ void ProofCache::require(const Program& program, const ProofOptions& options,
     pause = std::min(2 * pause, kLongestPause);
   }
   ProofResult result = by.prove(program, options);
-  if (!result.rejected() && result.within_limits) {
-    keep(key, result.verdict);
-  } else {
+  if (result.rejected()) {
     turn.write(rejection(result.report));
     throw Rejected(result.report);
   }
+  Kept found{result.verdict, std::move(result.missing)};
+  if (result.within_limits) {
+    keep(key, found);
+  } else {  // for those that wait: another time, with another limit, it may be proved
+    turn.write(content(key, found));
+  }
+  return found;
 }
 
-void require_proved(const Program& program, const ProofOptions& options) {
-  ProofCache(env_cache_dir() / "proofs").require(program, options, {});
+Verdict ProofCache::require(const Program& program, const ProofOptions& options,
+                            const Proving& by) const {
+  Kept found = verdict_of(program, options, by);
+  if (found.verdict != Verdict::kNotComplete || !by.waiver.empty()) return found.verdict;
+  throw NotComplete(fmt::format("{} on {} rank{}", program.name, program.world_size,
+                                program.world_size == 1 ? "" : "s"),
+                    std::move(found.missing));
+}
+
+Verdict require_proved(const Program& program, const ProofOptions& options,
+                       const std::string& waiver) {
+  ProofOptions limited = options;
+  if (limited.time_limit.count() == 0) limited.time_limit = env_proof_limit();
+  // Whoever waits for another's proof gives it as long.
+  return ProofCache(env_cache_dir() / "proofs")
+      .require(program, limited, {.longest_wait = limited.time_limit, .waiver = waiver});
 }
 
 }  // namespace stretto

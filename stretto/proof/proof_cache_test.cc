@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/own_files.h"
 #include "stretto/proof/content_hash.h"
 #include "stretto/proof/test_programs.h"
 
@@ -108,26 +109,83 @@ TEST_F(ProofCacheTest, KeepsVerdictsApart) {
 TEST_F(ProofCacheTest, KeepsWhichVerdictItWas) {
   ProofCache cache(directory_);
   Program program = exchange(2, {.num_slots = 2});
-  for (Verdict verdict : {Verdict::kProved, Verdict::kProvedAtFixedSizes, Verdict::kNotComplete}) {
+  for (Verdict verdict : {Verdict::kProved, Verdict::kProvedAtFixedSizes}) {
     cache.insert(program, {}, verdict);
     EXPECT_EQ(cache.find(program, {}), verdict);
   }
+  cache.insert(program, {}, Verdict::kNotComplete, {{"sizes", "m", "many"}});
+  EXPECT_EQ(cache.find(program, {}), Verdict::kNotComplete);
   cache.insert(program, {}, Verdict::kRejected);
   EXPECT_FALSE(cache.find(program, {})) << "a rejection is not kept";
 }
 
-// Nothing is known of it, so it may not run.
+const std::vector<Missing> kTwoMissing = {{"sizes", "m = 1 to 9", "\"m\"\nof many"},
+                                          {"tables", "a.cc:3", "who waits"}};
+
+// What require() says with `by`: "" where it lets the program pass.
+std::string refusal(const ProofCache& cache, const Program& program,
+                    const ProofCache::Proving& by) {
+  try {
+    cache.require(program, {}, by);
+    return "";
+  } catch (const NotComplete& e) {
+    EXPECT_EQ(e.missing().size(), kTwoMissing.size());
+    return e.what();
+  }
+}
+
+// A launch of what was not shown whole would run with whatever was not looked at.
+TEST_F(ProofCacheTest, WhatIsNotCompleteIsRefusedWithWhatIsMissing) {
+  std::filesystem::create_directories(directory_);
+  const ProofCache cache(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  const SlowProof slow{.log = directory_ / "log.proof",
+                       .result = {.verdict = Verdict::kNotComplete, .missing = kTwoMissing}};
+  const std::string said = refusal(cache, program, {.prove = slow});
+  EXPECT_TRUE(said.starts_with("exchange on 2 ranks is not launched")) << said;
+  for (const Missing& m : kTwoMissing) {
+    EXPECT_NE(said.find("not shown: " + describe(m)), std::string::npos) << said;
+  }
+  EXPECT_NE(said.find("ProveOptions::waiver"), std::string::npos) << said;
+  EXPECT_EQ(refusal(cache, program, {.prove = slow}), said) << "of the kept verdict";
+  EXPECT_EQ(slow.count(), 1) << "it is kept";
+  EXPECT_EQ(refusal(cache, program, {.prove = slow, .waiver = "it was looked at"}), "");
+  EXPECT_EQ(refusal(cache, program, {.prove = slow}), said) << "a waiver is one caller's";
+}
+
+// A reason lets nothing pass in which something was found.
+TEST_F(ProofCacheTest, AWaiverLetsNothingWrongPass) {
+  const ProofCache cache(directory_);
+  const Program bad = exchange(2, {.num_slots = 1});
+  EXPECT_THROW(cache.require(bad, {}, {.waiver = "it looks right"}), Rejected);
+}
+
+// Nothing is known of it, so it may not run; but with more time it may be proved.
 TEST_F(ProofCacheTest, WhatIsBeyondTheLimitsIsRefusedAndNotKept) {
-  ProofCache cache(directory_);
-  Program program = exchange(2, {.num_slots = 2});
-  ProofResult beyond{
-      .verdict = Verdict::kNotComplete, .within_limits = false, .report = "too large"};
-  auto prove_it = [&](const Program&, const ProofOptions&) { return beyond; };
-  EXPECT_THROW(cache.require(program, {}, {.prove = prove_it}), Rejected);
+  std::filesystem::create_directories(directory_);
+  const ProofCache cache(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  const SlowProof slow{.log = directory_ / "log.proof",
+                       .result = {.verdict = Verdict::kNotComplete,
+                                  .missing = kTwoMissing,
+                                  .within_limits = false}};
+  std::atomic<int> asking{0}, heard{0};
+  auto when_all_ask = [&](const Program& p, const ProofOptions& options) {
+    while (asking < 4) std::this_thread::sleep_for(milliseconds(1));
+    return slow(p, options);
+  };
+  auto ask = [&] {
+    ++asking;
+    if (!refusal(cache, program, {.prove = when_all_ask}).empty()) ++heard;
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(ask);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(heard, 4);
+  EXPECT_EQ(slow.count(), 1) << "those that waited were told";
   EXPECT_FALSE(cache.find(program, {}));
-  beyond.within_limits = true;
-  cache.require(program, {}, {.prove = prove_it});
-  EXPECT_EQ(cache.find(program, {}), Verdict::kNotComplete);
+  ask();
+  EXPECT_EQ(slow.count(), 2) << "whoever comes later may have more time";
 }
 
 TEST_F(ProofCacheTest, IgnoresDamagedEntries) {
@@ -141,6 +199,14 @@ TEST_F(ProofCacheTest, IgnoresDamagedEntries) {
   EXPECT_FALSE(cache.find(good, {})) << "a truncated entry";
   std::ofstream(entry, std::ios::binary) << std::string(1 << 16, 'x');
   EXPECT_FALSE(cache.find(good, {})) << "an entry of something else";
+  cache.insert(good, {}, Verdict::kNotComplete);
+  EXPECT_FALSE(cache.find(good, {})) << "an entry that does not say what is missing";
+  std::string key = entry.stem().string();
+  for (const std::string& text :
+       {"proved: " + key + "\n", "not complete: " + key + "\n[[1, 2, 3]]\n"}) {
+    ASSERT_FALSE(SealedFolder(directory_).write(entry.filename(), text));
+    EXPECT_FALSE(cache.find(good, {})) << "an entry of an older version: " << text;
+  }
 }
 
 TEST_F(ProofCacheTest, RequireProvedThrowsTheReportAndCachesOnlySuccess) {
@@ -202,6 +268,21 @@ TEST_F(ProofCacheTest, OfProcessesThatAskTogetherOneProves) {
   }
   EXPECT_EQ(slow.count(), 1);
   EXPECT_EQ(num_left(), 0);
+}
+
+// A user who hears nothing takes a long proof for a program that hangs.
+TEST_F(ProofCacheTest, SaysThatALongProofGoesOn) {
+  std::filesystem::create_directories(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  auto slow = [](const Program&, const ProofOptions&) {
+    std::this_thread::sleep_for(milliseconds(2500));
+    return ProofResult{.verdict = Verdict::kProved};
+  };
+  for (const char* said : {"stretto: proving 'exchange', kept for later runs, 2 s so far\n", ""}) {
+    testing::internal::CaptureStderr();
+    ProofCache(directory_).require(program, {}, {.prove = slow});
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), said);
+  }
 }
 
 // Otherwise each in turn would find the same race, and the last rank hear of it last.

@@ -26,6 +26,7 @@
 #include "stretto/proof/size_conditions.h"
 #include "stretto/proof/size_partition.h"
 #include "stretto/proof/sync_kinds.h"
+#include "stretto/proof/time_limit.h"
 
 namespace stretto {
 namespace {
@@ -68,12 +69,18 @@ class Prover {
 
   ProofResult run() {
     require_sizes(program_, options_);
+    TimeLimit limit(options_.time_limit);
     auto begin = std::chrono::steady_clock::now();
     try {
       result_.findings = resource_findings(program_, options_);
       if (ok()) prove_samples();
       if (ok() && result_.stats.every_table) check_reach();
       if (ok()) check_counting();
+    } catch (const TimeIsUp&) {
+      result_.findings.clear();  // of sizes that nobody has come to confirm
+      result_.within_limits = false;
+      missing(kMissingLimit, "time", fmt::format("{:.3g} s on the clock, the limit",
+                          static_cast<double>(options_.time_limit.count()) / 1000));
     } catch (const BeyondLimit& e) {
       result_.within_limits = false;
       missing(kMissingLimit, e.where, e.what_is_beyond);
@@ -386,7 +393,7 @@ class Prover {
   void for_each_size(const Samples& samples, std::size_t threads, const Work& work) {
     std::vector<std::exception_ptr> errors(samples.size());
     std::vector<std::string> where(samples.size());
-    side_by_side(samples.size(), threads, [&](std::size_t i) {
+    TimeLimit::side_by_side(samples.size(), threads, [&](std::size_t i) {
       try {
         work(i, where[i]);
       } catch (const std::bad_alloc&) {
@@ -421,7 +428,7 @@ class Prover {
     }
     if (by_slices) {
       std::vector<std::optional<Case>> slices(cases.size());
-      side_by_side(cases.size(), num_threads(),
+      TimeLimit::side_by_side(cases.size(), num_threads(),
                    [&](std::size_t i) { slices[i] = slice_of(cases[i]); });
       if (slices_hold(slices)) return;
     }

@@ -7,6 +7,7 @@
 // What was not shown is part of the result (verdict.h). docs/concepts/proof.md explains the rest.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -43,6 +44,8 @@ struct ProofOptions {
   // Beside the bounds, with bounds_only: launches may have these extents, too, in any sequence.
   std::vector<std::vector<std::int64_t>> also_at;
   int max_findings = 4;
+  // On the clock; what takes longer is not complete. 0: any time.
+  std::chrono::milliseconds time_limit{0};
   // How many run-time sizes are looked at side by side; the verdict does not depend on it. 0: one
   // per core up to 16, and one for small programs.
   int threads = 0;
@@ -66,7 +69,8 @@ struct ProofStats {
 struct ProofResult {
   Verdict verdict = Verdict::kRejected;
   std::vector<Missing> missing;  // from a proof that is not complete
-  // Whether it was small enough to be looked at. Where not, nothing at all is known of it.
+  // Whether it could be looked at whole: it is not too large, and the time was enough. Where not,
+  // nothing at all is known of it.
   bool within_limits = true;
   std::string report;  // the verdict first; for humans
   std::vector<Finding> findings;

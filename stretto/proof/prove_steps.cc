@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
-#include "stretto/base/threads.h"
 #include "stretto/ir/quota.h"
 #include "stretto/proof/access_paths.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/pipe_slice.h"
 #include "stretto/proof/quota_check.h"
+#include "stretto/proof/time_limit.h"
 #include "stretto/proof/timeline.h"
 
 namespace stretto {
@@ -83,7 +83,7 @@ bool ends_however_often(const Program& program, const std::vector<Case>& cases,
     }
   }
   std::atomic<bool> end = true;
-  side_by_side(all.size(), threads, [&](std::size_t i) {
+  TimeLimit::side_by_side(all.size(), threads, [&](std::size_t i) {
     if (end && !ends_after(program, all[i].first->extents, all[i].second)) end = false;
   });
   return end;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "stretto/base/at.h"
+#include "stretto/proof/time_limit.h"
 
 namespace stretto {
 namespace {
@@ -111,6 +112,7 @@ class Runner {
     int begin = cursor_[at(agent)], pos = begin;
     while (pos < static_cast<int>(trace.syncs.size())) {
       const Sync& s = trace.syncs[at(pos)];
+      TimeLimit::look();
       if (blocks(agent, s, pos, e)) break;
       signal(agent, s, pos, e);
       ++pos;

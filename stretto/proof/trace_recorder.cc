@@ -5,6 +5,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/proof/reach.h"
+#include "stretto/proof/time_limit.h"
 
 namespace stretto {
 namespace {
@@ -177,6 +178,7 @@ void TraceRecorder::add_affine(const std::vector<LooseAccess>& first,
     }
     LooseBox box = first[i].box;
     for (std::int64_t k = 0; k < trips; ++k) {
+      TimeLimit::look();
       budget_.step(a.op->loc);
       note_reach({a, first[i].which, box, first[i].forms});
       if (is_left_out(a)) {

@@ -7,6 +7,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "stretto/base/errors.h"
 
 namespace stretto {
 
@@ -38,5 +41,17 @@ struct Missing {
 };
 // "sizes: m = 1 to 70, other than 16 of them".
 std::string describe(const Missing& missing);
+
+// A program that is not launched: nothing wrong was found in it, and something was not shown.
+// what() names the program, what is missing, and what whoever launches it can do. Exit code 5.
+class NotComplete : public Error {
+ public:
+  // `program` as in "hello on 2 ranks".
+  NotComplete(const std::string& program, std::vector<Missing> missing);
+  const std::vector<Missing>& missing() const { return missing_; }
+
+ private:
+  std::vector<Missing> missing_;
+};
 
 }  // namespace stretto

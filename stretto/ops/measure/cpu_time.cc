@@ -77,7 +77,9 @@ class FilledTensors {
 std::vector<double> time_on_cpu(const Program& program, const CpuTimeOptions& options) {
   Lowered lowered = lower(program);
   const std::vector<std::int64_t> extents = extent_bounds(program);
-  Proved compiled = prove(lowered, for_launches_of(lowered, extents));
+  ProveOptions launches = for_launches_of(lowered, extents);
+  launches.waiver = options.waiver;
+  Proved compiled = prove(lowered, launches);
   std::shared_ptr<World> world = options.world;
   if (world == nullptr) {
     world = std::make_shared<World>(WorldOptions{.size = program.world_size});

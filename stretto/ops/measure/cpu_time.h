@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -20,10 +21,11 @@ struct CpuTimeOptions {
   std::function<void(const Recorder&)> recorded;  // when set, gets what the samples did
   // Ranks to run on, as many as the program has; none: threads of this process.
   std::shared_ptr<World> world;
+  std::string waiver = {};  // ProveOptions::waiver, as the user says it
 };
 
 // Milliseconds of each sample: from a barrier to the end of the slowest rank's launch. `recorded`
-// gets the ranks of this process.
+// gets the ranks of this process. Errors of prove().
 std::vector<double> time_on_cpu(const Program& program, const CpuTimeOptions& options = {});
 
 }  // namespace stretto

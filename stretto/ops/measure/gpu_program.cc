@@ -33,8 +33,10 @@ int num_launch_sets(const Program& program, const GpuWorld& world) {
 GpuProgram::GpuProgram(GpuWorld& world, const Program& program, int num_sets, RandomFill& random,
                        const GpuProgramOptions& options)
     : program_(program), extents_(extent_bounds(program)) {
-  ProvedForGpu made = prove_for_gpu(lower(program), {.bounds_only = true, .gpu = world.target()},
-                                    {.target = world.target(), .record = options.record});
+  ProvedForGpu made = prove_for_gpu(
+      lower(program),
+      {.bounds_only = true, .gpu = world.target(), .waiver = options.waiver},
+      {.target = world.target(), .record = options.record});
   executable_ = load(made.program, world, std::move(made.code));
   std::size_t tensors = program.tensors.size();
   for (int set = 0; set < num_sets; ++set) {

@@ -20,7 +20,8 @@ std::size_t bytes_of_tensors(const Program& program);
 int num_launch_sets(const Program& program, const GpuWorld& world);
 
 struct GpuProgramOptions {
-  bool record = false;  // executable().set_recording may be called
+  bool record = false;      // executable().set_recording may be called
+  std::string waiver = {};  // ProveOptions::waiver, as the user says it
 };
 
 class GpuProgram {
