@@ -56,7 +56,10 @@ std::vector<OpShape> large_shapes(const OperatorInfo& op, int world_size) {
 
 json not_complete(const std::string& where, const std::string& why) {
   json missing = {{"what", kMissingLimit}, {"where", where}, {"expression", why}};
-  return {{"verdict", name(Verdict::kNotComplete)}, {"missing", json::array({missing})}};
+  return {{"verdict", name(Verdict::kNotComplete)},
+          {"missing", json::array({missing})},
+          {"cases", 0},
+          {"events", 0}};
 }
 
 json proof_of(const OperatorInfo& op, const OpShape& shape, bool fixed_sizes) {
@@ -65,7 +68,8 @@ json proof_of(const OperatorInfo& op, const OpShape& shape, bool fixed_sizes) {
     json out = {{"verdict", name(result.verdict)},
                 {"missing", json::array()},
                 {"cases", result.stats.cases},
-                {"events", result.stats.events}};
+                {"events", result.stats.events},
+                {"seconds", result.stats.seconds}};
     for (const Missing& m : result.missing) {
       out["missing"].push_back(
           {{"what", m.what}, {"where", m.where}, {"expression", m.expression}});
@@ -147,6 +151,8 @@ std::pair<std::string, std::optional<std::string>> watch(const Watched& one,
 
 json measured(const OperatorInfo& op, const OpShape& shape, const std::string& progress,
               const LargeOptions& options) {
+  using std::chrono::steady_clock;
+  const steady_clock::time_point begin = steady_clock::now();
   int ends[2];
   if (pipe(ends) != 0) throw UserError(fmt::format("prove: pipe: {}", std::strerror(errno)));
   pid_t child = fork();
@@ -173,6 +179,9 @@ json measured(const OperatorInfo& op, const OpShape& shape, const std::string& p
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   };
   result["label"] = label;
+  if (!result.contains("seconds")) {  // of one that was ended: all that it had
+    result["seconds"] = std::chrono::duration<double>(steady_clock::now() - begin).count();
+  }
   result["cpu_seconds"] = seconds(used.ru_utime) + seconds(used.ru_stime);
   result["peak_mb"] = used.ru_maxrss / 1024;
   return result;

@@ -100,7 +100,7 @@ void executor_gemm(benchmark::State& state, DType dtype, bool folded) {
   BareGemm bare(k, dtype, folded);
   std::vector<double> ratios;
   World world({.size = 1});
-  const Proved ready = unproved(*program);
+  const Proved ready = prove(lower(*program));
   world.run([&](Rank& rank) {
     RankArguments arguments(rank, *program);
     Instance instance(rank, ready);
@@ -131,7 +131,7 @@ void executor_trivial_launch(benchmark::State& state) {
   p.on_end([&] { p.wait_all(done); });
   auto program = at_schedule_level(p.finish());
   World world({.size = 1});
-  const Proved ready = unproved(*program);
+  const Proved ready = prove(lower(*program));
   world.run([&](Rank& rank) {
     RankArguments arguments(rank, *program);
     Instance instance(rank, ready);
