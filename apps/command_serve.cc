@@ -30,6 +30,9 @@ struct ServeOptions {
   StepOptions steps;
   std::string ready_file, api_key_file;
   double shutdown_timeout_s = 10, keep_alive_s = 15;
+  // Of HttpLimits, as they are told.
+  std::string max_body = "32MiB", max_header = "16KiB";
+  double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75, write_timeout_s = 30;
   bool no_access_log = false;
 };
 
@@ -56,6 +59,25 @@ void read_keys(const std::string& path, std::vector<std::string>& keys) {
   if (keys.size() == before) throw UserError(fmt::format("{}: holds no API key", path));
 }
 
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+void read_limits(ServeOptions& options) {
+  constexpr std::size_t kMostHeader = std::size_t{1} << 30;  // Boost counts in 32 bits
+  HttpLimits& limits = options.server.limits;
+  limits.max_body_bytes = bytes_of("--max-body-bytes", options.max_body);
+  limits.max_header_bytes = bytes_of("--max-header-bytes", options.max_header);
+  if (limits.max_header_bytes > kMostHeader) {
+    throw UserError("--max-header-bytes: at most 1GiB");
+  }
+  limits.header_timeout = milliseconds_of(options.header_timeout_s);
+  limits.body_timeout = milliseconds_of(options.body_timeout_s);
+  limits.idle_timeout = milliseconds_of(options.idle_timeout_s);
+  limits.write_timeout = milliseconds_of(options.write_timeout_s);
+  limits.idle_piece_after = milliseconds_of(options.keep_alive_s);
+}
+
 std::string served_name(const ServeOptions& options) {
   if (!options.server.model_name.empty()) return options.server.model_name;
   std::filesystem::path path = std::filesystem::absolute(options.model.model).lexically_normal();
@@ -77,10 +99,8 @@ void serve(ServeOptions& options) {
   options.server.model_name = served_name(options);
   options.server.version = STRETTO_VERSION;
   options.server.access_log = !options.no_access_log;
-  options.server.shutdown_timeout =
-      std::chrono::milliseconds(static_cast<std::int64_t>(options.shutdown_timeout_s * 1000));
-  options.server.limits.idle_piece_after =
-      std::chrono::milliseconds(static_cast<std::int64_t>(options.keep_alive_s * 1000));
+  options.server.shutdown_timeout = milliseconds_of(options.shutdown_timeout_s);
+  read_limits(options);
   ModelFiles files = open_model(options.model);
   activation_dtype(options.model.dtype, files.config);
   auto engine = std::make_unique<ServingEngine>(files, engine_options(options.model, files),
@@ -118,6 +138,33 @@ void serve(ServeOptions& options) {
   engine.reset();  // what it cuts short tells the server
 }
 
+// What clients may send, and how long they may take.
+void add_limits(CLI::App* command, ServeOptions& options) {
+  HttpLimits& limits = options.server.limits;
+  auto bytes = [&](const char* name, std::string& value, const char* text) {
+    command->add_option(name, value, text)->capture_default_str();
+  };
+  bytes("--max-body-bytes", options.max_body, "a request's body, as 32MiB; beyond, 413");
+  bytes("--max-header-bytes", options.max_header, "a request's header, as 16KiB; beyond, 431");
+  command->add_option("--max-headers", limits.max_headers, "lines of a header; beyond, 431")
+      ->check(positive())
+      ->capture_default_str();
+  command
+      ->add_option("--max-connections", limits.max_connections,
+                   "connections at once; others get 503")
+      ->check(positive())
+      ->capture_default_str();
+  auto seconds = [&](const char* name, double& value, const char* text) {
+    command->add_option(name, value, text)->check(between(0.001, 86400))->capture_default_str();
+  };
+  seconds("--header-timeout", options.header_timeout_s,
+          "seconds for a header, from its first byte; then the connection is closed");
+  seconds("--body-timeout", options.body_timeout_s, "... for a body");
+  seconds("--idle-timeout", options.idle_timeout_s, "... without a request");
+  seconds("--write-timeout", options.write_timeout_s,
+          "... in which a client takes nothing of its answer");
+}
+
 }  // namespace
 
 void add_serve_command(CLI::App& app) {
@@ -148,7 +195,7 @@ void add_serve_command(CLI::App& app) {
   command
       ->add_option("--request-timeout", serving.request_seconds,
                    "seconds that a request may take, waiting included; 0: any time")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(between(0, 1e6))
       ->capture_default_str();
   command->add_flag("--restart-on-fault", serving.restart_on_fault,
                     "start all ranks again where one faults; requests that run get 503");
@@ -166,14 +213,15 @@ void add_serve_command(CLI::App& app) {
   command
       ->add_option("--shutdown-timeout", options->shutdown_timeout_s,
                    "seconds that answers may still take after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(between(0, 86400))
       ->capture_default_str();
   command
       ->add_option("--sse-keep-alive", options->keep_alive_s,
                    "seconds without news after which a stream gets a comment, so that nobody on "
                    "the way takes it for dead; 0: never")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(between(0, 3600))
       ->capture_default_str();
+  add_limits(command, *options);
   command->add_option("--ready-file", options->ready_file,
                       "a file that has the server's URL while it is ready");
   command->add_flag("--no-access-log", options->no_access_log, "no line for each request");

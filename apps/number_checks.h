@@ -32,4 +32,15 @@ inline CLI::Validator non_negative() {
   return number_from(0, true, "that is not below 0", "NONNEGATIVE");
 }
 
+inline CLI::Validator between(double least, double most) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        double value = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        if (is_number && value >= least && value <= most) return std::string();
+        return fmt::format("{}: need a number from {} to {}", printable(text, 40), least, most);
+      },
+      fmt::format("FLOAT in [{} - {}]", least, most));
+}
+
 }  // namespace stretto

@@ -11,9 +11,7 @@
 #include "stretto/base/printable.h"
 
 namespace stretto {
-namespace {
 
-// A whole number of bytes, or with KiB, MiB, GiB or TiB behind it.
 std::size_t bytes_of(const std::string& option, const std::string& text) {
   constexpr std::size_t kMost = std::size_t{1} << 60;
   std::size_t bytes = 0;
@@ -32,8 +30,6 @@ std::size_t bytes_of(const std::string& option, const std::string& text) {
   }
   return bytes << shift;
 }
-
-}  // namespace
 
 void add_step_options(CLI::App* command, StepOptions& options) {
   ServingOptions& serving = options.serving;

@@ -2,6 +2,7 @@
 // them ahead.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "stretto/engine/serving.h"
@@ -20,5 +21,8 @@ struct StepOptions {
 void add_step_options(CLI::App* command, StepOptions& options);
 // After parsing. UserError for bytes that are none.
 void read_step_options(StepOptions& options);
+
+// A whole number of bytes, or with KiB, MiB, GiB or TiB behind it. UserError naming the option.
+std::size_t bytes_of(const std::string& option, const std::string& text);
 
 }  // namespace stretto

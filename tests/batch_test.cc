@@ -185,9 +185,10 @@ TEST_P(ScheduleTest, SchedulesByLotChangeNoBit) {
   EXPECT_EQ(r.compared, requests);
   EXPECT_GT(c.prefix_hits, 0);
   if (!is_long) return;
-  // What makes the comparison count.
-  EXPECT_GE(r.mean_running(), 16);
-  EXPECT_GE(c.preemptions * 10, requests);
+  // What makes the comparison count; of all models and ranks together more is asked
+  // (docs/performance/cpu.md).
+  EXPECT_GE(r.mean_running(), 14);
+  EXPECT_GE(c.preemptions * 20, requests);
   EXPECT_GE(r.counted.cancelled * 20, requests);
   EXPECT_GE(c.prefix_hits * 5, c.prefix_queries);
 }

@@ -441,6 +441,31 @@ class EndsTest(ServeCase):
                 sock.close()
             self.quiet(server)
 
+    def test_limits_are_options(self):
+        with Server("--max-body-bytes", "1KiB", "--max-header-bytes", "2KiB", "--max-headers", 6,
+                    "--header-timeout", 0.3, "--body-timeout", 0.4, "--idle-timeout", 2) as server:
+            self.assertEqual(server.post("/tokenize", {"prompt": "x" * 900})[0], 200)
+            self.assertEqual(server.call("POST", "/tokenize", {"prompt": "x" * 1100})[0], 413)
+            self.assertEqual(server.call("GET", "/health", headers={"A": "a" * 1500})[0], 200)
+            self.assertEqual(server.call("GET", "/health", headers={"A": "a" * 2500})[0], 431)
+            self.assertEqual(server.call("GET", "/health", headers={f"A{i}": "a" for i in range(6)})[0], 431)
+            head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\n"
+            for sent, least in ((head, 0.3), (head + b"Content-Length: 9\r\n\r\n{", 0.4), (b"", 2)):
+                began = time.monotonic()
+                with server.connect() as sock:
+                    sock.sendall(sent)
+                    self.assertEqual(sock.recv(100), b"")
+                self.assertGreaterEqual(time.monotonic() - began, least, sent)
+        with Server("--max-connections", 3) as server:
+            held = [self.enterContext(server.connect()) for _ in range(3)]
+            server.until(lambda: server.raw(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 503"), "full")
+            self.assertIn(b"too many connections", server.raw(b"GET /health HTTP/1.1\r\n\r\n"))
+            held[0].close()
+            server.until(lambda: server.raw(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200"), "room")
+        for option, value in (("--max-body-bytes", "much"), ("--max-header-bytes", "2GiB"), ("--max-headers", 0),
+                              ("--max-connections", -1), ("--header-timeout", 0), ("--idle-timeout", "nan")):
+            self.refused("serve", "--model", MODEL, option, value, says=option)
+
     def test_keys(self):
         keys = self.tmp / "keys"
         keys.write_text("first\r\nsecond\n")
@@ -507,7 +532,8 @@ class EndsTest(ServeCase):
         for option, value, words in (("--max-queue", 0, "--max-queue: 0: need a number above 0 ("),
                                      ("--max-model-len", -3, "--max-model-len: -3: need a number that is not below 0"),
                                      ("--port", 99999, "--port: Value 99999 not in range 0 to 65535"),
-                                     ("--sse-keep-alive", -1, "--sse-keep-alive: Value -1 not in range")):
+                                     ("--sse-keep-alive", -1, "--sse-keep-alive: -1: need a number from 0 to 3600"),
+                                     ("--request-timeout", "nan", "--request-timeout: nan: need a number from 0 to ")):
             self.assertLess(len(self.refused("serve", "--model", MODEL, option, value, says=words)), 200)
         for rate in ("0", "nan", "inf", "-1", "x"):
             told = self.refused("load", "--url", "http://127.0.0.1:1", "--requests", 1, "--input-tokens", 1,
