@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import sys
 import warnings
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Set, Tuple
 
@@ -23,6 +24,15 @@ def limit_bytes() -> int:
     if not text.isdecimal() or len(text) > 9:
         raise UserError(f"{_VARIABLE} is '{text}', need a number of megabytes")
     return int(text) << 20
+
+
+def _level_of_user() -> int:
+    """For a warning of the function that calls this: what its stacklevel is, so that it names the line
+    outside of the package that made the call."""
+    frame, level, package = sys._getframe(1), 1, os.path.dirname(__file__) + os.sep  # pylint: disable=protected-access
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _refuse_capture(kind: Any) -> None:
@@ -155,7 +165,7 @@ class Kept:
                 "stretto makes a program ready again, for which "
                 f"{_VARIABLE}={self._limit >> 20} left no room; that takes long",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=_level_of_user(),
             )
 
     def _going(self, needed: Set[Any]) -> List[Any]:

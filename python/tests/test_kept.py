@@ -128,6 +128,9 @@ def test_it_is_told_once_that_there_is_no_room(little):
 
     testing.run(1, body)
     assert len(said[0]) == 1
+    with open(__file__, encoding="utf-8") as file:  # at the user's line, which exchange() stands for
+        line = file.readlines()[said[0][0].lineno - 1]
+    assert said[0][0].filename == __file__ and "stretto.all_to_all(" in line
 
 
 @pytest.mark.parametrize("text", ["-1", "much", "1.5", "9" * 10])

@@ -26,7 +26,7 @@ try:
         synchronize()
         stretto.barrier()
 except stretto.Fault as error:
-    assert "rows_received" in str(error), error
+    assert "rows_for_max_rows" in str(error), error
 assert (out[11:] == 7).all()
 stretto.recover()
 works(16)

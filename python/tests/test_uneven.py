@@ -112,7 +112,7 @@ def test_symmetric_rows_stay_where_they_are():
         ([3, 3], 8, "input_split_sizes add up to 6, x has 5 rows"),
         ([-1, 3], 8, "input_split_sizes breaks its contract: entry 0 is -1"),
         ([0, 6], 8, "input_split_sizes add up to 6"),
-        ([0, 4], 7, "table 'rows_received' breaks its contract: entry 0 is 8, need 0 <= entry < 8"),
+        ([0, 4], 7, "table 'rows_for_max_rows' breaks its contract: entry 0 is 8, need 0 <= entry < 8"),
     ],
 )
 def test_sizes_that_do_not_fit(sizes, room, what):

@@ -63,7 +63,7 @@ class Uneven {
       firsts_ = p.made_table("first_row_of_rank", {ranks_, ranks_}, rows, symmetric);
       sent_total_ = p.made_table("rows_sent", {1, 1}, rows);
     }
-    total_ = p.made_table("rows_received", {1, 1}, {ContractKind::kRange, 0, room_ + 1});
+    total_ = p.made_table("rows_for_max_rows", {1, 1}, {ContractKind::kRange, 0, room_ + 1});
     told_ = p.signal("told");
     done_ = p.signal("done");
   }

@@ -45,8 +45,8 @@ UnevenConfig default_config(const UnevenDesc& desc, Target target = Target::kCpu
 // out [room, n] state: the blocks that came, one after the other by rank; rows past them stay
 // output_split_sizes [P, 1] i32: how many rows each rank has sent
 // More rows than there is room for, or than m, are a Fault of the launch, which names the made
-// table rows_received or rows_sent; nothing is written beyond `room`. UserError naming the field of
-// a bad desc or config.
+// table rows_for_max_rows or rows_sent; nothing is written beyond `room`. UserError naming the
+// field of a bad desc or config.
 Program all_to_all_v(const UnevenDesc& desc, const UnevenConfig& config);
 
 // The same, but all ranks get the first rows of `in`, as many as table input_size [1, 1] i32 says,

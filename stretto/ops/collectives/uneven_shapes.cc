@@ -46,7 +46,7 @@ predict::LaunchTables even_sizes(const UnevenDesc& d, bool gathers) {
                      {"rows_of_rank", told},
                      {"first_row_of_rank", first_told},
                      {"rows_sent", {firsts.back() + all.back()}},
-                     {"rows_received", {(gathers ? length : all[r]) * d.world_size}}});
+                     {"rows_for_max_rows", {(gathers ? length : all[r]) * d.world_size}}});
     }
     return out;
   };

@@ -53,7 +53,7 @@ TEST(Uneven, MoreThanThereIsRoomForIsAFault) {
       [] {
         run_case(sending({11, 0, 0}));
       },
-      {"table 'rows_received'", "entry 0 is 33, need 0 <= entry < 31"});
+      {"table 'rows_for_max_rows'", "entry 0 is 33, need 0 <= entry < 31"});
   expect_fault([] { run_case(sending({5, 5, 5})); }, {"table 'rows_sent'", "entry 0 is 15"});
   expect_fault([] { run_case(sending({1, -1, 1})); }, {"table 'input_split_sizes'", "-1"});
   expect_fault([] { run_case(sending({1, 13, 1})); }, {"table 'input_split_sizes'", "13"});
