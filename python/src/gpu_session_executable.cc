@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "stretto/base/slow_notice.h"
@@ -10,15 +11,18 @@ namespace stretto::python {
 
 // The kernel first: compiling takes seconds, more on one rank than on another.
 GpuSessionExecutable::GpuSessionExecutable(std::shared_ptr<Session> session, int rank,
-                                           const Proved& compiled, const std::vector<bool>& staged,
+                                           Compiled& compiled, const std::vector<bool>& staged,
                                            bool records, const std::string& said)
-    : SessionExecutable(std::move(session), rank, compiled, staged, MemoryKind::kGpu, said),
+    : SessionExecutable(std::move(session), rank, compiled.proved(), staged, MemoryKind::kGpu,
+                        said),
       gpu_(this->session().gpu()) {
   GpuCode code = [&] {
+    std::optional<GpuCode> made = records ? std::nullopt : compiled.take_code();
+    if (made) return *std::move(made);
+    const Proved& proved = compiled.proved();
     SlowNotice notice(
-        fmt::format("compiling the kernel of '{}', kept for later runs", compiled.program().name));
-    return generate(compiled.lowered(),
-                    {.target = {.sms = compiled.scope().sms}, .record = records});
+        fmt::format("compiling the kernel of '{}', kept for later runs", proved.program().name));
+    return generate(proved.lowered(), {.target = {.sms = proved.scope().sms}, .record = records});
   }();
   GpuSide& gpu = gpu_;
   cuda::ContextScope scope(*gpu.device().context());
@@ -26,7 +30,7 @@ GpuSessionExecutable::GpuSessionExecutable(std::shared_ptr<Session> session, int
   gpu.announce(call.name, call.content, GpuSide::Then::kAgree);
   gpu.agree(call.name, call.content);
   make_staging();
-  loaded_ = load(compiled, gpu.world(), std::move(code));
+  loaded_ = load(compiled.proved(), gpu.world(), std::move(code));
   loaded_->replay_copies(true);
   loaded_->set_recording(true);
   this->session().add_executable(*this);

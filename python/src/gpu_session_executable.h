@@ -8,7 +8,7 @@ namespace stretto::python {
 class GpuSessionExecutable final : public SessionExecutable {
  public:
   // One that records does so from the start.
-  GpuSessionExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,
+  GpuSessionExecutable(std::shared_ptr<Session> session, int rank, Compiled& compiled,
                        const std::vector<bool>& staged, bool records, const std::string& said);
   ~GpuSessionExecutable() override;
 

@@ -150,7 +150,7 @@ void bind_launches(nb::module_& m) {
   nb::class_<SessionExecutable>(m, "Executable")
       .def_static(
           "make",
-          [](std::shared_ptr<Session> session, int rank, const Proved& compiled,
+          [](std::shared_ptr<Session> session, int rank, Compiled& compiled,
              const std::vector<bool>& staged, bool on_gpu, bool records, const std::string& said) {
             return SessionExecutable::make(std::move(session), rank, compiled, staged,
                                            on_gpu ? MemoryKind::kGpu : MemoryKind::kHost, records,

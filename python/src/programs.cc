@@ -12,6 +12,7 @@
 
 #include "attention_programs.h"
 #include "collective_programs.h"
+#include "compiled.h"
 #include "expert_programs.h"
 #include "product_programs.h"
 #include "stretto/base/env.h"
@@ -27,6 +28,7 @@
 #include "stretto/predict/prediction.h"
 #include "stretto/proof/print_instances.h"
 #include "stretto/proof/prove.h"
+#include "stretto/runtime/cuda/driver.h"
 #include "stretto/runtime/world.h"
 
 namespace nb = nanobind;
@@ -217,6 +219,14 @@ void make_language_global() {
   }
 }
 
+// `with_kernel`: compiles that for the GPU beside the proof, where there is a driver that loads it.
+Compiled* compile(const Program& p, const ProveOptions& options, bool with_kernel) {
+  if (!with_kernel || !cuda::has_driver()) return new Compiled(prove(lower(p), options));
+  SlowNotice notice(fmt::format("compiling the kernel of '{}', kept for later runs", p.name));
+  ProvedForGpu made = prove_for_gpu(lower(p), options, {.target = options.gpu});
+  return new Compiled(std::move(made.program), std::move(made.code));
+}
+
 void bind_catalog(nb::module_& m) {
   m.def("operators", [] {
     std::vector<std::string> names;
@@ -230,13 +240,14 @@ void bind_catalog(nb::module_& m) {
 }  // namespace
 
 void bind_programs(nb::module_& m) {
-  nb::class_<Proved>(m, "Compiled")
-      .def_prop_ro("program", [](const Proved& c) { return c.program(); })
-      .def_prop_ro("num_sms", [](const Proved& c) { return c.scope().sms; })  // of the GPU
+  nb::class_<Compiled>(m, "Compiled")
+      .def_prop_ro("program", [](const Compiled& c) { return c.proved().program(); })
+      .def_prop_ro("num_sms", [](const Compiled& c) { return c.proved().scope().sms; })  // of the GPU
       // Needs no GPU. Seconds; the kernel is in the cache then.
-      .def("compile_for_gpu", [](const Proved& c) {
+      .def("compile_for_gpu", [](const Compiled& c) {
         nb::gil_scoped_release unlocked;
-        return generate(c.lowered(), {.target = {.sms = c.scope().sms}}).image.compile_seconds;
+        const KernelOptions options{.target = {.sms = c.proved().scope().sms}};
+        return generate(c.proved().lowered(), options).image.compile_seconds;
       });
   nb::class_<Program>(m, "Program")
       .def_static(
@@ -249,14 +260,15 @@ void bind_programs(nb::module_& m) {
       .def_prop_ro("extents", &extents)
       .def(
           "compile",
-          [](const Program& p, bool bounds_only, int num_sms, const std::string& waiver) {
+          [](const Program& p, bool bounds_only, int num_sms, const std::string& waiver,
+             bool with_kernel) {
             nb::gil_scoped_release unlocked;
-            return prove(lower(p), {.bounds_only = bounds_only,
-                                    .gpu = {.sms = num_sms},
-                                    .waiver = waiver});
+            const ProveOptions options{
+                .bounds_only = bounds_only, .gpu = {.sms = num_sms}, .waiver = waiver};
+            return compile(p, options, with_kernel);
           },
           nb::arg("bounds_only") = false, nb::arg("num_sms") = GpuTarget{}.sms,
-          nb::arg("waiver") = "")
+          nb::arg("waiver") = "", nb::arg("with_kernel") = false)
       .def("prove",
            [](const Program& p) {
              nb::gil_scoped_release unlocked;

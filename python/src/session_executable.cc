@@ -33,7 +33,7 @@ std::string scalar_text(const Var& var, std::int64_t value) {
 }  // namespace
 
 std::shared_ptr<SessionExecutable> SessionExecutable::make(std::shared_ptr<Session> session,
-                                                           int rank, const Proved& compiled,
+                                                           int rank, Compiled& compiled,
                                                            const std::vector<bool>& staged,
                                                            MemoryKind place, bool records,
                                                            const std::string& said) {
@@ -41,7 +41,8 @@ std::shared_ptr<SessionExecutable> SessionExecutable::make(std::shared_ptr<Sessi
     return std::make_shared<GpuSessionExecutable>(std::move(session), rank, compiled, staged,
                                                   records, said);
   }
-  return std::make_shared<CpuSessionExecutable>(std::move(session), rank, compiled, staged, said);
+  return std::make_shared<CpuSessionExecutable>(std::move(session), rank, compiled.proved(), staged,
+                                                said);
 }
 
 SessionExecutable::SessionExecutable(std::shared_ptr<Session> session, int rank,

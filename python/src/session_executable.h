@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compiled.h"
 #include "session.h"
 #include "stretto/compiler.h"
 #include "stretto/launch/executable.h"
@@ -23,7 +24,7 @@ class SessionExecutable {
   // On GPUs after Session::open_gpu(), and never while a stream is being captured; `records`: with
   // a kernel that Session::record() sees, as one on CPUs always is. `said`: see launch().
   static std::shared_ptr<SessionExecutable> make(std::shared_ptr<Session> session, int rank,
-                                                 const Proved& compiled,
+                                                 Compiled& compiled,
                                                  const std::vector<bool>& staged, MemoryKind place,
                                                  bool records, const std::string& said);
   virtual ~SessionExecutable() { unload(); }

@@ -28,12 +28,19 @@ _TABLES = {
 _MADE_BY = {"ExpertTiles": "all_gather_grouped_matmul", "Dispatched": "ep_dispatch"}
 
 
-def checked(function: Callable[..., Any], tell: Optional[Callable[..., None]] = None) -> Any:
+def checked(
+    function: Callable[..., Any],
+    tell: Optional[Callable[..., None]] = None,
+    beside: Optional[Callable[..., Any]] = None,
+) -> Any:
     """For public functions: what they raise names what the user wrote. tell(error, args, kwargs) is
-    called before it is raised."""
+    called before it is raised. With async_op=True, where there is `beside`, what beside(call, args,
+    kwargs) returns. All of it in one frame, since every call comes through it."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        if beside is not None and "async_op" in kwargs and kwargs.pop("async_op"):
+            return beside(call, args, kwargs)
         try:
             return function(*args, **kwargs)
         except Exception as error:

@@ -275,6 +275,8 @@ SUM = Reducing()
 
 def reduction(op: str, reduce_op: str, factor: Any = None) -> Reducing:
     """As all_reduce and reduce_scatter are told."""
+    if factor is None and reduce_op == "sum":
+        return SUM
     if reduce_op not in REDUCTIONS:
         raise UserError(f"{op}: reduce_op '{reduce_op}': one of {', '.join(REDUCTIONS)}")
     if (factor is not None) != (reduce_op == "premul_sum"):
@@ -284,11 +286,15 @@ def reduction(op: str, reduce_op: str, factor: Any = None) -> Reducing:
     return Reducing(reduce_op, _ONE_BITS if factor is None else float_bits(op, "factor", factor))
 
 
-@functools.lru_cache(maxsize=1024)
-@_route.beside_graphs
 def by_reduction(body: Callable[..., Any], reducing: Reducing) -> Callable[..., Any]:
     """For Group.call; the same object each time."""
-    return body if reducing == SUM else functools.partial(body, reducing=reducing)
+    return body if reducing is SUM else _by_other_reduction(body, reducing)
+
+
+@functools.lru_cache(maxsize=1024)
+@_route.beside_graphs
+def _by_other_reduction(body: Callable[..., Any], reducing: Reducing) -> Callable[..., Any]:
+    return functools.partial(body, reducing=reducing)
 
 
 def reduced_dtype(op: str, kind, x: Any, reduce_op: str) -> None:

@@ -26,6 +26,7 @@ _NAMES_A_RANK = re.compile(r"\branks? \d")
 _Name = Tuple[int, Any, bool]
 _compiled: Dict[_Name, Any] = {}
 _programs: Dict[Any, List[Any]] = {}
+_under_way: Dict[_Name, threading.Event] = {}  # those that a thread compiles now
 _compiled_lock = threading.Lock()
 
 
@@ -465,8 +466,24 @@ class Group:
         **options: Any,
     ) -> None:
         """Launches `program` of _core for the Desc with these fields; the others as in launch()."""
-        key, said = (program, *desc.values()), options.get("said", "")
+        said = options.get("said", "")
+        key, make = self._operator(program, desc, said)
+        self.launch(kind, key, make, names, arrays, extents, **options)
 
+    def begin_operator(
+        self, kind: Any, program: str, desc: Dict[str, Any], like: Any, *, said: str, at_bounds: bool = False
+    ) -> None:
+        """For a launch_operator() of the same that this call comes to after others, on the GPU of `like`:
+        what it needs is proved and compiled from now on, beside theirs. On CPUs nothing."""
+        sms = kind.num_sms(like)
+        if sms == 0 or self._steps is None:  # else there will be no first launch here
+            return
+        key, make = self._operator(program, desc, said)
+        name = sms, key, at_bounds
+        if name not in self._entries:
+            _begin(name, make)
+
+    def _operator(self, program: str, desc: Dict[str, Any], said: str):
         def make(sms: int) -> Any:
             try:
                 return getattr(_core, program)(sms, **desc)
@@ -476,7 +493,7 @@ class Group:
                     raise
                 raise UserError(called + refused[len(program) :]) from None
 
-        self.launch(kind, key, make, names, arrays, extents, **options)
+        return (program, *desc.values()), make
 
     def _make_executable(
         self, kind, entry: _Entry, staged: Tuple[bool, ...], records: bool, said: str
@@ -557,21 +574,55 @@ def _name_of(op: Callable[..., Any]) -> str:
 
 
 def _proved(name: _Name, make: Callable[[int], Any]) -> Any:
+    """For a GPU with its kernel, which is compiled beside the proof."""
     sms, _, at_bounds = name
-    return make(sms).compile(bounds_only=at_bounds, **({"num_sms": sms} if sms else {}))
+    on_gpu = {"num_sms": sms, "with_kernel": True} if sms else {}
+    return make(sms).compile(bounds_only=at_bounds, **on_gpu)
 
 
 def _compile(name: _Name, make: Callable[[int], Any]) -> Any:
+    """Once in a process, whoever asks first; who fails raises it, and the next one tries again."""
+    while True:
+        with _compiled_lock:
+            if name in _compiled:
+                return _compiled[name]
+            under_way = _under_way.get(name)
+            if under_way is None:
+                _under_way[name] = threading.Event()
+        if under_way is None:
+            return _make(name, make)
+        under_way.wait()
+
+
+def _make(name: _Name, make: Callable[[int], Any]) -> Any:
+    made = None
+    try:
+        made = _proved(name, make)
+        return made
+    finally:
+        with _compiled_lock:
+            if made is not None:
+                _compiled[name] = made
+            _under_way.pop(name).set()
+
+
+def _begin(name: _Name, make: Callable[[int], Any]) -> None:
+    """Begins to compile it on a thread of its own, for a _compile() that comes soon, and raises what this
+    one does."""
     with _compiled_lock:
-        if name not in _compiled:
-            _compiled[name] = _proved(name, make)
-        return _compiled[name]
+        if name in _compiled or name in _under_way:
+            return
+        _under_way[name] = threading.Event()
+
+    def work():
+        with contextlib.suppress(Exception):
+            _make(name, make)
+
+    threading.Thread(target=work, name=f"stretto compiles {name[1][0]}").start()
 
 
 def compile_ahead(name: _Name, make: Callable[[int], Any]) -> str:
     """Of a launch() that will come. The program's name."""
     compiled = _proved(name, make)
-    if name[0] > 0:
-        compiled.compile_for_gpu()
     with _compiled_lock:
         return _compiled.setdefault(name, compiled).program.name

@@ -174,23 +174,13 @@ def counted(
         group = kwargs.get("group") if find is None else find(*args, **kwargs)
         refuse(group, function.__name__, error)
 
-    call = checked(function, tell)
-    return _beside_others(call) if goes_on and find is None else call
+    return checked(function, tell, _beside_others if goes_on and find is None else None)
 
 
-def _beside_others(call: Callable[..., Any]) -> Any:
-    """The same, which with async_op=True goes on and returns a Work."""
-
-    @functools.wraps(call)
-    def either(*args, **kwargs):
-        if "async_op" not in kwargs:
-            return call(*args, **kwargs)
-        if not kwargs.pop("async_op"):
-            return call(*args, **kwargs)
-        group = group_of(kwargs.pop("group", None))
-        return _beside.start(group, _lane_of(group), call, args, kwargs)
-
-    return either
+def _beside_others(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A call with async_op=True, which goes on: a Work."""
+    group = group_of(kwargs.pop("group", None))
+    return _beside.start(group, _lane_of(group), call, args, kwargs)
 
 
 def _lane_of(group: Group) -> Group:

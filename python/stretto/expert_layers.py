@@ -96,7 +96,14 @@ def _first_layer(group, gate, a_shard, b, experts, up, bias, up_bias, _):
     columns = n if up is not None else (n + 1) // 2
     options = _biases.said(added), _gates.said(gate)
     said = described(op, kind, {**named, "experts": experts}, *options)
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True, said)
+    desc = {**routed, **_product_desc(dtype, n, k), "swiglu": up is not None, "bias": bool(added)}
+    desc["gathers"] = group.size > 1
+    desc |= _gates.fields(gate)
+    desc["tile_rows"], _ = tiles_of(routed, dtype, kind.num_sms(a))
+    desc["products"] = group.options.products
+    if m > 0:
+        group.begin_operator(kind, "ag_grouped_gemm", desc, a, said=said, at_bounds=True)
+    _, tiles = _tables(group, kind, routed, dtype, chosen, (columns, k), True, said)
     if m == 0:
         group.agree_on_nothing(said)
         return kind.empty((0, n), a), *tiles
@@ -107,13 +114,10 @@ def _first_layer(group, gate, a_shard, b, experts, up, bias, up_bias, _):
         group.assign(kind, gathered[: a.shape[0]], a)
     made = kind.empty((tiles[3].shape[0], n), a)
     names = ("b",) if up is None else ("b_gate", "b_up")
-    desc = {**routed, **_product_desc(dtype, n, k), "swiglu": up is not None, "bias": bool(added)}
-    desc["gathers"] = group.size > 1
-    desc |= _gates.fields(gate)
     group.launch_operator(
         kind,
         "ag_grouped_gemm",
-        {**desc, "tile_rows": tile_rows, "products": group.options.products},
+        desc,
         ("a", *names, *added, "tiles_used", "tile_experts", "tile_needs", "row_tokens", "c"),
         (gathered, *(kind.dense(kind.transpose(x)) for x in weights), *added.values(), *tiles[:4], made),
         (m,),
@@ -312,7 +316,13 @@ def _moe_layer(group, unit, *arrays):
     routed = routed_desc(group.size, bound, top_k, num_experts)
     chosen = int_table(op, kind, "experts", experts, (m, top_k))
     room = functools.partial(group.kept.room, kind)
-    tile_rows, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact, said, room)
+    desc = {**routed, "dtype": dtype, "hidden": hidden, "ffn": ffn, "residual": residual is not None}
+    desc["bias_ranks"] = group.size if biases else 0
+    desc |= _gates.fields(unit)
+    desc["tile_rows"], _ = tiles_of(routed, dtype, kind.num_sms(x))
+    desc["products"] = group.options.products
+    group.begin_operator(kind, op, desc, x, said=said, at_bounds=exact)
+    _, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact, said, room)
     gathered = workspace(group, kind, op, (bound, hidden), x, said)
     group.kept.stays(kind, gathered)
     group.assign(kind, gathered[: x.shape[0]], x)
@@ -326,14 +336,11 @@ def _moe_layer(group, unit, *arrays):
         *added,
     )
     made, written = make_result(op, kind, out, x.shape, x, arrays)
-    desc = {**routed, "dtype": dtype, "hidden": hidden, "ffn": ffn, "residual": bool(added)}
-    desc["bias_ranks"] = group.size if biases else 0
-    desc |= _gates.fields(unit)
     tables = ("tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots")
     group.launch_operator(
         kind,
         op,
-        {**desc, "tile_rows": tile_rows, "products": group.options.products},
+        desc,
         ("a", "b_gate", "b_up", "b", *biases, *tables, "weights", *("residual" for _ in added), "out"),
         (*arrays, written),
         (m,),

@@ -117,6 +117,7 @@ def _dispatch(group, num_experts, fp8, x, experts, weights, out):
     positions = tables["positions"] = kind.empty((rows, group.size), experts)
     tables.update((name, written) for name, (_, written) in received.items())
     if rows > 0:
+        launch.begin("ep_place", x)
         launch("ep_send_fp8" if fp8 else "ep_send", tables, private_results=out is None)
     else:
         group.agree_on_nothing(launch.said)
@@ -201,6 +202,10 @@ class _Launch:
             said=self.said,
             at_bounds=True,
         )
+
+    def begin(self, program: str, like: Any) -> None:
+        """For a launch of it after the next one: compiles it beside that."""
+        self.group.begin_operator(self.kind, program, self.desc, like, said=self.said, at_bounds=True)
 
 
 def _group_of_dispatched(_y: Any = None, dispatched: Any = None, **_: Any) -> GroupLike:

@@ -8,6 +8,7 @@ import pytest
 
 import stretto
 from stretto import _group, testing
+from stretto._arrays import TorchKind
 
 
 def made(*shape, dtype="float32"):
@@ -96,3 +97,73 @@ def test_errors_are_those_of_the_calls():
         stretto.warm_up(lambda: stretto.all_reduce(made(3), reduce_op="bor"), world_size=2)
     with pytest.raises(stretto.UserError, match="a world of 65 ranks; need 1 to 64"):
         stretto.warm_up(lambda: None, world_size=65)
+
+
+def test_what_calls_begin_to_compile_they_launch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    begun, launched = [], []
+
+    def launch(_, kind, key, make, names, arrays, extents, *, said, at_bounds=False):
+        launched.append((kind.num_sms(arrays[0]), key, at_bounds))
+
+    monkeypatch.setattr(TorchKind, "num_sms", staticmethod(lambda _: 132))
+    monkeypatch.setattr(_group, "_begin", lambda name, make: begun.append((name, make(132).name)))
+    monkeypatch.setattr(_group.Group, "launch", launch)
+
+    def layers():
+        x, wide = torch.ones(6, 64).bfloat16(), torch.ones(4, 64, 32).bfloat16()
+        chosen, weights = torch.zeros(6, 2, dtype=torch.int32), torch.ones(6, 2)
+        of_all, weights_of_all = torch.zeros(12, 2, dtype=torch.int32), torch.ones(12, 2)
+        for residual in (None, x):
+            stretto.moe_layer(x, wide, wide, wide.mT, of_all, weights_of_all, residual=residual)
+        for up in (None, wide):
+            stretto.all_gather_grouped_matmul(x, wide, of_all, up=up)
+        stretto.ep_dispatch(x, chosen, weights, 4)
+
+    testing.run(2, layers)
+    assert {made for _, made in begun} == {"moe_layer", "ag_grouped_gemm", "ep_place"}
+    assert len({name for name, _ in begun}) == 5
+    assert {name for name, _ in begun} <= set(launched)
+
+
+class Slow:
+    """Stands for programs: counts how often it is made, and fails so many times first."""
+
+    name = "slow"
+
+    def __init__(self, failures=0):
+        self.failures, self.made, self.go = failures, 0, threading.Event()
+
+    def __call__(self, sms):
+        self.made += 1
+        assert self.go.wait(30)
+        return self
+
+    def compile(self, **_):
+        if self.made <= self.failures:
+            raise stretto.UserError(f"failure {self.made}")
+        return self
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_who_comes_while_a_program_is_compiled_waits_for_it(failures):
+    name, slow, got = (132, ("slow",), True), Slow(failures), []
+    _group._begin(name, slow)
+    _group._begin(name, slow)
+
+    def ask():
+        try:
+            got.append(_group._compile(name, slow))
+        except stretto.UserError as error:
+            got.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    slow.go.set()
+    for thread in threads:
+        thread.join(30)
+    # What the thread ahead raises nobody sees; each who asks tries again until one has it.
+    assert got.count(slow) == 3 - max(failures - 1, 0)
+    assert slow.made == failures + 1 and not _group._under_way
+    assert [text for text in got if text is not slow] == ["failure 2"] * max(failures - 1, 0)
