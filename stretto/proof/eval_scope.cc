@@ -217,6 +217,23 @@ EvalScope::Clauses EvalScope::negative(const Clauses& of) {
   return out;
 }
 
+// By a number that sizes do not change: the least of what is largest stays that, the other way
+// round where the number is below zero.
+std::optional<EvalScope::Clauses> EvalScope::multiple(const ExprNode& product) {
+  std::size_t number = is_open_by_size(product.args[0]) ? 1 : 0;
+  if (is_open_by_size(product.args[number])) return {};
+  std::int64_t by = region_->pin(form(product.args[number]));
+  if (by == 0) return Clauses{{SizeForm{}}};
+  Clauses out = clauses(product.args[1 - number]);
+  if (by < 0) out = negative(out);
+  for (auto& clause : out) {
+    for (SizeForm& f : clause) {
+      f = region_->apply(ExprOp::kMul, f, {.value = by < 0 ? -by : by});
+    }
+  }
+  return out;
+}
+
 EvalScope::Clauses EvalScope::clauses(const Expr& expr) {
   constexpr std::size_t kMost = 12;
   const ExprNode& n = expr.node();
@@ -226,6 +243,11 @@ EvalScope::Clauses EvalScope::clauses(const Expr& expr) {
     auto it = least_of_.find(var);
     if (it != least_of_.end()) return it->second;
     if (const Expr* value = deferred(var)) return clauses(*value);
+  } else if (!is_open_by_size(expr)) {
+    return {{form(expr)}};  // a number
+  }
+  if (n.op == ExprOp::kMul) {
+    if (std::optional<Clauses> of = multiple(n)) return std::move(*of);
   }
   bool open = n.op == ExprOp::kMin || n.op == ExprOp::kMax || n.op == ExprOp::kAdd;
   if (!open && n.op != ExprOp::kSub) return {{form(expr)}};

@@ -105,6 +105,7 @@ class EvalScope {
   Clauses clauses_behind(const SizeForm& from, const Expr& expr);
   ValueRange range_of(const Clauses& of) const;
   Clauses negative(const Clauses& of);
+  std::optional<Clauses> multiple(const ExprNode& product);
   // What an open variable was computed from, of a scope with a region: none of what that goes by
   // has changed since.
   const Expr& origin_of(int var);

@@ -115,7 +115,7 @@ std::int64_t SizeRegion::pin(const SizeForm& form) {
 }
 
 void SizeRegion::keep_order(const SizeForm& a, const SizeForm& b) {
-  if (a.slope == b.slope) return;
+  if (a.same_slope(b.slope)) return;
   if (a.value == b.value) {
     for (int i = 0; i < axes_.count; ++i) {
       if (a.slope[at(i)] != b.slope[at(i)]) fix(i);

@@ -57,8 +57,16 @@ struct SizeBox {
 struct SizeForm {
   std::int64_t value = 0;
   SizePoint slope{};
-  bool is_constant() const { return slope == SizePoint{}; }
-  friend bool operator==(const SizeForm&, const SizeForm&) = default;
+  bool is_constant() const { return same_slope(SizePoint{}); }
+  // Some tens of millions of times where a program is large: a library call would take longer.
+  bool same_slope(const SizePoint& other) const {
+    std::int64_t differ = 0;
+    for (std::size_t i = 0; i < slope.size(); ++i) differ |= slope[i] ^ other[i];
+    return differ == 0;
+  }
+  friend bool operator==(const SizeForm& a, const SizeForm& b) {
+    return a.value == b.value && a.same_slope(b.slope);
+  }
 };
 
 class SizeRegion {
