@@ -16,6 +16,7 @@
 #include "stretto/proof/access_runs.h"
 #include "stretto/proof/meetings.h"
 #include "stretto/proof/overlap.h"
+#include "stretto/proof/reuse_frontier.h"
 #include "stretto/proof/short_waits.h"
 #include "stretto/proof/sync_kinds.h"
 #include "stretto/proof/time_limit.h"
@@ -407,6 +408,7 @@ class AccessChecker::Impl {
       const Tensor& t = tensor(a[i]);
       if (t.kind != TensorKind::kBuffer || (later - e) % t.num_slots != 0) continue;
       if (!a[i].remote && !b[i].remote) continue;
+      if (over(a[i], e, b[i], later)) continue;
       for_each_overlap(a[i].boxes, b[i].boxes, [&](std::size_t x, std::size_t y) {
         check_reuse(a[i].uses[x], e, b[i].uses[y], later);
       });
@@ -417,6 +419,13 @@ class AccessChecker::Impl {
     check_reuse(a.writes, e, b.writes, later);
     check_reuse(a.writes, e, b.reads, later);
     check_reuse(a.reads, e, b.writes, later);
+  }
+
+  // That there is nothing to find, wherever the two launches touch the buffer.
+  bool over(const TensorUse& a, int e, const TensorUse& b, int later) {
+    if (a.uses.size() * b.uses.size() <= few_pairs_) return false;
+    return over_before_launch({timeline_->launch(e), a, e}, {timeline_->launch(later), b, later},
+                              *order_, paths_);
   }
 
   // That there is nothing to find in any pair, as runs tell.

@@ -32,6 +32,12 @@ HappensBefore::HappensBefore(const Timeline& timeline, const Execution& executio
   build_chains();
   find_multi_waits();
   index_packets();
+  passes_on_all_ = edges_.hold() && std::ranges::none_of(graph_.counters, [](const Counter& c) {
+                     return c.kind == CounterKind::kMeeting;
+                   });
+  for (const InstanceGraph* launch : timeline.launches) {
+    passes_on_all_ &= launch->packet_loads.empty();
+  }
   do {
     compute_clocks(causal_, Past::kOrder);
     ++num_rounds_;
@@ -167,12 +173,18 @@ void HappensBefore::find_multi_waits() {
 }
 
 void HappensBefore::index_packets() {
-  packet_load_at_.resize(at(num_launches_));
-  for (int e = 0; e < num_launches_; ++e) {
-    const auto& loads = timeline_.launch(e).packet_loads;
-    for (std::size_t l = 0; l < loads.size(); ++l) {
-      packet_load_at_[at(e)][event_key(loads[l].agent, loads[l].pos)] = static_cast<int>(l);
+  using LoadAt = std::unordered_map<std::uint64_t, int>;
+  std::map<const InstanceGraph*, std::shared_ptr<LoadAt>> known;
+  for (const InstanceGraph* launch : timeline_.launches) {
+    auto [it, is_new] = known.try_emplace(launch);
+    if (is_new) {
+      it->second = std::make_shared<LoadAt>();
+      const auto& loads = launch->packet_loads;
+      for (std::size_t l = 0; l < loads.size(); ++l) {
+        (*it->second)[event_key(loads[l].agent, loads[l].pos)] = static_cast<int>(l);
+      }
     }
+    packet_load_at_.push_back(it->second);
   }
 }
 
@@ -328,29 +340,57 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
   const MultiWait& wait = multi_waits_[at(multi_wait_at_[at(step.agent)].at(place))];
   // Workers of a rank wait for the same notifies from the same state: they share the result.
   auto [it, is_new] = clocks.met.try_emplace(waiting_key(clock, wait.alike, step.agent), clock);
-  if (is_new) it->second = merge(clocks, clock, told(clocks, wait), -1, 0);
+  if (is_new) {
+    VectorClocks::Source all = told(clocks, wait);
+    it->second = merge(clocks, clock, all.clock, all.component, all.value);
+  }
   return it->second;
 }
 
 // What all notifies tell together that the wait cannot do without. They have happened before it in
 // the execution, so their clocks are there.
-std::int32_t HappensBefore::told(Clocks& clocks, const MultiWait& wait) const {
-  auto [it, is_new] = clocks.told.try_emplace(waiting_key(0, wait.alike, wait.agent), 0);
+VectorClocks::Source HappensBefore::told(Clocks& clocks, const MultiWait& wait) const {
+  auto [it, is_new] = clocks.told.try_emplace(waiting_key(0, wait.alike, wait.agent),
+                                              VectorClocks::Source{0, -1, 0});
   if (!is_new) return it->second;
-  const auto& chains = (*chains_)[at(wait.counter)];
   std::vector<VectorClocks::Source> sources;
+  for (const NotifyChain::Item* item : last_needed(wait)) {
+    auto source = source_of(clocks, wait.counter, *item, wait.agent);
+    if (source) sources.push_back(*source);
+  }
+  if (sources.size() == 1) it->second = sources[0];
+  if (sources.size() > 1) it->second.clock = clocks.vectors.merge(0, sources);
+  return it->second;
+}
+
+// Of those notifies the ones after which none of the others comes: as slots go round workers free
+// them one after the other. A clock that leaves one out tells no more than it should; where every
+// edge passes on all that is known it tells as much.
+std::vector<const NotifyChain::Item*> HappensBefore::last_needed(const MultiWait& wait) const {
+  const auto& chains = (*chains_)[at(wait.counter)];
+  auto comes_before = [&](const NotifyChain::Item& x, const NotifyChain::Item& y) {
+    Mark from = mark({x.agent, x.launch, x.pos});
+    return reaches(Past::kOrder, clock_at(causal_, {y.agent, y.launch, y.pos}), from);
+  };
+  std::vector<const NotifyChain::Item*> last;
   for (std::size_t c = 0; c < chains.size(); ++c) {
     if (wait.needed[c] == 0) continue;
     const NotifyChain::Item& item = chains[c].items[at(wait.needed[c] - 1)];
-    if (auto source = source_of(clocks, wait.counter, item, wait.agent)) sources.push_back(*source);
+    bool idle = passes_on_all_ && std::ranges::any_of(last, [&](const NotifyChain::Item* other) {
+                  return comes_before(item, *other);
+                });
+    if (idle) continue;
+    if (passes_on_all_) {
+      std::erase_if(last, [&](const auto* other) { return comes_before(*other, item); });
+    }
+    last.push_back(&item);
   }
-  if (!sources.empty()) it->second = clocks.vectors.merge(0, sources);
-  return it->second;
+  return last;
 }
 
 std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step,
                                             int pos) const {
-  const auto& loads = packet_load_at_[at(step.launch)];
+  const auto& loads = *packet_load_at_[at(step.launch)];
   auto it = loads.find(event_key(step.agent, pos));
   if (it == loads.end()) return clock;
   for (const auto& store : timeline_.launch(step.launch).packet_loads[at(it->second)].stores) {
@@ -572,6 +612,14 @@ bool HappensBefore::before(const Place& x, const Place& y, Past past, Path path,
 HappensBefore::Mark HappensBefore::mark(const Place& x) const {
   auto [component, position] = stamp(x);
   return {component, position};
+}
+
+std::optional<std::pair<Past, HappensBefore::Mark>> HappensBefore::over_at(const Place& x,
+                                                                           Past past) const {
+  if (past != Past::kBulkLoad) return std::pair(past, mark(x));
+  std::optional<Place> got = landed(x);
+  if (!got) return std::nullopt;
+  return std::pair(Past::kRead, mark(*got));
 }
 
 std::int32_t HappensBefore::knowledge(const Place& y, Past past, Path path, int choice) const {

@@ -37,6 +37,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "stretto/proof/necessary_notifies.h"
@@ -94,6 +95,9 @@ class HappensBefore {
     friend auto operator<=>(const Mark&, const Mark&) = default;
   };
   Mark mark(const Place& x) const;
+  // The same of any access: as what it is passed on that it is over, and the mark. None for a load
+  // by TMA into a slot that nobody gets.
+  std::optional<std::pair<Past, Mark>> over_at(const Place& x, Past past) const;
   std::int32_t knowledge(const Place& y, Past past, Path path, int choice) const;
   bool reaches(Past past, std::int32_t knowledge, const Mark& mark) const;
   // The first kind of which the table carries the same.
@@ -140,7 +144,8 @@ class HappensBefore {
     std::vector<std::int32_t> stream, roles, joined, ended;  // [rank]: the launch under way
     // By waiting_key(): clocks with an item, clocks with what MultiWait::alike stands for, and that
     // alone.
-    std::unordered_map<std::uint64_t, std::int32_t> merged, met, told;
+    std::unordered_map<std::uint64_t, std::int32_t> merged, met;
+    std::unordered_map<std::uint64_t, VectorClocks::Source> told;
     std::map<std::tuple<int, int, int, int>, std::int32_t> of_choice;  // agent, launch, pos, choice
     // What a rank's sized waits tell: of one choice, and of all that are under a choice's facts.
     std::map<std::tuple<int, int, int>, std::int32_t> of_sized, under;  // rank, launch, choice
@@ -167,7 +172,8 @@ class HappensBefore {
   void end_agent(Clocks& clocks, const Step& step, std::int32_t clock, std::int64_t limit);
   std::int32_t acquire(Clocks& clocks, std::int32_t clock, const Step& step, int pos) const;
   std::uint64_t waiting_key(std::int32_t clock, int awaited, int waiter) const;
-  std::int32_t told(Clocks& clocks, const MultiWait& wait) const;
+  VectorClocks::Source told(Clocks& clocks, const MultiWait& wait) const;
+  std::vector<const NotifyChain::Item*> last_needed(const MultiWait& wait) const;
   std::int32_t acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step, int pos) const;
   // The notify with which the counter gets to `threshold`.
   static const NotifyChain::Item& first_to_reach(const NotifyChain& chain, std::int64_t threshold);
@@ -203,6 +209,7 @@ class HappensBefore {
   const Execution& execution_;
   const InstanceGraph& graph_;
   SyncEdges edges_;
+  bool passes_on_all_ = false;  // whoever learns of a notify learns what its agent knew
   int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0, num_alike_ = 0;
   std::size_t num_clocks_ = 0;
   std::vector<int> component_of_;                     // per agent, -1: the rank's stream stands in
@@ -213,7 +220,8 @@ class HappensBefore {
   std::vector<MultiWait> multi_waits_;
   std::vector<std::vector<int>> waits_on_;  // [counter]: indices into multi_waits_
   std::vector<std::unordered_map<std::size_t, int>> multi_wait_at_;     // [agent], by place_idx()
-  std::vector<std::unordered_map<std::uint64_t, int>> packet_load_at_;  // [launch], by event_key()
+  // [launch], by event_key(); launches alike share it.
+  std::vector<std::shared_ptr<const std::unordered_map<std::uint64_t, int>>> packet_load_at_;
   // Choices, and clocks of choices, are added when first asked for.
   mutable TableChoices choices_;
   mutable Clocks causal_;

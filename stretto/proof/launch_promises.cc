@@ -1,6 +1,7 @@
 #include "stretto/proof/launch_promises.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "stretto/base/at.h"
 #include "stretto/proof/access_index.h"
@@ -59,38 +60,55 @@ class Promising {
     int rank = graph_.agents[at(ref.agent)].rank;
     bool writes = ref.access->kind != AccessKind::kRead;
     Place p = place(ref, 0);
-    LaunchPromises::Earlier earlier{.box = box, .rank = rank, .writes = writes, .over = {}};
+    LaunchPromises::Earlier earlier{.rank = rank, .writes = writes, .over = {}};
     Ways<Past> pasts = paths_.pasts(graph_, ref);
     for (std::size_t i = 0; i < earlier.over.size(); ++i) {
       Past past = *std::min(pasts.begin() + i, pasts.end() - 1);
-      earlier.over[i] = {
-          past, ranks([&](int r) { return order_.before_end(p, r, 0, past, ref.access->when); })};
+      earlier.over[i] = {past, ends_behind(p, past, ref.access->when)};
     }
-    uses.earlier.insert(earlier);
-    LaunchPromises::Later later{.box = box, .rank = rank, .writes = writes, .knows = {}};
+    add(box, uses.earlier[earlier]);
+    LaunchPromises::Later later{.rank = rank, .writes = writes, .knows = {}};
     for (std::size_t i = 0; i < kNumPasts; ++i) {
       auto past = static_cast<Past>(i);
       later.knows[i] = ~RankSet{0};
       for (Path path : paths_.paths(graph_, ref)) {
-        std::int32_t known = order_.knowledge(p, past, path, ref.access->choice);
-        later.knows[i] &= ranks([&](int r) { return order_.start_reaches(r, 0, past, known); });
+        later.knows[i] &= starts_known(past, order_.knowledge(p, past, path, ref.access->choice));
       }
     }
-    uses.later.insert(later);
+    add(box, uses.later[later]);
+  }
+
+  // Boxes come use by use.
+  static void add(const Box& box, std::vector<Box>& boxes) {
+    if (boxes.empty() || boxes.back() != box) boxes.push_back(box);
+  }
+
+  // The ranks before whose ends an access at the place is over.
+  RankSet ends_behind(const Place& p, Past past, int when) {
+    std::optional<std::pair<Past, HappensBefore::Mark>> over = order_.over_at(p, past);
+    if (!over) return 0;
+    auto [it, is_new] = ends_.try_emplace({over->first, over->second, when}, RankSet{0});
+    if (is_new) {
+      it->second = ranks([&](int r) { return order_.before_end(p, r, 0, past, when); });
+    }
+    return it->second;
+  }
+
+  RankSet starts_known(Past past, std::int32_t knowledge) {
+    auto [it, is_new] = starts_.try_emplace({past, knowledge}, RankSet{0});
+    if (is_new) {
+      it->second = ranks([&](int r) { return order_.start_reaches(r, 0, past, knowledge); });
+    }
+    return it->second;
   }
 
   const InstanceGraph& graph_;
   const HappensBefore& order_;
   int world_;
   AccessPaths paths_;
+  std::map<std::tuple<Past, HappensBefore::Mark, int>, RankSet> ends_;
+  std::map<std::pair<Past, std::int32_t>, RankSet> starts_;
 };
-
-template <typename Use>
-std::vector<Box> boxes_of(const std::vector<Use>& uses) {
-  std::vector<Box> boxes;
-  for (const Use& use : uses) boxes.push_back(use.box);
-  return boxes;
-}
 
 // What passes through `launches` launches of whatever kinds.
 std::vector<RankSet> passed(const std::vector<RankSet>& one, int launches) {
@@ -122,17 +140,29 @@ bool is_over(const LaunchPromises::Earlier& x, const LaunchPromises::Later& y,
   });
 }
 
+bool meet(const std::vector<Box>& a, const std::vector<Box>& b) {
+  bool any = false;
+  for_each_overlap(a, b, [&](std::size_t, std::size_t) { any = true; });
+  return any;
+}
+
+template <typename Use>
+void join(const std::map<Use, std::vector<Box>>& more, std::map<Use, std::vector<Box>>& all) {
+  for (const auto& [use, boxes] : more) {
+    std::vector<Box>& joined = all[use];
+    joined.insert(joined.end(), boxes.begin(), boxes.end());
+  }
+}
+
+// What is alike is asked about once; where it touches something, only where that tells.
 bool is_free(const Uses& uses, const Passed& passed) {
-  std::vector<LaunchPromises::Earlier> earlier(uses.earlier.begin(), uses.earlier.end());
-  std::vector<LaunchPromises::Later> later(uses.later.begin(), uses.later.end());
-  bool free = true;
-  for_each_overlap(boxes_of(earlier), boxes_of(later), [&](std::size_t i, std::size_t j) {
-    const auto& x = earlier[i];
-    const auto& y = later[j];
-    bool meet = x.rank != y.rank && (x.writes || y.writes);
-    if (free && meet && !is_over(x, y, passed)) free = false;
-  });
-  return free;
+  for (const auto& [x, x_boxes] : uses.earlier) {
+    for (const auto& [y, y_boxes] : uses.later) {
+      bool matters = x.rank != y.rank && (x.writes || y.writes);
+      if (matters && !is_over(x, y, passed) && meet(x_boxes, y_boxes)) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -147,8 +177,8 @@ std::optional<int> slots_in_doubt(const Program& program,
   Passed through_any = kinds[0].passes;
   for (const LaunchPromises& kind : kinds) {
     for (const auto& [place, uses] : kind.uses) {
-      all[place].earlier.insert(uses.earlier.begin(), uses.earlier.end());
-      all[place].later.insert(uses.later.begin(), uses.later.end());
+      join(uses.earlier, all[place].earlier);
+      join(uses.later, all[place].later);
     }
     for (std::size_t p = 0; p < kNumPasts; ++p) {
       for (std::size_t r = 0; r < kind.passes[p].size(); ++r) {

@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -33,8 +32,8 @@ using RankSet = std::uint64_t;
 inline constexpr int kMostRanksInSet = 64;
 
 struct LaunchPromises {
+  // Accesses that are alike in all but what they touch.
   struct Earlier {
-    Box box;
     int rank = 0;
     bool writes = false;
     // Per way of making the access; of fewer ways the last one twice.
@@ -42,15 +41,14 @@ struct LaunchPromises {
     friend auto operator<=>(const Earlier&, const Earlier&) = default;
   };
   struct Later {
-    Box box;
     int rank = 0;
     bool writes = false;
     std::array<RankSet, kNumPasts> knows;  // whichever way the access is made
     friend auto operator<=>(const Later&, const Later&) = default;
   };
   struct Uses {
-    std::set<Earlier> earlier;
-    std::set<Later> later;
+    std::map<Earlier, std::vector<Box>> earlier;
+    std::map<Later, std::vector<Box>> later;
   };
   std::map<std::pair<int, int>, Uses> uses;            // by tensor, and the rank that has it
   std::array<std::vector<RankSet>, kNumPasts> passes;  // [past][rank]

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <memory>
+#include <span>
 
 #include "stretto/base/at.h"
 #include "stretto/proof/time_limit.h"
@@ -45,31 +47,58 @@ class Runner {
   }
 
  private:
-  struct LoadKey {
-    int agent, pos;
-    auto operator<=>(const LoadKey&) const = default;
+  // An agent's event at `pos` that is a load of packets, or a store that serves one.
+  struct PacketUse {
+    int pos, load;  // index into packet_loads
+    friend auto operator<=>(const PacketUse&, const PacketUse&) = default;
   };
-  struct LoadUse {
-    int load = -1;            // index into packet_loads
-    std::vector<int> served;  // loads that a store serves
+  // Of a launch, each agent's in program order.
+  struct Packets {
+    std::vector<std::vector<PacketUse>> loads, stores;
+    std::vector<int> missing;  // per load: stores that have to come
   };
 
   int launch_of(int agent) const { return launch_[at(graph_.agents[at(agent)].rank)]; }
 
+  // Launches alike share them.
   void index_packets() {
-    packets_.resize(at(timeline_.num_launches()));
-    missing_.resize(packets_.size());
-    for (int e = 0; e < timeline_.num_launches(); ++e) {
-      const auto& loads = timeline_.launch(e).packet_loads;
-      for (std::size_t l = 0; l < loads.size(); ++l) {
-        packets_[at(e)][{loads[l].agent, loads[l].pos}].load = static_cast<int>(l);
-        for (const auto& s : loads[l].stores) {
-          packets_[at(e)][{s.agent, s.pos}].served.push_back(static_cast<int>(l));
-        }
-        missing_[at(e)].push_back(static_cast<int>(loads[l].stores.size()) +
-                                  (loads[l].covered ? 0 : 1));
-      }
+    std::map<const InstanceGraph*, std::shared_ptr<const Packets>> known;
+    for (const InstanceGraph* launch : timeline_.launches) {
+      auto [it, is_new] = known.try_emplace(launch);
+      if (is_new) it->second = std::make_shared<const Packets>(packets_of(*launch));
+      packets_.push_back(it->second);
+      missing_.push_back(it->second->missing);
     }
+  }
+
+  static Packets packets_of(const InstanceGraph& graph) {
+    Packets out;
+    out.loads.resize(graph.agents.size());
+    out.stores.resize(graph.agents.size());
+    for (std::size_t l = 0; l < graph.packet_loads.size(); ++l) {
+      const PacketLoad& load = graph.packet_loads[l];
+      out.loads[at(load.agent)].push_back({load.pos, static_cast<int>(l)});
+      for (const auto& s : load.stores) {
+        out.stores[at(s.agent)].push_back({s.pos, static_cast<int>(l)});
+      }
+      out.missing.push_back(static_cast<int>(load.stores.size()) + (load.covered ? 0 : 1));
+    }
+    for (auto* all : {&out.loads, &out.stores}) {
+      for (auto& uses : *all) std::sort(uses.begin(), uses.end());
+    }
+    return out;
+  }
+
+  static std::span<const PacketUse> uses_at(const std::vector<PacketUse>& uses, int pos) {
+    auto by_pos = [](const PacketUse& use, int p) { return use.pos < p; };
+    auto first = std::lower_bound(uses.begin(), uses.end(), pos, by_pos);
+    return {first, std::lower_bound(first, uses.end(), pos + 1, by_pos)};
+  }
+
+  // -1: it waits for none.
+  int packet_load(int agent, int pos, int launch) const {
+    auto uses = uses_at(packets_[at(launch)]->loads[at(agent)], pos);
+    return uses.empty() ? -1 : uses.front().load;
   }
 
   std::int64_t threshold(const Sync& s, int launch) const {
@@ -82,9 +111,7 @@ class Runner {
       return true;
     }
     if (s.kind != SyncKind::kPacketLoad) return false;
-    auto it = packets_[at(launch)].find({agent, pos});
-    if (it == packets_[at(launch)].end()) return false;
-    int load = it->second.load;
+    int load = packet_load(agent, pos, launch);
     if (load < 0 || missing_[at(launch)][at(load)] == 0) return false;
     packet_waiters_[{launch, load}] = agent;
     return true;
@@ -96,9 +123,7 @@ class Runner {
       for (int w : waiters_[at(s.counter)]) ready_.push_back(w);
       waiters_[at(s.counter)].clear();
     } else if (s.kind == SyncKind::kPacketStore) {
-      auto it = packets_[at(launch)].find({agent, pos});
-      if (it == packets_[at(launch)].end()) return;
-      for (int load : it->second.served) {
+      for (auto [p, load] : uses_at(packets_[at(launch)]->stores[at(agent)], pos)) {
         if (--missing_[at(launch)][at(load)] > 0) continue;
         auto waiter = packet_waiters_.find({launch, load});
         if (waiter != packet_waiters_.end()) ready_.push_back(waiter->second);
@@ -187,9 +212,9 @@ class Runner {
         if (t.syncs[i].kind == SyncKind::kNotify && t.syncs[i].counter == s.counter) return true;
         continue;
       }
-      auto it = packets_[at(e)].find({waiter, cursor_[at(waiter)]});
-      if (it == packets_[at(e)].end() || e != launch_of(waiter)) return false;
-      const PacketLoad& load = timeline_.launch(e).packet_loads[at(it->second.load)];
+      int waits_for = packet_load(waiter, cursor_[at(waiter)], e);
+      if (waits_for < 0 || e != launch_of(waiter)) return false;
+      const PacketLoad& load = timeline_.launch(e).packet_loads[at(waits_for)];
       for (const auto& store : load.stores) {
         if (store.agent == a && store.pos == static_cast<int>(i)) return true;
       }
@@ -282,7 +307,7 @@ class Runner {
   std::vector<std::int64_t> value_;
   std::vector<std::vector<std::int64_t>> base_;  // [launch][counter]
   std::vector<std::vector<int>> waiters_;        // per counter
-  std::vector<std::map<LoadKey, LoadUse>> packets_;
+  std::vector<std::shared_ptr<const Packets>> packets_;  // per launch
   std::vector<std::vector<int>> missing_;  // [launch][load]: stores still to come
   std::map<std::pair<int, int>, int> packet_waiters_;
   std::deque<int> ready_;

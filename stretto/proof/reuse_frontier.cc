@@ -1,0 +1,125 @@
+#include "stretto/proof/reuse_frontier.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/at.h"
+#include "stretto/proof/meetings.h"
+
+namespace stretto {
+namespace {
+
+using Mark = HappensBefore::Mark;
+
+// Calls fn(ref) for each access.
+template <typename Fn>
+void for_each_access(const TensorUse& use, const Fn& fn) {
+  for (const BoxUse& box : use.uses) {
+    for (const auto* refs : {&box.reads, &box.writes}) {
+      for (const AccessRef& ref : *refs) fn(ref);
+    }
+  }
+}
+
+int rank_of(const InstanceGraph& graph, const AccessRef& ref) {
+  return graph.agents[at(ref.agent)].rank;
+}
+
+bool writes(const AccessRef& ref) { return ref.access->kind != AccessKind::kRead; }
+
+// Of accesses that a rank makes in one way, the last of one component.
+struct Last {
+  int rank;
+  bool writes;
+  Past past;
+  int when;
+  Place place;
+  Mark mark;
+};
+
+// None where it is not known when one of them is over.
+std::optional<std::vector<Last>> last_of(const LaunchUse& earlier, const HappensBefore& order,
+                                         AccessPaths& paths) {
+  using Key = std::tuple<int, bool, Past, int, int>;  // and of which component
+  std::map<Key, Last> last;
+  bool known = true;
+  for_each_access(earlier.use, [&](const AccessRef& ref) {
+    int rank = rank_of(earlier.graph, ref), when = ref.access->when;
+    for (Past past : paths.pasts(earlier.graph, ref)) {
+      Place x = place(ref, earlier.launch);
+      std::optional<std::pair<Past, Mark>> over = order.over_at(x, past);
+      if (!over) {
+        known = false;
+        return;
+      }
+      Mark mark = over->second;
+      Last one{rank, writes(ref), past, when, x, mark};
+      auto [it, is_new] = last.try_emplace({rank, one.writes, past, when, mark.component}, one);
+      if (!is_new && it->second.mark.position < mark.position) it->second = one;
+    }
+  });
+  if (!known) return {};
+  std::vector<Last> out;
+  for (auto& [key, one] : last) out.push_back(std::move(one));
+  return out;
+}
+
+// Of accesses that an agent makes in one way, the first.
+struct First {
+  int rank;
+  bool writes;
+  Path path;
+  int choice;
+  Place place;
+};
+
+// Of those that know the same one.
+std::vector<First> first_of(const LaunchUse& later, const HappensBefore& order,
+                            AccessPaths& paths) {
+  std::map<std::tuple<int, bool, Path, int>, First> first;
+  for_each_access(later.use, [&](const AccessRef& ref) {
+    int rank = rank_of(later.graph, ref), choice = ref.access->choice;
+    Place y = place(ref, later.launch);
+    for (Path path : paths.paths(later.graph, ref)) {
+      First one{rank, writes(ref), path, choice, y};
+      auto [it, is_new] = first.try_emplace({ref.agent, one.writes, path, choice}, one);
+      if (!is_new && y.pos < it->second.place.pos) it->second = one;
+    }
+  });
+  using Known = std::array<std::int32_t, kNumPasts>;
+  std::map<std::tuple<int, bool, Path, int, Known>, First> alike;
+  for (const auto& [key, one] : first) {
+    Known known{};
+    for (std::size_t p = 0; p < kNumPasts; ++p) {
+      known[p] = order.knowledge(one.place, static_cast<Past>(p), one.path, one.choice);
+    }
+    alike.try_emplace({one.rank, one.writes, one.path, one.choice, known}, one);
+  }
+  std::vector<First> out;
+  for (auto& [key, one] : alike) out.push_back(std::move(one));
+  return out;
+}
+
+}  // namespace
+
+bool over_before_launch(const LaunchUse& earlier, const LaunchUse& later,
+                        const HappensBefore& order, AccessPaths& paths) {
+  std::optional<std::vector<Last>> xs = last_of(earlier, order, paths);
+  if (!xs) return false;
+  std::vector<First> ys = first_of(later, order, paths);
+  return std::all_of(ys.begin(), ys.end(), [&](const First& y) {
+    return std::all_of(xs->begin(), xs->end(), [&](const Last& x) {
+      if (x.rank == y.rank || !(x.writes || y.writes)) return true;
+      return order.before(x.place, y.place, x.past, y.path, y.choice) ||
+             order.before_by_end(x.place, y.place, x.past, y.path, x.when, y.choice);
+    });
+  });
+}
+
+}  // namespace stretto
