@@ -11,6 +11,7 @@
 
 #include "stretto/base/at.h"
 #include "stretto/proof/meetings.h"
+#include "stretto/proof/time_limit.h"
 
 namespace stretto {
 namespace {
@@ -22,7 +23,10 @@ template <typename Fn>
 void for_each_access(const TensorUse& use, const Fn& fn) {
   for (const BoxUse& box : use.uses) {
     for (const auto* refs : {&box.reads, &box.writes}) {
-      for (const AccessRef& ref : *refs) fn(ref);
+      for (const AccessRef& ref : *refs) {
+        TimeLimit::look();
+        fn(ref);
+      }
     }
   }
 }
@@ -114,6 +118,7 @@ bool over_before_launch(const LaunchUse& earlier, const LaunchUse& later,
   if (!xs) return false;
   std::vector<First> ys = first_of(later, order, paths);
   return std::all_of(ys.begin(), ys.end(), [&](const First& y) {
+    TimeLimit::look();
     return std::all_of(xs->begin(), xs->end(), [&](const Last& x) {
       if (x.rank == y.rank || !(x.writes || y.writes)) return true;
       return order.before(x.place, y.place, x.past, y.path, y.choice) ||
