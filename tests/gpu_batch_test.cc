@@ -201,8 +201,11 @@ const ReferenceConfig kExperts{.model_type = "qwen3_moe",
                                .experts = 4,
                                .expert_ffn = 64};
 
-// Steps of few rows and of many have tiles of other sizes, all with the weights as the left factor.
-TEST(GpuExperts, AnswersAreThoseOfRequestsAloneWithWeightsAsTheLeftFactor) {
+// The most rows of an expert with which its weights are the left factor.
+class GpuExpertsTest : public testing::TestWithParam<std::int64_t> {};
+
+// Steps of few rows and of many have tiles of other sizes, and with 16 rows other left factors.
+TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
   if (!has_gpus(1)) GTEST_SKIP() << "needs a GPU";
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -216,7 +219,7 @@ TEST(GpuExperts, AnswersAreThoseOfRequestsAloneWithWeightsAsTheLeftFactor) {
                        .cache = {.page = kPage, .num_pages = 6, .sequences = 4},
                        .plan_for = Target::kCuda};
   ModelShape shape = batch_shape(config, 1, options);
-  shape.swaps_experts = true;
+  shape.swapped_expert_rows = GetParam();
   GpuWorld gpus({.size = 1});
   BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, checkpoint), options.max_rows);
   Requests requests(seed);
@@ -236,6 +239,8 @@ TEST(GpuExperts, AnswersAreThoseOfRequestsAloneWithWeightsAsTheLeftFactor) {
     EXPECT_TRUE(one.answers[0] == company.answers[i]) << "request " << i;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Swapped, GpuExpertsTest, testing::Values(1'000'000, 16));
 
 INSTANTIATE_TEST_SUITE_P(Spread, GpuFamilyTest,
                          testing::Values(GpuFamily{kDense}, GpuFamily{kExperts}),

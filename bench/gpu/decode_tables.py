@@ -81,6 +81,27 @@ def batch_table(results: Results, _ranks: int) -> str:
     return table(["rows", "bound, ms", *columns], [lines[rows] for rows in sorted(lines)]) + sources(found)
 
 
+def experts_factor_table(results: Results, _ranks: int) -> str:
+    """Of steps with experts, the newest run that has them with rows as the left factor and with weights in steps of few
+    rows of each: what each took, over all times that the run made the same steps."""
+    found = {}
+    for run in results.runs:
+        rows = run.data.get("runs", []) if run.kind == "batch" else []
+        if any(row.get("experts") == "few" for row in rows):
+            found = {i: (row, run) for i, row in enumerate(rows) if row.get("experts", "rows") in ("rows", "few")}
+    take(results, found)
+    times_of = {}
+    for row, _ in found.values():
+        for step in row["steps"]:
+            of_rows = times_of.setdefault(step["rows"], {"bound": step["bound_ms"], "rows": [], "few": []})
+            of_rows[row.get("experts", "rows")] += step["samples_ms"]
+    lines = []
+    for count, of in sorted(times_of.items()):
+        rows, few = interval(of["rows"]), interval(of["few"])
+        lines.append([count, shown(rows), shown(few), f"{rows.median / few.median:.2f}"])
+    return table(["rows", "rows on the left, ms", "weights, ms", "times as fast"], lines) + sources(found)
+
+
 def sampling_table(results: Results, _ranks: int) -> str:
     """The choice of tokens: a row for each way of sampling and number of rows, as they were measured."""
     found = results.rows(["sampling"], "choices", lambda row: (row["kind"], row["rows"]))

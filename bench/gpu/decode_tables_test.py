@@ -99,6 +99,16 @@ class DecodeAndLoops(MadeResults):
         self.result("gpu-batch-2026-01-05-weights.json", context=1024, weights="fp8", runs=[run(8.0)])
         self.assertIn("| 8 | 3.50 | 5.00 [5.00, 5.00] | 0.70 | 9.0 |", self.tables("--print", "batch").stdout)
 
+    def test_left_factors_of_experts_are_compared_over_all_turns(self):
+        def run(ms, **more):
+            return {"attention": "as served", "steps": [
+                {"rows": 8, "bound_ms": 3.5, "samples_ms": [ms] * 6, "host_ms": 9.0}], **more}
+        self.result("gpu-batch-2026-01-02.json", context=512, runs=[run(5.0)])
+        self.result("gpu-batch-2026-01-03.json", context=512, runs=[
+            run(6.0), run(3.0, experts="few"), run(9.0, experts="weights"), run(3.0, experts="few"), run(6.0)])
+        self.assertIn("| 8 | 6.00 [6.00, 6.00] | 3.00 [3.00, 3.00] | 2.00 |",
+                      self.tables("--print", "experts-factor").stdout)
+
     def test_loops_held_out_stand_apart(self):
         def loop(name, ms, **more):
             return {"name": name, "bytes": 1e6, "flops": 7e11, "roofline_ms": 1.0, "ms": [ms] * 3, **more}

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -72,16 +73,22 @@ using Attention = PagedCache::Attention;
 struct Kind {
   Attention attention = Attention::kByKind;
   std::string kv_dtype = "auto";
-  bool swaps_experts = false;
+  std::string experts = "rows";  // the left factor of their products
 
   bool is_apart() const { return attention == Attention::kDecodes; }
 };
 
+// ModelShape::swapped_expert_rows for what --experts says.
+std::int64_t swapped_rows(const std::string& experts) {
+  if (experts == "rows") return 0;
+  return experts == "few" ? kFewExpertRows : std::numeric_limits<std::int64_t>::max();
+}
+
 std::vector<Kind> kinds_of(const Settings& s, const std::string& kv_dtype) {
   std::vector<Kind> out;
   for (const std::string& left : s.experts) {
-    out.push_back({Attention::kByKind, kv_dtype, left == "weights"});
-    if (s.apart) out.push_back({Attention::kDecodes, kv_dtype, left == "weights"});
+    out.push_back({Attention::kByKind, kv_dtype, left});
+    if (s.apart) out.push_back({Attention::kDecodes, kv_dtype, left});
   }
   return out;
 }
@@ -101,7 +108,7 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, const Kind& ki
                                   .plan_for = Target::kCuda});
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
-  shape.swaps_experts = kind.swaps_experts;
+  shape.swapped_expert_rows = swapped_rows(kind.experts);
   return shape;
 }
 
@@ -126,7 +133,7 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
         programs.push_back(
             {fmt::format("{}{}{}rows={} {}", kind.is_apart() ? "decode " : "",
                          kind.kv_dtype == "auto" ? "" : kind.kv_dtype + " ",
-                         kind.swaps_experts ? "swapped " : "", bounds.rows, p.name),
+                         kind.experts == "rows" ? "" : "experts by " + kind.experts + " ", bounds.rows, p.name),
              std::move(p),
              {.constants = constants[i]},
              {},
@@ -338,7 +345,7 @@ int profile(const Settings& s) {
   for (const std::string& left : s.experts) {
     say("experts' products with {} as the left factor", left);
     GpuModelOptions options;
-    options.swaps_experts = left == "weights";
+    options.swapped_expert_rows = swapped_rows(left);
     BatchModel model(
         std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention, options), s.max_rows);
     profile_kind(s, model);
@@ -384,13 +391,13 @@ void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel
   const bool apart = kind.is_apart();
   Clock::time_point making = Clock::now();
   GpuModelOptions options;
-  options.swaps_experts = kind.swaps_experts;
+  options.swapped_expert_rows = swapped_rows(kind.experts);
   BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, kind.attention, options),
                    apart ? s.sequences() : s.max_rows);
   run["ready_s"] = seconds_since(making);
   say("{}{}: ready in {:.1f} s, after {:.1f} s",
       apart ? "decoding in the fastest order" : "steps as they are served",
-      kind.swaps_experts ? ", experts' weights as the left factor" : "", seconds_since(making),
+      ", experts' left factor: " + kind.experts, seconds_since(making),
       seconds_since(rates.begin));
   for (std::int64_t rows : s.rows) {
     if (seconds_since(rates.begin) > s.seconds) {
@@ -447,7 +454,7 @@ int run_all(const Settings& s) {
     for (const Kind& kind : kinds_of(s, kv_dtype)) {
       Json& run = out["runs"].emplace_back();
       run = {{"attention", kind.is_apart() ? "paged_decode" : "as served"}};
-      if (kind.swaps_experts) run["experts"] = "weights";
+      if (kind.experts != "rows") run["experts"] = kind.experts;
       if (kv_dtype != "auto") run["kv_dtype"] = kv_dtype;
       try {
         run_kind(s, world, weights, kind, {copied, multiplied, begin}, run, keep);
@@ -475,9 +482,10 @@ void add_options(CLI::App* command, Settings& s) {
   command->add_option("--weights", s.weights, "of products: auto, or fp8")->capture_default_str();
   command
       ->add_option("--experts", s.experts,
-                   "left factor of experts' products, one after the other: rows, weights")
+                   "left factor of experts' products, one after the other: rows, weights, few (weights in "
+                   "steps with few rows of each)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"rows", "weights"}));
+      ->check(CLI::IsMember({"rows", "weights", "few"}));
   command->add_option("--layers", s.layers, "only so many layers; 0: all");
   command->add_option("--rows", s.rows, "sequences of the steps that are timed")
       ->delimiter(',')

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bench/gpu/operand_type.h"
+#include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
 
 namespace stretto::bench {
@@ -42,6 +43,18 @@ std::vector<CollectiveCandidate> of_norm(const CollectiveShape& s) {
       config.threads = threads;
       out.push_back({fmt::format("{} rows a tile, {} workers, {} threads{}", config.tile_rows,
                                  config.num_workers, threads, way.text),
+                     all_reduce_add_rms_norm(desc, config)});
+    }
+  }
+  if (s.bytes < 4 * kMegabyte) return out;
+  for (std::int64_t rows : {2, 4, 8}) {  // more bytes under way
+    for (int threads : {512, 1024}) {
+      NormConfig config = default_config(desc, Target::kCuda);
+      config.tile_rows = rows;
+      config.num_workers = gpu_workers(ceil_div(desc.m, rows), GpuTarget{}.sms);
+      config.threads = threads;
+      out.push_back({fmt::format("{} rows a tile, {} workers, {} threads", rows,
+                                 config.num_workers, threads),
                      all_reduce_add_rms_norm(desc, config)});
     }
   }
@@ -93,7 +106,7 @@ std::vector<CollectiveShape> collective_shapes(int world_size, bool quick) {
       shapes.push_back(make_shape(CollectiveKind::kAllToAll, bytes, world_size));
     }
   }
-  for (std::int64_t m : {1, 16, 64, 256}) {
+  for (std::int64_t m : {1, 16, 64, 256, 1024, 4096}) {
     shapes.push_back(
         {.kind = CollectiveKind::kAllReduceNorm,
          .bytes = static_cast<std::size_t>(m * kNormWidth) * size_bytes(kDType),

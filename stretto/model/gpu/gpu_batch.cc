@@ -95,7 +95,7 @@ GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> 
                                PagedCache::Attention attention, const GpuModelOptions& options)
     : world_(world), model_(std::move(model)), shape_(model_->shape()), options_(options) {
   shape_.paged.attention = attention;
-  shape_.swaps_experts = options.swaps_experts.value_or(shape_.swaps_experts);
+  shape_.swapped_expert_rows = options.swapped_expert_rows.value_or(shape_.swapped_expert_rows);
   if (shape_.shares_experts()) meeting_.emplace(options.data_group->rank);
 }
 

@@ -29,7 +29,7 @@ struct GpuModelOptions {
   bool graphs = true;
   // Launches of a captured step overlap at their edges (Args::starts_early).
   bool early_starts = true;
-  std::optional<bool> swaps_experts;       // of steps; else as the model's shape has it
+  std::optional<std::int64_t> swapped_expert_rows;  // else as the model's shape has it
   bool poison = false;                     // for tests, without graphs: step/cpu_runner.h
   std::optional<GpuDataGroup> data_group;  // where shape.data_groups is more than one
   Progress* progress = nullptr;            // hears what making model and steps does; outlives that

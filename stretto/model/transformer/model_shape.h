@@ -47,6 +47,10 @@ struct PagedCache {
 };
 
 // What all steps of a model have in common.
+// With up to so many rows of an expert its weights are the better left factor
+// (docs/decisions/0068-experts-weights-on-the-left.md).
+constexpr std::int64_t kFewExpertRows = 16;
+
 struct ModelShape {
   const ModelConfig* config = nullptr;
   int world_size = 1;                // tensor-parallel ranks
@@ -65,8 +69,8 @@ struct ModelShape {
   // has these beside its share.
   bool ulysses = false;
   // On GPUs experts' products have the weights as the left factor, where they can
-  // (GroupedConfig::swap_ab).
-  bool swaps_experts = false;
+  // (GroupedConfig::swap_ab), in steps in which an expert has up to so many rows on average.
+  std::int64_t swapped_expert_rows = kFewExpertRows;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
 
   int all_ranks() const { return world_size * data_groups; }

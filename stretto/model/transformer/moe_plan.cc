@@ -151,7 +151,8 @@ void MoePlan::prepare_exchange() {
 }
 
 int MoePlan::add_product(const GroupedDesc& d) {
-  const bool swaps = s_.swaps_experts && s_.target == Target::kCuda && can_swap(d);
+  const bool few = mean_rows(d) <= s_.swapped_expert_rows;
+  const bool swaps = few && s_.target == Target::kCuda && can_swap(d);
   return plan_.program(swaps ? swapped_program(d, s_.target) : step_program(d, s_.target));
 }
 

@@ -63,6 +63,8 @@ GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kC
 // rows have the same bits, whatever tile they are in. UserError where can_swap() is false.
 GroupedConfig swapped_config(const GroupedDesc& desc, Target target);
 bool can_swap(const GroupedDesc& desc);  // 16-bit factors without bias
+// Rows that an expert has if all tokens are there and go to all experts alike, rounded up.
+std::int64_t mean_rows(const GroupedDesc& desc);
 
 // Extent m. Inputs offsets [num_experts + 1] i32, a partition of the R rows; a [R, k], or gathered
 // a [m, k] with tokens [R, 1] i32 in 0..m-1 (route.h gives both tables); b [num_experts, n, k]

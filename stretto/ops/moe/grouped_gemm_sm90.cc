@@ -5,12 +5,12 @@
 #include "stretto/ops/moe/grouped_gemm.h"
 
 namespace stretto {
-namespace {
 
-// Rows that an expert has if all get the same.
 std::int64_t mean_rows(const GroupedDesc& d) {
   return d.masked() ? d.m : ceil_div(d.num_rows(), d.num_experts);
 }
+
+namespace {
 
 // Whether an expert has a part of the rows, which a table says, of factors without scales.
 bool dealt_out(const GroupedDesc& d) { return !d.masked() && d.scaling == Scaling::kNone; }
