@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "stretto/ir/walk_budget.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/print_instances.h"
 #include "stretto/proof/prove.h"
+#include "stretto/proof/trace_recorder.h"
 
 namespace stretto::reports_test {
 namespace {
@@ -128,6 +130,26 @@ TEST(Reports, MoreTilesThanCanBeLookedAtAreALimitOfTheProof) {
   EXPECT_NE(r.missing[0].where.find("reports_test.cc:"), std::string::npos);
   EXPECT_NE(r.missing[0].expression.find("more operations than can be looked at"),
             std::string::npos);
+}
+
+// A loop of notifies would fill the machine's memory.
+TEST(Reports, NotifiesCountAsWhatIsKept) {
+  ProgramBuilder p("notifies", 1);
+  auto done = p.signal("done");
+  p.on_start([&] { p.notify(done, 0); });
+  const Program program = p.finish();
+  const Op& notify = program.on_start.body[0];
+  InstanceGraph graph;
+  graph.quota.resize(1);
+  WalkBudget budget;
+  constexpr std::int64_t kLeft = 5;
+  budget.step(notify.loc, kMaxWalked - kLeft * kKept);
+  TraceRecorder recorder(graph, budget, nullptr);
+  recorder.start_agent({});
+  const Sync sync{.kind = SyncKind::kNotify, .counter = 0, .amount = 1, .op = &notify};
+  for (std::int64_t i = 0; i < kLeft; ++i) recorder.add_sync(sync);
+  EXPECT_THROW(recorder.add_sync(sync), BeyondLimit);
+  EXPECT_EQ(graph.quota[0], kLeft);
 }
 
 // An author who asks which accesses a program makes gets them where a table decides, too.

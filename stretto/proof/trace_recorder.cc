@@ -84,6 +84,7 @@ std::size_t TraceRecorder::BoxHash::operator()(const Box& b) const {
 void TraceRecorder::start_agent(const AgentTrace& agent) { graph_.agents.push_back(agent); }
 
 void TraceRecorder::add_sync(const Sync& sync) {
+  budget_.step(sync.op->loc, kKept);
   graph_.agents.back().syncs.push_back(sync);
   if (sync.kind == SyncKind::kNotify) {
     graph_.quota[static_cast<std::size_t>(sync.counter)] += sync.amount;
