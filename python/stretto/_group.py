@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import sys
 import threading
@@ -583,42 +584,66 @@ def _proved(name: _Name, make: Callable[[int], Any]) -> Any:
 def _compile(name: _Name, make: Callable[[int], Any]) -> Any:
     """Once in a process, whoever asks first; who fails raises it, and the next one tries again."""
     while True:
-        with _compiled_lock:
-            if name in _compiled:
-                return _compiled[name]
-            under_way = _under_way.get(name)
-            if under_way is None:
-                _under_way[name] = threading.Event()
-        if under_way is None:
-            return _make(name, make)
-        under_way.wait()
+        mine = threading.Event()
+        try:
+            with _compiled_lock:
+                if name in _compiled:
+                    return _compiled[name]
+                under_way = _under_way.setdefault(name, mine)
+            if under_way is mine:
+                return _make(name, make)
+        finally:  # an interrupt may come at any line above
+            _end(name, mine)
+        under_way.wait()  # as long as its maker's thread lives, which ends it
 
 
 def _make(name: _Name, make: Callable[[int], Any]) -> Any:
-    made = None
-    try:
-        made = _proved(name, make)
-        return made
-    finally:
-        with _compiled_lock:
-            if made is not None:
-                _compiled[name] = made
-            _under_way.pop(name).set()
+    made = _proved(name, make)
+    with _compiled_lock:
+        return _compiled.setdefault(name, made)
+
+
+def _end(name: _Name, under_way: threading.Event) -> None:
+    """Whoever waits for it looks again."""
+    with _compiled_lock:
+        if _under_way.get(name) is under_way:
+            del _under_way[name]
+    under_way.set()
 
 
 def _begin(name: _Name, make: Callable[[int], Any]) -> None:
     """Begins to compile it on a thread of its own, for a _compile() that comes soon, and raises what this
     one does."""
+    mine = threading.Event()
     with _compiled_lock:
-        if name in _compiled or name in _under_way:
+        if name in _compiled or _under_way.setdefault(name, mine) is not mine:
             return
-        _under_way[name] = threading.Event()
 
     def work():
-        with contextlib.suppress(Exception):
-            _make(name, make)
+        try:
+            with contextlib.suppress(Exception):
+                _make(name, make)
+        finally:
+            _end(name, mine)
 
-    threading.Thread(target=work, name=f"stretto compiles {name[1][0]}").start()
+    try:
+        threading.Thread(target=work, name=f"stretto compiles {name[1][0]}").start()
+    except RuntimeError:  # no thread is left, or the process ends: the launch compiles it
+        _end(name, mine)
+    except BaseException:
+        _end(name, mine)
+        raise
+
+
+def _begin_anew() -> None:
+    """In a process made by fork: nobody there ends what the other threads had under way, nor gives the
+    lock back."""
+    global _compiled_lock  # pylint: disable=global-statement
+    _compiled_lock = threading.Lock()
+    _under_way.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def compile_ahead(name: _Name, make: Callable[[int], Any]) -> str:

@@ -1,6 +1,8 @@
 """If these fail, a first call takes long although it was prepared, or preparing it does what only a call
 should."""
 
+import contextlib
+import os
 import threading
 
 import numpy as np
@@ -167,3 +169,63 @@ def test_who_comes_while_a_program_is_compiled_waits_for_it(failures):
     assert got.count(slow) == 3 - max(failures - 1, 0)
     assert slow.made == failures + 1 and not _group._under_way
     assert [text for text in got if text is not slow] == ["failure 2"] * max(failures - 1, 0)
+
+
+def test_where_no_thread_is_left_the_launch_compiles(monkeypatch):
+    name, slow = (132, ("slow",), True), Slow()
+    slow.go.set()
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        _group._begin(name, slow)
+    got = run_for(30, lambda: _group._compile(name, slow))
+    assert got == [slow] and slow.made == 1 and not _group._under_way
+
+
+@pytest.mark.parametrize("line", range(2))
+def test_an_interrupted_first_call_leaves_nothing_under_way(monkeypatch, line):
+    """A signal's handler raises between any two lines."""
+    name, slow = (132, ("interrupted", line), True), Slow()
+    slow.go.set()
+    calls = iter([KeyboardInterrupt, None, None])
+
+    def interrupted(*given):
+        error = next(calls)
+        if error:
+            raise error
+        return made_by[line](*given)
+
+    made_by = [_group._make, _group._proved]
+    monkeypatch.setattr(_group, made_by[line].__name__, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _group._compile(name, slow)
+    assert run_for(30, lambda: _group._compile(name, slow)) == [slow]
+    assert not _group._under_way
+
+
+def run_for(seconds, call):
+    """What it returns, in a list; nothing where it does not end."""
+    got = []
+    thread = threading.Thread(target=lambda: got.append(call()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return got
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("held", [False, True])
+def test_a_fork_does_not_wait_for_threads_that_it_has_not(held):
+    """Neither for what they compile, nor for the lock."""
+    name, slow = (132, ("forked", held), True), Slow()
+    _group._begin(name, slow)
+    with _group._compiled_lock if held else contextlib.nullcontext():
+        pid = os.fork()
+        if pid == 0:
+            slow.go.set()
+            os._exit(0 if run_for(30, lambda: _group._compile(name, slow)) == [slow] else 1)
+    slow.go.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert run_for(30, lambda: _group._compile(name, slow)) == [slow]
