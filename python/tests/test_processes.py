@@ -1,11 +1,13 @@
 """One process per rank, started as torchrun starts them."""
 
+import concurrent.futures
 import os
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -25,6 +27,7 @@ def start(size, code, *, argument="-c", **variables):
             "MASTER_PORT": "29500",
             "STRETTO_MASTER_PORT": str(port),
             "STRETTO_TIMEOUT_MS": "20000",
+            "PYTHONFAULTHANDLER": "1",
             **variables,
         }
         processes.append(
@@ -40,17 +43,42 @@ def start(size, code, *, argument="-c", **variables):
     return processes
 
 
-def finish(processes, seconds=1200):
-    """[(exit code, output, errors)] by rank. Only what hangs takes so long, also on a loaded machine."""
-    results = []
-    try:
-        for process in processes:
-            output, errors = process.communicate(timeout=seconds)
-            results.append((process.returncode, output, errors))
-    finally:
-        for process in processes:
-            process.kill()
-    return results
+def finish(processes, seconds=600, after_failure=120):
+    """[(exit code, output, errors)] by rank. Only what hangs takes `seconds`, also on a loaded machine, or
+    `after_failure` once another rank has failed, of which the deadlines of calls tell the others long
+    before. What hangs is ended, and its errors say where each of its threads is."""
+    with concurrent.futures.ThreadPoolExecutor(len(processes)) as readers:
+        reading = [readers.submit(process.communicate) for process in processes]
+        try:
+            begin, failed = time.monotonic(), None
+            while not all(read.done() for read in reading):
+                now = time.monotonic()
+                if failed is None and any(process.poll() for process in processes):
+                    failed = now
+                if now - begin > seconds or (failed is not None and now - failed > after_failure):
+                    break
+                concurrent.futures.wait(reading, 0.1)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER
+            for process, read in zip(processes, reading):
+                try:
+                    read.exception(20)
+                except concurrent.futures.TimeoutError:
+                    process.kill()
+    return [(process.returncode, *read.result()) for process, read in zip(processes, reading)]
+
+
+def test_what_hangs_is_ended_and_tells_where():
+    hangs = "import time\ndef asleep(): time.sleep(600)\nasleep()"
+    begin = time.monotonic()
+    for code, output, errors in finish(start(2, hangs), seconds=2):
+        assert code == -signal.SIGABRT and "in asleep" in errors, errors
+    fails = "import os, sys\nif os.environ['RANK'] == '1': sys.exit('failed')\n" + hangs
+    (code, _, errors), other = finish(start(2, fails), after_failure=2)
+    assert code == -signal.SIGABRT and "in asleep" in errors and other == (1, "", "failed\n")
+    assert time.monotonic() - begin < 120
 
 
 def test_operators():
