@@ -36,6 +36,7 @@ struct LoadOptions {
   int concurrency = 0;
   std::uint64_t seed = 0;
   double slo_ttft_ms = 0, slo_tpot_ms = 0;
+  double timeout_s = LoadRequest().timeout_s;
   bool json = false;
 };
 
@@ -50,13 +51,17 @@ struct Load {
   };
   std::string model;
   std::uint64_t seed = 0;
+  double timeout_s = 0;  // of each request without news
   std::vector<Lengths> requests;
   std::vector<double> times;  // seconds
 
   LoadRequest request(std::size_t number) const {
     const Lengths& lengths = requests[number];
     std::mt19937_64 random(seed * 0x9e3779b97f4a7c15 + number);
-    LoadRequest r{.model = model, .prompt = {}, .max_tokens = lengths.output};
+    LoadRequest r{.model = model,
+                  .prompt = {},
+                  .max_tokens = lengths.output,
+                  .timeout_s = timeout_s};
     for (std::int64_t t = 0; t < lengths.input; ++t) {
       r.prompt.push_back(kFirstToken + static_cast<int>(random() % kNumTokens));
     }
@@ -65,7 +70,11 @@ struct Load {
 };
 
 Load load_of(const LoadOptions& options, const std::string& model) {
-  Load load{.model = model, .seed = options.seed, .requests = {}, .times = {}};
+  Load load{.model = model,
+            .seed = options.seed,
+            .timeout_s = options.timeout_s,
+            .requests = {},
+            .times = {}};
   if (!options.trace.empty()) {
     for (const Arrival& a : read_trace(options.trace, options.requests)) {
       load.requests.push_back({a.input_tokens, a.output_tokens});
@@ -81,7 +90,24 @@ Load load_of(const LoadOptions& options, const std::string& model) {
     }
   }
   if (options.concurrency > 0) load.times.clear();
+  constexpr double kLongest = 1e9;  // seconds, some 30 years; clocks count nanoseconds in 64 bits
+  if (!load.times.empty() && !(load.times.back() <= kLongest)) {
+    throw UserError(fmt::format("{}: the last request would come after {:.3g} s, need {:g} at most",
+                                options.trace.empty() ? "--rate" : "--speed", load.times.back(),
+                                kLongest));
+  }
   return load;
+}
+
+// Never throws: it is all that a thread does.
+LoadAnswer answer_to(const ServerAddress& server, const Load& load, std::size_t number) {
+  try {
+    return ask(server, load.request(number));
+  } catch (const std::exception& e) {  // no memory for its prompt
+    LoadAnswer answer;
+    answer.failure = e.what();
+    return answer;
+  }
 }
 
 // So many at once, the next one when one has ended.
@@ -93,7 +119,7 @@ std::vector<LoadAnswer> closed_loop(const ServerAddress& server, const Load& loa
   for (int i = 0; i < concurrency; ++i) {
     clients.emplace_back([&] {
       for (std::size_t r = next++; r < answers.size(); r = next++) {
-        answers[r] = ask(server, load.request(r));
+        answers[r] = answer_to(server, load, r);
       }
     });
   }
@@ -119,7 +145,7 @@ std::vector<LoadAnswer> open_loop(const ServerAddress& server, const Load& load)
     OpenClient& client = clients.emplace_back();
     try {
       client.thread = std::jthread([&, r] {
-        answers[r] = ask(server, load.request(r));
+        answers[r] = answer_to(server, load, r);
         client.has_ended = true;
       });
     } catch (const std::system_error& e) {
@@ -293,6 +319,11 @@ void add_load_command(CLI::App& app) {
       ->add_option("--slo-tpot-ms", options->slo_tpot_ms,
                    "... and the others took this long each, at most")
       ->check(positive());
+  command
+      ->add_option("--timeout", options->timeout_s,
+                   "seconds without a token or the end, after which a request has failed")
+      ->check(between(0.001, 86400))
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "of prompts and times")->capture_default_str();
   command->add_flag("--json", options->json, "one JSON object on stdout");
   command->callback([options] { load(*options); });

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -59,8 +60,9 @@ void read_keys(const std::string& path, std::vector<std::string>& keys) {
   if (keys.size() == before) throw UserError(fmt::format("{}: holds no API key", path));
 }
 
+// 0 stays what it is, and nothing else becomes it.
 std::chrono::milliseconds milliseconds_of(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
 }
 
 void read_limits(ServeOptions& options) {
@@ -70,6 +72,10 @@ void read_limits(ServeOptions& options) {
   limits.max_header_bytes = bytes_of("--max-header-bytes", options.max_header);
   if (limits.max_header_bytes > kMostHeader) {
     throw UserError("--max-header-bytes: at most 1GiB");
+  }
+  if (limits.max_header_bytes == 0 || limits.max_body_bytes == 0) {
+    throw UserError(fmt::format("--max-{}-bytes: 0: every request would be refused",
+                                limits.max_header_bytes == 0 ? "header" : "body"));
   }
   limits.header_timeout = milliseconds_of(options.header_timeout_s);
   limits.body_timeout = milliseconds_of(options.body_timeout_s);

@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
@@ -24,7 +26,6 @@ namespace stretto {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kTimeoutSeconds = 600;  // without a byte
 constexpr std::size_t kMostHeaderBytes = 64 << 10, kMostLineBytes = 16 << 20;
 
 // What goes wrong with a server is the answer's failure.
@@ -35,7 +36,8 @@ class Failed : public std::runtime_error {
 
 class Connection {
  public:
-  explicit Connection(const ServerAddress& server) {
+  // `timeout_s`: of each call below without a byte.
+  Connection(const ServerAddress& server, double timeout_s) {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
@@ -50,8 +52,10 @@ class Connection {
     if (socket_ < 0) throw Failed("cannot connect");
     int on = 1;
     ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    timeval timeout{.tv_sec = kTimeoutSeconds};
+    const auto us = static_cast<std::int64_t>(timeout_s * 1e6);
+    timeval timeout{.tv_sec = us / 1'000'000, .tv_usec = us % 1'000'000};
     ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   }
   ~Connection() { close(); }
   Connection(const Connection&) = delete;
@@ -60,6 +64,9 @@ class Connection {
   void send(std::string_view text) {
     while (!text.empty()) {
       ssize_t sent = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
+      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        throw Failed("the server takes nothing");
+      }
       if (sent <= 0) throw Failed("the server closed the connection");
       text.remove_prefix(static_cast<std::size_t>(sent));
     }
@@ -84,9 +91,10 @@ class Connection {
     held_.erase(0, count);
     return out;
   }
-  std::string rest() {
-    while (receive()) continue;
-    return std::move(held_);
+  // What has come, or comes next; empty: the end.
+  std::string some() {
+    if (held_.empty()) receive();
+    return std::exchange(held_, {});
   }
 
  private:
@@ -133,9 +141,12 @@ Head read_head(Connection& connection) {
 // Hands over the body as it comes.
 void read_body(Connection& connection, const Head& head,
                const std::function<void(std::string)>& piece) {
+  if (!head.chunked && head.length >= 0) {
+    return piece(connection.bytes(static_cast<std::size_t>(head.length)));
+  }
   if (!head.chunked) {
-    return piece(head.length >= 0 ? connection.bytes(static_cast<std::size_t>(head.length))
-                                  : connection.rest());
+    for (std::string some; !(some = connection.some()).empty();) piece(some);
+    return;
   }
   for (;;) {
     std::string line = connection.line(kMostHeaderBytes);
@@ -187,7 +198,7 @@ ServerAddress server_address(const std::string& url) {
 
 std::string first_model(const ServerAddress& server) {
   try {
-    Connection connection(server);
+    Connection connection(server, LoadRequest().timeout_s);
     connection.send("GET /v1/models HTTP/1.1\r\n" + host_header(server) + "\r\n");
     Head head = read_head(connection);
     std::string body;
@@ -204,7 +215,7 @@ LoadAnswer ask(const ServerAddress& server, const LoadRequest& request) {
   const auto begin = Clock::now();
   auto now = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   try {
-    Connection connection(server);
+    Connection connection(server, request.timeout_s);
     std::string body = to_line({{"model", request.model},
                                 {"prompt", request.prompt},
                                 {"max_tokens", request.max_tokens},
@@ -218,6 +229,7 @@ LoadAnswer ask(const ServerAddress& server, const LoadRequest& request) {
                     host_header(server), body.size(), body));
     Head head = read_head(connection);
     bool done = false;
+    double last_news_s = now();
     std::string text;
     read_body(connection, head, [&](const std::string& piece) {
       text += piece;
@@ -227,9 +239,12 @@ LoadAnswer ask(const ServerAddress& server, const LoadRequest& request) {
         text.erase(0, end + 1);
         if (line.ends_with('\r')) line.pop_back();
         if (!line.starts_with("data: ")) continue;
+        last_news_s = now();
         if (line == "data: [DONE]") done = true;
         if (!done) take_event(line.substr(6), answer, now());
       }
+      // Comments keep the connection, and tell nothing.
+      if (now() - last_news_s > request.timeout_s) throw Failed("the server has no news");
     });
     check_status(head, text);
     if (!done) throw Failed("the stream has no end");

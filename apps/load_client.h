@@ -22,6 +22,7 @@ struct LoadRequest {
   std::string model;
   std::vector<int> prompt;
   std::int64_t max_tokens = 1;
+  double timeout_s = 600;  // without news: comments of a stream are none
 };
 
 struct LoadAnswer {

@@ -1,6 +1,8 @@
 """`stretto serve` as clients use and abuse it. Usage: serve_test.py PATH_OF_STRETTO [unittest arguments], from the root
 of the repository."""
 
+import contextlib
+import http.server
 import json
 import os
 import random
@@ -357,6 +359,38 @@ class RefusalsTest(ServeCase):
             self.assertIn(b"200 OK", sock.recv(1000))
 
 
+class SilentServer:
+    """Streams of comments alone, for as long as somebody listens."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.begin()
+            self.wfile.write(b'{"data": [{"id": "m"}]}')
+
+        def do_POST(self):
+            self.begin()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b": keep-alive\n\n")
+                    time.sleep(0.05)
+
+        def begin(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    def __enter__(self):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
 class EndsTest(ServeCase):
     """Clients that go, servers that stop, queues that are full."""
 
@@ -462,7 +496,10 @@ class EndsTest(ServeCase):
             self.assertIn(b"too many connections", server.raw(b"GET /health HTTP/1.1\r\n\r\n"))
             held[0].close()
             server.until(lambda: server.raw(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200"), "room")
-        for option, value in (("--max-body-bytes", "much"), ("--max-header-bytes", "2GiB"), ("--max-headers", 0),
+        with Server("--max-num-seqs", 1, "--max-queue", 2**64 - 1) as server:  # one more than that is no number
+            self.assertEqual(len(server.complete(prompt="x", max_tokens=2, n=3)["choices"]), 3)
+        for option, value in (("--max-body-bytes", 0), ("--max-header-bytes", 0),
+                              ("--max-body-bytes", "much"), ("--max-header-bytes", "2GiB"), ("--max-headers", 0),
                               ("--max-connections", -1), ("--header-timeout", 0), ("--idle-timeout", "nan")):
             self.refused("serve", "--model", MODEL, option, value, says=option)
 
@@ -539,6 +576,14 @@ class EndsTest(ServeCase):
             told = self.refused("load", "--url", "http://127.0.0.1:1", "--requests", 1, "--input-tokens", 1,
                                 "--output-tokens", 1, "--rate", rate, says="--rate: ")
             self.assertLess(len(told), 200)
+        with SilentServer() as url:  # which says nothing but that it is there
+            asks = ["load", "--url", url, "--input-tokens", 1, "--output-tokens", 1, "--requests", 2]
+            trace = self.tmp / "trace.csv"
+            trace.write_text("Timestamp,Request tokens,Response tokens\n0,1,1\n1,1,1\n")
+            self.refused(*asks, "--rate", "1e-300", says="--rate: the last request would come after")
+            self.refused("load", "--url", url, "--trace", trace, "--speed", "1e-300", says="--speed: the last request")
+            done = run(*asks, "--concurrency", 2, "--timeout", 0.5)
+            self.assertIn(b"the server has no news", done.stdout + done.stderr)
         empty = self.tmp / "empty"
         empty.write_text("\n")
         self.refused("serve", "--model", MODEL, "--api-key-file", empty, says="no API key")

@@ -197,16 +197,18 @@ void ServingEngine::check(ServedRequest& request) const {
 
 void ServingEngine::submit(const std::vector<Request>& requests) {
   for (const Request& request : requests) check(*request);
-  if (requests.size() > options_.max_queue + static_cast<std::size_t>(plan_.limits.max_running)) {
+  const auto at_once = static_cast<std::size_t>(plan_.limits.max_running);
+  // Not the sum of both, which may be more than there are numbers.
+  if (requests.size() > at_once && requests.size() - at_once > options_.max_queue) {
     throw UserError(fmt::format("{} answers at once, at most {} run and {} wait (--max-queue)",
-                                requests.size(), plan_.limits.max_running, options_.max_queue));
+                                requests.size(), at_once, options_.max_queue));
   }
   std::lock_guard lock(mutex_);
   if (!died_of_.empty()) throw EngineGone("the engine has died: " + died_of_);
   if (draining_) throw EngineGone("the server is shutting down");
-  auto at_once = static_cast<std::size_t>(plan_.limits.max_running);
-  std::size_t room = at_once - std::min(at_once, running_.size());
-  if (queue_.size() + requests.size() > options_.max_queue + room) {
+  const std::size_t room = at_once - std::min(at_once, running_.size());
+  const std::size_t would_wait = queue_.size() + requests.size();
+  if (would_wait > room && would_wait - room > options_.max_queue) {
     throw EngineBusy(fmt::format("{} requests are waiting already, of at most {}", queue_.size(),
                                  options_.max_queue));
   }
