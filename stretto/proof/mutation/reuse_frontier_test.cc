@@ -316,6 +316,101 @@ TEST(ReuseFrontier, WhatIsOverTogetherIsOverPairByPair) {
   EXPECT_GE(judged.open, 50);
 }
 
+// Promises of several kinds, by lot.
+struct Promised {
+  int world, slots;
+  std::vector<LaunchPromises> kinds;
+};
+
+Promised random_promises(sample::RandomProtocol& random) {
+  Promised out{random.between(2, 3), random.between(1, 3), {}};
+  auto ranks = [&] { return static_cast<RankSet>(random.between(0, (1 << out.world) - 1)); };
+  auto some = [&] { return ranks() | ranks(); };
+  auto boxes = [&] {
+    std::vector<Box> all(static_cast<std::size_t>(random.between(1, 2)));
+    for (Box& box : all) {
+      box.lo[0] = random.between(0, 5);
+      box.hi[0] = box.lo[0] + random.between(1, 2);
+      for (std::size_t d = 1; d < box.hi.size(); ++d) box.hi[d] = 1;
+    }
+    return all;
+  };
+  for (int k = random.between(1, 3); k > 0; --k) {
+    LaunchPromises& kind = out.kinds.emplace_back();
+    for (auto& of : kind.passes) {
+      for (int r = 0; r < out.world; ++r) of.push_back(ranks() | RankSet{1} << r);
+    }
+    LaunchPromises::Uses& uses = kind.uses[{0, 0}];
+    for (int i = random.between(1, 2); i > 0; --i) {
+      LaunchPromises::Earlier x{random.between(0, out.world - 1), random.chance(50), {}};
+      x.over = {std::pair(Past::kWrite, some()), std::pair(Past::kBulkStore, some())};
+      uses.earlier[x] = boxes();
+      LaunchPromises::Later y{random.between(0, out.world - 1), random.chance(50), {}};
+      for (RankSet& knows : y.knows) knows = some();
+      uses.later[y] = boxes();
+    }
+  }
+  return out;
+}
+
+// A rank at a time, whatever the kinds between.
+bool gets_through(const Promised& p, std::size_t past, int from, RankSet to, int launches) {
+  if (launches == 0) return (to >> from & 1) != 0;
+  for (int r = 0; r < p.world; ++r) {
+    bool every = std::ranges::all_of(p.kinds, [&](const LaunchPromises& kind) {
+      return (kind.passes[past][at(from)] >> r & 1) != 0;
+    });
+    if (every && gets_through(p, past, r, to, launches - 1)) return true;
+  }
+  return false;
+}
+
+bool in_doubt(const Promised& p) {
+  auto over = [&](const LaunchPromises::Earlier& x, const LaunchPromises::Later& y) {
+    return std::ranges::all_of(x.over, [&](const auto& way) {
+      auto past = static_cast<std::size_t>(way.first);
+      for (int r = 0; r < p.world; ++r) {
+        bool ends = (way.second >> r & 1) != 0;
+        if (ends && gets_through(p, past, r, y.knows[past], p.slots - 1)) return true;
+      }
+      return false;
+    });
+  };
+  for (const LaunchPromises& a : p.kinds) {
+    for (const LaunchPromises& b : p.kinds) {
+      for (const auto& [x, x_boxes] : a.uses.at({0, 0}).earlier) {
+        for (const auto& [y, y_boxes] : b.uses.at({0, 0}).later) {
+          if (x.rank == y.rank || (!x.writes && !y.writes) || over(x, y)) continue;
+          for (const Box& i : x_boxes) {
+            for (const Box& j : y_boxes) {
+              if (i.lo[0] < j.hi[0] && j.lo[0] < i.hi[0]) return true;
+            }
+          }
+        }
+      }
+    }
+  }
+  return false;
+}
+
+TEST(ReuseFrontier, PromisesOfAllKindsAreAskedOfEachOther) {
+  std::uint64_t seed = test_seed();
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
+  sample::RandomProtocol random(seed);
+  int doubts = 0, free = 0;
+  for (int i = 0; i < 4000; ++i) {
+    Promised p = random_promises(random);
+    Program program;
+    program.world_size = p.world;
+    program.tensors.emplace_back().num_slots = p.slots;
+    bool expected = in_doubt(p);
+    EXPECT_EQ(slots_in_doubt(program, p.kinds).has_value(), expected);
+    ++(expected ? doubts : free);
+  }
+  EXPECT_GE(doubts, 200);
+  EXPECT_GE(free, 200);
+}
+
 // Workers read parts of an inbox and say that they are done; the next launch's sender waits for so
 // many of them before it writes all of it.
 ProofResult inbox(int readers, int waited_for, bool early) {
