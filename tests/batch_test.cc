@@ -42,7 +42,7 @@ TEST_P(BatchTest, AnswersAreThoseOfRequestsAlone) {
   for (int i = 0; i < 40; ++i) {
     wishes.push_back(requests.wish(static_cast<int>(files.config.vocab_size)));
   }
-  constexpr int kBlocks = 14;  // few, so that requests are cut short and begin again
+  constexpr int kBlocks = 9;  // few, so that requests are cut short and begin again
   World world({.size = GetParam().ranks});
   std::vector<Served> together(static_cast<std::size_t>(world.size()));
   std::vector<Reply> alone;

@@ -195,11 +195,86 @@ bool uses_in(const Block& block, int var, const std::vector<Expr>& lets, const P
   });
 }
 
+// Whether `expr` reads entry number `tile` of the table, and nothing else of it.
+bool reads_only(const Expr& expr, int table, int tile) {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable && n.value == table) {
+    return n.args.size() == 1 && n.args[0].same(Expr::var(tile));
+  }
+  return std::ranges::all_of(n.args,
+                             [&](const Expr& arg) { return reads_only(arg, table, tile); });
+}
+
+// The table of which entry i says whether tile i of a role does anything: nothing where it is
+// negative. -1: none.
+int table_of_tiles(const Program& program, const Role& role) {
+  bool plain = role.resource.kind == ResourceKind::kSm && role.resource.cluster_size == 1 &&
+               role.resource.beside < 0 && role.agents.size() == 1 && role.pipes.empty() &&
+               role.barriers.empty();
+  if (!plain || role.num_tiles.node().op != ExprOp::kVar) return -1;
+  std::vector<Expr> lets(program.vars.size());
+  collect(role.agents[0].body, lets);
+  int table = -1;
+  bool conditions = true;
+  for (const Op& op : role.agents[0].body) {
+    if (op.code == OpCode::kLet) continue;
+    const Expr* c = op.code == OpCode::kWhen && op.bodies[1].empty() ? &op.exprs[0] : nullptr;
+    bool asks = c != nullptr && c->node().op == ExprOp::kLe && c->node().args[0].is_const(0);
+    const Expr entry = asks ? resolved(c->node().args[1], lets) : Expr(0);
+    if (entry.node().op != ExprOp::kTable) return -1;
+    conditions &= table < 0 || table == static_cast<int>(entry.node().value);
+    table = static_cast<int>(entry.node().value);
+  }
+  return conditions ? table : -1;
+}
+
+// Whether the table has as many entries as the role has tiles, and may say of each that its tile
+// does nothing, and is read nowhere else. Then what a size does is done by the bound, too, with -1
+// in the entries beyond the size's: a tile's worker does not go by how many tiles there are.
+bool names_tiles(const Program& program, const Role& role, int var) {
+  const int table = table_of_tiles(program, role);
+  if (table < 0 || !role.num_tiles.same(Expr::var(var))) return false;
+  const Tensor& tensor = program.tensors[at(table)];
+  const Contract& contract = tensor.contract;
+  bool leaves_out = contract.kind == ContractKind::kPermutation && contract.lo.is_const() &&
+                    contract.lo.const_value() < 0 && !uses(contract.hi, var);
+  if (!leaves_out || tensor.kind != TensorKind::kInput || tensor.shape.size() != 1) return false;
+  auto only_here = [&](const Role& other) {
+    return std::ranges::all_of(other.agents, [&](const Agent& agent) {
+      return !any_op(agent.body, [&](const Op& op) {
+        auto elsewhere = [&](const Expr& e) {
+          if (!e.has_value()) return false;
+          return &other == &role ? !reads_only(e, table, role.tile_var) : reads_table(e, table);
+        };
+        auto in_region = [&](const std::optional<Region>& r) {
+          return r && (elsewhere(r->rank) || elsewhere(r->row_end) || elsewhere(r->col_end) ||
+                       r->tensor == table || std::ranges::any_of(r->origin, elsewhere));
+        };
+        return std::ranges::any_of(op.exprs, elsewhere) || in_region(op.region) ||
+               in_region(op.region2);
+      });
+    });
+  };
+  bool hooks = any_op(program.on_start.body, [](const Op&) { return true; }) ||
+               any_op(program.on_end.body, [](const Op&) { return true; });
+  return tensor.shape[0].same(Expr::var(var)) && !hooks &&
+         std::ranges::all_of(program.roles, only_here);
+}
+
+// The table by which the size's tiles do something; -1: none.
+int table_of_size(const Program& program, int var) {
+  for (const Role& role : program.roles) {
+    if (names_tiles(program, role, var)) return table_of_tiles(program, role);
+  }
+  return -1;
+}
+
 // What its agents do goes by the size.
 bool uses(const Program& program, int var, OfSize& size) {
   return uses(program.on_start.body, var) || uses(program.on_end.body, var) ||
          std::ranges::any_of(program.roles, [&](const Role& role) {
-           return uses(role.num_tiles, var) ||
+           bool tiles = uses(role.num_tiles, var) && !names_tiles(program, role, var);
+           return tiles ||
                   std::ranges::any_of(role.agents, [&](const Agent& a) {
                     std::vector<Expr> lets(program.vars.size());
                     collect(a.body, lets);
@@ -246,6 +321,7 @@ bool is_hidden(const Program& program, const std::vector<std::optional<TableCell
                int var) {
   OfSize size(program, var);
   if (uses(program, var, size)) return false;
+  const int tiles = table_of_size(program, var);
   for (std::size_t t = 0; t < program.tensors.size(); ++t) {
     const Tensor& tensor = program.tensors[t];
     bool contract =
@@ -258,7 +334,7 @@ bool is_hidden(const Program& program, const std::vector<std::optional<TableCell
     for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
       if (!uses(tensor.shape[d], var)) continue;
       bool fits = size.grows(tensor.shape[d]) &&
-                  (unread || is_dealt_out(program, tensor, cells[t], static_cast<int>(d)));
+                  (unread || static_cast<int>(t) == tiles || is_dealt_out(program, tensor, cells[t], static_cast<int>(d)));
       if (!fits) return false;
     }
   }

@@ -121,6 +121,49 @@ Program products(const Products& o) {
   return run_pipeline(p.finish());
 }
 
+// Row i of the input goes to the row that entry i names, and nowhere where it is negative.
+struct Written {
+  std::int64_t more_tiles = 0;
+  std::int64_t least = -1;       // entry
+  std::int64_t asked = 0;        // from which entry on
+  std::int64_t ahead = 0;        // whose entry it is
+  std::int64_t width = 1;        // rows that are written
+  bool outside = false;          // of the condition, too
+  bool else_stores = false;
+  bool others_read = false;
+};
+
+constexpr std::int64_t kSlots = 200;
+
+Program written(const Written& o) {
+  ProgramBuilder p("written", 1);
+  Index m = p.extent("m", kBound);
+  auto slots = p.table("slots", {m}, {ContractKind::kPermutation, o.least, kSlots});
+  auto in = p.input("in", DType::kF32, {kBound + 1, 4});
+  auto kept = p.state("kept", DType::kF32, {kSlots + 8, 4});
+  auto store = [&](const TensorRef& to, const Index& row, std::int64_t rows, const Tile& t) {
+    p.store(to.tile({row, 0}, rows, 4),
+            rows == 1 ? p.load(in.tile({t.index, 0}, 1, 4)) : p.zeros(DType::kF32, rows, 4));
+  };
+  p.role("write", Resource::sms(2), p.range(m + o.more_tiles), [&](const Tile& t) {
+    Index slot = p.let("slot", p.read(slots, {o.ahead == 0 ? t.index : min(t.index + o.ahead, m - 1)}));
+    auto then = [&] { store(kept, slot, o.width, t); };
+    if (o.outside) store(kept, Index(kSlots), 1, t);
+    if (o.else_stores) {
+      p.when(slot >= o.asked, then, [&] { store(kept, Index(kSlots), 1, t); });
+    } else {
+      p.when(slot >= o.asked, then);
+    }
+  });
+  if (o.others_read) {
+    auto more = p.state("more", DType::kF32, {1, 4});
+    p.role("read", Resource::sms(1), p.range(1), [&](const Tile& t) {
+      p.when(p.read(slots, {0}) >= 0, [&] { store(more, Index(0), 1, t); });
+    });
+  }
+  return run_pipeline(p.finish());
+}
+
 class Given : public TableWitness {
  public:
   explicit Given(std::vector<std::int64_t> starts) : starts_(std::move(starts)) {}
@@ -176,6 +219,31 @@ TEST(HiddenSizes, WrongProgramsStayRejected) {
   for (const Packed& o : kWrong) {
     EXPECT_TRUE(prove(packed(o)).rejected()) << print(packed(o));
     EXPECT_FALSE(holds_at_few(o)) << "meant to be broken: " << print(packed(o));
+  }
+}
+
+// A tile without an entry does nothing, so sizes are tables that leave tiles out.
+TEST(HiddenSizes, TilesThatEntriesLeaveOutDoNotCount) {
+  Program program = written({});
+  ProofResult r = prove(program);
+  EXPECT_EQ(hidden_sizes(program), std::vector<bool>{true}) << print(program);
+  EXPECT_TRUE(r.proved()) << r.report;
+  EXPECT_EQ(r.stats.cases, 1) << r.report;
+  // The next slot's row, too, which another tile may write.
+  Program wide = written({.width = 2});
+  EXPECT_EQ(hidden_sizes(wide), std::vector<bool>{true});
+  EXPECT_TRUE(prove(wide).rejected());
+  const Written kOthers[] = {
+      {.more_tiles = 1},      // whose entry is not there
+      {.least = 0},           // entries that leave none out
+      {.asked = -1},          // a tile without an entry does something
+      {.ahead = 1},           // another tile's entry
+      {.outside = true},      // a row that goes by no entry
+      {.else_stores = true},  // the same
+      {.others_read = true},  // an entry that no size need have
+  };
+  for (const Written& o : kOthers) {
+    EXPECT_EQ(hidden_sizes(written(o)), std::vector<bool>{false}) << print(written(o));
   }
 }
 

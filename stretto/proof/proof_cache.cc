@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 // Raised whenever the proof learns to reject something it accepted, or to say of something that it
 // is not complete, and where entries hold something else; not for a change of the table that says
 // what generated code does, which is part of the key.
-constexpr int kProofVersion = 21;
+constexpr int kProofVersion = 22;
 
 std::string text_of(const SyncTable& table) {
   std::string text = fmt::format("{} {}", table.coherent_loads, table.shared_reductions);
