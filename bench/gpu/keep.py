@@ -22,9 +22,9 @@ NOT_KEPT = {"configs", "errors", "algorithm"}  # what no table reads of a row: o
 
 
 def compact(value):
-    """Of a row what is kept: nine digits of a number, more than GPUs time in."""
+    """Of a row what is kept: six digits of a number, as many as GPUs time in."""
     if isinstance(value, float):
-        return float(f"{value:.9g}")
+        return float(f"{value:.6g}")
     if isinstance(value, list):
         return [compact(v) for v in value]
     if isinstance(value, dict):

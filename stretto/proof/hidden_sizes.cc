@@ -333,8 +333,10 @@ bool is_hidden(const Program& program, const std::vector<std::optional<TableCell
         nobody_writes(tensor) && !(is_table(tensor) && is_read(program, static_cast<int>(t)));
     for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
       if (!uses(tensor.shape[d], var)) continue;
-      bool fits = size.grows(tensor.shape[d]) &&
-                  (unread || static_cast<int>(t) == tiles || is_dealt_out(program, tensor, cells[t], static_cast<int>(d)));
+      bool of_tiles = static_cast<int>(t) == tiles;
+      bool fits =
+          size.grows(tensor.shape[d]) &&
+          (unread || of_tiles || is_dealt_out(program, tensor, cells[t], static_cast<int>(d)));
       if (!fits) return false;
     }
   }

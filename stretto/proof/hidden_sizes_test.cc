@@ -146,7 +146,8 @@ Program written(const Written& o) {
             rows == 1 ? p.load(in.tile({t.index, 0}, 1, 4)) : p.zeros(DType::kF32, rows, 4));
   };
   p.role("write", Resource::sms(2), p.range(m + o.more_tiles), [&](const Tile& t) {
-    Index slot = p.let("slot", p.read(slots, {o.ahead == 0 ? t.index : min(t.index + o.ahead, m - 1)}));
+    Index entry = o.ahead == 0 ? t.index : min(t.index + o.ahead, m - 1);
+    Index slot = p.let("slot", p.read(slots, {entry}));
     auto then = [&] { store(kept, slot, o.width, t); };
     if (o.outside) store(kept, Index(kSlots), 1, t);
     if (o.else_stores) {
