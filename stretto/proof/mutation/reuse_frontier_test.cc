@@ -316,6 +316,25 @@ TEST(ReuseFrontier, WhatIsOverTogetherIsOverPairByPair) {
   EXPECT_GE(judged.open, 50);
 }
 
+// A load of packets that nobody stores, in launches with m = 1 alone.
+TEST(ReuseFrontier, LaunchesHaveTheirOwnPackets) {
+  ProgramBuilder p("packets", 1);
+  Index m = p.extent("m", 1);
+  auto box = p.buffer("box", DType::kF16, {4, 4},
+                      {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  auto out = p.output("out", DType::kF16, {4, 4});
+  p.role("load", Resource::sms(1), p.range(1), [&](const Tile&) {
+    p.when(m == 1, [&] { p.store(out.tile({0, 0}, 4, 4), p.load_packet(box.tile({0, 0}, 4, 4))); });
+  });
+  Program program = run_pipeline(p.finish());
+  InstanceGraph without = expand(program, {0}), with = expand(program, {1});
+  ASSERT_TRUE(without.packet_loads.empty());
+  ASSERT_EQ(with.packet_loads.size(), 1u);
+  EXPECT_TRUE(execute(Timeline{{&without, &without}}).finished);
+  EXPECT_FALSE(execute(Timeline{{&without, &with}}).finished) << "the second waits for ever";
+  EXPECT_FALSE(execute(Timeline{{&with, &without}}).finished);
+}
+
 // Promises of several kinds, by lot.
 struct Promised {
   int world, slots;
