@@ -68,6 +68,14 @@ class Lines:
         return self.ask(bytes=list(text.encode()))["ends"]
 
 
+def ends_short_of_a_bound(grammar, text):
+    """Whether it ends with a fraction that begins as a bound's does, as 8.1 of up to 8.17. llguidance wants more digits
+    there, though the number is within."""
+    number = re.search(rb"-?[0-9]+\.[0-9]+$", text)
+    bounds = re.findall(r'imum": (-?[0-9]+\.[0-9]+)', str(grammar))
+    return number is not None and any(b != number[0].decode() and b.startswith(number[0].decode()) for b in bounds)
+
+
 class GrammarCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -122,6 +130,8 @@ class SchemaTest(GrammarCase):
                 more.remove(reference.end)
             if re.search(rb"\.[0-9]+$", text):
                 more = {t for t in more if reference.bytes([t]).strip(b"0") or t == reference.end}
+            if ends_short_of_a_bound(grammar, text):
+                more = {t for t in more if reference.bytes([t])[:1].isdigit()}
             with self.subTest(grammar=grammar, text=text):
                 self.assertEqual([reference.bytes([t]) for t in more if not unlike(t)], [], "allowed by us alone")
                 self.assertEqual([reference.bytes([t]) for t in theirs - ours if not unlike(t)], [], "by them alone")
