@@ -82,8 +82,8 @@ def batch_table(results: Results, _ranks: int) -> str:
 
 
 def experts_factor_table(results: Results, _ranks: int) -> str:
-    """Of steps with experts, the newest run that has them with rows as the left factor and with weights in steps of few
-    rows of each: what each took, over all times that the run made the same steps."""
+    """Steps with experts, of the newest run that timed both left factors: rows in all steps, and weights where an
+    expert has few rows. A run times each several times; their samples are taken together."""
     found = {}
     for run in results.runs:
         rows = run.data.get("runs", []) if run.kind == "batch" else []
@@ -93,7 +93,7 @@ def experts_factor_table(results: Results, _ranks: int) -> str:
     times_of = {}
     for row, _ in found.values():
         for step in row["steps"]:
-            of_rows = times_of.setdefault(step["rows"], {"bound": step["bound_ms"], "rows": [], "few": []})
+            of_rows = times_of.setdefault(step["rows"], {"rows": [], "few": []})
             of_rows[row.get("experts", "rows")] += step["samples_ms"]
     lines = []
     for count, of in sorted(times_of.items()):

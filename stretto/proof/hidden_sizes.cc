@@ -201,8 +201,7 @@ bool reads_only(const Expr& expr, int table, int tile) {
   if (n.op == ExprOp::kTable && n.value == table) {
     return n.args.size() == 1 && n.args[0].same(Expr::var(tile));
   }
-  return std::ranges::all_of(n.args,
-                             [&](const Expr& arg) { return reads_only(arg, table, tile); });
+  return std::ranges::all_of(n.args, [&](const Expr& arg) { return reads_only(arg, table, tile); });
 }
 
 // The table of which entry i says whether tile i of a role does anything: nothing where it is
@@ -215,17 +214,17 @@ int table_of_tiles(const Program& program, const Role& role) {
   std::vector<Expr> lets(program.vars.size());
   collect(role.agents[0].body, lets);
   int table = -1;
-  bool conditions = true;
   for (const Op& op : role.agents[0].body) {
     if (op.code == OpCode::kLet) continue;
     const Expr* c = op.code == OpCode::kWhen && op.bodies[1].empty() ? &op.exprs[0] : nullptr;
     bool asks = c != nullptr && c->node().op == ExprOp::kLe && c->node().args[0].is_const(0);
     const Expr entry = asks ? resolved(c->node().args[1], lets) : Expr(0);
     if (entry.node().op != ExprOp::kTable) return -1;
-    conditions &= table < 0 || table == static_cast<int>(entry.node().value);
-    table = static_cast<int>(entry.node().value);
+    const int read = static_cast<int>(entry.node().value);
+    if (table >= 0 && table != read) return -1;
+    table = read;
   }
-  return conditions ? table : -1;
+  return table;
 }
 
 // Whether the table has as many entries as the role has tiles, and may say of each that its tile
@@ -274,8 +273,7 @@ bool uses(const Program& program, int var, OfSize& size) {
   return uses(program.on_start.body, var) || uses(program.on_end.body, var) ||
          std::ranges::any_of(program.roles, [&](const Role& role) {
            bool tiles = uses(role.num_tiles, var) && !names_tiles(program, role, var);
-           return tiles ||
-                  std::ranges::any_of(role.agents, [&](const Agent& a) {
+           return tiles || std::ranges::any_of(role.agents, [&](const Agent& a) {
                     std::vector<Expr> lets(program.vars.size());
                     collect(a.body, lets);
                     return uses_in(a.body, var, lets, program, size);

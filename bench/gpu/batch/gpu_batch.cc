@@ -133,7 +133,8 @@ bool compile_all(const Settings& s, const ModelConfig& config) {
         programs.push_back(
             {fmt::format("{}{}{}rows={} {}", kind.is_apart() ? "decode " : "",
                          kind.kv_dtype == "auto" ? "" : kind.kv_dtype + " ",
-                         kind.experts == "rows" ? "" : "experts by " + kind.experts + " ", bounds.rows, p.name),
+                         kind.experts == "rows" ? "" : "experts by " + kind.experts + " ",
+                         bounds.rows, p.name),
              std::move(p),
              {.constants = constants[i]},
              {},
@@ -346,8 +347,8 @@ int profile(const Settings& s) {
     say("experts' products with {} as the left factor", left);
     GpuModelOptions options;
     options.swapped_expert_rows = swapped_rows(left);
-    BatchModel model(
-        std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention, options), s.max_rows);
+    BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention, options),
+                     s.max_rows);
     profile_kind(s, model);
   }
   return 0;
@@ -395,10 +396,9 @@ void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel
   BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, kind.attention, options),
                    apart ? s.sequences() : s.max_rows);
   run["ready_s"] = seconds_since(making);
-  say("{}{}: ready in {:.1f} s, after {:.1f} s",
-      apart ? "decoding in the fastest order" : "steps as they are served",
-      ", experts' left factor: " + kind.experts, seconds_since(making),
-      seconds_since(rates.begin));
+  say("{}, left factor of experts {}: ready in {:.1f} s, after {:.1f} s",
+      apart ? "decoding in the fastest order" : "steps as they are served", kind.experts,
+      seconds_since(making), seconds_since(rates.begin));
   for (std::int64_t rows : s.rows) {
     if (seconds_since(rates.begin) > s.seconds) {
       say("  {} rows: left out, no time left", rows);
@@ -481,9 +481,10 @@ void add_options(CLI::App* command, Settings& s) {
       ->check(CLI::IsMember({"auto", "fp8"}));
   command->add_option("--weights", s.weights, "of products: auto, or fp8")->capture_default_str();
   command
-      ->add_option("--experts", s.experts,
-                   "left factor of experts' products, one after the other: rows, weights, few (weights in "
-                   "steps with few rows of each)")
+      ->add_option(
+          "--experts", s.experts,
+          "left factor of experts' products, one after the other: rows, weights, few (weights in "
+          "steps with few rows of each)")
       ->delimiter(',')
       ->check(CLI::IsMember({"rows", "weights", "few"}));
   command->add_option("--layers", s.layers, "only so many layers; 0: all");

@@ -37,7 +37,7 @@ class MoePlan {
   // Products of `m` tokens with `num_experts` experts of `groups`.
   GroupedDesc down_desc(std::int64_t m, std::int64_t num_experts, int groups) const;
   void prepare_acts(const GroupedDesc& down);
-  // All steps of a model have the same one of both, since a sum's order is that of its factors.
+  // With the weights as the left factor where an expert has few rows; bits are the same.
   int add_product(const GroupedDesc& desc);
   void add_products(std::int64_t layer, const char* tokens, const StepBuilder::Sizes& sizes);
 
