@@ -228,6 +228,17 @@ class ComplaintsTest(ServeCase):
             prompts = server.metric("vllm:request_prefill_kv_computed_tokens_sum")
             self.assertEqual(rows, prompts + 4 * 11)  # the last tokens are no rows
 
+    def test_an_answer_is_counted_before_it_is_sent(self):
+        """Who asks for metrics right after an answer finds it in all of them."""
+        with Server() as server:
+            for number in range(1, 41):
+                server.complete(prompt="x", max_tokens=2, ignore_eos=True)
+                text = server.call("GET", "/metrics")[2].decode()
+                for name in ("request_max_num_generation_tokens", "request_generation_tokens", "request_params_n",
+                             "e2e_request_latency_seconds"):
+                    self.assertRegex(text, rf"(?m)^vllm:{name}_count\{{[^}}]*\}} {number}$")
+                self.assertRegex(text, rf"(?m)^vllm:iteration_tokens_total_count\{{[^}}]*\}} {2 * number}$")
+
 
 class SoakTest(ServeCase):
     def memory(self, server):

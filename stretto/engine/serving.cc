@@ -328,9 +328,13 @@ void StepSizes::count(std::int64_t rows_of_one) {
   rows += rows_of_one;
 }
 
-void ServingEngine::note(const BatchLoop& loop, std::int64_t rows) {
+void ServingEngine::count_step(std::int64_t rows) {
   std::lock_guard lock(mutex_);
-  if (rows > 0) noted_.steps.count(rows);
+  noted_.steps.count(rows);
+}
+
+void ServingEngine::note(const BatchLoop& loop) {
+  std::lock_guard lock(mutex_);
   const Scheduler& scheduler = loop.scheduler();
   running_ = loop.requests();
   noted_.waiting = scheduler.num_waiting();
@@ -369,7 +373,7 @@ void ServingEngine::lead(BatchModel& model) {
     for (const Request& request : came) loop.add(request);
     auto order = std::make_shared<const BatchOrder>(loop.decide());
     if (order->parts.empty() || !model.runs_beside_host()) loop.tell();
-    note(loop, 0);
+    note(loop);
     if (order->parts.empty()) continue;
     orders_->tell(order);
     const std::vector<BatchPiece> pieces = order->pieces();
@@ -378,8 +382,9 @@ void ServingEngine::lead(BatchModel& model) {
     model.finish(pieces, loop);
     loop.complete();
     faults_in_row_ = 0;
+    count_step(order->num_rows());  // before anybody hears of its tokens
     if (loop.is_idle()) loop.tell();
-    note(loop, order->num_rows());  // who sees nothing running has heard the end of everything
+    note(loop);  // who sees nothing running has heard the end of everything
   }
   orders_->tell(nullptr);
 }

@@ -126,8 +126,8 @@ class ServingEngine {
   void follow(Rank& rank, BatchModel& model);
   // Those who came and for whom there is room; false: the end.
   bool take(BatchLoop& loop, std::vector<Request>& came);
-  // `rows`: of a step that was made; 0: none.
-  void note(const BatchLoop& loop, std::int64_t rows);
+  void count_step(std::int64_t rows);
+  void note(const BatchLoop& loop);
 
   const ModelFiles& files_;
   ServingOptions options_;

@@ -316,17 +316,15 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
     send_chunk(choice);
   }
   if (num_open_ > 0) return;
+  std::int64_t longest = 0;
+  for (const auto& c : choices_) longest = std::max(longest, c->num_tokens);
+  if (longest > 0) context_.metrics.count_longest(longest);
   finish();
   AnswerSummary summary{.status = status_, .prompt_tokens = 0, .tokens = 0};
   for (const auto& prompt : prompts_) {
     summary.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   }
-  std::int64_t longest = 0;
-  for (const auto& c : choices_) {
-    summary.tokens += c->num_tokens;
-    longest = std::max(longest, c->num_tokens);
-  }
-  if (longest > 0) context_.metrics.count_longest(longest);
+  for (const auto& c : choices_) summary.tokens += c->num_tokens;
   lock.unlock();
   on_done_(summary);
 }

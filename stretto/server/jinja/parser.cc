@@ -232,10 +232,26 @@ class Parser : private ExpressionParser {
 // whether they are met.
 void check_names(const Statements& body, bool in_condition);
 
-bool has_names(const Expr& expr) {
-  return expr.kind == Expr::Kind::kName ||
-         std::any_of(expr.parts.begin(), expr.parts.end(),
-                     [](const ExprPtr& part) { return part && has_names(*part); });
+// Whether jinja2 works this out when it reads the template: neither names nor calls are in it, nor
+// filters that ask the template's context.
+bool is_constant(const Expr& expr) {
+  static constexpr std::array kOfContext = {"map",    "random",     "reject",
+                                            "select", "rejectattr", "selectattr"};
+  if (expr.kind == Expr::Kind::kName || expr.kind == Expr::Kind::kCall) return false;
+  if (expr.kind == Expr::Kind::kFilter &&
+      std::find(kOfContext.begin(), kOfContext.end(), expr.word) != kOfContext.end()) {
+    return false;
+  }
+  auto holds = [](const ExprPtr& part) { return part == nullptr || is_constant(*part); };
+  return std::all_of(expr.parts.begin(), expr.parts.end(), holds) &&
+         std::all_of(expr.named.begin(), expr.named.end(),
+                     [&](const auto& named) { return holds(named.second); });
+}
+
+// Whether jinja2 may know beforehand that nobody looks at the right side.
+bool is_folded_choice(const Expr& expr) {
+  return expr.kind == Expr::Kind::kBinary && (expr.word == "and" || expr.word == "or") &&
+         is_constant(*expr.parts[0]);
 }
 
 void check_names(const Expr* expr, bool in_condition) {
@@ -248,10 +264,8 @@ void check_names(const Expr* expr, bool in_condition) {
       throw TemplateError(fmt::format("No {} named '{}'", what, expr->word), expr->line);
     }
   }
-  const bool is_choice = expr->word == "and" || expr->word == "or";
-  const bool is_folded =
-      is_choice && expr->kind == Expr::Kind::kBinary && !has_names(*expr->parts[0]);
-  const bool inner = in_condition || expr->kind == Expr::Kind::kCondition || is_folded;
+  const bool inner =
+      in_condition || expr->kind == Expr::Kind::kCondition || is_folded_choice(*expr);
   for (const ExprPtr& part : expr->parts) check_names(part.get(), inner);
   for (const auto& [name, value] : expr->named) check_names(value.get(), inner);
 }
