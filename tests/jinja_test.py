@@ -19,7 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "tests/data/templates"
 SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 # STRETTO_SOAK: as ./check --long.
-COUNTS = {"--conversations": 100000 if os.environ.get("STRETTO_SOAK") else 3000, "--templates": 6000}
+COUNTS = ({"--conversations": 100000, "--templates": 6000} if os.environ.get("STRETTO_SOAK") else
+          {"--conversations": 1500, "--templates": 3000})
 
 try:
     import jinja_reference

@@ -179,13 +179,23 @@ def _refuse_scales(op: str, name: str, dim: int, result: Optional[str]) -> None:
 
 def _own_product(op: str, group, a, b, out=None):
     """a @ b of this rank alone."""
-    if out is None and _route.wants(a, b):
-        return a @ b
     try:
+        if out is None and _route.wants(a, b):
+            return _torch_product(op, a, b)
         return group_of(group).alone().call(_OWN_PRODUCTS[op], 0, out, a, b)
     except Exception as error:
         error.is_settled = op == "all_gather_matmul"  # whose rows the others have
         raise
+
+
+def _torch_product(op: str, a, b):
+    """a @ b by PyTorch, which also takes other types where autocast is on."""
+    if _route.is_compiling():
+        return a @ b
+    try:
+        return a @ b
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"{op}: a @ b: {error}") from error
 
 
 def _check_factors(op: str, a, b, times: int = 1) -> None:

@@ -14,12 +14,15 @@ inline std::uint64_t test_seed() {
   return std::random_device{}();
 }
 
+// Without a seed, and with STRETTO_SOAK (./check --long).
+inline bool every_case_is_drawn() {
+  return std::getenv("STRETTO_TEST_SEED") == nullptr || std::getenv("STRETTO_SOAK") != nullptr;
+}
+
 // Whether a case is among those that ./check runs for its commit: one of so many, drawn by the seed
-// and the case's name. Without a seed, and with STRETTO_SOAK (./check --long), every case is.
+// and the case's name.
 inline bool is_drawn(std::string_view name, std::uint64_t one_of) {
-  if (std::getenv("STRETTO_TEST_SEED") == nullptr || std::getenv("STRETTO_SOAK") != nullptr) {
-    return true;
-  }
+  if (every_case_is_drawn()) return true;
   std::uint64_t hash = 0xcbf29ce484222325 ^ test_seed();  // FNV-1a
   for (unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;
   hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15;  // the last letters change low bits alone

@@ -113,7 +113,8 @@ std::map<std::string, std::string> kept_verdicts() {
 
 // What was rejected stays rejected. Who changes operators or mutants commits the new lines, and
 // looks at each mutant that is accepted now and was not.
-void compare_with_kept(const std::map<std::string, std::string>& verdicts) {
+// `is_whole`: all programs were looked at.
+void compare_with_kept(const std::map<std::string, std::string>& verdicts, bool is_whole) {
   std::map<std::string, std::string> kept = kept_verdicts();
   std::string all;
   for (const auto& [label, letters] : verdicts) {
@@ -122,6 +123,7 @@ void compare_with_kept(const std::map<std::string, std::string>& verdicts) {
     EXPECT_EQ(line, kept[label]) << label << ": r: rejected, a: accepted, kept in mutant_verdicts";
     kept.erase(label);
   }
+  if (!is_whole) return;
   for (const auto& [label, line] : kept) ADD_FAILURE() << label << " has no mutants any more";
   if (!testing::Test::HasFailure()) return;
   std::string path = testing::TempDir() + "mutant_verdicts.txt";
@@ -131,7 +133,9 @@ void compare_with_kept(const std::map<std::string, std::string>& verdicts) {
 
 class Mutants : public testing::Test {
  protected:
+  // Of the programs that this commit draws.
   void check(const std::string& label, const Program& program) {
+    if (!is_drawn("mutants of " + label, 3)) return;
     total_.add(run_mutants(label, program, [&](const Mutant& mutant, const ProofResult& result) {
       if (result.rejected()) {
         EXPECT_TRUE(mentions_any(result.report, mutant.clues))
@@ -266,15 +270,17 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
   check("epilogue_warp", epilogue_warp());
   check("piped", sample::schedule_program());
 
-  EXPECT_GE(total_.mutants, 300);
+  EXPECT_GE(total_.mutants, every_case_is_drawn() ? 300 : 100);
   EXPECT_GE(total_.mutants_by_kind.size(), 12u);
   for (const Survivor& s : total_.survivors) {
     EXPECT_FALSE(s.reason.empty()) << fmt::format("unexplained on {} ranks, {}: {} | {} | {}",
                                                   s.ranks, s.bounds, s.label, s.kind, s.site);
     if (!s.reason.empty()) expect_explained_there_alone(s);
   }
-  for (const Explanation& e : explanations()) expect_all_named_survive(e, total_.survivors);
-  compare_with_kept(total_.verdicts);
+  if (every_case_is_drawn()) {
+    for (const Explanation& e : explanations()) expect_all_named_survive(e, total_.survivors);
+  }
+  compare_with_kept(total_.verdicts, every_case_is_drawn());
   fmt::print("{} mutants of {} kinds, {} rejected, {} harmless, {:.1f} s\n", total_.mutants,
              total_.mutants_by_kind.size(), total_.rejected, total_.survivors.size(),
              total_.seconds);
