@@ -52,6 +52,9 @@ void add_step_options(CLI::App* command, StepOptions& options) {
           "bytes of the cache on all ranks, as 2MiB or 4GiB; 0: the smaller of 4 GiB and a "
           "quarter of the memory that is available, on GPUs what weights and steps leave")
       ->capture_default_str();
+  command->add_flag("--async-scheduling,!--no-async-scheduling", serving.ahead,
+                    "decide each step while the one before runs, whose tokens stay on the device; "
+                    "default: on GPUs, not on CPU ranks. Answers are the same");
   command->add_flag("--fastest", serving.fastest,
                     "let the last bits of an answer depend on who else is served, where that is "
                     "faster: on GPUs a request that runs alone");

@@ -10,6 +10,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/engine/batch_loop.h"
 #include "stretto/engine/model_files.h"
+#include "stretto/engine/step_driver.h"
 #include "stretto/gpu/gpu_world.h"
 #include "stretto/model/gpu/gpu_batch.h"
 #include "stretto/runtime/cuda/driver.h"
@@ -72,7 +73,8 @@ struct Told {
   std::int64_t preemptions = 0;
 };
 
-Told serve(BatchModel& model, const std::vector<Asked>& asked, int at_once, bool by_host) {
+Told serve(BatchModel& model, const std::vector<Asked>& asked, int at_once, bool by_host,
+           bool ahead = true) {
   Told out;
   out.answers.resize(asked.size());
   const auto vocab = static_cast<std::size_t>(model.shape().config->vocab_size);
@@ -96,15 +98,8 @@ Told serve(BatchModel& model, const std::vector<Asked>& asked, int at_once, bool
     };
     loop.add(request);
   }
-  while (!loop.is_idle()) {
-    const BatchOrder order = loop.decide();
-    const std::vector<BatchPiece> pieces = order.pieces();
-    model.begin(pieces);
-    loop.tell();
-    model.finish(pieces, loop);
-    loop.complete();
-  }
-  loop.tell();
+  StepDriver driver(model, loop, ahead);
+  while (!loop.is_idle()) driver.round();
   out.chosen = loop.chosen();
   out.preemptions = loop.scheduler().counters().preemptions;
   return out;
@@ -146,7 +141,8 @@ TEST_P(GpuSamplingTest, TheMachineChoosesWhatTheHostWouldAloneAsInCompany) {
                              .num_pages = ranks > 1 ? 2 : 4,  // too few for all at once
                              .sequences = 6,
                              .attention = PagedCache::Attention::kPrompts},
-                   .plan_for = Target::kCuda});
+                   .plan_for = Target::kCuda,
+                   .ahead = true});
   BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, files.checkpoint), kRows);
   const Told together = serve(model, asked, 6, false);
   EXPECT_EQ(together.chosen.here, 0);

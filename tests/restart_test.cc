@@ -37,19 +37,21 @@ struct Answer {
   std::future<std::pair<End, std::string>> end = ended.get_future();
 };
 
-// `faults_at`: the token at which rank 0 fails; negative: none.
-std::unique_ptr<Answer> ask(int first_token, int faults_at = -1) {
+// `faults_at`: the token at which rank 0 fails; negative: none. `ahead`: as it is told of the
+// token, while the next step is under way; else as its logits are looked at.
+std::unique_ptr<Answer> ask(int first_token, int faults_at = -1, bool ahead = false) {
   auto out = std::make_unique<Answer>();
   Answer* answer = out.get();
   ServedRequest& request = *answer->request;
   request.prompt = {first_token, 7, 8, 9};
   request.max_tokens = 30;
   request.sampling.temperature = 0;
-  request.on_token = [answer](const TokenLogprob& t) {
+  request.on_token = [answer, faults_at, ahead](const TokenLogprob& t) {
     answer->tokens.push_back(t.token);
+    if (ahead && std::ssize(answer->tokens) == faults_at) throw Error("a rank was killed");
     return true;
   };
-  if (faults_at >= 0) {
+  if (faults_at >= 0 && !ahead) {
     request.on_logits = [answer, faults_at](std::span<const float>) {
       if (static_cast<int>(answer->tokens.size()) == faults_at) throw Error("a rank was killed");
     };
@@ -60,11 +62,12 @@ std::unique_ptr<Answer> ask(int first_token, int faults_at = -1) {
   return out;
 }
 
-ServingOptions few_at_once(bool restarts) {
+ServingOptions few_at_once(bool restarts, bool ahead = false) {
   return {.max_queue = 100,
           .max_num_seqs = 3,
           .max_num_batched_tokens = 32,
           .kv_bytes = std::size_t{4} << 20,
+          .ahead = ahead,
           .restart_on_fault = restarts};
 }
 
@@ -90,7 +93,9 @@ std::string get(const std::string& url, const std::string& path, const std::stri
   return out;
 }
 
-TEST(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
+class Restart : public testing::TestWithParam<bool> {};  // ahead
+
+TEST_P(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
   std::vector<std::vector<int>> alone;
   {
     ServingEngine engine(files(), {.world_size = 2}, few_at_once(false));
@@ -102,7 +107,7 @@ TEST(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
       alone.push_back(answer->tokens);
     }
   }
-  ServingEngine engine(files(), {.world_size = 2}, few_at_once(true));
+  ServingEngine engine(files(), {.world_size = 2}, few_at_once(true, GetParam()));
   Server server(files(), engine, {.port = 0, .access_log = false});
   engine.wait_until_ready();
   std::thread serving([&] { server.run(); });
@@ -111,7 +116,7 @@ TEST(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
   std::vector<std::unique_ptr<Answer>> answers;
   std::vector<std::shared_ptr<ServedRequest>> requests;
   for (int i = 0; i < 8; ++i) {
-    answers.push_back(ask(10 + i, i == 1 ? 5 : -1));
+    answers.push_back(ask(10 + i, i == 1 ? 5 : -1, GetParam()));
     requests.push_back(answers.back()->request);
   }
   std::string health;
@@ -143,10 +148,11 @@ TEST(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
   std::raise(SIGTERM);
   serving.join();
 }
+INSTANTIATE_TEST_SUITE_P(Ways, Restart, testing::Bool());
 
 // The same as clients see it: 503 for who has no answer yet, an error event in a stream that has
 // begun, an answer for who comes later. Once the engine is told to end, 503 at once.
-TEST(Restart, ClientsHear503) {
+TEST(RestartOnce, ClientsHear503) {
   ServingEngine engine(files(), {.world_size = 2}, few_at_once(true));
   Server server(files(), engine, {.port = 0, .access_log = false});
   engine.wait_until_ready();
@@ -194,7 +200,7 @@ TEST(Restart, ClientsHear503) {
   serving.join();
 }
 
-TEST(Restart, WithoutTheOptionAllAreTold) {
+TEST(RestartOnce, WithoutTheOptionAllAreTold) {
   ServingEngine engine(files(), {.world_size = 2}, few_at_once(false));
   engine.wait_until_ready();
   std::vector<std::unique_ptr<Answer>> answers;
@@ -210,7 +216,7 @@ TEST(Restart, WithoutTheOptionAllAreTold) {
 }
 
 // Weights are read from the checkpoint again; what another program has made of it is no model.
-TEST(Restart, FilesThatHaveChangedAreTheEnd) {
+TEST(RestartOnce, FilesThatHaveChangedAreTheEnd) {
   const std::filesystem::path place =
       std::filesystem::temp_directory_path() / fmt::format("stretto-restart-{}", ::getpid());
   std::filesystem::copy("checkpoints/debian-llama-draft-1m", place);
@@ -234,7 +240,7 @@ TEST(Restart, FilesThatHaveChangedAreTheEnd) {
   std::filesystem::remove_all(place);
 }
 
-TEST(Restart, FaultsWithoutAStepInBetweenAreTheEnd) {
+TEST(RestartOnce, FaultsWithoutAStepInBetweenAreTheEnd) {
   ServingEngine engine(files(), {.world_size = 1}, few_at_once(true));
   engine.wait_until_ready();
   std::vector<std::unique_ptr<Answer>> answers;

@@ -28,7 +28,12 @@ class CompanyTest(ServeCase):
         with Server("--dtype", "float32", "--max-num-seqs", 1, "--no-prefix-caching") as server:
             alone = [server.complete(**body)["choices"] for body in bodies]
             self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), 0)
-        with Server("--dtype", "float32", "--tp", 1, "--kv-memory", "6MiB", "--max-model-len", 512) as server:
+        for way in ("--no-async-scheduling", "--async-scheduling"):
+            with self.subTest(way=way):
+                self.are_as_alone(bodies, alone, way)
+
+    def are_as_alone(self, bodies, alone, way):
+        with Server("--dtype", "float32", "--tp", 1, "--kv-memory", "6MiB", "--max-model-len", 512, way) as server:
             together = [None] * len(bodies)
 
             def ask(i):
@@ -53,6 +58,8 @@ class CompanyTest(ServeCase):
             self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
             self.assertEqual(server.metric("stretto:tokens_chosen_total"),
                              server.metric("vllm:generation_tokens_total"))
+            self.assertGreater(server.metric("stretto:device_busy_seconds_total"), 0)
+            self.assertGreater(server.metric("stretto:device_wait_seconds_total"), 0)
 
     def test_a_cache_of_fp8_holds_more_and_answers_alike_in_company(self):
         draw = random.Random(SEED)

@@ -15,7 +15,11 @@ constexpr const char* kLate = "the time limit of the request has passed";
 std::vector<BatchPiece> BatchOrder::pieces() const {
   std::vector<BatchPiece> out;
   for (const Part& p : parts) {
-    out.push_back({.tokens = p.tokens, .first = p.first, .pages = p.pages, .wanted = p.wanted});
+    out.push_back({.tokens = p.tokens,
+                   .source = p.source,
+                   .first = p.first,
+                   .pages = p.pages,
+                   .wanted = p.wanted});
   }
   return out;
 }
@@ -30,8 +34,8 @@ BatchLoop::BatchLoop(const SchedulerLimits& limits, std::int64_t vocab)
     : limits_(limits), vocab_(static_cast<std::size_t>(vocab)), scheduler_(limits) {}
 
 void BatchLoop::add(const Request& request) {
-  if (request->cancelled) return request->on_end(ServedRequest::End::kCancelled, "");
-  if (request->is_late()) return request->on_end(ServedRequest::End::kLate, kLate);
+  if (request->cancelled) return request->tell_end(ServedRequest::End::kCancelled, "");
+  if (request->is_late()) return request->tell_end(ServedRequest::End::kLate, kLate);
   RequestId id = scheduler_.add({.tokens = request->prompt,
                                  .max_tokens = request->max_tokens,
                                  .priority = request->priority,
@@ -59,27 +63,35 @@ BatchOrder BatchLoop::decide() {
     finish(here);
   }
   BatchOrder order;
-  chosen_.clear();
-  pieces_.clear();
   if (live_.empty()) return order;
-  pieces_ = scheduler_.decide();
-  for (const Piece& p : pieces_) {
+  Step step{.pieces = scheduler_.decide(), .sources = {}, .chosen = {}, .in_vain = {}};
+  for (const Piece& p : step.pieces) {
     Live& live = live_.at(p.id);
     const Scheduler::Course course = scheduler_.course(p.id);
     live.request->cached_tokens = course.cached;
     live.request->preemptions = course.preemptions;
     if (!std::exchange(live.started, true) && live.request->on_start) live.request->on_start();
-    auto tokens = scheduler_.tokens(p.id).subspan(static_cast<std::size_t>(p.first),
-                                                  static_cast<std::size_t>(p.count));
+    BatchOrder::Part part{.tokens = {0}, .pages = {}, .first = p.first};
+    if (p.follows) {
+      part.source = steps_.front().sources.at(p.id);
+    } else {
+      auto tokens = scheduler_.tokens(p.id).subspan(static_cast<std::size_t>(p.first),
+                                                    static_cast<std::size_t>(p.count));
+      part.tokens.assign(tokens.begin(), tokens.end());
+    }
     std::span<const int> pages = scheduler_.blocks(p.id);
-    order.parts.push_back({.tokens = {tokens.begin(), tokens.end()},
-                           .pages = {pages.begin(), pages.end()},
-                           .first = p.first,
-                           .wanted = tells_prompt(live) ? p.count
-                                     : p.last           ? 1
-                                                        : 0});
+    part.pages.assign(pages.begin(), pages.end());
+    part.wanted = tells_prompt(live) ? p.count : p.last ? 1 : 0;
+    order.parts.push_back(std::move(part));
   }
+  if (!step.pieces.empty()) steps_.push_back(std::move(step));
   return order;
+}
+
+BatchLoop::Live* BatchLoop::live_of(const Piece& piece) {
+  auto found = live_.find(piece.id);
+  const bool counts = found != live_.end() && !found->second.end;
+  return counts && !steps_.front().in_vain.contains(piece.id) ? &found->second : nullptr;
 }
 
 template <typename Act>
@@ -96,12 +108,16 @@ void BatchLoop::guarded(Live& live, const Act& act) {
 }
 
 RowVisitor::Want BatchLoop::want(std::size_t part, std::int64_t row, ChoiceWish& wish) {
-  const Piece& p = pieces_[part];
-  Live& live = live_.at(p.id);
-  if (live.end) return Want::kNothing;
+  Step& step = steps_.front();
+  const Piece& p = step.pieces[part];
+  Live* found = live_of(p);
+  if (found == nullptr) return Want::kNothing;
+  Live& live = *found;
   const ServedRequest& request = *live.request;
   const bool chooses = p.last && row + 1 == p.count && !tells_prompt(live);
-  if (!chooses || request.on_logits || request.num_logprobs > kMostChoiceTop) return Want::kLogits;
+  const bool looks =
+      request.on_logits || request.num_logprobs > kMostChoiceTop || live.chooses_here;
+  if (!chooses || looks) return Want::kLogits;
   Want out = Want::kNothing;
   guarded(live, [&] {
     std::span<const std::uint32_t> allowed;
@@ -109,13 +125,17 @@ RowVisitor::Want BatchLoop::want(std::size_t part, std::int64_t row, ChoiceWish&
     wish = live.sampler.wish(vocab_, scheduler_.tokens(p.id), num_generated(p.id, live), allowed);
     wish.row.num_top = request.num_logprobs;
     out = Want::kToken;
+    step.sources.emplace(p.id, static_cast<int>(step.sources.size()));
   });
   return out;
 }
 
 void BatchLoop::take_choice(std::size_t part, std::int64_t, const ChoiceResult& result) {
-  const RequestId id = pieces_[part].id;
-  Live& live = live_.at(id);
+  const Piece& p = steps_.front().pieces[part];
+  const RequestId id = p.id;
+  Live* found = live_of(p);
+  if (found == nullptr) return;
+  Live& live = *found;
   live.sampler.count_draw();
   ++num_chosen_.by_machine;
   const bool tells = live.request->num_logprobs >= 0;
@@ -124,13 +144,24 @@ void BatchLoop::take_choice(std::size_t part, std::int64_t, const ChoiceResult& 
 }
 
 void BatchLoop::take(std::size_t part, std::int64_t row, std::span<const float> logits) {
-  const Piece& p = pieces_[part];
-  Live& live = live_.at(p.id);
-  if (live.end) return;
+  const Piece& p = steps_.front().pieces[part];
+  Live* found = live_of(p);
+  if (found == nullptr) return;
+  Live& live = *found;
+  live.chooses_here = false;
   guarded(live, [&] {
     if (tells_prompt(live)) tell_prompt(live, p.first + row, logits);
     if (p.last && row + 1 == p.count) choose(p.id, live, logits);
   });
+}
+
+void BatchLoop::miss(std::size_t part, std::int64_t /*row*/) {
+  const Piece& p = steps_.front().pieces[part];
+  Live* live = live_of(p);
+  if (live == nullptr) return;
+  live->chooses_here = true;
+  scheduler_.begin_again(p.id);
+  for (Step& step : steps_) step.in_vain.insert(p.id);
 }
 
 void BatchLoop::tell_prompt(Live& live, std::int64_t position, std::span<const float> logits) {
@@ -173,7 +204,7 @@ void BatchLoop::choose(RequestId id, Live& live, std::span<const float> logits) 
 }
 
 void BatchLoop::keep(RequestId id, Live& live, const TokenLogprob& told) {
-  chosen_[id] = told.token;
+  steps_.front().chosen[id] = told.token;
   untold_.push_back({.id = id, .request = live.request, .token = told});
   const auto generated = static_cast<std::int64_t>(num_generated(id, live)) + 1;
   if (generated == live.request->max_tokens) live.end = ServedRequest::End::kLength;
@@ -190,7 +221,7 @@ void BatchLoop::tell() {
         u.failure = stopped->second;
         u.end = u.failure.empty() ? End::kEnough : End::kFailed;
       }
-      u.request->on_end(*u.end, u.failure);
+      u.request->tell_end(*u.end, u.failure);
       continue;
     }
     std::string failure;
@@ -208,14 +239,17 @@ void BatchLoop::tell() {
 }
 
 void BatchLoop::complete() {
-  for (const Piece& p : pieces_) {
-    if (live_.at(p.id).end) scheduler_.cancel(p.id);
-  }
-  scheduler_.complete(chosen_);
-  for (const Piece& p : pieces_) {
-    auto at = live_.find(p.id);
-    if (at->second.end) finish(at);
-  }
+  const Step step = std::move(steps_.front());
+  steps_.pop_front();
+  auto each_that_ends = [&](const auto& act) {
+    for (const Piece& p : step.pieces) {
+      auto at = live_.find(p.id);
+      if (at != live_.end() && at->second.end) act(at);
+    }
+  };
+  each_that_ends([&](auto at) { scheduler_.cancel(at->first); });
+  scheduler_.complete(step.chosen);
+  each_that_ends([&](auto at) { finish(at); });
 }
 
 void BatchLoop::finish(std::map<RequestId, Live>::iterator at) {

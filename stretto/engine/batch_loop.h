@@ -2,14 +2,18 @@
 // clients hear of them. serving.h runs it; every rank makes the steps (model/.../batch_model.h).
 //
 // Tokens and ends are kept until tell(), so that GPUs have their next step before anybody hears of
-// the last one. A request that then has enough is in that step once more, in vain.
+// the last one. A request that then has enough is in that step once more, in vain. A step may also
+// be decided before the rows of the last one are taken (scheduler.h): then those who have enough
+// are in one more. What comes of rows in vain nobody hears.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +29,11 @@ struct BatchOrder {
   struct Part {
     std::vector<int> tokens, pages;
     std::int64_t first = 0, wanted = 0;  // as BatchPiece
+    int source = -1;                     // likewise
   };
   std::vector<Part> parts;
+  // What the last step chose, where ranks are told so that have not chosen (BatchModel::chosen).
+  std::vector<int> chosen = {};
 
   std::vector<BatchPiece> pieces() const;  // of this order's memory
   std::int64_t num_rows() const;
@@ -42,16 +49,18 @@ class BatchLoop final : public RowVisitor {
   std::size_t room() const { return static_cast<std::size_t>(limits_.max_running) - live_.size(); }
   // Checked already: it fits (Scheduler::add). Where it was cancelled or is late it ends here.
   void add(const Request& request);
-  bool is_idle() const { return live_.empty(); }
+  bool is_idle() const { return live_.empty() && steps_.empty(); }
 
   // The next step, after those who were cancelled or are late have ended; no parts: nothing is to
-  // do.
+  // do, or not before complete(). One step may be under way meanwhile, if all that it asked for
+  // were tokens (Want::kToken).
   BatchOrder decide();
-  // The rows of it.
+  // The rows of the earliest step that is not complete: first what is wanted of all of them.
   Want want(std::size_t part, std::int64_t row, ChoiceWish& wish) override;
   void take_choice(std::size_t part, std::int64_t row, const ChoiceResult& result) override;
   void take(std::size_t part, std::int64_t row, std::span<const float> logits) override;
-  // All rows have been taken.
+  void miss(std::size_t part, std::int64_t row) override;
+  // All of its rows have been taken.
   void complete();
   // Requests hear of the tokens and ends since the last call. Before the rows of a next step are
   // taken, and before anybody waits.
@@ -72,6 +81,7 @@ class BatchLoop final : public RowVisitor {
     Sampler sampler;
     std::int64_t prompt_told = 0;  // tokens of the prompt whose logprobs were told
     bool started = false;
+    bool chooses_here = false;                   // from logits, since the machine could not
     std::optional<ServedRequest::End> end = {};  // once the step that is under way is over
     std::string failure = {};
   };
@@ -89,6 +99,15 @@ class BatchLoop final : public RowVisitor {
   void finish(std::map<RequestId, Live>::iterator at);
 
   // What a request has not heard yet: a token, or its end.
+  struct Step {
+    std::vector<Piece> pieces;
+    std::map<RequestId, int> sources;  // which of the step's choices theirs is
+    std::map<RequestId, int> chosen;
+    std::set<RequestId> in_vain;  // begun again meanwhile
+  };
+  // Of a piece of the earliest step; null: its request has ended, or begins again.
+  Live* live_of(const Piece& piece);
+
   struct Untold {
     RequestId id = 0;
     Request request;
@@ -101,9 +120,8 @@ class BatchLoop final : public RowVisitor {
   std::size_t vocab_;
   Scheduler scheduler_;
   std::map<RequestId, Live> live_;
-  std::vector<Piece> pieces_;        // of the step
-  std::map<RequestId, int> chosen_;  // in the step
-  std::vector<Untold> untold_;       // in order
+  std::deque<Step> steps_;      // not complete, the earliest first
+  std::vector<Untold> untold_;  // in order
   Chosen num_chosen_;
   std::vector<float> logits_;          // scratch of sampling
   std::vector<double> probabilities_;  // scratch of logprobs

@@ -1,5 +1,5 @@
 // What requests hear, and when. If these fail, an answer depends on whether its tokens were told
-// before the next step or beside it, or a client waits for an end that never comes.
+// before the next step, beside it or ahead of it, or a client waits for an end that never comes.
 #include "stretto/engine/batch_loop.h"
 
 #include <gtest/gtest.h>
@@ -40,10 +40,80 @@ std::vector<Wish> random_wishes(std::mt19937_64& random) {
   return out;
 }
 
-enum class Told : std::uint8_t { kBeforeTheNextStep, kBesideIt };
+// Steps one after the other, whose tokens are told before or beside the next one; or each decided
+// while the one before is under way.
+enum class Way : std::uint8_t { kBeforeTheNextStep, kBesideIt, kAhead };
 
-std::vector<Heard> serve(const std::vector<Wish>& wishes, Told told, std::int64_t* preemptions) {
+struct Counts {
+  std::int64_t preemptions = 0, ahead = 0, missed = 0, told = 0;
+};
+
+// A machine whose tokens are those of a request's draws alone, as a model's are: all logits are
+// equal. Of some rows it says that it could not choose.
+class Machine {
+ public:
+  Machine(BatchLoop& loop, std::uint64_t seed) : loop_(loop), random_(seed) {}
+
+  // What is wanted of a step; whether that is nothing but tokens.
+  bool choose(const BatchOrder& order) {
+    rows_.clear();
+    std::int64_t wanted = 0;
+    bool all = true;
+    for (std::size_t part = 0; part < order.parts.size(); ++part) {
+      const BatchOrder::Part& p = order.parts[part];
+      EXPECT_LT(p.source, num_choices_) << "a token that the last step did not choose";
+      if (p.wanted == 0) continue;
+      Row row{.part = part, .row = std::ssize(p.tokens) - 1};
+      ChoiceWish wish;
+      row.want = loop_.want(part, row.row, wish);
+      std::vector<float> logits = flat_;
+      if (row.want == RowVisitor::Want::kToken) {
+        row.token = choose_token(logits, wish, scratch_).token;
+        ++wanted;
+      }
+      all = all && row.want != RowVisitor::Want::kLogits;
+      rows_.push_back(row);
+    }
+    num_choices_ = wanted;
+    return all;
+  }
+  // What came of it; `may_miss`: the logits are gone.
+  void finish(bool may_miss, Counts& counts) {
+    for (const Row& row : rows_) {
+      if (row.want == RowVisitor::Want::kLogits) loop_.take(row.part, row.row, flat_);
+      if (row.want != RowVisitor::Want::kToken) continue;
+      if (may_miss && random_() % 16 == 0) {
+        loop_.miss(row.part, row.row);
+        ++counts.missed;
+        continue;
+      }
+      ChoiceResult choice{};
+      choice.status = ChoiceStatus::kChosen;
+      choice.token = static_cast<std::uint32_t>(row.token);
+      loop_.take_choice(row.part, row.row, choice);
+    }
+  }
+
+ private:
+  struct Row {
+    std::size_t part = 0;
+    std::int64_t row = 0;
+    RowVisitor::Want want = RowVisitor::Want::kNothing;
+    int token = 0;
+  };
+
+  BatchLoop& loop_;
+  std::mt19937_64 random_;
+  std::vector<float> flat_ = std::vector<float>(kVocab, 0.f);
+  ChoiceScratch scratch_;
+  std::vector<Row> rows_;
+  std::int64_t num_choices_ = 0;
+};
+
+std::vector<Heard> serve(const std::vector<Wish>& wishes, Way way, Counts& counts,
+                         std::uint64_t seed = 1) {
   BatchLoop loop({.max_running = 8, .max_rows = 40, .num_blocks = 12, .block_tokens = 16}, kVocab);
+  Machine machine(loop, seed);
   std::vector<Heard> out(wishes.size());
   std::vector<BatchLoop::Request> requests;
   for (std::size_t i = 0; i < wishes.size(); ++i) {
@@ -65,46 +135,52 @@ std::vector<Heard> serve(const std::vector<Wish>& wishes, Told told, std::int64_
     requests.push_back(request);
   }
   std::size_t next = 0;
+  bool under_way = false;
+  auto complete = [&](bool may_miss) {
+    machine.finish(may_miss, counts);
+    loop.complete();
+    under_way = false;
+  };
   for (std::int64_t step = 0; next < requests.size() || !loop.is_idle(); ++step) {
     for (std::size_t i = 0; i < wishes.size(); ++i) {
       if (wishes[i].cancel_at == step) requests[i]->cancelled = true;
     }
     while (next < requests.size() && loop.room() > 0) loop.add(requests[next++]);
     const BatchOrder order = loop.decide();
-    if (told == Told::kBesideIt || order.parts.empty()) loop.tell();
-    for (std::size_t part = 0; part < order.parts.size(); ++part) {
-      const BatchOrder::Part& p = order.parts[part];
-      const auto last = static_cast<std::int64_t>(p.tokens.size()) - 1;
-      ChoiceWish wish;
-      if (p.wanted == 0 || loop.want(part, last, wish) != RowVisitor::Want::kToken) continue;
-      // Of the request's draws alone, as a model's tokens are.
-      ChoiceResult choice{};
-      choice.status = ChoiceStatus::kChosen;
-      choice.token = static_cast<std::uint32_t>(wish.row.random % kVocab);
-      loop.take_choice(part, last, choice);
+    for (const BatchOrder::Part& p : order.parts) counts.ahead += p.source >= 0;
+    if (way == Way::kBesideIt || order.parts.empty()) loop.tell();
+    if (under_way) complete(!order.parts.empty());
+    if (!order.parts.empty()) {
+      under_way = machine.choose(order) && way == Way::kAhead;
+      if (way == Way::kAhead) loop.tell();  // before rows of this step are taken
+      if (!under_way) complete(false);
     }
-    if (!order.parts.empty()) loop.complete();
-    if (told == Told::kBeforeTheNextStep) loop.tell();
+    if (way != Way::kBesideIt) loop.tell();
     if (step > 100'000) break;
   }
   loop.tell();
-  *preemptions += loop.scheduler().counters().preemptions;
+  EXPECT_TRUE(loop.scheduler().is_idle());
+  EXPECT_EQ(loop.scheduler().num_available_blocks(), loop.scheduler().num_blocks());
+  counts.preemptions += loop.scheduler().counters().preemptions;
   return out;
 }
 
-TEST(BatchLoop, TellsTheSameBesideTheNextStepAsBeforeIt) {
+TEST(BatchLoop, TellsTheSameBesideTheNextStepAndAheadOfIt) {
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  std::int64_t preemptions = 0, stopped = 0, cancelled = 0;
+  Counts before_it, beside_it, ahead_of_it;
+  std::int64_t stopped = 0, cancelled = 0;
   for (int round = 0; round < 300; ++round) {
     const std::vector<Wish> wishes = random_wishes(random);
-    const std::vector<Heard> before = serve(wishes, Told::kBeforeTheNextStep, &preemptions);
-    const std::vector<Heard> beside = serve(wishes, Told::kBesideIt, &preemptions);
+    const std::vector<Heard> before = serve(wishes, Way::kBeforeTheNextStep, before_it);
+    const std::vector<Heard> beside = serve(wishes, Way::kBesideIt, beside_it);
+    const std::vector<Heard> ahead = serve(wishes, Way::kAhead, ahead_of_it, random());
     for (std::size_t i = 0; i < wishes.size(); ++i) {
-      for (const Heard* heard : {&before[i], &beside[i]}) {
-        ASSERT_EQ(heard->ends.size(), 1u) << "round " << round << " request " << i;
-        EXPECT_FALSE(heard->after_end || heard->after_enough) << round << " " << i;
+      SCOPED_TRACE("round " + std::to_string(round) + " request " + std::to_string(i));
+      for (const Heard* heard : {&before[i], &beside[i], &ahead[i]}) {
+        ASSERT_EQ(heard->ends.size(), 1u);
+        EXPECT_FALSE(heard->after_end || heard->after_enough);
         if (heard->ends[0] == ServedRequest::End::kLength) {
           EXPECT_EQ(std::ssize(heard->tokens), wishes[i].max_tokens);
         }
@@ -112,28 +188,36 @@ TEST(BatchLoop, TellsTheSameBesideTheNextStepAsBeforeIt) {
           EXPECT_EQ(heard->tokens.back(), wishes[i].stop_token);
         }
       }
-      // When others end decides in which step a cancelled one is.
-      if (wishes[i].cancel_at >= 0) {
-        cancelled += beside[i].ends[0] == ServedRequest::End::kCancelled;
-        continue;
-      }
-      EXPECT_EQ(before[i].tokens, beside[i].tokens) << "round " << round << " request " << i;
-      EXPECT_EQ(before[i].ends, beside[i].ends) << "round " << round << " request " << i;
       stopped += beside[i].ends[0] == ServedRequest::End::kEnough;
+      cancelled += ahead[i].ends[0] == ServedRequest::End::kCancelled;
+      for (const Heard* other : {&beside[i], &ahead[i]}) {
+        const auto [own, others] = std::ranges::mismatch(before[i].tokens, other->tokens);
+        if (wishes[i].cancel_at >= 0) {
+          // When others end decides in which step a cancelled one is.
+          EXPECT_TRUE(own == before[i].tokens.end() || others == other->tokens.end());
+          continue;
+        }
+        EXPECT_EQ(before[i].tokens, other->tokens);
+        EXPECT_EQ(before[i].ends, other->ends);
+      }
     }
   }
-  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(before_it.preemptions, 100);
+  EXPECT_GT(ahead_of_it.preemptions, 100);
+  EXPECT_EQ(before_it.ahead, 0);
+  EXPECT_GT(ahead_of_it.ahead, 10'000);
+  EXPECT_GT(ahead_of_it.missed, 1000);
   EXPECT_GT(stopped, 100);
   EXPECT_GT(cancelled, 20);
 }
 
 // The last token may be one that ends the answer, too.
 TEST(BatchLoop, EnoughAtTheLastTokenIsEnough) {
-  for (Told told : {Told::kBeforeTheNextStep, Told::kBesideIt}) {
-    std::int64_t preemptions = 0;
+  for (Way way : {Way::kBeforeTheNextStep, Way::kBesideIt, Way::kAhead}) {
+    Counts counts;
     Wish wish{.prompt = {1, 2, 3}, .max_tokens = 1, .stop_token = -1};
-    wish.stop_token = serve({wish}, told, &preemptions)[0].tokens.at(0);
-    EXPECT_EQ(serve({wish}, told, &preemptions)[0].ends, std::vector{ServedRequest::End::kEnough});
+    wish.stop_token = serve({wish}, way, counts)[0].tokens.at(0);
+    EXPECT_EQ(serve({wish}, way, counts)[0].ends, std::vector{ServedRequest::End::kEnough});
   }
 }
 

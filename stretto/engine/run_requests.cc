@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "stretto/base/ceil_div.h"
+#include "stretto/engine/step_driver.h"
 
 namespace stretto {
 namespace {
@@ -74,15 +75,11 @@ RunSettings plan_run(const std::vector<RunLength>& lengths, std::int64_t capacit
 void run_requests(BatchModel& model, const SchedulerLimits& limits,
                   const std::vector<std::shared_ptr<ServedRequest>>& requests) {
   BatchLoop loop(limits, model.shape().config->vocab_size);
+  StepDriver driver(model, loop, model.shape().chosen > 0);
   std::size_t next = 0;
   while (next < requests.size() || !loop.is_idle()) {
     while (next < requests.size() && loop.room() > 0) loop.add(requests[next++]);
-    BatchOrder order = loop.decide();
-    loop.tell();
-    if (order.parts.empty()) continue;
-    model.step(order.pieces(), loop);
-    loop.complete();
-    loop.tell();
+    driver.round();
   }
   while (model.step_with_others()) continue;
 }

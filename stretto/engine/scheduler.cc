@@ -8,6 +8,11 @@
 #include "stretto/base/errors.h"
 
 namespace stretto {
+namespace {
+
+constexpr std::size_t kMostUnderWay = 2;  // while no more is decided
+
+}  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits), pool_(limits.num_blocks), cache_(pool_, limits.block_tokens) {
@@ -52,8 +57,9 @@ RequestId Scheduler::add(ScheduledRequest request) {
 }
 
 std::vector<Piece> Scheduler::decide() {
-  STRETTO_CHECK(!under_way_, "a step is decided before the last one was made");
+  STRETTO_CHECK(steps_.size() < kMostUnderWay, "a step is decided before earlier ones were made");
   step_.clear();
+  waits_for_blocks_ = false;
   budget_ = limits_.max_rows;
   prompts_left_ = limits_.max_prompts > 0 ? limits_.max_prompts : limits_.max_running;
   std::int64_t preempted = counters_.preemptions;
@@ -63,6 +69,7 @@ std::vector<Piece> Scheduler::decide() {
       if (budget_ == 0) return;
       if (!running_.contains(turn)) continue;  // preempted meanwhile
       std::int64_t need = at(turn.second).need();
+      if (need == 0) continue;
       if ((need == 1) == decodes) give_rows(turn.second, std::min({need, budget_, most}));
     }
   };
@@ -75,18 +82,19 @@ std::vector<Piece> Scheduler::decide() {
   }
   next(true, 1);
   next(false, limits_.max_rows);
-  while (counters_.preemptions == preempted && budget_ > 0 && !waiting_.empty() &&
-         running_.size() < static_cast<std::size_t>(limits_.max_running)) {
+  while (counters_.preemptions == preempted && !waits_for_blocks_ && budget_ > 0 &&
+         !waiting_.empty() && running_.size() < static_cast<std::size_t>(limits_.max_running)) {
     if (!admit(waiting_.begin()->second)) break;
   }
-  STRETTO_CHECK(!step_.empty() || requests_.empty(), "requests, and nothing to do");
-  under_way_ = true;
+  STRETTO_CHECK(!step_.empty() || !steps_.empty() || requests_.empty(),
+                "requests, and nothing to do");
   std::vector<Piece> pieces;
   for (const Turn& turn : running_) {
     if (auto found = step_.find(turn.second); found != step_.end()) {
-      pieces.push_back(found->second);
+      pieces.push_back(found->second.piece);
     }
   }
+  if (!step_.empty()) steps_.push_back(std::exchange(step_, {}));
   return pieces;
 }
 
@@ -94,7 +102,11 @@ bool Scheduler::give_rows(RequestId id, std::int64_t count) {
   if (step_.contains(id)) return true;
   if (count > 1 && prompts_left_ == 0) return false;
   Entry& e = at(id);
-  while (!grow(e, e.computed + count)) {
+  if (waits_for_blocks_ && missing_blocks(e, e.given + count) > 0) return false;
+  while (!grow(e, e.given + count)) {
+    waits_for_blocks_ =
+        missing_blocks(e, e.given + count) <= pool_.num_available() + blocks_to_come();
+    if (waits_for_blocks_) return false;
     RequestId last = std::prev(running_.end())->second;
     preempt(last);
     if (last == id) return false;
@@ -103,19 +115,28 @@ bool Scheduler::give_rows(RequestId id, std::int64_t count) {
   return true;
 }
 
-void Scheduler::place(RequestId id, const Entry& e, std::int64_t count) {
-  step_[id] = {.id = id, .first = e.computed, .count = count, .last = count == e.need()};
+void Scheduler::place(RequestId id, Entry& e, std::int64_t count) {
+  const Piece piece{.id = id,
+                    .first = e.given,
+                    .count = count,
+                    .last = count == e.need(),
+                    .follows = e.given == e.num_tokens()};
+  step_[id] = {.piece = piece, .preemptions = e.course.preemptions};
+  e.given += count;
+  if (piece.last) ++e.pending;
   budget_ -= count;
   if (count > 1) --prompts_left_;
 }
 
 void Scheduler::preempt(RequestId id) {
+  Entry& e = at(id);
   if (auto found = step_.find(id); found != step_.end()) {
-    budget_ += found->second.count;
-    if (found->second.count > 1) ++prompts_left_;
+    const Piece& piece = found->second.piece;
+    budget_ += piece.count;
+    if (piece.count > 1) ++prompts_left_;
+    if (piece.last) --e.pending;
     step_.erase(found);
   }
-  Entry& e = at(id);
   give_back(e);
   running_.erase(turn_of(id, e));
   waiting_.insert(turn_of(id, e));
@@ -125,17 +146,18 @@ void Scheduler::preempt(RequestId id) {
 
 bool Scheduler::admit(RequestId id) {
   Entry& e = at(id);
-  STRETTO_CHECK(e.blocks.empty() && e.computed == 0, "a request waits that holds blocks");
+  STRETTO_CHECK(e.blocks.empty() && e.given == 0 && e.pending == 0,
+                "a request waits that holds blocks, or is under way");
   // The last token has to be computed in any case: the next one is chosen from what comes of it.
   std::span<const int> all = std::span<const int>(e.request.tokens);
   bool looks = limits_.prefix_caching && !(e.request.every_row && e.chosen == 0);
   if (looks) {
     e.blocks = cache_.find(all.first(all.size() - 1), e.request.salt);
     e.published = e.blocks.size();
-    e.computed = static_cast<std::int64_t>(e.blocks.size()) * limits_.block_tokens;
+    e.given = e.computed = static_cast<std::int64_t>(e.blocks.size()) * limits_.block_tokens;
   }
   std::int64_t count = std::min(e.need(), budget_);
-  if ((count > 1 && prompts_left_ == 0) || !grow(e, e.computed + count)) {
+  if ((count > 1 && prompts_left_ == 0) || !grow(e, e.given + count)) {
     give_back(e);
     return false;
   }
@@ -150,8 +172,27 @@ bool Scheduler::admit(RequestId id) {
   return true;
 }
 
+std::int64_t Scheduler::missing_blocks(const Entry& e, std::int64_t tokens) const {
+  return blocks_for(tokens) - static_cast<std::int64_t>(e.blocks.size());
+}
+
+std::int64_t Scheduler::blocks_to_come() const {
+  std::int64_t count = 0;
+  for (const auto& [id, e] : requests_) {
+    if (e.ended || e.is_full()) count += std::ssize(e.blocks);
+  }
+  return count;
+}
+
+bool Scheduler::is_under_way(RequestId id, const Entry& e) const {
+  return std::ranges::any_of(steps_, [&](const Step& step) {
+    auto found = step.find(id);
+    return found != step.end() && found->second.preemptions == e.course.preemptions;
+  });
+}
+
 bool Scheduler::grow(Entry& e, std::int64_t tokens) {
-  std::int64_t missing = blocks_for(tokens) - static_cast<std::int64_t>(e.blocks.size());
+  std::int64_t missing = missing_blocks(e, tokens);
   if (missing > pool_.num_available()) return false;
   for (; missing > 0; --missing) e.blocks.push_back(pool_.take().value());
   return true;
@@ -160,7 +201,7 @@ bool Scheduler::grow(Entry& e, std::int64_t tokens) {
 // The last ones first, so that a block is evicted before those that it hangs on.
 void Scheduler::give_back(Entry& e) {
   for (; !e.blocks.empty(); e.blocks.pop_back()) pool_.release(e.blocks.back());
-  e.computed = 0;
+  e.given = e.computed = 0;
   e.published = 0;
 }
 
@@ -176,33 +217,51 @@ void Scheduler::publish(Entry& e) {
 }
 
 void Scheduler::complete(const std::map<RequestId, int>& chosen) {
-  STRETTO_CHECK(under_way_, "a step has been made that nobody decided");
-  under_way_ = false;
-  for (const auto& [id, piece] : step_) {
-    Entry& e = at(id);
-    if (e.cancelled) {
-      end(id);
+  STRETTO_CHECK(!steps_.empty(), "a step has been made that nobody decided");
+  const Step step = std::move(steps_.front());
+  steps_.pop_front();
+  for (const auto& [id, rows] : step) {
+    auto found = requests_.find(id);
+    if (found == requests_.end()) continue;  // ended, and its blocks are others'
+    Entry& e = found->second;
+    if (e.ended) {
+      if (!is_under_way(id, e)) end(id);
       continue;
     }
-    e.computed += piece.count;
-    if (limits_.prefix_caching) publish(e);
-    if (!piece.last) continue;
+    if (!rows.counts) continue;
+    if (rows.preemptions == e.course.preemptions) {
+      e.computed += rows.piece.count;
+      if (limits_.prefix_caching) publish(e);
+    }
+    if (!rows.piece.last) continue;
     auto token = chosen.find(id);
     STRETTO_CHECK(token != chosen.end(), "a row's choice is missing");
     e.request.tokens.push_back(token->second);
+    --e.pending;
     if (++e.chosen == e.request.max_tokens) end(id);
   }
-  step_.clear();
+}
+
+void Scheduler::begin_again(RequestId id) {
+  if (!has(id)) return;
+  Entry& e = at(id);
+  for (Step& step : steps_) {
+    auto found = step.find(id);
+    if (found == step.end() || !std::exchange(found->second.counts, false)) continue;
+    if (found->second.piece.last) --e.pending;
+    if (found->second.preemptions == e.course.preemptions) {
+      e.given = std::min(e.given, found->second.piece.first);
+    }
+  }
 }
 
 void Scheduler::cancel(RequestId id) {
-  auto found = requests_.find(id);
-  if (found == requests_.end()) return;
-  if (under_way_ && step_.contains(id)) {
-    found->second.cancelled = true;
-  } else {
-    end(id);
-  }
+  if (!has(id)) return;
+  Entry& e = at(id);
+  if (!is_under_way(id, e)) return end(id);
+  e.ended = true;
+  waiting_.erase(turn_of(id, e));
+  running_.erase(turn_of(id, e));
 }
 
 void Scheduler::end(RequestId id) {
@@ -216,11 +275,22 @@ void Scheduler::end(RequestId id) {
 void Scheduler::verify() const {
   std::map<int, int> references;
   for (const auto& [id, e] : requests_) {
-    bool runs = running_.contains(turn_of(id, e));
-    STRETTO_CHECK(runs != waiting_.contains(turn_of(id, e)), "neither runs nor waits, or both");
-    STRETTO_CHECK(runs || e.blocks.empty(), "a request waits that holds blocks");
+    const bool runs = running_.contains(turn_of(id, e)), waits = waiting_.contains(turn_of(id, e));
+    STRETTO_CHECK((runs ? 1 : 0) + (waits ? 1 : 0) + (e.ended ? 1 : 0) == 1,
+                  "a request is not in one state");
+    STRETTO_CHECK(!waits || e.blocks.empty(), "a request waits that holds blocks");
+    STRETTO_CHECK(!e.ended || is_under_way(id, e), "a request has ended and holds blocks");
     auto room = static_cast<std::int64_t>(e.blocks.size()) * limits_.block_tokens;
-    STRETTO_CHECK(e.computed <= room, "more is computed than there are blocks for");
+    STRETTO_CHECK(e.computed <= e.given && e.given <= room,
+                  "more is computed than there are blocks for");
+    std::int64_t pending = 0;
+    for (const Step& step : steps_) {
+      auto found = step.find(id);
+      if (found == step.end()) continue;
+      pending += found->second.counts && found->second.piece.last ? 1 : 0;
+    }
+    STRETTO_CHECK(e.ended || (e.pending == pending && e.chosen + e.pending <= e.request.max_tokens),
+                  "a token is waited for that no step chooses, or that is one too many");
     for (std::size_t i = 0; i < e.blocks.size(); ++i) {
       ++references[e.blocks[i]];
       STRETTO_CHECK(pool_.is_kept(e.blocks[i]) == (i < e.published),

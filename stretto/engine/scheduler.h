@@ -7,10 +7,18 @@
 // kept. Then waiting ones come in, highest priority first, of equals the earliest; the first of the
 // running ones has rows in every step.
 //
+// A step may be decided while the one before it is under way, whose tokens nobody knows yet: each
+// request whose next token comes of that one has a row for the token after it, unless that would be
+// one too many (max_tokens). Steps are made in the order in which they are decided, so a block that
+// is free may be in the next one while the one under way reads it. Only blocks of requests that
+// have ended wait for the steps that have rows of them; where these are enough, who lacks a block
+// waits for them and takes none from others.
+//
 // Before: kv/. After: batch_engine.h, which makes the steps.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,6 +57,8 @@ struct Piece {
   RequestId id = 0;
   std::int64_t first = 0, count = 0;
   bool last = false;  // its last row chooses the request's next token
+  // Its token is not known: it is the one that the step under way chooses. It has one row.
+  bool follows = false;
 };
 
 class Scheduler {
@@ -63,18 +73,26 @@ class Scheduler {
   // chosen last needs no room.
   RequestId add(ScheduledRequest request);
 
-  // The next step; empty where nothing is to do. Every decide() is followed by one complete().
+  // The next step; empty where nothing is to do, or not before the step under way is made. Each one
+  // that is not empty is followed by a complete(), before which one more may be decided.
   std::vector<Piece> decide();
-  // The step was made. `chosen`: the token of each piece that is `last`; of those that were
-  // cancelled meanwhile it does not count. Requests that have their tokens end by themselves.
+  // The earliest step under way was made. `chosen`: the token of each piece that is `last`; of
+  // those that were cancelled or begun again meanwhile it does not count. Requests that have their
+  // tokens end by themselves.
   void complete(const std::map<RequestId, int>& chosen);
-  // Ends a request in any state; its blocks are free at once, or after the step that is under way.
-  // Nothing where it has ended.
+  // What the steps under way compute of a request does not count: its rows are given again. Nothing
+  // where it has ended.
+  void begin_again(RequestId id);
+  // Ends a request in any state; its blocks are free at once, or after the steps under way that
+  // have rows of it. Nothing where it has ended.
   void cancel(RequestId id);
 
   // Of requests that have not ended.
-  bool has(RequestId id) const { return requests_.contains(id); }
-  std::span<const int> tokens(RequestId id) const { return at(id).request.tokens; }
+  bool has(RequestId id) const {
+    auto found = requests_.find(id);
+    return found != requests_.end() && !found->second.ended;
+  }
+  std::span<const int> tokens(RequestId id) const { return at(id).request.tokens; }  // known ones
   std::span<const int> blocks(RequestId id) const { return at(id).blocks; }  // in order of tokens
 
   // What became of a request that has not ended.
@@ -85,8 +103,12 @@ class Scheduler {
   Course course(RequestId id) const { return at(id).course; }
 
   std::size_t num_running() const { return running_.size(); }
+  std::optional<RequestId> first_running() const {
+    return running_.empty() ? std::nullopt : std::optional(running_.begin()->second);
+  }
   std::size_t num_waiting() const { return waiting_.size(); }
   bool is_idle() const { return requests_.empty(); }
+  std::size_t num_under_way() const { return steps_.size(); }
 
   struct Counters {
     std::int64_t preemptions = 0;
@@ -104,17 +126,27 @@ class Scheduler {
   struct Entry {
     ScheduledRequest request;
     std::int64_t computed = 0;  // tokens whose keys and values are in the blocks
+    std::int64_t given = 0;     // the same with what steps under way compute
     std::size_t published = 0;  // blocks that the prefix cache knows
     std::vector<int> blocks;
     std::int64_t chosen = 0;
+    std::int64_t pending = 0;  // tokens that steps under way choose, or the one that is decided
     bool has_run = false;
     Course course;
-    bool cancelled = false;  // while a step is under way that has rows of it
+    bool ended = false;  // while steps are under way that have rows of it
 
-    std::int64_t need() const {
-      return static_cast<std::int64_t>(request.tokens.size()) - computed;
-    }
+    // It has or gets all of its tokens.
+    bool is_full() const { return chosen + pending == request.max_tokens; }
+    std::int64_t num_tokens() const { return static_cast<std::int64_t>(request.tokens.size()); }
+    std::int64_t need() const { return is_full() ? 0 : num_tokens() + pending - given; }
   };
+  // Rows of one request in a step that is decided.
+  struct Rows {
+    Piece piece;
+    std::int64_t preemptions = 0;  // of the request so far: with more, its blocks are gone
+    bool counts = true;            // what comes of them
+  };
+  using Step = std::map<RequestId, Rows>;
   // The order in which requests come in, and go on.
   using Turn = std::pair<int, RequestId>;  // -priority, id
 
@@ -125,10 +157,15 @@ class Scheduler {
 
   // Rows for a running request; false where it was itself the last that runs, and no longer does.
   bool give_rows(RequestId id, std::int64_t count);
-  void place(RequestId id, const Entry& e, std::int64_t count);
+  void place(RequestId id, Entry& e, std::int64_t count);
   void preempt(RequestId id);
   bool admit(RequestId id);
+  std::int64_t missing_blocks(const Entry& e, std::int64_t tokens) const;
   bool grow(Entry& e, std::int64_t tokens);
+  // Blocks of requests that have ended, or end with the steps under way.
+  std::int64_t blocks_to_come() const;
+  // Whether such a step has rows of it that are computed into its blocks.
+  bool is_under_way(RequestId id, const Entry& e) const;
   void give_back(Entry& e);
   void publish(Entry& e);
   void end(RequestId id);
@@ -138,10 +175,11 @@ class Scheduler {
   PrefixCache cache_;
   std::map<RequestId, Entry> requests_;
   std::set<Turn> waiting_, running_;
-  std::map<RequestId, Piece> step_;  // the one that is decided or under way
-  std::int64_t budget_ = 0;          // rows that it has left
-  std::int64_t prompts_left_ = 0;    // requests that may have more than one of them
-  bool under_way_ = false;
+  std::deque<Step> steps_;         // under way, the earliest first
+  Step step_;                      // the one that is being decided
+  std::int64_t budget_ = 0;        // rows that it has left
+  std::int64_t prompts_left_ = 0;  // requests that may have more than one of them
+  bool waits_for_blocks_ = false;  // somebody does, so nobody else takes one
   RequestId last_id_ = 0;
   Counters counters_;
 };

@@ -35,6 +35,10 @@ TokenLogprob logprob_of(int token, std::span<const float> logits, int num_top,
   return {.token = token, .logprob = own, .rank = 1 + better, .top = best_tokens(scratch, num_top)};
 }
 
+void ServedRequest::tell_end(End end, const std::string& what) {
+  if (!std::exchange(has_ended, true) && on_end) on_end(end, what);
+}
+
 TokenLogprob logprob_of(const ChoiceResult& result) {
   const double log_total = std::log(static_cast<double>(result.total) / kChoiceOne);
   auto of = [&](float logit) { return static_cast<double>(logit) - result.best - log_total; };

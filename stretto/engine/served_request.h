@@ -64,14 +64,17 @@ struct ServedRequest {
     kFailed,     // the model could not go on: `what` says why
     kDied,       // the engine cannot: `what` says why
   };
-  // Exactly once, after everything else.
+  // Exactly once, after everything else: by tell_end().
   std::function<void(End, const std::string& what)> on_end;
+  // Of several calls the first one counts: of what a fault ends some may have heard already.
+  void tell_end(End end, const std::string& what);
 
   // What became of it, told by the engine before on_start and kept up to date; for its functions.
   std::int64_t cached_tokens = 0;  // of the prompt, found in the cache when it first came in
   std::int64_t preemptions = 0;    // times that it gave its pages back
 
   std::atomic<bool> cancelled{false};
+  bool has_ended = false;
 
   bool is_late() const { return deadline && std::chrono::steady_clock::now() >= *deadline; }
 };

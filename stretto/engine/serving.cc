@@ -12,6 +12,7 @@
 #include "stretto/base/threads.h"
 #include "stretto/engine/batch_loop.h"
 #include "stretto/engine/run_requests.h"
+#include "stretto/engine/step_driver.h"
 
 namespace stretto {
 namespace {
@@ -99,7 +100,8 @@ ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
                 .fp8 = options.fp8_cache,
                 .fastest = serving.fastest},
       .plan_for = options.device,
-      .expert_groups = options.expert_groups};
+      .expert_groups = options.expert_groups,
+      .ahead = serving.ahead.value_or(options.device == Target::kCuda)};
   CacheSize size = engine.size_cache(plan.batch, serving.kv_bytes);
   if (size.num_pages * kPageTokens < plan.max_model_len && serving.max_model_len > 0) {
     throw UserError(
@@ -229,7 +231,7 @@ void ServingEngine::cancel(const Request& request) {
     if (at == queue_.end()) return;  // it runs, which ends it, or has ended
     queue_.erase(at);
   }
-  request->on_end(ServedRequest::End::kCancelled, "");
+  request->tell_end(ServedRequest::End::kCancelled, "");
 }
 
 void ServingEngine::drain() {
@@ -277,6 +279,7 @@ bool ServingEngine::restart_for(const std::string& why) {
     left.swap(running_);
     noted_.waiting = 0;
     noted_.cache_use = 0;
+    times_before_ = {.works = noted_.machine_works, .waits = noted_.machine_waits};
     noted_.restarts_for = why;
     began_ = std::chrono::steady_clock::now();
     progress_.within("");
@@ -284,7 +287,7 @@ bool ServingEngine::restart_for(const std::string& why) {
   }
   log_warning("the engine starts again after a fault: " + why);
   for (const Request& request : left) {
-    if (request->on_end) request->on_end(ServedRequest::End::kDied, why);
+    request->tell_end(ServedRequest::End::kDied, why);
   }
   try {
     engine_.reset();  // before the memory is asked for again
@@ -311,7 +314,7 @@ void ServingEngine::die(const std::string& why) {
     changed_.notify_all();
   }
   if (was_ready) log_warning("the engine has died: " + why);
-  for (const Request& request : left) request->on_end(ServedRequest::End::kDied, why);
+  for (const Request& request : left) request->tell_end(ServedRequest::End::kDied, why);
 }
 
 void ServingEngine::become_ready() {
@@ -333,8 +336,11 @@ void ServingEngine::count_step(std::int64_t rows) {
   noted_.steps.count(rows);
 }
 
-void ServingEngine::note(const BatchLoop& loop) {
+void ServingEngine::note(const BatchLoop& loop, BatchModel& model) {
+  const MachineTimes times = model.times();
   std::lock_guard lock(mutex_);
+  noted_.machine_works = times_before_.works + times.works;
+  noted_.machine_waits = times_before_.waits + times.waits;
   const Scheduler& scheduler = loop.scheduler();
   running_ = loop.requests();
   noted_.waiting = scheduler.num_waiting();
@@ -368,29 +374,25 @@ bool ServingEngine::take(BatchLoop& loop, std::vector<Request>& came) {
 void ServingEngine::lead(BatchModel& model) {
   BatchLoop loop(plan_.limits, files_.config.vocab_size);
   become_ready();
+  StepDriver driver(model, loop, plan_.batch.ahead, [&](const StepDriver::Order& order) {
+    orders_->tell(order);
+    count_step(order->num_rows());  // before anybody hears of its tokens
+  });
   std::vector<Request> came;
   while (take(loop, came)) {
     for (const Request& request : came) loop.add(request);
-    auto order = std::make_shared<const BatchOrder>(loop.decide());
-    if (order->parts.empty() || !model.runs_beside_host()) loop.tell();
-    note(loop);
-    if (order->parts.empty()) continue;
-    orders_->tell(order);
-    const std::vector<BatchPiece> pieces = order->pieces();
-    model.begin(pieces);
-    loop.tell();
-    model.finish(pieces, loop);
-    loop.complete();
-    faults_in_row_ = 0;
-    count_step(order->num_rows());  // before anybody hears of its tokens
-    if (loop.is_idle()) loop.tell();
-    note(loop);  // who sees nothing running has heard the end of everything
+    note(loop, model);
+    if (driver.round()) faults_in_row_ = 0;
+    note(loop, model);  // who sees nothing running has heard the end of everything
   }
   orders_->tell(nullptr);
 }
 
 void ServingEngine::follow(Rank& rank, BatchModel& model) {
-  while (auto order = orders_->hear(rank)) model.step(order->pieces(), {});
+  while (auto order = orders_->hear(rank)) {
+    model.set_chosen(order->chosen);
+    model.step(order->pieces(), {});
+  }
 }
 
 }  // namespace stretto

@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "stretto/engine/generate.h"
 #include "stretto/engine/scheduler.h"
 #include "stretto/engine/served_request.h"
+#include "stretto/model/transformer/batch_runner.h"
 
 namespace stretto {
 
@@ -43,6 +45,8 @@ struct ServingOptions {
   std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what Engine::size_cache says
   bool prefix_caching = true;
   bool fastest = false;  // model_shape.h: PagedCache
+  // Each step is decided while the one before runs (step_driver.h); none: on GPUs.
+  std::optional<bool> ahead = {};
   // Where a rank faults all are started again: requests that run end as kDied, the others wait.
   bool restart_on_fault = false;
 };
@@ -97,7 +101,8 @@ class ServingEngine {
     std::int64_t preemptions = 0;
     std::int64_t prefix_queries = 0, prefix_hits = 0;     // tokens, as Scheduler::Counters
     std::int64_t chosen_by_machine = 0, chosen_here = 0;  // tokens, as BatchLoop::Chosen
-    StepSizes steps;                                      // all that were made
+    StepSizes steps;                                      // all that were begun
+    double machine_works = 0, machine_waits = 0;          // seconds: MachineTimes
     double cache_use = 0;                                 // of 1
     std::string died_of;                                  // empty while it lives
     std::int64_t restarts = 0;                            // after faults
@@ -126,8 +131,8 @@ class ServingEngine {
   void follow(Rank& rank, BatchModel& model);
   // Those who came and for whom there is room; false: the end.
   bool take(BatchLoop& loop, std::vector<Request>& came);
+  void note(const BatchLoop& loop, BatchModel& model);
   void count_step(std::int64_t rows);
-  void note(const BatchLoop& loop);
 
   const ModelFiles& files_;
   ServingOptions options_;
@@ -141,7 +146,8 @@ class ServingEngine {
   std::condition_variable changed_;
   std::deque<Request> queue_;  // in the order in which they will run
   std::vector<Request> running_;
-  State noted_;  // what of it is not counted here
+  State noted_;                // what of it is not counted here
+  MachineTimes times_before_;  // of machines before the last fault
   Progress progress_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();  // to load
   bool ready_ = false, draining_ = false, stopping_ = false;

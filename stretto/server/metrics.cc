@@ -152,6 +152,23 @@ void Metrics::count_response(const std::string& path, int status) {
   ++responses_[{path, status}];
 }
 
+namespace {
+
+std::string device_seconds(const std::string& labels, const Metrics::Gauges& gauges) {
+  std::string out;
+  auto counter = [&](const std::string& name, const char* help, double v) {
+    out += header(name, "counter", help) + fmt::format("{}{{{}}} {:.6f}\n", name, labels, v);
+  };
+  counter("stretto:device_busy_seconds_total", "Time in which the device worked at steps.",
+          gauges.device_works);
+  counter("stretto:device_wait_seconds_total",
+          "Time between works in which it waited for the host, though requests ran.",
+          gauges.device_waits);
+  return out;
+}
+
+}  // namespace
+
 std::string Metrics::text(const Gauges& gauges) const {
   std::lock_guard lock(mutex_);
   std::string out;
@@ -197,6 +214,7 @@ std::string Metrics::text(const Gauges& gauges) const {
        {std::pair("device", gauges.chosen_by_device), std::pair("host", gauges.chosen_by_host)}) {
     out += fmt::format("stretto:tokens_chosen_total{{{},by=\"{}\"}} {}\n", labels_, where, count);
   }
+  out += device_seconds(labels_, gauges);
   value("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", prompt_tokens_);
   value("vllm:generation_tokens_total", "counter", "Tokens that were generated.", tokens_);
   value("vllm:admission_rejections_total", "counter", "Requests that found the queue full.",

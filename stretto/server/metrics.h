@@ -63,6 +63,7 @@ class Metrics {
     std::size_t running = 0, waiting = 0, connections = 0;
     std::int64_t preemptions = 0, restarts = 0, prefix_queries = 0, prefix_hits = 0;
     std::int64_t chosen_by_device = 0, chosen_by_host = 0;  // tokens
+    double device_works = 0, device_waits = 0;              // seconds
     double cache_use = 0;                                   // of 1
     std::int64_t cache_pages = 0, page_tokens = 0;
     std::string cache_dtype;

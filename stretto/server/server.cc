@@ -357,6 +357,8 @@ void Server::State::show_metrics(const CallPtr& call) {
                                       .prefix_hits = state.prefix_hits,
                                       .chosen_by_device = state.chosen_by_machine,
                                       .chosen_by_host = state.chosen_here,
+                                      .device_works = state.machine_works,
+                                      .device_waits = state.machine_waits,
                                       .cache_use = state.cache_use,
                                       .cache_pages = engine.cache_tokens() / kPageTokens,
                                       .page_tokens = kPageTokens,

@@ -23,6 +23,7 @@ GpuRunner::GpuRunner(const GpuWorlds& worlds, Plan plan, const GpuBuffers& given
       arena_memory_(options.arena),
       graphs_(this->plan().sections.size()) {
   STRETTO_CHECK(world_.size() == this->plan().num_ranks, "a step for another number of GPUs");
+  for (int r : world_.local_ranks()) uploaded_.emplace_back(world_.device(r));
   load_programs(options);
   place_inputs(options.copied);
   allocate(given);
@@ -178,20 +179,23 @@ void GpuRunner::launch(ReadyNode& node, std::span<const std::int64_t> extents) {
 std::byte* GpuRunner::input(const std::string& buffer) {
   auto found = input_at_.find(index_of(buffer));
   STRETTO_CHECK(found != input_at_.end(), "the host does not write " + buffer);
-  if (busy_) wait();
+  for (const cuda::Event& e : uploaded_) {
+    if (!e.ready()) wait_for(e);
+  }
   return static_cast<std::byte*>(host_inputs_->host()) + found->second;
 }
 
-void GpuRunner::enqueue_inputs(const Section& section, int rank) const {
+void GpuRunner::enqueue_inputs(const Section& section, int rank) {
   const Range& range = inputs_of_[index_of_section(section)];
   if (range.bytes == 0) return;
   world_.stream(rank).upload(inputs_.on[at(rank)].address() + range.offset,
                              static_cast<const std::byte*>(host_inputs_->host()) + range.offset,
                              range.bytes);
+  world_.stream(rank).record(uploaded_[world_.local_index(rank)]);
 }
 
 void GpuRunner::run_section(const Section& section, const std::vector<std::int64_t>& values) {
-  busy_ = true;
+  for (int r : world_.local_ranks()) enqueue_inputs(section, r);
   const auto& captured = graphs_[index_of_section(section)];
   if (auto graphs = captured.find(values); graphs != captured.end()) {
     for (int r : world_.local_ranks()) {
@@ -199,7 +203,6 @@ void GpuRunner::run_section(const Section& section, const std::vector<std::int64
     }
     return;
   }
-  for (int r : world_.local_ranks()) enqueue_inputs(section, r);
   // Launch by launch on all ranks: a rank far ahead of the others would fill its queue.
   for (std::size_t i = section.begin; i < section.end; ++i) {
     for (const Range& range : unneeded(i)) {
@@ -241,10 +244,9 @@ GpuRunner::Graphs GpuRunner::capture_graphs(const Section& section,
   Graphs graphs;
   for (int r : world_.local_ranks()) {
     graphs.push_back(cuda::capture(world_.stream(r), [&] {
-      if (!program) enqueue_inputs(section, r);
       for (std::size_t i : nodes) {
         if (program && plan().nodes[i].program != *program) continue;
-        // The first follows a copy instead of a kernel.
+        // The first follows what comes before the graph.
         const bool early = early_starts_ && i != nodes.front();
         launch(nodes_[i], early, extents_of(plan().nodes[i], values), r);
       }
@@ -262,7 +264,6 @@ void GpuRunner::copy_rows(const std::string& from, std::span<const std::int64_t>
     while (i < rows.size() && rows[i] == rows[i - 1] + 1);
     return i;
   };
-  busy_ = true;
   for (int r : world_.local_ranks()) {
     for (std::size_t i = 0; i < rows.size(); i = run_end(i)) {
       world_.stream(r).copy(addresses(to)[at(r)] + i * bytes,
@@ -282,10 +283,20 @@ const std::byte* GpuRunner::read(const std::string& output, std::size_t bytes) {
 
 void GpuRunner::wait() {
   world_.synchronize();
-  for (GpuWorld* world : {&group_, &world_}) {
+  throw_if_aborted();
+}
+
+// Who waits in a world of processes hears of one that has died.
+void GpuRunner::wait_for(const cuda::Event& event) {
+  if (world_.local_ranks().size() < static_cast<std::size_t>(world_.size())) return wait();
+  event.synchronize();
+  throw_if_aborted();
+}
+
+void GpuRunner::throw_if_aborted() const {
+  for (const GpuWorld* world : {&group_, &world_}) {
     if (world->aborted()) world->throw_fault();
   }
-  busy_ = false;
 }
 
 std::vector<GpuRunner::ProgramTime> GpuRunner::time_programs(

@@ -1,6 +1,7 @@
 // A step plan (runner.h) on all GPUs of a world, driven by one host thread: a kernel per program,
 // launches on the local ranks' streams. The inputs of a section come by one copy from page-locked
-// memory. Of a run with extents that were captured each rank launches one graph.
+// memory, for whose end alone who writes inputs again waits. Of a run with extents that were
+// captured each rank launches one graph behind it.
 //
 // Launches of a rank follow one another on its stream, and one that starts early touches what it
 // shares with those before once they have ended (decision 0006): so buffers share memory by life
@@ -69,6 +70,9 @@ class GpuRunner final : public Runner {
                                     const std::vector<std::int64_t>& values);
   // Returns when all local ranks are done. Fault where a wait was aborted.
   void wait();
+  // Returns when `event`, recorded on a local rank's stream, has passed; in a world of processes
+  // when all local ranks are done. Fault where a wait was aborted.
+  void wait_for(const cuda::Event& event);
   // Of every rank; a buffer's memory stays where it is.
   const std::vector<CUdeviceptr>& addresses(const std::string& buffer) const {
     return buffers_[static_cast<std::size_t>(index_of(buffer))];
@@ -115,8 +119,9 @@ class GpuRunner final : public Runner {
   static Launch& prepared(ReadyNode& node, bool early);
   void launch(ReadyNode& node, bool early, std::span<const std::int64_t> extents, int rank);
   void launch(ReadyNode& node, std::span<const std::int64_t> extents);  // on all local ranks
-  void enqueue_inputs(const Section& section, int rank) const;
-  // Of a section's inputs and launches, or of one program's launches alone.
+  void enqueue_inputs(const Section& section, int rank);
+  void throw_if_aborted() const;
+  // Of a section's launches, or of one program's launches alone.
   Graphs capture_graphs(const Section& section, const std::vector<std::int64_t>& values,
                         std::optional<int> program = {});
   std::size_t index_of_section(const Section& section) const {
@@ -140,7 +145,8 @@ class GpuRunner final : public Runner {
   std::map<int, std::unique_ptr<cuda::HostMappedMemory>> host_outputs_;  // by buffer
   std::vector<ReadyNode> nodes_;
   std::vector<std::map<std::vector<std::int64_t>, Graphs>> graphs_;  // by section, then by values
-  bool busy_ = false;  // enqueued work may still read host_inputs_
+  // By local rank: it has the inputs that were enqueued last.
+  std::vector<cuda::Event> uploaded_;
 };
 
 }  // namespace stretto::step

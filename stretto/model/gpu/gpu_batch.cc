@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 
 namespace stretto {
@@ -62,16 +63,25 @@ void GpuBatchStep::run(const StepRows& rows) {
   runner().run(kBodySection, last_);
 }
 
-std::span<const ChoiceResult> GpuBatchStep::choose(std::span<const std::int64_t> rows,
-                                                   std::span<const ChoiceWish> wishes) {
+void GpuBatchStep::choose(std::span<const std::int64_t> rows, std::span<const ChoiceWish> wishes,
+                          std::int64_t first) {
   STRETTO_CHECK(rows.size() == wishes.size(), "choices outside the step");
   run_head(rows);
-  const int first = world_.local_ranks().front();
-  std::span<const ChoiceResult> results = chooser_->choose(
-      world_.stream(first), gpus().addresses(step_buffer::kLogits)[static_cast<std::size_t>(first)],
-      wishes);
-  gpus().wait();
-  return results;
+  const std::vector<CUdeviceptr>& logits = gpus().addresses(step_buffer::kLogits);
+  for (std::size_t i = 0; i < choosers_.size(); ++i) {
+    const int rank = world_.local_ranks()[i];
+    CUdeviceptr chosen = 0;
+    if (shape().chosen > 0) {
+      STRETTO_CHECK(first + std::ssize(rows) <= shape().chosen, "more choices than there is room");
+      chosen = gpus().addresses(kChosenBuffer)[at(rank)] + at(first) * sizeof(std::int32_t);
+    }
+    choosers_[i]->enqueue(world_.stream(rank), logits[at(rank)], wishes, chosen);
+  }
+}
+
+std::span<const ChoiceResult> GpuBatchStep::choices() {
+  gpus().wait_for(choosers_.front()->done());
+  return choosers_.front()->results();
 }
 
 void GpuBatchStep::replay(int times) {
@@ -91,9 +101,54 @@ std::vector<step::GpuRunner::ProgramTime> GpuBatchStep::time_programs(int times)
   return out;
 }
 
+GpuClock::GpuClock(const GpuWorld& world)
+    : device_(world.device(world.local_ranks().front())),
+      stream_(world.stream(world.local_ranks().front())) {}
+
+cuda::Event GpuClock::recorded() {
+  if (unused_.empty()) unused_.emplace_back(device_, cuda::Event::Timing::kOn);
+  cuda::Event event = std::move(unused_.back());
+  unused_.pop_back();
+  stream_.record(event);
+  return event;
+}
+
+void GpuClock::begin_work() {
+  count_what_is_done();
+  began_ = recorded();
+}
+
+void GpuClock::end_work() {
+  works_.push_back({.began = std::move(began_.value()),
+                    .ended = recorded(),
+                    .rested = std::exchange(rests_, false)});
+  began_.reset();
+}
+
+void GpuClock::count_what_is_done() {
+  while (!works_.empty() && works_.front().ended.ready()) {
+    Work done = std::move(works_.front());
+    works_.pop_front();
+    times_.works += cuda::elapsed_ms(done.began, done.ended) / 1e3;
+    if (ended_ && !done.rested) times_.waits += cuda::elapsed_ms(*ended_, done.began) / 1e3;
+    if (ended_) unused_.push_back(*std::exchange(ended_, std::nullopt));
+    ended_ = std::move(done.ended);
+    unused_.push_back(std::move(done.began));
+  }
+}
+
+MachineTimes GpuClock::times() {
+  count_what_is_done();
+  return times_;
+}
+
 GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> model,
                                PagedCache::Attention attention, const GpuModelOptions& options)
-    : world_(world), model_(std::move(model)), shape_(model_->shape()), options_(options) {
+    : world_(world),
+      model_(std::move(model)),
+      shape_(model_->shape()),
+      options_(options),
+      clock_(world) {
   shape_.paged.attention = attention;
   shape_.swapped_expert_rows = options.swapped_expert_rows.value_or(shape_.swapped_expert_rows);
   if (shape_.shares_experts()) meeting_.emplace(options.data_group->rank);
@@ -105,13 +160,16 @@ std::unique_ptr<BatchStep> GpuBatchRunner::make_step(const BatchBounds& bounds) 
   auto step =
       std::make_unique<GpuBatchStep>(world_, shape, model_->buffers(), bounds, options_, arena_);
   arena_ = step->arena();
-  if (!chooser_) {
-    // Every step has as many rows of the head at most as the largest, which is made first.
-    chooser_ = std::make_unique<GpuChooser>(world_.device(world_.local_ranks().front()),
-                                            shape_.config->vocab_size, step->head_rows());
+  // Every step has as many rows of the head at most as the largest, which is made first.
+  const std::size_t num_choosers = shape_.chosen > 0 ? world_.local_ranks().size() : 1;
+  for (std::size_t i = choosers_.size(); i < num_choosers; ++i) {
+    const int rank = world_.local_ranks()[i];
+    choosers_.push_back(std::make_unique<GpuChooser>(world_.device(rank), shape_.config->vocab_size,
+                                                     step->head_rows()));
   }
-  STRETTO_CHECK(step->head_rows() <= chooser_->max_rows(), "a step with more rows than the first");
-  step->set_chooser(chooser_.get());
+  STRETTO_CHECK(step->head_rows() <= choosers_.front()->max_rows(),
+                "a step with more rows than the first");
+  step->set_choosers(choosers_);
   return step;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,14 +30,16 @@ class GpuBatchStep : public BatchStep {
                std::shared_ptr<const SymmetricGpuMemory> arena = nullptr);
 
   const std::shared_ptr<const SymmetricGpuMemory>& arena() { return gpus().arena(); }
-  // Who chooses tokens, for at least head_rows() rows; outlives this.
-  void set_chooser(GpuChooser* chooser) { chooser_ = chooser; }
+  // Who choose tokens, for at least head_rows() rows; outlive this. The first local rank's tells
+  // what it chose. The others', none or one for each, choose the same from the same logits, so that
+  // every rank has the tokens that the next step begins with.
+  void set_choosers(std::span<const std::unique_ptr<GpuChooser>> choosers) { choosers_ = choosers; }
 
   void run(const StepRows& rows) override;
-  bool chooses() const override { return chooser_ != nullptr; }
-  // On the first local rank, which has the logits of all as every rank does.
-  std::span<const ChoiceResult> choose(std::span<const std::int64_t> rows,
-                                       std::span<const ChoiceWish> wishes) override;
+  bool chooses() const override { return !choosers_.empty(); }
+  void choose(std::span<const std::int64_t> rows, std::span<const ChoiceWish> wishes,
+              std::int64_t first) override;
+  std::span<const ChoiceResult> choices() override;
 
   // For measuring: enqueues the last run `times` times, with the head of its first row, and waits.
   void replay(int times);
@@ -54,7 +57,34 @@ class GpuBatchStep : public BatchStep {
   const BatchBounds bounds_;
   bool decodes_apart_ = false;      // steps of nothing but decodes leave launches out
   std::vector<std::int64_t> last_;  // extents of the last run
-  GpuChooser* chooser_ = nullptr;
+  std::span<const std::unique_ptr<GpuChooser>> choosers_;
+};
+
+// When a GPU works and when it waits, by events on its stream: of the first local rank.
+class GpuClock {
+ public:
+  explicit GpuClock(const GpuWorld& world);
+  void begin_work();
+  void end_work();
+  void rest() { rests_ = true; }
+  MachineTimes times();
+
+ private:
+  struct Work {
+    cuda::Event began, ended;
+    bool rested = false;  // before it
+  };
+  cuda::Event recorded();
+  void count_what_is_done();
+
+  const cuda::Device& device_;
+  const cuda::Stream& stream_;
+  std::optional<cuda::Event> began_;  // of work that is being enqueued
+  std::deque<Work> works_;            // under way, the earliest first
+  std::optional<cuda::Event> ended_;  // of the last that is counted
+  std::vector<cuda::Event> unused_;
+  bool rests_ = true;
+  MachineTimes times_;
 };
 
 // The GPUs of a world as a BatchModel's machine, which must outlive it.
@@ -71,6 +101,10 @@ class GpuBatchRunner : public BatchRunner {
 
   const ModelShape& shape() const override { return shape_; }
   std::unique_ptr<BatchStep> make_step(const BatchBounds& bounds) override;
+  void begin_work() override { clock_.begin_work(); }
+  void end_work() override { clock_.end_work(); }
+  void rest() override { clock_.rest(); }
+  MachineTimes times() override { return clock_.times(); }
   bool runs_beside_host() const override { return true; }
   std::int64_t most_rows(std::int64_t count) override {
     return meeting_ ? meeting_->most(count) : count;
@@ -84,7 +118,8 @@ class GpuBatchRunner : public BatchRunner {
   GpuModelOptions options_;
   // Of all steps, which run one after the other.
   std::shared_ptr<const SymmetricGpuMemory> arena_;
-  std::unique_ptr<GpuChooser> chooser_;
+  std::vector<std::unique_ptr<GpuChooser>> choosers_;
+  GpuClock clock_;
 };
 
 }  // namespace stretto

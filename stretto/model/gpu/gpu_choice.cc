@@ -23,7 +23,7 @@ constexpr const char* kText = R"(#include "stretto/device/sm90/choose.h"
 
 extern "C" __global__ void __launch_bounds__(512, 2) stretto_choose(
     const ChoiceRow* rows, ChoiceResult* results, float* logits, const u32* masks,
-    const ChoiceEdit* edits, float* before, u32 vocab) {
+    const ChoiceEdit* edits, float* before, i32* chosen, u32 vocab) {
   __shared__ ChoiceShared s;
   __shared__ AskedRow asked;
   if (threadIdx.x == 0) {
@@ -34,6 +34,11 @@ extern "C" __global__ void __launch_bounds__(512, 2) stretto_choose(
   }
   __syncthreads();
   choose_from_row(s, logit_row(logits + u64(blockIdx.x) * vocab, nullptr, vocab), asked);
+  if (threadIdx.x == 0 && chosen != nullptr) {
+    const ChoiceResult& result = results[blockIdx.x];
+    const bool is_there = result.status == ChoiceStatus::kChosen;
+    chosen[blockIdx.x] = is_there ? i32(result.token) : 0;
+  }
 }
 )";
 
@@ -57,14 +62,27 @@ GpuChooser::GpuChooser(const cuda::Device& device, std::int64_t vocab, std::int6
       host_rows_(device, rows_.bytes()),
       host_masks_(device, masks_.bytes()),
       host_edits_(device, edits_.bytes()),
-      host_results_(device, results_.bytes()) {
+      host_results_(device, results_.bytes()),
+      done_(device) {
   STRETTO_CHECK(vocab >= 1 && vocab <= kMostVocab && max_rows >= 1, "rows outside their bounds");
   cuda::Module module(device, compile_choice_kernel().cubin, "choose");
   kernel_ = std::make_unique<cuda::Kernel>(module, kKernel);
 }
 
 std::span<const ChoiceResult> GpuChooser::choose(const cuda::Stream& stream, CUdeviceptr logits,
-                                                 std::span<const ChoiceWish> wishes) {
+                                                 std::span<const ChoiceWish> wishes,
+                                                 CUdeviceptr chosen) {
+  enqueue(stream, logits, wishes, chosen);
+  done_.synchronize();
+  return results();
+}
+
+std::span<const ChoiceResult> GpuChooser::results() const {
+  return {static_cast<const ChoiceResult*>(host_results_.host()), asked_};
+}
+
+void GpuChooser::enqueue(const cuda::Stream& stream, CUdeviceptr logits,
+                         std::span<const ChoiceWish> wishes, CUdeviceptr chosen) {
   STRETTO_CHECK(static_cast<std::int64_t>(wishes.size()) <= max_rows_,
                 "more rows than there is room");
   // As many at a time as their edits have room; all, but for very long texts.
@@ -74,17 +92,18 @@ std::span<const ChoiceResult> GpuChooser::choose(const cuda::Stream& stream, CUd
       edits += std::ssize(wishes[to++].edits);
     }
     STRETTO_CHECK(to > from, "a row with more edits than tokens");
-    const std::size_t before = from * static_cast<std::size_t>(vocab_) * sizeof(float);
-    enqueue(stream, logits + before, wishes.subspan(from, to - from));
+    if (from > 0) stream.synchronize();  // whose wishes lie where these will
+    logits_ = logits + from * static_cast<std::size_t>(vocab_) * sizeof(float);
+    chosen_ = chosen == 0 ? 0 : chosen + from * sizeof(std::int32_t);
+    enqueue_some(stream, wishes.subspan(from, to - from));
     stream.download(static_cast<ChoiceResult*>(host_results_.host()) + from, results_.address(),
                     (to - from) * sizeof(ChoiceResult));
-    stream.synchronize();
   }
-  return {static_cast<const ChoiceResult*>(host_results_.host()), wishes.size()};
+  stream.record(done_);
+  asked_ = wishes.size();
 }
 
-void GpuChooser::enqueue(const cuda::Stream& stream, CUdeviceptr logits,
-                         std::span<const ChoiceWish> wishes) {
+void GpuChooser::enqueue_some(const cuda::Stream& stream, std::span<const ChoiceWish> wishes) {
   auto* rows = static_cast<ChoiceRow*>(host_rows_.host());
   auto* masks = static_cast<std::uint32_t*>(host_masks_.host());
   auto* edits = static_cast<ChoiceEdit*>(host_edits_.host());
@@ -108,7 +127,6 @@ void GpuChooser::enqueue(const cuda::Stream& stream, CUdeviceptr logits,
   stream.upload(rows_.address(), rows, wishes.size() * sizeof(ChoiceRow));
   if (num_masks > 0) stream.upload(masks_.address(), masks, num_masks * words * sizeof(*masks));
   if (num_edits > 0) stream.upload(edits_.address(), edits, num_edits * sizeof(ChoiceEdit));
-  logits_ = logits;
   launched_ = wishes.size();
   replay(stream);
 }
@@ -116,8 +134,9 @@ void GpuChooser::enqueue(const cuda::Stream& stream, CUdeviceptr logits,
 void GpuChooser::replay(const cuda::Stream& stream) const {
   CUdeviceptr rows = rows_.address(), results = results_.address(), logits = logits_;
   CUdeviceptr masks = masks_.address(), edits = edits_.address(), before = before_.address();
+  CUdeviceptr chosen = chosen_;
   auto vocab = static_cast<unsigned>(vocab_);
-  void* args[] = {&rows, &results, &logits, &masks, &edits, &before, &vocab};
+  void* args[] = {&rows, &results, &logits, &masks, &edits, &before, &chosen, &vocab};
   kernel_->launch(stream, {.grid = {static_cast<unsigned>(launched_)}, .block = {kThreads}}, args);
 }
 

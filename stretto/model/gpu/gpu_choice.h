@@ -27,23 +27,32 @@ class GpuChooser {
   std::int64_t max_rows() const { return max_rows_; }
 
   // Of the first rows of `logits` [rows, vocab] f32, which are as before afterwards: a wish each.
-  // After the stream's work; waits for it. Where a status is not kChosen nothing else of the
-  // result counts. Valid until the next call.
+  // After the stream's work; only enqueues, but where there are more edits than fit. The token of
+  // each row, 0 where none could be chosen, is left at `chosen` [wishes] i32, unless that is 0.
+  void enqueue(const cuda::Stream& stream, CUdeviceptr logits, std::span<const ChoiceWish> wishes,
+               CUdeviceptr chosen = 0);
+  // Has passed when results() of the last enqueue() are there.
+  const cuda::Event& done() const { return done_; }
+  // Where a status is not kChosen nothing else of the result counts. Valid until the next
+  // enqueue().
+  std::span<const ChoiceResult> results() const;
+  // Both, with the wait between them.
   std::span<const ChoiceResult> choose(const cuda::Stream& stream, CUdeviceptr logits,
-                                       std::span<const ChoiceWish> wishes);
+                                       std::span<const ChoiceWish> wishes, CUdeviceptr chosen = 0);
 
   // For measuring: the last launch once more, without its copies; only enqueues.
   void replay(const cuda::Stream& stream) const;
 
  private:
-  void enqueue(const cuda::Stream& stream, CUdeviceptr logits, std::span<const ChoiceWish> wishes);
+  void enqueue_some(const cuda::Stream& stream, std::span<const ChoiceWish> wishes);
 
   std::int64_t vocab_, max_rows_, max_edits_, words_;  // words of a mask
   std::unique_ptr<cuda::Kernel> kernel_;
   cuda::DeviceMemory rows_, masks_, edits_, before_, results_;
   cuda::HostMappedMemory host_rows_, host_masks_, host_edits_, host_results_;
-  CUdeviceptr logits_ = 0;
-  std::size_t launched_ = 0;  // rows
+  cuda::Event done_;
+  CUdeviceptr logits_ = 0, chosen_ = 0;
+  std::size_t launched_ = 0, asked_ = 0;  // rows
 };
 
 }  // namespace stretto

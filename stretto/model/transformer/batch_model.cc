@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "stretto/base/ceil_div.h"
 #include "stretto/base/errors.h"
@@ -32,10 +33,16 @@ BatchModel::BatchModel(std::unique_ptr<BatchRunner> runner, std::int64_t max_row
   }
 }
 
+void RowVisitor::miss(std::size_t /*piece*/, std::int64_t /*row*/) {
+  throw InternalError("a row whose logits are gone");
+}
+
 void BatchModel::step(std::span<const BatchPiece> pieces, const Visit& visit) {
   if (pieces.empty()) return;
   begin(pieces);
-  visit_logits(wanted_rows(pieces), visit);
+  visit_logits(wanted_rows(pieces), [&](const Wanted& w, std::span<const float> logits) {
+    if (visit) visit(w.piece, w.row, logits);
+  });
 }
 
 void BatchModel::step(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
@@ -43,17 +50,63 @@ void BatchModel::step(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
   finish(pieces, visitor);
 }
 
-void BatchModel::finish(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
+void BatchModel::begin(std::span<const BatchPiece> pieces) {
   if (pieces.empty()) return;
-  std::vector<Wanted> wanted = wanted_rows(pieces);
-  if (bucket_->step->chooses()) wanted = visit_choices(wanted, visitor);
-  visit_logits(wanted, [&](std::size_t piece, std::int64_t row, std::span<const float> logits) {
-    visitor.take(piece, row, logits);
-  });
+  asked_.is_last = false;
+  run(pieces);
 }
 
-void BatchModel::begin(std::span<const BatchPiece> pieces) {
-  if (!pieces.empty()) run(pieces);
+bool BatchModel::choose(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
+  asked_ = {};
+  num_chosen_ = 0;
+  if (pieces.empty()) return true;
+  asked_.step = bucket_->step.get();
+  std::vector<Wanted> wanted = wanted_rows(pieces);
+  if (asked_.step->chooses()) {
+    choose_there(wanted, visitor);
+  } else if (runner_->chosen() != nullptr) {
+    choose_here(wanted, visitor);
+  } else {
+    asked_.logits = std::move(wanted);
+    asked_.waits = true;
+  }
+  return !asked_.waits;
+}
+
+void BatchModel::finish(RowVisitor& visitor) {
+  if (asked_.step == nullptr) return;
+  if (asked_.results.size() < asked_.tokens.size()) take_choices();
+  for (std::size_t i = 0; i < asked_.tokens.size(); ++i) {
+    const Wanted& w = asked_.tokens[i];
+    if (asked_.results[i].status == ChoiceStatus::kChosen) {
+      visitor.take_choice(w.piece, w.row, asked_.results[i]);
+    } else if (asked_.is_last) {
+      asked_.logits.push_back(w);
+    } else {
+      visitor.miss(w.piece, w.row);
+    }
+  }
+  const std::size_t vocab = static_cast<std::size_t>(shape().config->vocab_size);
+  if (!asked_.kept.empty()) {
+    std::span<const float> kept = asked_.kept;
+    for (const Wanted& w : asked_.logits) {
+      visitor.take(w.piece, w.row, kept.first(vocab));
+      kept = kept.subspan(vocab);
+    }
+  } else {
+    visit_logits(asked_.logits, [&](const Wanted& w, std::span<const float> logits) {
+      visitor.take(w.piece, w.row, logits);
+    });
+  }
+  asked_ = {};
+}
+
+std::span<const std::int32_t> BatchModel::chosen() const {
+  return {runner_->chosen(), num_chosen_};
+}
+
+void BatchModel::set_chosen(std::span<const std::int32_t> tokens) {
+  if (!tokens.empty()) std::copy(tokens.begin(), tokens.end(), runner_->chosen());
 }
 
 bool BatchModel::step_with_others() { return shape().shares_experts() && run({}); }
@@ -68,7 +121,9 @@ bool BatchModel::run(std::span<const BatchPiece> pieces) {
   bucket_ = &*bucket;
   StepRows rows = place(pieces, most);
   rows.most = std::max(rows.count, most);
+  runner_->begin_work();
   bucket_->step->run(rows);
+  runner_->end_work();
   return true;
 }
 
@@ -160,9 +215,17 @@ void BatchModel::place_rows(const BatchPiece& piece, std::int64_t row) {
   const std::int64_t page = shape().paged.page;
   auto* slots = step.input_as<std::int32_t>(step_buffer::kSlots) + row;
   auto* tokens = step.input_as<std::int32_t>(step_buffer::kTokens) + row;
+  if (shape().chosen > 0) {
+    STRETTO_CHECK(piece.source < 0 || (piece.tokens.size() == 1 && piece.source < shape().chosen),
+                  "a token that no step has chosen");
+    auto* sources = step.input_as<std::int32_t>(step_buffer::kSources) + row;
+    std::fill_n(sources, piece.tokens.size(), piece.source);
+  } else {
+    STRETTO_CHECK(piece.source < 0, "a model whose tokens the host knows");
+  }
   for (std::size_t i = 0; i < piece.tokens.size(); ++i) {
     std::int64_t position = piece.first + static_cast<std::int64_t>(i);
-    tokens[i] = piece.tokens[i];
+    tokens[i] = piece.source < 0 ? piece.tokens[i] : 0;
     std::int64_t of = piece.pages[static_cast<std::size_t>(position / page)];
     slots[i] = static_cast<std::int32_t>(of * page + position % page);
   }
@@ -202,43 +265,80 @@ std::vector<std::int64_t> BatchModel::rows_of_step(std::span<const Wanted> wante
   return rows;
 }
 
-std::vector<BatchModel::Wanted> BatchModel::visit_choices(std::span<const Wanted> wanted,
-                                                          RowVisitor& visitor) {
-  std::vector<Wanted> left, chosen;
+// The machine chooses; of as many rows at a time as its head has, all but the last are waited for.
+void BatchModel::choose_there(std::span<const Wanted> wanted, RowVisitor& visitor) {
   std::vector<ChoiceWish> wishes;
   for (const Wanted& w : wanted) {
     ChoiceWish wish;
     const RowVisitor::Want want = visitor.want(w.piece, w.row, wish);
-    if (want == RowVisitor::Want::kLogits) left.push_back(w);
+    if (want == RowVisitor::Want::kLogits) {
+      asked_.logits.push_back(w);
+      asked_.waits = true;
+    }
     if (want != RowVisitor::Want::kToken) continue;
-    chosen.push_back(w);
+    asked_.tokens.push_back(w);
     wishes.push_back(wish);
   }
-  const auto most = static_cast<std::size_t>(bucket_->step->head_rows());
-  for (std::size_t from = 0; from < chosen.size(); from += most) {
-    const std::size_t count = std::min(most, chosen.size() - from);
-    const std::span<const Wanted> now = std::span(chosen).subspan(from, count);
-    std::span<const ChoiceResult> results =
-        bucket_->step->choose(rows_of_step(now), std::span(wishes).subspan(from, count));
-    for (std::size_t i = 0; i < count; ++i) {
-      if (results[i].status == ChoiceStatus::kChosen) {
-        visitor.take_choice(now[i].piece, now[i].row, results[i]);
-      } else {
-        left.push_back(now[i]);
-      }
-    }
+  const auto most = static_cast<std::size_t>(asked_.step->head_rows());
+  for (std::size_t from = 0; from < wishes.size(); from += most) {
+    if (from > 0) take_choices();
+    const std::size_t count = std::min(most, wishes.size() - from);
+    runner_->begin_work();
+    asked_.step->choose(rows_of_step(std::span(asked_.tokens).subspan(from, count)),
+                        std::span(wishes).subspan(from, count), static_cast<std::int64_t>(from));
+    runner_->end_work();
   }
-  return left;
 }
 
-void BatchModel::visit_logits(std::span<const Wanted> wanted, const Visit& visit) {
-  const auto most = static_cast<std::size_t>(bucket_->step->head_rows());
+void BatchModel::take_choices() {
+  const std::span<const ChoiceResult> results = asked_.step->choices();
+  asked_.results.insert(asked_.results.end(), results.begin(), results.end());
+}
+
+// The host chooses in the machine's place, and leaves the tokens where it takes them from.
+void BatchModel::choose_here(std::span<const Wanted> wanted, RowVisitor& visitor) {
+  visit_logits(wanted, [&](const Wanted& w, std::span<const float> logits) {
+    choose_here(w, logits, visitor);
+  });
+}
+
+void BatchModel::choose_here(const Wanted& wanted, std::span<const float> logits,
+                             RowVisitor& visitor) {
+  ChoiceWish wish;
+  const RowVisitor::Want want = visitor.want(wanted.piece, wanted.row, wish);
+  if (want == RowVisitor::Want::kNothing) return;
+  Choice choice{.status = ChoiceStatus::kNothing};
+  if (want == RowVisitor::Want::kToken) {
+    scratch_.assign(logits.begin(), logits.end());
+    choice = choose_token(scratch_, wish, choice_scratch_);
+  }
+  const bool is_chosen = choice.status == ChoiceStatus::kChosen;
+  // Who comes after it counts on its place among the choices.
+  if (want == RowVisitor::Want::kToken)
+    runner_->chosen()[num_chosen_++] = is_chosen ? choice.token : 0;
+  if (!is_chosen) asked_.waits = true;
+  // Log-probabilities are those of the logits, as of steps one after the other.
+  if (is_chosen && wish.row.num_top < 0) {
+    asked_.tokens.push_back(wanted);
+    asked_.results.push_back(
+        {.status = choice.status, .token = static_cast<unsigned>(choice.token)});
+  } else {
+    asked_.logits.push_back(wanted);
+    asked_.kept.insert(asked_.kept.end(), logits.begin(), logits.end());
+  }
+}
+
+void BatchModel::visit_logits(std::span<const Wanted> wanted, const VisitWanted& visit) {
+  BatchStep& step = *bucket_->step;
+  const auto most = static_cast<std::size_t>(step.head_rows());
   const auto vocab = static_cast<std::size_t>(shape().config->vocab_size);
   for (std::size_t from = 0; from < wanted.size(); from += most) {
     const auto now = wanted.subspan(from, std::min(most, wanted.size() - from));
-    const float* logits = bucket_->step->logits(rows_of_step(now));
+    runner_->begin_work();
+    const float* logits = step.logits(rows_of_step(now));
+    runner_->end_work();
     for (const Wanted& w : now) {
-      if (visit) visit(w.piece, w.row, {logits, vocab});
+      visit(w, {logits, vocab});
       logits += vocab;
     }
   }
@@ -271,7 +371,8 @@ ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOpti
                    .target = options.plan_for,
                    .expert_groups = options.expert_groups,
                    .data_groups = options.data_groups,
-                   .ulysses = options.ulysses};
+                   .ulysses = options.ulysses,
+                   .chosen = options.ahead ? options.cache.sequences : 0};
   if (shape.target == Target::kCuda) ++shape.paged.num_pages;
   if (shape.fills_by_kind() && !has_prompt_order(shape)) {
     shape.paged.attention = PagedCache::Attention::kPrompts;

@@ -27,9 +27,12 @@ struct BatchOptions {
   PagedCache cache;
   // Whose configs the steps use; CPU ranks can run the plan of a GPU, which tests do.
   Target plan_for = Target::kCpu;
-  int expert_groups = 1;         // model_shape.h
-  int data_groups = 1;           // likewise
-  bool ulysses = false;          // likewise
+  int expert_groups = 1;  // model_shape.h
+  int data_groups = 1;    // likewise
+  bool ulysses = false;   // likewise
+  // Steps may be given before the tokens are known that the one before chooses
+  // (BatchPiece::source).
+  bool ahead = false;
   bool poison = false;           // on CPU ranks, for tests: step/cpu_runner.h
   Progress* progress = nullptr;  // hears what making the model does; outlives that
 };
@@ -48,9 +51,12 @@ ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOpti
 
 // Rows of one sequence in a step.
 struct BatchPiece {
-  std::span<const int> tokens;  // at least one
-  std::int64_t first = 0;       // position of the first of them; those before are in the cache
-  std::span<const int> pages;   // the sequence's, as many as all these tokens need
+  std::span<const int> tokens;  // at least one; what stands here does not count with a source
+  // Where the token of its only row, which the last step chose, stands among that one's choices, in
+  // the order in which they were wanted (Want::kToken); -1: the host knows the tokens.
+  int source = -1;
+  std::int64_t first = 0;      // position of the first of them; those before are in the cache
+  std::span<const int> pages;  // the sequence's, as many as all these tokens need
   // Rows whose logits are wanted: the last ones.
   std::int64_t wanted = 0;
 };
@@ -72,6 +78,8 @@ class RowVisitor {
   virtual void take_choice(std::size_t piece, std::int64_t row, const ChoiceResult& result) = 0;
   // Logits [vocab], also where a choice came to nothing; valid during the call.
   virtual void take(std::size_t piece, std::int64_t row, std::span<const float> logits) = 0;
+  // A choice came to nothing, and the logits are gone, since another step was given meanwhile.
+  virtual void miss(std::size_t piece, std::int64_t row);
 };
 
 class BatchModel {
@@ -92,11 +100,26 @@ class BatchModel {
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
   // The same, where rows' tokens are chosen by the machine if it does so.
   void step(std::span<const BatchPiece> pieces, RowVisitor& visitor);
-  // Such a step in two: what is between them is done while it runs, if runs_beside_host(). Both
-  // take the same pieces.
+  // Such a step in parts: what is between them is done while it runs, if runs_beside_host(). Only
+  // choose() asks what is wanted. Whether that is nothing but tokens: then the next step may begin
+  // before finish(), which tells what came of the rows. choose() and begin() take the same pieces.
   void begin(std::span<const BatchPiece> pieces);
-  void finish(std::span<const BatchPiece> pieces, RowVisitor& visitor);
+  bool choose(std::span<const BatchPiece> pieces, RowVisitor& visitor);
+  void finish(RowVisitor& visitor);
+  void finish(std::span<const BatchPiece> pieces, RowVisitor& visitor) {
+    choose(pieces, visitor);
+    finish(visitor);
+  }
   bool runs_beside_host() const { return runner_->runs_beside_host(); }
+
+  // With BatchOptions::ahead on a CPU rank: the tokens that choose() chose, which the other ranks
+  // are given before the next step.
+  std::span<const std::int32_t> chosen() const;
+  void set_chosen(std::span<const std::int32_t> tokens);
+
+  // The host has nothing for the machine until it begins a step.
+  void rest() { runner_->rest(); }
+  MachineTimes times() const { return runner_->times(); }
 
   // Makes one step of the other data groups that share experts, in which this one has no tokens.
   // False where no group has any, and then in all groups at once. A group that is done calls it
@@ -127,9 +150,12 @@ class BatchModel {
   };
   std::vector<Wanted> wanted_rows(std::span<const BatchPiece> pieces) const;
   std::vector<std::int64_t> rows_of_step(std::span<const Wanted> wanted) const;
-  // Those that are left: whose logits are to be looked at.
-  std::vector<Wanted> visit_choices(std::span<const Wanted> wanted, RowVisitor& visitor);
-  void visit_logits(std::span<const Wanted> wanted, const Visit& visit);
+  void choose_there(std::span<const Wanted> wanted, RowVisitor& visitor);
+  void choose_here(std::span<const Wanted> wanted, RowVisitor& visitor);
+  void choose_here(const Wanted& wanted, std::span<const float> logits, RowVisitor& visitor);
+  void take_choices();
+  using VisitWanted = std::function<void(const Wanted&, std::span<const float>)>;
+  void visit_logits(std::span<const Wanted> wanted, const VisitWanted& visit);
 
   struct Bucket {
     BatchBounds bounds;
@@ -141,6 +167,20 @@ class BatchModel {
   std::vector<Bucket> buckets_;     // ascending, so that few rows do not walk over tiles of many
   const Bucket* bucket_ = nullptr;  // the step's
   std::vector<std::int64_t> first_row_;  // the step's, by piece
+
+  // What was wanted of a step, until finish().
+  struct Asked {
+    BatchStep* step = nullptr;
+    std::vector<Wanted> tokens, logits;  // rows
+    std::vector<ChoiceResult> results;   // of the first tokens: those that were waited for
+    std::vector<float> kept;             // of `logits`, row by row, where the host has them already
+    bool waits = false;                  // for logits: another step must not begin before
+    bool is_last = true;                 // no step was given since
+  };
+  Asked asked_;
+  std::size_t num_chosen_ = 0;  // of the last step, in chosen()
+  std::vector<float> scratch_;
+  ChoiceScratch choice_scratch_;
 };
 
 }  // namespace stretto

@@ -3,13 +3,22 @@
 // on all GPUs of a world.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "stretto/model/transformer/batch_plan.h"
 #include "stretto/model/transformer/batch_step.h"
 
 namespace stretto {
+
+// Seconds of a machine since it began, as it measured them.
+struct MachineTimes {
+  double works = 0;
+  // Between two works, nothing being there to do, though the host had more for it (rest()).
+  double waits = 0;
+};
 
 class BatchRunner {
  public:
@@ -28,6 +37,24 @@ class BatchRunner {
   // The largest `count` of all data groups that share experts (ModelShape::shares_experts), each of
   // which calls it before a step: collective over all ranks, those of a group with the same count.
   virtual std::int64_t most_rows(std::int64_t count) { return count; }
+  // On a CPU rank: where the tokens are that the last step chose (ModelShape::chosen), which the
+  // host writes there. Null on GPUs, where they are written by who chooses them.
+  virtual std::int32_t* chosen() { return nullptr; }
+
+  // Around all that a machine is given to do, in order. Here it does it at once.
+  virtual void begin_work();
+  virtual void end_work();
+  // The host has nothing for it: until work begins again it does not wait.
+  virtual void rest() { ended_.reset(); }
+  // As far as work is done.
+  virtual MachineTimes times() { return times_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  MachineTimes times_;
+  Clock::time_point began_;
+  std::optional<Clock::time_point> ended_;
 };
 
 }  // namespace stretto

@@ -46,8 +46,12 @@ const float* BatchStep::logits(std::span<const std::int64_t> rows) {
   return reinterpret_cast<const float*>(runner_->read(step_buffer::kLogits, count * sizeof(float)));
 }
 
-std::span<const ChoiceResult> BatchStep::choose(std::span<const std::int64_t> /*rows*/,
-                                                std::span<const ChoiceWish> /*wishes*/) {
+void BatchStep::choose(std::span<const std::int64_t> /*rows*/,
+                       std::span<const ChoiceWish> /*wishes*/, std::int64_t /*first*/) {
+  throw InternalError("a machine that only gives logits");
+}
+
+std::span<const ChoiceResult> BatchStep::choices() {
   throw InternalError("a machine that only gives logits");
 }
 

@@ -39,9 +39,13 @@ class BatchStep {
   const float* logits(std::span<const std::int64_t> rows);
   // Whether the machine chooses tokens itself, so that their logits stay where they are.
   virtual bool chooses() const { return false; }
-  // Chooses for these rows of the last run, at most head_rows(), a wish each; valid until the next.
-  virtual std::span<const ChoiceResult> choose(std::span<const std::int64_t> rows,
-                                               std::span<const ChoiceWish> wishes);
+  // Chooses for these rows of the last run, at most head_rows(), a wish each; on GPUs returns when
+  // that is enqueued. The tokens become rows of kChosenBuffer from `first` on, if there is one.
+  virtual void choose(std::span<const std::int64_t> rows, std::span<const ChoiceWish> wishes,
+                      std::int64_t first);
+  // What came of the last choose(), though another step may be under way since; valid until the
+  // next. Fault where a wait of the step was aborted.
+  virtual std::span<const ChoiceResult> choices();
 
  protected:
   const ModelShape& shape() const { return shape_; }

@@ -11,6 +11,7 @@
 
 #include "stretto/model/transformer/batch_runner.h"
 #include "stretto/model/transformer/group_rendezvous.h"
+#include "stretto/model/transformer/model_buffers.h"
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/world.h"
 #include "stretto/step/cpu_runner.h"
@@ -29,6 +30,10 @@ class CpuBatchRunner : public BatchRunner {
   std::unique_ptr<BatchStep> make_step(const BatchBounds& bounds) override;
   std::int64_t most_rows(std::int64_t count) override {
     return meeting_ ? meeting_->most(count) : count;
+  }
+  std::int32_t* chosen() override {
+    auto found = buffers_.find(kChosenBuffer);
+    return found == buffers_.end() ? nullptr : reinterpret_cast<std::int32_t*>(found->second);
   }
 
  private:

@@ -106,6 +106,9 @@ std::vector<step::Buffer> model_buffers(const ModelShape& s) {
     out.push_back(buffer_of("lm_head", s.weight_dtype, vocab, c.hidden_size));
   out.push_back(buffer_of("final_norm", s.weight_dtype, 1, c.hidden_size));
   for (std::int64_t i = 0; i < c.num_layers(); ++i) add_layer_buffers(s, i, out);
+  if (s.chosen > 0) {
+    out.push_back(buffer_of(kChosenBuffer, DType::kI32, s.chosen, 1, BufferKind::kState));
+  }
   return out;
 }
 

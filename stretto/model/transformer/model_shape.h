@@ -68,6 +68,9 @@ struct ModelShape {
   // over the ranks, which multiply their own ones with all of attention's weights. Every rank then
   // has these beside its share.
   bool ulysses = false;
+  // Rows of a step may have tokens that an earlier one chose, so many of them at most; 0: the host
+  // knows all tokens.
+  std::int64_t chosen = 0;
   // On GPUs experts' products have the weights as the left factor, where they can
   // (GroupedConfig::swap_ab), in steps in which an expert has up to so many rows on average.
   std::int64_t swapped_expert_rows = kFewExpertRows;

@@ -67,8 +67,8 @@ class FakeStep : public BatchStep {
       : BatchStep(shape, std::make_unique<FakeMachine>(plan_step(shape, bound).plan)),
         chooses_(chooses) {}
   bool chooses() const override { return chooses_; }
-  std::span<const ChoiceResult> choose(std::span<const std::int64_t> rows,
-                                       std::span<const ChoiceWish> wishes) override {
+  void choose(std::span<const std::int64_t> rows, std::span<const ChoiceWish> wishes,
+              std::int64_t /*first*/) override {
     EXPECT_LE(std::ssize(rows), head_rows());
     EXPECT_EQ(rows.size(), wishes.size());
     results_.clear();
@@ -77,8 +77,8 @@ class FakeStep : public BatchStep {
       const auto status = rows[i] % 4 == 3 ? ChoiceStatus::kNothing : ChoiceStatus::kChosen;
       results_.push_back({.status = status, .token = static_cast<unsigned>(rows[i])});
     }
-    return results_;
   }
+  std::span<const ChoiceResult> choices() override { return results_; }
 
  private:
   bool chooses_;

@@ -17,13 +17,15 @@ namespace stretto {
 
 // Names of what comes in and goes out of a step. From the host, i32 but for the tables of the
 // rotary embedding "cos" and "sin", whose rows are those of the tokens' positions: kTokens and
-// kSlots [bound, 1], and of the sequences of each kind (packed_attention.h) pages [sequences, pages
+// kSlots [bound, 1], with ModelShape::chosen kSources [bound, 1], whose row of kChosenBuffer a
+// token is, or -1, and of the sequences of each kind (packed_attention.h) pages [sequences, pages
 // of one], tokens [sequences, 1], and the prompts' starts [sequences + 1, 1], behind one entry more
 // where steps are filled up by kind. The body leaves kHidden [bound, hidden]. The head multiplies
 // its first rows, or others that are copied to kWanted [head rows, hidden], and gives kLogits
 // [head rows, vocab] f32.
 namespace step_buffer {
 inline constexpr const char* kTokens = "tokens";
+inline constexpr const char* kSources = "token_sources";
 inline constexpr const char* kSlots = "cache_slots";
 inline constexpr const char* kDecodePages = "decode_pages";
 inline constexpr const char* kDecodeTokens = "decode_tokens";

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "stretto/base/ceil_div.h"
+#include "stretto/model/transformer/model_buffers.h"
 #include "stretto/model/transformer/moe_plan.h"
 #include "stretto/model/transformer/paged_plan.h"
 #include "stretto/model/transformer/product_plan.h"
@@ -44,6 +45,9 @@ class Planner {
     std::int64_t from =
         s_.target == Target::kCuda ? kSequenceParallelFromOnGpu : kSequenceParallelFrom;
     plan_.buffer(step_buffer::kTokens, DType::kI32, {bound_, 1}, step::BufferKind::kInput);
+    if (s_.chosen > 0) {
+      plan_.buffer(step_buffer::kSources, DType::kI32, {bound_, 1}, step::BufferKind::kInput);
+    }
     spreads_attention_ = s_.has_whole_attention() && bound_ >= from;
     spreads_attention_ || s_.shares_experts() ? sequence_parallel() : replicated();
     return plan_.finish();
@@ -214,6 +218,20 @@ class Planner {
             .world_size = s_.world_size};
   }
 
+  Program lookup_program(bool sequence_parallel) const {
+    VocabDesc d = vocab_desc(bound_);
+    d.sequence_parallel = sequence_parallel;
+    d.chosen = s_.chosen;
+    return embedding_program(d, s_.target);
+  }
+  Bindings lookup_bindings() const {
+    Bindings out = {{"tokens", step_buffer::kTokens}, {"table", "embedding"}, {"out", "x"}};
+    if (s_.chosen == 0) return out;
+    out.push_back({"sources", step_buffer::kSources});
+    out.push_back({"chosen", kChosenBuffer});
+    return out;
+  }
+
   NormDesc norm_desc(std::int64_t rows) const {
     return {.dtype = s_.dtype,
             .weight_dtype = s_.weight_dtype,
@@ -260,7 +278,7 @@ class Planner {
     int out_gemm = reduced_gemm(part.q_cols);
     int down_gemm = has_dense_layers() ? reduced_gemm(ffn_) : 0;
     std::optional<MoePlan> moe = moe_plan(false);
-    int lookup = add_program(embedding_program(vocab_desc(bound_), s_.target));
+    int lookup = add_program(lookup_program(false));
 
     symmetric("x", bound_, hidden_);
     symmetric("x2", bound_, hidden_);
@@ -270,8 +288,7 @@ class Planner {
     products_.prepare({.buffer = "normed", .tokens = bound_, .cols = hidden_});
     prepare_products(part);
     prepare_biases(bound_);
-    add(lookup, plan_.all(),
-        {{"tokens", step_buffer::kTokens}, {"table", "embedding"}, {"out", "x"}});
+    add(lookup, plan_.all(), lookup_bindings());
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
       add(norm, plan_.all(), {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});
@@ -310,9 +327,7 @@ class Planner {
     int ffn = has_dense_layers() ? add_program(product(ffn_desc)) : 0;
     int down_gemm = has_dense_layers() ? add_program(product(summed_desc<GemmRsDesc>(ffn_))) : 0;
     std::optional<MoePlan> moe = moe_plan(true);
-    VocabDesc embed = vocab_desc(bound_);
-    embed.sequence_parallel = true;
-    int lookup = add_program(embedding_program(embed, s_.target));
+    int lookup = add_program(lookup_program(true));
     CollectiveDesc gathered{
         .dtype = s_.dtype, .m = bound_, .n = hidden_, .world_size = s_.world_size};
     int gather = add_program(step_program(gathered, s_.target));
@@ -327,8 +342,7 @@ class Planner {
         {.buffer = "normed", .tokens = own_rows_, .cols = hidden_, .symmetric = true});
     prepare_products(part);
     prepare_biases(own_rows_);
-    add(lookup, plan_.all(),
-        {{"tokens", step_buffer::kTokens}, {"table", "embedding"}, {"out", "x"}});
+    add(lookup, plan_.all(), lookup_bindings());
     for (std::int64_t i = 0; i < c_.num_layers(); ++i) {
       auto w = [i](const char* part) { return layer_buffer(i, part); };
       add(norm, plan_.own(), {{"x", "x"}, {"weight", w("input_norm")}, {"out", "normed"}});

@@ -19,6 +19,9 @@ void check(const VocabDesc& d, const VocabConfig& c) {
   positive(d.hidden, "hidden");
   positive(d.vocab, "vocab");
   positive(d.world_size, "world_size");
+  if (d.chosen < 0) {
+    throw UserError(fmt::format("vocabulary: chosen is {}, need 0 or more", d.chosen));
+  }
   positive(c.tile_rows, "tile_rows");
   positive(c.tile_vocab, "tile_vocab");
   if (c.tile_k < 0) {
@@ -50,6 +53,11 @@ Program embedding(const VocabDesc& d, const VocabConfig& cfg) {
   Index m = p.extent("m", d.m);
   Index own_rows = max(ceil_div(m, d.world_size), 1);
   TensorRef tokens = p.table("tokens", {m, 1}, {ContractKind::kRange, 0, d.vocab});
+  TensorRef sources, chosen;
+  if (d.chosen > 0) {
+    sources = p.table("sources", {m, 1}, {ContractKind::kRange, -1, d.chosen});
+    chosen = p.input("chosen", DType::kI32, {d.chosen, 1});
+  }
   TensorRef table = p.input("table", d.weight_dtype, {share, d.hidden});
   TensorRef parts = p.buffer("parts", d.dtype, {m, d.hidden}, {.space = Space::kSymmetric});
   TensorRef out =
@@ -60,8 +68,12 @@ Program embedding(const VocabDesc& d, const VocabConfig& cfg) {
 
   p.role("lookup", Resource::sms(cfg.num_workers), p.grid(d.m, 1, cfg.tile_rows, 1),
          [&](const Tile& t) {
-           Value row = p.load(tokens.tile({t.row, 0}, cfg.tile_rows, 1)) -
-                       p.splat(DType::kI32, p.rank() * share);
+           Value token = p.load(tokens.tile({t.row, 0}, cfg.tile_rows, 1));
+           if (d.chosen > 0) {
+             Value source = p.load(sources.tile({t.row, 0}, cfg.tile_rows, 1));
+             token = token + p.load_rows(chosen.tile({0, 0}, cfg.tile_rows, 1), source);
+           }
+           Value row = token - p.splat(DType::kI32, p.rank() * share);
            Value mine = row >= p.splat(DType::kI32, 0) && row < p.splat(DType::kI32, share);
            Value local = where(mine, row, p.splat(DType::kI32, -1));
            Value found = p.load_rows(table.tile({0, 0}, cfg.tile_rows, d.hidden), local);
@@ -145,7 +157,8 @@ NamedFields fields_of(VocabDesc& d) {
           NamedField("dtype", d.dtype).as("{}"),
           NamedField("weight_dtype", d.weight_dtype).as("(table {})"),
           NamedField("world_size", d.world_size).as("P={}"),
-          {"sequence_parallel", d.sequence_parallel}};
+          {"sequence_parallel", d.sequence_parallel},
+          {"chosen", d.chosen, 0}};
 }
 
 NamedFields fields_of(VocabConfig& c) {

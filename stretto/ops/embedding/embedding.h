@@ -20,6 +20,7 @@ struct VocabDesc {
   std::int64_t hidden = 1;
   std::int64_t vocab = 1;
   bool sequence_parallel = false;  // embedding: a rank keeps its ceil(m / P) rows only
+  std::int64_t chosen = 0;         // embedding: tokens that were chosen before; 0: none
   int world_size = 1;
   friend bool operator==(const VocabDesc&, const VocabDesc&) = default;
 };
@@ -42,7 +43,9 @@ std::int64_t vocab_per_rank(const VocabDesc& desc);
 
 // tokens [m] i32 in 0..vocab-1 (contract), table [V', hidden] -> out [m, hidden], or [ceil(m/P),
 // hidden] when sequence-parallel: each rank looks up the tokens it holds, the others contribute
-// zeros, and the sum is exact.
+// zeros, and the sum is exact. With desc.chosen also chosen [desc.chosen, 1] i32, tokens that a
+// kernel has left on every rank, and sources [m] i32 in -1..chosen-1 (contract): a row's token is
+// tokens[row] where its source is -1, else chosen[source], beside which tokens[row] is 0.
 Program embedding(const VocabDesc& desc, const VocabConfig& config);
 // x [m, hidden], the same on every rank, table [V', hidden] -> logits [m, vocab] f32, symmetric:
 // each rank stores its columns to every rank as it computes them.

@@ -17,6 +17,17 @@ std::vector<OpShape> shapes(int world_size) {
           {.world_size = world_size, .m = 9, .n = 101, .k = 13, .dtype = DType::kBF16}};
 }
 
+// With tokens that were chosen before.
+std::vector<OpShape> lookup_shapes(int world_size) {
+  std::vector<OpShape> out = shapes(world_size);
+  for (OpShape s : shapes(world_size)) {
+    s.m += 4;
+    s.sizes = {{"chosen", 5}};
+    out.push_back(s);
+  }
+  return out;
+}
+
 OpShape large() { return {.m = 64, .n = 128256, .k = 4096, .dtype = DType::kBF16}; }
 
 }  // namespace
@@ -29,6 +40,7 @@ VocabDesc vocab_desc(const OpShape& s) {
           .hidden = s.k > 0 ? s.k : 128,
           .vocab = s.n > 0 ? s.n : 1000,
           .sequence_parallel = s.m % 2 == 1,
+          .chosen = s.sizes.contains("chosen") ? s.sizes.at("chosen") : 0,
           .world_size = s.world_size};
 }
 
@@ -47,7 +59,7 @@ OperatorInfo embedding_info() {
               [](const OpShape& s) {
                 return embedding(vocab_desc(s), lookup_config(vocab_desc(s), s.target));
               },
-          .shapes = shapes,
+          .shapes = lookup_shapes,
           .large = large()};
 }
 

@@ -58,8 +58,20 @@ OpCase embedding_case(const OpShape& s, std::uint64_t seed) {
         static_cast<std::int64_t>((draw + 1) / 2 * static_cast<double>(d.vocab))));
   std::int64_t rows =
       std::max<std::int64_t>(ceil_div(v.m, static_cast<std::int64_t>(d.world_size)), 1);
+  // Of every second row the token is another one, which was chosen before.
+  Values asked = tokens, chosen, sources;
+  for (std::int64_t i = 0; i < d.chosen; ++i) {
+    chosen.push_back(static_cast<double>((static_cast<std::int64_t>(seed % 7) + 3 * i) % d.vocab));
+  }
+  for (std::size_t i = 0; d.chosen > 0 && i < tokens.size(); ++i) {
+    const bool is_chosen = i % 2 == 1;
+    const std::size_t source = (i + seed) % chosen.size();
+    sources.push_back(is_chosen ? static_cast<double>(source) : -1);
+    if (is_chosen) asked[i] = 0, tokens[i] = chosen[source];
+  }
   for (std::size_t r = 0; r < v.c.inputs.size(); ++r) {
-    v.in(r, "tokens") = tokens;
+    v.in(r, "tokens") = asked;
+    if (d.chosen > 0) v.in(r, "sources") = sources, v.in(r, "chosen") = chosen;
     Values& out = v.out(r, "out");
     std::int64_t count =
         d.sequence_parallel ? ceil_div(v.m, static_cast<std::int64_t>(d.world_size)) : v.m;
