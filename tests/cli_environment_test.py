@@ -427,11 +427,6 @@ class SignalTest(CliCase):
 
 
 class VariableTest(CliCase):
-    def test_what_libraries_print_is_no_result(self):
-        args = ["generate", "--model", MODEL, "--prompt", PROMPT, "--max-tokens", 2, "--dtype", "bfloat16"]
-        usual = self.good(*args).stdout
-        self.assertEqual(self.good(*args, env={"DNNL_VERBOSE": "2", "ONEDNN_VERBOSE": "2"}).stdout, usual)
-
     def test_errors_name_the_variable_that_the_value_is_from(self):
         """Every option of every command that has one, with a value that none takes."""
         lines = self.good("--help").stdout.decode().split("Subcommands:")[1].splitlines()

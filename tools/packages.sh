@@ -9,9 +9,8 @@ STRETTO_PACKAGES=(
   libcli11-dev           # command line
   libgtest-dev           # tests
   libbenchmark-dev       # benchmarks
-  libopenblas-dev        # CPU matrix kernels (docs/decisions/0002-cpu-matrix-kernels.md), and a baseline
-  libdnnl-dev            # CPU matrix kernels of bf16 where the processor has them, and a baseline
-  libxsmm-dev            # baseline of the CPU matrix benchmark
+  libopenblas-dev        # baseline of the CPU matrix benchmarks
+  libxsmm-dev            # the same
   libonig-dev            # regular expressions of tokenizers, the library Hugging Face uses
   libutf8proc-dev        # Unicode normalisation of tokenizers
   libboost-dev           # Beast and Asio: HTTP of the server

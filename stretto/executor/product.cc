@@ -47,8 +47,7 @@ void multiply(const Product& p, std::span<Register> regs, std::byte* scratch) {
     kernels::dot({.acc = sub_tile(whole, p.left.r0, p.right.c0, m, n),
                   .a = sub_tile(p.left.tile, 0, k0 - p.left.c0, m, k1 - k0),
                   .b = sub_tile(p.right.tile, k0 - p.right.r0, 0, k1 - k0, n),
-                  .accumulate = !overwrite,
-                  .tile_rows = out.rows});
+                  .accumulate = !overwrite});
   }
   if (scaled) add_scaled(p.code, regs, whole);
   std::int64_t width = p.left.c1 - p.left.c0;
@@ -57,8 +56,7 @@ void multiply(const Product& p, std::span<Register> regs, std::byte* scratch) {
   kernels::dot({.acc = sub_tile(whole, p.left.r0, p.code.sums_from, m, kSumColumns),
                 .a = p.left.tile,
                 .b = {DType::kF32, width, kSumColumns, &one, 0, 0},
-                .accumulate = true,
-                .tile_rows = out.rows});
+                .accumulate = true});
 }
 
 }  // namespace stretto

@@ -19,19 +19,25 @@
 
 namespace stretto::kernels {
 
-// AVX2, FMA and F16C are there and no PortableScope is open on this thread.
-bool use_avx2();
+// Each has those before it: what every x86-64 has; AVX2, FMA and F16C; AVX-512; and its products of
+// pairs of bf16.
+enum class Instructions { kPortable, kAvx2, kAvx512, kPairs };
 
-// While it lives, the kernels that this thread calls use what every x86-64 has. For tests.
-class PortableScope {
+// The processor has them and no InstructionScope of this thread forbids them.
+bool use_avx2();
+bool use_avx512();
+bool use_pairs();
+
+// While it lives, the kernels that this thread calls use at most these. For tests.
+class InstructionScope {
  public:
-  PortableScope();
-  ~PortableScope();
-  PortableScope(const PortableScope&) = delete;
-  PortableScope& operator=(const PortableScope&) = delete;
+  explicit InstructionScope(Instructions most);
+  ~InstructionScope();
+  InstructionScope(const InstructionScope&) = delete;
+  InstructionScope& operator=(const InstructionScope&) = delete;
 
  private:
-  bool outer_;
+  Instructions outer_;
 };
 
 namespace detail {

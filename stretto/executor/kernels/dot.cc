@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdint>
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/convert.h"
 #include "stretto/executor/kernels/dispatch.h"
-#include "stretto/executor/kernels/dot_native.h"
+#include "stretto/executor/kernels/dot_pairs.h"
 #include "stretto/executor/kernels/dot_small.h"
 #include "stretto/executor/kernels/dot_tiles.h"
 #include "stretto/executor/kernels/elementwise.h"
@@ -60,25 +63,45 @@ void dot_tiles(const DotArgs& args) {
             .k = a.cols,
             .accumulate = args.accumulate};
 #if defined(__x86_64__)
-  static const bool has_avx512 = __builtin_cpu_supports("avx512f");
-  if (use_avx2()) {
-    return has_avx512 ? avx512::dot_tiles(t, scratch.packed) : avx2::dot_tiles(t, scratch.packed);
+  if (a.dtype == DType::kBF16 && b.dtype == DType::kBF16 && use_pairs()) {
+    return pairs::dot_tiles(t, scratch.packed);
   }
+  if (use_avx512()) return avx512::dot_tiles(t, scratch.packed);
+  if (use_avx2()) return avx2::dot_tiles(t, scratch.packed);
 #endif
   portable::dot_tiles(t, scratch.packed);
 }
 
+// Neighbours of a row of bf16 in one word, the first one in the high half; of an odd number the
+// last one is left out.
+void pair_up(const ConstTileRef& x, float* to, std::ptrdiff_t stride) {
+  for (std::int64_t r = 0; r < x.rows; ++r, to += stride) {
+    const auto* from = x.row<std::uint16_t>(r);
+    for (std::int64_t i = 0; i < x.cols / 2; ++i) {
+      const std::uint32_t first = from[2 * i * x.col_stride],
+                          second = from[(2 * i + 1) * x.col_stride];
+      const std::uint32_t word = first << 16 | second;
+      std::memcpy(to + i, &word, sizeof(word));
+    }
+  }
+}
+
 void dot_small(const DotArgs& args, bool by_rows) {
-  std::int64_t m = args.a.rows, k = args.a.cols;
-  std::int64_t stride = (k + 7) / 8 * 8;
-  std::vector<float>& x = thread_scratch().a;
-  x.resize(std::max(x.size(), static_cast<std::size_t>(m * stride)));
-  for (std::int64_t r = 0; r < m; ++r) std::fill_n(x.data() + r * stride + k, stride - k, 0.0f);
-  cast(TileRef{DType::kF32, m, k, x.data(), stride, 1}, args.a);
+  const std::int64_t m = args.a.rows, k = args.a.cols;
+  const bool in_pairs =
+      by_rows && args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16 && use_pairs();
+  Scratch& scratch = thread_scratch();
+  scratch.a.resize(std::max(scratch.a.size(), static_cast<std::size_t>(m * k)));
+  cast(TileRef{DType::kF32, m, k, scratch.a.data(), k, 1}, args.a);
+  if (in_pairs) {
+    scratch.b.resize(std::max(scratch.b.size(), static_cast<std::size_t>(m * k)));
+    pair_up(args.a, scratch.b.data(), k);
+  }
   SmallDot s{.acc = args.acc.row<float>(0),
              .acc_stride = args.acc.row_stride,
-             .x = x.data(),
-             .x_stride = stride,
+             .x = scratch.a.data(),
+             .x_stride = k,
+             .x_pairs = in_pairs ? scratch.b.data() : nullptr,
              .weights = args.b.data,
              .dtype = args.b.dtype,
              .weights_stride = by_rows ? args.b.col_stride : args.b.row_stride,
@@ -87,6 +110,8 @@ void dot_small(const DotArgs& args, bool by_rows) {
              .k = k,
              .accumulate = args.accumulate};
 #if defined(__x86_64__)
+  if (in_pairs) return pairs::dot_weight_rows(s);
+  if (use_avx512()) return by_rows ? avx512::dot_weight_rows(s) : avx512::dot_weight_columns(s);
   if (use_avx2()) return by_rows ? avx2::dot_weight_rows(s) : avx2::dot_weight_columns(s);
 #endif
   by_rows ? portable::dot_weight_rows(s) : portable::dot_weight_columns(s);
@@ -117,13 +142,6 @@ void dot_double(const DotArgs& args) {
       }
     });
   }
-}
-
-bool has_unit_stride(const ConstTileRef& t) {
-  bool by_columns = t.row_stride == 1 || t.rows == 1;
-  bool by_rows = t.col_stride == 1 || t.cols == 1;
-  return (by_rows && (t.rows <= 1 || t.row_stride >= t.cols)) ||
-         (by_columns && (t.cols <= 1 || t.col_stride >= t.rows));
 }
 
 void check(const DotArgs& args) {
@@ -160,12 +178,10 @@ void dot(const DotArgs& args) {
   if (is_double(args)) return dot_double(args);
   bool stored_by_k = b.row_stride == 1 || b.rows == 1;
   bool stored_by_n = b.col_stride == 1 || b.cols == 1;
-  bool both_bf16 = a.dtype == DType::kBF16 && b.dtype == DType::kBF16;
-  bool native = both_bf16 && has_native_bf16() && has_unit_stride(a) && has_unit_stride(b);
-  std::int64_t rows = native ? std::max(args.tile_rows, a.rows) : a.rows;
-  if (rows <= kMaxSmallRows && (stored_by_k || stored_by_n))
+  std::optional<FlushScope> flush;
+  if (a.dtype == DType::kBF16 && b.dtype == DType::kBF16) flush.emplace();
+  if (a.rows <= kMaxSmallRows && (stored_by_k || stored_by_n))
     return dot_small(args, stored_by_k && !(stored_by_n && b.cols > 1));
-  if (native) return dot_native_bf16(args);
   dot_tiles(args);
 }
 

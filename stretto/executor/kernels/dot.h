@@ -3,8 +3,8 @@
 // views of tensors in memory.
 //
 // Tiles of few rows (decode) run on a kernel that reads 16-bit weights in place (dot_small.h), the
-// rest on one that packs its operands as f32 (dot_tiles.h), or on oneDNN where the processor
-// multiplies bf16 itself; doubles, which are for checking, on a plain loop. Why:
+// rest on one that packs its operands (dot_tiles.h), as f32, or as pairs of bf16 where the
+// processor multiplies such (dot_pairs.h); doubles, which are for checking, on a plain loop. Why:
 // docs/decisions/0002-cpu-matrix-kernels.md.
 #pragma once
 
@@ -17,18 +17,14 @@ struct DotArgs {
   ConstTileRef a;   // f32, bf16 or f16 [m, k], or f64
   ConstTileRef b;   // f32, bf16 or f16 [k, n], or f64
   bool accumulate;  // acc += a * b; otherwise acc = a * b, whatever acc held
-  // Rows that the whole tile could have, of which these are what is left at an edge; 0: these are
-  // all. It, not the number of rows, chooses whether bf16 goes through the processor's own
-  // products.
-  std::int64_t tile_rows = 0;
 };
 
 // Runs on the calling thread alone and may be called by many at once. a and b have a stride of 1 in
 // one direction (more strides work, slowly); any extents, 0 included. The bits of the result depend
-// on dtypes and processor, not on threads or alignment. Neither do an element's bits depend on its
-// place in the tile or on the tile's extents, the number of rows among them: all is one chain over
-// k, ascending. Products of bf16 by the processor's own instructions, in tiles of more than
-// kMaxSmallRows rows, have an order of their own.
+// on dtypes and on whether the processor has FMA, not on threads or alignment. Neither do an
+// element's bits depend on its place in the tile or on the tile's extents, the number of rows among
+// them: all is one chain over k, ascending. Where a and b are both bf16, numbers below f32's normal
+// ones count as zero.
 // InternalError on other dtypes or shapes that do not fit.
 void dot(const DotArgs& args);
 

@@ -2,8 +2,10 @@
 #include "stretto/executor/kernels/dot.h"
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "stretto/base/errors.h"
 #include "stretto/executor/kernels/dispatch.h"
@@ -55,13 +57,14 @@ void expect_product(const Case& c, Random& random) {
   acc.expect_guards_intact();
 }
 
+constexpr Instructions kInstructions[] = {Instructions::kPairs, Instructions::kAvx512,
+                                          Instructions::kAvx2, Instructions::kPortable};
 constexpr DType kMatrixTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 TEST(Dot, EveryDTypeAndLayout) {
   Random random;
-  for (bool portable : {false, true}) {
-    std::optional<PortableScope> scope;
-    if (portable) scope.emplace();
+  for (Instructions most : kInstructions) {
+    InstructionScope scope(most);
     for (DType a : kMatrixTypes) {
       for (DType b : kMatrixTypes) {
         for (Layout a_layout : {Layout::kRows, Layout::kColumns, Layout::kStrided}) {
@@ -83,9 +86,8 @@ TEST(Dot, EveryDTypeAndLayout) {
 
 TEST(Dot, FewRowsWithEveryRemainder) {
   Random random;
-  for (bool portable : {false, true}) {
-    std::optional<PortableScope> scope;
-    if (portable) scope.emplace();
+  for (Instructions most : kInstructions) {
+    InstructionScope scope(most);
     for (std::int64_t m = 1; m <= 9; ++m) {
       for (Layout layout : {Layout::kRows, Layout::kColumns}) {
         for (DType b : kMatrixTypes) {
@@ -124,9 +126,8 @@ TEST(Dot, ManyBlocks) {
 }
 
 TEST(Dot, InfinityAndNanOf16BitWeightsArrive) {
-  for (bool portable : {false, true}) {
-    std::optional<PortableScope> scope;
-    if (portable) scope.emplace();
+  for (Instructions most : kInstructions) {
+    InstructionScope scope(most);
     for (DType type : {DType::kBF16, DType::kF16}) {
       for (std::int64_t m : {1, 16}) {
         GuardedTile x(DType::kF32, m, 9), w(type, 9, 3), acc(DType::kF32, m, 3);
@@ -167,11 +168,12 @@ TEST(Dot, ARowsBitsDoNotDependOnItsNeighbours) {
 
 // One algorithm cuts rows into other tiles than another, and both must give the same sums: every
 // element is the chain of dot_tiles.h, wherever it lies and whatever the extents.
-void expect_chain(std::int64_t m, std::int64_t n, std::int64_t k, DType type, Layout layout,
-                  bool accumulate, Random& random) {
-  SCOPED_TRACE(::testing::Message() << "m=" << m << " n=" << n << " k=" << k << " " << name(type)
-                                    << " layout=" << static_cast<int>(layout));
-  GuardedTile a(type == DType::kF16 ? DType::kF16 : DType::kF32, m, k), b(type, k, n, layout);
+void expect_chain(std::int64_t m, std::int64_t n, std::int64_t k, DType rows, DType type,
+                  Layout layout, bool accumulate, Random& random) {
+  SCOPED_TRACE(::testing::Message()
+               << "m=" << m << " n=" << n << " k=" << k << " " << name(rows) << " times "
+               << name(type) << " layout=" << static_cast<int>(layout));
+  GuardedTile a(rows, m, k), b(type, k, n, layout);
   GuardedTile acc(DType::kF32, m, n), before(DType::kF32, m, n);
   a.fill_random(random, -1, 1);
   b.fill_random(random, -1, 1);
@@ -193,15 +195,53 @@ void expect_chain(std::int64_t m, std::int64_t n, std::int64_t k, DType type, La
 TEST(Dot, AnElementsBitsDependOnNothingButItsRowItsColumnAndWhatWasThere) {
   if (!use_avx2()) GTEST_SKIP() << "no FMA here";
   Random random;
-  for (DType type : kMatrixTypes) {
-    for (Layout layout : {Layout::kRows, Layout::kColumns}) {
-      for (std::int64_t m : {1, 2, 5, 6, 7, 11, 12, 13, 23, 24, 25, 64, 191, 193})
-        expect_chain(m, random.integer(1, 100), random.integer(1, 100), type, layout, m % 2 == 0,
-                     random);
-      expect_chain(random.integer(9, 30), 520, 33, type, layout, true, random);
-      expect_chain(random.integer(9, 30), 37, 401, type, layout, false, random);
+  for (Instructions most : {Instructions::kPairs, Instructions::kAvx512, Instructions::kAvx2}) {
+    InstructionScope scope(most);
+    for (auto [rows, type] : {std::pair(DType::kF32, DType::kF32),
+                              {DType::kF32, DType::kBF16},
+                              {DType::kF16, DType::kF16},
+                              {DType::kBF16, DType::kBF16}}) {
+      for (Layout layout : {Layout::kRows, Layout::kColumns}) {
+        for (std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 23, 24, 25, 64, 191, 193})
+          expect_chain(m, random.integer(1, 100), random.integer(1, 200), rows, type, layout,
+                       m % 2 == 0, random);
+        expect_chain(random.integer(9, 30), 520, 33, rows, type, layout, true, random);
+        expect_chain(random.integer(9, 30), 37, 401, rows, type, layout, false, random);
+        expect_chain(random.integer(9, 30), 35, 1601, rows, type, layout, false, random);
+      }
     }
   }
+}
+
+// Of two bf16 factors, whether or not the processor multiplies pairs of them: nothing below f32's
+// normal numbers is told from zero, in factors, products and sums.
+TEST(Dot, SmallNumbersOfTwoBf16FactorsCountAsZero) {
+  for (Instructions most : kInstructions) {
+    InstructionScope scope(most);
+    for (Layout layout : {Layout::kRows, Layout::kColumns}) {
+      for (std::int64_t m : {1, 8, 20}) {
+        for (std::int64_t k : {1, 2, 33, 64, 70}) {
+          SCOPED_TRACE(::testing::Message() << static_cast<int>(most) << " m=" << m << " k=" << k);
+          GuardedTile a(DType::kBF16, m, k), b(DType::kBF16, k, 5, layout), acc(DType::kF32, m, 5);
+          a.fill_by([](std::int64_t, std::int64_t) { return 0x1p-70; });
+          b.fill_by([&](std::int64_t, std::int64_t c) {
+            return c == 0 ? 0x1p-60 : c == 1 ? 0x1p-40 : c == 2 ? 0x1p-130 : 0x1p60;
+          });
+          acc.fill_by([](std::int64_t, std::int64_t c) { return c == 4 ? 0x1p-130 : 0; });
+          dot({acc.ref(), a.cref(), b.cref(), true});
+          const auto count = static_cast<double>(k);
+          for (std::int64_t r = 0; r < m; ++r) {
+            EXPECT_EQ(acc.get(r, 0), 0) << "a product of 2^-130";
+            EXPECT_EQ(acc.get(r, 1), count * 0x1p-110);
+            EXPECT_EQ(acc.get(r, 2), 0) << "a factor of 2^-130";
+            EXPECT_EQ(acc.get(r, 3), count * 0x1p-10);
+            EXPECT_EQ(acc.get(r, 4), count * 0x1p-10) << "a sum of 2^-130 that was there";
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(std::numeric_limits<float>::min() / 2 + 0.0f, 0x1p-127f) << "this thread flushes on";
 }
 
 // Ranks are threads, and their results must be the same bits.

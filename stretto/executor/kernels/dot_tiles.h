@@ -6,7 +6,8 @@
 // rounded once (twice where there is no FMA): its bits depend neither on where it lies in a tile,
 // nor on the tile's extents, nor on how k is cut into calls, nor on the width of the vectors.
 //
-// dot_tiles_body.h is the code; dot_tiles_avx512.cc, _avx2.cc and _portable.cc compile it.
+// dot_tiles_body.h is the code; dot_tiles_avx512.cc, _pairs.cc, _avx2.cc and _portable.cc compile
+// it.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +31,16 @@ struct TileDot {
   bool accumulate;
 };
 
-// What is packed at a time: kTileK x kTileN of B and kTileM x kTileK of A, for the second-level
-// cache. A longer k would read and write acc less often, but push a panel of B (kTileK x 16 or 32)
-// out of the first-level cache (docs/performance/cpu.md, 'Why the defaults are what they are').
+// What is packed at a time: kTileK x kTileN words of B and kTileM x kTileK of A, for the
+// second-level cache. A longer k would read and write acc less often, but push a panel of B (kTileK
+// x 16 or 32) out of the first-level cache (docs/performance/cpu.md, 'Why the defaults are what
+// they are').
 inline constexpr std::int64_t kTileM = 96, kTileN = 512, kTileK = 384;
 
 namespace avx512 {
+void dot_tiles(const TileDot& t, std::vector<float>& scratch);
+}
+namespace pairs {  // a and b are bf16
 void dot_tiles(const TileDot& t, std::vector<float>& scratch);
 }
 namespace avx2 {

@@ -1,6 +1,8 @@
 // The body of dot_tiles.h, compiled once per instruction set: the including file defines
-// STRETTO_TARGET and STRETTO_TARGET_NAME as for dot_small_body.h, the floats of a vector
+// STRETTO_TARGET and STRETTO_TARGET_NAME as for dot_small_body.h, the floats of a vector of sums
 // (STRETTO_VECTOR_FLOATS) and the rows of A that a block of registers holds (STRETTO_BLOCK_ROWS).
+// With STRETTO_TARGET_PAIRS it is for two factors of bf16 and packs pairs, the first of two in the
+// high half of a word: a word stands wherever a float stands otherwise.
 #include <algorithm>
 #include <cstring>
 
@@ -31,11 +33,120 @@ struct BlockOfK {
 };
 
 struct Packed {
-  float* panels;  // of B: [n / kPanel][k][kPanel]
-  float* a;       // [m, k] with kStrideA
+  float* panels;  // of B: [n / kPanel][steps_of(k)][kPanel]
+  float* a;       // [m, steps_of(k)] with kStrideA
 };
 
-// ---- packing: a panel holds kPanel columns of B as [k][kPanel], zeros beyond n
+#if defined(STRETTO_TARGET_PAIRS)
+constexpr int kStepK = 2;  // numbers of k that a step takes
+#else
+constexpr int kStepK = 1;
+#endif
+constexpr std::int64_t steps_of(std::int64_t k) { return (k + kStepK - 1) / kStepK; }
+
+// ---- packing: a panel holds kPanel columns of B as [k / 2][kPanel], zeros beyond n and k
+
+#if defined(STRETTO_TARGET_PAIRS)
+
+constexpr std::int64_t kDepth = 2 * kLanes;  // numbers of a vector of pairs
+
+// The first `count` < kDepth numbers of a row as pairs that are not turned yet, `rest` beyond.
+STRETTO_TARGET inline Floats some_pairs(const std::byte* p, std::int64_t count,
+                                        std::uint16_t rest) {
+  std::uint16_t padded[kDepth];
+  std::fill_n(padded, kDepth, rest);
+  std::memcpy(padded, p, static_cast<std::size_t>(count) * 2);
+  return read<Floats>(padded);
+}
+
+STRETTO_TARGET inline Words widen_some_halves(const std::byte* p, std::int64_t count) {
+  return (Words)(count >= kLanes ? widen_bf16(p) : widen_some<DType::kBF16>(p, count));
+}
+
+STRETTO_TARGET void pack_stored_rows(const TileDot& t, const BlockOfK& at, std::int64_t n0,
+                                     std::int64_t count, float* panel) {
+  const auto* from = static_cast<const std::byte*>(t.b) + (at.k0 * t.b_row_stride + n0) * 2;
+  const std::ptrdiff_t stride = t.b_row_stride * 2;
+  for (std::int64_t k = 0; k < at.k; k += 2, from += 2 * stride, panel += kPanel) {
+    for (std::int64_t c = 0; c < kPanel; c += kLanes) {
+      const std::int64_t rest = count - c;
+      Words v = {};
+      if (rest > 0) v = widen_some_halves(from + c * 2, rest);
+      if (rest > 0 && k + 1 < at.k) v |= widen_some_halves(from + stride + c * 2, rest) >> 16;
+      std::memcpy(panel + c, &v, sizeof(v));
+    }
+  }
+}
+
+// B^T is stored: k is contiguous.
+STRETTO_TARGET void pack_stored_columns(const TileDot& t, const BlockOfK& at, std::int64_t n0,
+                                        std::int64_t count, float* panel) {
+  const std::ptrdiff_t stride = t.b_col_stride * 2;
+  for (std::int64_t c = 0; c < kPanel; c += kLanes) {
+    const auto* from = static_cast<const std::byte*>(t.b) + (n0 + c) * stride + at.k0 * 2;
+    const std::int64_t columns = std::clamp<std::int64_t>(count - c, 0, kLanes);
+    for (std::int64_t k = 0; k < at.k; k += kDepth) {
+      Floats r[kLanes] = {};
+      const std::int64_t depth = std::min(kDepth, at.k - k);
+      if (columns == kLanes && depth == kDepth) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) {
+          const std::byte* p = from + i * stride + k * 2;
+          __builtin_prefetch(p + kLanes * stride);  // pages apart, where the hardware does not look
+          r[i] = read<Floats>(p);
+        }
+      } else {
+        for (std::int64_t i = 0; i < columns; ++i) {
+          const std::byte* p = from + i * stride + k * 2;
+          r[i] = depth == kDepth ? read<Floats>(p) : some_pairs(p, depth, 0);
+        }
+      }
+      transpose(r);
+      const std::int64_t steps = steps_of(depth);
+      float* to = panel + k / 2 * kPanel + c;
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        const Floats v = turned(r[i]);
+        if (i < steps) std::memcpy(to + i * kPanel, &v, sizeof(v));
+      }
+    }
+  }
+}
+
+STRETTO_TARGET void pack_b(const TileDot& t, const BlockOfK& at, const BlockOfN& cols,
+                           float* panels) {
+  for (std::int64_t c = 0; c < cols.n; c += kPanel, panels += steps_of(at.k) * kPanel) {
+    std::int64_t count = std::min<std::int64_t>(kPanel, cols.n - c);
+    if (t.b_col_stride == 1) {
+      pack_stored_rows(t, at, cols.n0 + c, count, panels);
+    } else {
+      pack_stored_columns(t, at, cols.n0 + c, count, panels);
+    }
+  }
+}
+
+// The number beyond an odd k is -0, whose product with B's zero changes no sum.
+STRETTO_TARGET void pack_a(const TileDot& t, const BlockOfK& at, const BlockOfM& rows, float* to) {
+  constexpr std::int64_t kAheadRows = 8;
+  constexpr std::uint16_t kMinusZero = 0x8000;
+  const std::ptrdiff_t stride = t.a_row_stride * 2;
+  const auto* from = static_cast<const std::byte*>(t.a) + rows.m0 * stride + at.k0 * 2;
+  for (std::int64_t r = 0; r < rows.m; ++r, from += stride, to += kStrideA) {
+    for (std::int64_t k = 0; k < at.k; k += kDepth) {
+      __builtin_prefetch(from + kAheadRows * stride + k * 2);
+      const std::int64_t depth = std::min(kDepth, at.k - k);
+      const Floats v = turned(depth == kDepth ? read<Floats>(from + k * 2)
+                                              : some_pairs(from + k * 2, depth, kMinusZero));
+      std::memcpy(to + k / 2, &v, sizeof(v));  // kStrideA leaves room
+    }
+  }
+}
+
+STRETTO_TARGET inline Floats add_step(Floats sum, Floats b, const float* a) {
+  return add_pairs(sum, b, everywhere(a));
+}
+
+#else
 
 template <DType kDType>
 STRETTO_TARGET void pack_stored_rows(const TileDot& t, const BlockOfK& at, std::int64_t n0,
@@ -45,7 +156,7 @@ STRETTO_TARGET void pack_stored_rows(const TileDot& t, const BlockOfK& at, std::
   for (std::int64_t k = 0; k < at.k; ++k, from += t.b_row_stride * kElement, panel += kPanel) {
     for (std::int64_t c = 0; c < kPanel; c += kLanes) {
       std::int64_t rest = count - c;
-      F8 v = {};
+      Floats v = {};
       if (rest >= kLanes) {
         v = widen<kDType>(from + c * kElement);
       } else if (rest > 0) {
@@ -56,14 +167,14 @@ STRETTO_TARGET void pack_stored_rows(const TileDot& t, const BlockOfK& at, std::
   }
 }
 
-// A corner where fewer than eight columns or eight k are left.
+// A corner where fewer than kLanes columns or k are left.
 template <DType kDType>
 STRETTO_TARGET void pack_corner(const std::byte* from, std::ptrdiff_t stride, std::int64_t columns,
                                 std::int64_t depth, float* to) {
-  F8 r[kLanes] = {};
+  Floats r[kLanes] = {};
   for (std::int64_t i = 0; i < columns; ++i) r[i] = widen_some<kDType>(from + i * stride, depth);
   transpose(r);
-  for (std::int64_t i = 0; i < depth; ++i) std::memcpy(to + i * kPanel, &r[i], sizeof(F8));
+  for (std::int64_t i = 0; i < depth; ++i) std::memcpy(to + i * kPanel, &r[i], sizeof(Floats));
 }
 
 // B^T is stored: k is contiguous.
@@ -76,16 +187,17 @@ STRETTO_TARGET void pack_stored_columns(const TileDot& t, const BlockOfK& at, st
     const auto* from = static_cast<const std::byte*>(t.b) + (n0 + c) * stride + at.k0 * kElement;
     std::int64_t columns = std::clamp<std::int64_t>(count - c, 0, kLanes), k = 0;
     for (; columns == kLanes && k + kLanes <= at.k; k += kLanes) {
-      F8 r[kLanes];
-#pragma GCC unroll 8
+      Floats r[kLanes];
+#pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
         const std::byte* p = from + i * stride + k * kElement;
         __builtin_prefetch(p + kLanes * stride);  // pages apart, where the hardware does not look
         r[i] = widen<kDType>(p);
       }
       transpose(r);
-#pragma GCC unroll 8
-      for (int i = 0; i < kLanes; ++i) std::memcpy(panel + (k + i) * kPanel + c, &r[i], sizeof(F8));
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        std::memcpy(panel + (k + i) * kPanel + c, &r[i], sizeof(Floats));
     }
     for (; k < at.k; k += kLanes)
       pack_corner<kDType>(from + k * kElement, stride, columns,
@@ -124,11 +236,11 @@ STRETTO_TARGET void pack_a_of(const TileDot& t, const BlockOfK& at, const BlockO
     std::int64_t k = 0;
     for (; k + kLanes <= at.k; k += kLanes) {
       if (k % kPerLine == 0) __builtin_prefetch(from + kAheadRows * stride + k * kElement);
-      F8 v = widen<kDType>(from + k * kElement);
+      Floats v = widen<kDType>(from + k * kElement);
       std::memcpy(to + k, &v, sizeof(v));
     }
     if (k == at.k) continue;
-    F8 v = widen_some<kDType>(from + k * kElement, at.k - k);
+    Floats v = widen_some<kDType>(from + k * kElement, at.k - k);
     std::memcpy(to + k, &v, sizeof(v));  // kStrideA leaves room
   }
 }
@@ -139,16 +251,22 @@ STRETTO_TARGET void pack_a(const TileDot& t, const BlockOfK& at, const BlockOfM&
   pack_a_of<DType::kF16>(t, at, rows, to);
 }
 
+#endif
+
 // ---- a block of registers
 
 struct Strip {
   float* acc;  // [rows, kPanel]
   std::ptrdiff_t acc_stride;
-  const float* a;      // [rows, k] with kStrideA
-  const float* panel;  // [k][kPanel]
-  std::int64_t k;
+  const float* a;      // [rows, steps] with kStrideA
+  const float* panel;  // [steps][kPanel]
+  std::int64_t steps;
   bool fresh;  // acc holds nothing yet
 };
+
+#if !defined(STRETTO_TARGET_PAIRS)
+STRETTO_TARGET inline Vec add_step(Vec sum, Vec b, const float* a) { return sum + b * *a; }
+#endif
 
 STRETTO_TARGET inline void write(float* p, Vec v) { std::memcpy(p, &v, sizeof(v)); }
 
@@ -168,15 +286,14 @@ STRETTO_TARGET void multiply(const Strip& s) {
   }
   const float *a = s.a, *panel = s.panel;
 #pragma GCC unroll 4
-  for (std::int64_t k = 0; k < s.k; ++k, ++a, panel += kPanel) {
+  for (std::int64_t step = 0; step < s.steps; ++step, ++a, panel += kPanel) {
     Vec b[kVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) b[v] = read<Vec>(panel + v * kWidth);
 #pragma GCC unroll 16
     for (int r = 0; r < kR; ++r) {
-      float factor = a[r * kStrideA];
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += b[v] * factor;
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = add_step(sum[r][v], b[v], a + r * kStrideA);
     }
   }
 #pragma GCC unroll 16
@@ -214,14 +331,17 @@ STRETTO_TARGET void multiply_edge(Strip s, std::int64_t rows, std::int64_t count
 STRETTO_TARGET void multiply_tile(const TileDot& t, const BlockOfK& at, const BlockOfM& rows,
                                   const BlockOfN& cols, const Packed& packed) {
   bool fresh = at.k0 == 0 && !t.accumulate;
+  // Strips of like height: one of few rows would wait for its own sums.
+  const std::int64_t num_strips = (rows.m + kRows - 1) / kRows;
+  const std::int64_t most = (rows.m + num_strips - 1) / num_strips;
   for (std::int64_t c = 0; c < cols.n; c += kPanel) {
-    for (std::int64_t r = 0; r < rows.m; r += kRows) {
-      std::int64_t height = std::min<std::int64_t>(kRows, rows.m - r);
+    for (std::int64_t r = 0; r < rows.m; r += most) {
+      std::int64_t height = std::min(most, rows.m - r);
       Strip strip{t.acc + (rows.m0 + r) * t.acc_stride + cols.n0 + c,
                   t.acc_stride,
                   packed.a + r * kStrideA,
-                  packed.panels + c * at.k,
-                  at.k,
+                  packed.panels + c * steps_of(at.k),
+                  steps_of(at.k),
                   fresh};
       std::int64_t count = cols.n - c;
       count >= kPanel ? multiply_rows(strip, height) : multiply_edge(strip, height, count);
@@ -244,8 +364,8 @@ STRETTO_TARGET void dot_tiles(const TileDot& t, std::vector<float>& scratch) {
   Packed packed = room_for_packed(scratch);
   for (std::int64_t n0 = 0; n0 < t.n; n0 += kTileN) {
     BlockOfN cols{n0, std::min(kTileN, t.n - n0)};
-    for (std::int64_t k0 = 0; k0 < t.k; k0 += kTileK) {
-      BlockOfK at{k0, std::min(kTileK, t.k - k0)};
+    for (std::int64_t k0 = 0; k0 < t.k; k0 += kStepK * kTileK) {
+      BlockOfK at{k0, std::min(kStepK * kTileK, t.k - k0)};
       pack_b(t, at, cols, packed.panels);
       for (std::int64_t m0 = 0; m0 < t.m; m0 += kTileM) {
         BlockOfM rows{m0, std::min(kTileM, t.m - m0)};

@@ -106,7 +106,7 @@ TEST(Elementwise, UnaryFloatsAreAccurateAndEqualOnEveryInstructionSet) {
     auto op = static_cast<Unary>(i);
     unary(op, {DType::kF32, 1, n, y.data(), n, 1}, in);
     {
-      PortableScope scope;
+      InstructionScope scope(Instructions::kPortable);
       unary(op, {DType::kF32, 1, n, portable.data(), n, 1}, in);
     }
     double worst = 0;
@@ -251,8 +251,8 @@ TEST(Elementwise, BinaryWithEveryBroadcastAndLayout) {
       if (dtype == DType::kBool && !logical && !is_comparison(op)) continue;
       SCOPED_TRACE(::testing::Message() << name(op) << " of " << name(dtype));
       for (int repeat = 0; repeat < 8; ++repeat) {
-        std::optional<PortableScope> scope;
-        if (repeat % 4 == 3) scope.emplace();
+        std::optional<InstructionScope> scope;
+        if (repeat % 4 == 3) scope.emplace(Instructions::kPortable);
         expect_binary(op, dtype, random);
       }
     }
@@ -324,8 +324,8 @@ std::vector<double> cast_probes(DType from, Random& random) {
 TEST(Elementwise, CastBetweenAllDTypesAsTheScalarConversions) {
   Random random;
   for (bool portable : {false, true}) {
-    std::optional<PortableScope> scope;
-    if (portable) scope.emplace();
+    std::optional<InstructionScope> scope;
+    if (portable) scope.emplace(Instructions::kPortable);
     for (DType from : kAllDTypes) {
       std::vector<double> values = cast_probes(from, random);
       auto n = static_cast<std::int64_t>(values.size());

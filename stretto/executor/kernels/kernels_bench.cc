@@ -4,11 +4,11 @@
 // of the thread's CPU clock, since other work may share the machine.
 #include <benchmark/benchmark.h>
 #include <cblas.h>
-#include <dnnl.h>
 
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/executor/kernels/copy.h"
@@ -19,8 +19,6 @@
 #if defined(STRETTO_BENCH_XSMM)
 #include <libxsmm.h>
 #endif
-
-extern "C" void omp_set_num_threads(int num_threads);
 
 namespace stretto::kernels {
 namespace {
@@ -69,18 +67,16 @@ void bench_dot(benchmark::State& state, Shape s, DType a_type, DType b_type) {
   count_dot(state, s, a_type, b_type);
 }
 
-enum class Library { kOpenBlas, kOneDnn, kXsmm };
+enum class Library { kOpenBlas, kXsmm };
 
 void call(Library library, const Shape& s, Matrix& a, Matrix& b, Matrix& c) {
   int m = static_cast<int>(s.m), n = static_cast<int>(s.n), k = static_cast<int>(s.k);
   int lda = static_cast<int>(a.stride), ldb = static_cast<int>(b.stride);
   int ldc = static_cast<int>(c.stride);
-  char plain = 'N', order = s.transposed ? 'T' : 'N';
+  [[maybe_unused]] char plain = 'N', order = s.transposed ? 'T' : 'N';
   if (library == Library::kOpenBlas)
     cblas_sgemm(CblasRowMajor, CblasNoTrans, s.transposed ? CblasTrans : CblasNoTrans, m, n, k, 1,
                 a.floats(), lda, b.floats(), ldb, 1, c.floats(), ldc);
-  if (library == Library::kOneDnn)
-    dnnl_sgemm(plain, order, m, n, k, 1, a.floats(), lda, b.floats(), ldb, 1, c.floats(), ldc);
 #if defined(STRETTO_BENCH_XSMM)
   float one = 1;
   if (library == Library::kXsmm)
@@ -91,49 +87,10 @@ void call(Library library, const Shape& s, Matrix& a, Matrix& b, Matrix& c) {
 
 void bench_library(benchmark::State& state, Shape s, Library library) {
   openblas_set_num_threads(1);
-  omp_set_num_threads(1);
   Matrix a(DType::kF32, s.m, s.k, s.stride), c(DType::kF32, s.m, s.n);
   Matrix b(DType::kF32, s.transposed ? s.n : s.k, s.transposed ? s.k : s.n, s.stride);
   for (auto _ : state) call(library, s, a, b, c);
   count_dot(state, s, DType::kF32, DType::kF32);
-}
-
-// oneDNN's own bf16 product; skipped where the processor has no bf16 instructions.
-void bench_dnnl_bf16(benchmark::State& state, Shape s) {
-  omp_set_num_threads(1);
-  Matrix a(DType::kBF16, s.m, s.k, s.stride), c(DType::kF32, s.m, s.n);
-  Matrix b(DType::kBF16, s.transposed ? s.n : s.k, s.transposed ? s.k : s.n, s.stride);
-  dnnl_memory_desc_t da, db, dc;
-  dnnl_dims_t a_dims = {s.m, s.k}, b_dims = {s.k, s.n}, c_dims = {s.m, s.n};
-  dnnl_dims_t a_strides = {a.stride, 1}, c_strides = {c.stride, 1};
-  dnnl_dims_t b_strides = {s.transposed ? 1 : b.stride, s.transposed ? b.stride : 1};
-  dnnl_memory_desc_init_by_strides(&da, 2, a_dims, dnnl_bf16, a_strides);
-  dnnl_memory_desc_init_by_strides(&db, 2, b_dims, dnnl_bf16, b_strides);
-  dnnl_memory_desc_init_by_strides(&dc, 2, c_dims, dnnl_f32, c_strides);
-  dnnl_engine_t engine;
-  dnnl_stream_t stream;
-  dnnl_engine_create(&engine, dnnl_cpu, 0);
-  dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
-  dnnl_matmul_desc_t desc;
-  dnnl_matmul_desc_init(&desc, &da, &db, nullptr, &dc);
-  dnnl_primitive_desc_t primitive_desc;
-  if (dnnl_primitive_desc_create(&primitive_desc, &desc, nullptr, engine, nullptr) !=
-      dnnl_success) {
-    state.SkipWithError("oneDNN has no bf16 product for this processor");
-    return;
-  }
-  dnnl_primitive_t primitive;
-  dnnl_primitive_create(&primitive, primitive_desc);
-  dnnl_memory_t ma, mb, mc;
-  dnnl_memory_create(&ma, &da, engine, a.bytes.data());
-  dnnl_memory_create(&mb, &db, engine, b.bytes.data());
-  dnnl_memory_create(&mc, &dc, engine, c.bytes.data());
-  dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, ma}, {DNNL_ARG_WEIGHTS, mb}, {DNNL_ARG_DST, mc}};
-  for (auto _ : state) {
-    dnnl_primitive_execute(primitive, stream, 3, args);
-    dnnl_stream_wait(stream);
-  }
-  count_dot(state, s, DType::kBF16, DType::kBF16);
 }
 
 // The bandwidth that decode could have: reading bytes once, folded so that none is skipped.
@@ -198,13 +155,11 @@ void add(const std::string& label, Args... args) {
 void add_dots(const std::string& label, const Shape& s) {
   add("dot/f32/" + label, bench_dot, s, DType::kF32, DType::kF32);
   add("openblas/f32/" + label, bench_library, s, Library::kOpenBlas);
-  add("onednn/f32/" + label, bench_library, s, Library::kOneDnn);
 #if defined(STRETTO_BENCH_XSMM)
   add("libxsmm/f32/" + label, bench_library, s, Library::kXsmm);
 #endif
   add("dot/bf16/" + label, bench_dot, s, DType::kBF16, DType::kBF16);
   add("dot/f16/" + label, bench_dot, s, DType::kF16, DType::kF16);
-  add("onednn/bf16/" + label, bench_dnnl_bf16, s);
 }
 
 void add_matrix_products() {
@@ -218,21 +173,24 @@ void add_matrix_products() {
 }
 
 void add_decode() {
+  constexpr std::pair<DType, DType> kTypes[] = {{DType::kF32, DType::kF32},
+                                                {DType::kF32, DType::kBF16},
+                                                {DType::kF32, DType::kF16},
+                                                {DType::kBF16, DType::kBF16}};
   for (std::int64_t side : {1024, 8192}) {
-    for (std::int64_t m : {1, 2, 4, 8}) {
+    for (std::int64_t m : {1, 2, 4, 8, 16, 64}) {
       std::string label =
           "m" + std::to_string(m) + "/" + std::to_string(side) + "x" + std::to_string(side);
-      for (DType weights : {DType::kF32, DType::kBF16, DType::kF16}) {
-        std::string type = short_name(weights);
+      for (auto [rows, weights] : kTypes) {
+        std::string types = std::string(short_name(rows)) + "x" + short_name(weights);
         for (bool by_rows : {true, false}) {
           if (!by_rows && side == 8192) continue;
-          add("dot/f32x" + type + (by_rows ? "/nt/" : "/nn/") + label, bench_dot,
-              Shape{m, side, side, 0, by_rows}, DType::kF32, weights);
+          add("dot/" + types + (by_rows ? "/nt/" : "/nn/") + label, bench_dot,
+              Shape{m, side, side, 0, by_rows}, rows, weights);
         }
       }
       add("openblas/f32/nt/" + label, bench_library, Shape{m, side, side, 0, true},
           Library::kOpenBlas);
-      add("onednn/f32/nt/" + label, bench_library, Shape{m, side, side, 0, true}, Library::kOneDnn);
     }
   }
   add("read/2MiB", bench_read, std::int64_t{2} << 20);

@@ -91,8 +91,8 @@ TEST(Reduce, EveryReductionDTypeAndLayout) {
         for (int repeat = 0; repeat < 6; ++repeat) {
           SCOPED_TRACE(::testing::Message()
                        << (by_rows ? "row " : "col ") << reduction.name << " " << name(dtype));
-          std::optional<PortableScope> scope;
-          if (repeat % 3 == 2) scope.emplace();
+          std::optional<InstructionScope> scope;
+          if (repeat % 3 == 2) scope.emplace(Instructions::kPortable);
           expect_reduction(reduction, dtype, by_rows, random);
         }
 }
@@ -108,8 +108,8 @@ TEST(Reduce, RowSumsInTheDocumentedOrder) {
     for (int half = 8; half > 0; half /= 2)
       for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
     for (bool portable : {false, true}) {
-      std::optional<PortableScope> scope;
-      if (portable) scope.emplace();
+      std::optional<InstructionScope> scope;
+      if (portable) scope.emplace(Instructions::kPortable);
       row_sum(out.ref(), a.cref());
       EXPECT_EQ(out.get(0, 0), lanes[0]) << n;
     }

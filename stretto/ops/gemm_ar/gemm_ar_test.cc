@@ -9,7 +9,6 @@
 
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
-#include "stretto/executor/kernels/dot_native.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/testing/cases/case_testing.h"
 #include "stretto/testing/cases/gemm_ar_case.h"
@@ -255,8 +254,6 @@ TEST(GemmArBits, DoNotDependOnTheHeightOfTiles) {
   std::uint64_t seed = test_seed();
   SCOPED_TRACE(testing::Message() << "STRETTO_TEST_SEED=" << seed);
   for (DType dtype : {DType::kF32, DType::kBF16}) {
-    // oneDNN's bf16 kernels promise nothing of the kind.
-    if (dtype == DType::kBF16 && kernels::has_native_bf16()) continue;
     for (std::int64_t m : {9, 16, 20, 64, 128}) {
       GemmArDesc d{.world_size = 3,
                    .m = m,
