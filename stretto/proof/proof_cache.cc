@@ -27,11 +27,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Raised whenever the proof learns to reject something it accepted, or to say of something that it
-// is not complete, and where entries hold something else; not for a change of the table that says
-// what generated code does, which is part of the key.
-constexpr int kProofVersion = 22;
-
 std::string text_of(const SyncTable& table) {
   std::string text = fmt::format("{} {}", table.coherent_loads, table.shared_reductions);
   for (const SyncSteps& row : table.rows) {
@@ -51,15 +46,6 @@ std::string sizes_of(const ProofOptions& o) {
     text += fmt::format(" and {}", fmt::join(extents, ","));
   }
   return text;
-}
-
-std::string key_of(const Program& program, const ProofOptions& o) {
-  return content_hash(
-      fmt::format("proof {} workers {} queues {} enumerated {}{} samples {} events {}{}\n"
-                  "{}\n{}",
-                  kProofVersion, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated,
-                  o.partition ? "" : " all", o.max_samples, o.max_events,
-                  sizes_of(o), text_of(*o.table), print(program)));
 }
 
 // The turn to prove one key: an flock of a file beside the entry, which the kernel releases however
@@ -180,7 +166,18 @@ std::optional<ProofCache::Kept> ProofCache::parsed(const std::string& key,
   return text == content(key, kept) ? std::optional(std::move(kept)) : std::nullopt;
 }
 
-ProofCache::ProofCache(std::filesystem::path directory) : directory_(std::move(directory)) {}
+ProofCache::ProofCache(std::filesystem::path directory, int version)
+    : directory_(std::move(directory)), version_(version) {}
+
+// Without the limit of time: a verdict that it ended is not kept, and others do not go by it.
+std::string ProofCache::key_of(const Program& program, const ProofOptions& o) const {
+  return content_hash(
+      fmt::format("proof {} workers {} queues {} enumerated {}{} samples {} events {}{}\n"
+                  "{}\n{}",
+                  version_, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated,
+                  o.partition ? "" : " all", o.max_samples, o.max_events,
+                  sizes_of(o), text_of(*o.table), print(program)));
+}
 
 std::filesystem::path ProofCache::entry_of(const std::string& key) const {
   return directory_ / (key + ".proof");

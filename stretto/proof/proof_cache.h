@@ -17,7 +17,13 @@ namespace stretto {
 
 class ProofCache {
  public:
-  explicit ProofCache(std::filesystem::path directory);
+  // Raised whenever the proof learns to reject something it accepted, to say of something that it
+  // is not complete, or to show what it did not, and where entries hold something else; not for a
+  // change of the table that says what generated code does, which is part of the key.
+  static constexpr int kProofVersion = 23;
+
+  // Entries of another `version` do not count.
+  explicit ProofCache(std::filesystem::path directory, int version = kProofVersion);
 
   // The verdict that is kept, if any: never a rejection.
   std::optional<Verdict> find(const Program& program, const ProofOptions& options) const;
@@ -54,9 +60,11 @@ class ProofCache {
   std::optional<Kept> find(const std::string& key) const;
   void keep(const std::string& key, const Kept& kept) const;
   Kept verdict_of(const Program& program, const ProofOptions& options, const Proving& by) const;
+  std::string key_of(const Program& program, const ProofOptions& options) const;
   std::filesystem::path entry_of(const std::string& key) const;
 
   std::filesystem::path directory_;
+  int version_;
 };
 
 // The same in the cache of this machine's user, env_cache_dir(), for as long as env_proof_limit()

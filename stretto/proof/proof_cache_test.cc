@@ -13,6 +13,8 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/own_files.h"
+#include "stretto/lang/program_builder.h"
+#include "stretto/passes/pipeline.h"
 #include "stretto/proof/content_hash.h"
 #include "stretto/proof/test_programs.h"
 
@@ -186,6 +188,67 @@ TEST_F(ProofCacheTest, WhatIsBeyondTheLimitsIsRefusedAndNotKept) {
   EXPECT_FALSE(cache.find(program, {}));
   ask();
   EXPECT_EQ(slow.count(), 2) << "whoever comes later may have more time";
+}
+
+// A program of whose sizes many are looked at one by one, for longer than a millisecond.
+Program of_many_sizes() {
+  ProgramBuilder p("many_sizes", 2);
+  Index m = p.extent("m", 90);
+  auto in = p.input("in", DType::kF32, {m, 8});
+  auto inbox = p.buffer("inbox", DType::kF32, {m, 8}, {.space = Space::kSymmetric});
+  auto out = p.output("out", DType::kF32, {m, 8});
+  auto ready = p.signal("ready"), sent = p.signal("sent");
+  Index peer = 1 - p.rank();
+  p.on_start([&] { p.notify(ready, peer); });
+  p.role("send", Resource::copy_engine(), p.range(90), [&](const Tile& t) {
+    p.when(t.index == 0, [&] { p.wait(ready, peer); });
+    p.put(inbox.on(peer).tile({t.index, 0}, 1, 8), in.tile({t.index, 0}, 1, 8));
+    p.notify(sent[p.rank()], peer);
+  });
+  p.role("recv", Resource::sms(1), p.range(m), [&](const Tile& t) {
+    p.wait(sent[peer], t.index + 1);
+    p.store(out.tile({t.index, 0}, 1, 8), p.load(inbox.tile({t.index, 0}, 1, 8)));
+  });
+  p.on_end([&] { p.wait(sent[peer], 90); });
+  return run_pipeline(p.finish());
+}
+
+// Nobody is refused for good because one launch had little time, and nothing that ran out of time
+// counts as proved.
+TEST_F(ProofCacheTest, TheLimitOfTimeIsOneCallers) {
+  const ProofCache cache(directory_);
+  const Program program = of_many_sizes();
+  const auto within = [](milliseconds limit) {
+    return ProofOptions{.max_enumerated = 1U << 30, .partition = false, .time_limit = limit};
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THROW(cache.require(program, within(milliseconds(1)), {}), NotComplete);
+    EXPECT_FALSE(cache.find(program, within(milliseconds(1)))) << "it ran out of time";
+    EXPECT_FALSE(cache.find(program, within(milliseconds(0))));
+  }
+  EXPECT_EQ(cache.require(program, within(std::chrono::hours(1)), {}), Verdict::kProved);
+  EXPECT_EQ(cache.find(program, within(std::chrono::hours(2))), Verdict::kProved);
+  EXPECT_EQ(cache.require(program, within(milliseconds(1)), {}), Verdict::kProved)
+      << "it is known, and takes no time";
+}
+
+// What an older proof accepted may be what this one has learnt to reject.
+TEST_F(ProofCacheTest, EntriesOfOtherVersionsDoNotCount) {
+  const ProofCache cache(directory_);
+  const Program program = exchange(2, {.num_slots = 2});
+  for (int version : {ProofCache::kProofVersion - 1, ProofCache::kProofVersion + 1}) {
+    const ProofCache other(directory_, version);
+    other.insert(program, {}, Verdict::kProved);
+    EXPECT_TRUE(other.find(program, {}));
+    EXPECT_FALSE(cache.find(program, {})) << "version " << version;
+    std::filesystem::copy_file(other.entry(program, {}), cache.entry(program, {}),
+                               std::filesystem::copy_options::overwrite_existing);
+    EXPECT_FALSE(cache.find(program, {})) << "version " << version << " under this one's name";
+    std::filesystem::remove(cache.entry(program, {}));
+  }
+  const SlowProof slow{.log = directory_ / "log.proof"};
+  cache.require(program, {}, {.prove = slow});
+  EXPECT_EQ(slow.count(), 1) << "it is proved anew";
 }
 
 TEST_F(ProofCacheTest, IgnoresDamagedEntries) {

@@ -186,6 +186,22 @@ class Shuffled {
   }
   bool empty() const { return refs_.empty(); }
 
+  // The graph with some accesses at other places and under what others go by: many at one place
+  // that are not under the same.
+  InstanceGraph graph() {
+    InstanceGraph out = graph_;
+    for (AgentTrace& trace : out.agents) {
+      for (Access& access : trace.accesses) {
+        int most = static_cast<int>(trace.syncs.size());
+        if (random_.chance(30)) access.pos = random_.between(0, most);
+        if (random_.chance(30)) access.choice = random_.pick(choices_);
+        if (random_.chance(30)) access.when = random_.pick(choices_);
+      }
+      std::ranges::stable_sort(trace.accesses, {}, &Access::pos);
+    }
+    return out;
+  }
+
   TensorUse use() {
     TensorUse out;
     out.uses.emplace_back();
@@ -229,6 +245,8 @@ void compare_shuffled(const InstanceGraph& graph, const SyncPowers& powers,
   if (!execution.finished || shuffled.empty()) return;
   HappensBefore order(timeline, execution, powers);
   AccessPaths paths;
+  const InstanceGraph moved = shuffled.graph();
+  expect_promised(moved, order, paths, judged);
   for (int i = 0; i < 60; ++i) {
     const TensorUse x = shuffled.use(), y = shuffled.use();
     int later = random.between(1, kLaunches - 1);
