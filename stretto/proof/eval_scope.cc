@@ -234,6 +234,16 @@ std::optional<EvalScope::Clauses> EvalScope::multiple(const ExprNode& product) {
   return out;
 }
 
+// a < b is the least of one and of the larger of zero and b - a.
+std::optional<EvalScope::Clauses> EvalScope::comparison(const ExprNode& node) {
+  Clauses a = clauses(node.args[0]), b = clauses(node.args[1]);
+  bool plain = a.size() == 1 && a[0].size() == 1 && b.size() == 1 && b[0].size() == 1;
+  if (!plain) return {};
+  SizeForm more = region_->apply(ExprOp::kSub, b[0][0], a[0][0]);
+  more.value += node.op == ExprOp::kLe ? 1 : 0;
+  return simplified({{{.value = 1}}, {{.value = 0}, more}});
+}
+
 EvalScope::Clauses EvalScope::clauses(const Expr& expr) {
   constexpr std::size_t kMost = 12;
   const ExprNode& n = expr.node();
@@ -248,6 +258,9 @@ EvalScope::Clauses EvalScope::clauses(const Expr& expr) {
   }
   if (n.op == ExprOp::kMul) {
     if (std::optional<Clauses> of = multiple(n)) return std::move(*of);
+  }
+  if (n.op == ExprOp::kLt || n.op == ExprOp::kLe) {
+    if (std::optional<Clauses> of = comparison(n)) return std::move(*of);
   }
   bool open = n.op == ExprOp::kMin || n.op == ExprOp::kMax || n.op == ExprOp::kAdd;
   if (!open && n.op != ExprOp::kSub) return {{form(expr)}};

@@ -106,6 +106,7 @@ class EvalScope {
   ValueRange range_of(const Clauses& of) const;
   Clauses negative(const Clauses& of);
   std::optional<Clauses> multiple(const ExprNode& product);
+  std::optional<Clauses> comparison(const ExprNode& node);
   // What an open variable was computed from, of a scope with a region: none of what that goes by
   // has changed since.
   const Expr& origin_of(int var);

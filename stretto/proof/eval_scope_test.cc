@@ -89,13 +89,14 @@ class Lot {
     if (depth == 0 || in(0, 5) == 0) {
       return in(0, 2) == 0 ? Expr(in(-3, 6)) : sizes_.size(static_cast<std::size_t>(in(0, 1)));
     }
-    constexpr ExprOp kOps[] = {ExprOp::kAdd, ExprOp::kSub, ExprOp::kMin, ExprOp::kMax};
+    constexpr ExprOp kOps[] = {ExprOp::kAdd, ExprOp::kSub, ExprOp::kMin,
+                               ExprOp::kMax, ExprOp::kLt,  ExprOp::kLe};
     if (in(0, 2) == 0) {
       Expr by(in(-3, 4)), other = expr(depth - 1);
       return in(0, 1) == 0 ? by * other : other * by;
     }
     if (in(0, 9) == 0) return expr(depth - 1) * expr(depth - 1);
-    return Expr::make(kOps[in(0, 3)], {expr(depth - 1), expr(depth - 1)});
+    return Expr::make(kOps[in(0, 5)], {expr(depth - 1), expr(depth - 1)});
   }
 
  private:
@@ -135,7 +136,9 @@ TEST(EvalScope, AMultipleOfTheLeastIsNotDecided) {
   sample[0] = 9;
   sample[1] = 2;
   Expr least = Expr::make(ExprOp::kMin, {sizes.size(0), sizes.size(1) * 3});
-  for (const Expr& expr : {least * 2, Expr(2) * least, least * -2, (least + 1) * 4, least * 0}) {
+  const Expr less = Expr::make(ExprOp::kLt, {sizes.size(0), sizes.size(1) * 2});
+  for (const Expr& expr : {least * 2, Expr(2) * least, least * -2, (least + 1) * 4, least * 0,
+                           less * 3, Expr(2) * less + 1}) {
     SizeRegion region = sizes.region(sample);
     EvalScope scope(sizes.program, sizes.vars(sample), nullptr, &region);
     scope.clauses(expr);

@@ -566,6 +566,7 @@ void AccessExpander::packet(const Op& op, const Region& region) {
     target.ends[last] = {{.value = end}};
   }
   Sync sync{.kind = stores ? SyncKind::kPacketStore : SyncKind::kPacketLoad,
+            .choice = state_.choice(),
             .tile = state_.tile,
             .op = &op};
   std::size_t known = state_.recorder.agent().accesses.size();

@@ -394,7 +394,7 @@ std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, 
   auto it = loads.find(event_key(step.agent, pos));
   if (it == loads.end()) return clock;
   for (const auto& store : timeline_.launch(step.launch).packet_loads[at(it->second)].stores) {
-    if (!edges_.packet_arrives(store.agent, step.agent)) continue;
+    if (!store.always || !edges_.packet_arrives(store.agent, step.agent)) continue;
     Place place{store.agent, step.launch, store.pos};
     std::int64_t over = position(place.agent, place.launch, place.pos) + 1;
     if (clocks.past != Past::kOrder) {

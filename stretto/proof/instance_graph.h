@@ -67,7 +67,7 @@ struct Sync {
   int counter = -1;         // kNotify, kWait
   int access = -1;          // packets: index into AgentTrace::accesses, -1 where all is masked
   std::int64_t amount = 0;  // kNotify: added; kWait: at_least, relative to the launch's base
-  int choice = TableChoices::kAlways;  // waits and fences: of what happens for some tables only
+  int choice = TableChoices::kAlways;  // of what happens for some tables or sizes only
   std::int64_t tile = -1;
   const Op* op = nullptr;
 };

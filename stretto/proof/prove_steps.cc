@@ -155,6 +155,32 @@ std::optional<Case> slice_of(const Case& one) {
 
 namespace {
 
+// A piece is walked at one of its sizes, at which a line may not be there, as what happens to the
+// tiles beyond the rows is not at the bounds: a few others tell that it meets its tensor at one.
+void look_elsewhere(const Program& program, const SizePartition& parts, LeftOpen open,
+                    UnmetTensors& unmet) {
+  constexpr int kMostLooks = 8;
+  int looks = 0;
+  for (const SizePiece& piece : parts.pieces) {
+    SizePoint middle{};
+    for (std::size_t i = 0; i < middle.size(); ++i) {
+      middle[i] = piece.box.lo[i] + (piece.box.hi[i] - piece.box.lo[i]) / 2;
+    }
+    for (const SizePoint& point : {middle, piece.box.lo, piece.box.hi}) {
+      if (point == piece.sample) continue;
+      if (unmet.all_meet() || ++looks > kMostLooks) return;
+      SizeRegion region(parts.axes, piece.box, point);
+      region.leave_masks_open(open.waits);
+      if (open.loops) region.leave_loops_open();
+      try {
+        unmet.add(expand(program, parts.axes, region),
+                  describe_extents(program, extents_at(parts.axes, point)));
+      } catch (const DependsOnTable&) {  // nothing is known of this size
+      }
+    }
+  }
+}
+
 // `open_loops`: gets whether there were any.
 std::optional<MaskedSlices> masked_slices(const Program& program, const MostPieces& most,
                                           LeftOpen open, bool& open_loops, NoPieces& why) {
@@ -172,7 +198,9 @@ std::optional<MaskedSlices> masked_slices(const Program& program, const MostPiec
     return out.slices.back().has_value();
   };
   try {
-    if (partition_with_masks(program, most, open, why, take) == nullptr) return {};
+    auto parts = partition_with_masks(program, most, open, why, take);
+    if (parts == nullptr) return {};
+    look_elsewhere(program, *parts, open, out.unmet);
   } catch (const Error&) {  // said by those that look at one size at a time
     return {};
   }

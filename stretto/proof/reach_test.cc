@@ -128,6 +128,33 @@ TEST(Reach, IsJudgedOverAllSizes) {
   expect_proved(program(13, [](const Tile& t) { return t.row - 12; }));
 }
 
+// All sizes are one piece, walked at the bounds, where no tile is beyond the rows.
+TEST(Reach, ALineThatIsThereBelowTheBoundsAloneMeetsItsTensor) {
+  auto program = [](std::int64_t beyond) {
+    constexpr std::int64_t kBound = 3000;
+    ProgramBuilder p("rest", 1);
+    Index m = p.extent("m", kBound);
+    auto x = p.input("x", DType::kF32, {m, 4});
+    auto y = p.output("y", DType::kF32, {kBound, 4});
+    p.role("fill", Resource::sms(1), p.range(kBound), [&](const Tile& t) {
+      auto to = [&](const Index& row) { return y.tile({row, 0}, 1, 4); };
+      p.when(
+          t.index < m, [&] { p.store(to(t.index), p.load(x.tile({t.index, 0}, 1, 4))); },
+          [&] {
+            p.store(to(t.index), p.zeros(DType::kF32, 1, 4));
+            if (beyond > 0) p.store(to(t.index + beyond), p.zeros(DType::kF32, 1, 4));
+          });
+    });
+    return run_pipeline(p.finish());
+  };
+  // Of so few operations each that not all sizes are looked at one by one.
+  const ProofOptions few{.max_enumerated = 100'000};
+  ProofResult right = prove(program(0), few);
+  EXPECT_TRUE(right.proved()) << right.report;
+  EXPECT_LT(right.stats.cases, 4) << right.report;
+  EXPECT_FALSE(prove(program(10'000), few).proved()) << "it is outside at every size";
+}
+
 TEST(Reach, RaggedEdgesMasksAndGuardsAreProved) {
   // Halves of a tile that is longer than the tensor, on lines of their own.
   ProgramBuilder p("halves", 2);

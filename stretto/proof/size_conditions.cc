@@ -14,13 +14,18 @@
 namespace stretto {
 namespace {
 
-// Others count on it.
+bool is_packet(const Op& op) {
+  return op.code == OpCode::kStorePacket || op.code == OpCode::kLoadPacket;
+}
+
+// Others count on it. Of packets nobody does but where they meet at all sizes (packet_links.h).
 bool settles(const Op& op) {
   return op_info(op.code).synchronises && op.code != OpCode::kWait && op.code != OpCode::kFence &&
-         !passes_slot(op);
+         !passes_slot(op) && !is_packet(op);
 }
 
 bool has_to_happen(const Block& block) { return any_op(block, settles); }
+bool has_packets(const Block& block) { return any_op(block, is_packet); }
 
 bool waits(const Block& block, bool under_condition) {
   return std::any_of(block.begin(), block.end(), [&](const Op& op) {
@@ -117,7 +122,8 @@ bool SizeConditions::tiles_may_be_open(const Role& role) {
         role.agents, [&](const Agent& agent) { return runs_.has_all_slots_of(role, agent.body); });
   }
   auto heard = [&](const Agent& agent) {
-    return has_to_happen(agent.body) || waits(agent.body, /*under_condition=*/true);
+    return has_to_happen(agent.body) || has_packets(agent.body) ||
+           waits(agent.body, /*under_condition=*/true);
   };
   return it->second = !shares && role.barriers.empty() &&
                       std::none_of(role.agents.begin(), role.agents.end(), heard);
@@ -126,6 +132,10 @@ bool SizeConditions::tiles_may_be_open(const Role& role) {
 std::optional<SizeConditions::Truth> SizeConditions::truth(const Expr& condition) {
   const ExprNode& n = condition.node();
   switch (n.op) {
+    case ExprOp::kVar: {
+      const Expr* value = state_.scope.deferred(static_cast<int>(n.value));
+      return value != nullptr ? truth(*value) : decided_truth(condition);
+    }
     case ExprOp::kNot: {
       std::optional<Truth> of = truth(n.args[0]);
       return of ? negated(*of) : std::nullopt;
@@ -144,12 +154,29 @@ std::optional<SizeConditions::Truth> SizeConditions::truth(const Expr& condition
       return less(n.args[0], n.args[1], 0);
     case ExprOp::kLe:
       return less(n.args[0], n.args[1], 1);
-    default: {
-      SizeForm value = state_.scope.form(condition);
-      if (!value.is_constant()) return std::nullopt;
-      return Truth{.known = value.value != 0, .forms = {}};
+    case ExprOp::kEq: {
+      bool is_not = n.args[1].is_const(0) && compares(n.args[0]);
+      std::optional<Truth> of = is_not ? truth(n.args[0]) : decided_truth(condition);
+      return of && is_not ? negated(*of) : of;
     }
+    default:
+      return decided_truth(condition);
   }
+}
+
+// Of a value, or of what a variable will be computed from.
+bool SizeConditions::compares(const Expr& expr) {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kLt || n.op == ExprOp::kLe) return true;
+  if (n.op != ExprOp::kVar) return false;
+  const Expr* value = state_.scope.deferred(static_cast<int>(n.value));
+  return value != nullptr && compares(*value);
+}
+
+std::optional<SizeConditions::Truth> SizeConditions::decided_truth(const Expr& condition) {
+  SizeForm value = state_.scope.form(condition);
+  if (!value.is_constant()) return std::nullopt;
+  return Truth{.known = value.value != 0, .forms = {}};
 }
 
 // Where the condition holds at the sample and at most sizes, the others are cut off. All agents of
@@ -179,6 +206,20 @@ void SizeConditions::decide_if_cheap(std::optional<Truth>& truth) {
     return;
   }
   kept_ = part;
+  *state_.region = left;
+  truth = Truth{.known = true, .forms = {}};
+}
+
+// Launches that have nothing often send one packet all the same, for others to hear of: with them
+// in pieces of their own, what all other sizes send is there at all sizes.
+void SizeConditions::decide_if_nothing_is_empty(const Op& when, std::optional<Truth>& truth) {
+  if (!truth || truth->known || std::ranges::none_of(when.bodies, has_packets)) return;
+  SizeRegion left = *state_.region;
+  for (SizeForm form : truth->forms) {
+    if (form.value < 1 || !state_.region->positive_but_at_zero(form)) return;
+    form.value -= 1;
+    left.keep_sign(form);
+  }
   *state_.region = left;
   truth = Truth{.known = true, .forms = {}};
 }

@@ -2,12 +2,12 @@
 // multiplies a tile if some row of it is there. They need not narrow the region either.
 //
 // What is under such a condition is walked as if it were always so, and says when it happens: the
-// forms of the sizes that are positive then (ExpandState::there). Boxes get them as masks. Waits
-// and fences are of a choice (table_choices.h), so the order holds without them, and only what is
-// under the same condition may rely on them. Slots of pipes are passed or left out by all agents of
-// a worker alike (SyncExpander::finish_worker), or the pieces are not used; that launches end is
-// shown with all of them, and nobody else may rely on a pipe that is moved at some sizes only
-// (pipe_slice.h).
+// forms of the sizes that are positive then (ExpandState::there). Boxes get them as masks. Waits,
+// fences and packets are of a choice (table_choices.h), so the order holds without them, and only
+// what is under the same condition may rely on them. Slots of pipes are passed or left out by all
+// agents of a worker alike (SyncExpander::finish_worker), or the pieces are not used; that launches
+// end is shown with all of them, and nobody else may rely on a pipe that is moved at some sizes
+// only (pipe_slice.h).
 #pragma once
 
 #include <map>
@@ -60,6 +60,7 @@ class SizeConditions {
     if (state_.scope.goes_by_table(when.exprs[0])) return false;
     std::optional<Truth> holds = truth(when.exprs[0]);
     decide_if_cheap(holds);
+    decide_if_nothing_is_empty(when, holds);
     if (!holds) return false;
     if (holds->known) {
       walk(when.bodies[*holds->known ? 0 : 1]);
@@ -83,7 +84,10 @@ class SizeConditions {
   void enter(const std::vector<SizeForm>& there);
   void leave(const std::vector<SizeForm>& there);
   std::optional<Truth> truth(const Expr& condition);
+  std::optional<Truth> decided_truth(const Expr& condition);
+  bool compares(const Expr& expr);
   void decide_if_cheap(std::optional<Truth>& truth);
+  void decide_if_nothing_is_empty(const Op& when, std::optional<Truth>& truth);
   std::optional<Truth> negated(const Truth& of) const;
   std::optional<Truth> less(const Expr& a, const Expr& b, std::int64_t more);
   std::optional<Truth> less_than(SizeForm from, const Expr& b);

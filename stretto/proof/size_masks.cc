@@ -29,6 +29,11 @@ bool at_most_in(const SizeRegion& region, const SizeForm& a, const SizeForm& b) 
   return region.most(minus(a, b)) <= 0;
 }
 
+// Wherever `x` is positive, `y` is, too.
+bool positive_in(const SizeRegion& region, const SizeForm& x, const SizeForm& y) {
+  return at_most_in(region, x, y) || region.positive_with(x, y);
+}
+
 }  // namespace
 
 // Boxes that move alike with the sizes.
@@ -125,7 +130,7 @@ std::optional<Mask> SizeMasks::mask(const std::vector<Side>& sides,
     bool anyway = std::any_of(sides.begin(), sides.end(), [&](const Side& side) {
       return side.from.value >= 0 &&
              std::any_of(side.ends.begin(), side.ends.end(), [&](const SizeForm& end) {
-               return at_most_in(region, minus(end, side.from), t);
+               return positive_in(region, minus(end, side.from), t);
              });
     });
     if (!anyway && region.least(t) < 1) out.there.push_back(form(t));
@@ -235,34 +240,33 @@ bool SizeMasks::ends_by(const Caps& ends, const SizeForm& form) const {
   return std::any_of(ends.begin(), ends.end(), [&](int f) { return at_most(forms_[at(f)], form); });
 }
 
-// Whatever is left of `inner`.
+// Whatever is left of `inner`. Rows that are there where a form is positive end where that is so.
 bool SizeMasks::within(const Mask& inner, const Mask& outer, std::size_t d) const {
   if (inner.lo[d] == outer.lo[d] && inner.hi[d] == outer.hi[d]) return true;
   const Caps& ends = hi(outer, d);
-  return at_most(lo(outer, d), lo(inner, d)) && std::all_of(ends.begin(), ends.end(), [&](int f) {
-           return ends_by(hi(inner, d), forms_[at(f)]);
+  return at_most(lo(outer, d), lo(inner, d)) && std::ranges::all_of(ends, [&](int f) {
+           return ends_by(hi(inner, d), forms_[at(f)]) ||
+                  std::ranges::any_of(hi(inner, d), [&](int end) {
+                    SizeForm room = minus(forms_[at(f)], forms_[at(end)]);
+                    return positive_with(inner, plus(room, {.value = 1}));
+                  });
          });
 }
 
 // Where anything is left of `inner`, the form is positive.
 bool SizeMasks::there_with(const Mask& inner, int there) const {
-  if (std::binary_search(inner.there.begin(), inner.there.end(), there)) return true;
-  for (std::size_t d = 0; d < kMaxTensorDims; ++d) {
-    bool so = std::any_of(hi(inner, d).begin(), hi(inner, d).end(), [&](int end) {
-      return at_most(minus(forms_[at(end)], lo(inner, d)), forms_[at(there)]);
-    });
-    if (so) return true;
-  }
-  return false;
+  return std::binary_search(inner.there.begin(), inner.there.end(), there) ||
+         positive_with(inner, forms_[at(there)]);
 }
 
 bool SizeMasks::positive_with(const Mask& inner, const SizeForm& form) const {
   if (region_.least(form) > 0) return true;
-  bool so = std::any_of(inner.there.begin(), inner.there.end(),
-                        [&](int t) { return at_most(forms_[at(t)], form); });
+  bool so = std::ranges::any_of(
+      inner.there, [&](int t) { return positive_in(region_, forms_[at(t)], form); });
   for (std::size_t d = 0; d < kMaxTensorDims && !so; ++d) {
-    so = std::any_of(hi(inner, d).begin(), hi(inner, d).end(),
-                     [&](int end) { return at_most(minus(forms_[at(end)], lo(inner, d)), form); });
+    so = std::ranges::any_of(hi(inner, d), [&](int end) {
+      return positive_in(region_, minus(forms_[at(end)], lo(inner, d)), form);
+    });
   }
   return so;
 }

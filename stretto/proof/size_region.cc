@@ -162,6 +162,19 @@ bool SizeRegion::positive_with(const SizeForm& x, const SizeForm& y) const {
   return false;
 }
 
+bool SizeRegion::positive_but_at_zero(const SizeForm& form) const {
+  return std::ranges::any_of(axes_.extents, [&](const SizeAxes::Extent& extent) {
+    SizeForm rest = form;
+    std::int64_t least = kLargest;
+    for (const SizeAxes::Digit& d : extent.digits) {
+      std::int64_t slope = std::exchange(rest.slope[at(d.axis)], 0);
+      rest.value -= slope * sample_[at(d.axis)];
+      least = std::min(least, slope);
+    }
+    return rest.is_constant() && rest.value <= 0 && least >= 1 - rest.value;
+  });
+}
+
 double SizeRegion::num_sizes() const {
   double n = 1;
   for (std::size_t i = 0; i < at(axes_.count); ++i) {

@@ -114,6 +114,9 @@ class SizeRegion {
   // Wherever `x` is positive in the region, `y` is, too; false where that is not seen.
   bool positive_with(const SizeForm& x, const SizeForm& y) const;
 
+  // Whether the form, which goes by one extent alone, is positive at all of its values but zero.
+  bool positive_but_at_zero(const SizeForm& form) const;
+
   // Notes where a box begins or ends, on an axis of a rank's tensor.
   void note_end(int tensor, int rank, int dim, const SizeForm& end);
   // What is at `value` there; absent where nothing has been noted.

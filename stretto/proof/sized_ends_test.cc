@@ -72,6 +72,72 @@ TEST(SizedEnds, RowsThatNobodySendsAreMissed) {
   }
 }
 
+// How many rows more are made, read, stored and loaded than there are; whether one packet is sent
+// where there is none.
+struct Rows {
+  std::int64_t made = 0, read = 0, stored = 0, loaded = 0;
+  bool one_at_least = true;
+};
+
+// As a decode adds up what runs of a cache made of each sequence: rows that are there are read,
+// where the others end before their first part, and exchanged under a condition.
+Program rows_if_there(const Rows& more) {
+  constexpr std::int64_t kMost = 76, kParts = 3, kCols = 4, kGroup = 2;
+  ProgramBuilder p("rows_if_there", kWorld);
+  Index m = p.extent("m", kMost), rows = m * kGroup;
+  auto in = p.input("in", DType::kF32, {kMost * kGroup, kCols});
+  auto sums = p.buffer("sums", DType::kF32, {kMost * kGroup, kParts, kCols});
+  auto box = p.buffer("box", DType::kF32, {kWorld, kMost * kGroup, kCols},
+                      {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+  auto out = p.output("out", DType::kF32, {rows, kCols});
+  auto finished = p.signal("finished", 1);
+  p.role("sum", Resource::sms(1), p.range(kParts), [&](const Tile& t) {
+    Slice to = sums.tile({0, t.index, 0}, kMost * kGroup, kCols).rows_along(0);
+    Value part = p.load(in.tile({0, 0}, kMost * kGroup, kCols));
+    p.when(m > 0, [&] { p.store(to.until_row(rows + more.made), part); });
+    p.notify(finished[0], p.rank());
+  });
+  p.role("combine", Resource::sms(2), p.range(kMost * kGroup), [&](const Tile& t) {
+    auto there = [&](const char* name, std::int64_t n) { return p.let(name, t.index < rows + n); };
+    Index read = there("read", more.read), stored = there("stored", more.stored);
+    Index loaded = there("loaded", more.loaded);
+    p.wait(finished[0], kParts);
+    Slice of_row = sums.tile({t.index, 0, 0}, kParts, kCols);
+    Value own = col_sum(p.load(of_row.until_row(read * kParts)));
+    p.when(more.one_at_least ? stored || t.index == 0 : stored, [&] {
+      p.loop(kWorld, [&](const Index& i) {
+        p.store_packet(box.on(i).tile({p.rank(), t.index, 0}, 1, kCols), own);
+      });
+    });
+    auto received = [&] {
+      return col_sum(p.load_packet(box.tile({0, t.index, 0}, kWorld, kCols).rows_along(0)));
+    };
+    p.when(loaded, [&] { p.store(out.tile({t.index, 0}, 1, kCols), received()); });
+    if (more.one_at_least) p.when(loaded == 0 && t.index == 0, [&] { received(); });
+  });
+  return run_pipeline(p.finish());
+}
+
+TEST(SizedEnds, RowsUnderAConditionAreNotDecided) {
+  Program right = rows_if_there({});
+  ProofResult r = prove(right);
+  EXPECT_TRUE(r.proved()) << r.report;
+  EXPECT_LT(r.stats.cases, 6) << r.report;
+  EXPECT_TRUE(one_by_one(right).proved());
+}
+
+TEST(SizedEnds, RowsUnderAnotherConditionAreMissed) {
+  for (const Rows& more : {Rows{.made = -1}, Rows{.read = 1}, Rows{.stored = -1},
+                           Rows{.loaded = 1}, Rows{.loaded = -1}, Rows{.one_at_least = false}}) {
+    SCOPED_TRACE(fmt::format("made {} read {} stored {} loaded {}, one at least: {}", more.made,
+                             more.read, more.stored, more.loaded, more.one_at_least));
+    Program program = rows_if_there(more);
+    ProofResult r = prove(program), each = one_by_one(program);
+    EXPECT_FALSE(each.proved()) << "meant to be broken: " << each.report;
+    EXPECT_FALSE(r.proved()) << r.report;
+  }
+}
+
 // Ranks have whole blocks of rows, all but the last that have any, and store those with rows as
 // they are. What is beyond its rows is the next rank's, which stores there, too, where a share is
 // not whole blocks.

@@ -27,7 +27,10 @@ class RandomSizes {
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
-    switch (between(0, 11)) {
+    switch (between(0, 12)) {
+      case 12:
+        rows_if_there(p, world);
+        break;
       case 11:
         whole_blocks(p, world);
         break;
@@ -363,6 +366,50 @@ class RandomSizes {
       p.store(out.tile({row, 0}, tile, columns), sum);
     };
     p.role("exchange", Resource::sms(between(1, 3)), tiles, exchange);
+  }
+
+  // Rows that are there are added up of parts and exchanged as packets, each under a condition of
+  // its own; where there are none, one packet still goes to everybody. A slip shows in which rows
+  // are made, read, stored or loaded, or leaves out that packet, and then nobody knows that a slot
+  // has been read.
+  void rows_if_there(ProgramBuilder& p, int world) {
+    int columns = 2 * between(1, 3), parts = between(1, 3), which = between(0, 4);
+    rows_ = between(12, 60);
+    // Fewer made or stored, more read or loaded.
+    Index all = extent_rows(), slipped = or_slip(all, which == 1 || which == 3 ? 1 : -1);
+    auto rows = [&](int i) { return which == i ? slipped : all; };
+    bool one_at_least = !(slips_ && which == 4);
+    auto in = p.input("in", DType::kF32, {rows_, columns});
+    auto sums = p.buffer("sums", DType::kF32, {rows_, parts, columns});
+    auto box = p.buffer("box", DType::kF32, {world, rows_, columns},
+                        {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
+    auto out = p.output("out", DType::kF32, {all, columns});
+    auto finished = p.signal("finished", 1);
+    p.role("sum", Resource::sms(between(1, 2)), p.range(parts), [&](const Tile& t) {
+      p.when(rows(0) > 0, [&] {
+        Slice to = sums.tile({0, t.index, 0}, rows_, columns).rows_along(0);
+        p.store(to.until_row(rows(0)), p.load(in.tile({0, 0}, rows_, columns)));
+      });
+      p.notify(finished[0], p.rank());
+    });
+    p.role("combine", Resource::sms(between(1, 3)), p.range(rows_), [&](const Tile& t) {
+      auto there = [&](const char* name, int i) { return p.let(name, t.index < rows(i)); };
+      Index read = there("read", 1), stored = there("stored", 2), loaded = there("loaded", 3);
+      p.wait(finished[0], parts);
+      Slice of_row = sums.tile({t.index, 0, 0}, parts, columns);
+      Value own = col_sum(p.load(of_row.until_row(read * parts)));
+      p.when(one_at_least ? stored || t.index == 0 : stored, [&] {
+        p.loop(world, [&](const Index& i) {
+          Index peer = p.let("peer", (p.rank() + i) % world);
+          p.store_packet(box.on(peer).tile({p.rank(), t.index, 0}, 1, columns), own);
+        });
+      });
+      auto received = [&] {
+        return col_sum(p.load_packet(box.tile({0, t.index, 0}, world, columns).rows_along(0)));
+      };
+      p.when(loaded, [&] { p.store(out.tile({t.index, 0}, 1, columns), received()); });
+      if (one_at_least) p.when(loaded == 0 && t.index == 0, [&] { received(); });
+    });
   }
 
   // Rows that all ranks have pushed are multiplied through the slots of pipes, in those of a fixed
