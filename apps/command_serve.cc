@@ -194,6 +194,12 @@ void add_serve_command(CLI::App& app) {
   command->add_flag("--no-prefix-caching{false}", serving.prefix_caching,
                     "compute prompts that begin like others again");
   command
+      ->add_option("--max-wait-steps", serving.most_waits,
+                   "steps of the model after which a request that waits comes before all other "
+                   "priorities; 0: it waits as long as higher ones come")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
       ->add_option("--max-queue", serving.max_queue,
                    "requests that may wait; beyond, clients are told to come again")
       ->check(positive())

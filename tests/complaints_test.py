@@ -82,7 +82,8 @@ class ComplaintsTest(ServeCase):
         draw = random.Random(SEED)
         bodies = [{"prompt": PROMPT + " x" * i, "max_tokens": 60, "temperature": 0.8, "seed": i, "ignore_eos": True}
                   for i in range(24)]
-        with Server("--dtype", "float32", "--max-num-seqs", 6) as server:
+        way = draw.choice(["--async-scheduling", "--no-async-scheduling"])
+        with Server("--dtype", "float32", "--max-num-seqs", 6, way) as server:
             alone = [server.complete(**body)["choices"][0]["text"] for body in bodies[::2]]
 
             def go(body):
@@ -98,7 +99,7 @@ class ComplaintsTest(ServeCase):
                 together = [answer.result()["choices"][0]["text"] for answer in staying]
                 for one in going:
                     one.result()
-            self.assertEqual(together, alone, f"seed {SEED}")
+            self.assertEqual(together, alone, f"seed {SEED}, {way}")
             server.until(lambda: server.metric("vllm:num_requests_running") == 0, "idle")
             self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
 
@@ -148,7 +149,7 @@ class ComplaintsTest(ServeCase):
     def test_a_long_prompt_holds_up_nobody_of_2000(self):
         """20 MB are turned into tokens, and 2,000 streams wait, while /health is asked and others get their tokens.
         What is asserted holds on a busy machine, too; the figures are printed."""
-        with Server("--max-num-seqs", 2, "--no-access-log") as server:
+        with Server("--max-num-seqs", 2, "--no-access-log", "--max-wait-steps", 0) as server:
             waiting = self.streams_that_wait(server, 2000)
             alone, beside = [], []
             for _ in range(3):

@@ -517,8 +517,8 @@ class EndsTest(ServeCase):
             self.assertEqual(server.call("GET", "/v1/models", headers={"X-Api-Key": "first"})[0], 200)
 
     def test_signals(self):
-        for sent in (signal.SIGTERM, signal.SIGINT):
-            with Server("--dtype", "float32", "--shutdown-timeout", 600) as server:
+        for sent, way in ((signal.SIGTERM, "--async-scheduling"), (signal.SIGINT, "--no-async-scheduling")):
+            with Server("--dtype", "float32", "--shutdown-timeout", 600, way) as server:
                 idle = self.enterContext(server.connect())
                 sock = self.begin(server, n=2)
                 server.until(lambda: server.metric("vllm:num_requests_running") >= 1, "running")

@@ -52,6 +52,7 @@ RequestId Scheduler::add(ScheduledRequest request) {
   RequestId id = ++last_id_;
   auto& entry = requests_[id];
   entry.request = std::move(request);
+  entry.waits_since = num_decided_;
   waiting_.insert(turn_of(id, entry));
   return id;
 }
@@ -60,6 +61,8 @@ std::vector<Piece> Scheduler::decide() {
   STRETTO_CHECK(steps_.size() < kMostUnderWay, "a step is decided before earlier ones were made");
   step_.clear();
   waits_for_blocks_ = false;
+  let_in_who_has_waited();
+  ++num_decided_;
   budget_ = limits_.max_rows;
   prompts_left_ = limits_.max_prompts > 0 ? limits_.max_prompts : limits_.max_running;
   std::int64_t preempted = counters_.preemptions;
@@ -96,6 +99,22 @@ std::vector<Piece> Scheduler::decide() {
   }
   if (!step_.empty()) steps_.push_back(std::exchange(step_, {}));
   return pieces;
+}
+
+void Scheduler::let_in_who_has_waited() {
+  if (limits_.most_waits == 0) return;
+  std::vector<RequestId> long_enough;
+  for (const Turn& turn : waiting_) {
+    const Entry& e = at(turn.second);
+    const bool is_new = !e.has_waited && num_decided_ - e.waits_since >= limits_.most_waits;
+    if (is_new) long_enough.push_back(turn.second);
+  }
+  for (RequestId id : long_enough) {
+    Entry& e = at(id);
+    waiting_.erase(turn_of(id, e));
+    e.has_waited = true;
+    waiting_.insert(turn_of(id, e));
+  }
 }
 
 bool Scheduler::give_rows(RequestId id, std::int64_t count) {
@@ -140,6 +159,7 @@ void Scheduler::preempt(RequestId id) {
   give_back(e);
   running_.erase(turn_of(id, e));
   waiting_.insert(turn_of(id, e));
+  e.waits_since = num_decided_;
   ++e.course.preemptions;
   ++counters_.preemptions;
 }

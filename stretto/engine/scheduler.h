@@ -5,7 +5,7 @@
 // pieces of prompts in what is left (Agrawal et al., SARATHI, 2023). Where blocks of the cache run
 // out, the last of the running ones gives its blocks back and is computed again later, its tokens
 // kept. Then waiting ones come in, highest priority first, of equals the earliest; the first of the
-// running ones has rows in every step.
+// running ones has rows in every step. Who has waited for long comes in before all others.
 //
 // A step may be decided while the one before it is under way, whose tokens nobody knows yet: each
 // request whose next token comes of that one has a row for the token after it, unless that would be
@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +41,9 @@ struct SchedulerLimits {
   int num_blocks = 1;    // of the cache
   int block_tokens = 64;
   bool prefix_caching = true;
+  // Who has waited for so many steps has the highest priority from then on; 0: whoever waits keeps
+  // its own, and lower ones may wait as long as higher ones come.
+  int most_waits = 0;
 };
 
 using RequestId = std::uint64_t;
@@ -133,7 +137,9 @@ class Scheduler {
     std::int64_t pending = 0;  // tokens that steps under way choose, or the one that is decided
     bool has_run = false;
     Course course;
-    bool ended = false;  // while steps are under way that have rows of it
+    bool ended = false;            // while steps are under way that have rows of it
+    std::int64_t waits_since = 0;  // the number of steps that had been decided
+    bool has_waited = false;       // as long as it should at most
 
     // It has or gets all of its tokens.
     bool is_full() const { return chosen + pending == request.max_tokens; }
@@ -148,11 +154,15 @@ class Scheduler {
   };
   using Step = std::map<RequestId, Rows>;
   // The order in which requests come in, and go on.
-  using Turn = std::pair<int, RequestId>;  // -priority, id
+  using Turn = std::pair<std::int64_t, RequestId>;  // -priority, id
 
   Entry& at(RequestId id);
   const Entry& at(RequestId id) const;
-  static Turn turn_of(RequestId id, const Entry& e) { return {-e.request.priority, id}; }
+  static Turn turn_of(RequestId id, const Entry& e) {
+    constexpr std::int64_t kFirst = std::numeric_limits<std::int64_t>::min();
+    return {e.has_waited ? kFirst : -std::int64_t{e.request.priority}, id};
+  }
+  void let_in_who_has_waited();
   std::int64_t blocks_for(std::int64_t tokens) const;
 
   // Rows for a running request; false where it was itself the last that runs, and no longer does.
@@ -180,6 +190,7 @@ class Scheduler {
   std::int64_t budget_ = 0;        // rows that it has left
   std::int64_t prompts_left_ = 0;  // requests that may have more than one of them
   bool waits_for_blocks_ = false;  // somebody does, so nobody else takes one
+  std::int64_t num_decided_ = 0;   // steps
   RequestId last_id_ = 0;
   Counters counters_;
 };

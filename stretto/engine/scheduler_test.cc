@@ -110,6 +110,24 @@ TEST(Scheduler, HigherPrioritiesComeInFirst) {
   EXPECT_EQ(s.decide().at(0).id, b);
 }
 
+TEST(Scheduler, WhoHasWaitedForLongComesBeforeHigherPriorities) {
+  for (int most_waits : {0, 20}) {
+    Scheduler s({.max_running = 1,
+                 .max_rows = 4,
+                 .num_blocks = 8,
+                 .block_tokens = 4,
+                 .most_waits = most_waits});
+    const RequestId low = s.add({.tokens = prompt(2), .priority = -5});
+    int steps = 0;
+    for (; s.has(low) && steps < 200; ++steps) {
+      s.add({.tokens = prompt(2), .max_tokens = 3});  // they come faster than they end
+      s.complete(choices(s.decide()));
+      s.verify();
+    }
+    EXPECT_EQ(steps, most_waits == 0 ? 200 : 22) << "who runs is not interrupted";
+  }
+}
+
 TEST(Scheduler, RefusesWhatNeverFits) {
   Scheduler s({.max_running = 1, .max_rows = 4, .num_blocks = 2, .block_tokens = 4});
   s.add({.tokens = prompt(4), .max_tokens = 5});
@@ -188,6 +206,7 @@ class Trace {
     limits_.num_blocks = 6 + below(20);
     limits_.block_tokens = 1 + below(5);
     limits_.prefix_caching = below(4) != 0;
+    if (below(2) == 0) limits_.most_waits = 1 + below(60);
     scheduler_.emplace(limits_);
   }
 
@@ -223,6 +242,7 @@ class Trace {
     std::vector<int> tokens;     // known
     std::vector<int> on_device;  // with those that the machine has chosen since
     std::int64_t left = 0;       // tokens that it may get
+    std::int64_t last_rows = 0;  // the last step that had any, or before which it came
     std::string salt;
   };
   struct Step {
@@ -246,9 +266,10 @@ class Trace {
     int count = 1 + below(most - static_cast<int>(l.left) + 1);
     for (int i = 0; i < count; ++i) l.tokens.push_back(below(8) == 0 ? 1 : 0);
     l.on_device = l.tokens;
+    l.last_rows = num_decided_;
     RequestId id = scheduler_->add({.tokens = l.tokens,
                                     .max_tokens = l.left,
-                                    .priority = below(8) == 0 ? 1 : 0,
+                                    .priority = below(3) == 0 ? 1 : 0,
                                     .salt = l.salt,
                                     .every_row = below(5) == 0});
     live_[id] = l;
@@ -278,8 +299,10 @@ class Trace {
     const std::vector<Piece> pieces = scheduler_->decide();
     ASSERT_TRUE(!steps_.empty() || pieces.empty() == live_.empty());
     std::int64_t rows = 0, prompts = 0;
+    ++num_decided_;
     for (const Piece& p : pieces) {
       ASSERT_TRUE(live_.contains(p.id)) << "a request that has ended";
+      live_.at(p.id).last_rows = num_decided_;
       rows += p.count;
       prompts += p.count > 1;
       num_ahead_ += p.follows;
@@ -293,7 +316,11 @@ class Trace {
       first_waits_ = std::ranges::any_of(pieces, is_first) ? 0 : first_waits_ + 1;
       // Ahead it may wait for blocks of others who end.
       ASSERT_LE(first_waits_, ahead_ ? 6 : 0) << "the first one waits";
-      most_waits_ = std::max(most_waits_, first_waits_);
+    }
+    for (const auto& [id, l] : live_) {
+      // Those who were there before have ended by then: of 12, each of 12 tokens after its prompt.
+      const std::int64_t most = limits_.most_waits + 12 * (12 + 2 * scheduler_->most_tokens());
+      ASSERT_TRUE(limits_.most_waits == 0 || num_decided_ - l.last_rows <= most) << "one waits";
     }
     decided_ = !pieces.empty();
     if (!decided_) return;
@@ -389,7 +416,8 @@ class Trace {
   bool decided_ = false;    // the last decide() gave one
   std::int64_t num_ahead_ = 0, num_begun_again_ = 0;
   std::optional<RequestId> last_first_;
-  int first_waits_ = 0, most_waits_ = 0;
+  std::int64_t num_decided_ = 0;
+  int first_waits_ = 0;
 };
 
 TEST(Scheduler, KeepsItsPromisesWhateverComes) {

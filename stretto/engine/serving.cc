@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "stretto/base/errors.h"
@@ -122,7 +123,8 @@ ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
                  .max_prompts = static_cast<int>(plan.batch.cache.prompts),
                  .num_blocks = static_cast<int>(size.num_pages),
                  .block_tokens = kPageTokens,
-                 .prefix_caching = serving.prefix_caching};
+                 .prefix_caching = serving.prefix_caching,
+                 .most_waits = serving.most_waits};
   return plan;
 }
 
@@ -214,13 +216,35 @@ void ServingEngine::submit(const std::vector<Request>& requests) {
     throw EngineBusy(fmt::format("{} requests are waiting already, of at most {}", queue_.size(),
                                  options_.max_queue));
   }
-  for (const Request& request : requests) {  // highest priority first, of equals the earliest
-    auto behind = std::upper_bound(
-        queue_.begin(), queue_.end(), request,
-        [](const Request& one, const Request& other) { return one->priority > other->priority; });
-    queue_.insert(behind, request);
+  for (const Request& request : requests) {
+    request->came_at_step = num_steps_;
+    put_into_queue(request);
   }
   changed_.notify_all();
+}
+
+// Highest priority first, of equals the earliest.
+void ServingEngine::put_into_queue(const Request& request) {
+  auto behind = std::upper_bound(
+      queue_.begin(), queue_.end(), request,
+      [](const Request& one, const Request& other) { return one->priority > other->priority; });
+  queue_.insert(behind, request);
+}
+
+void ServingEngine::let_in_who_has_waited() {
+  constexpr int kHighest = std::numeric_limits<int>::max();
+  if (options_.most_waits == 0) return;
+  std::vector<Request> long_enough;
+  std::erase_if(queue_, [&](const Request& request) {
+    const bool is_new =
+        request->priority != kHighest && num_steps_ - request->came_at_step >= options_.most_waits;
+    if (is_new) long_enough.push_back(request);
+    return is_new;
+  });
+  for (const Request& request : long_enough) {
+    request->priority = kHighest;
+    put_into_queue(request);
+  }
 }
 
 void ServingEngine::cancel(const Request& request) {
@@ -334,6 +358,7 @@ void StepSizes::count(std::int64_t rows_of_one) {
 void ServingEngine::count_step(std::int64_t rows) {
   std::lock_guard lock(mutex_);
   noted_.steps.count(rows);
+  ++num_steps_;
 }
 
 void ServingEngine::note(const BatchLoop& loop, BatchModel& model) {
@@ -362,6 +387,7 @@ bool ServingEngine::take(BatchLoop& loop, std::vector<Request>& came) {
   for (auto at = queue_.begin(); at != queue_.end();) {  // whose turn will not come in time
     at = (*at)->is_late() ? (came.push_back(std::move(*at)), queue_.erase(at)) : at + 1;
   }
+  let_in_who_has_waited();
   std::size_t late = came.size();
   while (came.size() - late < loop.room() && !queue_.empty()) {
     came.push_back(std::move(queue_.front()));

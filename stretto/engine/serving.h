@@ -39,6 +39,8 @@ class EngineGone : public EngineBusy {
 struct ServingOptions {
   std::int64_t max_model_len = 0;  // tokens of prompt and answer; 0: the model's
   std::size_t max_queue = 2048;
+  // Steps after which who waits has the highest priority; 0: it keeps its own.
+  int most_waits = 4096;
   double request_seconds = 0;        // that one may take, waiting included; 0: any time
   int max_num_seqs = 64;             // requests that run at once
   int max_num_batched_tokens = 256;  // rows of a step
@@ -129,6 +131,8 @@ class ServingEngine {
   // The first of CPU ranks, or who drives all GPUs; and the other ranks.
   void lead(BatchModel& model);
   void follow(Rank& rank, BatchModel& model);
+  void put_into_queue(const Request& request);
+  void let_in_who_has_waited();
   // Those who came and for whom there is room; false: the end.
   bool take(BatchLoop& loop, std::vector<Request>& came);
   void note(const BatchLoop& loop, BatchModel& model);
@@ -146,6 +150,7 @@ class ServingEngine {
   std::condition_variable changed_;
   std::deque<Request> queue_;  // in the order in which they will run
   std::vector<Request> running_;
+  std::int64_t num_steps_ = 0;
   State noted_;                // what of it is not counted here
   MachineTimes times_before_;  // of machines before the last fault
   Progress progress_;

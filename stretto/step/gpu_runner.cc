@@ -179,8 +179,8 @@ void GpuRunner::launch(ReadyNode& node, std::span<const std::int64_t> extents) {
 std::byte* GpuRunner::input(const std::string& buffer) {
   auto found = input_at_.find(index_of(buffer));
   STRETTO_CHECK(found != input_at_.end(), "the host does not write " + buffer);
-  for (const cuda::Event& e : uploaded_) {
-    if (!e.ready()) wait_for(e);
+  if (std::exchange(uploads_, false)) {
+    for (const cuda::Event& e : uploaded_) wait_for(e);
   }
   return static_cast<std::byte*>(host_inputs_->host()) + found->second;
 }
@@ -192,6 +192,7 @@ void GpuRunner::enqueue_inputs(const Section& section, int rank) {
                              static_cast<const std::byte*>(host_inputs_->host()) + range.offset,
                              range.bytes);
   world_.stream(rank).record(uploaded_[world_.local_index(rank)]);
+  uploads_ = true;
 }
 
 void GpuRunner::run_section(const Section& section, const std::vector<std::int64_t>& values) {

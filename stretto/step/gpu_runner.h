@@ -147,6 +147,7 @@ class GpuRunner final : public Runner {
   std::vector<std::map<std::vector<std::int64_t>, Graphs>> graphs_;  // by section, then by values
   // By local rank: it has the inputs that were enqueued last.
   std::vector<cuda::Event> uploaded_;
+  bool uploads_ = false;  // since the host last waited for these
 };
 
 }  // namespace stretto::step

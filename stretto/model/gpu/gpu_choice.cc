@@ -85,6 +85,7 @@ void GpuChooser::enqueue(const cuda::Stream& stream, CUdeviceptr logits,
                          std::span<const ChoiceWish> wishes, CUdeviceptr chosen) {
   STRETTO_CHECK(static_cast<std::int64_t>(wishes.size()) <= max_rows_,
                 "more rows than there is room");
+  done_.synchronize();  // the last wishes have been copied from where these will lie
   // As many at a time as their edits have room; all, but for very long texts.
   for (std::size_t from = 0, to = 0; from < wishes.size(); from = to) {
     std::int64_t edits = 0;
