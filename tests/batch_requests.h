@@ -105,7 +105,7 @@ inline void serve(BatchModel& model, const SchedulerLimits& limits, const std::v
       scheduler.cancel(p.id);
       ++run.cancelled;
     });
-    scheduler.complete(chosen);
+    if (!pieces.empty()) scheduler.complete(chosen);
     scheduler.verify();
   }
   run.counters = scheduler.counters();

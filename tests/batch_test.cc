@@ -26,6 +26,7 @@ struct Company {
   int ranks = 1;
   bool fp8_cache = false;
   const char* weights = "auto";
+  DType dtype = DType::kF32;
 };
 
 class BatchTest : public testing::TestWithParam<Company> {};
@@ -49,7 +50,8 @@ TEST_P(BatchTest, AnswersAreThoseOfRequestsAlone) {
   world.run([&](Rank& rank) {
     BatchModel model(
         rank, files.config, files.checkpoint,
-        {.max_rows = 64,
+        {.dtype = GetParam().dtype,
+         .max_rows = 64,
          .max_tokens = 512,
          .cache = {
              .page = kPage, .num_pages = kBlocks, .sequences = 16, .fp8 = GetParam().fp8_cache}});
@@ -79,6 +81,7 @@ struct Lot {
   const char* model;
   int ranks;
   int requests;  // with STRETTO_SOAK
+  DType dtype = DType::kF32;
 };
 
 // Rounds of requests that come, go and are cut short by lot, and each of them alone.
@@ -151,10 +154,12 @@ class ScheduleTest : public testing::TestWithParam<Lot> {
   static void print(const Rounds& r, std::uint64_t seed) {
     const Scheduler::Counters& c = r.counted.counters;
     fmt::print(
-        "{} on {} ranks, seed {}: {} requests, {} tokens, {} different; {:.1f} running on average, "
+        "{} in {} on {} ranks, seed {}: {} requests, {} tokens, {} different; {:.1f} running on "
+        "average, "
         "{} preemptions, {} cancellations, {} of {} tokens of prompts from the cache\n",
-        GetParam().model, GetParam().ranks, seed, r.compared, r.tokens, r.different,
-        r.mean_running(), c.preemptions, r.counted.cancelled, c.prefix_hits, c.prefix_queries);
+        GetParam().model, name(GetParam().dtype), GetParam().ranks, seed, r.compared, r.tokens,
+        r.different, r.mean_running(), c.preemptions, r.counted.cancelled, c.prefix_hits,
+        c.prefix_queries);
     std::fflush(stdout);
   }
 };
@@ -169,7 +174,8 @@ TEST_P(ScheduleTest, SchedulesByLotChangeNoBit) {
   std::vector<std::optional<Rounds>> of(static_cast<std::size_t>(world.size()));
   world.run([&](Rank& rank) {
     BatchModel model(rank, files.config, files.checkpoint,
-                     {.max_rows = Rounds::kMostRows,
+                     {.dtype = GetParam().dtype,
+                      .max_rows = Rounds::kMostRows,
                       .max_tokens = 512,
                       .cache = {.page = kPage, .num_pages = Rounds::kPages, .sequences = 40}});
     Rounds& rounds = of[static_cast<std::size_t>(rank.index())].emplace(files, seed);
@@ -197,11 +203,13 @@ INSTANTIATE_TEST_SUITE_P(
     Models, ScheduleTest,
     testing::Values(Lot{"debian-llama-draft-1m", 1, 3'000}, Lot{"debian-llama-draft-1m", 2, 2'500},
                     Lot{"debian-llama-draft-1m", 3, 2'250}, Lot{"debian-llama-draft-1m", 4, 2'250},
-                    Lot{"debian-llama-8m", 1, 500}, Lot{"debian-qwen3moe-18m", 2, 500}),
+                    Lot{"debian-llama-8m", 1, 500}, Lot{"debian-qwen3moe-18m", 2, 500},
+                    Lot{"debian-llama-draft-1m", 2, 500, DType::kBF16}),
     [](const auto& info) {
       std::string name = info.param.model;
       std::replace(name.begin(), name.end(), '-', '_');
-      return name + "_" + std::to_string(info.param.ranks);
+      return name + "_" + std::to_string(info.param.ranks) +
+             (info.param.dtype == DType::kF32 ? "" : "_bf16");
     });
 
 // The tokens are the model's: those of the step for one sequence, and of the reference library.
@@ -246,6 +254,10 @@ const auto kCompanies =
 
 INSTANTIATE_TEST_SUITE_P(Models, BatchTest, kCompanies, name_of);
 INSTANTIATE_TEST_SUITE_P(Models, BatchTokensTest, kCompanies, name_of);
+INSTANTIATE_TEST_SUITE_P(InBfloat16, BatchTest,
+                         testing::Values(Company{"debian-llama-8m", 2, false, "auto",
+                                                 DType::kBF16}),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(CachesOfFp8, BatchTest,
                          testing::Values(Company{"debian-llama-8m", 2, true}), name_of);
 INSTANTIATE_TEST_SUITE_P(WeightsOfFp8, BatchTest,
