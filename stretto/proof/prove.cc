@@ -185,17 +185,26 @@ class Prover {
     bool few = options_.bounds_only || !options_.partition || options_.tables != nullptr ||
                all_extents(program_, kFewVectors).has_value();
     if (few) return false;
-    if (holds_with_digits(WaitsOpen::kAll)) return true;
+    // Shares are rounded up, mostly. Where that is not so, or not alone, sizes that are written
+    // with their remainder fall into fewer pieces.
+    return holds_with_digits(/*short_of=*/true) ||
+           (has_remainders(program_) && holds_with_digits(/*short_of=*/false));
+  }
+
+  bool holds_with_digits(bool short_of) {
+    if (holds_with_digits(short_of, WaitsOpen::kAll)) return true;
     // What launches rely on may be shown by waits that are under a condition: then it is decided,
     // at first where few pieces come of that.
     return std::ranges::any_of(program_.roles, waits_under_condition) &&
-           (holds_with_digits(WaitsOpen::kCostly) || holds_with_digits(WaitsOpen::kNone));
+           (holds_with_digits(short_of, WaitsOpen::kCostly) ||
+            holds_with_digits(short_of, WaitsOpen::kNone));
   }
 
   // Where sizes fall into too many pieces they are written with one digit more.
-  bool holds_with_digits(WaitsOpen waits) {
-    std::optional<bool> held = holds_with_masks({.waits = waits});
-    if (!held && counts_blocks(program_)) held = holds_with_masks({.waits = waits, .blocks = true});
+  bool holds_with_digits(bool short_of, WaitsOpen waits) {
+    std::optional<bool> held = holds_with_masks({.waits = waits, .short_of = short_of});
+    bool blocks = !held && short_of && counts_blocks(program_);  // once, whatever the other digits
+    if (blocks) held = holds_with_masks({.waits = waits, .blocks = true});
     return held.value_or(false);
   }
 

@@ -276,9 +276,10 @@ std::optional<SizeConditions::Truth> SizeConditions::less_than(SizeForm from, co
     std::int64_t c = n.args[1].const_value();
     switch (n.op) {
       case ExprOp::kFloorDiv:
+        // Blocks of rows are counted by a digit of their own; otherwise the sum tells of more rows.
         if (std::optional<SizeForm> sum = state_.scope.open_form(n.args[0])) {
           std::optional<SizeForm> quotient = state_.region->quotient(*sum, c);
-          if (quotient) return less_than_all(from, {*quotient});
+          if (quotient && !state_.region->is_short_of()) return less_than_all(from, {*quotient});
         }
         return less_than({.value = c * (from.value + 1) - 1}, n.args[0]);
       case ExprOp::kMul:

@@ -10,6 +10,7 @@
 
 #include "stretto/base/at.h"
 #include "stretto/base/errors.h"
+#include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ir/program.h"
 #include "stretto/proof/expand.h"
@@ -37,9 +38,11 @@ std::int64_t block_size(const Program& program) {
   return common(extent_divisors(program), kSmallDivisor + 1, kMostBlock, kMostBlock);
 }
 
-// m = modulus * q + r, or modulus * (block * q + s) + r, where there is room for that.
-SizeAxes axes_of(const Program& program, bool open, bool blocks) {
+// m = modulus * q + r, or modulus * (block * q + s) + r, where there is room for that; or
+// modulus * q - r: a share that is rounded up is q for all r.
+SizeAxes axes_of(const Program& program, const std::optional<LeftOpen>& left_open) {
   SizeAxes axes;
+  bool open = left_open.has_value(), blocks = open && left_open->blocks;
   // Where masks are open, tiles are numbers, whatever they are divided by.
   std::set<std::int64_t> divisors = open ? extent_divisors(program) : size_divisors(program);
   std::int64_t modulus = common(divisors, 2, kSmallDivisor, kMostModulus);
@@ -50,6 +53,8 @@ SizeAxes axes_of(const Program& program, bool open, bool blocks) {
     if (block > 1 && bound >= 2 * weights.back() * block) {
       weights.push_back(weights.back() * block);
     }
+    bool short_of = open && left_open->short_of && weights.size() == 2 && weights[1] == modulus;
+    if (short_of) weights[0] = -1;
     SizeAxes::Extent& extent = axes.extents.emplace_back();
     for (auto weight = weights.rbegin(); weight != weights.rend(); ++weight) {
       extent.digits.push_back({.axis = axes.count++, .weight = *weight});
@@ -58,36 +63,72 @@ SizeAxes axes_of(const Program& program, bool open, bool blocks) {
   return axes;
 }
 
+// Of one extent, in its digits alone: first and last of each.
+using Digits = std::vector<std::int64_t>;
+struct DigitBox {
+  Digits lo, hi;
+};
+
+// All sizes up to the bound; the last box ends with it.
+std::vector<DigitBox> all_values(const SizeAxes::Extent& extent, std::int64_t bound) {
+  const std::vector<SizeAxes::Digit>& digits = extent.digits;
+  std::vector<DigitBox> out;
+  if (extent.is_short_of()) {
+    std::int64_t by = digits[0].weight, most = ceil_div(bound, by), lacks = most * by - bound;
+    out.push_back({.lo = {0, 0}, .hi = {0, 0}});
+    if (lacks > 0 && most > 1) out.push_back({.lo = {1, 0}, .hi = {most - 1, lacks - 1}});
+    if (most > 0) out.push_back({.lo = {1, lacks}, .hi = {most, by - 1}});
+    return out;
+  }
+  Digits of_bound, most;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    std::int64_t rest = i == 0 ? bound : bound % digits[i - 1].weight;
+    of_bound.push_back(rest / digits[i].weight);
+    most.push_back(i == 0 ? of_bound[0] : digits[i - 1].weight / digits[i].weight - 1);
+  }
+  // From here on all digits may be anything.
+  std::size_t last = digits.size() - 1;
+  while (last > 0 && of_bound[last] == most[last]) --last;
+  for (std::size_t i = 0; i <= last; ++i) {
+    std::int64_t end = i < last ? of_bound[i] - 1 : of_bound[i];
+    if (end < 0) continue;
+    DigitBox& below = out.emplace_back(DigitBox{.lo = Digits(digits.size(), 0), .hi = most});
+    std::copy_n(of_bound.begin(), i, below.lo.begin());
+    std::copy_n(of_bound.begin(), i, below.hi.begin());
+    below.hi[i] = end;
+  }
+  return out;
+}
+
 // All sizes up to the bounds; the last box ends with them.
 std::vector<SizeBox> all_sizes(const SizeAxes& axes, const std::vector<std::int64_t>& bounds) {
   std::vector<SizeBox> boxes(1);
   for (std::size_t e = 0; e < bounds.size(); ++e) {
     const std::vector<SizeAxes::Digit>& digits = axes.extents[e].digits;
-    std::vector<std::int64_t> of_bound, most;
-    for (std::size_t i = 0; i < digits.size(); ++i) {
-      std::int64_t rest = i == 0 ? bounds[e] : bounds[e] % digits[i - 1].weight;
-      of_bound.push_back(rest / digits[i].weight);
-      most.push_back(i == 0 ? of_bound[0] : digits[i - 1].weight / digits[i].weight - 1);
-    }
-    // From here on all digits may be anything.
-    std::size_t last = digits.size() - 1;
-    while (last > 0 && of_bound[last] == most[last]) --last;
+    std::vector<DigitBox> values = all_values(axes.extents[e], bounds[e]);
     std::vector<SizeBox> more;
     for (const SizeBox& box : boxes) {
-      for (std::size_t i = 0; i <= last; ++i) {
-        std::int64_t end = i < last ? of_bound[i] - 1 : of_bound[i];
-        if (end < 0) continue;
-        SizeBox& below = more.emplace_back(box);
+      for (const DigitBox& of : values) {
+        SizeBox& both = more.emplace_back(box);
         for (std::size_t j = 0; j < digits.size(); ++j) {
-          std::size_t axis = at(digits[j].axis);
-          below.lo[axis] = j < i ? of_bound[j] : 0;
-          below.hi[axis] = j < i ? of_bound[j] : j == i ? end : most[j];
+          both.lo[at(digits[j].axis)] = of.lo[j];
+          both.hi[at(digits[j].axis)] = of.hi[j];
         }
       }
     }
     boxes = std::move(more);
   }
   return boxes;
+}
+
+SizePoint largest(const SizeAxes& axes, const SizeBox& box) {
+  SizePoint point = box.hi;
+  for (const SizeAxes::Extent& e : axes.extents) {
+    for (const SizeAxes::Digit& d : e.digits) {
+      if (d.weight < 0) point[at(d.axis)] = box.lo[at(d.axis)];
+    }
+  }
+  return point;
 }
 
 // Not in the middle: bounds are mostly powers of two, and so are tiles, so something ends there.
@@ -188,8 +229,7 @@ NoPieces cut_by(const Program& program, const Op* op) {
 // known then, and agents that go by the same condition before and after that are not seen to. So
 // it is walked anew, in what is left.
 InstanceGraph expand_around(const Program& program, const SizePartition& parts,
-                            std::optional<LeftOpen> open, SizeRegion& region,
-                            LoopsShown& shown) {
+                            std::optional<LeftOpen> open, SizeRegion& region, LoopsShown& shown) {
   constexpr int kMostTimes = 4;
   for (int time = 1;; ++time) {
     SizeRegion before = region;
@@ -215,9 +255,8 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
   std::size_t most = allowed.at_most;
   auto table = std::ranges::find_if(
       program.tensors, [](const Tensor& t) { return t.contract.kind != ContractKind::kNone; });
-  bool blocks = open && open->blocks;
-  auto out = std::make_unique<SizePartition>(
-      SizePartition{.axes = axes_of(program, open.has_value(), blocks), .pieces = {}});
+  auto out =
+      std::make_unique<SizePartition>(SizePartition{.axes = axes_of(program, open), .pieces = {}});
   if (table != program.tensors.end() && !open) {
     why = {.where = fmt::format("{}:{}", table->loc.file, table->loc.line),
            .expression = fmt::format("the contract of table '{}'", table->name)};
@@ -233,7 +272,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
       return nullptr;
     }
     SizeBox box = left.pop();
-    SizePoint sample = out->pieces.empty() ? box.hi : within(box);
+    SizePoint sample = out->pieces.empty() ? largest(out->axes, box) : within(box);
     SizeRegion region(out->axes, box, sample);
     InstanceGraph graph;
     try {
@@ -257,6 +296,10 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
 }  // namespace
 
 bool counts_blocks(const Program& program) { return block_size(program) > 1; }
+bool has_remainders(const Program& program) {
+  SizeAxes axes = axes_of(program, LeftOpen{.short_of = true});
+  return std::ranges::any_of(axes.extents, [](const auto& e) { return e.is_short_of(); });
+}
 
 std::unique_ptr<SizePartition> partition_sizes(const Program& program, std::size_t most,
                                                NoPieces& why) {

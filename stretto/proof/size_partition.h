@@ -44,9 +44,13 @@ struct LeftOpen {
   // Not what blocks of rows a size has: it is written with one digit more, of which the first
   // counts blocks.
   bool blocks = false;
+  // Sizes are written as what they lack of a multiple, where they have no such digit.
+  bool short_of = false;
 };
 // Whether sizes are divided by numbers so large that the digit makes a difference.
 bool counts_blocks(const Program& program);
+// Whether `short_of` makes a difference.
+bool has_remainders(const Program& program);
 
 // The same with masks left open (size_masks.h), so that there are few pieces, and what each of them
 // does. `taken` gets every piece's graph, until it says that this is enough: none then, nor where

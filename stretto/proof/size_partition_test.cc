@@ -2,9 +2,11 @@
 // remainders and shapes take another value. A proof that guesses such sizes calls them proved.
 #include "stretto/proof/size_partition.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
@@ -75,6 +77,53 @@ TEST(SizePartition, TwoRolesShareRowsInOtherProportions) {
     });
     return p.finish();
   });
+}
+
+// So many parts of rows, each copied by a tile of its own; rounded up by `more`.
+Program copy_in_parts(std::int64_t bound, std::int64_t parts, std::int64_t more) {
+  ProgramBuilder p("parts", 1);
+  Index m = p.extent("m", bound);
+  auto in = p.input("in", DType::kF32, {m, 4}), out = p.output("out", DType::kF32, {m, 4});
+  std::int64_t rows = (bound + parts - 1) / parts;
+  p.role("copy", Resource::sms(1), p.range(parts), [&](const Tile& t) {
+    Index share = p.let("share", (m + more) / parts);
+    Index first = p.let("first", t.index * share);
+    Index end = p.let("end", min(first + share, m));
+    p.store(out.tile({first, 0}, rows, 4).until_row(end), p.load(in.tile({first, 0}, rows, 4)));
+  });
+  return p.finish();
+}
+
+TEST(SizePartition, SizesThatLackSomeOfAMultipleAreOnePiece) {
+  for (std::int64_t parts : {2, 3, 8}) {
+    for (std::int64_t bound : {1'024, 1'025, 1'031, 1'032, 1'033}) {
+      SCOPED_TRACE(fmt::format("{} parts of {} rows", parts, bound));
+      Program program = run_pipeline(copy_in_parts(bound, parts, parts - 1));
+      ProofResult right = prove(program);
+      EXPECT_TRUE(right.proved()) << right.report;
+      EXPECT_LE(right.stats.cases, 4) << right.report;
+      // Rows are left out where m % parts == 1.
+      ProofResult wrong = prove(run_pipeline(copy_in_parts(bound, parts, parts - 2)));
+      EXPECT_EQ(wrong.verdict, Verdict::kRejected) << wrong.report;
+      NoPieces why;
+      std::vector<int> times(static_cast<std::size_t>(bound) + 1, 0);
+      auto found = partition_with_masks(
+          program, {.at_least = 64, .at_most = 64, .events = 0}, {.short_of = true}, why,
+          [](const SizePartition&, const InstanceGraph&) { return true; });
+      ASSERT_NE(found, nullptr) << why.where << why.expression;
+      EXPECT_EQ(extents_at(found->axes, found->pieces[0].sample)[0], bound);
+      for (const SizePiece& piece : found->pieces) {
+        for (std::int64_t q = piece.box.lo[0]; q <= piece.box.hi[0]; ++q) {
+          for (std::int64_t r = piece.box.lo[1]; r <= piece.box.hi[1]; ++r) {
+            std::int64_t m = extents_at(found->axes, {q, r})[0];
+            ASSERT_TRUE(m >= 0 && m <= bound) << m;
+            ++times[static_cast<std::size_t>(m)];
+          }
+        }
+      }
+      EXPECT_EQ(times, std::vector<int>(times.size(), 1));
+    }
+  }
 }
 
 TEST(SizePartition, AShapeComparesSizes) {

@@ -5,11 +5,12 @@
 // alike, and boxes begin and end at affine forms of the sizes; where no two ends of boxes on one
 // axis of a tensor change places either, all that is asked of one launch has one answer.
 //
-// A size m is written L q + r with small L (size_boundaries.h), both counting as sizes by
-// themselves, so that a rank's share of m rows is affine, too; or in more such digits. Used by
-// expand.h; sizes that do not do as the first did are looked at next (size_partition.h).
+// A size m is written L q + r or L q - r with small L (size_boundaries.h), q and r counting as
+// sizes by themselves, so that a rank's share of m rows is affine, too; or in more such digits.
+// Used by expand.h; sizes that do not do as the first did are looked at next (size_partition.h).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -27,13 +28,15 @@ inline constexpr int kMaxSizeAxes = 6;
 // What the values of extents are made of.
 struct SizeAxes {
   // m = the sum of weight * point[axis]. The weights fall to 1, and each is a multiple of the next;
-  // all digits but the first are below the quotient of the weight before and their own.
+  // all digits but the first are below the quotient of the weight before and their own. Or there
+  // are two, the second of which has the weight -1: what m lacks of a multiple of the first.
   struct Digit {
     int axis = 0;
     std::int64_t weight = 1;
   };
   struct Extent {
     std::vector<Digit> digits;
+    bool is_short_of() const { return digits.back().weight < 0; }
   };
   std::vector<Extent> extents;
   int count = 0;
@@ -90,6 +93,11 @@ class SizeRegion {
   // Nor does how often loops over slots run (open_loops.h).
   void leave_loops_open() { loops_open_ = true; }
   bool loops_open() const { return masks_open_ && loops_open_; }
+
+  // Whether some extent is written as what it lacks of a multiple.
+  bool is_short_of() const {
+    return std::ranges::any_of(axes_.extents, [](const auto& e) { return e.is_short_of(); });
+  }
 
   SizeForm extent(std::size_t number) const;
   // How often something has been cut off so far, and how many sizes are left.

@@ -133,7 +133,9 @@ TEST(RandomSizes, WithMasksLeftOpenAPieceDoesWhatEachOfItsSizesDoes) {
       return true;
     };
     NoPieces why;
-    const LeftOpen open_parts{.waits = static_cast<WaitsOpen>(i % 3), .blocks = i / 3 % 2 == 1};
+    const LeftOpen open_parts{.waits = static_cast<WaitsOpen>(i % 3),
+                              .blocks = i / 3 % 3 == 1,
+                              .short_of = i / 3 % 3 == 2};
     try {
       const MostPieces most{.at_least = 2'000, .at_most = 2'000, .events = 0};
       if (partition_with_masks(program, most, open_parts, why, look) == nullptr) continue;
