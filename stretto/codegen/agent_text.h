@@ -17,7 +17,7 @@ namespace stretto {
 struct KernelContext {
   const Program& program;
   LaunchPlan& launch;
-  std::set<WgmmaShape> wgmmas;  // of the statements that its products are
+  std::set<std::pair<WgmmaType, int>> wgmmas;
   std::vector<bool> constant;    // by tensor, where known (KernelOptions::constants)
   std::vector<bool> lines = {};  // by tensor: packets go in lines (codegen/packet_lines.h)
   // What declares the epoch, where agents that wait for the launch before read it for themselves.

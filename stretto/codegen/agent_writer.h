@@ -172,7 +172,6 @@ class AgentWriter {
   bool stores_by_tma(const Op& op, TensorMapPlan& view) const;
   void store_tma(const Op& op, const TensorMapPlan& view);
   void wgmma(const Op& op);
-  void use_wgmmas(const Op& op, int columns);
   // A row of which a thread's columns are read before the product that is issued next up to one,
   // and the rest behind it.
   struct SpreadRead {

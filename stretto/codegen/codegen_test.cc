@@ -96,7 +96,7 @@ TEST(Codegen, PipelinedProductIsTmaAndWgmma) {
   EXPECT_TRUE(kernel.launch.engines.on_sms.empty());
   expect_lines(kernel.source,
                {"// gemm: 4 blocks of 384 threads",
-                "struct Wgmma<bf16, 256, 1, 4>",
+                "struct Wgmma<bf16, 256>",
                 "using GemmASlot = SmemTile<bf16, 128, 64, 128>;",
                 "using GemmBSlot = SmemTile<bf16, 256, 64, 128>;",
                 "__launch_bounds__(384, 1)",

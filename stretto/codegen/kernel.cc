@@ -244,7 +244,7 @@ class KernelWriter {
     if (options_.record) out += "#include \"stretto/device/sm90/event.h\"\n";
     if (options_.delays) out += delays_text(*options_.delays);
     out += "\n";
-    for (const WgmmaShape& shape : context_.wgmmas) out += wgmma_text(shape) + "\n";
+    for (auto [type, n] : context_.wgmmas) out += wgmma_text(type, n) + "\n";
     for (const RolePlan& plan : plans_) {
       for (const PipePlan& p : plan.pipes) {
         out += fmt::format("using {} = {};\n", p.alias, p.type_text);

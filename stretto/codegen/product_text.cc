@@ -50,26 +50,17 @@ void AgentWriter::product(const Op& op) {
   }
 }
 
-// The statements that the product of so many columns of the right factor is made of.
-void AgentWriter::use_wgmmas(const Op& op, int columns) {
-  const ValueType& a = type(op.operands[1]);
-  const ValueType& b = type(op.operands[2]);
-  const int blocks = values_.row_slots(type(op.result), value_plan(op.result)) / 2;
-  const int all = static_cast<int>(a.cols * static_cast<std::int64_t>(size_bytes(a.dtype)) / 32);
-  WgmmaShape shape{.type = wgmma_type(a.dtype), .n = columns, .blocks = blocks};
-  shape.sums = type(op.result).cols > b.cols;
-  if (shape.sums) shape.first_sums = columns - swizzle_bytes(b) / 2;
-  for (int from = 0; from < all; from += kMostWgmmaSteps) {
-    shape.steps = std::min(all - from, kMostWgmmaSteps);
-    kernel_.wgmmas.insert(shape);
-  }
-}
-
 void AgentWriter::wgmma(const Op& op) {
   const ValueType& a = type(op.operands[1]);
   const ValueType& b = type(op.operands[2]);
   bool sums = type(op.result).cols > b.cols;
-  use_wgmmas(op, static_cast<int>(b.cols));
+  int columns = static_cast<int>(b.cols), chunk = swizzle_bytes(b) / 2;
+  if (!sums) {
+    kernel_.wgmmas.insert({wgmma_type(a.dtype), columns});
+  } else {
+    kernel_.wgmmas.insert({wgmma_type(a.dtype), chunk + static_cast<int>(kSumColumns)});
+    if (columns > chunk) kernel_.wgmmas.insert({wgmma_type(a.dtype), columns - chunk});
+  }
   bool staged_any = plan_.staging.count(&op) != 0;
   std::size_t staged = staged_any ? plan_.staging.at(&op) : 0;
   if (staged_any) line("named_barrier_sync(team.barrier, {});", values_.num_threads);
@@ -86,7 +77,7 @@ void AgentWriter::wgmma(const Op& op) {
   } else if (may_leave_columns_out(op)) {
     const int parts = column_parts(agent_, op);
     for (int part = 1; part < parts; ++part) {
-      use_wgmmas(op, static_cast<int>(b.cols) / parts * part);
+      kernel_.wgmmas.insert({wgmma_type(a.dtype), columns / parts * part});
     }
     auto known = any_rows_.find(parts_text(op));
     line("dot_async_of_parts<{}, {}, {}>(v{}, {}, {}, {}, origin);", b.cols, a.cols, parts,

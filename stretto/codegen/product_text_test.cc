@@ -38,7 +38,7 @@ Program scaled_gemm(std::int64_t bm, std::int64_t bn, int num_stages, int cluste
 TEST(ProductText, ScaledProductsHaveAnAccumulatorOfTheirOwnAndTheNextIsIssuedBeforeItIsRead) {
   for (int cluster : {1, 2}) {
     GeneratedKernel kernel = generate(scaled_gemm(128 * cluster, 128, 6, cluster));
-    expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 128, 1, 4>",
+    expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 128>",
                                  "SmemColumn<float, 128, 4>",
                                  "SmemTile<f8e4m3, 128, 128, 128>",
                                  "tma_load_3d",
@@ -151,8 +151,8 @@ Program half_empty_columns(std::int64_t bm) {
 TEST(ProductText, PartsWithoutColumnsAreNotMultiplied) {
   GeneratedKernel kernel = generate(half_empty_columns(128));
   // Once for all steps, and every width of instruction that may be asked for.
-  expect_lines(kernel.source, {"struct Wgmma<bf16, 32, 1, 4>", "struct Wgmma<bf16, 64, 1, 4>",
-                               "struct Wgmma<bf16, 96, 1, 4>", "struct Wgmma<bf16, 128, 1, 4>",
+  expect_lines(kernel.source, {"struct Wgmma<bf16, 32>", "struct Wgmma<bf16, 64>",
+                               "struct Wgmma<bf16, 96>", "struct Wgmma<bf16, 128>",
                                "const int parts0 = (int(uniform(u32(", "+ 31) / 32;", "for (",
                                "dot_async_of_parts<128, 64, 4>(", "parts0, origin);"});
   expect_clean_build(kernel);
@@ -318,7 +318,7 @@ Program plain_gemm(std::int64_t bm, std::int64_t bn, std::int64_t bk, int num_st
 // threads' work.
 TEST(ProductText, Bytes) {
   GeneratedKernel kernel = generate(plain_gemm(128, 256, 128, 4));
-  expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 256, 1, 4>", "SmemTile<f8e4m3, 128, 128, 128>",
+  expect_lines(kernel.source, {"struct Wgmma<f8e4m3, 256>", "SmemTile<f8e4m3, 128, 128, 128>",
                                "SmemTile<f8e4m3, 256, 128, 128>", "&full0[ring0.slot()], 49152);",
                                "dot_async<256, 128, false>("});
   expect_clean_build(kernel);
@@ -416,12 +416,12 @@ Program weighted(DType dtype, std::int64_t dim) {
 
 TEST(ProductText, TheTensorCoreAddsUpRows) {
   GeneratedKernel kernel = generate(weighted(DType::kBF16, 64));
-  expect_lines(kernel.source, {"struct WgmmaWithSums<bf16, 64, 1, 4>", "fill_ones<bf16>(smem + ",
+  expect_lines(kernel.source, {"struct Wgmma<bf16, 72>", "fill_ones<bf16>(smem + ",
                                "__syncthreads();", "dot_async_with_sums<64, 64, false>("});
   expect_clean_build(kernel);
-  // Chunks of columns before the last one are products of their own, in the same statement.
+  // Chunks of columns before the last one are products of their own.
   kernel = generate(weighted(DType::kF16, 192));
-  expect_lines(kernel.source, {"struct WgmmaWithSums<f16, 192, 1, 4>", "fill_ones<f16>(",
+  expect_lines(kernel.source, {"struct Wgmma<f16, 72>", "struct Wgmma<f16, 128>", "fill_ones<f16>(",
                                "dot_async_with_sums<192, 64, false>("});
   expect_clean_build(kernel);
   kernel = generate(weighted(DType::kF32, 64));

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -161,67 +160,53 @@ TEST_F(Simulator, OneThreadOfADeviceLooksAtTheAbortWord) {
   EXPECT_EQ(out[4], 1u) << "and the own device knows";
 }
 
-struct ProductShape {
-  int rows, n, depth;
-  bool rows_along_n;  // B's, else along K
-};
-
-// 128 threads: D[rows, n] = A[rows, depth] B.
-void expect_products(const std::vector<std::uint32_t>& out, const ProductShape& s) {
+// 128 threads: D[64, n] = A[64, 64] B, with B's rows along K or along N.
+void expect_products(const std::vector<std::uint32_t>& out, int n) {
   auto a = [](int r, int k) { return static_cast<double>((r * 7 + k * 3) % 11 - 5); };
   auto b = [](int k, int c) { return static_cast<double>((k * 5 + c * 13) % 9 - 4); };
-  for (int r = 0; r < s.rows; ++r) {
-    for (int c = 0; c < s.n; ++c) {
+  for (int r = 0; r < 64; ++r) {
+    for (int c = 0; c < n; ++c) {
       double sum = 0;
-      for (int k = 0; k < s.depth; ++k) sum += a(r, k) * b(k, c);
+      for (int k = 0; k < 64; ++k) sum += a(r, k) * b(k, c);
       float got = 0;
-      std::memcpy(&got, &out[static_cast<std::size_t>(r * s.n + c)], 4);
+      std::memcpy(&got, &out[static_cast<std::size_t>(r * n + c)], 4);
       ASSERT_EQ(got, static_cast<float>(sum)) << r << ", " << c;
     }
   }
 }
 
-// Also of several blocks of 64 rows, and of more steps than a statement has.
 TEST_F(Simulator, ProductsFromSwizzledSlots) {
-  std::vector<ProductShape> shapes = {{128, 24, 192, true}, {128, 64, 128, false}};
   for (int n : {8, 24, 64, 256}) {
-    shapes.push_back({64, n, 64, true});
-    if (n % 64 == 0) shapes.push_back({64, n, 64, false});  // a chunk of columns is 128 bytes
-  }
-  for (const ProductShape& s : shapes) {
-    std::string slot = s.rows_along_n ? fmt::format("SmemTile<bf16, {}, {}, 128>", s.n, s.depth)
-                                      : fmt::format("SmemTile<bf16, {}, {}, 128>", s.depth, s.n);
-    std::string body = fmt::format(
-        "using A = SmemTile<bf16, {3}, {4}, 128>; using B = {0};\n"
-        "A a{{smem}}; B b{{smem + {3} * {4} * 2}};\n"
-        "for (int i = threadIdx.x; i < {3} * {4}; i += 128)\n"
-        "  a.at(i / {4}, i % {4}) =\n"
-        "      from_float<bf16>(float((i / {4} * 7 + i % {4} * 3) % 11 - 5));\n"
-        "for (int i = threadIdx.x; i < {4} * {1}; i += 128) {{\n"
-        "  int k = i / {1}, c = i % {1};\n"
-        "  ({2} ? b.at(c, k) : b.at(k, c)) =\n"
-        "      from_float<bf16>(float((k * 5 + c * 13) % 9 - 4));\n"
-        "}}\n"
-        "fence_proxy_async_shared();\n__syncthreads();\n"
-        "Team team{{threadIdx.x, 1}};\n"
-        "using L = MmaLayout<{3}, {1}, 1>;\n"
-        "Tile<float, L::kRowSlots, L::kColSlots> sum;\n"
-        "dot_async<{1}, {4}, true>(sum, Operand<A, false>{{a}}, Operand<B, {2}>{{b}},\n"
-        "                         origin_of(smem, team));\n"
-        "wgmma_wait<0>();\n"
-        "for (int i = 0; i < L::kRowSlots; ++i)\n"
-        "  for (int j = 0; j < L::kColSlots; ++j)\n"
-        "    out[L::row(team, i) * {1} + L::col(team, j)] = __float_as_uint(sum.x[i][j]);",
-        slot, s.n, s.rows_along_n, s.rows, s.depth);
-    SCOPED_TRACE(slot);
-    std::string products;
-    for (int from = 0; from < s.depth / 16; from += kMostWgmmaSteps) {
-      const int steps = std::min(s.depth / 16 - from, kMostWgmmaSteps);
-      products += wgmma_text({.n = s.n, .blocks = s.rows / 64, .steps = steps});
+    for (bool rows_along_n : {true, false}) {
+      if (!rows_along_n && n % 64 != 0) continue;  // a chunk of columns is 128 bytes
+      std::string slot = rows_along_n ? fmt::format("SmemTile<bf16, {}, 64, 128>", n)
+                                      : fmt::format("SmemTile<bf16, 64, {}, 128>", n);
+      std::string body = fmt::format(
+          "using A = SmemTile<bf16, 64, 64, 128>; using B = {0};\n"
+          "A a{{smem}}; B b{{smem + 8192}};\n"
+          "for (int i = threadIdx.x; i < 64 * 64; i += 128)\n"
+          "  a.at(i / 64, i % 64) = from_float<bf16>(float((i / 64 * 7 + i % 64 * 3) % 11 - 5));\n"
+          "for (int i = threadIdx.x; i < 64 * {1}; i += 128) {{\n"
+          "  int k = i / {1}, c = i % {1};\n"
+          "  ({2} ? b.at(c, k) : b.at(k, c)) =\n"
+          "      from_float<bf16>(float((k * 5 + c * 13) % 9 - 4));\n"
+          "}}\n"
+          "fence_proxy_async_shared();\n__syncthreads();\n"
+          "Team team{{threadIdx.x, 1}};\n"
+          "using L = MmaLayout<64, {1}, 1>;\n"
+          "Tile<float, L::kRowSlots, L::kColSlots> sum;\n"
+          "dot_async<{1}, 64, true>(sum, Operand<A, false>{{a}}, Operand<B, {2}>{{b}},\n"
+          "                         origin_of(smem, team));\n"
+          "wgmma_wait<0>();\n"
+          "for (int i = 0; i < L::kRowSlots; ++i)\n"
+          "  for (int j = 0; j < L::kColSlots; ++j)\n"
+          "    out[L::row(team, i) * {1} + L::col(team, j)] = __float_as_uint(sum.x[i][j]);",
+          slot, n, rows_along_n);
+      SCOPED_TRACE(slot);
+      Kernel kernel = compiled(body, wgmma_text(WgmmaType::kBF16, n));
+      launch(kernel, 1, 128);
+      expect_products(result(), n);
     }
-    Kernel kernel = compiled(body, products);
-    launch(kernel, 1, 128);
-    expect_products(result(), s);
   }
 }
 

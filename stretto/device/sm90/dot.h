@@ -6,17 +6,9 @@
 #include "stretto/device/ptx/wgmma.h"
 #include "stretto/device/sm90/smem.h"
 
-// The matrix instructions of one shape, kSteps along K for kBlocks of 64 rows each; specialised by
-// the text that device/wgmma_text.h writes.
-template <class T, int kN, int kBlocks, int kSteps>
+// The matrix instructions of one shape; specialised by the text that device/wgmma_text.h writes.
+template <class T, int kN>
 struct Wgmma;
-template <class T, int kN, int kBlocks, int kSteps>
-struct WgmmaWithSums;
-
-// What one statement holds of a product's steps.
-constexpr int kMostSteps = 8;
-template <int kAll, int kFrom>
-constexpr int kStepsFrom = kAll - kFrom < kMostSteps ? kAll - kFrom : kMostSteps;
 
 // What a shared-memory slot is to a product: as stored, or transposed.
 template <class S, bool kTransposed_>
@@ -81,40 +73,28 @@ struct Descriptors {
   }
 };
 
-// The steps from kFrom on of kAll, of kN columns. kZero: starts from zero instead of acc.
-template <int kN, int kAll, bool kZero, class A, class B, int kFrom = 0, class Acc, class OfA,
-          class OfB>
-STRETTO_DEVICE void multiply(Acc& acc, const OfA& of_a, const OfB& of_b) {
-  using T = typename A::Element;
-  constexpr int kStep = 32 / int(sizeof(T)), kSteps = kStepsFrom<kAll, kFrom>;
-  constexpr int kBlocks = Acc::kR / 2;
-  constexpr bool kTransA = A::kTransposed, kTransB = !B::kTransposed;
-  u64 a[kSteps * kBlocks], b[kSteps];
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const int k = (kFrom + i) * kStep;
-    b[i] = kTransB ? of_b.at(k, 0) : of_b.at(0, k);
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-      a[i * kBlocks + m] = kTransA ? of_a.at(k, m * 64) : of_a.at(m * 64, k);
-    }
-  }
-  Wgmma<T, kN, kBlocks, kSteps>::template ss<kTransA, kTransB>(acc, a, b, !kZero || kFrom > 0);
-  if constexpr (kFrom + kSteps < kAll) {
-    multiply<kN, kAll, kZero, A, B, kFrom + kSteps>(acc, of_a, of_b);
-  }
-}
-
 // The accumulator is a MmaLayout tile of kBlocks * 2 row slots; kN columns. kZero: starts from zero
 // instead of acc. One commit group.
 template <int kN, int kK, bool kZero, class Acc, class A, class B>
 STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Origin& o) {
+  using T = typename A::Element;
+  constexpr int kStep = 32 / int(sizeof(T));
+  constexpr int kBlocks = Acc::kR / 2;
   constexpr bool kTransA = A::kTransposed, kTransB = !B::kTransposed;
   constexpr bool kRepeated = !kTransA && A::Slot::kRows == 8;  // 8 rows of a few, and their copies
-  Descriptors<A, kTransA, kRepeated> of_a(a, o.group * (Acc::kR / 2) * 64, o);
+  Descriptors<A, kTransA, kRepeated> of_a(a, o.group * kBlocks * 64, o);
   Descriptors<B, kTransB> of_b(b, 0, o);
   wgmma_fence();
-  multiply<kN, kK / (32 / int(sizeof(typename A::Element))), kZero, A, B>(acc, of_a, of_b);
+#pragma unroll
+  for (int k = 0; k < kK; k += kStep) {
+    u64 db = kTransB ? of_b.at(k, 0) : of_b.at(0, k);
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      u64 da = kTransA ? of_a.at(k, m * 64) : of_a.at(m * 64, k);
+      Wgmma<T, kN>::template ss<kTransA, kTransB>(acc.x[2 * m], acc.x[2 * m + 1], da, db,
+                                                  !kZero || k > 0);
+    }
+  }
   wgmma_commit();
 }
 
@@ -122,6 +102,7 @@ STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b, const Origin& o)
 // count. One instruction for all of them: A is read once.
 template <int kN, int kK, int kParts, int kPart, class Acc, class OfA, class OfB, class A, class B>
 STRETTO_DEVICE void dot_first_parts(Acc& acc, const OfA& of_a, const OfB& of_b, int parts) {
+  using T = typename A::Element;
   if constexpr (kPart < kParts) {
     if (parts > kPart) {
       return dot_first_parts<kN, kK, kParts, kPart + 1, Acc, OfA, OfB, A, B>(acc, of_a, of_b,
@@ -129,8 +110,16 @@ STRETTO_DEVICE void dot_first_parts(Acc& acc, const OfA& of_a, const OfB& of_b, 
     }
   }
   wgmma_fence();  // behind the branch: else the assembler puts one more there
-  constexpr int kSteps = kK / (32 / int(sizeof(typename A::Element)));
-  multiply<kN / kParts * kPart, kSteps, false, A, B>(acc, of_a, of_b);
+#pragma unroll
+  for (int k = 0; k < kK; k += 32 / int(sizeof(T))) {
+    u64 db = B::kTransposed ? of_b.at(0, k) : of_b.at(k, 0);
+#pragma unroll
+    for (int m = 0; m < Acc::kR / 2; ++m) {
+      u64 da = A::kTransposed ? of_a.at(k, m * 64) : of_a.at(m * 64, k);
+      Wgmma<T, kN / kParts * kPart>::template ss<A::kTransposed, !B::kTransposed>(
+          acc.x[2 * m], acc.x[2 * m + 1], da, db, true);
+    }
+  }
   wgmma_commit();
 }
 template <int kN, int kK, int kParts, class Acc, class A, class B>
@@ -145,59 +134,57 @@ STRETTO_DEVICE void dot_async_of_parts(Acc& acc, const A& a, const B& b, int par
 }
 
 // A in registers: a 16-bit MmaLayout tile.
-template <int kN, int kAll, bool kZero, class B, int kFrom = 0, class Acc, class A, class OfB>
-STRETTO_DEVICE void multiply_registers(Acc& acc, const A& a, const OfB& of_b) {
-  constexpr int kSteps = kStepsFrom<kAll, kFrom>;
-  constexpr bool kTransB = !B::kTransposed;
-  u64 b[kSteps];
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const int k = (kFrom + i) * 16;
-    b[i] = kTransB ? of_b.at(k, 0) : of_b.at(0, k);
-  }
-  Wgmma<typename A::Element, kN, Acc::kR / 2, kSteps>::template rs<kTransB>(acc, a, 2 * kFrom, b,
-                                                                           !kZero || kFrom > 0);
-  if constexpr (kFrom + kSteps < kAll) {
-    multiply_registers<kN, kAll, kZero, B, kFrom + kSteps>(acc, a, of_b);
-  }
-}
 template <int kN, int kK, bool kZero, class Acc, class A, class B>
 requires Paired<A> STRETTO_DEVICE void dot_async(Acc& acc, const A& a, const B& b,
                                                  const Origin& o) {
-  Descriptors<B, !B::kTransposed> of_b(b, 0, o);
+  using T = typename A::Element;
+  constexpr bool kTransB = !B::kTransposed;
+  Descriptors<B, kTransB> of_b(b, 0, o);
   wgmma_fence();
-  multiply_registers<kN, kK / 16, kZero, B>(acc, a, of_b);
+#pragma unroll
+  for (int k = 0; k < kK; k += 16) {
+    u64 db = kTransB ? of_b.at(k, 0) : of_b.at(0, k);
+#pragma unroll
+    for (int m = 0; m < Acc::kR / 2; ++m) {
+      const u32* lo = a.w[2 * m];
+      const u32* hi = a.w[2 * m + 1];
+      Wgmma<T, kN>::template rs<kTransB>(acc.x[2 * m], acc.x[2 * m + 1], lo[k / 8], hi[k / 8],
+                                         lo[k / 8 + 1], hi[k / 8 + 1], db, !kZero || k > 0);
+    }
+  }
   wgmma_commit();
 }
 
 // The same with eight columns more in acc, which get the sums of A's rows: after B's last chunk the
 // matrix instruction goes on to `ones`, 16 stored rows of ones that lie behind B (in units of 16
 // bytes). B is stored with its rows along K.
-template <int kN, int kAll, bool kZero, class S, int kFrom = 0, class Acc, class A, class OfB>
-STRETTO_DEVICE void multiply_with_sums(Acc& acc, const A& a, const OfB& of_b, u64 with_ones) {
-  constexpr int kSteps = kStepsFrom<kAll, kFrom>;
-  u64 b[kSteps], ones[kSteps];
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i, with_ones -= u64(part_offset<S>(16, 0)) * 0xffff) {
-    b[i] = of_b.at((kFrom + i) * 16, 0);
-    ones[i] = with_ones;
-  }
-  WgmmaWithSums<typename A::Element, kN, Acc::kR / 2, kSteps>::rs(acc, a, 2 * kFrom, b, ones,
-                                                                 !kZero || kFrom > 0);
-  if constexpr (kFrom + kSteps < kAll) {
-    multiply_with_sums<kN, kAll, kZero, S, kFrom + kSteps>(acc, a, of_b, with_ones);
-  }
-}
 template <int kN, int kK, bool kZero, class Acc, class A, class B>
 requires Paired<A> STRETTO_DEVICE void dot_async_with_sums(Acc& acc, const A& a, const B& b,
                                                            u32 ones, const Origin& o) {
+  using T = typename A::Element;
   using S = typename B::Slot;
+  constexpr int kLast = S::kChunkCols, kFirst = kN - kLast;
   Descriptors<B, true> of_b(b, 0, o);
-  u32 last = of_b.start + part_offset<S>(0, kN - S::kChunkCols);
+  u32 last = of_b.start + part_offset<S>(0, kFirst);
   u64 with_ones =
       wgmma_descriptor<S::kSwizzle>(last, (o.start + ones - last) << 4, 8 * S::kSwizzle);
   wgmma_fence();
-  multiply_with_sums<kN, kK / 16, kZero, S>(acc, a, of_b, with_ones);
+#pragma unroll
+  for (int k = 0; k < kK; k += 16, with_ones -= u64(part_offset<S>(16, 0)) * 0xffff) {
+#pragma unroll
+    for (int m = 0; m < Acc::kR / 2; ++m) {
+      const u32* lo = a.w[2 * m];
+      const u32* hi = a.w[2 * m + 1];
+      float *to_lo = acc.x[2 * m], *to_hi = acc.x[2 * m + 1];
+      if constexpr (kFirst > 0) {
+        Wgmma<T, kFirst>::template rs<true>(to_lo, to_hi, lo[k / 8], hi[k / 8], lo[k / 8 + 1],
+                                            hi[k / 8 + 1], of_b.at(k, 0), !kZero || k > 0);
+      }
+      Wgmma<T, kLast + 8>::template rs<true>(to_lo + kFirst / 4, to_hi + kFirst / 4, lo[k / 8],
+                                             hi[k / 8], lo[k / 8 + 1], hi[k / 8 + 1], with_ones,
+                                             !kZero || k > 0);
+    }
+  }
   wgmma_commit();
 }
 
