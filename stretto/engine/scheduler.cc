@@ -199,7 +199,8 @@ std::int64_t Scheduler::missing_blocks(const Entry& e, std::int64_t tokens) cons
 std::int64_t Scheduler::blocks_to_come() const {
   std::int64_t count = 0;
   for (const auto& [id, e] : requests_) {
-    if (e.ended || e.is_full()) count += std::ssize(e.blocks);
+    const bool ends = e.ended || (e.is_full() && !step_.contains(id));
+    if (ends) count += std::ssize(e.blocks);
   }
   return count;
 }

@@ -172,7 +172,7 @@ class Scheduler {
   bool admit(RequestId id);
   std::int64_t missing_blocks(const Entry& e, std::int64_t tokens) const;
   bool grow(Entry& e, std::int64_t tokens);
-  // Blocks of requests that have ended, or end with the steps under way.
+  // Blocks of requests that have ended, or end with the step under way.
   std::int64_t blocks_to_come() const;
   // Whether such a step has rows of it that are computed into its blocks.
   bool is_under_way(RequestId id, const Entry& e) const;

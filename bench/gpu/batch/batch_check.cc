@@ -57,7 +57,7 @@ Served serve(BatchModel& model, const SchedulerLimits& limits, std::span<const W
       std::string_view bytes(reinterpret_cast<const char*>(logits.data()), logits.size_bytes());
       answer.logits.push_back(std::hash<std::string_view>{}(bytes));
     });
-    scheduler.complete(chosen);
+    if (!pieces.empty()) scheduler.complete(chosen);
   }
   out.preemptions = scheduler.counters().preemptions;
   return out;
