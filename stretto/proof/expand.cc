@@ -456,10 +456,88 @@ class Expander {
     } else if (shape.affine && !state_.has_cells && (!shape.chooses || !syncs_.holds_slots())) {
       Look all = look(o, begin, end);
       state_.recorder.add_affine(all.first, all.second, all.trips);
-    } else {
+    } else if (!taken_at_once(o, begin, end)) {
       walk(o, begin, end);
     }
     state_.recorder.end_fold();
+  }
+
+  // A loop that reads nothing but inputs, of which nothing is written down: where its first
+  // iteration meets them all, and no index can be without a value in the others, the last stands
+  // for those. As attention goes over all keys for each row.
+  bool taken_at_once(const Op& o, std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t kFew = 8;
+    bool alone = state_.region == nullptr && witness_ == nullptr && !state_.deciding.any &&
+                 !trips_.wanted() && !looking_ && !in_run_ && !only_stores_ && local_ == nullptr;
+    if (!alone || end - begin < kFew || !state_.recorder.leaves_out_inputs() ||
+        state_.recorder.diverts() || !only_reads_own_inputs(o.bodies[0], program_)) {
+      return false;
+    }
+    walk(o, begin, begin + 1);
+    bool as_last = meets_all(o.bodies[0]) && has_values(o, {begin, end - 1});
+    walk(o, as_last ? end - 1 : begin + 1, end);
+    return true;
+  }
+
+  bool meets_all(const Block& body) const {
+    return std::ranges::all_of(body, [&](const Op& op) {
+      if (op.code != OpCode::kLoad) return true;
+      auto reach = state_.graph.reaches.find({&op, 0, state_.rank});
+      return reach != state_.graph.reaches.end() && reach->second.meets;
+    });
+  }
+
+  // Whether all that iterations compute is there and moderate, whatever tables say.
+  bool has_values(const Op& loop, const ValueRange& iterations) {
+    state_.scope.set(loop.var, iterations);
+    std::set<int> later;  // variables that hold what the iteration before has set
+    for (const Op& op : loop.bodies[0]) {
+      if (op.code == OpCode::kLet) later.insert(op.var);
+    }
+    for (const Op& op : loop.bodies[0]) {
+      if (op.code == OpCode::kLet && stretto::uses_any(op.exprs[0], later)) return false;
+      if (op.code == OpCode::kLet) later.erase(op.var);
+    }
+    return has_values(loop.bodies[0]);
+  }
+
+  bool has_values(const Block& block) {
+    return std::ranges::all_of(block, [&](const Op& op) {
+      bool all = std::ranges::all_of(op.exprs, [&](const Expr& e) { return has_value(e); });
+      if (op.region) {
+        all = all && has_value(op.region->row_end) && has_value(op.region->col_end);
+        for (const Expr& e : op.region->origin) all = all && has_value(e);
+      }
+      for (const Block& body : op.bodies) all = all && has_values(body);
+      if (all && op.code == OpCode::kLet) state_.scope.set_to(op.var, op.exprs[0]);
+      return all;
+    });
+  }
+
+  bool has_value(const Expr& expr) {
+    constexpr std::int64_t kModerate = std::int64_t{1} << 40, kFactor = std::int64_t{1} << 20;
+    if (!expr.has_value()) return true;
+    const ExprNode& n = expr.node();
+    if (!std::ranges::all_of(n.args, [&](const Expr& arg) { return has_value(arg); })) return false;
+    bool by_number = n.args.size() == 2 && n.args[1].is_const() && n.args[1].const_value() > 0 &&
+                     n.args[1].const_value() < kFactor;
+    bool divides = n.op == ExprOp::kFloorDiv || n.op == ExprOp::kMod;
+    bool multiplies = n.op == ExprOp::kMul;
+    if ((divides || multiplies) && !by_number) return false;
+    if (n.op == ExprOp::kTable && !has_entries(n)) return false;
+    ValueRange r = state_.scope.range(expr);
+    return r.lo > -kModerate && r.hi < kModerate;
+  }
+
+  bool has_entries(const ExprNode& table) {
+    auto t = static_cast<std::size_t>(table.value);
+    const Tensor& tensor = program_.tensors[t];
+    if (!nobody_writes(tensor) || tensor.contract.kind == ContractKind::kNone) return false;
+    for (std::size_t d = 0; d < table.args.size(); ++d) {
+      ValueRange index = state_.scope.range(table.args[d]);
+      if (index.lo < 0 || index.hi >= state_.graph.shapes[t][d]) return false;
+    }
+    return true;
   }
 
   // A table decides how often: each iteration is there under a condition.

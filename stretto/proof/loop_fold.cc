@@ -185,6 +185,17 @@ bool reads_own_inputs(const Block& body, const Program& program) {
   });
 }
 
+bool only_reads_own_inputs(const Block& body, const Program& program) {
+  return reads_own_inputs(body, program) && std::ranges::all_of(body, [](const Op& op) {
+           if (op.code == OpCode::kLet) return true;
+           if (op.code == OpCode::kLoad) return !op.region->rank.has_value();
+           const OpInfo& info = op_info(op.code);
+           bool plain = op.bodies.empty() && !op.region && !info.synchronises && info.schedule_level;
+           return is_register_choice(op) ||
+                  (plain && op.code != OpCode::kDotAsync && op.code != OpCode::kAwait);
+         });
+}
+
 std::int64_t slots_of_iteration(const Block& body) {
   std::map<int, std::int64_t> passed;
   std::int64_t most = 1;

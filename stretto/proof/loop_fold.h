@@ -50,6 +50,9 @@ bool is_affine(const Region& region, const std::set<int>& moving);
 // Reads nothing but a rank's own inputs, which nobody writes.
 bool reads_own_inputs(const Block& body, const Program& program);
 
+// Loads such inputs, of its own rank and under no condition, and does nothing else but compute.
+bool only_reads_own_inputs(const Block& body, const Program& program);
+
 // That one iteration puts or gets of the pipe which it moves most. Others follow, or the agents of
 // a worker are found not to leave out the same (pipe_loops.h).
 std::int64_t slots_of_iteration(const Block& body);

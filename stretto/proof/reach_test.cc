@@ -266,6 +266,36 @@ TEST(Reach, OneEntryOfATableThatMeetsItIsEnough) {
   expect_refused(by_table(5), FindingKind::kOutside, {"'x' [5:9, 0:8]"});
 }
 
+// Keys of packed sequences, read in a loop that a table ends: no iteration of it is looked at but
+// the first and the last, unless one may read an entry that is not there.
+TEST(Reach, LoopsOverInputsReadEntriesThatAreThere) {
+  auto program = [](std::int64_t pages, std::int64_t slip, bool divides) {
+    ProgramBuilder p("packed", 1);
+    auto starts = p.table("starts", {3}, {ContractKind::kPartition, 0, 65});
+    auto page = p.table("page", {pages}, {ContractKind::kRange, 0, 8});
+    auto k = p.input("k", DType::kF32, {64, 4});
+    auto y = p.output("y", DType::kF32, {2, 4});
+    p.role("sum", Resource::sms(1), p.range(2), [&](const Tile& t) {
+      Index rows = p.read(starts, {t.index + 1}) - p.read(starts, {t.index});
+      Value sum = p.zeros(DType::kF32, 1, 4);
+      p.loop(rows, [&](const Index& i) {
+        // Beyond the table in the middle of the loop alone.
+        Index which = divides ? Index(60) / max(min(i - 30, 30 - i) + 1, 0) : i / 8;
+        Index of = which + select(i == 40, Index(slip), Index(0));
+        sum = sum + p.load(k.tile({p.read(page, {of}) * 8 + i % 8, 0}, 1, 4));
+      });
+      p.store(y.tile({t.index, 0}, 1, 4), sum);
+    });
+    return run_pipeline(p.finish());
+  };
+  ProofResult right = prove(program(8, 0, false));
+  EXPECT_TRUE(right.proved()) << right.report;
+  EXPECT_FALSE(prove(program(7, 0, false)).proved()) << "the last iterations read beyond it";
+  EXPECT_FALSE(prove(program(8, 8, false)).proved()) << "one in the middle does";
+  EXPECT_FALSE(prove(program(8, -8, false)).proved());
+  EXPECT_FALSE(prove(program(64, 0, true)).proved()) << "one divides by zero";
+}
+
 // Entries of tables are not masked: a kernel would read whatever lies there.
 TEST(Reach, AnEntryThatIsNotThereIsRefused) {
   auto program = [](const std::function<Index(ProgramBuilder&, const Index&, TensorRef)>& index) {

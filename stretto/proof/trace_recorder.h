@@ -48,6 +48,7 @@ class TraceRecorder {
 
   // Reads of a rank's own inputs, of which nothing is asked but whether they meet them.
   void leave_out_inputs() { no_inputs_ = true; }
+  bool leaves_out_inputs() const { return no_inputs_; }
 
   void start_agent(const AgentTrace& agent);
   const AgentTrace& agent() const { return graph_.agents.back(); }
