@@ -190,7 +190,8 @@ bool only_reads_own_inputs(const Block& body, const Program& program) {
            if (op.code == OpCode::kLet) return true;
            if (op.code == OpCode::kLoad) return !op.region->rank.has_value();
            const OpInfo& info = op_info(op.code);
-           bool plain = op.bodies.empty() && !op.region && !info.synchronises && info.schedule_level;
+           bool plain =
+               op.bodies.empty() && !op.region && !info.synchronises && info.schedule_level;
            return is_register_choice(op) ||
                   (plain && op.code != OpCode::kDotAsync && op.code != OpCode::kAwait);
          });
