@@ -32,6 +32,27 @@ void check_expert_groups(const ModelConfig& config, const ModelOptions& options)
 
 }  // namespace
 
+void check_has_experts(const ModelConfig& config, const std::string& fused_experts) {
+  if (fused_experts != "on" || config.moe) return;
+  throw UserError(fmt::format("--fused-experts on: {}: has no experts", config.where));
+}
+
+CLI::Option* add_fused_experts_option(CLI::App* command, std::string& value) {
+  return command
+      ->add_option(
+          "--fused-experts", value,
+          "on: experts' second products, the sums over them and over the ranks are one "
+          "launch, with the same bits; off: several; auto: off until one launch has been measured "
+          "to be faster")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+}
+
+FusedExperts fused_experts(const std::string& value) {
+  if (value == "auto") return FusedExperts::kAuto;
+  return value == "on" ? FusedExperts::kOn : FusedExperts::kOff;
+}
+
 void add_model_options(CLI::App* command, ModelOptions& options) {
   command->add_option("--model", options.model, "Hugging Face model directory")
       ->required()
@@ -60,6 +81,7 @@ void add_model_options(CLI::App* command, ModelOptions& options) {
                  "spread over the ranks and heads change ranks; every rank keeps all of "
                  "attention's weights beside its share")
       ->envname("STRETTO_SEQUENCE_PARALLEL");
+  add_fused_experts_option(command, options.fused_experts)->envname("STRETTO_FUSED_EXPERTS");
   add_launcher_option(command, options.launcher);
   command->add_option("--device", options.device, "cpu, cuda, or auto: GPUs if there are any")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
@@ -111,6 +133,7 @@ EngineOptions engine_options(const ModelOptions& options, const ModelFiles& file
                        .expert_groups = options.ep,
                        .data_groups = options.dp,
                        .ulysses = options.sequence_parallel,
+                       .fused_experts = fused_experts(options.fused_experts),
                        .fp8_cache = options.kv_dtype == "fp8"};
   if (options.launcher.processes()) {
     engine.world = make_world(options.launcher, options.num_ranks(), {.record = record});
@@ -141,6 +164,7 @@ ModelFiles open_model(const ModelOptions& options) {
         fmt::format("--dp {}: data-parallel groups on GPUs need --launcher processes", options.dp));
   }
   check_expert_groups(files.config, options);
+  check_has_experts(files.config, options.fused_experts);
   check_groups(files.config, options.num_ranks(), options.dp, options.ep);
   // Of several processes, rank 0 speaks.
   auto bootstrap = bootstrap_address_of_environment();

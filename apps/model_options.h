@@ -8,13 +8,15 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace stretto {
 
 struct ModelOptions {
   std::string model, dtype = "auto", rope_frequencies = "exact";
   std::string device = "cpu", load_format = "auto", kv_dtype = "auto", weights = "auto";
+  std::string fused_experts = "auto";
   int tp = 1, ep = 1, dp = 1;
   bool sequence_parallel = false;
   LauncherOptions launcher;
@@ -25,6 +27,12 @@ struct ModelOptions {
 };
 
 void add_model_options(CLI::App* command, ModelOptions& options);
+
+// --fused-experts, and what its value says. UserError where a model without experts is to have it
+// on.
+CLI::Option* add_fused_experts_option(CLI::App* command, std::string& value);
+FusedExperts fused_experts(const std::string& value);
+void check_has_experts(const ModelConfig& config, const std::string& fused_experts);
 
 // In place of "auto": cuda where the driver shows a GPU, else cpu. To be called before anything
 // asks for target().

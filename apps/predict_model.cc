@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/model_options.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/engine/generate.h"
@@ -136,6 +137,7 @@ void add_predict_model_options(CLI::App* command, PredictModelOptions& options) 
       ->group("Steps of a model")
       ->needs(model)
       ->capture_default_str();
+  add_fused_experts_option(command, options.fused_experts)->group("Steps of a model")->needs(model);
   command->add_option("--plan", options.plan_file, "write the step's plan as text")
       ->group("Steps of a model")
       ->needs(model);
@@ -147,6 +149,8 @@ void predict_model(PredictModelOptions options, const std::string& dtype,
   ModelConfig config = read_config(options.model);
   set_weights(config, options.weights);
   options.question.dtype = activation_dtype(dtype, config);
+  check_has_experts(config, options.fused_experts);
+  options.question.fused_experts = fused_experts(options.fused_experts);
   options.question.fp8_cache = options.kv_dtype == "fp8";
   BatchPrediction p = predict_batch(config, machine, options.question);
   if (!options.plan_file.empty()) write_plan(p.plan, options.plan_file);

@@ -12,7 +12,7 @@ class App;
 namespace stretto {
 
 struct PredictModelOptions {
-  std::string model, plan_file, kv_dtype = "auto", weights = "auto";
+  std::string model, plan_file, kv_dtype = "auto", weights = "auto", fused_experts = "auto";
   BatchQuestion question;
 };
 

@@ -1,7 +1,7 @@
 // What proving all steps of a server takes, with nothing cached: how long on how many threads, how
 // much memory, and whether every proof is complete. Reads config.json alone, needs no GPU.
 //   STRETTO_CACHE_DIR=$(mktemp -d) step_proofs_bench MODEL_DIR [cpu|cuda] [rows] [sequences]
-//   [positions] [ranks]
+//   [positions] [ranks] [fused]      fused: experts' sums as --fused-experts on has them
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -77,6 +77,7 @@ int main(int argc, char** argv) try {
                                       .prompts = on_gpus ? stretto::PagedCache::kPromptsOnGpus : 0},
                             .plan_for = on_gpus ? stretto::Target::kCuda : stretto::Target::kCpu});
   shape.weight_dtype = shape.dtype;
+  shape.fused_experts = argc > 7 && std::string(argv[7]) == "fused";
 
   const auto begin = Clock::now();
   std::vector<Made> all;

@@ -47,7 +47,8 @@ list(APPEND pending stretto/ops/ag_gemm/ag_columns_gemm.h stretto/ops/collective
 list(APPEND pending stretto/ops/moe/route.h stretto/ops/moe/grouped_gemm.h stretto/ops/moe/combine.h
      stretto/ops/moe/ep_send.h stretto/ops/moe/ep_place.h stretto/ops/moe/ep_return.h
      stretto/ops/moe/ag_grouped_gemm.h stretto/ops/moe/grouped_gemm_rs.h
-     stretto/ops/moe/moe_layer.h stretto/ops/moe/ep_moe_layer.h stretto/ops/moe/expert_tables.h)
+     stretto/ops/moe/moe_layer.h stretto/ops/moe/ep_moe_layer.h stretto/ops/moe/expert_tables.h
+     stretto/ops/moe/sorted_gemm_rs.h)
 
 set(public "")
 while(pending)

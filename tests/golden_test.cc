@@ -6,8 +6,11 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "stretto/base/json.h"
@@ -417,6 +420,51 @@ TEST(LongPromptTest, LongPromptsOfSpreadExpertsGiveTheTokensOfOneRank) {
                             {{.tp = 4, .expert_groups = 4, .ulysses = true},
                              {.tp = 3, .expert_groups = 3, .ulysses = true},
                              {.tp = 4, .expert_groups = 4}});
+}
+
+// Every logit of a few answers, by rank, request and token.
+using AllLogits = std::map<std::tuple<int, std::size_t, std::int64_t>, std::vector<float>>;
+
+AllLogits logits_of(const ModelFiles& files, const std::vector<GenerateRequest>& requests,
+                    EngineOptions options, FusedExperts fused) {
+  AllLogits all;
+  std::mutex mutex;
+  options.fused_experts = fused;
+  Engine engine(files, options);
+  engine.generate(
+      requests, {},
+      [&](int rank, std::size_t request, std::int64_t step, std::span<const float> row) {
+        std::lock_guard lock(mutex);
+        all[{rank, request, step}].assign(row.begin(), row.end());
+      });
+  return all;
+}
+
+// Whoever switches it on or off has the same answers, on any number of ranks.
+TEST(FusedExpertsTest, GiveTheBitsOfSeveralLaunches) {
+  ModelFiles files(directory_of(kMoe18m));
+  std::vector<GenerateRequest> requests;
+  for (std::size_t length : {301, 40, 1}) {
+    requests.push_back(
+        {.prompt = long_prompt(files, kMoe18m, length), .max_tokens = 8, .ignore_eos = true});
+  }
+  const std::vector<EngineOptions> ways = {{.world_size = 1},
+                                           {.world_size = 2},
+                                           {.world_size = 3},
+                                           {.world_size = 4},
+                                           {.world_size = 4, .dtype = DType::kBF16},
+                                           {.world_size = 3, .expert_groups = 3},
+                                           {.world_size = 4, .expert_groups = 2},
+                                           {.world_size = 4, .data_groups = 2},
+                                           {.world_size = 3, .ulysses = true}};
+  for (const EngineOptions& way : ways) {
+    SCOPED_TRACE(testing::Message()
+                 << way.world_size << " ranks, " << way.expert_groups << " groups of experts, dp "
+                 << way.data_groups << (way.ulysses ? ", sequence-parallel" : ""));
+    const AllLogits off = logits_of(files, requests, way, FusedExperts::kOff);
+    EXPECT_GE(off.size(), requests.size() * 8);
+    EXPECT_TRUE(logits_of(files, requests, way, FusedExperts::kOn) == off);
+  }
 }
 
 std::vector<std::vector<int>> score_documents(const ModelFiles& files) {

@@ -127,6 +127,7 @@ struct GpuFamily {
   int ranks = 2;
   bool spreads = true;   // the rows of the prompt
   bool poisons = false;  // memory that no node needs any more
+  bool fuses = false;    // the sums of experts
 };
 
 // Logits of a prompt in a step of 128 rows, and of a token after it, by the position.
@@ -143,10 +144,11 @@ std::vector<std::vector<float>> gpu_logits(const ReferenceModel& reference,
                        .expert_groups = config.moe && of.spreads ? of.ranks : 1,
                        .ulysses = of.spreads};
   GpuWorld gpus({.size = of.ranks});
-  BatchModel model(std::make_unique<GpuBatchRunner>(
-                       gpus, batch_shape(config, of.ranks, options), checkpoint,
-                       GpuModelOptions{.graphs = !of.poisons, .poison = of.poisons}),
-                   options.max_rows);
+  BatchModel model(
+      std::make_unique<GpuBatchRunner>(
+          gpus, batch_shape(config, of.ranks, options), checkpoint,
+          GpuModelOptions{.graphs = !of.poisons, .fused_experts = of.fuses, .poison = of.poisons}),
+      options.max_rows);
   std::vector<std::vector<float>> rows;
   const std::vector<int> pages = {2, 0, 1};
   const std::span<const int> all(tokens);
@@ -201,12 +203,17 @@ const ReferenceConfig kExperts{.model_type = "qwen3_moe",
                                .experts = 4,
                                .expert_ffn = 64};
 
-// The most rows of an expert with which its weights are the left factor.
-class GpuExpertsTest : public testing::TestWithParam<std::int64_t> {};
+struct GpuExperts {
+  std::int64_t swapped_rows = kFewExpertRows;  // ModelShape
+  bool fuses = false;
+  int ranks = 1, groups = 1;
+};
+class GpuExpertsTest : public testing::TestWithParam<GpuExperts> {};
 
 // Steps of few rows and of many have tiles of other sizes, and with 16 rows other left factors.
 TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
-  if (!has_gpus(1)) GTEST_SKIP() << "needs a GPU";
+  const GpuExperts& of = GetParam();
+  if (!has_gpus(of.ranks)) GTEST_SKIP() << "needs " << of.ranks << " GPUs";
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   TemporaryDirectory directory;
@@ -217,10 +224,12 @@ TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
                        .max_rows = 80,
                        .max_tokens = 192,
                        .cache = {.page = kPage, .num_pages = 6, .sequences = 4},
-                       .plan_for = Target::kCuda};
-  ModelShape shape = batch_shape(config, 1, options);
-  shape.swapped_expert_rows = GetParam();
-  GpuWorld gpus({.size = 1});
+                       .plan_for = Target::kCuda,
+                       .expert_groups = of.groups};
+  ModelShape shape = batch_shape(config, of.ranks, options);
+  shape.swapped_expert_rows = of.swapped_rows;
+  shape.fused_experts = of.fuses;
+  GpuWorld gpus({.size = of.ranks});
   BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, checkpoint), options.max_rows);
   Requests requests(seed);
   std::vector<Wish> wishes;
@@ -238,9 +247,23 @@ TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
           {wishes[i]}, one);
     EXPECT_TRUE(one.answers[0] == company.answers[i]) << "request " << i;
   }
+  if (!of.fuses) return;
+  shape.fused_experts = false;
+  BatchModel several(std::make_unique<GpuBatchRunner>(gpus, shape, checkpoint), options.max_rows);
+  Served of_several;
+  serve(several, {.max_running = 4, .max_rows = 80, .num_blocks = 6}, wishes, of_several);
+  EXPECT_TRUE(of_several.answers == company.answers) << "one launch has other bits than several";
 }
 
-INSTANTIATE_TEST_SUITE_P(Swapped, GpuExpertsTest, testing::Values(1'000'000, 16));
+INSTANTIATE_TEST_SUITE_P(Swapped, GpuExpertsTest,
+                         testing::Values(GpuExperts{1'000'000}, GpuExperts{16}));
+INSTANTIATE_TEST_SUITE_P(Fused, GpuExpertsTest,
+                         testing::Values(GpuExperts{16, true, 1}, GpuExperts{16, true, 2},
+                                         GpuExperts{0, true, 2, 2}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.ranks) +
+                                  (info.param.groups > 1 ? "_ep" : "");
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Spread, GpuFamilyTest,
                          testing::Values(GpuFamily{kDense}, GpuFamily{kExperts}),
@@ -255,6 +278,11 @@ INSTANTIATE_TEST_SUITE_P(Poisoned, GpuFamilyTest,
                            return std::string(info.param.model.experts > 0 ? "experts" : "dense") +
                                   std::to_string(info.param.ranks);
                          });
+
+INSTANTIATE_TEST_SUITE_P(Fused, GpuFamilyTest,
+                         testing::Values(GpuFamily{kExperts, 1, false, true, true},
+                                         GpuFamily{kExperts, 2, false, true, true}),
+                         [](const auto& info) { return std::to_string(info.param.ranks); });
 
 std::vector<GpuCompany> companies() {
   constexpr const char* kModel = "debian-llama-draft-1m";

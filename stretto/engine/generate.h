@@ -37,6 +37,7 @@ struct EngineOptions {
   int expert_groups = 1;   // model_shape.h
   int data_groups = 1;     // likewise; several on GPUs: those of processes
   bool ulysses = false;    // likewise
+  FusedExperts fused_experts = FusedExperts::kAuto;
   bool fp8_cache = false;  // model_shape.h: PagedCache
 };
 

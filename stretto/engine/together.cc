@@ -101,7 +101,8 @@ BatchOptions Engine::batch_options() const {
           .plan_for = options_.device,
           .expert_groups = options_.expert_groups,
           .data_groups = options_.data_groups,
-          .ulysses = options_.ulysses};
+          .ulysses = options_.ulysses,
+          .fused_experts = options_.fused_experts};
 }
 
 std::vector<GenerateResult> Engine::generate(const std::vector<GenerateRequest>& requests,

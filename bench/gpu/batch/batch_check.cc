@@ -103,7 +103,10 @@ Company compare_company(BatchModel& model, const CompanySettings& s) {
               .preemptions = together.preemptions,
               .steps = together.steps,
               .together_s = seconds_since(begin)};
-  for (const Answer& a : together.answers) out.tokens += std::ssize(a.tokens);
+  for (const Answer& a : together.answers) {
+    out.tokens += std::ssize(a.tokens);
+    for (std::size_t bits : a.logits) out.digest = out.digest * 1'000'003 + bits;
+  }
   begin = Clock::now();
   for (std::size_t i = 0; i < wishes.size() && seconds_since(begin) < s.seconds; ++i, ++out.alone) {
     Served alone = serve(model,
@@ -130,9 +133,10 @@ Company compare_company(BatchModel& model, const CompanySettings& s) {
 std::string Company::to_string() const {
   return fmt::format(
       "{} requests, {} tokens in {} steps and {:.1f} s, {} preemptions; {} of them alone in {:.1f} "
-      "s: {} with other tokens, {} with other bits{}",
+      "s: {} with other tokens, {} with other bits{}; bits of "
+      "all answers {:016x}",
       requests, tokens, steps, together_s, preemptions, alone, alone_s, other_tokens, other_bits,
-      first.empty() ? "" : ", first " + first);
+      first.empty() ? "" : ", first " + first, digest);
 }
 
 Json Company::to_json() const {
@@ -145,7 +149,8 @@ Json Company::to_json() const {
           {"steps", steps},
           {"together_s", together_s},
           {"alone_s", alone_s},
-          {"first", first}};
+          {"first", first},
+          {"digest", fmt::format("{:016x}", digest)}};
 }
 
 }  // namespace stretto::bench

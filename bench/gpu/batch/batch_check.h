@@ -24,7 +24,8 @@ struct Company {
   int other_tokens = 0, other_bits = 0;
   std::int64_t tokens = 0, preemptions = 0, steps = 0;
   double together_s = 0, alone_s = 0;
-  std::string first;  // what differs first
+  std::string first;         // what differs first
+  std::uint64_t digest = 0;  // of all answers in company, bits included
 
   std::string to_string() const;
   Json to_json() const;

@@ -46,7 +46,7 @@ struct Settings {
   std::string model = "llama-3-8b", dtype = "bf16", weights = "auto", only, out, commit, driver;
   std::vector<std::int64_t> rows = {1, 8, 32, 64, 128, 256}, sampled_rows = {1, 64, 256};
   std::vector<std::string> kv_dtypes = {"auto"};  // one after the other
-  std::vector<std::string> experts = {"rows"};    // left factor of their products, likewise
+  std::vector<std::string> experts = {"rows"};    // the way of their products, likewise
   std::int64_t context = 1024, max_rows = 512;
   std::int64_t vocab = 128256;  // of the choice alone
   std::int64_t product = 8192;  // rows, columns and depth of the product that is timed
@@ -73,7 +73,7 @@ using Attention = PagedCache::Attention;
 struct Kind {
   Attention attention = Attention::kByKind;
   std::string kv_dtype = "auto";
-  std::string experts = "rows";  // the left factor of their products
+  std::string experts = "rows";  // the way of their products
 
   bool is_apart() const { return attention == Attention::kDecodes; }
 };
@@ -81,7 +81,15 @@ struct Kind {
 // ModelShape::swapped_expert_rows for what --experts says.
 std::int64_t swapped_rows(const std::string& experts) {
   if (experts == "rows") return 0;
-  return experts == "few" ? kFewExpertRows : std::numeric_limits<std::int64_t>::max();
+  return experts == "weights" ? std::numeric_limits<std::int64_t>::max() : kFewExpertRows;
+}
+bool is_fused(const std::string& experts) { return experts == "fused"; }
+
+GpuModelOptions options_of(const std::string& experts) {
+  GpuModelOptions options;
+  options.swapped_expert_rows = swapped_rows(experts);
+  options.fused_experts = is_fused(experts);
+  return options;
 }
 
 std::vector<Kind> kinds_of(const Settings& s, const std::string& kv_dtype) {
@@ -109,6 +117,7 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, const Kind& ki
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
   shape.swapped_expert_rows = swapped_rows(kind.experts);
+  shape.fused_experts = is_fused(kind.experts);
   return shape;
 }
 
@@ -344,11 +353,10 @@ int profile(const Settings& s) {
   const Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
   auto weights = std::make_shared<GpuModel>(world, shape_of(s, config, {}), checkpoint);
   for (const std::string& left : s.experts) {
-    say("experts' products with {} as the left factor", left);
-    GpuModelOptions options;
-    options.swapped_expert_rows = swapped_rows(left);
-    BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention, options),
-                     s.max_rows);
+    say("experts' products: {}", left);
+    BatchModel model(
+        std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention, options_of(left)),
+        s.max_rows);
     profile_kind(s, model);
   }
   return 0;
@@ -391,12 +399,11 @@ void run_kind(const Settings& s, GpuWorld& world, const std::shared_ptr<GpuModel
               const Kind& kind, const Rates& rates, Json& run, const std::function<void()>& keep) {
   const bool apart = kind.is_apart();
   Clock::time_point making = Clock::now();
-  GpuModelOptions options;
-  options.swapped_expert_rows = swapped_rows(kind.experts);
-  BatchModel model(std::make_unique<GpuBatchRunner>(world, weights, kind.attention, options),
-                   apart ? s.sequences() : s.max_rows);
+  BatchModel model(
+      std::make_unique<GpuBatchRunner>(world, weights, kind.attention, options_of(kind.experts)),
+      apart ? s.sequences() : s.max_rows);
   run["ready_s"] = seconds_since(making);
-  say("{}, left factor of experts {}: ready in {:.1f} s, after {:.1f} s",
+  say("{}, experts {}: ready in {:.1f} s, after {:.1f} s",
       apart ? "decoding in the fastest order" : "steps as they are served", kind.experts,
       seconds_since(making), seconds_since(rates.begin));
   for (std::int64_t rows : s.rows) {
@@ -447,6 +454,7 @@ int run_all(const Settings& s) {
   Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
   int failed = 0;
   for (const std::string& kv_dtype : s.kv_dtypes) {
+    std::string first_digest;  // of the first way that answered
     auto weights = std::make_shared<GpuModel>(
         world, shape_of(s, config, {Attention::kByKind, kv_dtype}), checkpoint);
     say("cache {}: {:.2f} GB of weights on each rank after {:.1f} s", kv_dtype,
@@ -458,6 +466,14 @@ int run_all(const Settings& s) {
       if (kv_dtype != "auto") run["kv_dtype"] = kv_dtype;
       try {
         run_kind(s, world, weights, kind, {copied, multiplied, begin}, run, keep);
+        if (run.contains("company")) {
+          const auto digest = run["company"]["digest"].get<std::string>();
+          if (first_digest.empty()) first_digest = digest;
+          if (digest != first_digest) {
+            say("  DIFFERS: answers have other bits than those of the first way");
+            run["differs"] = true;
+          }
+        }
         failed += run.value("differs", false);
       } catch (const Error& e) {
         say("  FAILED: {}", e.what());
@@ -483,10 +499,11 @@ void add_options(CLI::App* command, Settings& s) {
   command
       ->add_option(
           "--experts", s.experts,
-          "left factor of experts' products, one after the other: rows, weights, few (weights in "
-          "steps with few rows of each)")
+          "the way of experts' products, one after the other: rows, weights (as their left "
+          "factor), few (weights in steps with few rows of each), fused (few, the second ones with "
+          "their sums in one launch)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"rows", "weights", "few"}));
+      ->check(CLI::IsMember({"rows", "weights", "few", "fused"}));
   command->add_option("--layers", s.layers, "only so many layers; 0: all");
   command->add_option("--rows", s.rows, "sequences of the steps that are timed")
       ->delimiter(',')

@@ -372,7 +372,8 @@ ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOpti
                    .expert_groups = options.expert_groups,
                    .data_groups = options.data_groups,
                    .ulysses = options.ulysses,
-                   .chosen = options.ahead ? options.cache.sequences : 0};
+                   .chosen = options.ahead ? options.cache.sequences : 0,
+                   .fused_experts = options.fused_experts == FusedExperts::kOn};
   if (shape.target == Target::kCuda) ++shape.paged.num_pages;
   if (shape.fills_by_kind() && !has_prompt_order(shape)) {
     shape.paged.attention = PagedCache::Attention::kPrompts;

@@ -33,6 +33,7 @@ struct BatchOptions {
   // Steps may be given before the tokens are known that the one before chooses
   // (BatchPiece::source).
   bool ahead = false;
+  FusedExperts fused_experts = FusedExperts::kAuto;
   bool poison = false;           // on CPU ranks, for tests: step/cpu_runner.h
   Progress* progress = nullptr;  // hears what making the model does; outlives that
 };

@@ -79,7 +79,8 @@ ModelShape shape_of(const ModelConfig& config, const predict::Machine& machine,
                                  .fp8 = q.fp8_cache},
                        .plan_for = Target::kCuda,
                        .expert_groups = q.expert_groups,
-                       .ulysses = q.ulysses};
+                       .ulysses = q.ulysses,
+                       .fused_experts = q.fused_experts};
   ModelShape shape = batch_shape(config, q.ranks, options);
   shape.weight_dtype = q.dtype;
   shape.machine = &machine;

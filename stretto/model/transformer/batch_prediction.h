@@ -21,6 +21,7 @@ struct BatchQuestion {
   DType dtype = DType::kBF16;  // of weights, activations and, unless fp8_cache, the cache
   bool fp8_cache = false;      // model_shape.h: PagedCache
   bool ulysses = false;        // model_shape.h
+  FusedExperts fused_experts = FusedExperts::kAuto;
 };
 
 struct BatchPrediction {

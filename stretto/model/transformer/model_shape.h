@@ -46,6 +46,11 @@ struct PagedCache {
   Attention attention = Attention::kByKind;
 };
 
+// Whether a mixture of experts' second products and their sums are one launch
+// (ModelShape::fused_experts). kAuto: where that is known to be no slower, which today is nowhere
+// (docs/decisions/0072-fused-experts-in-steps.md).
+enum class FusedExperts : std::uint8_t { kAuto, kOn, kOff };
+
 // What all steps of a model have in common.
 // With up to so many rows of an expert its weights are the better left factor
 // (docs/decisions/0068-experts-weights-on-the-left.md).
@@ -74,6 +79,9 @@ struct ModelShape {
   // On GPUs experts' products have the weights as the left factor, where they can
   // (GroupedConfig::swap_ab), in steps in which an expert has up to so many rows on average.
   std::int64_t swapped_expert_rows = kFewExpertRows;
+  // A mixture of experts' second products and their sums over experts and ranks are one launch
+  // (ops/moe/sorted_gemm_rs.h), where every rank has all tokens of a layer; bits are the same.
+  bool fused_experts = false;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
 
   int all_ranks() const { return world_size * data_groups; }

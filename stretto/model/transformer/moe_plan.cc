@@ -16,7 +16,8 @@ MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& p
       products_(products),
       plan_(plan),
       sequence_parallel_(sequence_parallel),
-      exchange_(sequence_parallel && shape.expert_groups > 1) {
+      exchange_(sequence_parallel && shape.expert_groups > 1),
+      fuses_(shape.fused_experts && !exchange_) {
   exchange_ ? prepare_exchange() : prepare_sums();
 }
 
@@ -67,7 +68,14 @@ void MoePlan::prepare_sums() {
   up.k = down.n;
   up.gathered = up.swiglu = true;
   local("expert_act", s_.dtype, rows, down.k);
-  local("expert_out", s_.dtype, rows, c_.hidden_size);
+  if (fuses_ && s_.expert_groups > 1) {
+    // Rows of other ranks' experts are nobody's there, so for a plan's check it reads what was
+    // there: a state, the step's own.
+    plan_.symmetric("expert_out", s_.dtype, {rows, c_.hidden_size}, false,
+                    step::BufferKind::kState);
+  } else {
+    local("expert_out", s_.dtype, rows, c_.hidden_size);
+  }
   if (sequence_parallel_) {
     products_.prepare({.buffer = "all_normed",
                        .tokens = bound,
@@ -89,9 +97,15 @@ void MoePlan::prepare_sums() {
                       .world_size = s_.world_size};
   route_ = plan_.program(step_program(route_desc(bound, true), s_.target));
   up_ = add_product(up);
+  plan_.usual_tables(up_, even_routing(up));
+  if (fuses_) {
+    const SortedRsDesc fused{.products = down, .residual = true, .all_reduce = !sequence_parallel_};
+    down_ = plan_.program(fused_program(fused, s_.target, swaps(down)));
+    plan_.usual_tables(down_, even_routing(fused));
+    return;
+  }
   down_ = add_product(down);
   combine_ = plan_.program(step_program(combine, s_.target));
-  plan_.usual_tables(up_, even_routing(up));
   plan_.usual_tables(down_, even_routing(down));
   plan_.usual_tables(combine_, even_routing(combine));
 }
@@ -150,10 +164,13 @@ void MoePlan::prepare_exchange() {
                   step::BufferKind::kState);
 }
 
-int MoePlan::add_product(const GroupedDesc& d) {
+bool MoePlan::swaps(const GroupedDesc& d) const {
   const bool few = mean_rows(d) <= s_.swapped_expert_rows;
-  const bool swaps = few && s_.target == Target::kCuda && can_swap(d);
-  return plan_.program(swaps ? swapped_program(d, s_.target) : step_program(d, s_.target));
+  return few && s_.target == Target::kCuda && can_swap(d);
+}
+
+int MoePlan::add_product(const GroupedDesc& d) {
+  return plan_.program(swaps(d) ? swapped_program(d, s_.target) : step_program(d, s_.target));
 }
 
 void MoePlan::prepare_acts(const GroupedDesc& down) {
@@ -164,8 +181,8 @@ void MoePlan::prepare_acts(const GroupedDesc& down) {
                      .world_size = down.world_size});
 }
 
-void MoePlan::add_products(std::int64_t layer, const char* tokens,
-                           const StepBuilder::Sizes& sizes) {
+void MoePlan::add_products(std::int64_t layer, const char* tokens, const StepBuilder::Sizes& sizes,
+                           const StepBuilder::Bindings& sums) {
   using Weight = ProductPlan::Weight;
   auto w = [layer](const char* name) { return layer_buffer(layer, name); };
   StepBuilder::Bindings up = {
@@ -175,7 +192,9 @@ void MoePlan::add_products(std::int64_t layer, const char* tokens,
   products_.bind_weight(Weight::kUp, w("up"), up);
   products_.quantize(tokens, sizes);
   plan_.launch(up_, sizes, up);
-  StepBuilder::Bindings down = {{"offsets", "offsets"}, {"c", "expert_out"}};
+  StepBuilder::Bindings down = {{"offsets", "offsets"},
+                                {sums.empty() ? "c" : "products", "expert_out"}};
+  down.insert(down.end(), sums.begin(), sums.end());
   products_.bind_rows("expert_act", down);
   products_.bind_weight(Weight::kOnly, w("down"), down);
   products_.quantize("expert_act", sizes);
@@ -213,6 +232,11 @@ void MoePlan::add(std::int64_t layer, const char* tokens) {
     route.insert(route.end(),
                  {{"slots", "slots"}, {"offsets", "offsets"}, {"tokens", "row_tokens"}});
     plan_.launch(route_, plan_.all(), route);
+    if (fuses_) {
+      return add_products(
+          layer, tokens, plan_.all(),
+          {{"slots", "slots"}, {"weights", "weights"}, {"residual", "x2"}, {"out", "x"}});
+    }
     add_products(layer, tokens, plan_.all());
     combined.push_back({"weights", "weights"});
     if (s_.expert_groups > 1) combined.push_back({"offsets", "offsets"});

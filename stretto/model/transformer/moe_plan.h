@@ -38,14 +38,18 @@ class MoePlan {
   GroupedDesc down_desc(std::int64_t m, std::int64_t num_experts, int groups) const;
   void prepare_acts(const GroupedDesc& down);
   // With the weights as the left factor where an expert has few rows; bits are the same.
+  bool swaps(const GroupedDesc& desc) const;
   int add_product(const GroupedDesc& desc);
-  void add_products(std::int64_t layer, const char* tokens, const StepBuilder::Sizes& sizes);
+  // `sums`: what the second product binds beside its own where it sums in the same launch.
+  void add_products(std::int64_t layer, const char* tokens, const StepBuilder::Sizes& sizes,
+                    const StepBuilder::Bindings& sums = {});
 
   const ModelShape& s_;
   const ModelConfig& c_;
   ProductPlan& products_;
   StepBuilder& plan_;
   bool sequence_parallel_, exchange_;
+  bool fuses_;  // products and sums, where every rank has all tokens
   EpDesc ep_;                      // of the exchange
   bool returns_to_parts_ = false;  // else through buffers of the program (ep_return.h)
   int route_ = 0, send_ = 0, place_ = 0, up_ = 0, down_ = 0, combine_ = 0;

@@ -19,6 +19,15 @@ constexpr const char* kPlanConfig =
   "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": true,
   "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1})";
 
+constexpr const char* kExpertsConfig =
+    R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+  "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
+  "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 8192, "num_experts": 6,
+  "num_experts_per_tok": 2, "moe_intermediate_size": 24, "decoder_sparse_step": 1,
+  "norm_topk_prob": true, "mlp_only_layers": [1],
+  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1})";
+
 // How often each program is launched.
 std::map<std::string, int> launches_of(const ModelStep& step) {
   std::map<std::string, int> count;
@@ -100,14 +109,42 @@ TEST_P(StepPlanTest, EveryRankHasAllOfAttentionsWeightsBesideItsShare) {
 TEST_P(StepPlanTest, ConstantsAreTheWeightsOfEveryProgram) {
   for (int ranks : {1, 2}) {
     for (std::int64_t bound : {1, 16, 256}) {
-      const ModelShape s = shape(ranks, true);
-      const step::Plan plan = plan_step(s, bound).plan;
-      std::vector<std::set<std::string>> constants = step::constant_inputs(plan);
-      for (std::size_t i = 0; i < plan.programs.size(); ++i) {
-        EXPECT_EQ(constants[i], weight_inputs(plan.programs[i])) << plan.programs[i].name;
+      for (const char* config : {kPlanConfig, kExpertsConfig}) {
+        config_ = parse_config(config, "config");
+        ModelShape s = shape(ranks, true);
+        s.fused_experts = true;
+        const step::Plan plan = plan_step(s, bound).plan;
+        std::vector<std::set<std::string>> constants = step::constant_inputs(plan);
+        for (std::size_t i = 0; i < plan.programs.size(); ++i) {
+          EXPECT_EQ(constants[i], weight_inputs(plan.programs[i])) << plan.programs[i].name;
+        }
       }
     }
   }
+}
+
+// Two of three layers have experts.
+TEST_P(StepPlanTest, FusedExpertsStandForProductSumAndAllReduce) {
+  config_ = parse_config(kExpertsConfig, "config");
+  auto launches = [&](bool fused, bool ulysses, int groups, std::int64_t rows) {
+    ModelShape s = shape(4, ulysses);
+    s.expert_groups = groups;
+    s.fused_experts = fused;
+    return launches_of(plan_step(s, rows));
+  };
+  for (std::int64_t rows : {1, 256}) {
+    auto off = launches(false, false, 1, rows), on = launches(true, false, 1, rows);
+    EXPECT_EQ(off["moe_combine"], 2);
+    EXPECT_EQ(on["sorted_gemm_ar"], 2);
+    EXPECT_EQ(on["moe_combine"] + on["grouped_gemm"] + off["sorted_gemm_ar"], 0);
+    EXPECT_EQ(on["grouped_swiglu"], off["grouped_swiglu"]);
+  }
+  auto spread = launches(true, true, 1, kPromptRows);
+  EXPECT_EQ(spread["sorted_gemm_rs"], 2);
+  EXPECT_EQ(spread["moe_combine"] + spread["sorted_gemm_ar"], 0);
+  EXPECT_EQ(launches(true, false, 2, kPromptRows)["sorted_gemm_ar"], 2);
+  EXPECT_EQ(launches(true, true, 4, kPromptRows), launches(false, true, 4, kPromptRows))
+      << "tokens that go to the ranks of their experts have no fused way";
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, StepPlanTest, testing::Values(Target::kCpu, Target::kCuda));

@@ -70,6 +70,10 @@ Program a2a_gemm_program(const UlyssesDesc& d, Target target) {
   return a2a_gemm(d, default_a2a_gemm_config(d, target));
 }
 
+Program fused_program(const SortedRsDesc& d, Target target, bool swap_ab) {
+  return sorted_gemm_rs(d, default_config(d, target, swap_ab));
+}
+
 Program send_program(const EpDesc& d, Target target) {
   return ep_send(d, default_send_config(d, target));
 }

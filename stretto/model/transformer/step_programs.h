@@ -18,6 +18,7 @@
 #include "stretto/ops/moe/ep_send.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/route.h"
+#include "stretto/ops/moe/sorted_gemm_rs.h"
 #include "stretto/ops/norm/norm.h"
 #include "stretto/ops/ulysses/ulysses.h"
 
@@ -34,6 +35,7 @@ Program step_program(const RouteDesc& desc, Target target);
 Program step_program(const GroupedDesc& desc, Target target);
 Program swapped_program(const GroupedDesc& desc, Target target);
 Program step_program(const CombineDesc& desc, Target target);
+Program fused_program(const SortedRsDesc& desc, Target target, bool swap_ab);
 Program gemm_a2a_program(const UlyssesDesc& desc, Target target);
 Program a2a_gemm_program(const UlyssesDesc& desc, Target target);
 Program send_program(const EpDesc& desc, Target target);

@@ -28,6 +28,7 @@
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route.h"
+#include "stretto/ops/moe/sorted_gemm_rs.h"
 #include "stretto/ops/norm/norm.h"
 #include "stretto/ops/ulysses/ulysses.h"
 
@@ -116,6 +117,8 @@ const std::vector<OperatorInfo>& catalog() {
       ag_grouped_gemm_info(),
       grouped_gemm_rs_info(),
       grouped_gemm_ar_info(),
+      sorted_gemm_rs_info(),
+      sorted_gemm_ar_info(),
       moe_layer_info(),
       ep_moe_layer_info(),
       ep_send_info(),

@@ -234,6 +234,12 @@ LaunchTables even_routing(const CombineDesc& d) {
   };
 }
 
+LaunchTables even_routing(const SortedRsDesc& d) {
+  return even_routing(CombineDesc{.top_k = d.products.rows_per_token,
+                                  .num_experts = d.products.num_experts,
+                                  .world_size = d.products.world_size});
+}
+
 LaunchTables even_routing(const EpDesc& d) {
   return [d](const Extents& extents) {
     // Products count what was received as their tokens.

@@ -11,6 +11,7 @@
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
+#include "stretto/ops/moe/sorted_gemm_rs.h"
 #include "stretto/predict/launch_tables.h"
 
 namespace stretto {
@@ -27,6 +28,7 @@ predict::LaunchTables even_routing(const EpMoeLayerDesc& desc, const EpMoeLayerC
 // there is room for: nothing is said.
 predict::LaunchTables even_routing(const GroupedDesc& desc);
 predict::LaunchTables even_routing(const CombineDesc& desc);
+predict::LaunchTables even_routing(const SortedRsDesc& desc);
 
 // For the steps of an exchange: ep_send.h, ep_place.h, products of the received rows, ep_return.h.
 predict::LaunchTables even_routing(const EpDesc& desc);

@@ -28,6 +28,18 @@ struct TileTableRefs {
 };
 TileTableRefs declare_tile_tables(ProgramBuilder& p, const ExpertTiles& tiles);
 
+// In place of tiles: rows as routing sorts them, by expert, and what multiplies them, `parts` for a
+// tile of columns.
+struct SortedRows {
+  std::int64_t parts = 1;
+  Index rows;                // of all experts
+  TensorRef slots, weights;  // [m, top_k]
+  // The index-th part of a block of columns, which begins at `col`, to `to` [rows, n].
+  std::function<void(const TensorRef& to, const Index& col, const Index& index)> multiply = {};
+  // Slots [count, 1] of tokens, -1 where another rank has the expert; none: all have parts of all.
+  std::function<Value(const Value& slots)> own = {};
+};
+
 // The index-th tile of rows and columns where `raster` tiles of rows share a column of tiles before
 // moving on.
 struct TilePlace {
@@ -130,6 +142,8 @@ class GroupedRs {
   };
   GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsConfig& cfg, const Index& m,
             const TileTableRefs& tables);
+  GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsConfig& cfg, const Index& m,
+            SortedRows sorted);
   void multiply_rows(const Rows& rows) { rows_ = rows; }
 
   // My parts may be written.
@@ -174,6 +188,9 @@ class GroupedRs {
   Sums to_keep(const Sums& s) const {
     return {s.rows, ceil_div(s.rounds, std::int64_t{d_.shape.world_size}), s.ahead};
   }
+
+  void declare_results();
+  void declare_sums();
 
   std::int64_t block_cols() const { return cfg_.loop.tile.bn * cfg_.block_tiles; }
   std::int64_t num_blocks() const { return ceil_div(d_.n, block_cols()); }
@@ -225,10 +242,11 @@ class GroupedRs {
   ProgramBuilder& p_;
   const GroupedRsDesc& d_;
   const GroupedRsConfig& cfg_;
-  std::int64_t num_tiles_;
-  Index m_, share_;  // tokens of all ranks, of each
+  std::int64_t num_tiles_;  // of rows, or parts of a tile of columns
+  Index m_, share_;         // tokens of all ranks, of each
   TileTableRefs tables_;
   Rows rows_;
+  SortedRows sorted_;
   TensorRef b_, residual_, out_, products_, parts_;
   std::vector<TensorRef> biases_;
   SignalRef computed_, free_, summed_, stored_;

@@ -80,20 +80,44 @@ GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsC
   }
   b_ = p.input("b", d.b_dtype, {d.shape.num_experts, d.n, d.k});
   biases_ = bias_inputs(p, d.bias_ranks > 0, false, d.out_dtype, {d.shape.num_experts, d.n});
-  Index out_rows = d.all_reduce ? m_ : share_;
-  if (d.residual) residual_ = p.input("residual", d.out_dtype, {out_rows, d.n});
-  out_ = p.output("out", d.out_dtype, {out_rows, d.n},
-                  d.all_reduce ? Space::kSymmetric : Space::kLocal);
+  declare_results();
   // Of tiles without rows nothing is stored where they are many.
   products_ = tables.made() ? p.state("products", d.out_dtype, {rows, d.n})
                             : p.buffer("products", d.out_dtype, {rows, d.n});
-  computed_ = p.signal("computed", num_blocks());  // tiles of a block of columns
-  if (d.shape.world_size == 1) return;
-  parts_ = p.buffer("parts", d.out_dtype, {d.shape.world_size, share_, d.n},
-                    {.space = Space::kSymmetric});
-  if (asks()) free_ = p.signal("free");
-  summed_ = p.signal("summed", num_blocks());      // by block: parts that are there
-  if (d.all_reduce) stored_ = p.signal("stored");  // by owner: sums that it sent on
+  declare_sums();
+}
+
+GroupedRs::GroupedRs(ProgramBuilder& p, const GroupedRsDesc& d, const GroupedRsConfig& cfg,
+                     const Index& m, SortedRows sorted)
+    : p_(p),
+      d_(d),
+      cfg_(cfg),
+      num_tiles_(sorted.parts),
+      m_(m),
+      share_(ceil_div(m, d.shape.world_size)),
+      sorted_(std::move(sorted)) {
+  declare_results();
+  // Of other ranks' experts nothing is stored.
+  products_ = sorted_.own ? p.state("products", d.out_dtype, {sorted_.rows, d.n})
+                          : p.output("products", d.out_dtype, {sorted_.rows, d.n});
+  declare_sums();
+}
+
+void GroupedRs::declare_results() {
+  Index rows = d_.all_reduce ? m_ : share_;
+  if (d_.residual) residual_ = p_.input("residual", d_.out_dtype, {rows, d_.n});
+  out_ = p_.output("out", d_.out_dtype, {rows, d_.n},
+                   d_.all_reduce ? Space::kSymmetric : Space::kLocal);
+}
+
+void GroupedRs::declare_sums() {
+  computed_ = p_.signal("computed", num_blocks());  // tiles of a block of columns
+  if (d_.shape.world_size == 1) return;
+  parts_ = p_.buffer("parts", d_.out_dtype, {d_.shape.world_size, share_, d_.n},
+                     {.space = Space::kSymmetric});
+  if (asks()) free_ = p_.signal("free");
+  summed_ = p_.signal("summed", num_blocks());       // by block: parts that are there
+  if (d_.all_reduce) stored_ = p_.signal("stored");  // by owner: sums that it sent on
 }
 
 void GroupedRs::announce() {
@@ -121,9 +145,13 @@ void GroupedRs::turn(const Index& index) {
 
 void GroupedRs::product(const Index& index) {
   Index block = p_.let("block", index / products_of_block());
-  TilePlace at = place_in_raster(p_, p_.let("product", index % products_of_block()), num_tiles_,
-                                 cfg_.block_tiles, cfg_.loop.raster);
-  multiply(at.row, block, at.col * cfg_.loop.tile.bn);
+  Index i = p_.let("product", index % products_of_block());
+  if (sorted_.multiply) {
+    sorted_.multiply(products_, p_.let("block_col", block * block_cols()), i);
+  } else {
+    TilePlace at = place_in_raster(p_, i, num_tiles_, cfg_.block_tiles, cfg_.loop.raster);
+    multiply(at.row, block, at.col * cfg_.loop.tile.bn);
+  }
   Index of_block = index - block * products_of_block();
   notify_with_last(p_, {of_block, cfg_.loop.num_compute_sms}, products_of_block(),
                    computed_[block]);
@@ -257,9 +285,10 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
   Index end = p_.let("end", min((owner + 1) * share_, m_));
   Value exists = p_.iota_rows(token, count) < p_.splat(DType::kI32, end);
   std::vector<Value> slots, parts, weights;
+  const TensorRef& of_tokens = sorted_.multiply ? sorted_.weights : tables_.weights;
   for (std::int64_t j = 0; j < d_.shape.top_k; ++j) {
     slots.push_back(load_slots(token, exists, j));
-    weights.push_back(p_.load(tables_.weights.tile({token, j}, count, 1).until_row(end)));
+    weights.push_back(p_.load(of_tokens.tile({token, j}, count, 1).until_row(end)));
   }
   for (const Value& slot : slots) {
     parts.push_back(p_.load_rows(products_.tile({0, col}, count, cfg_.reduce_cols), slot));
@@ -274,6 +303,11 @@ Value GroupedRs::own_sum(const Sums& s, const Index& owner, const Index& row, co
 // Of the j-th expert of the tokens from `first` on, -1 of those that do not exist.
 Value GroupedRs::load_slots(const Index& first, const Value& exist, std::int64_t j) {
   const std::int64_t count = exist.rows();
+  if (sorted_.multiply) {
+    Value slot = p_.load(sorted_.slots.tile({first, j}, count, 1));
+    slot = where(exist, slot, p_.splat(DType::kI32, -1));
+    return sorted_.own ? sorted_.own(slot) : slot;
+  }
   Value pair =
       p_.iota_rows(first, count) * p_.splat(DType::kI32, d_.shape.top_k) + p_.splat(DType::kI32, j);
   Value none = p_.splat(DType::kI32, -1);

@@ -13,6 +13,28 @@ int groups_of(const OpShape& s) {
   return (s.m == 9 || has_biases(s)) && s.world_size % 2 == 0 ? s.world_size / 2 : 1;
 }
 
+OperatorInfo sorted_info(bool all_reduce) {
+  auto desc = [all_reduce](const OpShape& s) { return sorted_gemm_rs_desc(s, all_reduce); };
+  return {
+      .name = all_reduce ? "sorted_gemm_ar" : "sorted_gemm_rs",
+      .summary = all_reduce
+                     ? "weighted sums of m tokens' 2 products, sorted by expert, on every rank"
+                     : "weighted sums of m tokens' 2 products, sorted by expert, over the ranks",
+      .program =
+          [desc](const OpShape& s) {
+            return sorted_gemm_rs(desc(s), sorted_gemm_rs_config(desc(s), s));
+          },
+      .shapes = [](int world_size) -> std::vector<OpShape> {
+        return with_test_configs(
+            {{.world_size = world_size, .m = 9, .n = 21, .k = 19, .dtype = DType::kF32},
+             {.world_size = world_size, .m = 6, .n = 24, .k = 32, .dtype = DType::kBF16},
+             {.world_size = world_size, .m = 7, .n = 24, .k = 32, .dtype = DType::kBF16},
+             {.world_size = world_size, .m = 3, .n = 19, .k = 150, .dtype = DType::kF8E4M3}});
+      },
+      .large = {.m = 4096, .n = 2048, .k = 768, .dtype = DType::kBF16},
+      .tables = [desc](const OpShape& s) { return even_routing(desc(s)); }};
+}
+
 OperatorInfo grouped_info(const char* name, const char* summary,
                           GroupedDesc (*desc)(const OpShape&)) {
   return {
@@ -76,6 +98,29 @@ GroupedConfig grouped_config(const GroupedDesc& d, const OpShape& s) {
   return c;
 }
 
+SortedRsDesc sorted_gemm_rs_desc(const OpShape& s, bool all_reduce) {
+  SortedRsDesc d{.products = grouped_desc(s), .all_reduce = all_reduce};
+  d.residual = d.products.m % 2 == 0;
+  return d;
+}
+
+SortedRsConfig sorted_gemm_rs_config(const SortedRsDesc& d, const OpShape& s) {
+  // Of bfloat16, seven rows: the weights on the left.
+  const bool swaps = s.target == Target::kCuda && d.products.m == 7 && can_swap(d.products);
+  SortedRsConfig c = default_config(d, s.target, swaps);
+  if (!s.test_config || s.target != Target::kCpu) return c;
+  c.sums.loop.tile.bm = 4;
+  c.sums.loop.num_compute_sms = 2;
+  c.row_parts = 2;
+  if (d.products.m != 9) return c;
+  c.sums.block_tiles = 1;  // beside the products
+  c.sums.loop.tile.bn = c.sums.reduce_cols = 8;
+  c.sums.last_blocks = 0;
+  c.sums.last_rows = c.sums.last_rounds = 1;
+  c.sums.reduce_rounds = 2;
+  return c;
+}
+
 CombineDesc combine_desc(const OpShape& s) {
   return {.dtype = s.dtype,
           .m = s.m > 0 ? s.m : 64,
@@ -122,6 +167,9 @@ OperatorInfo grouped_gemm_masked_info() {
   op.large = {.m = 128, .n = 1408, .k = 2048, .dtype = DType::kBF16};
   return op;
 }
+
+OperatorInfo sorted_gemm_rs_info() { return sorted_info(false); }
+OperatorInfo sorted_gemm_ar_info() { return sorted_info(true); }
 
 OperatorInfo moe_combine_info() {
   return {.name = "moe_combine",

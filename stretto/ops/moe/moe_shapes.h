@@ -13,6 +13,7 @@
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
 #include "stretto/ops/moe/route.h"
+#include "stretto/ops/moe/sorted_gemm_rs.h"
 #include "stretto/ops/operator/operator.h"
 
 namespace stretto {
@@ -38,6 +39,8 @@ GroupedDesc grouped_desc(const OpShape& shape);
 GroupedDesc grouped_swiglu_desc(const OpShape& shape);
 GroupedDesc grouped_masked_desc(const OpShape& shape);
 GroupedConfig grouped_config(const GroupedDesc& desc, const OpShape& shape);
+SortedRsDesc sorted_gemm_rs_desc(const OpShape& shape, bool all_reduce);
+SortedRsConfig sorted_gemm_rs_config(const SortedRsDesc& desc, const OpShape& shape);
 CombineDesc combine_desc(const OpShape& shape);
 CombineConfig combine_config(const CombineDesc& desc, const OpShape& shape);
 

@@ -43,22 +43,28 @@ bool mentions_any(const std::string& text, const std::vector<std::string>& clues
                      [&](const std::string& clue) { return text.find(clue) != std::string::npos; });
 }
 
-// Tables at the top of what their contract allows: empty ones would leave nothing to race on.
+// Tables at the top of what their contract allows, partitions in equal parts: empty ones would
+// leave nothing to race on.
 void fill_tables(const Program& program, int rank, const std::vector<std::int64_t>& extents,
                  ControlledMemory& memory) {
   std::vector<std::int64_t> vars = initial_vars(program, rank, extents);
   for (std::size_t t = 0; t < program.tensors.size(); ++t) {
     const Tensor& tensor = program.tensors[t];
     bool distinct = tensor.contract.kind == ContractKind::kPermutation;
+    bool parts = tensor.contract.kind == ContractKind::kPartition;
     bool table = tensor.kind == TensorKind::kInput && tensor.dtype == DType::kI32 &&
-                 (distinct || tensor.contract.kind == ContractKind::kRange);
+                 (distinct || parts || tensor.contract.kind == ContractKind::kRange);
     if (!table) continue;
     auto* values = reinterpret_cast<std::int32_t*>(memory.data(rank, static_cast<int>(t)));
     std::int64_t count = num_elements(bound_shape(program, static_cast<int>(t)));
     auto top = static_cast<std::int32_t>(eval(tensor.contract.hi, vars) - 1);
     std::fill(values, values + count, top);
-    if (!distinct) continue;
+    if (!distinct && !parts) continue;
     auto lowest = static_cast<std::int32_t>(eval(tensor.contract.lo, vars));
+    for (std::int32_t i = 0; parts && i + 1 < count; ++i) {
+      values[i] = lowest + static_cast<std::int32_t>((top - lowest) * i / (count - 1));
+    }
+    if (parts) continue;
     for (std::int32_t i = 0; i < count; ++i) values[i] = top >= i ? top - i : lowest;
   }
 }

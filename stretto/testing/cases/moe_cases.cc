@@ -122,6 +122,69 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r, Squares& 
   }
 }
 
+// --- sorted_gemm_rs ---
+
+// Where each pair of a token and an expert has its row.
+Values slots_of(const std::vector<std::int32_t>& chosen, Values next) {
+  Values slots;
+  for (std::int32_t e : chosen) slots.push_back(next[at(e)]++);
+  return slots;
+}
+
+OpCase sorted_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
+  const SortedRsDesc d = sorted_gemm_rs_desc(s, all_reduce);
+  const SortedRsConfig cfg = sorted_gemm_rs_config(d, s);
+  const GroupedDesc& p = d.products;
+  MoeCase mc(sorted_gemm_rs(d, cfg), p.m, seed, s.rows);
+  mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
+  mc.c.tolerance = sum_tolerance(p.c_dtype, p.k) * 2 + factor_tolerance(p.a_dtype, p.k);
+  mc.c.scale = std::sqrt(static_cast<double>(p.k));
+  const ExpertSplit split = split_of(p);
+  const RoutedTokens routed{.tokens = mc.m,
+                            .top_k = p.rows_per_token,
+                            .split = split,
+                            .tile_rows = cfg.sums.loop.tile.bm};
+  const std::vector<std::int32_t> chosen = chosen_experts(routed, seed);
+  const Values offsets = offsets_of(routed, seed), slots = slots_of(chosen, offsets);
+  const Values weights = mc.in(0, "weights");
+  const std::int64_t share = ceil_div(mc.m, std::int64_t{p.world_size});
+  Values sums(at(p.world_size * share * p.n), 0.0);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    std::copy(slots.begin(), slots.end(), mc.in(r, "slots").begin());
+    mc.in(r, "offsets") = offsets;
+    mc.in(r, "weights") = weights;
+    const Values a = scaled_values(p, mc, r, "a", 1, 1);
+    const Values b = scaled_values(p, mc, r, "b", p.n, kScaleBlock);
+    const std::int64_t first = split.first(static_cast<int>(r)),
+                       end = split.end(static_cast<int>(r));
+    for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
+      if (chosen[pair] < first || chosen[pair] >= end) continue;
+      const auto row = static_cast<std::int64_t>(slots[pair]);
+      mc.c.flops += 2.0 * static_cast<double>(p.n * p.k);
+      for (std::int64_t col = 0; col < p.n; ++col) {
+        const double* x = a.data() + row * p.k;
+        const double* w = b.data() + ((chosen[pair] - first) * p.n + col) * p.k;
+        const double value = std::inner_product(x, x + p.k, w, 0.0);
+        mc.out(r, "products")[at(row * p.n + col)] = value;
+        sums[pair / at(p.rows_per_token) * at(p.n) + at(col)] += weights[pair] * value;
+      }
+    }
+  }
+  const std::size_t count = at((all_reduce ? mc.m : share) * p.n);
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    mc.c.scales["out"].emplace_back(mc.out(r, "out").size(), mc.c.scale * p.world_size);
+  }
+  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
+    if (all_reduce && d.residual) mc.in(r, "residual") = mc.in(0, "residual");
+    std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(all_reduce ? 0 : r * count), count,
+                mc.out(r, "out").begin());
+    for (std::size_t i = 0; d.residual && i < count; ++i) {
+      mc.out(r, "out")[i] += mc.in(r, "residual")[i];
+    }
+  }
+  return std::move(mc.c);
+}
+
 // --- moe_combine ---
 
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
@@ -206,6 +269,11 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
 }
 
 std::vector<OperatorCase> moe_cases() {
+  auto sorted = [](bool all_reduce) {
+    return [all_reduce](const OpShape& s, std::uint64_t seed) {
+      return sorted_case(s, seed, all_reduce);
+    };
+  };
   auto grouped = [](GroupedDesc (*desc)(const OpShape&)) {
     return [desc](const OpShape& s, std::uint64_t seed) {
       GroupedDesc d = desc(s);
@@ -215,7 +283,9 @@ std::vector<OperatorCase> moe_cases() {
   return {{"grouped_gemm", grouped(grouped_desc)},
           {"grouped_swiglu", grouped(grouped_swiglu_desc)},
           {"grouped_gemm_masked", grouped(grouped_masked_desc)},
-          {"moe_combine", combine_case}};
+          {"moe_combine", combine_case},
+          {"sorted_gemm_rs", sorted(false)},
+          {"sorted_gemm_ar", sorted(true)}};
 }
 
 }  // namespace stretto
