@@ -11,7 +11,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,8 +46,7 @@ struct ServingOptions {
   std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what Engine::size_cache says
   bool prefix_caching = true;
   bool fastest = false;  // model_shape.h: PagedCache
-  // Each step is decided while the one before runs (step_driver.h); none: on GPUs.
-  std::optional<bool> ahead = {};
+  bool ahead = false;  // each step is decided while the one before runs (step_driver.h)
   // Where a rank faults all are started again: requests that run end as kDied, the others wait.
   bool restart_on_fault = false;
 };
