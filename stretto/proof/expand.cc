@@ -464,11 +464,13 @@ class Expander {
 
   // A loop that reads nothing but inputs, of which nothing is written down: where its first
   // iteration meets them all, and no index can be without a value in the others, the last stands
-  // for those. As attention goes over all keys for each row.
+  // for those. As attention goes over all keys for each row. Where a condition decides which
+  // registers are read, one of those in between may read a slot that was released.
   bool taken_at_once(const Op& o, std::int64_t begin, std::int64_t end) {
     constexpr std::int64_t kFew = 8;
     bool alone = state_.region == nullptr && witness_ == nullptr && !state_.deciding.any &&
                  !trips_.wanted() && !looking_ && !in_run_ && !only_stores_ && local_ == nullptr;
+    alone &= !loops_.of(o).chooses || !syncs_.holds_slots();
     if (!alone || end - begin < kFew || !state_.recorder.leaves_out_inputs() ||
         state_.recorder.diverts() || !only_reads_own_inputs(o.bodies[0], program_)) {
       return false;

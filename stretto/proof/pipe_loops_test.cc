@@ -253,6 +253,56 @@ TEST(PipeLoops, StepsAlongRowsThatATableDealsOutAreWalked) {
   EXPECT_EQ(events(program, PipeLoopMode::kFold), events(program, PipeLoopMode::kWalk));
 }
 
+// A product, then a loop over inputs that a table picks, not all of whose iterations are walked. In
+// one of them a register is read that holds a slot, which was released before.
+Program with_late_use(std::int64_t used_at, bool of_slot) {
+  constexpr std::int64_t kTrips = 64;
+  ProgramBuilder p("late_use", 1);
+  auto a = p.input("a", DType::kBF16, {16, 4 * kStep});
+  auto b = p.input("b", DType::kBF16, {16, 4 * kStep});
+  auto page = p.table("page", {kTrips}, {ContractKind::kRange, 0, kTrips});
+  auto k = p.input("k", DType::kF32, {kTrips, 16});
+  auto out = p.output("out", DType::kF32, {16, 16});
+  p.role("multiply", Resource::sms(1).pipelined(kSlots), p.range(1), [&](const Tile&) {
+    Value acc = p.zeros(DType::kF32, 16, 16), sum = p.zeros(DType::kF32, 1, 16);
+    p.loop(4, [&](const Index& i) {
+      acc = dot(acc, p.load(a.tile({0, i * kStep}, 16, kStep)),
+                p.load(b.tile({0, i * kStep}, 16, kStep)).T());
+    });
+    Value more = p.zeros(DType::kBF16, 16, 16);
+    p.loop(kTrips, [&](const Index& i) {
+      sum = sum + p.load(k.tile({p.read(page, {i}), 0}, 1, 16));
+      p.when(i == used_at, [&] { acc = acc + cast(more, DType::kF32); });
+    });
+    p.store(out.tile({0, 0}, 16, 16), acc + sum);
+  });
+  Program program = run_pipeline(p.finish());
+  if (!of_slot) return program;
+  for (Agent& agent : program.roles[0].agents) {
+    int slot = -1;
+    for (Op& loop : agent.body) {
+      if (loop.code != OpCode::kLoop) continue;
+      for (Op& op : loop.bodies[0]) {
+        if (op.code == OpCode::kPipeGet) slot = op.result;
+        if (op.code != OpCode::kWhen) continue;
+        for (Op& inner : op.bodies[0]) {
+          if (inner.code == OpCode::kCast) inner.operands[0] = slot;
+        }
+      }
+    }
+  }
+  return program;
+}
+
+TEST(PipeLoops, ASlotThatALaterLoopReadsInItsMiddleIsNotOverlooked) {
+  for (std::int64_t at : {0, 20, 63}) {
+    ProofResult right = prove(with_late_use(at, false)), late = prove(with_late_use(at, true));
+    EXPECT_TRUE(right.proved()) << right.report;
+    ASSERT_TRUE(late.rejected()) << "at " << at << ": " << late.report;
+    EXPECT_NE(late.report.find("released before"), std::string::npos) << late.report;
+  }
+}
+
 TEST(PipeLoops, ACycleOfWaitsShowsItself) {
   Program program = product(100);
   // The consumer keeps all slots until it has got the last.
