@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -235,17 +236,12 @@ void ServingEngine::put_into_queue(const Request& request) {
 void ServingEngine::let_in_who_has_waited() {
   constexpr int kHighest = std::numeric_limits<int>::max();
   if (options_.most_waits == 0) return;
-  std::vector<Request> long_enough;
-  std::erase_if(queue_, [&](const Request& request) {
-    const bool is_new =
-        request->priority != kHighest && num_steps_ - request->came_at_step >= options_.most_waits;
-    if (is_new) long_enough.push_back(request);
-    return is_new;
-  });
-  for (const Request& request : long_enough) {
-    request->priority = kHighest;
-    put_into_queue(request);
+  bool any = false;
+  for (const Request& request : queue_) {
+    if (num_steps_ - request->came_at_step < options_.most_waits) continue;
+    any |= std::exchange(request->priority, kHighest) != kHighest;
   }
+  if (any) std::ranges::stable_sort(queue_, std::greater(), &ServedRequest::priority);
 }
 
 void ServingEngine::cancel(const Request& request) {
@@ -402,13 +398,13 @@ void ServingEngine::lead(BatchModel& model) {
   BatchLoop loop(plan_.limits, files_.config.vocab_size);
   become_ready();
   StepDriver driver(model, loop, plan_.batch.ahead, [&](const StepDriver::Order& order) {
+    note(loop, model);  // a step may take seconds
     orders_->tell(order);
     count_step(order->num_rows());  // before anybody hears of its tokens
   });
   std::vector<Request> came;
   while (take(loop, came)) {
     for (const Request& request : came) loop.add(request);
-    note(loop, model);
     if (driver.round()) faults_in_row_ = 0;
     note(loop, model);  // who sees nothing running has heard the end of everything
   }
