@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
@@ -12,11 +13,12 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/engine/model_files.h"
 #include "stretto/engine/step_driver.h"
+#include "stretto/model/transformer/cpu_batch.h"
 
 namespace stretto {
 namespace {
 
-constexpr std::int64_t kMostRows = 48, kPages = 10;
+constexpr std::int64_t kMostRows = 48, kPages = 7;
 
 // Every second token, but after three of them any.
 class EverySecond : public TokenConstraint {
@@ -38,14 +40,19 @@ struct Asked {
   bool constrained = false, looks_at_logits = false;
   int num_logprobs = -1, num_prompt_logprobs = -1, priority = 0;
   int stop_below = 0;   // tokens that are the last one wanted
-  int gone_after = -1;  // tokens
+  int gone_after = -1;     // tokens
+  int gone_in_round = -1;  // once its step is decided
+  int late_after_ms = -1;
+
+  // It may hear a token more or less.
+  bool goes() const { return gone_after > 0 || gone_in_round >= 0 || late_after_ms >= 0; }
 };
 
 std::vector<Asked> asked_by_lot(std::mt19937_64& random, int vocab) {
   auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   std::vector<int> start;
   for (int i = 0; i < 200; ++i) start.push_back(2 + below(vocab - 2));
-  std::vector<Asked> out(40);
+  std::vector<Asked> out(60);
   for (Asked& a : out) {
     if (below(2) == 0) a.prompt.assign(start.begin(), start.begin() + 1 + below(200));
     for (int n = 1 + below(below(3) == 0 ? 120 : 20); n > 0; --n) {
@@ -59,12 +66,14 @@ std::vector<Asked> asked_by_lot(std::mt19937_64& random, int vocab) {
     if (below(4) == 0) a.sampling.frequency_penalty = 0.7;
     if (below(6) == 0) a.sampling = {.min_tokens = 5, .ends = {7, 8, 9}};
     a.constrained = below(6) == 0;
-    a.looks_at_logits = below(12) == 0;
+    a.looks_at_logits = below(20) == 0;
     if (below(3) == 0) a.num_logprobs = below(4);
     if (below(10) == 0) a.num_prompt_logprobs = below(3);
     if (below(4) == 0) a.stop_below = vocab / 12;
     if (below(6) == 0) a.gone_after = below(6);
     a.priority = below(3);
+    if (below(10) == 0) a.gone_in_round = below(150);
+    if (below(16) == 0) a.late_after_ms = below(300);
   }
   return out;
 }
@@ -85,7 +94,8 @@ std::vector<Heard> serve(BatchModel& model, const std::vector<Asked>& asked, int
   BatchLoop loop({.max_running = at_once,
                   .max_rows = static_cast<int>(kMostRows),
                   .num_blocks = static_cast<int>(kPages),
-                  .prefix_caching = at_once > 1},
+                  .prefix_caching = at_once > 1,
+                  .most_waits = at_once > 1 ? 20 : 0},
                  model.shape().config->vocab_size);
   std::vector<BatchLoop::Request> requests;
   for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -112,12 +122,20 @@ std::vector<Heard> serve(BatchModel& model, const std::vector<Asked>& asked, int
     request->on_end = [heard](ServedRequest::End end, const std::string&) {
       heard->ends.push_back(end);
     };
+    if (a.late_after_ms >= 0) {
+      request->deadline =
+          std::chrono::steady_clock::now() + std::chrono::milliseconds(a.late_after_ms);
+    }
     requests.push_back(request);
   }
+  int rounds = 0;
   StepDriver driver(model, loop, ahead, [&](const StepDriver::Order& order) {
     for (const BatchOrder::Part& p : order->parts) course.ahead += p.source >= 0;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      if (asked[i].gone_in_round == rounds) requests[i]->cancelled = true;
+    }
   });
-  for (std::size_t next = 0, rounds = 0; next < requests.size() || !loop.is_idle(); ++rounds) {
+  for (std::size_t next = 0; next < requests.size() || !loop.is_idle(); ++rounds) {
     while (next < requests.size() && loop.room() > 0) loop.add(requests[next++]);
     driver.round();
     loop.scheduler().verify();
@@ -136,6 +154,43 @@ void expect_same(const TokenLogprob& a, const TokenLogprob& b) {
   EXPECT_EQ(a.top, b.top);
 }
 
+// Each hears what it hears alone.
+void expect_as_alone(BatchModel& model, const std::vector<Asked>& asked,
+                     const std::vector<std::vector<Heard>>& in_company) {
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    SCOPED_TRACE("request " + std::to_string(i));
+    Asked of_one = asked[i];
+    of_one.gone_in_round = of_one.late_after_ms = -1;
+    Course course;
+    const Heard alone = serve(model, {of_one}, 1, false, course).at(0);
+    for (const std::vector<Heard>& all : in_company) {
+      const Heard& heard = all[i];
+      ASSERT_EQ(heard.ends.size(), 1u);
+      if (!asked[i].goes()) {
+        EXPECT_EQ(heard.ends, alone.ends);
+        ASSERT_EQ(heard.tokens.size(), alone.tokens.size());
+        ASSERT_EQ(heard.prompt.size(), alone.prompt.size());
+      }
+      const std::size_t both = std::min(heard.tokens.size(), alone.tokens.size());
+      for (std::size_t t = 0; t < both; ++t) {
+        SCOPED_TRACE("token " + std::to_string(t));
+        expect_same(heard.tokens[t], alone.tokens[t]);
+      }
+      ASSERT_LE(heard.prompt.size(), alone.prompt.size());
+      for (std::size_t t = 0; t < heard.prompt.size(); ++t) {
+        expect_same(heard.prompt[t], alone.prompt[t]);
+      }
+    }
+  }
+}
+
+BatchOptions options(bool ahead) {
+  return {.max_rows = kMostRows,
+          .max_tokens = 512,
+          .cache = {.page = 64, .num_pages = kPages, .sequences = 12},
+          .ahead = ahead};
+}
+
 class AheadTest : public testing::TestWithParam<int> {};
 
 TEST_P(AheadTest, AnswersAreThoseOfStepsOneAfterTheOther) {
@@ -145,42 +200,49 @@ TEST_P(AheadTest, AnswersAreThoseOfStepsOneAfterTheOther) {
   World world({.size = GetParam()});
   world.run([&](Rank& rank) {
     std::mt19937_64 random(seed);
-    const std::vector<Asked> asked =
-        asked_by_lot(random, static_cast<int>(files.config.vocab_size));
-    BatchModel model(rank, files.config, files.checkpoint,
-                     {.max_rows = kMostRows,
-                      .max_tokens = 512,
-                      .cache = {.page = 64, .num_pages = kPages, .sequences = 12},
-                      .ahead = true});
-    Course ahead, serial, of_one;
+    std::vector<Asked> asked = asked_by_lot(random, static_cast<int>(files.config.vocab_size));
+    if (rank.size() > 1) {  // each with a loop of its own, and a clock
+      for (Asked& a : asked) a.late_after_ms = -1;
+    }
+    BatchModel model(rank, files.config, files.checkpoint, options(true));
+    Course ahead, serial;
     const std::vector<Heard> together = serve(model, asked, 12, true, ahead);
     const std::vector<Heard> in_turn = serve(model, asked, 12, false, serial);
-    EXPECT_GT(ahead.ahead, 50);
+    EXPECT_GT(ahead.ahead, 20);
     EXPECT_EQ(serial.ahead, 0);
     EXPECT_GT(ahead.counters.preemptions, 0);
     EXPECT_GT(ahead.counters.prefix_hits, 0);
-    for (std::size_t i = 0; i < asked.size(); ++i) {
-      SCOPED_TRACE("request " + std::to_string(i));
-      const std::vector<Heard> alone = serve(model, {asked[i]}, 1, false, of_one);
-      for (const Heard* heard : {&together[i], &in_turn[i]}) {
-        // One that goes away may hear a token more or less.
-        const bool goes = asked[i].gone_after > 0;
-        ASSERT_EQ(heard->ends.size(), 1u);
-        if (!goes) {
-          EXPECT_EQ(heard->ends, alone[0].ends);
-          ASSERT_EQ(heard->tokens.size(), alone[0].tokens.size());
-        }
-        const std::size_t both = std::min(heard->tokens.size(), alone[0].tokens.size());
-        for (std::size_t t = 0; t < both; ++t) {
-          SCOPED_TRACE("token " + std::to_string(t));
-          expect_same(heard->tokens[t], alone[0].tokens[t]);
-        }
-        ASSERT_EQ(heard->prompt.size(), alone[0].prompt.size());
-        for (std::size_t t = 0; t < heard->prompt.size(); ++t) {
-          expect_same(heard->prompt[t], alone[0].prompt[t]);
-        }
-      }
-    }
+    expect_as_alone(model, asked, {together, in_turn});
+  });
+}
+
+// The order of things on GPUs: a step begins before the one before is told of, or looked at.
+class BesideTheHost : public CpuBatchRunner {
+ public:
+  using CpuBatchRunner::CpuBatchRunner;
+  bool runs_beside_host() const override { return true; }
+};
+
+TEST(AheadBesideTheHost, AnswersAreThoseOfStepsOneAfterTheOther) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  ModelFiles files("checkpoints/debian-llama-draft-1m");
+  World world({.size = 1});
+  world.run([&](Rank& rank) {
+    std::mt19937_64 random(seed);
+    const std::vector<Asked> asked =
+        asked_by_lot(random, static_cast<int>(files.config.vocab_size));
+    auto model_for = [&](bool ahead) {
+      const ModelShape shape = batch_shape(files.config, 1, options(ahead));
+      return BatchModel(std::make_unique<BesideTheHost>(rank, shape, files.checkpoint), kMostRows);
+    };
+    BatchModel of_ahead = model_for(true), of_serial = model_for(false);
+    Course ahead, serial;
+    const std::vector<Heard> together = serve(of_ahead, asked, 12, true, ahead);
+    const std::vector<Heard> in_turn = serve(of_serial, asked, 12, false, serial);
+    EXPECT_GT(ahead.ahead, 20);
+    EXPECT_EQ(serial.ahead, 0);
+    expect_as_alone(of_serial, asked, {together, in_turn});
   });
 }
 
