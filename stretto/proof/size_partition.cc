@@ -227,17 +227,18 @@ NoPieces cut_by(const Program& program, const Op* op) {
 
 // What is left of a region while it is walked: what was left open before it got smaller may be
 // known then, and agents that go by the same condition before and after that are not seen to. So
-// it is walked anew, in what is left.
+// it is walked anew, in what is left. Each rank may have a share that is empty at a few small sizes
+// more, which are cut off one after the other.
 InstanceGraph expand_around(const Program& program, const SizePartition& parts,
                             std::optional<LeftOpen> open, SizeRegion& region, LoopsShown& shown) {
-  constexpr int kMostTimes = 4;
+  const int most_times = 4 + program.world_size;
   for (int time = 1;; ++time) {
     SizeRegion before = region;
     region = SizeRegion(parts.axes, before.box(), before.sample());
     if (open) region.leave_masks_open(open->waits);
     if (open && open->loops) region.leave_loops_open();
     auto again = [&] {
-      return open && time < kMostTimes && region.num_sizes() < before.num_sizes();
+      return open && time < most_times && region.num_sizes() < before.num_sizes();
     };
     try {
       return expand(program, parts.axes, region, &shown);
