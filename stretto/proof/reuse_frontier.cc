@@ -37,11 +37,12 @@ int rank_of(const InstanceGraph& graph, const AccessRef& ref) {
 
 bool writes(const AccessRef& ref) { return ref.access->kind != AccessKind::kRead; }
 
-// Of accesses that a rank makes in one way, the last of one component.
+// Of accesses that a rank makes in one way, the last of one component. That it is over is passed on
+// as `passed`.
 struct Last {
   int rank;
   bool writes;
-  Past past;
+  Past past, passed;
   int when;
   Place place;
   Mark mark;
@@ -62,8 +63,8 @@ std::optional<std::vector<Last>> last_of(const LaunchUse& earlier, const Happens
         known = false;
         return;
       }
-      Mark mark = over->second;
-      Last one{rank, writes(ref), past, when, x, mark};
+      auto [passed, mark] = *over;
+      Last one{rank, writes(ref), past, passed, when, x, mark};
       auto [it, is_new] = last.try_emplace({rank, one.writes, past, when, mark.component}, one);
       if (!is_new && it->second.mark.position < mark.position) it->second = one;
     }
@@ -74,6 +75,9 @@ std::optional<std::vector<Last>> last_of(const LaunchUse& earlier, const Happens
   return out;
 }
 
+// What is known of accesses' ends, by how they are passed on.
+using Known = std::array<std::int32_t, kNumPasts>;
+
 // Of accesses that an agent makes in one way, the first.
 struct First {
   int rank;
@@ -81,6 +85,7 @@ struct First {
   Path path;
   int choice;
   Place place;
+  Known known{};
 };
 
 // Of those that know the same one.
@@ -96,14 +101,12 @@ std::vector<First> first_of(const LaunchUse& later, const HappensBefore& order,
       if (!is_new && y.pos < it->second.place.pos) it->second = one;
     }
   });
-  using Known = std::array<std::int32_t, kNumPasts>;
   std::map<std::tuple<int, bool, Path, int, Known>, First> alike;
-  for (const auto& [key, one] : first) {
-    Known known{};
+  for (auto& [key, one] : first) {
     for (std::size_t p = 0; p < kNumPasts; ++p) {
-      known[p] = order.knowledge(one.place, static_cast<Past>(p), one.path, one.choice);
+      one.known[p] = order.knowledge(one.place, static_cast<Past>(p), one.path, one.choice);
     }
-    alike.try_emplace({one.rank, one.writes, one.path, one.choice, known}, one);
+    alike.try_emplace({one.rank, one.writes, one.path, one.choice, one.known}, one);
   }
   std::vector<First> out;
   for (auto& [key, one] : alike) out.push_back(std::move(one));
@@ -121,7 +124,8 @@ bool over_before_launch(const LaunchUse& earlier, const LaunchUse& later,
     TimeLimit::look();
     return std::all_of(xs->begin(), xs->end(), [&](const Last& x) {
       if (x.rank == y.rank || !(x.writes || y.writes)) return true;
-      return order.before(x.place, y.place, x.past, y.path, y.choice) ||
+      // HappensBefore::before(), of which the later access's part is known.
+      return order.reaches(x.passed, y.known[static_cast<std::size_t>(x.passed)], x.mark) ||
              order.before_by_end(x.place, y.place, x.past, y.path, x.when, y.choice);
     });
   });
