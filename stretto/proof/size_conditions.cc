@@ -211,17 +211,26 @@ void SizeConditions::decide_if_cheap(std::optional<Truth>& truth) {
 }
 
 // Launches that have nothing often send one packet all the same, for others to hear of: with them
-// in pieces of their own, what all other sizes send is there at all sizes.
+// in pieces of their own, what all other sizes send is there at all sizes. A piece that is walked
+// at zero has no other sizes in it either.
 void SizeConditions::decide_if_nothing_is_empty(const Op& when, std::optional<Truth>& truth) {
   if (!truth || truth->known || std::ranges::none_of(when.bodies, has_packets)) return;
-  SizeRegion left = *state_.region;
-  for (SizeForm form : truth->forms) {
-    if (form.value < 1 || !state_.region->positive_but_at_zero(form)) return;
+  bool at_zero_alone = std::ranges::all_of(truth->forms, [&](const SizeForm& form) {
+    return state_.region->positive_but_at_zero(form);
+  });
+  if (!at_zero_alone) return;
+  auto less_one = [](SizeForm form) {
     form.value -= 1;
-    left.keep_sign(form);
+    return form;
+  };
+  auto missing = std::ranges::find_if(truth->forms, [](const SizeForm& f) { return f.value < 1; });
+  bool holds = missing == truth->forms.end();
+  if (holds) {
+    for (const SizeForm& form : truth->forms) state_.region->keep_sign(less_one(form));
+  } else {
+    state_.region->keep_sign(less_one(*missing));
   }
-  *state_.region = left;
-  truth = Truth{.known = true, .forms = {}};
+  truth = Truth{.known = holds, .forms = {}};
 }
 
 std::optional<SizeConditions::Truth> SizeConditions::negated(const Truth& of) const {

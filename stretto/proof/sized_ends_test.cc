@@ -80,24 +80,28 @@ struct Rows {
 };
 
 // As a decode adds up what runs of a cache made of each sequence: rows that are there are read,
-// where the others end before their first part, and exchanged under a condition.
-Program rows_if_there(const Rows& more) {
-  constexpr std::int64_t kMost = 76, kParts = 3, kCols = 4, kGroup = 2;
+// where the others end before their first part, and exchanged under a condition. Where `tokens` is
+// not zero, so many are dealt out to the ranks, beside `most` sequences.
+Program rows_if_there(const Rows& more, std::int64_t most = 76, std::int64_t tokens = 0) {
+  constexpr std::int64_t kParts = 3, kCols = 4, kGroup = 2;
+  const std::int64_t most_rows = most * kGroup;
   ProgramBuilder p("rows_if_there", kWorld);
-  Index m = p.extent("m", kMost), rows = m * kGroup;
-  auto in = p.input("in", DType::kF32, {kMost * kGroup, kCols});
-  auto sums = p.buffer("sums", DType::kF32, {kMost * kGroup, kParts, kCols});
-  auto box = p.buffer("box", DType::kF32, {kWorld, kMost * kGroup, kCols},
+  Index m = p.extent("m", most), rows = m * kGroup;
+  Index share = tokens > 0 ? ceil_div(p.extent("tokens", tokens), kWorld) : Index(1);
+  auto in = p.input("in", DType::kF32, {most_rows, kCols});
+  auto sums = p.buffer("sums", DType::kF32, {most_rows, kParts, kCols});
+  auto box = p.buffer("box", DType::kF32, {kWorld, most_rows, kCols},
                       {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
   auto out = p.output("out", DType::kF32, {rows, kCols});
   auto finished = p.signal("finished", 1);
   p.role("sum", Resource::sms(1), p.range(kParts), [&](const Tile& t) {
-    Slice to = sums.tile({0, t.index, 0}, kMost * kGroup, kCols).rows_along(0);
-    Value part = p.load(in.tile({0, 0}, kMost * kGroup, kCols));
+    Slice to = sums.tile({0, t.index, 0}, most_rows, kCols).rows_along(0);
+    Value part = p.zeros(DType::kF32, most_rows, kCols);
+    p.loop(share, [&](const Index&) { part = part + p.load(in.tile({0, 0}, most_rows, kCols)); });
     p.when(m > 0, [&] { p.store(to.until_row(rows + more.made), part); });
     p.notify(finished[0], p.rank());
   });
-  p.role("combine", Resource::sms(2), p.range(kMost * kGroup), [&](const Tile& t) {
+  p.role("combine", Resource::sms(2), p.range(most_rows), [&](const Tile& t) {
     auto there = [&](const char* name, std::int64_t n) { return p.let(name, t.index < rows + n); };
     Index read = there("read", more.read), stored = there("stored", more.stored);
     Index loaded = there("loaded", more.loaded);
@@ -126,17 +130,32 @@ TEST(SizedEnds, RowsUnderAConditionAreNotDecided) {
   EXPECT_TRUE(one_by_one(right).proved());
 }
 
-TEST(SizedEnds, RowsUnderAnotherConditionAreMissed) {
+// A piece of many tokens is walked at no sequences, where a few are the most.
+TEST(SizedEnds, NoRowsAreACaseOfTheirOwnBesideALargeSize) {
+  for (std::int64_t most : {1, 2, 3}) {
+    SCOPED_TRACE(fmt::format("up to {} sequences", most));
+    Program right = rows_if_there({}, most, /*tokens=*/100);
+    ProofResult r = prove(right);
+    EXPECT_TRUE(r.proved()) << r.report;
+    EXPECT_LT(r.stats.cases, 10) << r.report;
+    EXPECT_TRUE(one_by_one(right).proved());
+  }
+}
+
+void expect_all_missed(std::int64_t most, std::int64_t tokens) {
   for (const Rows& more : {Rows{.made = -1}, Rows{.read = 1}, Rows{.stored = -1},
                            Rows{.loaded = 1}, Rows{.loaded = -1}, Rows{.one_at_least = false}}) {
     SCOPED_TRACE(fmt::format("made {} read {} stored {} loaded {}, one at least: {}", more.made,
                              more.read, more.stored, more.loaded, more.one_at_least));
-    Program program = rows_if_there(more);
+    Program program = rows_if_there(more, most, tokens);
     ProofResult r = prove(program), each = one_by_one(program);
     EXPECT_FALSE(each.proved()) << "meant to be broken: " << each.report;
     EXPECT_FALSE(r.proved()) << r.report;
   }
 }
+
+TEST(SizedEnds, RowsUnderAnotherConditionAreMissed) { expect_all_missed(76, 0); }
+TEST(SizedEnds, RowsUnderAnotherConditionAreMissedBesideALargeSize) { expect_all_missed(2, 100); }
 
 // Ranks have whole blocks of rows, all but the last that have any, and store those with rows as
 // they are. What is beyond its rows is the next rank's, which stores there, too, where a share is

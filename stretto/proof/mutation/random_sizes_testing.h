@@ -22,8 +22,10 @@ class RandomSizes {
   Program program() {
     int world = between(1, 3), num_extents = chance(70) ? 1 : between(2, 3);
     ProgramBuilder p("sizes", world);
+    bool few = num_extents == 2 && chance(30);  // sequences of many tokens
     for (int i = 0; i < num_extents; ++i) {
       int bound = num_extents == 1 ? between(73, 200) : num_extents == 2 ? between(8, 90) : 8;
+      if (few) bound = i == 0 ? between(1, 3) : between(73, 120);
       sizes_.push_back(p.extent(std::string(1, static_cast<char>('m' + i)), bound));
     }
     rows_ = between(40, 160);
