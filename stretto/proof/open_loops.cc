@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "stretto/base/at.h"
+#include "stretto/ir/block_ops.h"
 #include "stretto/ir/expr_arithmetic.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/ir/tables.h"
@@ -87,8 +88,9 @@ bool OpenLoops::goes_by_sizes(const Expr& expr) const {
 // --- how operations are written ---
 
 bool OpenLoops::fits(const Block& block, const Op* loop, Shape& shape) const {
+  auto use = [&](const Op& op) { shape.used.insert(op.operands.begin(), op.operands.end()); };
   return std::all_of(block.begin(), block.end(), [&](const Op& op) {
-    shape.used.insert(op.operands.begin(), op.operands.end());
+    use(op);
     switch (op.code) {
       case OpCode::kPipePut:
       case OpCode::kPipeGet:
@@ -106,11 +108,8 @@ bool OpenLoops::fits(const Block& block, const Op* loop, Shape& shape) const {
         shape.loops.push_back(&op);
         return loop == nullptr && fits(op.bodies[0], &op, shape);
       case OpCode::kWhen:
-        for (const Block& body : op.bodies) {
-          for (const Op& inner : body) {
-            shape.used.insert(inner.operands.begin(), inner.operands.end());
-          }
-        }
+        for_each_op(op.bodies[0], use);
+        for_each_op(op.bodies[1], use);
         return is_register_choice(op);
       case OpCode::kLet:
         return of_tables_ && loop != nullptr;
@@ -404,9 +403,7 @@ bool OpenLoops::take(const Op& op, const std::function<void()>& read_all) {
   auto counts = this->counts(op, shape, *bounds);
   if (!counts || !starts_known(shape)) return false;
   if (of_tables_ && (state_.untold_depth > 0 || shape.pipes.empty())) return false;
-  for (int reg : shape.used) {
-    if (shape.got.count(syncs_.viewed(reg)) == 0) syncs_.read_register(op, reg);
-  }
+  read_registers(op, syncs_);
   Visit visit{.op = &op,
               .bounds = *bounds,
               .counts = *counts,
@@ -437,12 +434,16 @@ const std::set<int>* OpenLoops::slots_of_loop(const Op& op) {
 
 void OpenLoops::meet_instead(const Op& op, std::int64_t parties, std::int64_t meeting,
                              SyncExpander& syncs) {
+  read_registers(op, syncs);
+  syncs.meet(op, parties * meeting);
+  syncs.forget(shape_of(op).got);
+}
+
+void OpenLoops::read_registers(const Op& op, SyncExpander& syncs) {
   const Shape& shape = shape_of(op);
   for (int reg : shape.used) {
     if (shape.got.count(syncs.viewed(reg)) == 0) syncs.read_register(op, reg);
   }
-  syncs.meet(op, parties * meeting);
-  syncs.forget(shape.got);
 }
 
 void OpenLoops::read(const Op& op, const Op* loop, Visit& visit) {
@@ -621,9 +622,9 @@ void OpenLoops::walk(const Block& block, std::int64_t n, const Part& part, SyncE
     }
     if (op.code == OpCode::kWhen) {  // of registers: either way
       for (const Block& body : op.bodies) {
-        for (const Op& inner : body) {
+        for_each_op(body, [&](const Op& inner) {
           for (int reg : inner.operands) syncs.read_register(inner, reg);
-        }
+        });
       }
       continue;
     }

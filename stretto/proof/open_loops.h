@@ -82,6 +82,8 @@ class OpenLoops {
   const std::set<int>* slots_of_loop(const Op& op);
   // Of agents of which so many meet, in place of such loops, this one for the `meeting`-th time.
   void meet_instead(const Op& op, std::int64_t parties, std::int64_t meeting, SyncExpander& syncs);
+  // The loop reads registers that it gets no slots in; none of them may hold a released one.
+  void read_registers(const Op& op, SyncExpander& syncs);
   // DependsOnTable where the agents do not go through the same loops, or may get stuck in one.
   void finish_worker();
 

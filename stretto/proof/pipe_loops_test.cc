@@ -2,9 +2,11 @@
 // in the middle is overlooked.
 #include "stretto/proof/pipe_loops.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
@@ -255,11 +257,16 @@ TEST(PipeLoops, StepsAlongRowsThatATableDealsOutAreWalked) {
 
 // A product, then a loop over inputs that a table picks, not all of whose iterations are walked. In
 // one of them a register is read that holds a slot, which was released before.
-Program with_late_use(std::int64_t used_at, bool of_slot) {
-  constexpr std::int64_t kTrips = 64;
+struct LateUse {
+  std::int64_t at = 0;
+  bool of_slot = true, sized = false, nested = false;
+};
+Program with_late_use(const LateUse& use) {
+  constexpr std::int64_t kTrips = 128;
   ProgramBuilder p("late_use", 1);
   auto a = p.input("a", DType::kBF16, {16, 4 * kStep});
   auto b = p.input("b", DType::kBF16, {16, 4 * kStep});
+  Index trips = use.sized ? p.extent("m", kTrips) : Index(kTrips);
   auto page = p.table("page", {kTrips}, {ContractKind::kRange, 0, kTrips});
   auto k = p.input("k", DType::kF32, {kTrips, 16});
   auto out = p.output("out", DType::kF32, {16, 16});
@@ -270,36 +277,44 @@ Program with_late_use(std::int64_t used_at, bool of_slot) {
                 p.load(b.tile({0, i * kStep}, 16, kStep)).T());
     });
     Value more = p.zeros(DType::kBF16, 16, 16);
-    p.loop(kTrips, [&](const Index& i) {
-      sum = sum + p.load(k.tile({p.read(page, {i}), 0}, 1, 16));
-      p.when(i == used_at, [&] { acc = acc + cast(more, DType::kF32); });
+    auto add = [&] { acc = acc + cast(more, DType::kF32); };
+    p.loop(trips, [&](const Index& i) {
+      Index row = use.sized ? i : p.read(page, {i});
+      sum = sum + p.load(k.tile({row, 0}, 1, 16));
+      p.when(i == use.at, [&] { use.nested ? p.when(i % 2 == 0, add) : add(); });
     });
     p.store(out.tile({0, 0}, 16, 16), acc + sum);
   });
   Program program = run_pipeline(p.finish());
-  if (!of_slot) return program;
+  if (!use.of_slot) return program;
   for (Agent& agent : program.roles[0].agents) {
     int slot = -1;
-    for (Op& loop : agent.body) {
-      if (loop.code != OpCode::kLoop) continue;
-      for (Op& op : loop.bodies[0]) {
+    std::function<void(Block&)> look = [&](Block& block) {
+      for (Op& op : block) {
         if (op.code == OpCode::kPipeGet) slot = op.result;
-        if (op.code != OpCode::kWhen) continue;
-        for (Op& inner : op.bodies[0]) {
-          if (inner.code == OpCode::kCast) inner.operands[0] = slot;
-        }
+        if (op.code == OpCode::kCast && slot >= 0) op.operands[0] = slot;
+        for (Block& body : op.bodies) look(body);
       }
-    }
+    };
+    look(agent.body);
   }
   return program;
 }
 
 TEST(PipeLoops, ASlotThatALaterLoopReadsInItsMiddleIsNotOverlooked) {
-  for (std::int64_t at : {0, 20, 63}) {
-    ProofResult right = prove(with_late_use(at, false)), late = prove(with_late_use(at, true));
-    EXPECT_TRUE(right.proved()) << right.report;
-    ASSERT_TRUE(late.rejected()) << "at " << at << ": " << late.report;
-    EXPECT_NE(late.report.find("released before"), std::string::npos) << late.report;
+  for (std::int64_t at : {0, 20, 126}) {
+    for (bool sized : {false, true}) {
+      for (bool nested : {false, true}) {
+        SCOPED_TRACE(fmt::format("at {} sized {} nested {}", at, sized, nested));
+        LateUse use{.at = at, .of_slot = false, .sized = sized, .nested = nested};
+        ProofResult right = prove(with_late_use(use));
+        EXPECT_TRUE(right.proved()) << right.report;
+        use.of_slot = true;
+        ProofResult late = prove(with_late_use(use));
+        ASSERT_TRUE(late.rejected()) << late.report;
+        EXPECT_NE(late.report.find("released before"), std::string::npos) << late.report;
+      }
+    }
   }
 }
 

@@ -74,8 +74,8 @@ void SlotWalk::walk(const Op& op) {
   if (op.code == OpCode::kWhen && is_register_choice(op)) return either(op);
   const std::set<int>* slots = loops_ == nullptr ? nullptr : loops_->slots_of_loop(op);
   if (slots != nullptr) {
-    if (!slots->empty()) loops_->meet_instead(op, parties_, ++meetings_, syncs_);
-    return;
+    if (slots->empty()) return loops_->read_registers(op, syncs_);
+    return loops_->meet_instead(op, parties_, ++meetings_, syncs_);
   }
   syncs_.use_registers(op);
   switch (op.code) {
