@@ -212,7 +212,8 @@ class Prover {
   std::optional<bool> holds_with_masks(LeftOpen open) {
     // Conditions that cost few sizes make few pieces, or it is not that on which launches rely.
     std::size_t events = options_.max_enumerated / (open.waits == WaitsOpen::kCostly ? 4 : 1);
-    const MostPieces most{.at_least = kMinCases, .at_most = kMostPieces, .events = events};
+    // Of eight ranks' shares small sizes leave some empty, in 27 pieces: each is a small one.
+    const MostPieces most{.at_least = 8 * kMinCases, .at_most = kMostPieces, .events = events};
     std::optional<MaskedSlices> found = masked_slices(program_, most, open, no_pieces_);
     if (!found) return {};
     for (std::optional<Case>& one : found->slices) share(*one, {});
