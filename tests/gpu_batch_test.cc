@@ -255,33 +255,43 @@ TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
   EXPECT_TRUE(of_several.answers == company.answers) << "one launch has other bits than several";
 }
 
-INSTANTIATE_TEST_SUITE_P(Swapped, GpuExpertsTest,
-                         testing::Values(GpuExperts{1'000'000}, GpuExperts{16}));
+INSTANTIATE_TEST_SUITE_P(
+    Swapped, GpuExpertsTest,
+    testing::ValuesIn(drawn_of("swapped", std::vector{GpuExperts{1'000'000}, GpuExperts{16}}, 2)));
 INSTANTIATE_TEST_SUITE_P(Fused, GpuExpertsTest,
-                         testing::Values(GpuExperts{16, true, 1}, GpuExperts{16, true, 2},
-                                         GpuExperts{0, true, 2, 2}),
+                         testing::ValuesIn(drawn_of("fused",
+                                                    std::vector{GpuExperts{16, true, 1},
+                                                                GpuExperts{16, true, 2},
+                                                                GpuExperts{0, true, 2, 2}},
+                                                    3)),
                          [](const auto& info) {
                            return std::to_string(info.param.ranks) +
                                   (info.param.groups > 1 ? "_ep" : "");
                          });
 
-INSTANTIATE_TEST_SUITE_P(Spread, GpuFamilyTest,
-                         testing::Values(GpuFamily{kDense}, GpuFamily{kExperts}),
-                         [](const auto& info) { return info.index == 0 ? "dense" : "experts"; });
+INSTANTIATE_TEST_SUITE_P(
+    Spread, GpuFamilyTest,
+    testing::ValuesIn(drawn_of("spread", std::vector{GpuFamily{kDense}, GpuFamily{kExperts}}, 2)),
+    [](const auto& info) { return info.param.model.experts > 0 ? "experts" : "dense"; });
 // Kernels load whole tiles: what lies in rows of nobody must not reach those of somebody.
 INSTANTIATE_TEST_SUITE_P(Poisoned, GpuFamilyTest,
-                         testing::Values(GpuFamily{kDense, 1, false, true},
-                                         GpuFamily{kDense, 2, true, true},
-                                         GpuFamily{kExperts, 1, false, true},
-                                         GpuFamily{kExperts, 2, true, true}),
+                         testing::ValuesIn(drawn_of("poisoned",
+                                                    std::vector{GpuFamily{kDense, 1, false, true},
+                                                                GpuFamily{kDense, 2, true, true},
+                                                                GpuFamily{kExperts, 1, false, true},
+                                                                GpuFamily{kExperts, 2, true, true}},
+                                                    3)),
                          [](const auto& info) {
                            return std::string(info.param.model.experts > 0 ? "experts" : "dense") +
                                   std::to_string(info.param.ranks);
                          });
 
 INSTANTIATE_TEST_SUITE_P(Fused, GpuFamilyTest,
-                         testing::Values(GpuFamily{kExperts, 1, false, true, true},
-                                         GpuFamily{kExperts, 2, false, true, true}),
+                         testing::ValuesIn(drawn_of("poisoned, fused",
+                                                    std::vector{
+                                                        GpuFamily{kExperts, 1, false, true, true},
+                                                        GpuFamily{kExperts, 2, false, true, true}},
+                                                    2)),
                          [](const auto& info) { return std::to_string(info.param.ranks); });
 
 std::vector<GpuCompany> companies() {

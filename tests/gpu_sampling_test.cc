@@ -166,7 +166,9 @@ TEST_P(GpuSamplingTest, TheMachineChoosesWhatTheHostWouldAloneAsInCompany) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GpuSamplingTest, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuSamplingTest,
+                         testing::ValuesIn(drawn_of("sampling", std::vector{1, 2}, 2)),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace stretto

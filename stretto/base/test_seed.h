@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <random>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace stretto {
 
@@ -27,6 +29,18 @@ inline bool is_drawn(std::string_view name, std::uint64_t one_of) {
   for (unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;
   hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15;  // the last letters change low bits alone
   return (hash >> 32) % one_of == 0;
+}
+
+// Those of `all` that ./check runs for its commit, one of so many and one at least.
+template <typename T>
+std::vector<T> drawn_of(std::string_view suite, std::vector<T> all, std::uint64_t one_of) {
+  if (every_case_is_drawn() || all.empty()) return all;
+  std::vector<T> out;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (is_drawn(std::string(suite) + " " + std::to_string(i), one_of)) out.push_back(all[i]);
+  }
+  if (out.empty()) out.push_back(all[test_seed() % all.size()]);
+  return out;
 }
 
 }  // namespace stretto
