@@ -204,7 +204,7 @@ FAILING = [
     ("{% set x = [] %}\n{{ x.append(1) }}", 2), ("\n{% set _ = messages[0].pop('role') %}", 2),
     ("\n{{ tools|from_json }}", 2),
     ("\n{{ ([1]|map('string')) or x|nope }}", 2), ("\n{{ 'a'.upper() or x|nope }}", 2),
-    ("\n{{ ('a'|default(q)) or x|nope }}", 2),
+    ("\n{{ ('a'|default(q)) or x|nope }}", 2), ("\n{% for x in [] %}{{ 1|nope or 2 }}{% endfor %}", 2),
     ("\n{{ messages|selectattr('x', 'nope')|list }}", 2), ("\n\n{% for x in n %}{% endfor %}", 3),
     ("\n{{ none|length }}", 2), ("{% macro f(x) %}{{ x.y.z }}{% endmacro %}\n{{ f(1) }}", 1), ("\n{{ f(1) }}", 2),
 ]

@@ -264,9 +264,11 @@ void check_names(const Expr* expr, bool in_condition) {
       throw TemplateError(fmt::format("No {} named '{}'", what, expr->word), expr->line);
     }
   }
-  const bool inner =
-      in_condition || expr->kind == Expr::Kind::kCondition || is_folded_choice(*expr);
-  for (const ExprPtr& part : expr->parts) check_names(part.get(), inner);
+  const bool inner = in_condition || expr->kind == Expr::Kind::kCondition;
+  const bool is_folded = is_folded_choice(*expr);
+  for (std::size_t i = 0; i < expr->parts.size(); ++i) {
+    check_names(expr->parts[i].get(), inner || (is_folded && i > 0));
+  }
   for (const auto& [name, value] : expr->named) check_names(value.get(), inner);
 }
 
