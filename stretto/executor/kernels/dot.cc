@@ -32,6 +32,10 @@ bool is_matrix_float(DType t) { return t == DType::kF32 || t == DType::kBF16 || 
 
 bool is_double(const DotArgs& args) { return args.a.dtype == DType::kF64; }
 
+bool both_are_bf16(const DotArgs& args) {
+  return args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16;
+}
+
 // A copy in f32 with contiguous columns, for operands that the kernels do not read where they lie.
 ConstTileRef rewritten(const ConstTileRef& t, std::vector<float>& scratch) {
   scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(t.rows * t.cols)));
@@ -63,7 +67,7 @@ void dot_tiles(const DotArgs& args) {
             .k = a.cols,
             .accumulate = args.accumulate};
 #if defined(__x86_64__)
-  if (a.dtype == DType::kBF16 && b.dtype == DType::kBF16 && use_pairs()) {
+  if (a.dtype == DType::kBF16 && b.dtype == DType::kBF16 && use_pairs()) {  // not rewritten
     return pairs::dot_tiles(t, scratch.packed);
   }
   if (use_avx512()) return avx512::dot_tiles(t, scratch.packed);
@@ -88,8 +92,7 @@ void pair_up(const ConstTileRef& x, float* to, std::ptrdiff_t stride) {
 
 void dot_small(const DotArgs& args, bool by_rows) {
   const std::int64_t m = args.a.rows, k = args.a.cols;
-  const bool in_pairs =
-      by_rows && args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16 && use_pairs();
+  const bool in_pairs = by_rows && both_are_bf16(args) && use_pairs();
   Scratch& scratch = thread_scratch();
   scratch.a.resize(std::max(scratch.a.size(), static_cast<std::size_t>(m * k)));
   cast(TileRef{DType::kF32, m, k, scratch.a.data(), k, 1}, args.a);
@@ -179,7 +182,7 @@ void dot(const DotArgs& args) {
   bool stored_by_k = b.row_stride == 1 || b.rows == 1;
   bool stored_by_n = b.col_stride == 1 || b.cols == 1;
   std::optional<FlushScope> flush;
-  if (a.dtype == DType::kBF16 && b.dtype == DType::kBF16) flush.emplace();
+  if (both_are_bf16(args)) flush.emplace();
   if (a.rows <= kMaxSmallRows && (stored_by_k || stored_by_n))
     return dot_small(args, stored_by_k && !(stored_by_n && b.cols > 1));
   dot_tiles(args);

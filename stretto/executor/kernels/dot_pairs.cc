@@ -29,7 +29,8 @@ __attribute__((target("avx512f,avx512bf16"))) void add_pairs(float* sum, const s
   _mm512_storeu_ps(sum, sums);
 }
 
-// Numbers of all sizes that sums of products stand: an order that is another one shows at once.
+// Sizes differ so much that another order rounds otherwise, and never so that a sum overflows or
+// counts as zero.
 bool adds_in_order() {
   std::mt19937 random(1);
   auto number = [&] {
