@@ -36,6 +36,12 @@ bool positive_in(const SizeRegion& region, const SizeForm& x, const SizeForm& y)
 
 }  // namespace
 
+// Of boxes in a row: where one begins, and each of the ends that it may have.
+struct SizeMasks::Link {
+  SizeForm lo;
+  std::vector<SizeForm> ends;
+};
+
 // Boxes that move alike with the sizes.
 struct SizeMasks::Group {
   std::vector<std::size_t> idx;  // into what was asked about
@@ -497,13 +503,10 @@ std::optional<Mask> SizeMasks::common(const Mask& a, const Mask& b) const {
 // Boxes that are alike in a dimension, and together span the others, lie along it. Take an element
 // of `box` that none of them holds. One of them begins at or before it, so ends at or before it, by
 // one of its ends; where each end is reached by a later one's beginning, that one begins at or
-// before the element, too. So on to one whose ends all lie at or behind the end of `box`: no. Of
-// one that is there where a form is positive no more is counted on than so many elements.
+// before the element, too. So on to one whose ends all lie at or behind the end of `box`: no. All
+// this need be so only at sizes at which anything is left of `box`. Of one that is there where a
+// form is positive no more is counted on than so many elements.
 bool SizeMasks::covers_along(std::size_t d, const Mask& box, const MaskRefs& by) const {
-  struct Link {
-    SizeForm lo;
-    std::vector<SizeForm> ends;
-  };
   std::map<std::tuple<int, int, std::vector<int>>, MaskRefs> alike;
   for (const Mask* w : by) {
     const Mask& m = *w;
@@ -525,41 +528,43 @@ bool SizeMasks::covers_along(std::size_t d, const Mask& box, const MaskRefs& by)
   std::sort(row.begin(), row.end(), [&](const Link& x, const Link& y) {
     return value_at(x.lo, largest) < value_at(y.lo, largest);
   });
-  std::vector<std::size_t> open;
-  std::vector<bool> seen(row.size(), false);
-  auto begins_by = [&](std::size_t i, const SizeForm& form) {
-    return i < row.size() && at_most(row[i].lo, form);
-  };
+  return row_reaches_end(d, box, row,
+                         [&](const SizeForm& a, const SizeForm& b) { return at_most(a, b); }) ||
+         row_reaches_end(d, box, row, [&](const SizeForm& a, const SizeForm& b) {
+           return at_most(a, b) || positive_with(box, plus(minus(b, a), {.value = 1}));
+         });
+}
+
+// `row` is in the order of its beginnings at the largest sizes. Of each link, from the last on: do
+// it and later ones hold whatever of `box` lies at or behind its beginning?
+template <typename AtMost>
+bool SizeMasks::row_reaches_end(std::size_t d, const Mask& box, const std::vector<Link>& row,
+                                const AtMost& at_most) const {
+  constexpr std::size_t kMostTried = 8;
+  std::vector<bool> holds(row.size(), false);
   // By end: the last that begins by there, one more; 0: none.
   std::map<std::pair<std::int64_t, SizePoint>, std::size_t> last;
-  auto after = [&](std::size_t i, const SizeForm& end) {
-    if (begins_by(i + 1, end)) return i + 1;
+  auto goes_on = [&](std::size_t i, const SizeForm& end) {
+    if (i + 1 < row.size() && holds[i + 1] && at_most(row[i + 1].lo, end)) return true;
     auto [it, is_new] = last.try_emplace({end.value, end.slope}, row.size());
-    while (is_new && it->second > 0 && !begins_by(it->second - 1, end)) --it->second;
-    return it->second == 0 ? std::size_t{0} : it->second - 1;
-  };
-  auto reach = [&](std::size_t i) {
-    if (!seen[i]) open.push_back(i);
-    seen[i] = true;
-  };
-  for (std::size_t i = 0; i < row.size() && open.empty(); ++i) {
-    if (begins_by(i, lo(box, d))) reach(i);
-  }
-  if (open.empty()) return false;
-  while (!open.empty()) {
-    std::size_t i = open.back();
-    open.pop_back();
-    for (const SizeForm& end : row[i].ends) {
-      const Caps& of_box = hi(box, d);
-      bool ends = std::any_of(of_box.begin(), of_box.end(),
-                              [&](int g) { return at_most(forms_[at(g)], end); });
-      if (ends) continue;
-      std::size_t next = after(i, end);
-      if (next <= i) return false;
-      reach(next);
+    while (is_new && it->second > 0 && !at_most(row[it->second - 1].lo, end)) --it->second;
+    std::size_t next = it->second;
+    for (std::size_t tried = 0; next > i + 1 && tried < kMostTried; --next, ++tried) {
+      if (holds[next - 1] && at_most(row[next - 1].lo, end)) return true;
     }
+    return false;
+  };
+  const Caps& of_box = hi(box, d);
+  for (std::size_t i = row.size(); i > 0; --i) {
+    holds[i - 1] = std::ranges::all_of(row[i - 1].ends, [&](const SizeForm& end) {
+      return std::ranges::any_of(of_box, [&](int g) { return at_most(forms_[at(g)], end); }) ||
+             goes_on(i - 1, end);
+    });
   }
-  return true;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    if (holds[i] && at_most(row[i].lo, lo(box, d))) return true;
+  }
+  return false;
 }
 
 bool SizeMasks::covers_across(std::size_t d, const Mask& box, const MaskRefs& by) const {

@@ -87,6 +87,7 @@ class SizeMasks {
     std::size_t operator()(const Mask& mask) const;
   };
   struct Group;
+  struct Link;
 
   int form(const SizeForm& form);
   int caps(std::vector<SizeForm> ends, const SizeForm& from, const SizeRegion& region);
@@ -109,6 +110,9 @@ class SizeMasks {
   std::deque<Mask> one_or_other(const MaskRefs& masks) const;
   std::optional<Mask> common(const Mask& a, const Mask& b) const;
   bool covers_along(std::size_t d, const Mask& box, const MaskRefs& by) const;
+  template <typename AtMost>
+  bool row_reaches_end(std::size_t d, const Mask& box, const std::vector<Link>& row,
+                       const AtMost& at_most) const;
   bool covers_across(std::size_t d, const Mask& box, const MaskRefs& by) const;
   std::int64_t value_at(const SizeForm& form, const SizePoint& point) const;
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }

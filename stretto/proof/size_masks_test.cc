@@ -42,14 +42,16 @@ class Lot {
     SizeForm end = from;
     end.value += tile;
     std::vector<SizeForm> ends = {end};
-    for (std::int64_t i = to(2); i > 0; --i) {
-      SizeForm limit;
-      std::size_t axis = static_cast<std::size_t>(to(1));
-      limit.slope[axis] = 1 + to(2);
-      limit.value = limit.slope[axis] * kMost + to(3);
-      ends.push_back(limit);
-    }
+    for (std::int64_t i = to(2); i > 0; --i) ends.push_back(limit());
     return {.from = from, .ends = ends};
+  }
+
+  SizeForm limit() {
+    SizeForm limit;
+    std::size_t axis = static_cast<std::size_t>(to(1));
+    limit.slope[axis] = 1 + to(2);
+    limit.value = limit.slope[axis] * kMost + to(3);
+    return limit;
   }
 
   // Mostly none; what is positive from some size on, or up to one.
@@ -99,6 +101,9 @@ TEST(SizeMasks, WhatIsSaidOfAllSizesIsSoAtEach) {
         there[0].value -= t * tile;
         sides[0].ends.pop_back();
       }
+      if (auto mask = masks.mask(sides, there, region)) numbers.push_back(masks.number(*mask));
+      if (!in_order || lot.to(2) > 0) continue;
+      sides[0].ends.push_back(lot.limit());  // written twice, once less of it
       if (auto mask = masks.mask(sides, there, region)) numbers.push_back(masks.number(*mask));
     }
     SizeForm whole{.value = 2 * kMost};
@@ -158,6 +163,36 @@ TEST(SizeMasks, WholeBlocksOfAShareLieBeforeTheNext) {
       int met = 0;
       masks.for_each_meeting(first, next, [&](std::size_t, std::size_t) { ++met; });
       EXPECT_EQ(met == 0, rows == 4 && more == 0) << met << " meet: " << rows << ", " << more;
+    }
+  }
+}
+
+// Rows of a share that two writers store, one of them less at small sizes; or that are read at
+// large sizes alone, where one writer has stored them all.
+TEST(SizeMasks, RowsAreCoveredByAnyOfTheirWriters) {
+  SizeRegion region = all_sizes();
+  SizeForm share{.value = 4 * kMost}, less{.value = 8 * kMost - kMost}, large{.value = kMost - 2};
+  share.slope[0] = 4;                     // 4 x
+  less.slope[0] = 8, less.slope[1] = -1;  // 8 x - y
+  large.slope[0] = 1;                     // x - 2
+  for (bool twice : {false, true}) {
+    for (bool only_large : {false, true}) {
+      SizeMasks masks(region);
+      std::vector<int> by;
+      auto add = [&](const SizeForm& from, const std::vector<SizeForm>& ends) {
+        auto mask = masks.mask({{.from = from, .ends = ends}}, {}, region);
+        ASSERT_TRUE(mask.has_value());
+        by.push_back(masks.number(*mask));
+      };
+      add({}, {{.value = 8}, share, less});
+      add({.value = 8}, {{.value = 40}, share, less});
+      if (twice) add({}, {{.value = 8}, share});
+      if (twice) add({.value = 8}, {{.value = 40}, share});
+      std::vector<SizeForm> there;
+      if (only_large) there = {large};
+      auto read = masks.mask({{.from = {}, .ends = {share}}}, there, region);
+      ASSERT_TRUE(read.has_value());
+      EXPECT_EQ(masks.covers(masks.number(*read), by), twice || only_large) << twice << only_large;
     }
   }
 }

@@ -30,10 +30,7 @@ namespace stretto {
 namespace {
 
 // Each drawn with its twin.
-int num_sized_programs() {
-  if (std::getenv("ZZN")) return std::atoi(std::getenv("ZZN"));
-  return std::getenv("STRETTO_SOAK") != nullptr ? 5'000 : 100;
-}
+int num_sized_programs() { return std::getenv("STRETTO_SOAK") != nullptr ? 5'000 : 100; }
 
 std::vector<std::int64_t> some_sizes(const Program& program, std::mt19937_64& random) {
   std::vector<std::int64_t> sizes = extent_bounds(program);
