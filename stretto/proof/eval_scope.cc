@@ -548,7 +548,8 @@ ValueRange EvalScope::range(const Expr& expr) {
   return {v, v};
 }
 
-std::optional<TablePoint> EvalScope::table_point(const Expr& expr) {
+std::optional<TablePoint> EvalScope::table_point(const Expr& expr, bool of_region) {
+  if (of_region) return point_in_region(expr);
   if (!expr.has_value() || range(expr).exact()) return std::nullopt;
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kTable) {
@@ -578,6 +579,24 @@ std::optional<TablePoint> EvalScope::affine_point(const ExprNode& n, const Point
   } else {
     p->offset += n.op == ExprOp::kAdd ? by.lo : -by.lo;
   }
+  return p;
+}
+
+std::optional<TablePoint> EvalScope::point_in_region(const Expr& expr) {
+  const ExprNode& n = expr.node();
+  if (!goes_by_table(expr)) return std::nullopt;
+  if (n.op == ExprOp::kVar) return point_in_region(origin_of(static_cast<int>(n.value)));
+  if (n.op == ExprOp::kTable) {
+    if (n.args.size() != 1 || goes_by_table(n.args[0])) return std::nullopt;
+    return TablePoint{.table = static_cast<int>(n.value), .entry = region_->pin(form(n.args[0]))};
+  }
+  if (n.op != ExprOp::kAdd && n.op != ExprOp::kSub) return std::nullopt;
+  bool left = goes_by_table(n.args[0]), right = goes_by_table(n.args[1]);
+  if (left == right || (n.op == ExprOp::kSub && right)) return std::nullopt;
+  std::optional<TablePoint> p = point_in_region(n.args[left ? 0 : 1]);
+  if (!p) return std::nullopt;
+  std::int64_t by = region_->pin(form(n.args[left ? 1 : 0]));
+  p->offset += n.op == ExprOp::kAdd ? by : -by;
   return p;
 }
 

@@ -81,8 +81,9 @@ class EvalScope {
   // DependsOnTable(`what`) where the value is not known.
   std::int64_t value(const Expr& expr, const char* what);
   ValueRange range(const Expr& expr);
-  // Which entry of a table the value comes from, where it is one and not known.
-  std::optional<TablePoint> table_point(const Expr& expr);
+  // Which entry of a table the value comes from, where it is one and not known. `of_region`:
+  // whatever else a region leaves open; which entry it is, and the numbers beside it, are decided.
+  std::optional<TablePoint> table_point(const Expr& expr, bool of_region = false);
   // The same of scale * (entry / by) + offset.
   std::optional<TablePoint> quotient_point(const Expr& expr, std::int64_t by);
   // Of entry % by.
@@ -126,6 +127,7 @@ class EvalScope {
   std::optional<TablePoint> affine_point(const ExprNode& node, const PointOf& point_of);
   ValueRange table_range(const ExprNode& node);
   ValueRange binary_range(ExprOp op, const ValueRange& a, const ValueRange& b);
+  std::optional<TablePoint> point_in_region(const Expr& expr);
   // An entry itself.
   std::optional<TablePoint> entry_point(const Expr& expr);
   // Of comparisons between entries of a table that ascends.

@@ -260,6 +260,7 @@ class Expander {
       case OpCode::kLoad:
         return read(o);
       case OpCode::kStore:
+        if (part_turn_) return store_rows_of_part(o);
         return each_choice(o.region, [&] { accesses_.access(o, AccessKind::kWrite); });
       case OpCode::kReduceStore:
         return each_choice(o.region, [&] { accesses_.access(o, AccessKind::kReduce); });
@@ -293,7 +294,7 @@ class Expander {
       case OpCode::kAwait:
         return looking_ ? void() : syncs_.await(o);
       case OpCode::kLoop:
-        if (takes_whole(o)) return;
+        if (takes_turns_of_part(o) || takes_whole(o)) return;
         return each_choice(o, 2, [&] { loop(o); });
       case OpCode::kWhen:
         if (in_run_ && is_register_choice(o)) return;
@@ -310,6 +311,93 @@ class Expander {
     bool taken = open_loops_.take(o, [&] { read_all(o); });
     if (!taken && local_ != nullptr && open_loops_.slots_of_loop(o) != nullptr) throw NotAlone{};
     return taken;
+  }
+
+  // Iterations that have rows of a part, however many there are (part_turns.h). They pass slots
+  // alike, in runs, so one meeting stands for those of all; the second tells what registers hold
+  // when another one begins.
+  bool takes_turns_of_part(const Op& o) {
+    const PartTurns::Turns* turns = state_.turns == nullptr ? nullptr : state_.turns->of(o);
+    if (turns == nullptr) return false;
+    const Expr& most_rows = program_.tensors[static_cast<std::size_t>(turns->table)].contract.hi;
+    if (state_.region->most(state_.scope.form(most_rows)) <= 1) return false;  // there are none
+    bool alone = !part_turn_ && !looking_ && !in_run_ && !only_stores_ && local_ == nullptr &&
+                 state_.untold_depth == 0 && !state_.recorder.diverts();
+    if (!alone) refuse_turns_of_part();
+    PartTurn first = turn_of_part(o, *turns, 0), second = turn_of_part(o, *turns, 1);
+    bool in_turn = first.part == second.part && second.first == first.first + turns->step;
+    if (!in_turn || first.first < 0 || first.first >= turns->step) refuse_turns_of_part();
+    // All agents of the worker take the same turns, or they do not come to the same runs.
+    std::array<int, 1> which = {state_.graph.choices->fact(
+        {.kind = FactKind::kCondition,
+         .table = turns->table,
+         .entry = {first.part},
+         .value = 0,
+         .condition = fmt::format("rows of part {} of '{}', modulo {} from {}", first.part,
+                                  program_.tensors[static_cast<std::size_t>(turns->table)].name,
+                                  turns->step, first.first)})};
+    for (std::int64_t i : {0, 1}) {
+      turn_of_part(o, *turns, i);
+      part_turn_ = i == 0 ? first : second;
+      state_.enter(which);
+      part_turn_->fact = which[0];
+      block(turns->condition->bodies[0]);
+      state_.leave(which);
+    }
+    part_turn_.reset();
+    return true;
+  }
+
+  struct PartTurn {
+    std::int64_t iteration = 0, step = 0;
+    int table = -1;
+    std::int64_t part = 0, first = 0;  // of its rows
+    int fact = -1;
+  };
+
+  [[noreturn]] static void refuse_turns_of_part() {
+    throw DependsOnTable{"which rows lie in which part"};
+  }
+
+  // Where iteration `i` is from here on.
+  PartTurn turn_of_part(const Op& o, const PartTurns::Turns& turns, std::int64_t i) {
+    state_.budget.step(o.loc);
+    state_.scope.set(o.var, i);
+    for (const Op& op : o.bodies[0]) {
+      if (op.code == OpCode::kLet) let(op);
+    }
+    const ExprNode& less = turns.condition->exprs[0].node();
+    std::optional<TablePoint> from = state_.scope.table_point(less.args[0], /*of_region=*/true);
+    if (!from || from->table != turns.table || from->scale != 1) refuse_turns_of_part();
+    require_end_of_part(less.args[1], turns.table, from->entry);
+    return {.iteration = i,
+            .step = turns.step,
+            .table = turns.table,
+            .part = from->entry,
+            .first = from->offset};
+  }
+
+  void require_end_of_part(const Expr& end, int table, std::int64_t part) {
+    std::optional<TablePoint> to = state_.scope.table_point(end, /*of_region=*/true);
+    if (!to || *to != TablePoint{.table = table, .entry = part + 1}) refuse_turns_of_part();
+  }
+
+  // It does so whenever there are such rows, so whatever else decides here.
+  void store_rows_of_part(const Op& o) {
+    const PartTurn& turn = *part_turn_;
+    const auto& cells = state_.cells[static_cast<std::size_t>(o.region->tensor)];
+    const Expr& row = o.region->origin[static_cast<std::size_t>(o.region->row_dim)];
+    std::optional<TablePoint> from = state_.scope.table_point(row, /*of_region=*/true);
+    bool own = from && cells && cells->table == turn.table && turn.part < cells->count &&
+               *from == TablePoint{.table = turn.table, .entry = turn.part, .offset = turn.first};
+    if (!own) refuse_turns_of_part();
+    require_end_of_part(o.region->row_end, turn.table, turn.part);
+    if (turn.iteration > 0) return;
+    if (turn.first + o.region->rows > turn.step) refuse_turns_of_part();
+    const Contract& contract = program_.tensors[static_cast<std::size_t>(turn.table)].contract;
+    std::int64_t rows = state_.scope.form(contract.hi).value - 1;
+    accesses_.rows_of_part(
+        o, {.part = turn.part, .first = turn.first, .fact = turn.fact, .meets = rows > turn.first});
   }
 
   void let(const Op& o) {
@@ -651,6 +739,7 @@ class Expander {
   }
 
   void pass_slot(const Op& o) {
+    if (part_turn_ && !looking_) refuse_turns_of_part();  // how many are passed is not known
     bool puts = o.code == OpCode::kPipePut;
     if (looking_) return puts ? read(o) : void();
     auto role = static_cast<std::size_t>(state_.recorder.agent().role);
@@ -763,9 +852,10 @@ class Expander {
   TripCounts trips_;
   LoopShapes loops_;
   PipeLoops pipe_loops_;
-  bool looking_ = false;      // at accesses alone
-  bool in_run_ = false;       // of slots
-  bool only_stores_ = false;  // what else a loop does has been taken whole
+  bool looking_ = false;               // at accesses alone
+  bool in_run_ = false;                // of slots
+  std::optional<PartTurn> part_turn_;  // that is walked
+  bool only_stores_ = false;           // what else a loop does has been taken whole
   std::int64_t open_trips_ = 0;
   std::int64_t num_tiles_ = 1;   // of the role's agents, on all ranks
   std::int64_t num_cases_ = 1;   // of the deciding entries in hand

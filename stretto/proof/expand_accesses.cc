@@ -74,6 +74,27 @@ void AccessExpander::read_from(const Op& op, std::int64_t first, std::optional<s
   add(op, 0, op.region->tensor, target, AccessKind::kRead, /*packet=*/false, /*reaches=*/false);
 }
 
+void AccessExpander::rows_of_part(const Op& op, const PartOfRows& of) {
+  const TableCells& cells = *state_.cells[at(op.region->tensor)];
+  Target target = resolve(*op.region);
+  auto rows = at(cells.dim), part_dim = state_.program.tensors[at(op.region->tensor)].shape.size();
+  // Of the other dimensions nothing goes by a table.
+  target.exact = true;
+  for (std::size_t d = 0; d < op.region->origin.size(); ++d) {
+    if (d != rows) target.exact &= !state_.scope.goes_by_table(op.region->origin[d]);
+  }
+  const Expr& col_end = op.region->col_end;
+  if (col_end.has_value()) target.exact &= !state_.scope.goes_by_table(col_end);
+  target.origin[rows] = {.value = of.first};
+  target.origin[part_dim] = {.value = of.part};
+  target.box.origin[rows] = of.first;
+  target.box.size[rows] = op.region->rows;
+  target.box.origin[part_dim] = of.part;
+  target.box.size[part_dim] = 1;
+  target.without = of.fact;
+  add(op, 0, op.region->tensor, target, AccessKind::kWrite, /*packet=*/false, of.meets);
+}
+
 void AccessExpander::scattered(const Op& op) {
   Region region = *op.region;
   if (region.row_dim < 0) state_.reject(op, "needs a row dimension");
@@ -269,7 +290,21 @@ AccessExpander::Target AccessExpander::resolve_with_forms(const Region& region) 
   }
   if (region.row_dim >= 0) cut_off(region, region.row_dim, region.row_end, target);
   cut_off(region, region.col_dim, region.col_end, target);
+  span_all_parts(region.tensor, target);
   return target;
+}
+
+// Of a region with masks open: all rows of all parts, wherever it is.
+void AccessExpander::span_all_parts(int tensor, Target& target) const {
+  const auto& cells = state_.cells[at(tensor)];
+  if (!cells) return;
+  span_all_parts(tensor, target.box);
+  auto part_dim = state_.program.tensors[at(tensor)].shape.size();
+  for (std::size_t d : {at(cells->dim), part_dim}) {
+    target.origin[d] = {};
+    target.ends[d] = {state_.shape_forms[at(tensor)][d]};
+  }
+  target.exact = false;
 }
 
 void AccessExpander::cut_off(const Region& region, int dim, const Expr& end, Target& target) {
@@ -510,6 +545,11 @@ void AccessExpander::add(const Op& op, int which, int tensor, const Target& targ
 
 // Of a part of the rows nothing is touched unless it has them.
 int AccessExpander::choice_of(int tensor, const Target& target) const {
+  if (target.without >= 0) {
+    std::vector<int> facts = state_.facts();
+    std::erase(facts, target.without);
+    return facts.empty() ? TableChoices::kAlways : state_.graph.choices->choice(std::move(facts));
+  }
   const auto& cells = state_.cells[at(tensor)];
   bool in_part = state_.deciding.any && target.part && cells && cells->is_partition();
   if (!in_part) return state_.choice();

@@ -20,6 +20,15 @@ class AccessExpander {
   // at_iteration(i) sets the loop's variable.
   void read_from(const Op& op, std::int64_t first, std::optional<std::int64_t> meets,
                  const std::function<void(std::int64_t)>& at_iteration);
+  // A kStore of a loop over the rows of a part: all of them that the loop's iterations store, the
+  // first of which begins at row `first` of the part (part_turns.h). `fact`: of the loop, without
+  // which they do so. `meets`: a part may have that row at the sample.
+  struct PartOfRows {
+    std::int64_t part = 0, first = 0;
+    int fact = -1;
+    bool meets = true;
+  };
+  void rows_of_part(const Op& op, const PartOfRows& of);
   // kLoadRows, kStoreRows: any row of the tensor.
   void scattered(const Op& op);
   // kCopy, in two halves.
@@ -36,6 +45,7 @@ class AccessExpander {
     int rank = 0, last_rank = 0;
     bool exact = true;               // false: `box` is a union over a table's values
     std::optional<TablePoint> part;  // `box` lies in this part of the rows, from `offset` on
+    int without = -1;                // a fact that it does not go by
     // Where a region of sizes is looked for: of the box's origin, and where it is cut off.
     std::array<SizeForm, kMaxTensorDims> origin, end;
     std::array<std::vector<SizeForm>, kMaxTensorDims> ends;  // instead, where masks are left open
@@ -58,6 +68,7 @@ class AccessExpander {
   void to_cells(const Region& region, bool rows_exact, Target& target);
   std::optional<TablePoint> part_of(const Region& region, const TableCells& cells);
   void span_all_parts(int tensor, LooseBox& box) const;
+  void span_all_parts(int tensor, Target& target) const;
   std::vector<Region> rows_apart(const Region& region);
   void packet(const Op& op, const Region& region);
   void refuse_packets(const Op& op) const;

@@ -22,24 +22,25 @@ ExpandState::ExpandState(const Program& p, const std::vector<std::int64_t>& exte
       num_sizes_(sizes != nullptr ? sizes->num_sizes() : 1) {
   graph.program = &p;
   graph.extents = extents;
+  cells.resize(p.tensors.size());
+  if (region != nullptr && region->masks_open()) turns = std::make_unique<PartTurns>(p);
   for (const Tensor& tensor : p.tensors) {
     auto& shape = graph.shapes.emplace_back();
     if (region != nullptr) {
       note_shape(tensor, shape);
-    } else {
-      for (const Expr& dim : tensor.shape) shape.push_back(scope.value(dim, "shape"));
+      continue;
     }
+    for (const Expr& dim : tensor.shape) shape.push_back(scope.value(dim, "shape"));
     check_storage(tensor, shape);
   }
-  cells.resize(p.tensors.size());
   if (witness != nullptr) return;
   deciding = deciding_tables(p);
-  cells = table_cells(p, extents);
   if (region != nullptr) {
-    bool dealt_out = std::ranges::any_of(cells, [](const auto& c) { return c.has_value(); });
-    if (dealt_out) throw DependsOnTable{"which rows lie in which part"};
+    require_cells_of_turns();
     if (!deciding.counted_loops.empty()) throw DependsOnTable{"how often a loop over slots runs"};
+    return;
   }
+  cells = table_cells(p, extents);
   for (std::size_t t = 0; t < cells.size(); ++t) {
     if (!cells[t]) continue;
     graph.shapes[t][static_cast<std::size_t>(cells[t]->dim)] = cells[t]->height;
@@ -86,9 +87,45 @@ void ExpandState::note_shape(const Tensor& tensor, std::vector<std::int64_t>& sh
       region->note_end(tensor_idx, rank, static_cast<int>(d), forms[d]);
     }
   }
+  check_storage(tensor, shape);
   if (graph.masks == nullptr) return;
+  if (turns != nullptr) see_by_parts(tensor_idx, shape, sides);
   std::optional<Mask> whole = graph.masks->mask(sides, {}, *region);
   graph.whole_tensors.push_back(whole ? graph.masks->number(*whole) : -1);
+}
+
+// Where there are any rows: without them there is nothing to be seen.
+void ExpandState::see_by_parts(int tensor, std::vector<std::int64_t>& shape,
+                               std::vector<SizeMasks::Side>& sides) {
+  std::optional<PartTurns::Rows> rows = turns->rows_of(tensor);
+  auto& forms = shape_forms[static_cast<std::size_t>(tensor)];
+  if (!rows || region->most(forms[static_cast<std::size_t>(rows->dim)]) < 1) return;
+  auto all = [](std::int64_t size) {
+    return SizeMasks::Side{.from = {}, .ends = {{.value = size}}};
+  };
+  auto d = static_cast<std::size_t>(rows->dim);
+  cells[static_cast<std::size_t>(tensor)] = TableCells{.table = rows->table,
+                                                       .dim = rows->dim,
+                                                       .count = rows->parts,
+                                                       .height = rows->step,
+                                                       .rows = rows->step};
+  shape[d] = rows->step;
+  forms[d] = {.value = rows->step};
+  sides[d] = all(rows->step);
+  shape.push_back(rows->parts);
+  forms.push_back({.value = rows->parts});
+  sides.push_back(all(rows->parts));
+}
+
+// Of inputs nothing is written down.
+void ExpandState::require_cells_of_turns() const {
+  std::vector<std::optional<TableCells>> dealt_out = table_cells(program, graph.extents);
+  for (std::size_t t = 0; t < dealt_out.size(); ++t) {
+    if (!dealt_out[t]) continue;
+    bool known = turns != nullptr && (turns->rows_of(static_cast<int>(t)).has_value() ||
+                                      nobody_writes(program.tensors[t]));
+    if (!known) throw DependsOnTable{"which rows lie in which part"};
+  }
 }
 
 TableFact inhabited_from(const TablePoint& part) {

@@ -13,6 +13,7 @@
 #include "stretto/ir/walk_budget.h"
 #include "stretto/proof/deciding_tables.h"
 #include "stretto/proof/eval_scope.h"
+#include "stretto/proof/part_turns.h"
 #include "stretto/proof/table_cells.h"
 #include "stretto/proof/trace_recorder.h"
 
@@ -42,7 +43,10 @@ struct ExpandState {
   DecidingTables deciding;
   int untold_depth = 0;  // reasons for may_depth that facts() do not tell
 
-  SizeRegion* region;                              // or none
+  SizeRegion* region;  // or none
+  // Of a region with masks open, in which there are rows to deal out; cells are then those of
+  // part_turns.h.
+  std::unique_ptr<PartTurns> turns;
   std::vector<std::vector<SizeForm>> shape_forms;  // per tensor, where there is a region
   // Positive where the program is now, at sizes that may leave it out (size_conditions.h).
   std::vector<SizeForm> there;
@@ -83,6 +87,9 @@ struct ExpandState {
  private:
   void note_cut();
   void note_shape(const Tensor& tensor, std::vector<std::int64_t>& shape);
+  void see_by_parts(int tensor, std::vector<std::int64_t>& shape,
+                    std::vector<SizeMasks::Side>& sides);
+  void require_cells_of_turns() const;
   void check_storage(const Tensor& tensor, const std::vector<std::int64_t>& shape) const;
 
   int num_cuts_ = 0;

@@ -13,7 +13,8 @@
 #include "stretto/ir/tables.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/instance_graph.h"
-#include "stretto/proof/steady_slots.h"
+#include "stretto/proof/one_size.h"
+#include "stretto/proof/part_turns.h"
 #include "stretto/proof/table_cells.h"
 
 namespace stretto {
@@ -35,150 +36,20 @@ bool uses(const Block& block, int var) {
   });
 }
 
-// What is made of one size and numbers, for each value of the size.
-class OfSize {
- public:
-  OfSize(const Program& program, int var) : var_(var), bound_(program.vars[at(var)].bound) {
-    vars_.resize(program.vars.size());
-  }
-
-  // No smaller where the size is larger.
-  bool grows(const Expr& expr) {
-    std::int64_t last = std::numeric_limits<std::int64_t>::min();
-    return at_each_size({&expr}, [&](std::int64_t size) {
-      std::int64_t next = value(expr, size);
-      return std::exchange(last, next) <= next;
-    });
-  }
-  // a times `by` is no less than b, at each size.
-  bool reaches(const Expr& a, std::int64_t by, const Expr& b) {
-    return at_each_size({&a, &b}, [&](std::int64_t size) {
-      return apply(ExprOp::kMul, value(a, size), by) >= value(b, size);
-    });
-  }
-
- private:
-  static constexpr std::int64_t kMostSizes = std::int64_t{1} << 20;
-
-  template <typename Holds>
-  bool at_each_size(std::initializer_list<const Expr*> of, const Holds& holds) {
-    if (bound_ > kMostSizes) return false;
-    for (const Expr* e : of) {
-      if (!all_go_by_only({*e}, {var_})) return false;
-    }
-    try {
-      for (std::int64_t size = 0; size <= bound_; ++size) {
-        if (!holds(size)) return false;
-      }
-    } catch (const Error&) {  // it has no value at some size
-      return false;
-    }
-    return true;
-  }
-  std::int64_t value(const Expr& expr, std::int64_t size) {
-    vars_[at(var_)] = size;
-    return eval(expr, vars_);
-  }
-
-  int var_;
-  std::int64_t bound_;
-  std::vector<std::int64_t> vars_;
-};
-
-// With what lets say in place of their variables.
-Expr resolved(const Expr& expr, const std::vector<Expr>& lets) {
-  Expr out = expr;
-  for (int depth = 0; depth < 16; ++depth) {
-    Expr next = substitute(out, lets);
-    if (next.same(out)) return out;
-    out = next;
-  }
-  return out;
-}
-
 bool reads_table(const Expr& expr, int table) {
   const ExprNode& n = expr.node();
   return (n.op == ExprOp::kTable && n.value == table) ||
          std::ranges::any_of(n.args, [&](const Expr& arg) { return reads_table(arg, table); });
 }
 
-// Lets of an agent: each is the only one of its variable.
-void collect(const Block& block, std::vector<Expr>& lets) {
-  for (const Op& op : block) {
-    if (op.code == OpCode::kLet) lets[at(op.var)] = op.exprs[0];
-    for (const Block& body : op.bodies) collect(body, lets);
-  }
-}
-
-// How what is computed from a loop's variable moves with it: by `step`, and from no less than zero.
-std::optional<std::int64_t> step_of(const Expr& expr, int loop_var, const Program& program) {
-  const ExprNode& n = expr.node();
-  if (n.op == ExprOp::kConst) return n.value >= 0 ? std::optional<std::int64_t>(0) : std::nullopt;
-  if (n.op == ExprOp::kVar) {
-    if (n.value == loop_var) return 1;
-    bool positive = program.vars[at(n.value)].kind == VarKind::kTile ||
-                    program.vars[at(n.value)].kind == VarKind::kRank;
-    return positive ? std::optional<std::int64_t>(0) : std::nullopt;
-  }
-  if (n.op == ExprOp::kMod || n.op == ExprOp::kFloorDiv) {
-    std::optional<std::int64_t> of = step_of(n.args[0], loop_var, program);
-    bool still = of == 0 && n.args[1].is_const() && n.args[1].const_value() > 0;
-    return still ? of : std::nullopt;
-  }
-  if (n.op != ExprOp::kAdd && n.op != ExprOp::kMul) return {};
-  std::optional<std::int64_t> a = step_of(n.args[0], loop_var, program);
-  if (n.op == ExprOp::kMul) {
-    bool scaled = a && n.args[1].is_const() && n.args[1].const_value() >= 0;
-    return scaled ? std::optional(apply(ExprOp::kMul, *a, n.args[1].const_value())) : std::nullopt;
-  }
-  std::optional<std::int64_t> b = step_of(n.args[1], loop_var, program);
-  return a && b ? std::optional(*a + *b) : std::nullopt;
-}
-
-// The terms of a sum.
-void terms_of(const Expr& sum, std::vector<Expr>& terms) {
-  if (sum.node().op != ExprOp::kAdd) return terms.push_back(sum);
-  for (const Expr& arg : sum.node().args) terms_of(arg, terms);
-}
-
 // A loop whose iterations have some rows of a part each, if the part has as many: those beyond the
 // rows of all parts do nothing, so it does not matter how many of them there are.
 bool ends_behind_parts(const Op& loop, const std::vector<Expr>& lets, const Program& program,
                        OfSize& size) {
-  if (loop.code != OpCode::kLoop || !loop.exprs[0].is_const(0)) return false;
-  const Op* condition = nullptr;
-  for (const Op& op : loop.bodies[0]) {
-    bool reads = op.code != OpCode::kLet || uses_table(op.exprs[0]);
-    if (!reads) continue;
-    if (op.code != OpCode::kWhen || condition != nullptr || !op.bodies[1].empty()) return false;
-    condition = &op;
-  }
-  if (condition == nullptr || condition->exprs[0].node().op != ExprOp::kLt) return false;
-  const ExprNode& less = condition->exprs[0].node();
-  Expr row = resolved(less.args[0], lets), end = resolved(less.args[1], lets);
-  const ExprNode& entry = end.node();
-  if (entry.op != ExprOp::kTable || entry.args.size() != 1) return false;
-  const Tensor& table = program.tensors[at(entry.value)];
-  bool parts = table.contract.kind == ContractKind::kPartition &&
-               table.kind == TensorKind::kInput && table.contract.lo.is_const(0);
-  if (!parts) return false;
-  std::vector<Expr> terms;
-  terms_of(row, terms);
-  std::int64_t step = 0;
-  int begins = 0;
-  for (const Expr& term : terms) {
-    const ExprNode& n = term.node();
-    if (n.op == ExprOp::kTable) {
-      bool begin = n.value == entry.value && (n.args[0] + Expr(1)).same(entry.args[0]);
-      if (!begin) return false;
-      ++begins;
-      continue;
-    }
-    std::optional<std::int64_t> moves = step_of(term, loop.var, program);
-    if (!moves) return false;
-    step += *moves;
-  }
-  return begins == 1 && size.reaches(loop.exprs[1], step, table.contract.hi - Expr(1));
+  std::optional<PartRows> rows = part_rows(loop, lets, program);
+  if (!rows) return false;
+  const Contract& contract = program.tensors[at(rows->table)].contract;
+  return size.reaches(loop.exprs[1], rows->step, contract.hi - Expr(1));
 }
 
 // What an agent does goes by the size.
@@ -212,13 +83,13 @@ int table_of_tiles(const Program& program, const Role& role) {
                role.barriers.empty();
   if (!plain || role.num_tiles.node().op != ExprOp::kVar) return -1;
   std::vector<Expr> lets(program.vars.size());
-  collect(role.agents[0].body, lets);
+  collect_lets(role.agents[0].body, lets);
   int table = -1;
   for (const Op& op : role.agents[0].body) {
     if (op.code == OpCode::kLet) continue;
     const Expr* c = op.code == OpCode::kWhen && op.bodies[1].empty() ? &op.exprs[0] : nullptr;
     bool asks = c != nullptr && c->node().op == ExprOp::kLe && c->node().args[0].is_const(0);
-    const Expr entry = asks ? resolved(c->node().args[1], lets) : Expr(0);
+    const Expr entry = asks ? with_lets(c->node().args[1], lets) : Expr(0);
     if (entry.node().op != ExprOp::kTable) return -1;
     const int read = static_cast<int>(entry.node().value);
     if (table >= 0 && table != read) return -1;
@@ -275,7 +146,7 @@ bool uses(const Program& program, int var, OfSize& size) {
            bool tiles = uses(role.num_tiles, var) && !names_tiles(program, role, var);
            return tiles || std::ranges::any_of(role.agents, [&](const Agent& a) {
                     std::vector<Expr> lets(program.vars.size());
-                    collect(a.body, lets);
+                    collect_lets(a.body, lets);
                     return uses_in(a.body, var, lets, program, size);
                   });
          });

@@ -288,7 +288,7 @@ TEST(HiddenSizes, TurnsBehindAllRowsDoNotCount) {
     EXPECT_EQ(hidden_sizes(program), std::vector<bool>{true});
     ProofResult r = prove(program);
     EXPECT_TRUE(r.proved()) << r.report;
-    EXPECT_EQ(r.stats.cases, 1) << r.report;
+    EXPECT_LT(r.stats.cases, 4) << r.report;  // or pieces (part_turns.h)
     EXPECT_TRUE(products_hold(o));
   }
   const Products kOthers[] = {

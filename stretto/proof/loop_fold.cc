@@ -9,6 +9,14 @@
 namespace stretto {
 namespace {
 
+bool goes_by_only(const Expr& expr, const std::set<int>& vars) {
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kTable) return false;
+  if (n.op == ExprOp::kVar) return vars.count(static_cast<int>(n.value)) != 0;
+  return std::all_of(n.args.begin(), n.args.end(),
+                     [&](const Expr& arg) { return goes_by_only(arg, vars); });
+}
+
 bool is_affine(const Expr& expr, const std::set<int>& moving) {
   if (!uses_any(expr, moving)) return !uses_table(expr);
   const ExprNode& n = expr.node();
@@ -142,6 +150,11 @@ bool is_affine(const Region& region, const std::set<int>& moving) {
   return fixed(region.rank) && fixed(region.row_end) && fixed(region.col_end) &&
          std::all_of(region.origin.begin(), region.origin.end(),
                      [&](const Expr& e) { return is_affine(e, moving); });
+}
+
+bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars) {
+  return std::all_of(exprs.begin(), exprs.end(),
+                     [&](const Expr& e) { return !e.has_value() || goes_by_only(e, vars); });
 }
 
 bool uses_any(const Expr& expr, const std::set<int>& vars) {

@@ -44,6 +44,8 @@ bool passes_slot(const Op& op);
 // Reads, and passes slots of pipes, some of them on a condition.
 bool only_passes_slots(const Block& body, bool in_condition = false);
 bool uses_any(const Expr& expr, const std::set<int>& vars);
+// They go by nothing but these variables.
+bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars);
 // Its origin moves in proportion to these; its ends and its rank do not go by them.
 bool is_affine(const Region& region, const std::set<int>& moving);
 

@@ -6,23 +6,6 @@
 #include "stretto/proof/loop_fold.h"
 
 namespace stretto {
-namespace {
-
-bool goes_by_only(const Expr& expr, const std::set<int>& vars) {
-  const ExprNode& n = expr.node();
-  if (n.op == ExprOp::kTable) return false;
-  if (n.op == ExprOp::kVar) return vars.count(static_cast<int>(n.value)) != 0;
-  return std::all_of(n.args.begin(), n.args.end(),
-                     [&](const Expr& arg) { return goes_by_only(arg, vars); });
-}
-
-}  // namespace
-
-bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars) {
-  return std::all_of(exprs.begin(), exprs.end(),
-                     [&](const Expr& e) { return !e.has_value() || goes_by_only(e, vars); });
-}
-
 bool is_steady(const Op& op, const std::set<int>& known, const SteadyRule& rule) {
   if (op.region2) return false;
   if (std::optional<bool> said = rule(op, known)) return *said;

@@ -15,9 +15,6 @@
 
 namespace stretto {
 
-// Of expressions: they go by nothing but these variables.
-bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars);
-
 // What whoever asks says of an operation, within loops over `known`; nothing: what goes for all.
 using SteadyRule = std::function<std::optional<bool>(const Op& op, const std::set<int>& known)>;
 // Whether what it does with slots and products is the same at every size, but for how often such
