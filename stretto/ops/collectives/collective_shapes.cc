@@ -64,6 +64,7 @@ CollectiveConfig small_tiles_config(const CollectiveDesc& d, Target target) {
 
 // Where nobody pushes.
 CollectiveConfig fetching_config(const CollectiveDesc& d, Target target) {
+  if (is_large(d)) return default_fetching_config(d, target);
   CollectiveConfig c = small_tiles_config(d, target);
   c.push = c.packets = false;
   c.ring_slots = 0;

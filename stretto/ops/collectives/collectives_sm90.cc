@@ -143,14 +143,15 @@ bool fits_packets(const CollectiveDesc& d) {
 
 // Messages of up to so many bytes are pushed, and as packets.
 constexpr std::int64_t kMega = std::int64_t{1} << 20;
-std::int64_t most_pushed(const CollectiveDesc& d) { return (d.world_size > 2 ? 16 : 4) * kMega; }
-constexpr std::int64_t kMostPackets = 4 * kMega;
-// Four GPUs that all write at once get more of their links than four that all read, so where
-// messages are large they are pushed again, in rings. What goes through registers is proved piece
-// by piece, so the largest messages are read.
+constexpr std::int64_t kMostPushed = 16 * kMega, kMostPackets = 4 * kMega;
+// GPUs that all write at once get more of their links than those that all read, and what a rank
+// sends may lie in ordinary memory. So larger messages are pushed, too, in rings; on more than two
+// GPUs those between take as long either way. What goes through registers is proved piece by piece,
+// so the largest messages are read.
 bool in_rings(const CollectiveDesc& d) {
   std::int64_t bytes = message_bytes(d);
-  return bytes >= 128 * kMega && bytes <= 256 * kMega;
+  if (d.world_size == 2) return bytes > kMostPushed && bytes <= 1024 * kMega;
+  return d.world_size > 2 && bytes >= 128 * kMega && bytes <= 256 * kMega;
 }
 // What a rank gets from all others in one hop of an all-reduce; beyond, two hops are faster.
 constexpr std::int64_t kMostOneHopIn = kMega;
@@ -191,9 +192,10 @@ CollectiveConfig quantized_config(const CollectiveDesc& d, Target target) {
 CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
   if (quantizes(d)) return quantized_config(d, target);
   if (target == Target::kCpu) return within(d, {});
-  if (d.world_size > 2 && in_rings(d)) return ring_config(d, kRingTile, 64, target.sms());
-  if (d.world_size == 1 || message_bytes(d) > most_pushed(d))
+  if (in_rings(d)) return ring_config(d, kRingTile, 64, target.sms());
+  if (d.world_size == 1 || message_bytes(d) > kMostPushed) {
     return within(d, fetch_config(d, target.sms()));
+  }
   // Tiles of whole rows pay where narrow tiles do not cut a row evenly, or messages are large.
   bool rows = pushes_whole_rows(d) && message_bytes(d) >= kMega &&
               (message_bytes(d) > kMostPackets || d.n % kLeastTile != 0);
@@ -205,7 +207,8 @@ CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
 
 CollectiveConfig default_fetching_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
-  if (c.ring_slots > 0) return within(d, fetch_config(d, target.sms()));
+  const bool as_if_pushed = message_bytes(d) <= (d.world_size > 2 ? kMostPushed : kMostPackets);
+  if (target != Target::kCpu && !as_if_pushed) return within(d, fetch_config(d, target.sms()));
   c.push = c.packets = false;
   return c;
 }

@@ -591,6 +591,27 @@ TEST(Collectives, DefaultsOfWhatIsQuantisedAreProved) {
   EXPECT_NO_THROW(prove(lower(all_gather(rings, c))));
 }
 
+// What two GPUs exchange lies in ordinary memory up to 1 GB: it is pushed, from 16 MB on in rings.
+TEST(Collectives, TwoGpusPushLargeMessages) {
+  for (std::int64_t n : {8192, 7168, 1000}) {
+    for (std::int64_t megabytes : {1, 8, 15, 18, 32, 1000, 1100}) {
+      CollectiveDesc d{
+          .dtype = DType::kBF16, .m = megabytes * (1 << 19) / n, .n = n, .world_size = 2};
+      SCOPED_TRACE(to_string(d));
+      const CollectiveConfig c = default_config(d, Target::kCuda);
+      EXPECT_EQ(c.push, megabytes <= 1000);
+      EXPECT_EQ(c.ring_slots > 0, megabytes >= 18 && megabytes <= 1000);
+      EXPECT_EQ(default_all_reduce_config(d, Target::kCuda).push, c.push && megabytes > 1);
+      const CollectiveConfig fetches = default_fetching_config(d, Target::kCuda);
+      EXPECT_FALSE(fetches.push || fetches.packets || fetches.ring_slots > 0);
+      if (megabytes > 32) continue;
+      EXPECT_NO_THROW(prove(lower(all_gather(d, c))));
+      EXPECT_NO_THROW(prove(lower(all_to_all(d, c))));
+      EXPECT_NO_THROW(prove(lower(all_reduce(d, default_all_reduce_config(d, Target::kCuda)))));
+    }
+  }
+}
+
 // Of doubles, to the last bits of a double.
 TEST(Collectives, Doubles) {
   std::uint64_t seed = test_seed() % 100'000;
