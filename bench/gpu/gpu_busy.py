@@ -1,10 +1,12 @@
-"""How busy nvidia-smi calls this machine's GPUs, once a second."""
+"""How busy nvidia-smi calls this machine's GPUs, or those of $CUDA_VISIBLE_DEVICES, once a second."""
 
+import os
 import statistics
 import subprocess
 import threading
 
 QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+VISIBLE = ["-i", os.environ["CUDA_VISIBLE_DEVICES"]] if os.environ.get("CUDA_VISIBLE_DEVICES") else []
 
 
 class GpuBusy:
@@ -24,7 +26,7 @@ class GpuBusy:
     def _watch(self):
         while not self._done.wait(1):
             try:
-                run = subprocess.run(QUERY, capture_output=True, text=True, timeout=10)
+                run = subprocess.run(QUERY + VISIBLE, capture_output=True, text=True, timeout=10)
             except (OSError, subprocess.TimeoutExpired):
                 continue
             if run.returncode == 0:

@@ -205,9 +205,9 @@ def in_place(elements: int) -> tuple:
     return lambda: stretto.all_reduce(mine, out=mine), lambda: dist.all_reduce(other) and None
 
 
-def run_sizes(ranks: Ranks, keep) -> None:
+def run_sizes(ranks: Ranks, sizes: list, keep) -> None:
     for op in ("all_reduce", "all_reduce in place", "all_gather", "reduce_scatter", "all_to_all"):
-        for count in SIZES:
+        for count in sizes:
             elements = count // 2
             ours, theirs = in_place(elements) if op.endswith("place") else of_size(op, elements, ranks.size)
             row = {"op": op, "bytes": count, "first_s": seconds_of(ranks, ours)}
@@ -317,6 +317,7 @@ def main():
     parser.add_argument("--parts", default="first,host,single,eager,steps,sizes")
     parser.add_argument("--only", default="", help="calls whose name contains this")
     parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
+    parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
     parser.add_argument("--seconds", type=float, default=500, help="after which no further shape of the lot begins")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
@@ -353,7 +354,7 @@ def main():
         run_calls(ranks, {name: c for name, c in calls.items() if options.only in name}, parts, keeper("steps"))
         del calls
     if "sizes" in parts:
-        run_sizes(ranks, keeper("sizes"))
+        run_sizes(ranks, [int(b) for b in options.bytes.split(",") if b] or SIZES, keeper("sizes"))
     if "lot" in parts:
         with open(options.shapes, encoding="utf-8") as file:
             result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, keeper("lot"))
