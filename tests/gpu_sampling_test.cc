@@ -99,7 +99,10 @@ Told serve(BatchModel& model, const std::vector<Asked>& asked, int at_once, bool
     loop.add(request);
   }
   StepDriver driver(model, loop, ahead);
-  while (!loop.is_idle()) driver.round();
+  while (!loop.is_idle()) {
+    driver.wait_for_turn();
+    driver.round();
+  }
   out.chosen = loop.chosen();
   out.preemptions = loop.scheduler().counters().preemptions;
   return out;

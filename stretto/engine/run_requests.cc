@@ -78,6 +78,7 @@ void run_requests(BatchModel& model, const SchedulerLimits& limits,
   StepDriver driver(model, loop, model.shape().chosen > 0);
   std::size_t next = 0;
   while (next < requests.size() || !loop.is_idle()) {
+    driver.wait_for_turn();
     while (next < requests.size() && loop.room() > 0) loop.add(requests[next++]);
     driver.round();
   }

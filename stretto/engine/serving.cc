@@ -403,7 +403,9 @@ void ServingEngine::lead(BatchModel& model) {
     count_step(order->num_rows());  // before anybody hears of its tokens
   });
   std::vector<Request> came;
-  while (take(loop, came)) {
+  while (true) {
+    driver.wait_for_turn();
+    if (!take(loop, came)) break;
     for (const Request& request : came) loop.add(request);
     if (driver.round()) faults_in_row_ = 0;
     note(loop, model);  // who sees nothing running has heard the end of everything

@@ -7,6 +7,10 @@ namespace stretto {
 StepDriver::StepDriver(BatchModel& model, BatchLoop& loop, bool ahead, OnOrder on_order)
     : model_(model), loop_(loop), ahead_(ahead), on_order_(std::move(on_order)) {}
 
+void StepDriver::wait_for_turn() {
+  if (under_way_) model_.wait_for_layers();
+}
+
 bool StepDriver::round() {
   auto order = std::make_shared<BatchOrder>(loop_.decide());
   const bool begins = !order->parts.empty(), beside = model_.runs_beside_host();

@@ -25,6 +25,9 @@ class StepDriver {
   // `ahead`: the model is made for it (BatchOptions::ahead). All outlive this.
   StepDriver(BatchModel& model, BatchLoop& loop, bool ahead, OnOrder on_order = {});
 
+  // Until it is time to decide a step: ahead, when only the choice of the one before is left to do,
+  // so that who has come by then is in it, and the machine has work while it is decided.
+  void wait_for_turn();
   // Decides a step and begins it; completes that one, or ahead the one before; requests hear of
   // what is new. Where all have ended nothing is left that they have not heard. Whether a step was
   // completed.

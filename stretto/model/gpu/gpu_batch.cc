@@ -32,7 +32,8 @@ GpuBatchStep::GpuBatchStep(GpuWorld& world, const ModelShape& shape,
                            std::shared_ptr<const SymmetricGpuMemory> arena)
     : BatchStep(shape, make_runner(world, shape, model_buffers, bounds, options, std::move(arena))),
       world_(world),
-      bounds_(bounds) {
+      bounds_(bounds),
+      body_done_(world.device(world.local_ranks().front())) {
   // A step of nothing but decodes is filled up with such rows where there is room for them.
   const bool fills_with_decodes = shape.fills_by_kind() && bounds.rows <= shape.paged.sequences;
   decodes_apart_ =
@@ -61,7 +62,10 @@ void GpuBatchStep::run(const StepRows& rows) {
   // Launches for prompts, of which there are none, do nothing.
   last_ = extents(rows.count, decodes_apart_ && rows.decodes == rows.count);
   runner().run(kBodySection, last_);
+  world_.stream(world_.local_ranks().front()).record(body_done_);
 }
+
+void GpuBatchStep::wait_for_body() { gpus().wait_for(body_done_); }
 
 void GpuBatchStep::choose(std::span<const std::int64_t> rows, std::span<const ChoiceWish> wishes,
                           std::int64_t first) {

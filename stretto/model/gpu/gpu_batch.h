@@ -36,6 +36,7 @@ class GpuBatchStep : public BatchStep {
   void set_choosers(std::span<const std::unique_ptr<GpuChooser>> choosers) { choosers_ = choosers; }
 
   void run(const StepRows& rows) override;
+  void wait_for_body() override;
   bool chooses() const override { return !choosers_.empty(); }
   void choose(std::span<const std::int64_t> rows, std::span<const ChoiceWish> wishes,
               std::int64_t first) override;
@@ -57,6 +58,7 @@ class GpuBatchStep : public BatchStep {
   const BatchBounds bounds_;
   bool decodes_apart_ = false;      // steps of nothing but decodes leave launches out
   std::vector<std::int64_t> last_;  // extents of the last run
+  const cuda::Event body_done_;     // on the first local rank
   std::span<const std::unique_ptr<GpuChooser>> choosers_;
 };
 

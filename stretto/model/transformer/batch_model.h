@@ -111,6 +111,9 @@ class BatchModel {
     choose(pieces, visitor);
     finish(visitor);
   }
+  // Until the layers of the step that began last are done and only its choice is left; where
+  // nothing runs beside the host they are.
+  void wait_for_layers() { bucket_->step->wait_for_body(); }
   bool runs_beside_host() const { return runner_->runs_beside_host(); }
 
   // With BatchOptions::ahead on a CPU rank: the tokens that choose() chose, which the other ranks

@@ -34,6 +34,8 @@ class BatchStep {
     return reinterpret_cast<T*>(input(name));
   }
   virtual void run(const StepRows& rows);
+  // Returns once the body that was run last is done, where run() only enqueues; else at once.
+  virtual void wait_for_body() {}
   // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
   // every rank, valid until the next call. Fault where a wait of the step was aborted.
   const float* logits(std::span<const std::int64_t> rows);
