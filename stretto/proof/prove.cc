@@ -79,7 +79,8 @@ class Prover {
     } catch (const TimeIsUp&) {
       result_.findings.clear();  // of sizes that nobody has come to confirm
       result_.within_limits = false;
-      missing(kMissingLimit, "time", fmt::format("{:.3g} s on the clock, the limit",
+      missing(kMissingLimit, "time",
+              fmt::format("{:.3g} s on the clock, the limit",
                           static_cast<double>(options_.time_limit.count()) / 1000));
     } catch (const BeyondLimit& e) {
       result_.within_limits = false;
@@ -200,20 +201,34 @@ class Prover {
             holds_with_digits(short_of, WaitsOpen::kNone));
   }
 
-  // Where sizes fall into too many pieces they are written with one digit more.
+  // Where sizes fall into too many pieces they are written with one digit more. Where many are as
+  // large as the first, that is tried before, as tiles of a share make a piece for each number of
+  // them, and one where they have a digit of their own.
   bool holds_with_digits(bool short_of, WaitsOpen waits) {
-    std::optional<bool> held = holds_with_masks({.waits = waits, .short_of = short_of});
-    bool blocks = !held && short_of && counts_blocks(program_);  // once, whatever the other digits
-    if (blocks) held = holds_with_masks({.waits = waits, .blocks = true});
+    constexpr int kFewTimes = 4;
+    const LeftOpen open{.waits = waits, .short_of = short_of};
+    bool blocks = short_of && counts_blocks(program_);  // once, whatever the other digits
+    std::optional<bool> held = holds_with_masks(open, blocks ? kFewTimes : 0);
+    if (!held && blocks && no_pieces_.too_large) {
+      LeftOpen by_blocks = open;
+      by_blocks.blocks = true;
+      if (holds_with_masks(by_blocks, kFewTimes).value_or(false)) return true;
+      held = holds_with_masks(open);
+    }
+    if (!held && blocks) held = holds_with_masks({.waits = waits, .blocks = true});
     return held.value_or(false);
   }
 
   // Absent where there are no such pieces.
-  std::optional<bool> holds_with_masks(LeftOpen open) {
+  std::optional<bool> holds_with_masks(LeftOpen open, int most_times = 0) {
     // Conditions that cost few sizes make few pieces, or it is not that on which launches rely.
     std::size_t events = options_.max_enumerated / (open.waits == WaitsOpen::kCostly ? 4 : 1);
     // Of eight ranks' shares small sizes leave some empty, in 27 pieces: each is a small one.
-    const MostPieces most{.at_least = 8 * kMinCases, .at_most = kMostPieces, .events = events};
+    const MostPieces most{.at_least = 8 * kMinCases,
+                          .at_most = kMostPieces,
+                          .events = events,
+                          .most_times = most_times};
+    no_pieces_.too_large = false;
     std::optional<MaskedSlices> found = masked_slices(program_, most, open, no_pieces_);
     if (!found) return {};
     for (std::optional<Case>& one : found->slices) share(*one, {});
@@ -439,7 +454,7 @@ class Prover {
     if (by_slices) {
       std::vector<std::optional<Case>> slices(cases.size());
       TimeLimit::side_by_side(cases.size(), num_threads(),
-                   [&](std::size_t i) { slices[i] = slice_of(cases[i]); });
+                              [&](std::size_t i) { slices[i] = slice_of(cases[i]); });
       if (slices_hold(slices)) return;
     }
     take(prove_all(cases));
@@ -567,7 +582,7 @@ class Prover {
   }
 
   std::string no_pieces() const {
-    const auto& [where, expression] = no_pieces_;
+    const std::string &where = no_pieces_.where, &expression = no_pieces_.expression;
     return where + (where.empty() || expression.empty() ? "" : ": ") + expression;
   }
 

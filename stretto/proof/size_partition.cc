@@ -38,8 +38,10 @@ std::int64_t block_size(const Program& program) {
   return common(extent_divisors(program), kSmallDivisor + 1, kMostBlock, kMostBlock);
 }
 
-// m = modulus * q + r, or modulus * (block * q + s) + r, where there is room for that; or
-// modulus * q - r: a share that is rounded up is q for all r.
+// m = modulus * q + r, or modulus * (block * q + s) + r, where there is room for that. Or all
+// digits but the first are what m lacks of a multiple: modulus * q - r, so that a share that is
+// rounded up is q for all r; or modulus * (block * q - s) - r, so that q blocks hold it for all r
+// and s.
 SizeAxes axes_of(const Program& program, const std::optional<LeftOpen>& left_open) {
   SizeAxes axes;
   bool open = left_open.has_value(), blocks = open && left_open->blocks;
@@ -53,11 +55,11 @@ SizeAxes axes_of(const Program& program, const std::optional<LeftOpen>& left_ope
     if (block > 1 && bound >= 2 * weights.back() * block) {
       weights.push_back(weights.back() * block);
     }
-    bool short_of = open && left_open->short_of && weights.size() == 2 && weights[1] == modulus;
-    if (short_of) weights[0] = -1;
+    bool short_of = open && left_open->short_of && weights.size() > 1;
     SizeAxes::Extent& extent = axes.extents.emplace_back();
     for (auto weight = weights.rbegin(); weight != weights.rend(); ++weight) {
-      extent.digits.push_back({.axis = axes.count++, .weight = *weight});
+      bool lacks = short_of && weight != weights.rbegin();
+      extent.digits.push_back({.axis = axes.count++, .weight = lacks ? -*weight : *weight});
     }
   }
   return axes;
@@ -69,34 +71,54 @@ struct DigitBox {
   Digits lo, hi;
 };
 
+// Those of `all` whose digits from `first` on are, as a number, less than those of `than`, or more.
+void push_beside(const DigitBox& all, const Digits& than, std::size_t first, std::size_t last,
+                 bool less, std::vector<DigitBox>& out) {
+  for (std::size_t i = first; i <= last; ++i) {
+    DigitBox& box = out.emplace_back(all);
+    for (std::size_t j = first; j < i; ++j) box.lo[j] = box.hi[j] = than[j];
+    (less ? box.hi[i] : box.lo[i]) = than[i] + (less ? -1 : 1);
+    if (box.lo[i] > box.hi[i]) out.pop_back();
+  }
+}
+
 // All sizes up to the bound; the last box ends with it.
 std::vector<DigitBox> all_values(const SizeAxes::Extent& extent, std::int64_t bound) {
   const std::vector<SizeAxes::Digit>& digits = extent.digits;
+  auto weight = [&](std::size_t i) { return std::abs(digits[i].weight); };
+  bool short_of = extent.is_short_of();
+  Digits none(digits.size(), 0), of_bound = none, most = none;
+  of_bound[0] = most[0] = short_of ? ceil_div(bound, weight(0)) : bound / weight(0);
+  std::int64_t rest = short_of ? weight(0) * most[0] - bound : bound % weight(0);
+  for (std::size_t i = 1; i < digits.size(); ++i) {
+    of_bound[i] = rest / weight(i);
+    rest %= weight(i);
+    most[i] = weight(i - 1) / weight(i) - 1;
+  }
   std::vector<DigitBox> out;
-  if (extent.is_short_of()) {
-    std::int64_t by = digits[0].weight, most = ceil_div(bound, by), lacks = most * by - bound;
-    out.push_back({.lo = {0, 0}, .hi = {0, 0}});
-    if (lacks > 0 && most > 1) out.push_back({.lo = {1, 0}, .hi = {most - 1, lacks - 1}});
-    if (most > 0) out.push_back({.lo = {1, lacks}, .hi = {most, by - 1}});
+  std::size_t last = digits.size() - 1;
+  if (short_of) {
+    out.push_back({.lo = none, .hi = none});
+    if (bound == 0) return out;
+    DigitBox all{.lo = none, .hi = most};
+    all.lo[0] = 1;
+    // From here on all digits may be anything.
+    while (last > 1 && of_bound[last] == 0) --last;
+    push_beside(all, of_bound, 1, last - 1, /*less=*/false, out);
+    DigitBox with_bound = all;
+    for (std::size_t i = 1; i <= last; ++i) with_bound.lo[i] = of_bound[i];
+    for (std::size_t i = 1; i < last; ++i) with_bound.hi[i] = of_bound[i];
+    --all.hi[0];
+    if (all.hi[0] > 0) push_beside(all, of_bound, 1, last, /*less=*/true, out);
+    out.push_back(with_bound);
     return out;
   }
-  Digits of_bound, most;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    std::int64_t rest = i == 0 ? bound : bound % digits[i - 1].weight;
-    of_bound.push_back(rest / digits[i].weight);
-    most.push_back(i == 0 ? of_bound[0] : digits[i - 1].weight / digits[i].weight - 1);
-  }
-  // From here on all digits may be anything.
-  std::size_t last = digits.size() - 1;
   while (last > 0 && of_bound[last] == most[last]) --last;
-  for (std::size_t i = 0; i <= last; ++i) {
-    std::int64_t end = i < last ? of_bound[i] - 1 : of_bound[i];
-    if (end < 0) continue;
-    DigitBox& below = out.emplace_back(DigitBox{.lo = Digits(digits.size(), 0), .hi = most});
-    std::copy_n(of_bound.begin(), i, below.lo.begin());
-    std::copy_n(of_bound.begin(), i, below.hi.begin());
-    below.hi[i] = end;
-  }
+  DigitBox all{.lo = none, .hi = most}, with_bound = all;
+  if (last > 0) push_beside(all, of_bound, 0, last - 1, /*less=*/true, out);
+  for (std::size_t i = 0; i < last; ++i) with_bound.lo[i] = of_bound[i];
+  for (std::size_t i = 0; i <= last; ++i) with_bound.hi[i] = of_bound[i];
+  out.push_back(with_bound);
   return out;
 }
 
@@ -175,6 +197,14 @@ class SizesLeft {
       box.lo[i] = taken.lo[i];
       box.hi[i] = taken.hi[i];
     }
+  }
+
+  // Whether the pieces will have more events than `most_times` the first: too many of those that
+  // are taken, or of so large a part of all sizes.
+  bool too_large(int most_times, std::size_t first, std::size_t events) const {
+    if (most_times == 0 || num_taken_ < 2) return false;
+    double times = static_cast<double>(events) / static_cast<double>(first);
+    return times > most_times || times * all_ / taken_ > 2 * most_times;
   }
 
   // Whether there will be more pieces than `most`: each box is at least one, and as many as are
@@ -267,7 +297,12 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
   std::pair<const Op*, double> deepest{nullptr, 1};
   LoopsShown shown;
   SizesLeft left(all_sizes(out->axes, extent_bounds(program)), out->axes.count);
+  std::size_t first_events = 0, all_events = 0;
   while (!left.empty()) {
+    if (left.too_large(allowed.most_times, first_events, all_events)) {
+      why.too_large = true;
+      return nullptr;
+    }
     if (left.hopeless(most)) {
       why = cut_by(program, deepest.first);
       return nullptr;
@@ -283,8 +318,10 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
       return nullptr;
     }
     if (graph.deepest_cut.second < deepest.second) deepest = graph.deepest_cut;
+    std::size_t events = std::max<std::size_t>(1, graph.num_events());
+    all_events += events;
     if (out->pieces.empty()) {
-      std::size_t events = std::max<std::size_t>(1, graph.num_events());
+      first_events = events;
       most = std::clamp(2 * allowed.events / events, allowed.at_least, allowed.at_most);
     }
     out->pieces.push_back({.box = region.box(), .sample = sample});

@@ -27,9 +27,10 @@ struct SizePartition {
 };
 
 // Why there is no partition, for a report: a source line, and what in the program it comes of. Both
-// may be empty.
+// may be empty. `too_large`: they were not looked for any further (MostPieces::most_times).
 struct NoPieces {
   std::string where, expression;
+  bool too_large = false;
 };
 
 // Absent where there are more than `most` pieces, more sizes than kMaxSizeAxes has room for, or
@@ -44,7 +45,7 @@ struct LeftOpen {
   // Not what blocks of rows a size has: it is written with one digit more, of which the first
   // counts blocks.
   bool blocks = false;
-  // Sizes are written as what they lack of a multiple, where they have no such digit.
+  // Sizes are written as what they lack of a multiple, and of whole blocks.
   bool short_of = false;
 };
 // Whether sizes are divided by numbers so large that the digit makes a difference.
@@ -58,8 +59,10 @@ bool has_remainders(const Program& program);
 using OnPiece = std::function<bool(const SizePartition& so_far, InstanceGraph graph)>;
 // How many pieces: from `at_least` to `at_most`, so that their events add up to no more than
 // `events` where a piece has half of those that the first one has, at the bounds.
+// `most_times`: no more events together than so many times the first piece's; 0: any.
 struct MostPieces {
   std::size_t at_least, at_most, events;
+  int most_times = 0;
 };
 std::unique_ptr<SizePartition> partition_with_masks(const Program& program, const MostPieces& most,
                                                     LeftOpen open, NoPieces& why,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
@@ -94,6 +95,39 @@ Program copy_in_parts(std::int64_t bound, std::int64_t parts, std::int64_t more)
   return p.finish();
 }
 
+// How often each size up to the bound lies in a piece: once.
+void expect_each_size_once(const SizePartition& parts, std::int64_t bound) {
+  std::vector<int> times(static_cast<std::size_t>(bound) + 1, 0);
+  for (const SizePiece& piece : parts.pieces) {
+    SizePoint at = piece.box.lo;
+    for (std::size_t axis = 0; axis < kMaxSizeAxes;) {
+      if (axis == 0) {
+        std::int64_t m = extents_at(parts.axes, at)[0];
+        ASSERT_TRUE(m >= 0 && m <= bound) << m;
+        ++times[static_cast<std::size_t>(m)];
+      }
+      if (at[axis] < piece.box.hi[axis]) {
+        ++at[axis];
+        axis = 0;
+      } else {
+        at[axis] = piece.box.lo[axis];
+        ++axis;
+      }
+    }
+  }
+  EXPECT_EQ(times, std::vector<int>(times.size(), 1));
+}
+
+// The pieces that there are, if they are at most 64.
+std::unique_ptr<SizePartition> pieces_of(const Program& program, LeftOpen open) {
+  NoPieces why;
+  auto found =
+      partition_with_masks(program, {.at_least = 64, .at_most = 64, .events = 0}, open, why,
+                           [](const SizePartition&, const InstanceGraph&) { return true; });
+  EXPECT_NE(found, nullptr) << why.where << why.expression;
+  return found;
+}
+
 TEST(SizePartition, SizesThatLackSomeOfAMultipleAreOnePiece) {
   for (std::int64_t parts : {2, 3, 8}) {
     for (std::int64_t bound : {1'024, 1'025, 1'031, 1'032, 1'033}) {
@@ -105,25 +139,76 @@ TEST(SizePartition, SizesThatLackSomeOfAMultipleAreOnePiece) {
       // Rows are left out where m % parts == 1.
       ProofResult wrong = prove(run_pipeline(copy_in_parts(bound, parts, parts - 2)));
       EXPECT_EQ(wrong.verdict, Verdict::kRejected) << wrong.report;
-      NoPieces why;
-      std::vector<int> times(static_cast<std::size_t>(bound) + 1, 0);
-      auto found = partition_with_masks(
-          program, {.at_least = 64, .at_most = 64, .events = 0}, {.short_of = true}, why,
-          [](const SizePartition&, const InstanceGraph&) { return true; });
-      ASSERT_NE(found, nullptr) << why.where << why.expression;
+      auto found = pieces_of(program, {.short_of = true});
+      ASSERT_NE(found, nullptr);
       EXPECT_EQ(extents_at(found->axes, found->pieces[0].sample)[0], bound);
-      for (const SizePiece& piece : found->pieces) {
-        for (std::int64_t q = piece.box.lo[0]; q <= piece.box.hi[0]; ++q) {
-          for (std::int64_t r = piece.box.lo[1]; r <= piece.box.hi[1]; ++r) {
-            std::int64_t m = extents_at(found->axes, {q, r})[0];
-            ASSERT_TRUE(m >= 0 && m <= bound) << m;
-            ++times[static_cast<std::size_t>(m)];
-          }
-        }
-      }
-      EXPECT_EQ(times, std::vector<int>(times.size(), 1));
+      expect_each_size_once(*found, bound);
     }
   }
+}
+
+// So many parts of rows, each whole blocks but the last that has any. `more` rounds shares up: with
+// fewer than a block less one row, rows are left out.
+Program copy_in_blocks(std::int64_t bound, std::int64_t parts, std::int64_t rows,
+                       std::int64_t more) {
+  ProgramBuilder p("blocks", 1);
+  Index m = p.extent("m", bound);
+  auto in = p.input("in", DType::kF32, {m, 4}), out = p.output("out", DType::kF32, {m, 4});
+  std::int64_t tiles = ceil_div(ceil_div(bound, parts), rows);
+  p.role("copy", Resource::sms(3), p.range(parts * tiles), [&](const Tile& t) {
+    Index share = p.let("share", (ceil_div(m, parts) + more) / rows * rows);
+    Index part = p.let("part", t.index / tiles), row = p.let("row", t.index % tiles * rows);
+    Index end = p.let("end", max(min(m - part * share, share), 0));
+    p.when(row < end, [&] {
+      Index first = p.let("first", part * share + row);
+      Index last = p.let("last", part * share + end);
+      p.store(out.tile({first, 0}, rows, 4).until_row(last), p.load(in.tile({first, 0}, rows, 4)));
+    });
+  });
+  return p.finish();
+}
+
+TEST(SizePartition, SizesThatLackSomeOfWholeBlocksAreOnePiece) {
+  constexpr std::int64_t kRows = 32;
+  for (std::int64_t parts : {2, 3}) {
+    for (std::int64_t more : {-kRows - 1, std::int64_t{0}, parts + 1}) {
+      std::int64_t bound = 16 * parts * kRows + more;
+      SCOPED_TRACE(fmt::format("{} parts of {} rows", parts, bound));
+      Program program = run_pipeline(copy_in_blocks(bound, parts, kRows, kRows - 1));
+      auto found = pieces_of(program, {.blocks = true, .short_of = true});
+      ASSERT_NE(found, nullptr);
+      EXPECT_EQ(extents_at(found->axes, found->pieces[0].sample)[0], bound);
+      expect_each_size_once(*found, bound);
+      ProofResult right = prove(program);
+      EXPECT_TRUE(right.proved()) << right.report;
+      EXPECT_LE(right.stats.cases, 8) << right.report;
+      ProofResult wrong = prove(run_pipeline(copy_in_blocks(bound, parts, kRows, kRows - 2)));
+      EXPECT_EQ(wrong.verdict, Verdict::kRejected) << wrong.report;
+    }
+  }
+}
+
+// Each of the pieces is large, and there are more than so many times the first one's events.
+TEST(SizePartition, StopsWhereManyPiecesAreAsLargeAsTheFirst) {
+  Program program = run_pipeline(copy_in_blocks(64 * 64, 2, 32, 31));
+  auto pieces = [&](int most_times, bool& too_large) {
+    std::size_t count = 0;
+    NoPieces why;
+    const MostPieces most{
+        .at_least = 1'000, .at_most = 1'000, .events = 0, .most_times = most_times};
+    partition_with_masks(program, most, {.short_of = true}, why,
+                         [&](const SizePartition& so_far, const InstanceGraph&) {
+                           count = so_far.pieces.size();
+                           return true;
+                         });
+    too_large = why.too_large;
+    return count;
+  };
+  bool too_large = true;
+  EXPECT_GT(pieces(0, too_large), 60u);
+  EXPECT_FALSE(too_large);
+  EXPECT_LT(pieces(4, too_large), 10u);
+  EXPECT_TRUE(too_large);
 }
 
 TEST(SizePartition, AShapeComparesSizes) {

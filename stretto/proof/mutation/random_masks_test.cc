@@ -134,8 +134,8 @@ TEST(RandomSizes, WithMasksLeftOpenAPieceDoesWhatEachOfItsSizesDoes) {
     };
     NoPieces why;
     const LeftOpen open_parts{.waits = static_cast<WaitsOpen>(i % 3),
-                              .blocks = i / 3 % 3 == 1,
-                              .short_of = i / 3 % 3 == 2};
+                              .blocks = i / 3 % 2 == 1,
+                              .short_of = i / 6 % 2 == 1};
     try {
       const MostPieces most{.at_least = 2'000, .at_most = 2'000, .events = 0};
       if (partition_with_masks(program, most, open_parts, why, look) == nullptr) continue;
