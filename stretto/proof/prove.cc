@@ -16,6 +16,7 @@
 #include "stretto/ir/quota.h"
 #include "stretto/ir/tables.h"
 #include "stretto/ir/walk_budget.h"
+#include "stretto/proof/alike_ranks.h"
 #include "stretto/proof/expand.h"
 #include "stretto/proof/hidden_sizes.h"
 #include "stretto/proof/launch_patterns.h"
@@ -601,10 +602,31 @@ class Prover {
   std::shared_ptr<TableChoices> choices_ = std::make_shared<TableChoices>();
 };
 
+// Of ranks that do the same, each by itself. Absent where one of them is not proved: what is wrong
+// or missing is said of all ranks then.
+std::optional<ProofResult> prove_one_of_alike(const Program& program, const ProofOptions& options) {
+  bool every_table = options.tables == nullptr;  // those of options may differ from rank to rank
+  if (!options.one_of_alike || !every_table || !ranks_are_alike(program)) return {};
+  Program one = one_of_alike(program);
+  ProofResult result = Prover(one, options).run();
+  if (!result.proved() && result.within_limits) return {};
+  result.stats.events *= at(program.world_size);
+  conclude(program, options.bounds_only, result);
+  return result;
+}
+
 }  // namespace
 
 ProofResult prove(const Program& program, const ProofOptions& options) {
-  return Prover(program, options).run();
+  auto begin = std::chrono::steady_clock::now();
+  if (std::optional<ProofResult> of_one = prove_one_of_alike(program, options)) return *of_one;
+  ProofOptions left = options;
+  if (options.time_limit.count() > 0) {
+    auto spent = std::chrono::steady_clock::now() - begin;
+    left.time_limit -= std::chrono::duration_cast<std::chrono::milliseconds>(spent);
+    left.time_limit = std::max(left.time_limit, std::chrono::milliseconds{1});
+  }
+  return Prover(program, left).run();
 }
 
 }  // namespace stretto

@@ -31,6 +31,8 @@ struct ProofOptions {
   std::size_t max_enumerated = 4'000'000;
   // More than some 70 vectors are cut into pieces of sizes that do alike (size_partition.h).
   bool partition = true;
+  // Where no rank has to do with another and all do the same, one is looked at (alike_ranks.h).
+  bool one_of_alike = true;
   // Cases of run-time sizes per extent otherwise: 0, 1, the bound and the tile and rank boundaries
   // +-1.
   int max_samples = 72;
