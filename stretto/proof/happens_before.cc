@@ -10,15 +10,6 @@
 #include "stretto/proof/time_limit.h"
 
 namespace stretto {
-namespace {
-
-// Of one launch.
-std::uint64_t event_key(int agent, int pos) {
-  return static_cast<std::uint64_t>(agent) << 32 | static_cast<std::uint32_t>(pos);
-}
-
-}  // namespace
-
 HappensBefore::HappensBefore(const Timeline& timeline, const Execution& execution,
                              const SyncPowers& powers)
     : timeline_(timeline),
@@ -173,15 +164,16 @@ void HappensBefore::find_multi_waits() {
 }
 
 void HappensBefore::index_packets() {
-  using LoadAt = std::unordered_map<std::uint64_t, int>;
   std::map<const InstanceGraph*, std::shared_ptr<LoadAt>> known;
   for (const InstanceGraph* launch : timeline_.launches) {
     auto [it, is_new] = known.try_emplace(launch);
     if (is_new) {
-      it->second = std::make_shared<LoadAt>();
+      it->second = std::make_shared<LoadAt>(launch->agents.size());
       const auto& loads = launch->packet_loads;
       for (std::size_t l = 0; l < loads.size(); ++l) {
-        (*it->second)[event_key(loads[l].agent, loads[l].pos)] = static_cast<int>(l);
+        std::vector<std::int32_t>& at_pos = (*it->second)[at(loads[l].agent)];
+        if (at_pos.empty()) at_pos.assign(launch->agents[at(loads[l].agent)].syncs.size(), -1);
+        at_pos[at(loads[l].pos)] = static_cast<std::int32_t>(l);
       }
     }
     packet_load_at_.push_back(it->second);
@@ -390,17 +382,18 @@ std::vector<const NotifyChain::Item*> HappensBefore::last_needed(const MultiWait
 
 std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, const Step& step,
                                             int pos) const {
-  const auto& loads = *packet_load_at_[at(step.launch)];
-  auto it = loads.find(event_key(step.agent, pos));
-  if (it == loads.end()) return clock;
-  for (const auto& store : timeline_.launch(step.launch).packet_loads[at(it->second)].stores) {
+  const std::vector<std::int32_t>& loads = (*packet_load_at_[at(step.launch)])[at(step.agent)];
+  std::int32_t load = loads.empty() ? -1 : loads[at(pos)];
+  if (load < 0) return clock;
+  for (const auto& store : timeline_.launch(step.launch).packet_loads[at(load)].stores) {
     if (!store.always || !edges_.packet_arrives(store.agent, step.agent)) continue;
     Place place{store.agent, step.launch, store.pos};
     std::int64_t over = position(place.agent, place.launch, place.pos) + 1;
     if (clocks.past != Past::kOrder) {
       over = clocks.at->released[at(place.agent)][place_idx(place)];
     }
-    clock = merge(clocks, clock, clock_at(clocks, place), stamp(place).first, over);
+    clock = clocks.vectors.later(
+        clock, {clock_at(clocks, place), stamp(place).first, static_cast<std::int32_t>(over)});
   }
   return clock;
 }

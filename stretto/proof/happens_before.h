@@ -219,9 +219,11 @@ class HappensBefore {
   std::shared_ptr<std::vector<std::vector<NotifyChain>>> chains_;  // [counter]
   std::vector<MultiWait> multi_waits_;
   std::vector<std::vector<int>> waits_on_;  // [counter]: indices into multi_waits_
-  std::vector<std::unordered_map<std::size_t, int>> multi_wait_at_;     // [agent], by place_idx()
-  // [launch], by event_key(); launches alike share it.
-  std::vector<std::shared_ptr<const std::unordered_map<std::uint64_t, int>>> packet_load_at_;
+  std::vector<std::unordered_map<std::size_t, int>> multi_wait_at_;  // [agent], by place_idx()
+  // [agent][pos]: into packet_loads, or -1; nothing of an agent without. [launch]: those alike
+  // share it.
+  using LoadAt = std::vector<std::vector<std::int32_t>>;
+  std::vector<std::shared_ptr<const LoadAt>> packet_load_at_;
   // Choices, and clocks of choices, are added when first asked for.
   mutable TableChoices choices_;
   mutable Clocks causal_;

@@ -64,8 +64,12 @@ class Overlaps {
   // Each once, in order.
   std::vector<Interval> intervals(const Indices& of_a, const Indices& of_b, std::size_t d) const {
     std::vector<Interval> out;
-    for (std::size_t i : of_a) out.emplace_back(a_[i].lo[d], a_[i].hi[d]);
-    for (std::size_t j : of_b) out.emplace_back(b_[j].lo[d], b_[j].hi[d]);
+    auto add = [&](const Box& box) {
+      Interval one{box.lo[d], box.hi[d]};
+      if (out.empty() || out.back() != one) out.push_back(one);
+    };
+    for (std::size_t i : of_a) add(a_[i]);
+    for (std::size_t j : of_b) add(b_[j]);
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;

@@ -247,8 +247,9 @@ class Prover {
     ProofStats before = result_.stats;
     std::optional<bool> held;
     try {
-      events_ = expand_with_runs(program_, extent_bounds(program_)).num_events();
-      held = runs_hold(sampled({extent_bounds(program_)}, true));
+      InstanceGraph largest = expand_with_runs(program_, extent_bounds(program_));
+      events_ = largest.num_events();
+      held = runs_hold(sampled({extent_bounds(program_)}, true), std::move(largest));
     } catch (const DependsOnTable&) {
     } catch (const Rejected&) {  // said by those that walk every slot
     }
@@ -259,14 +260,16 @@ class Prover {
     return false;
   }
 
-  bool runs_hold(const Samples& samples) {
+  // `largest`: at the bounds.
+  bool runs_hold(const Samples& samples, InstanceGraph largest) {
     if (!result_.stats.every_size || parts_ != nullptr) return false;
     std::vector<std::optional<Case>> slices(samples.size());
     std::vector<UnmetTensors> unmet(samples.size());
     std::vector<std::int64_t> quota;
     for (std::size_t i = 0; i < samples.size(); ++i) {
       std::string where = describe_extents(program_, samples[i]);
-      Case one{expand_with_runs(program_, samples[i]), where};
+      bool at_bounds = i == 0 && samples[i] == largest.extents;
+      Case one{at_bounds ? std::move(largest) : expand_with_runs(program_, samples[i]), where};
       unmet[i].add(one.graph, where);
       if (i == 0) quota = one.graph.quota;
       if (!wrong_counter(one.graph, where, quota)) slices[i] = slice_of(one);
