@@ -158,7 +158,10 @@ bool all_go_by_only(const std::vector<Expr>& exprs, const std::set<int>& vars) {
 }
 
 bool uses_any(const Expr& expr, const std::set<int>& vars) {
-  return std::any_of(vars.begin(), vars.end(), [&](int v) { return uses_var(expr, v); });
+  if (!expr.has_value()) return false;
+  const ExprNode& n = expr.node();
+  if (n.op == ExprOp::kVar) return vars.count(static_cast<int>(n.value)) != 0;
+  return std::ranges::any_of(n.args, [&](const Expr& arg) { return uses_any(arg, vars); });
 }
 
 bool passes_slot(const Op& op) {

@@ -162,9 +162,25 @@ std::size_t OpenLoops::TermHash::operator()(const Term& t) const {
 }
 
 int OpenLoops::term(const Term& term) {
-  auto [it, is_new] = term_ids_.try_emplace(term, static_cast<int>(terms_.size()));
-  if (is_new) terms_.push_back(term);
-  return it->second;
+  if (2 * (terms_.size() + 1) > term_ids_.size()) grow_term_ids();
+  const std::size_t mask = term_ids_.size() - 1;
+  std::size_t place = TermHash{}(term)&mask;
+  for (; term_ids_[place] >= 0; place = (place + 1) & mask) {
+    if (terms_[at(term_ids_[place])] == term) return term_ids_[place];
+  }
+  term_ids_[place] = static_cast<int>(terms_.size());
+  terms_.push_back(term);
+  return term_ids_[place];
+}
+
+void OpenLoops::grow_term_ids() {
+  term_ids_.assign(std::max<std::size_t>(64, 2 * term_ids_.size()), -1);
+  const std::size_t mask = term_ids_.size() - 1;
+  for (std::size_t i = 0; i < terms_.size(); ++i) {
+    std::size_t place = TermHash{}(terms_[i]) & mask;
+    while (term_ids_[place] >= 0) place = (place + 1) & mask;
+    term_ids_[place] = static_cast<int>(i);
+  }
 }
 
 std::optional<int> OpenLoops::term_of(const Expr& expr) {
@@ -371,7 +387,7 @@ void OpenLoops::start_worker(const Role& role) {
   visits_.assign(role.agents.size(), {});
   // Agents of a worker are compared with each other alone.
   terms_.clear();
-  term_ids_.clear();
+  std::ranges::fill(term_ids_, -1);
   std::vector<int> rings = rings_of(role);
   may_ = (of_tables_ || (state_.region != nullptr && state_.region->loops_open())) &&
          std::none_of(rings.begin(), rings.end(), [](int ring) { return ring >= 0; });
@@ -515,17 +531,17 @@ void OpenLoops::finish_worker() {
 // Of a count: what it is made of.
 void OpenLoops::describe(int number, LoopsShown::Key& key) const {
   const Term& t = terms_[at(number)];
-  key.insert(key.end(), {static_cast<std::int64_t>(t.op), t.value,
-                         static_cast<std::int64_t>(t.args.size())});
+  key.insert(key.end(),
+             {static_cast<std::int64_t>(t.op), t.value, static_cast<std::int64_t>(t.args.size())});
   for (int arg : t.args) describe(arg, key);
 }
 
 LoopsShown::Key OpenLoops::key_of_loop(const std::vector<Part>& parts) const {
   LoopsShown::Key key;
   for (const Part& part : parts) {
-    key.insert(key.end(), {part.agent, static_cast<std::int64_t>(
-                                           reinterpret_cast<std::intptr_t>(part.op)),
-                           part.open_begin ? 1 : 0});
+    key.insert(key.end(),
+               {part.agent, static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(part.op)),
+                part.open_begin ? 1 : 0});
     for (int count : part.counts) describe(count, key);
   }
   return key;

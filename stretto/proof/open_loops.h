@@ -14,6 +14,7 @@
 // What they read is then looked at by who asks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -109,7 +110,9 @@ class OpenLoops {
     int operator[](std::size_t i) const { return terms_[i]; }
     const int* begin() const { return terms_.data(); }
     const int* end() const { return terms_.data() + size_; }
-    friend bool operator==(const Args&, const Args&) = default;
+    friend bool operator==(const Args& a, const Args& b) {
+      return a.size_ == b.size_ && std::equal(a.begin(), a.end(), b.begin());
+    }
 
    private:
     std::array<int, kMaxTensorDims> terms_{};
@@ -183,6 +186,7 @@ class OpenLoops {
   void find_sized(const Block& block);
   bool may_take_part(const Block& block);
   int term(const Term& term);
+  void grow_term_ids();
   void describe(int term, LoopsShown::Key& key) const;
   LoopsShown::Key key_of_loop(const std::vector<Part>& parts) const;
   std::optional<int> term_of(const Expr& expr);
@@ -225,8 +229,10 @@ class OpenLoops {
   std::map<const Op*, Shape> shapes_;
   std::map<const Op*, TurnsShape> turns_shapes_;
   std::set<std::vector<std::pair<int, const Op*>>> checked_turns_;
-  std::unordered_map<Term, int, TermHash> term_ids_;
   std::vector<Term> terms_;
+  // Numbers of terms by their hash, at or behind it, or -1; at most half of them taken. Some tens
+  // of millions of terms are looked up where a program is large.
+  std::vector<int> term_ids_;
   LoopsShown own_shown_;
   LoopsShown* shown_;
 
