@@ -6,6 +6,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/ir/verifier.h"
+#include "stretto/passes/alike_arms.h"
 #include "stretto/passes/epilogue_stores.h"
 #include "stretto/passes/expand_scaled_products.h"
 #include "stretto/passes/overlap_products.h"
@@ -21,6 +22,7 @@ const std::vector<Pass>& schedule_pipeline() {
       {"resolve_tile_primitives", resolve_tile_primitives},
       {"expand_scaled_products", expand_scaled_products},
       {"split_agents", split_agents},
+      {"merge_alike_arms", merge_alike_arms},
       {"overlap_products", overlap_products},
       {"stagger_products", stagger_products},
       {"take_turns", take_turns},
