@@ -134,26 +134,28 @@ class RingAttention {
   }
 
   // What no row of a tile sees may come later, here and below: who sends it sends the next launch's
-  // after it.
+  // after it. Parts from here and from others are one loop, of which a GPU's compiler makes one.
   void all_parts(const Queries& q) {
-    auto attend_to_others = [&](OnlineSoftmax& softmax, const Value& query, const Index& i) {
+    auto add_chunk = [&](OnlineSoftmax& softmax, const Value& query, const Index& i) {
       Index from = p_.let("owner", owner(i / halves_));
       Index chunk = p_.let("chunk", tiles_.chunks().chunk_of(from, i % halves_));
       SequenceTiles::Span seen = tiles_.seen(q, chunk);
-      p_.when(seen.any(), [&] {
+      Index own = i < halves_;
+      Index row = select(own, i, i - halves_) * tiles_.chunks().chunk_rows();
+      auto add = [&](const TensorRef& k, const TensorRef& v) {
+        tiles_.attend(softmax, query, q, {k, v, row, chunk, seen});
+      };
+      auto add_own = [&] { add(tiles_.k(), tiles_.v()); };
+      auto add_arrived = [&] {
         p_.wait(arrived_[i], tiles_.num_copies());
-        Index row = (i - halves_) * tiles_.chunks().chunk_rows();
-        tiles_.attend(softmax, query, q, {k_slots_, v_slots_, row, chunk, seen});
-      });
+        add(k_slots_, v_slots_);
+      };
+      p_.when(seen.any(), [&] { steps_ > 1 ? p_.when(own, add_own, add_arrived) : add_own(); });
     };
     p_.when(q.any(), [&] {
       Value query = tiles_.load(q);
       OnlineSoftmax softmax = tiles_.softmax(/*kept=*/false);
-      attend(softmax, query, q, p_.rank(), tiles_.k(), tiles_.v(), 0);
-      if (steps_ > 1) {
-        p_.loop(halves_, halves_ * steps_,
-                [&](const Index& i) { attend_to_others(softmax, query, i); });
-      }
+      p_.loop(halves_ * steps_, [&](const Index& i) { add_chunk(softmax, query, i); });
       tiles_.store(q, softmax);
     });
   }

@@ -77,32 +77,32 @@ Program sequence_attention(const SequenceAttentionDesc& d, const SequenceAttenti
     g.arrived = p.signal("arrived", halves * d.world_size);
     send(p, cfg, tiles, g);
   }
-  p.role(
-      "attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
-      p.range(tiles.num_queries()), [&](const Tile& t) {
-        SequenceTiles::Queries q = tiles.queries(t.index);
-        p.when(q.any(), [&] {
-          Value query = tiles.load(q);
-          OnlineSoftmax softmax = tiles.softmax(/*kept=*/false);
-          p.loop(halves, [&](const Index& half) {
-            Index chunk = p.let("chunk", chunks.chunk_of(p.rank(), half));
-            SequenceTiles::Span seen = tiles.seen(q, chunk);
-            tiles.attend(softmax, query, q,
-                         {tiles.k(), tiles.v(), half * chunks.chunk_rows(), chunk, seen});
-          });
-          auto attend_to_peers = [&](const Index& i) {
-            Index owner = p.let("owner", (p.rank() + i / halves) % d.world_size);
-            Index chunk = p.let("chunk", chunks.chunk_of(owner, i % halves));
-            SequenceTiles::Span seen = tiles.seen(q, chunk);
-            p.when(seen.any(), [&] {
-              p.wait(g.arrived[chunk], tiles.num_copies());
-              tiles.attend(softmax, query, q, {g.k, g.v, chunks.first_token(chunk), chunk, seen});
-            });
-          };
-          if (!alone) p.loop(halves, halves * d.world_size, attend_to_peers);
-          tiles.store(q, softmax);
-        });
-      });
+  p.role("attend", Resource::sms(cfg.num_workers).pipelined(cfg.num_stages),
+         p.range(tiles.num_queries()), [&](const Tile& t) {
+           SequenceTiles::Queries q = tiles.queries(t.index);
+           p.when(q.any(), [&] {
+             Value query = tiles.load(q);
+             OnlineSoftmax softmax = tiles.softmax(/*kept=*/false);
+             // One loop over own keys and others', of which a GPU's compiler makes one.
+             p.loop(halves * d.world_size, [&](const Index& i) {
+               Index owner = p.let("owner", (p.rank() + i / halves) % d.world_size);
+               Index chunk = p.let("chunk", chunks.chunk_of(owner, i % halves));
+               SequenceTiles::Span seen = tiles.seen(q, chunk);
+               Index own = i < halves;
+               Index row = select(own, i, chunk) * chunks.chunk_rows();
+               auto add = [&](const TensorRef& k, const TensorRef& v) {
+                 tiles.attend(softmax, query, q, {k, v, row, chunk, seen});
+               };
+               auto add_own = [&] { add(tiles.k(), tiles.v()); };
+               auto add_arrived = [&] {
+                 p.wait(g.arrived[chunk], tiles.num_copies());
+                 add(g.k, g.v);
+               };
+               p.when(seen.any(), [&] { alone ? add_own() : p.when(own, add_own, add_arrived); });
+             });
+             tiles.store(q, softmax);
+           });
+         });
   return p.finish();
 }
 

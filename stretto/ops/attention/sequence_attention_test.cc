@@ -11,7 +11,9 @@
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
+#include "stretto/ir/block_ops.h"
 #include "stretto/ops/attention/flash_decode.h"
+#include "stretto/passes/pipeline.h"
 #include "stretto/testing/cases/sequence_cases.h"
 #include "stretto/testing/harness/run_case.h"
 
@@ -76,6 +78,41 @@ TEST(SequenceAttention, RingsOfAnyNumberOfSlotsAreThoseOfTheReference) {
         }
         EXPECT_EQ(run_cases(cases, {.waiver = {}}), "");
       }
+    }
+  }
+}
+
+// Products of a program's text, of which a loop has some.
+std::int64_t num_products(const Program& tile_program) {
+  const Program program = run_pipeline(tile_program);
+  std::int64_t count = 0;
+  for (const Role& role : program.roles) {
+    for (const Agent& agent : role.agents) {
+      for_each_op(agent.body, [&](const Op& op) {
+        count += op.code == OpCode::kDot || op.code == OpCode::kDotAsync ? 1 : 0;
+      });
+    }
+  }
+  return count;
+}
+
+// A loop with products is what a GPU's compiler takes most of its time for, so that keys from here
+// and from other ranks go through one.
+TEST(SequenceAttention, KeysOfAllRanksGoThroughOneLoop) {
+  for (std::int64_t window : {0, 100}) {
+    SequenceAttentionDesc d{.dtype = DType::kBF16, .m = 4096, .num_heads = 4, .num_kv_heads = 2};
+    d.head_dim = 128;
+    d.window = window;
+    for (int world : {2, 3, 8}) {
+      SCOPED_TRACE(testing::Message() << "P=" << world << " window=" << window);
+      d.world_size = world;
+      SequenceAttentionDesc alone = d;
+      alone.world_size = 1;
+      const SequenceAttentionConfig gathered = default_config(d, Target::kCuda);
+      EXPECT_EQ(num_products(sequence_attention(d, gathered)),
+                num_products(sequence_attention(alone, gathered)));
+      const SequenceAttentionConfig ring = default_ring_config(d, Target::kCuda);
+      EXPECT_EQ(num_products(ring_attention(d, ring)), num_products(ring_attention(alone, ring)));
     }
   }
 }

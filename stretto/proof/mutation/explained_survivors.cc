@@ -12,6 +12,8 @@ namespace {
 constexpr const char* kOneArrival =
     "the counter has one notifier and the wait asks for 1, which the first of the two brings after "
     "the same accesses";
+constexpr const char* kOwnKeys =
+    "the own keys are looked at in place of what arrived: a matter of values";
 constexpr const char* kEveryRank =
     "the loop notifies every rank: only the order in which it does so changes";
 constexpr const char* kEveryChannel = "the loop waits for every channel: only the order changes";
@@ -389,6 +391,10 @@ const std::vector<Explanation>& explanations() {
        "a tile that has no rows, or sees no keys of a chunk, waits for what comes anyway"},
       {"ring_attention P*", k34At14And25, "wait for wrong channel", "send: wait 'arrived'",
        "the chunk behind it, which comes through the same queue, is there later"},
+      {"sequence_attention P*", k234At14And25, "condition always holds",
+       "attend: when 'arrived' #3", kOwnKeys},
+      {"ring_attention P", k23At14, "condition always holds", "attend: when 'arrived' #3",
+       kOwnKeys},
       {"@(sequence_attention|ring_attention) P*", k234At14And25, "condition never holds",
        "attend@(|.producer|.consumer): when@(| 'arrived') #2",
        "fewer keys are looked at: a matter of values"},
