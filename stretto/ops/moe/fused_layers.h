@@ -146,6 +146,10 @@ class GroupedRs {
             SortedRows sorted);
   void multiply_rows(const Rows& rows) { rows_ = rows; }
 
+  // Of a program of this layer alone: who multiplies, who sums, and what ranks tell each other
+  // before and after. Otherwise the following are put into the roles of another program.
+  void add_roles();
+
   // My parts may be written.
   void announce();
   // Of an all-reduce, which needs no word of that: the others write my output until all of it is

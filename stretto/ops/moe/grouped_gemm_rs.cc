@@ -120,6 +120,17 @@ void GroupedRs::declare_sums() {
   if (d_.all_reduce) stored_ = p_.signal("stored");  // by owner: sums that it sent on
 }
 
+void GroupedRs::add_roles() {
+  const bool several = d_.shape.world_size > 1;
+  if (several && !d_.all_reduce) p_.on_start([&] { announce(); });
+  int gemm = p_.role("gemm", product_sms(cfg_.loop), p_.range(num_turns()),
+                     [&](const Tile& t) { turn(t.index); });
+  if (num_sums() > 0) {
+    p_.role("reduce", sum_sms(gemm), p_.range(num_sums()), [&](const Tile& t) { sum(t.index); });
+  }
+  if (several && d_.all_reduce) p_.on_end([&] { wait_for_all(); });
+}
+
 void GroupedRs::announce() {
   if (!asks()) return;
   p_.notify_all(free_);
@@ -363,14 +374,7 @@ Program grouped_gemm_rs(const GroupedRsDesc& d, const GroupedRsConfig& cfg) {
   ExpertTiles tiles = tiles_of(d, cfg);
   GroupedRs op(p, d, cfg, p.extent("m", d.shape.m), declare_tile_tables(p, tiles));
   op.multiply_rows({.a = p.input("a", d.a_dtype, {tiles.num_rows(), d.k}), .made = {}});
-  if (d.shape.world_size > 1 && !d.all_reduce) p.on_start([&] { op.announce(); });
-  Resource sms = product_sms(cfg.loop);
-  int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
-  if (op.num_sums() > 0) {
-    p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),
-           [&](const Tile& t) { op.sum(t.index); });
-  }
-  if (d.all_reduce && d.shape.world_size > 1) p.on_end([&] { op.wait_for_all(); });
+  op.add_roles();
   return p.finish();
 }
 

@@ -100,15 +100,7 @@ Program sorted_gemm_rs(const SortedRsDesc& d, const SortedRsConfig& c) {
     };
   }
   GroupedRs op(p, sums, c.sums, m, sorted);
-  const bool asks = d.products.world_size > 1 && !d.all_reduce;
-  if (asks) p.on_start([&] { op.announce(); });
-  Resource sms = product_sms(c.sums.loop);
-  int gemm = p.role("gemm", sms, p.range(op.num_turns()), [&](const Tile& t) { op.turn(t.index); });
-  if (op.num_sums() > 0) {
-    p.role("reduce", op.sum_sms(gemm), p.range(op.num_sums()),
-           [&](const Tile& t) { op.sum(t.index); });
-  }
-  if (d.all_reduce && d.products.world_size > 1) p.on_end([&] { op.wait_for_all(); });
+  op.add_roles();
   return p.finish();
 }
 
