@@ -54,7 +54,7 @@ void add_step_options(CLI::App* command, StepOptions& options) {
       ->capture_default_str();
   command->add_flag("--async-scheduling,!--no-async-scheduling", serving.ahead,
                     "decide each step while the one before runs, whose tokens stay on the device; "
-                    "answers are the same");
+                    "answers are the same; default: on GPUs");
   command->add_flag("--fastest", serving.fastest,
                     "let the last bits of an answer depend on who else is served, where that is "
                     "faster: on GPUs a request that runs alone");

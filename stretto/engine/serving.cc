@@ -103,7 +103,7 @@ ServingSettings plan_serving(const ModelFiles& files, const Engine& engine,
                 .fastest = serving.fastest},
       .plan_for = options.device,
       .expert_groups = options.expert_groups,
-      .ahead = serving.ahead,
+      .ahead = serving.ahead.value_or(options.device == Target::kCuda),
       .fused_experts = options.fused_experts};
   CacheSize size = engine.size_cache(plan.batch, serving.kv_bytes);
   if (size.num_pages * kPageTokens < plan.max_model_len && serving.max_model_len > 0) {

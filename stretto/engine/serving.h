@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,7 +47,8 @@ struct ServingOptions {
   std::size_t kv_bytes = 0;          // of the cache, on all ranks; 0: what Engine::size_cache says
   bool prefix_caching = true;
   bool fastest = false;  // model_shape.h: PagedCache
-  bool ahead = false;  // each step is decided while the one before runs (step_driver.h)
+  // Each step is decided while the one before runs (step_driver.h); default: on GPUs.
+  std::optional<bool> ahead;
   // Where a rank faults all are started again: requests that run end as kDied, the others wait.
   bool restart_on_fault = false;
 };

@@ -17,7 +17,7 @@
 #include "stretto/proof/mutation/mutate.h"
 #include "stretto/proof/mutation/run_mutants.h"
 
-namespace stretto {
+namespace stretto::alike_ranks_mutants_test {
 namespace {
 
 struct Count {
@@ -68,4 +68,4 @@ TEST(AlikeRanksMutants, OneRankSaysWhatAllSay) {
 }
 
 }  // namespace
-}  // namespace stretto
+}  // namespace stretto::alike_ranks_mutants_test
