@@ -46,7 +46,7 @@ class GpuBench(unittest.TestCase):
             got = run("predict-points", "--ranks", "2", "--shapes", shapes, "-o", out)
             self.assertEqual(got.returncode, 0, got.stdout + got.stderr)
             points = json.loads(out.read_text())["points"]
-        for op, default, rows in (("reduce_scatter", "tile=25x5120 piece_rows=1", "threads=640"),
+        for op, default, rows in (("reduce_scatter", "tile=6x5120 piece_rows=1", "threads=640"),
                                   ("all_reduce_one_shot", "tile=5x6144 piece_rows=1", "threads=768")):
             configs = [p["config"] for p in points if p["op"] == op]
             self.assertIn(default, configs[0])
