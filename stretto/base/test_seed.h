@@ -31,16 +31,23 @@ inline bool is_drawn(std::string_view name, std::uint64_t one_of) {
   return (hash >> 32) % one_of == 0;
 }
 
-// Those of `all` that ./check runs for its commit, one of so many and one at least.
-template <typename T>
-std::vector<T> drawn_of(std::string_view suite, std::vector<T> all, std::uint64_t one_of) {
-  if (every_case_is_drawn() || all.empty()) return all;
+// Those of `all` of which `draws`(index) holds, one of all where it holds of none.
+template <typename T, typename Draws>
+std::vector<T> drawn_where(const std::vector<T>& all, const Draws& draws) {
   std::vector<T> out;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (is_drawn(std::string(suite) + " " + std::to_string(i), one_of)) out.push_back(all[i]);
+    if (draws(i)) out.push_back(all[i]);
   }
-  if (out.empty()) out.push_back(all[test_seed() % all.size()]);
+  if (out.empty() && !all.empty()) out.push_back(all[test_seed() % all.size()]);
   return out;
+}
+
+// Those of `all` that ./check runs for its commit, one of so many and one at least.
+template <typename T>
+std::vector<T> drawn_of(std::string_view suite, const std::vector<T>& all, std::uint64_t one_of) {
+  return drawn_where(all, [&](std::size_t i) {
+    return is_drawn(std::string(suite) + " " + std::to_string(i), one_of);
+  });
 }
 
 }  // namespace stretto

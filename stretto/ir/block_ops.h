@@ -16,6 +16,22 @@ void for_each_op(const Block& block, const Visit& visit) {
   }
 }
 
+// All that the operation itself goes by, not those within it.
+template <typename Visit>
+void for_each_expr(const Op& op, const Visit& visit) {
+  auto if_any = [&](const Expr& expr) {
+    if (expr.has_value()) visit(expr);
+  };
+  for (const Expr& expr : op.exprs) if_any(expr);
+  for (const auto* region : {&op.region, &op.region2}) {
+    if (!region->has_value()) continue;
+    if_any((*region)->rank);
+    if_any((*region)->row_end);
+    if_any((*region)->col_end);
+    for (const Expr& expr : (*region)->origin) if_any(expr);
+  }
+}
+
 // Whether there is one of which `holds`; of an operation, it or one within it.
 template <typename Holds>
 bool any_op(const Block& block, const Holds& holds);

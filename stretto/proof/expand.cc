@@ -317,7 +317,7 @@ class Expander {
   // alike, in runs, so one meeting stands for those of all; the second tells what registers hold
   // when another one begins.
   bool takes_turns_of_part(const Op& o) {
-    const PartTurns::Turns* turns = state_.turns == nullptr ? nullptr : state_.turns->of(o);
+    const PartRows* turns = state_.turns == nullptr ? nullptr : state_.turns->of(o);
     if (turns == nullptr) return false;
     const Expr& most_rows = program_.tensors[static_cast<std::size_t>(turns->table)].contract.hi;
     if (state_.region->most(state_.scope.form(most_rows)) <= 1) return false;  // there are none
@@ -360,7 +360,7 @@ class Expander {
   }
 
   // Where iteration `i` is from here on.
-  PartTurn turn_of_part(const Op& o, const PartTurns::Turns& turns, std::int64_t i) {
+  PartTurn turn_of_part(const Op& o, const PartRows& turns, std::int64_t i) {
     state_.budget.step(o.loc);
     state_.scope.set(o.var, i);
     for (const Op& op : o.bodies[0]) {

@@ -17,21 +17,12 @@
 namespace stretto {
 namespace {
 
-// Calls fn(expr) for all that the operations go by, bodies included.
+// Calls fn(expr) for all that the operation goes by, and those within it.
 template <typename Fn>
-void for_each_expr(const Block& block, const Fn& fn) {
-  for (const Op& op : block) {
-    for (const Expr& e : op.exprs) {
-      if (e.has_value()) fn(e);
-    }
-    for (const auto* region : {&op.region, &op.region2}) {
-      if (!region->has_value()) continue;
-      for (const Expr* e : {&(*region)->rank, &(*region)->row_end, &(*region)->col_end}) {
-        if (e->has_value()) fn(*e);
-      }
-      for (const Expr& e : (*region)->origin) fn(e);
-    }
-    for (const Block& body : op.bodies) for_each_expr(body, fn);
+void for_each_expr_in(const Op& op, const Fn& fn) {
+  for_each_expr(op, fn);
+  for (const Block& body : op.bodies) {
+    for_each_op(body, [&](const Op& inner) { for_each_expr(inner, fn); });
   }
 }
 
@@ -269,7 +260,7 @@ std::optional<Placing> placing_of(const Block& body, const Role& role, const Exp
     bool others = false;
     for (const Op& op : body) {
       if (lets.count(&op) != 0) continue;
-      for_each_expr({op}, [&](const Expr& e) { others |= uses_any(e, not_known); });
+      for_each_expr_in(op, [&](const Expr& e) { others |= uses_any(e, not_known); });
     }
     return !others;
   };
@@ -373,7 +364,7 @@ bool has_values_anyway(const Role& role, const LocalRoles::Local& local, const P
   auto look = [&](const Block& body) {
     for (const Op& op : body) {
       if (op.code == OpCode::kLet && in_order.count(op.var) != 0) continue;
-      for_each_expr({op}, [&](const Expr& e) { divided |= divides_by(e, sized); });
+      for_each_expr_in(op, [&](const Expr& e) { divided |= divides_by(e, sized); });
     }
   };
   for (const LocalRoles::Turn& turn : local.turns) {

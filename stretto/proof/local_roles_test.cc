@@ -11,6 +11,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/one_by_one_testing.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto::local_roles_test {
@@ -39,13 +40,6 @@ Program product(bool rows_too_few = false, int consumers = 1) {
   Program out = run_pipeline(p.finish());
   if (rows_too_few) out.roles[0].num_tiles = Expr::var(1) / Expr(kTile) * Expr(kCols);
   return out;
-}
-
-ProofResult one_by_one(const Program& program) {
-  ProofOptions options;
-  options.partition = false;
-  options.max_enumerated = std::size_t{1} << 40;
-  return prove(program, options);
 }
 
 // Every block of every agent, the inner ones first.

@@ -11,6 +11,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/one_by_one_testing.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto::open_loops_test {
@@ -63,13 +64,6 @@ Program over_keys(const Shape& o = {}) {
     p.store(out.tile({t.index * kBlock, 0}, kBlock, kBlock), acc);
   });
   return run_pipeline(p.finish());
-}
-
-ProofResult one_by_one(const Program& program) {
-  ProofOptions options;
-  options.partition = false;
-  options.max_enumerated = std::size_t{1} << 40;
-  return prove(program, options);
 }
 
 using Edit = std::function<void(Block&)>;

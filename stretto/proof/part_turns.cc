@@ -17,27 +17,6 @@
 namespace stretto {
 namespace {
 
-// Calls fn(expr) for all that the operation itself goes by.
-template <typename Fn>
-void for_each_expr(const Op& op, const Fn& fn) {
-  for (const Expr& e : op.exprs) {
-    if (e.has_value()) fn(e);
-  }
-  for (const auto* region : {&op.region, &op.region2}) {
-    if (!region->has_value()) continue;
-    for (const Expr* e : {&(*region)->rank, &(*region)->row_end, &(*region)->col_end}) {
-      if (e->has_value()) fn(*e);
-    }
-    for (const Expr& e : (*region)->origin) fn(e);
-  }
-}
-
-bool uses_any(const Expr& expr, const std::vector<bool>& vars) {
-  const ExprNode& n = expr.node();
-  if (n.op == ExprOp::kVar) return vars[at(n.value)];
-  return std::ranges::any_of(n.args, [&](const Expr& arg) { return uses_any(arg, vars); });
-}
-
 // How what is computed from a loop's variable moves with it: by `step`, and from no less than zero.
 std::optional<std::int64_t> step_of(const Expr& expr, int loop_var, const Program& program) {
   const ExprNode& n = expr.node();
@@ -91,18 +70,18 @@ bool keeps_to_itself(const Op& loop, const Agent& agent) {
   later.erase(loop.var);
   bool alone = true;
   for_each_op(loop.bodies[0], [&](const Op& op) {
-    for_each_expr(op, [&](const Expr& e) { alone &= !stretto::uses_any(e, later); });
+    for_each_expr(op, [&](const Expr& e) { alone &= !uses_any(e, later); });
     if (op.code == OpCode::kLet || op.code == OpCode::kLoop) later.erase(op.var);
   });
   auto beside = [&](const auto& self, const Block& block) -> void {
     for (const Op& op : block) {
       if (&op == &loop) continue;
-      for_each_expr(op, [&](const Expr& e) { alone &= !stretto::uses_any(e, set_in); });
+      for_each_expr(op, [&](const Expr& e) { alone &= !uses_any(e, set_in); });
       for (const Block& body : op.bodies) self(self, body);
     }
   };
   beside(beside, agent.body);
-  for_each_expr(loop, [&](const Expr& e) { alone &= !stretto::uses_any(e, set_in); });
+  for_each_expr(loop, [&](const Expr& e) { alone &= !uses_any(e, set_in); });
   return alone;
 }
 
@@ -220,7 +199,7 @@ PartTurns::PartTurns(const Program& program) : program_(program), rows_(program.
   });
 }
 
-const PartTurns::Turns* PartTurns::of(const Op& loop) const {
+const PartRows* PartTurns::of(const Op& loop) const {
   auto it = turns_.find(&loop);
   return it == turns_.end() ? nullptr : &it->second;
 }
@@ -237,21 +216,20 @@ void PartTurns::look_at(const Op& loop, const Agent& agent, const std::vector<Ex
   std::optional<PartRows> rows = part_rows(loop, lets, program_);
   bool may = rows && rows->step > 0 && keeps_to_itself(loop, agent) && reaches_all(loop, *rows);
   if (!may) return;
-  std::vector<bool> moving(program_.vars.size(), false);
-  moving[at(loop.var)] = true;
+  std::set<int> moving = {loop.var};
   std::vector<Store> stores;
   for (const Op& op : loop.bodies[0]) {
     if (op.code != OpCode::kLet) continue;
     if (uses_table(op.exprs[0])) return;
-    if (uses_any(op.exprs[0], moving)) moving[at(op.var)] = true;
+    if (uses_any(op.exprs[0], moving)) moving.insert(op.var);
   }
   if (!fits(rows->condition->bodies[0], moving, *rows, lets, stores)) return;
-  turns_[&loop] = {.table = rows->table, .condition = rows->condition, .step = rows->step};
+  turns_[&loop] = *rows;
   stores_[&loop] = std::move(stores);
 }
 
 // Nothing but what is stored goes by the iteration.
-bool PartTurns::fits(const Block& block, std::vector<bool>& moving, const PartRows& rows,
+bool PartTurns::fits(const Block& block, std::set<int>& moving, const PartRows& rows,
                      const std::vector<Expr>& lets, std::vector<Store>& stores) const {
   auto reads_inputs = [&](const Op& op) {
     return op.region && !op.region2 && !op.region->rank.has_value() &&
@@ -264,7 +242,7 @@ bool PartTurns::fits(const Block& block, std::vector<bool>& moving, const PartRo
     if (tables) return false;
     switch (op.code) {
       case OpCode::kLet:
-        if (uses_any(op.exprs[0], moving)) moving[at(op.var)] = true;
+        if (uses_any(op.exprs[0], moving)) moving.insert(op.var);
         return true;
       case OpCode::kPipePut:
       case OpCode::kLoad:
@@ -293,7 +271,7 @@ bool PartTurns::fits(const Block& block, std::vector<bool>& moving, const PartRo
 }
 
 // It begins where the iteration does and ends with the part, and the next one begins behind it.
-bool PartTurns::fits(const Op& store, const std::vector<bool>& moving, const PartRows& rows,
+bool PartTurns::fits(const Op& store, const std::set<int>& moving, const PartRows& rows,
                      const std::vector<Expr>& lets) const {
   const Region& region = *store.region;
   const ExprNode& less = rows.condition->exprs[0].node();

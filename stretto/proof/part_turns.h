@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "stretto/ir/program.h"
@@ -42,13 +43,8 @@ class PartTurns {
  public:
   explicit PartTurns(const Program& program);
 
-  struct Turns {
-    int table = -1;
-    const Op* condition = nullptr;
-    std::int64_t step = 0;
-  };
   // Null where the loop is none.
-  const Turns* of(const Op& loop) const;
+  const PartRows* of(const Op& loop) const;
 
   // Of a tensor: the table that deals out its rows, which dimension they are, modulo how many.
   struct Rows {
@@ -65,15 +61,15 @@ class PartTurns {
   };
   void look_for_loops(const Block& block, const Agent& agent, const std::vector<Expr>& lets);
   void look_at(const Op& loop, const Agent& agent, const std::vector<Expr>& lets);
-  bool fits(const Block& block, std::vector<bool>& moving, const PartRows& rows,
+  bool fits(const Block& block, std::set<int>& moving, const PartRows& rows,
             const std::vector<Expr>& lets, std::vector<Store>& stores) const;
-  bool fits(const Op& store, const std::vector<bool>& moving, const PartRows& rows,
+  bool fits(const Op& store, const std::set<int>& moving, const PartRows& rows,
             const std::vector<Expr>& lets) const;
   bool reaches_all(const Op& loop, const PartRows& rows) const;
   std::optional<Rows> dealt_out(int tensor) const;
 
   const Program& program_;
-  std::map<const Op*, Turns> turns_;
+  std::map<const Op*, PartRows> turns_;
   std::map<const Op*, std::vector<Store>> stores_;  // by loop
   std::vector<std::optional<Rows>> rows_;           // by tensor
 };

@@ -16,19 +16,13 @@
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/expand.h"
+#include "stretto/proof/one_by_one_testing.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto::part_turns_test {
 namespace {
 
 constexpr std::int64_t kTile = 8, kCols = 16, kSteps = 3, kBound = 90;
-
-ProofResult one_by_one(const Program& program) {
-  ProofOptions options;
-  options.partition = false;
-  options.max_enumerated = std::size_t{1} << 40;
-  return prove(program, options);
-}
 
 // Rows of experts are multiplied, then added up by token, as sorted_gemm_ar does. Each part of a
 // product takes every row_parts-th tile of its expert's rows.

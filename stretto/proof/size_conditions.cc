@@ -44,16 +44,9 @@ void variables_set(const Block& block, std::set<int>& vars) {
 }
 
 bool uses_any(const Op& op, const std::set<int>& vars) {
-  auto used = [&](const Expr& e) { return e.has_value() && stretto::uses_any(e, vars); };
-  if (std::any_of(op.exprs.begin(), op.exprs.end(), used)) return true;
-  for (const auto& region : {op.region, op.region2}) {
-    if (!region) continue;
-    if (used(region->rank) || used(region->row_end) || used(region->col_end) ||
-        std::any_of(region->origin.begin(), region->origin.end(), used)) {
-      return true;
-    }
-  }
-  return false;
+  bool used = false;
+  for_each_expr(op, [&](const Expr& e) { used |= stretto::uses_any(e, vars); });
+  return used;
 }
 
 bool used_beside(const Block& block, const Op& when, const std::set<int>& vars) {

@@ -9,6 +9,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/one_by_one_testing.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto::sized_ends_test {
@@ -16,13 +17,6 @@ namespace {
 
 constexpr int kWorld = 3;
 constexpr std::int64_t kBound = 150;
-
-ProofResult one_by_one(const Program& program) {
-  ProofOptions options;
-  options.partition = false;
-  options.max_enumerated = std::size_t{1} << 40;
-  return prove(program, options);
-}
 
 // Rows of each tile go to all ranks as packets, of a tile without rows so many all the same.
 Program exchanged(std::int64_t stored_at_least, std::int64_t loaded_at_least, std::int64_t less) {

@@ -9,6 +9,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/one_by_one_testing.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto::sized_tables_test {
@@ -16,13 +17,6 @@ namespace {
 
 constexpr int kWorld = 3;
 constexpr std::int64_t kTile = 16, kSteps = 4, kBound = 150, kTiles = 5;
-
-ProofResult one_by_one(const Program& program) {
-  ProofOptions options;
-  options.partition = false;
-  options.max_enumerated = std::size_t{1} << 40;
-  return prove(program, options);
-}
 
 // Rows of all ranks are pushed to everybody; tiles, as many as a table says, wait for as many ranks
 // as an entry of theirs says, and multiply rows that a table picks of those.

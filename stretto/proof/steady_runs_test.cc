@@ -11,6 +11,7 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/passes/pipeline.h"
+#include "stretto/proof/one_by_one_testing.h"
 #include "stretto/proof/prove.h"
 
 namespace stretto::steady_runs_test {
@@ -55,13 +56,6 @@ Program gathered_products(int consumers) {
     });
   });
   return run_pipeline(p.finish());
-}
-
-ProofResult one_by_one(const Program& program) {
-  ProofOptions options;
-  options.partition = false;
-  options.max_enumerated = std::size_t{1} << 40;
-  return prove(program, options);
 }
 
 // Every block of the agents of the role that multiplies, from `first` on, the inner ones first.

@@ -145,9 +145,9 @@ bool fits_packets(const CollectiveDesc& d) {
 constexpr std::int64_t kMega = std::int64_t{1} << 20;
 constexpr std::int64_t kMostPushed = 16 * kMega, kMostPackets = 4 * kMega;
 // GPUs that all write at once get more of their links than those that all read, and what a rank
-// sends may lie in ordinary memory. So larger messages are pushed, too, in rings; on more than two
-// GPUs those between take as long either way. What goes through registers is proved piece by piece,
-// so the largest messages are read.
+// sends may lie in ordinary memory. So larger messages are pushed, too, in rings. More than two
+// GPUs take as long to read messages of up to 128 MB, and read them. What goes through registers is
+// proved piece by piece, so the largest messages are read.
 bool in_rings(const CollectiveDesc& d) {
   std::int64_t bytes = message_bytes(d);
   if (d.world_size == 2) return bytes > kMostPushed && bytes <= 1024 * kMega;
@@ -207,6 +207,7 @@ CollectiveConfig default_config(const CollectiveDesc& d, Target target) {
 
 CollectiveConfig default_fetching_config(const CollectiveDesc& d, Target target) {
   CollectiveConfig c = default_config(d, target);
+  // Up to there it has the tiles of those that push.
   const bool as_if_pushed = message_bytes(d) <= (d.world_size > 2 ? kMostPushed : kMostPackets);
   if (target != Target::kCpu && !as_if_pushed) return within(d, fetch_config(d, target.sms()));
   c.push = c.packets = false;
