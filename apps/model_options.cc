@@ -42,8 +42,8 @@ CLI::Option* add_fused_experts_option(CLI::App* command, std::string& value) {
       ->add_option(
           "--fused-experts", value,
           "on: experts' second products, the sums over them and over the ranks are one "
-          "launch, with the same bits; off: several; auto: off until one launch has been measured "
-          "to be faster")
+          "launch, with the same bits; off: several; auto: where one launch was measured to be "
+          "faster, in bf16 on two GPUs from 512 rows of a step on")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
 }

@@ -1,7 +1,7 @@
 // What proving all steps of a server takes, with nothing cached: how long on how many threads, how
 // much memory, and whether every proof is complete. Reads config.json alone, needs no GPU.
 //   STRETTO_CACHE_DIR=$(mktemp -d) step_proofs_bench MODEL_DIR [cpu|cuda] [rows] [sequences]
-//   [positions] [ranks] [fused]      fused: experts' sums as --fused-experts on has them
+//   [positions] [ranks] [auto|fused|several]    experts' sums: --fused-experts auto, on or off
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -63,6 +63,11 @@ int main(int argc, char** argv) try {
   const std::int64_t rows = number(3, 8192), sequences = number(4, 256),
                      positions = number(5, 131072);
   const int ranks = static_cast<int>(number(6, 1));
+  const std::string experts = argc > 7 ? argv[7] : "auto";
+  using stretto::FusedExperts;
+  const FusedExperts fused_experts = experts == "auto"    ? FusedExperts::kAuto
+                                     : experts == "fused" ? FusedExperts::kOn
+                                                          : FusedExperts::kOff;
   stretto::ModelConfig config = stretto::read_config(argv[1]);
   config.max_positions = positions;
   constexpr std::int64_t kPage = 64;
@@ -75,9 +80,9 @@ int main(int argc, char** argv) try {
                                       .num_pages = 4 * positions / kPage,
                                       .sequences = sequences,
                                       .prompts = on_gpus ? stretto::PagedCache::kPromptsOnGpus : 0},
-                            .plan_for = on_gpus ? stretto::Target::kCuda : stretto::Target::kCpu});
+                            .plan_for = on_gpus ? stretto::Target::kCuda : stretto::Target::kCpu,
+                            .fused_experts = fused_experts});
   shape.weight_dtype = shape.dtype;
-  shape.fused_experts = argc > 7 && std::string(argv[7]) == "fused";
 
   const auto begin = Clock::now();
   std::vector<Made> all;

@@ -127,7 +127,7 @@ struct GpuFamily {
   int ranks = 2;
   bool spreads = true;   // the rows of the prompt
   bool poisons = false;  // memory that no node needs any more
-  bool fuses = false;    // the sums of experts
+  bool fuses = false;    // the sums of experts, in all steps
 };
 
 // Logits of a prompt in a step of 128 rows, and of a token after it, by the position.
@@ -144,11 +144,12 @@ std::vector<std::vector<float>> gpu_logits(const ReferenceModel& reference,
                        .expert_groups = config.moe && of.spreads ? of.ranks : 1,
                        .ulysses = of.spreads};
   GpuWorld gpus({.size = of.ranks});
-  BatchModel model(
-      std::make_unique<GpuBatchRunner>(
-          gpus, batch_shape(config, of.ranks, options), checkpoint,
-          GpuModelOptions{.graphs = !of.poisons, .fused_experts = of.fuses, .poison = of.poisons}),
-      options.max_rows);
+  BatchModel model(std::make_unique<GpuBatchRunner>(
+                       gpus, batch_shape(config, of.ranks, options), checkpoint,
+                       GpuModelOptions{.graphs = !of.poisons,
+                                       .fused_expert_rows = of.fuses ? 1 : kNoFusedExperts,
+                                       .poison = of.poisons}),
+                   options.max_rows);
   std::vector<std::vector<float>> rows;
   const std::vector<int> pages = {2, 0, 1};
   const std::span<const int> all(tokens);
@@ -205,9 +206,10 @@ const ReferenceConfig kExperts{.model_type = "qwen3_moe",
 
 struct GpuExperts {
   std::int64_t swapped_rows = kFewExpertRows;  // ModelShape
-  bool fuses = false;
+  std::int64_t fused_rows = kNoFusedExperts;   // likewise
   int ranks = 1, groups = 1;
 };
+constexpr std::int64_t kFromManyRows = 32;  // which the company's first steps have, those alone not
 class GpuExpertsTest : public testing::TestWithParam<GpuExperts> {};
 
 // Steps of few rows and of many have tiles of other sizes, and with 16 rows other left factors.
@@ -228,7 +230,7 @@ TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
                        .expert_groups = of.groups};
   ModelShape shape = batch_shape(config, of.ranks, options);
   shape.swapped_expert_rows = of.swapped_rows;
-  shape.fused_experts = of.fuses;
+  shape.fused_expert_rows = of.fused_rows;
   GpuWorld gpus({.size = of.ranks});
   BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, checkpoint), options.max_rows);
   Requests requests(seed);
@@ -247,8 +249,8 @@ TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
           {wishes[i]}, one);
     EXPECT_TRUE(one.answers[0] == company.answers[i]) << "request " << i;
   }
-  if (!of.fuses) return;
-  shape.fused_experts = false;
+  if (of.fused_rows == kNoFusedExperts) return;
+  shape.fused_expert_rows = kNoFusedExperts;
   BatchModel several(std::make_unique<GpuBatchRunner>(gpus, shape, checkpoint), options.max_rows);
   Served of_several;
   serve(several, {.max_running = 4, .max_rows = 80, .num_blocks = 6}, wishes, of_several);
@@ -259,14 +261,15 @@ INSTANTIATE_TEST_SUITE_P(
     Swapped, GpuExpertsTest,
     testing::ValuesIn(drawn_of("swapped", std::vector{GpuExperts{1'000'000}, GpuExperts{16}}, 2)));
 INSTANTIATE_TEST_SUITE_P(Fused, GpuExpertsTest,
-                         testing::ValuesIn(drawn_of("fused",
-                                                    std::vector{GpuExperts{16, true, 1},
-                                                                GpuExperts{16, true, 2},
-                                                                GpuExperts{0, true, 2, 2}},
-                                                    3)),
+                         testing::ValuesIn(drawn_of(
+                             "fused",
+                             std::vector{GpuExperts{16, 1, 1}, GpuExperts{16, 1, 2},
+                                         GpuExperts{16, kFromManyRows, 2}, GpuExperts{0, 1, 2, 2}},
+                             3)),
                          [](const auto& info) {
                            return std::to_string(info.param.ranks) +
-                                  (info.param.groups > 1 ? "_ep" : "");
+                                  (info.param.groups > 1 ? "_ep" : "") +
+                                  (info.param.fused_rows > 1 ? "_many" : "");
                          });
 
 INSTANTIATE_TEST_SUITE_P(

@@ -6,12 +6,10 @@ namespace stretto {
 
 void WriteFrontier::add(const Place& write, Past past) {
   of_past_[static_cast<std::size_t>(order_.carried_alike(past))].last.push_back(order_.mark(write));
-  agents_.push_back(write.agent);
 }
 
 bool WriteFrontier::over_before(const Place& y, Path path, int choice) {
   if (!found_last_) find_last();
-  if (std::binary_search(agents_.begin(), agents_.end(), y.agent)) return false;
   for (std::size_t p = 0; p < kNumPasts; ++p) {
     OfPast& of = of_past_[p];
     if (of.last.empty()) continue;
@@ -31,8 +29,6 @@ void WriteFrontier::find_last() {
     auto first = std::unique(of.last.rbegin(), of.last.rend(), same_component);
     of.last.erase(of.last.begin(), first.base());
   }
-  std::sort(agents_.begin(), agents_.end());
-  agents_.erase(std::unique(agents_.begin(), agents_.end()), agents_.end());
   found_last_ = true;
 }
 

@@ -19,8 +19,8 @@ class WriteFrontier {
 
   // `past`: any but kBulkLoad. All writes are added before the first question.
   void add(const Place& write, Past past);
-  // All of them are over before what another agent does at `y`. False also where `y` is of an agent
-  // that writes.
+  // All of them are over before what is at `y`. Those of y's own agent, too, by synchronisation
+  // alone: its notify comes after each, and a wait before `y` needs it.
   bool over_before(const Place& y, Path path, int choice);
 
  private:
@@ -35,7 +35,6 @@ class WriteFrontier {
   const HappensBefore& order_;
   bool found_last_ = false;
   std::array<OfPast, kNumPasts> of_past_;
-  std::vector<int> agents_;
 };
 
 }  // namespace stretto

@@ -91,6 +91,33 @@ TEST(WriteFrontier, ReadersThatAreAlikeSpeakForThemselvesAlone) {
   expect_race(all_read(true));
 }
 
+// A worker that tells itself that it has written, and then writes on where it is late.
+ProofResult reads_its_own(bool late) {
+  ProgramBuilder p("reads_its_own", 1);
+  auto scratch = p.buffer("scratch", DType::kF32, {8, 4});
+  auto out = p.output("out", DType::kF32, {8 * kReaders, 4});
+  auto done = p.signal("done", 1);
+  auto write = [&](std::int64_t row) {
+    p.store(scratch.tile({row, 0}, 4, 4), p.zeros(DType::kF32, 4, 4));
+  };
+  p.role("work", Resource::sms(1), p.range(1), [&](const Tile&) {
+    write(0);
+    if (!late) write(4);
+    p.notify(done[0], 0);
+    p.wait(done[0], 1);
+    if (late) write(4);
+    p.loop(kReaders, [&](const Index& i) {
+      p.store(out.tile({i * 8, 0}, 8, 4), p.load(scratch.tile({0, 0}, 8, 4)));
+    });
+  });
+  return verdict(p);
+}
+
+TEST(WriteFrontier, OwnWritesAreOverByANotifyBehindThem) {
+  EXPECT_TRUE(reads_its_own(false).proved());
+  expect_race(reads_its_own(true));
+}
+
 // Rows go where a table says, which may be the same row twice.
 TEST(WriteFrontier, WritesByTableCoverNothing) {
   for (bool by_table : {false, true}) {

@@ -83,12 +83,14 @@ std::int64_t swapped_rows(const std::string& experts) {
   if (experts == "rows") return 0;
   return experts == "weights" ? std::numeric_limits<std::int64_t>::max() : kFewExpertRows;
 }
-bool is_fused(const std::string& experts) { return experts == "fused"; }
+std::int64_t fused_rows(const std::string& experts) {
+  return experts == "fused" ? 1 : kNoFusedExperts;
+}
 
 GpuModelOptions options_of(const std::string& experts) {
   GpuModelOptions options;
   options.swapped_expert_rows = swapped_rows(experts);
-  options.fused_experts = is_fused(experts);
+  options.fused_expert_rows = fused_rows(experts);
   return options;
 }
 
@@ -117,7 +119,7 @@ ModelShape shape_of(const Settings& s, const ModelConfig& config, const Kind& ki
   // As weights.h: weight_dtype() finds it for dummy weights.
   shape.weight_dtype = dtype == DType::kF32 ? config.dtype.value_or(DType::kF32) : dtype;
   shape.swapped_expert_rows = swapped_rows(kind.experts);
-  shape.fused_experts = is_fused(kind.experts);
+  shape.fused_expert_rows = fused_rows(kind.experts);
   return shape;
 }
 

@@ -155,7 +155,7 @@ GpuBatchRunner::GpuBatchRunner(GpuWorld& world, std::shared_ptr<const GpuModel> 
       clock_(world) {
   shape_.paged.attention = attention;
   shape_.swapped_expert_rows = options.swapped_expert_rows.value_or(shape_.swapped_expert_rows);
-  shape_.fused_experts = options.fused_experts.value_or(shape_.fused_experts);
+  shape_.fused_expert_rows = options.fused_expert_rows.value_or(shape_.fused_expert_rows);
   if (shape_.shares_experts()) meeting_.emplace(options.data_group->rank);
 }
 

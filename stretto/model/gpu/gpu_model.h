@@ -30,7 +30,7 @@ struct GpuModelOptions {
   // Launches of a captured step overlap at their edges (Args::starts_early).
   bool early_starts = true;
   std::optional<std::int64_t> swapped_expert_rows;  // else as the model's shape has it
-  std::optional<bool> fused_experts;                // likewise
+  std::optional<std::int64_t> fused_expert_rows;    // likewise
   bool poison = false;                              // for tests, without graphs: step/cpu_runner.h
   std::optional<GpuDataGroup> data_group;           // where shape.data_groups is more than one
   Progress* progress = nullptr;  // hears what making model and steps does; outlives that

@@ -354,6 +354,19 @@ void check_groups(const ModelConfig& config, int num_ranks, int data_groups, int
   check_split(config.where, expert_split(config, num_ranks, expert_groups));
 }
 
+namespace {
+
+// Two GPUs in bf16 were measured (docs/decisions/0078-fused-experts-from-512-rows-on.md), and
+// neither other numbers of them, nor experts or rows that are spread, nor e4m3.
+std::int64_t fused_expert_rows(const ModelShape& s, FusedExperts asked) {
+  if (asked != FusedExperts::kAuto) return asked == FusedExperts::kOn ? 1 : kNoFusedExperts;
+  const bool measured = s.target == Target::kCuda && s.world_size == 2 && s.expert_groups == 1 &&
+                        !s.ulysses && s.dtype == DType::kBF16 && !s.config->has_fp8_products();
+  return measured ? kFusedExpertRows : kNoFusedExperts;
+}
+
+}  // namespace
+
 ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOptions& options) {
   check_groups(config, num_ranks, options.data_groups, options.expert_groups);
   check_blocks(config, num_ranks / options.data_groups);
@@ -372,8 +385,8 @@ ModelShape batch_shape(const ModelConfig& config, int num_ranks, const BatchOpti
                    .expert_groups = options.expert_groups,
                    .data_groups = options.data_groups,
                    .ulysses = options.ulysses,
-                   .chosen = options.ahead ? options.cache.sequences : 0,
-                   .fused_experts = options.fused_experts == FusedExperts::kOn};
+                   .chosen = options.ahead ? options.cache.sequences : 0};
+  shape.fused_expert_rows = fused_expert_rows(shape, options.fused_experts);
   if (shape.target == Target::kCuda) ++shape.paged.num_pages;
   if (shape.fills_by_kind() && !has_prompt_order(shape)) {
     shape.paged.attention = PagedCache::Attention::kPrompts;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "stretto/model/checkpoint/config.h"
@@ -47,9 +48,11 @@ struct PagedCache {
 };
 
 // Whether a mixture of experts' second products and their sums are one launch
-// (ModelShape::fused_experts). kAuto: where that is known to be no slower, which today is nowhere
-// (docs/decisions/0072-fused-experts-in-steps.md).
+// (ModelShape::fused_expert_rows). kAuto: in steps in which that was measured to be faster
+// (docs/decisions/0078-fused-experts-from-512-rows-on.md).
 enum class FusedExperts : std::uint8_t { kAuto, kOn, kOff };
+constexpr std::int64_t kFusedExpertRows = 512;  // of a step, from which on kAuto has it on two GPUs
+constexpr std::int64_t kNoFusedExperts = std::numeric_limits<std::int64_t>::max();
 
 // What all steps of a model have in common.
 // With up to so many rows of an expert its weights are the better left factor
@@ -79,9 +82,10 @@ struct ModelShape {
   // On GPUs experts' products have the weights as the left factor, where they can
   // (GroupedConfig::swap_ab), in steps in which an expert has up to so many rows on average.
   std::int64_t swapped_expert_rows = kFewExpertRows;
-  // A mixture of experts' second products and their sums over experts and ranks are one launch
-  // (ops/moe/sorted_gemm_rs.h), where every rank has all tokens of a layer; bits are the same.
-  bool fused_experts = false;
+  // In steps of so many rows and more a mixture of experts' second products and their sums over
+  // experts and ranks are one launch (ops/moe/sorted_gemm_rs.h), where every rank has all tokens of
+  // a layer; bits are the same.
+  std::int64_t fused_expert_rows = kNoFusedExperts;
   const predict::Machine* machine = nullptr;  // that products are chosen for; null: default configs
 
   int all_ranks() const { return world_size * data_groups; }

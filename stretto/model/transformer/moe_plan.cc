@@ -17,7 +17,7 @@ MoePlan::MoePlan(const ModelShape& shape, bool sequence_parallel, ProductPlan& p
       plan_(plan),
       sequence_parallel_(sequence_parallel),
       exchange_(sequence_parallel && shape.expert_groups > 1),
-      fuses_(shape.fused_experts && !exchange_) {
+      fuses_(plan.bound() >= shape.fused_expert_rows && !exchange_) {
   exchange_ ? prepare_exchange() : prepare_sums();
 }
 

@@ -112,7 +112,7 @@ TEST_P(StepPlanTest, ConstantsAreTheWeightsOfEveryProgram) {
       for (const char* config : {kPlanConfig, kExpertsConfig}) {
         config_ = parse_config(config, "config");
         ModelShape s = shape(ranks, true);
-        s.fused_experts = true;
+        s.fused_expert_rows = 1;
         const step::Plan plan = plan_step(s, bound).plan;
         std::vector<std::set<std::string>> constants = step::constant_inputs(plan);
         for (std::size_t i = 0; i < plan.programs.size(); ++i) {
@@ -129,7 +129,7 @@ TEST_P(StepPlanTest, FusedExpertsStandForProductSumAndAllReduce) {
   auto launches = [&](bool fused, bool ulysses, int groups, std::int64_t rows) {
     ModelShape s = shape(4, ulysses);
     s.expert_groups = groups;
-    s.fused_experts = fused;
+    s.fused_expert_rows = fused ? 1 : kNoFusedExperts;
     return launches_of(plan_step(s, rows));
   };
   for (std::int64_t rows : {1, 256}) {
@@ -145,6 +145,34 @@ TEST_P(StepPlanTest, FusedExpertsStandForProductSumAndAllReduce) {
   EXPECT_EQ(launches(true, false, 2, kPromptRows)["sorted_gemm_ar"], 2);
   EXPECT_EQ(launches(true, true, 4, kPromptRows), launches(false, true, 4, kPromptRows))
       << "tokens that go to the ranks of their experts have no fused way";
+}
+
+TEST_P(StepPlanTest, ExpertsAreFusedFromSoManyRowsOn) {
+  config_ = parse_config(kExpertsConfig, "config");
+  ModelShape s = shape(2, false);
+  s.fused_expert_rows = 256;
+  for (std::int64_t rows : {255, 256, 257}) {
+    EXPECT_EQ(launches_of(plan_step(s, rows))["sorted_gemm_ar"], rows < 256 ? 0 : 2) << rows;
+  }
+}
+
+// Where it was measured to be faster, and nowhere else.
+TEST_P(StepPlanTest, ExpertsAreFusedByThemselvesOnTwoGpus) {
+  config_ = parse_config(kExpertsConfig, "config");
+  auto from = [&](int ranks, BatchOptions options) {
+    options.plan_for = GetParam();
+    options.cache = {.page = 16, .num_pages = 16, .sequences = 4};
+    return batch_shape(config_, ranks, options).fused_expert_rows;
+  };
+  const BatchOptions bf16{.dtype = DType::kBF16};
+  EXPECT_EQ(from(2, bf16), GetParam() == Target::kCuda ? kFusedExpertRows : kNoFusedExperts);
+  EXPECT_EQ(from(2, {.dtype = DType::kBF16, .fused_experts = FusedExperts::kOff}), kNoFusedExperts);
+  EXPECT_EQ(from(2, {.dtype = DType::kBF16, .fused_experts = FusedExperts::kOn}), 1);
+  EXPECT_EQ(from(1, bf16), kNoFusedExperts);
+  EXPECT_EQ(from(4, bf16), kNoFusedExperts);
+  EXPECT_EQ(from(2, {.dtype = DType::kF32}), kNoFusedExperts);
+  EXPECT_EQ(from(2, {.dtype = DType::kBF16, .expert_groups = 2}), kNoFusedExperts);
+  EXPECT_EQ(from(2, {.dtype = DType::kBF16, .ulysses = true}), kNoFusedExperts);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, StepPlanTest, testing::Values(Target::kCpu, Target::kCuda));
