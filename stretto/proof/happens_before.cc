@@ -142,25 +142,38 @@ void HappensBefore::build_chains() {
 }
 
 void HappensBefore::find_multi_waits() {
-  waits_on_.resize(graph_.counters.size());
-  multi_wait_at_.resize(graph_.agents.size());
+  multi_waits_ = std::make_shared<MultiWaits>();
+  multi_waits_->on.resize(graph_.counters.size());
+  multi_waits_->at.resize(graph_.agents.size());
+  std::map<std::size_t, std::shared_ptr<const std::vector<int>>> none;  // by the number of chains
   for (int e = 0; e < num_launches_; ++e) {
     for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
       const auto& syncs = timeline_.trace(a, e).syncs;
       for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
         const Sync& s = syncs[at(pos)];
-        if (s.kind != SyncKind::kWait || (*chains_)[at(s.counter)].size() < 2) continue;
-        multi_wait_at_[at(a)][place_idx({a, e, pos})] = static_cast<int>(multi_waits_.size());
-        waits_on_[at(s.counter)].push_back(static_cast<int>(multi_waits_.size()));
-        multi_waits_.push_back({.agent = a,
-                                .launch = e,
-                                .pos = pos,
-                                .counter = s.counter,
-                                .threshold = counter_base_[at(e)][at(s.counter)] + s.amount,
-                                .needed = std::vector<int>((*chains_)[at(s.counter)].size(), 0)});
+        std::size_t num_chains = (*chains_)[at(s.counter)].size();
+        if (s.kind != SyncKind::kWait || num_chains < 2) continue;
+        auto number = static_cast<int>(multi_waits_->all.size());
+        multi_waits_->at[at(a)].emplace_back(place_idx({a, e, pos}), number);
+        multi_waits_->on[at(s.counter)].push_back(number);
+        std::shared_ptr<const std::vector<int>>& needed = none[num_chains];
+        if (needed == nullptr) needed = std::make_shared<std::vector<int>>(num_chains, 0);
+        multi_waits_->all.push_back({.agent = a,
+                                     .launch = e,
+                                     .pos = pos,
+                                     .counter = s.counter,
+                                     .threshold = counter_base_[at(e)][at(s.counter)] + s.amount,
+                                     .needed = needed});
       }
     }
   }
+}
+
+const HappensBefore::MultiWait& HappensBefore::multi_wait(const Place& wait) const {
+  const auto& of_agent = multi_waits_->at[at(wait.agent)];
+  auto it = std::ranges::lower_bound(of_agent, place_idx(wait), {},
+                                     [](const auto& known) { return known.first; });
+  return multi_waits_->all[at(it->second)];
 }
 
 void HappensBefore::index_packets() {
@@ -328,8 +341,7 @@ std::int32_t HappensBefore::acquire(Clocks& clocks, std::int32_t clock, const St
   if (chains.size() == 1) {
     return merge_item(clocks, clock, s.counter, first_to_reach(chains[0], threshold), step.agent);
   }
-  std::size_t place = place_idx({step.agent, step.launch, pos});
-  const MultiWait& wait = multi_waits_[at(multi_wait_at_[at(step.agent)].at(place))];
+  const MultiWait& wait = multi_wait({step.agent, step.launch, pos});
   // Workers of a rank wait for the same notifies from the same state: they share the result.
   auto [it, is_new] = clocks.met.try_emplace(waiting_key(clock, wait.alike, step.agent), clock);
   if (is_new) {
@@ -366,8 +378,9 @@ std::vector<const NotifyChain::Item*> HappensBefore::last_needed(const MultiWait
   };
   std::vector<const NotifyChain::Item*> last;
   for (std::size_t c = 0; c < chains.size(); ++c) {
-    if (wait.needed[c] == 0) continue;
-    const NotifyChain::Item& item = chains[c].items[at(wait.needed[c] - 1)];
+    int needed = (*wait.needed)[c];
+    if (needed == 0) continue;
+    const NotifyChain::Item& item = chains[c].items[at(needed - 1)];
     bool idle = passes_on_all_ && std::ranges::any_of(last, [&](const NotifyChain::Item* other) {
                   return comes_before(item, *other);
                 });
@@ -429,8 +442,9 @@ std::optional<VectorClocks::Source> HappensBefore::source_of(const Clocks& clock
 
 bool HappensBefore::refine() {
   bool changed = false;
-  for (std::size_t c = 0; c < waits_on_.size(); ++c) {
-    if (!waits_on_[c].empty()) changed |= refine(static_cast<int>(c), waits_on_[c]);
+  const auto& on = multi_waits_->on;
+  for (std::size_t c = 0; c < on.size(); ++c) {
+    if (!on[c].empty()) changed |= refine(static_cast<int>(c), on[c]);
   }
   return changed;
 }
@@ -447,50 +461,75 @@ bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
     }
   }
   NecessaryNotifies necessary(causal_.vectors, chains, std::move(clocks));
-  std::map<std::tuple<int, std::int64_t, std::int64_t>, std::vector<int>> known;
-  std::map<std::vector<int>, int> alike;  // by what is needed
+  struct Needed {
+    std::shared_ptr<const std::vector<int>> items;
+    int number;
+  };
+  std::map<std::tuple<int, std::int64_t, std::int64_t>, Needed> known;
+  std::map<std::vector<int>, Needed> alike;  // by what is needed
   bool changed = false;
   for (int w : waits) {
-    MultiWait& wait = multi_waits_[at(w)];
+    MultiWait& wait = multi_waits_->all[at(w)];
     auto [component, position] = stamp({wait.agent, wait.launch, wait.pos});
     auto [it, is_new] = known.try_emplace({component, position, wait.threshold});
     if (is_new) {
-      it->second = necessary.of_wait(component, position, wait.threshold, wait.needed);
+      std::vector<int> items = necessary.of_wait(component, position, wait.threshold, *wait.needed);
+      auto [same, is_first] = alike.try_emplace(items, Needed{nullptr, num_alike_});
+      if (is_first) {
+        ++num_alike_;
+        same->second.items = std::make_shared<std::vector<int>>(std::move(items));
+      }
+      it->second = same->second;
     }
-    changed |= it->second != wait.needed;
-    wait.needed = it->second;
-    auto [number, is_first] = alike.try_emplace(wait.needed, num_alike_);
-    if (is_first) ++num_alike_;
-    wait.alike = number->second;
+    changed |= *it->second.items != *wait.needed;
+    wait.needed = it->second.items;
+    wait.alike = it->second.number;
   }
   return changed;
 }
 
-std::vector<HappensBefore::Need> HappensBefore::needs_of(int launch) const {
-  std::vector<Need> needs;
+HappensBefore::Needs HappensBefore::needs_of(int launch) const {
+  Needs needs;
+  std::map<std::vector<Needs::Notify>, int> known;
+  std::map<int, int> by_alike;
+  auto notify = [](const NotifyChain::Item& i) { return Needs::Notify{i.agent, i.launch, i.pos}; };
+  auto number = [&](std::vector<Needs::Notify> set) {
+    if (set.empty()) return -1;
+    auto [it, is_new] = known.try_emplace(std::move(set), static_cast<int>(needs.sets.size()));
+    if (is_new) needs.sets.push_back(it->first);
+    return it->second;
+  };
+  auto of_several = [&](const MultiWait& wait) {
+    std::vector<Needs::Notify> set;
+    const auto& chains = (*chains_)[at(wait.counter)];
+    for (std::size_t c = 0; c < chains.size(); ++c) {
+      int needed = (*wait.needed)[c];
+      if (needed > 0) set.push_back(notify(chains[c].items[at(needed - 1)]));
+    }
+    std::ranges::sort(set);
+    return number(std::move(set));
+  };
   for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
     const auto& syncs = timeline_.trace(a, launch).syncs;
     for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
       const Sync& s = syncs[at(pos)];
       bool told = s.kind == SyncKind::kWait &&
                   graph_.counters[at(s.counter)].kind == CounterKind::kSignal && s.amount > 0;
-      if (!told) continue;
+      if (!told || (*chains_)[at(s.counter)].empty()) continue;
       const auto& chains = (*chains_)[at(s.counter)];
-      auto add = [&](const NotifyChain::Item& i) {
-        needs.push_back({a, pos, i.agent, i.launch, i.pos});
-      };
+      int set = -1;
       if (chains.size() == 1) {
-        add(first_to_reach(chains[0], counter_base_[at(launch)][at(s.counter)] + s.amount));
+        std::int64_t threshold = counter_base_[at(launch)][at(s.counter)] + s.amount;
+        set = number({notify(first_to_reach(chains[0], threshold))});
+      } else {
+        const MultiWait& wait = multi_wait({a, launch, pos});
+        auto [it, is_new] = by_alike.try_emplace(wait.alike, -1);
+        if (is_new) it->second = of_several(wait);
+        set = it->second;
       }
-      if (chains.size() < 2) continue;
-      std::size_t place = place_idx({a, launch, pos});
-      const MultiWait& wait = multi_waits_[at(multi_wait_at_[at(a)].at(place))];
-      for (std::size_t c = 0; c < chains.size(); ++c) {
-        if (wait.needed[c] > 0) add(chains[c].items[at(wait.needed[c] - 1)]);
-      }
+      if (set >= 0) needs.waits.push_back({a, pos, set});
     }
   }
-  std::sort(needs.begin(), needs.end());
   return needs;
 }
 

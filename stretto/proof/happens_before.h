@@ -103,11 +103,17 @@ class HappensBefore {
   // The first kind of which the table carries the same.
   Past carried_alike(Past past) const;
 
-  // What the launch's waits for signals have been found to need, sorted: agent and position of the
-  // wait; agent, launch and position of the last notify of each sender. All that other launches
-  // decide of the order within this one.
-  using Need = std::array<int, 5>;
-  std::vector<Need> needs_of(int launch) const;
+  // What the launch's waits for signals have been found to need: agent, launch and position of the
+  // last notify of each sender. All that other launches decide of the order within this one. Many
+  // waits need the same, so that stands there once, in the order in which it is first needed.
+  struct Needs {
+    using Notify = std::array<int, 3>;
+    using Wait = std::array<int, 3>;  // agent, position, and which of the sets
+    std::vector<Wait> waits;
+    std::vector<std::vector<Notify>> sets;
+    friend bool operator==(const Needs&, const Needs&) = default;
+  };
+  Needs needs_of(int launch) const;
 
   // What the graphs' choices mean, and more that are asked about: of this order alone, so that
   // several may be looked at side by side.
@@ -127,8 +133,9 @@ class HappensBefore {
   struct MultiWait {
     int agent, launch, pos, counter;
     std::int64_t threshold;
-    std::vector<int> needed;  // per chain: how many of its first items are necessary
-    int alike = 0;            // the same for waits of a counter that need the same
+    // Per chain, how many of its first items are necessary; waits that need the same share it.
+    std::shared_ptr<const std::vector<int>> needed;
+    int alike = 0;  // the same for waits of a counter that need the same
   };
   struct Places {
     std::vector<std::vector<std::int32_t>> place;  // [agent][offset(launch) + pos]
@@ -165,6 +172,7 @@ class HappensBefore {
   void number_components();
   void build_chains();
   void find_multi_waits();
+  const MultiWait& multi_wait(const Place& wait) const;
   void index_packets();
   void compute_stronger();
   void compute_clocks(Clocks& clocks, Past past);
@@ -217,9 +225,13 @@ class HappensBefore {
   std::vector<std::vector<std::int64_t>> stream_base_;             // [rank][launch]
   std::vector<std::vector<std::int64_t>> counter_base_;            // [launch][counter]
   std::shared_ptr<std::vector<std::vector<NotifyChain>>> chains_;  // [counter]
-  std::vector<MultiWait> multi_waits_;
-  std::vector<std::vector<int>> waits_on_;  // [counter]: indices into multi_waits_
-  std::vector<std::unordered_map<std::size_t, int>> multi_wait_at_;  // [agent], by place_idx()
+  struct MultiWaits {
+    std::vector<MultiWait> all;
+    std::vector<std::vector<int>> on;  // [counter]: which
+    // [agent]: by place_idx(), ascending.
+    std::vector<std::vector<std::pair<std::size_t, int>>> at;
+  };
+  std::shared_ptr<MultiWaits> multi_waits_;
   // [agent][pos]: into packet_loads, or -1; nothing of an agent without. [launch]: those alike
   // share it.
   using LoadAt = std::vector<std::vector<std::int32_t>>;

@@ -15,7 +15,7 @@
 namespace stretto {
 namespace {
 
-using Needs = std::vector<HappensBefore::Need>;
+using Needs = HappensBefore::Needs;
 
 // Numbers below a count, each taken by one thread, in order; up to the first that settles it.
 class Turns {
