@@ -36,13 +36,17 @@ std::vector<TensorUse> index_accesses(const InstanceGraph& graph) {
   }
   for (TensorUse& t : index) {
     for (std::size_t u = 0; u < t.uses.size(); ++u) {
-      t.boxes.push_back(t.uses[u].box);
-      if (t.uses[u].writes.empty()) continue;
-      t.written.push_back(u);
-      t.written_boxes.push_back(t.uses[u].box);
+      if (!t.uses[u].writes.empty()) t.written.push_back(u);
     }
   }
   return index;
+}
+
+std::vector<Box> boxes_of(const TensorUse& use) {
+  std::vector<Box> boxes;
+  boxes.reserve(use.uses.size());
+  for (const BoxUse& u : use.uses) boxes.push_back(u.box);
+  return boxes;
 }
 
 Writes writes_of(const TensorUse& use) {
@@ -93,7 +97,11 @@ void for_each_overlap(const InstanceGraph& graph, const Writes& writes, const On
 }
 
 void for_each_overlap(const InstanceGraph& graph, const TensorUse& use, const OnOverlap& fn) {
-  if (graph.masks == nullptr) return for_each_overlap(use.written_boxes, use.boxes, fn);
+  if (graph.masks == nullptr) {
+    std::vector<Box> written_boxes;
+    for (std::size_t u : use.written) written_boxes.push_back(use.uses[u].box);
+    return for_each_overlap(written_boxes, boxes_of(use), fn);
+  }
   std::vector<int> written, all;
   for (std::size_t u : use.written) written.push_back(use.uses[u].mask);
   for (const BoxUse& u : use.uses) all.push_back(u.mask);

@@ -18,18 +18,19 @@ struct AccessRef {
 
 struct BoxUse {
   Box box;
-  int mask = -1;  // what is left of it, where the graph has masks
+  int mask = -1;                         // what is left of it, where the graph has masks
   std::vector<AccessRef> reads, writes;  // reductions are writes
 };
 
 struct TensorUse {
   int tensor = -1, rank = -1;
   std::vector<BoxUse> uses;
-  std::vector<Box> boxes;            // of `uses`
   std::vector<std::size_t> written;  // indices of `uses` with writes
-  std::vector<Box> written_boxes;    // of `written`
   bool remote = false;               // some access comes from another rank
 };
+
+// Of all its uses, in order.
+std::vector<Box> boxes_of(const TensorUse& use);
 
 // What is stored, one by one; reductions add to what is there.
 struct Writes {

@@ -409,7 +409,7 @@ class AccessChecker::Impl {
       if (t.kind != TensorKind::kBuffer || (later - e) % t.num_slots != 0) continue;
       if (!a[i].remote && !b[i].remote) continue;
       if (over(a[i], e, b[i], later)) continue;
-      for_each_overlap(a[i].boxes, b[i].boxes, [&](std::size_t x, std::size_t y) {
+      for_each_overlap(boxes_of(a[i]), boxes_of(b[i]), [&](std::size_t x, std::size_t y) {
         check_reuse(a[i].uses[x], e, b[i].uses[y], later);
       });
     }

@@ -143,36 +143,44 @@ void HappensBefore::build_chains() {
 
 void HappensBefore::find_multi_waits() {
   multi_waits_ = std::make_shared<MultiWaits>();
-  multi_waits_->on.resize(graph_.counters.size());
-  multi_waits_->at.resize(graph_.agents.size());
-  std::map<std::size_t, std::shared_ptr<const std::vector<int>>> none;  // by the number of chains
-  for (int e = 0; e < num_launches_; ++e) {
-    for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
-      const auto& syncs = timeline_.trace(a, e).syncs;
-      for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
-        const Sync& s = syncs[at(pos)];
-        std::size_t num_chains = (*chains_)[at(s.counter)].size();
-        if (s.kind != SyncKind::kWait || num_chains < 2) continue;
-        auto number = static_cast<int>(multi_waits_->all.size());
-        multi_waits_->at[at(a)].emplace_back(place_idx({a, e, pos}), number);
-        multi_waits_->on[at(s.counter)].push_back(number);
-        std::shared_ptr<const std::vector<int>>& needed = none[num_chains];
-        if (needed == nullptr) needed = std::make_shared<std::vector<int>>(num_chains, 0);
-        multi_waits_->all.push_back({.agent = a,
-                                     .launch = e,
-                                     .pos = pos,
-                                     .counter = s.counter,
-                                     .threshold = counter_base_[at(e)][at(s.counter)] + s.amount,
-                                     .needed = needed});
+  MultiWaits& waits = *multi_waits_;
+  waits.on.resize(graph_.counters.size());
+  waits.at.resize(graph_.agents.size());
+  std::map<std::size_t, int> nothing;  // is needed of so many chains
+  auto for_each = [&](const auto& fn) {
+    for (int e = 0; e < num_launches_; ++e) {
+      for (int a = 0; a < static_cast<int>(graph_.agents.size()); ++a) {
+        const auto& syncs = timeline_.trace(a, e).syncs;
+        for (int pos = 0; pos < static_cast<int>(syncs.size()); ++pos) {
+          const Sync& s = syncs[at(pos)];
+          if (s.kind != SyncKind::kWait || (*chains_)[at(s.counter)].size() < 2) continue;
+          fn(MultiWait{.agent = a, .launch = e, .pos = pos, .counter = s.counter});
+        }
       }
     }
-  }
+  };
+  std::size_t count = 0;
+  for_each([&](const MultiWait&) { ++count; });
+  waits.all.reserve(count);
+  for_each([&](MultiWait wait) {
+    auto number = static_cast<std::int32_t>(waits.all.size());
+    auto place = static_cast<std::int32_t>(place_idx({wait.agent, wait.launch, wait.pos}));
+    waits.at[at(wait.agent)].emplace_back(place, number);
+    waits.on[at(wait.counter)].push_back(number);
+    std::size_t num_chains = (*chains_)[at(wait.counter)].size();
+    auto [it, is_new] = nothing.try_emplace(num_chains, static_cast<int>(waits.needed.size()));
+    if (is_new) waits.needed.emplace_back(num_chains, 0);
+    wait.alike = it->second;
+    waits.all.push_back(wait);
+  });
 }
 
 const HappensBefore::MultiWait& HappensBefore::multi_wait(const Place& wait) const {
   const auto& of_agent = multi_waits_->at[at(wait.agent)];
-  auto it = std::ranges::lower_bound(of_agent, place_idx(wait), {},
-                                     [](const auto& known) { return known.first; });
+  auto place = static_cast<std::int32_t>(place_idx(wait));
+  auto it =
+      std::ranges::lower_bound(of_agent, place, {}, [](const auto& known) { return known.first; });
+  STRETTO_CHECK(it != of_agent.end() && it->first == place, "it is no wait for several");
   return multi_waits_->all[at(it->second)];
 }
 
@@ -378,9 +386,9 @@ std::vector<const NotifyChain::Item*> HappensBefore::last_needed(const MultiWait
   };
   std::vector<const NotifyChain::Item*> last;
   for (std::size_t c = 0; c < chains.size(); ++c) {
-    int needed = (*wait.needed)[c];
-    if (needed == 0) continue;
-    const NotifyChain::Item& item = chains[c].items[at(needed - 1)];
+    int count = needed(wait)[c];
+    if (count == 0) continue;
+    const NotifyChain::Item& item = chains[c].items[at(count - 1)];
     bool idle = passes_on_all_ && std::ranges::any_of(last, [&](const NotifyChain::Item* other) {
                   return comes_before(item, *other);
                 });
@@ -461,29 +469,24 @@ bool HappensBefore::refine(int counter, const std::vector<int>& waits) {
     }
   }
   NecessaryNotifies necessary(causal_.vectors, chains, std::move(clocks));
-  struct Needed {
-    std::shared_ptr<const std::vector<int>> items;
-    int number;
-  };
-  std::map<std::tuple<int, std::int64_t, std::int64_t>, Needed> known;
-  std::map<std::vector<int>, Needed> alike;  // by what is needed
+  std::vector<std::vector<int>>& all_needed = multi_waits_->needed;
+  std::map<std::tuple<int, std::int64_t, std::int64_t>, int> known;
+  std::map<std::vector<int>, int> alike;  // by what is needed
   bool changed = false;
   for (int w : waits) {
     MultiWait& wait = multi_waits_->all[at(w)];
     auto [component, position] = stamp({wait.agent, wait.launch, wait.pos});
-    auto [it, is_new] = known.try_emplace({component, position, wait.threshold});
+    std::int64_t threshold = counter_base_[at(wait.launch)][at(counter)] +
+                             timeline_.trace(wait.agent, wait.launch).syncs[at(wait.pos)].amount;
+    auto [it, is_new] = known.try_emplace({component, position, threshold}, -1);
     if (is_new) {
-      std::vector<int> items = necessary.of_wait(component, position, wait.threshold, *wait.needed);
-      auto [same, is_first] = alike.try_emplace(items, Needed{nullptr, num_alike_});
-      if (is_first) {
-        ++num_alike_;
-        same->second.items = std::make_shared<std::vector<int>>(std::move(items));
-      }
+      std::vector<int> items = necessary.of_wait(component, position, threshold, needed(wait));
+      auto [same, is_first] = alike.try_emplace(items, static_cast<int>(all_needed.size()));
+      if (is_first) all_needed.push_back(std::move(items));
       it->second = same->second;
     }
-    changed |= *it->second.items != *wait.needed;
-    wait.needed = it->second.items;
-    wait.alike = it->second.number;
+    changed |= all_needed[at(it->second)] != needed(wait);
+    wait.alike = it->second;
   }
   return changed;
 }
@@ -503,8 +506,8 @@ HappensBefore::Needs HappensBefore::needs_of(int launch) const {
     std::vector<Needs::Notify> set;
     const auto& chains = (*chains_)[at(wait.counter)];
     for (std::size_t c = 0; c < chains.size(); ++c) {
-      int needed = (*wait.needed)[c];
-      if (needed > 0) set.push_back(notify(chains[c].items[at(needed - 1)]));
+      int count = needed(wait)[c];
+      if (count > 0) set.push_back(notify(chains[c].items[at(count - 1)]));
     }
     std::ranges::sort(set);
     return number(std::move(set));

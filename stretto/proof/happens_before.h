@@ -130,12 +130,12 @@ class HappensBefore {
   int num_rounds() const { return num_rounds_; }
 
  private:
+  // Of these there may be millions.
   struct MultiWait {
     int agent, launch, pos, counter;
-    std::int64_t threshold;
-    // Per chain, how many of its first items are necessary; waits that need the same share it.
-    std::shared_ptr<const std::vector<int>> needed;
-    int alike = 0;  // the same for waits of a counter that need the same
+    // What it needs: which of MultiWaits::needed. The same for waits of a counter that need the
+    // same, once anything is known to be needed.
+    int alike = 0;
   };
   struct Places {
     std::vector<std::vector<std::int32_t>> place;  // [agent][offset(launch) + pos]
@@ -173,6 +173,9 @@ class HappensBefore {
   void build_chains();
   void find_multi_waits();
   const MultiWait& multi_wait(const Place& wait) const;
+  const std::vector<int>& needed(const MultiWait& wait) const {
+    return multi_waits_->needed[static_cast<std::size_t>(wait.alike)];
+  }
   void index_packets();
   void compute_stronger();
   void compute_clocks(Clocks& clocks, Past past);
@@ -218,7 +221,7 @@ class HappensBefore {
   const InstanceGraph& graph_;
   SyncEdges edges_;
   bool passes_on_all_ = false;  // whoever learns of a notify learns what its agent knew
-  int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0, num_alike_ = 0;
+  int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0;
   std::size_t num_clocks_ = 0;
   std::vector<int> component_of_;                     // per agent, -1: the rank's stream stands in
   std::vector<std::vector<std::int64_t>> sync_base_;  // [agent][launch]: places of launches before
@@ -229,7 +232,9 @@ class HappensBefore {
     std::vector<MultiWait> all;
     std::vector<std::vector<int>> on;  // [counter]: which
     // [agent]: by place_idx(), ascending.
-    std::vector<std::vector<std::pair<std::size_t, int>>> at;
+    std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> at;
+    // Per chain, how many of its first items are necessary.
+    std::vector<std::vector<int>> needed;
   };
   std::shared_ptr<MultiWaits> multi_waits_;
   // [agent][pos]: into packet_loads, or -1; nothing of an agent without. [launch]: those alike
