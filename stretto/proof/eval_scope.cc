@@ -548,9 +548,14 @@ ValueRange EvalScope::range(const Expr& expr) {
   return {v, v};
 }
 
+// Nothing is decided of what sizes make: that is no entry.
+bool EvalScope::is_known(const Expr& expr) {
+  return (region_ != nullptr && !goes_by_table(expr)) || range(expr).exact();
+}
+
 std::optional<TablePoint> EvalScope::table_point(const Expr& expr, bool of_region) {
   if (of_region) return point_in_region(expr);
-  if (!expr.has_value() || range(expr).exact()) return std::nullopt;
+  if (!expr.has_value() || is_known(expr)) return std::nullopt;
   const ExprNode& n = expr.node();
   if (n.op == ExprOp::kTable) {
     if (n.args.size() != 1) return std::nullopt;
@@ -568,11 +573,19 @@ std::optional<TablePoint> EvalScope::table_point(const Expr& expr, bool of_regio
 template <typename PointOf>
 std::optional<TablePoint> EvalScope::affine_point(const ExprNode& n, const PointOf& point_of) {
   if (n.op != ExprOp::kAdd && n.op != ExprOp::kSub && n.op != ExprOp::kMul) return std::nullopt;
-  bool left = !range(n.args[0]).exact();
+  bool left = !is_known(n.args[0]);
   if (n.op == ExprOp::kSub && !left) return std::nullopt;
-  ValueRange by = range(n.args[left ? 1 : 0]);
+  const Expr& other = n.args[left ? 1 : 0];
   std::optional<TablePoint> p = point_of(n.args[left ? 0 : 1]);
-  if (!p || !by.exact()) return std::nullopt;
+  if (!p) return std::nullopt;
+  // Parts and blocks are told apart by numbers, and sizes decided for it. Of a range an entry that
+  // is moved by what sizes make is one of its values, and nothing else is said of it.
+  bool in_range = program_->tensors[at(p->table)].contract.kind == ContractKind::kRange;
+  if (in_range && region_ != nullptr && region_->masks_open() && is_open_by_size(other)) {
+    return std::nullopt;
+  }
+  ValueRange by = range(other);
+  if (!by.exact()) return std::nullopt;
   if (n.op == ExprOp::kMul) {
     p->scale *= by.lo;
     p->offset *= by.lo;

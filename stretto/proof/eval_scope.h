@@ -118,6 +118,7 @@ class EvalScope {
   void defer(int var, const Expr& value);
   void note_times(const Expr& expr, std::map<int, int>& as_of) const;
   void changed(int var);
+  bool is_known(const Expr& expr);
   ValueRange open_range(const Expr& expr);
   // Of what goes by no table: at all sizes of the region.
   ValueRange sized_range(const Expr& expr);

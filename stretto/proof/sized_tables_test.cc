@@ -169,5 +169,39 @@ TEST(SizedTables, TablesAreARanksOwn) {
   }
 }
 
+// Each expert has room for m rows and as many as an entry says, which tiles go over by the share of
+// m. One row more may be the next expert's.
+Program rows_by_entry(std::int64_t bound, std::int64_t more) {
+  constexpr std::int64_t kExperts = 3;
+  ProgramBuilder p("rows_by_entry", 1);
+  Index m = p.extent("m", bound);
+  auto counts = p.table("counts", {kExperts}, {ContractKind::kRange, 0, m + 1});
+  auto in = p.input("in", DType::kF32, {m * kExperts, 4});
+  auto out = p.state("out", DType::kF32, {m * kExperts, 4});
+  p.role("copy", Resource::sms(kExperts), p.range(kExperts), [&](const Tile& t) {
+    Index first = p.let("first", t.index * m), entry = p.read(counts, {t.index});
+    p.loop(ceil_div(m, kTile), [&](const Index& i) {
+      Index row = p.let("row", first + i * kTile);
+      p.when(row < first + entry, [&] {
+        p.store(out.tile({row, 0}, kTile, 4).until_row(first + entry + more),
+                p.load(in.tile({row, 0}, kTile, 4)));
+      });
+    });
+  });
+  return run_pipeline(p.finish());
+}
+
+TEST(SizedTables, RowsThatAnEntryCountsTakeAPieceForEachNumberOfTiles) {
+  for (std::int64_t more : {0, 1}) {
+    Program program = rows_by_entry(kBound, more);
+    ProofResult r = prove(program), each = one_by_one(program);
+    EXPECT_EQ(each.proved(), more == 0) << each.report;
+    EXPECT_EQ(r.proved(), more == 0) << r.report;
+  }
+  ProofResult large = prove(rows_by_entry(4096, 0));
+  EXPECT_TRUE(large.proved()) << large.report;
+  EXPECT_LT(large.stats.cases, 300) << large.report;
+}
+
 }  // namespace
 }  // namespace stretto::sized_tables_test
