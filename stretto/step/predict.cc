@@ -26,6 +26,19 @@ Bound bound_of(const predict::Prediction& p, const predict::Machine& machine) {
   return p.exposed_comm_ms > p.time_ms / 2 ? Bound::kLinks : Bound::kLaunch;
 }
 
+// Of each node, how often it is launched.
+std::vector<std::int64_t> launches_of(const Plan& plan,
+                                      const std::map<std::string, std::int64_t>& runs) {
+  std::vector<std::int64_t> out(plan.nodes.size(), 1);
+  for (const Section& section : plan.sections) {
+    const auto found = runs.find(section.name);
+    if (found == runs.end()) continue;
+    std::fill(out.begin() + static_cast<std::ptrdiff_t>(section.begin),
+              out.begin() + static_cast<std::ptrdiff_t>(section.end), found->second);
+  }
+  return out;
+}
+
 }  // namespace
 
 const char* name(Bound bound) {
@@ -40,6 +53,7 @@ StepPrediction predict(const Plan& plan, const predict::Machine& machine,
   std::map<std::pair<int, std::vector<std::int64_t>>, NodePrediction> known;
   StepPrediction out;
   std::array<double, kNumBounds> by_bound{};
+  const std::vector<std::int64_t> launches = launches_of(plan, options.runs);
   for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
     const Node& node = plan.nodes[i];
     std::vector<std::int64_t> extents = eval(node.extents, options.values);
@@ -60,9 +74,10 @@ StepPrediction predict(const Plan& plan, const predict::Machine& machine,
     }
     NodePrediction one = found->second;
     one.node = i;
-    out.time_ms += one.time_ms;
-    by_bound[static_cast<std::size_t>(one.bound)] += one.time_ms;
-    out.nodes.push_back(one);
+    const auto times = static_cast<double>(launches[i]);
+    out.time_ms += times * one.time_ms;
+    by_bound[static_cast<std::size_t>(one.bound)] += times * one.time_ms;
+    out.nodes.insert(out.nodes.end(), static_cast<std::size_t>(launches[i]), one);
   }
   auto most = std::max_element(by_bound.begin(), by_bound.end());
   if (!out.nodes.empty()) out.bound = static_cast<Bound>(most - by_bound.begin());

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,13 @@ struct NodePrediction {
 struct StepPrediction {
   double time_ms = 0;
   Bound bound = Bound::kLaunch;       // that the nodes have which take the most time together
-  std::vector<NodePrediction> nodes;  // those that are not passed over
+  std::vector<NodePrediction> nodes;  // those that are not passed over, once for each run
 };
 
 struct StepPredictOptions {
   std::vector<std::int64_t> values;  // for Plan::extents
+  // How often a section is run; none of its name: once.
+  std::map<std::string, std::int64_t> runs = {};
   // What the tables of a program's launches hold; none, or none for a program: the largest values.
   std::function<predict::LaunchTables(std::size_t program)> tables = {};
 };

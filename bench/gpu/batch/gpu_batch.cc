@@ -354,10 +354,13 @@ int profile(const Settings& s) {
   compile_all(s, config);
   const Checkpoint checkpoint = dummy_checkpoint(config, s.seed);
   auto weights = std::make_shared<GpuModel>(world, shape_of(s, config, {}), checkpoint);
-  for (const std::string& left : s.experts) {
-    say("experts' products: {}", left);
+  for (const Kind& kind : kinds_of(s, "auto")) {
+    if (kind.is_apart() && s.prompts > 0) continue;  // decodes alone
+    say("{}, experts' products: {}",
+        kind.is_apart() ? "decoding in the fastest order" : "steps as they are served",
+        kind.experts);
     BatchModel model(
-        std::make_unique<GpuBatchRunner>(world, weights, Kind{}.attention, options_of(left)),
+        std::make_unique<GpuBatchRunner>(world, weights, kind.attention, options_of(kind.experts)),
         s.max_rows);
     profile_kind(s, model);
   }

@@ -211,9 +211,14 @@ BatchPrediction predict_batch(const ModelConfig& config, const predict::Machine&
   BatchPrediction out;
   out.plan = std::move(step.plan);
   HostTables host(all, of_step);
+  // The head takes so many rows at a time.
+  const std::int64_t wanted = std::ssize(sequences.rows);
+  const std::int64_t head_rows =
+      out.plan.bounds()[static_cast<std::size_t>(out.plan.find_extent("wanted"))];
   out.step = step::predict(
       out.plan, machine,
-      {.values = batch_extents(of_step, step_rows, {.wanted = std::ssize(sequences.rows)}),
+      {.values = batch_extents(of_step, step_rows, {.wanted = std::min(wanted, head_rows)}),
+       .runs = {{kHeadSection, ceil_div(wanted, head_rows)}},
        .tables = [&](std::size_t program) -> predict::LaunchTables {
          auto usual = step.usual_tables.find(static_cast<int>(program));
          return usual != step.usual_tables.end() ? usual->second

@@ -69,6 +69,18 @@ TEST_P(BatchPredictionTest, StepsAreFilledUp) {
   EXPECT_LT(some.tokens_per_second, filled.tokens_per_second);
 }
 
+TEST_P(BatchPredictionTest, TheHeadTakesManySequencesInParts) {
+  auto heads = [&](std::int64_t batch) {
+    const BatchPrediction p = ask({.batch = batch});
+    return std::count_if(p.step.nodes.begin(), p.step.nodes.end(), [&](const auto& node) {
+      return p.plan.program_of(p.plan.nodes[node.node]).name == "lm_head";
+    });
+  };
+  EXPECT_EQ(heads(256), 1);
+  EXPECT_EQ(heads(257), 2);
+  EXPECT_EQ(heads(1000), 4);
+}
+
 TEST_P(BatchPredictionTest, RanksShareWeightsAndCache) {
   BatchPrediction one = ask({.batch = 16}), two = ask({.batch = 16, .ranks = 2});
   EXPECT_LT(two.bytes.constants, one.bytes.constants * 6 / 10);
