@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "stretto/ops/moe/expert_tables.h"
 #include "stretto/ops/moe/table_maker.h"
@@ -16,13 +17,17 @@ ExpertTablesConfig default_config(const ExpertTablesDesc& d, Target target, int 
   ExpertTablesConfig c;
   c.block_tokens =
       std::clamp<std::int64_t>(kPairs / t.shape.top_k, 1, std::min<std::int64_t>(64, share));
-  c.sort_rows = std::clamp<std::int64_t>(2 * kElements / std::max(kPairs, experts), 1, 64);
+  // Three values of a step stay there from one to the next.
+  const auto most_rows = static_cast<std::uint64_t>(3 * kElements / 2 / (kPairs + 2 * experts));
+  c.sort_rows =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(std::bit_floor(most_rows)), 1, 32);
   c.part_blocks =
       ceil_div(TableDivision(d, c).parts_of_rank * t.shape.world_size, std::int64_t{most_workers});
-  c.count_parts = std::clamp<std::int64_t>(kElements / experts, 1, 256);
+  TableDivision division(d, c);
+  const std::int64_t most_parts = std::min<std::int64_t>(division.parts(), 256);
+  c.count_parts = std::clamp<std::int64_t>(kElements / experts, 1, most_parts);
   c.sum_experts = std::clamp<std::int64_t>(kElements / experts, 1, 64);
   std::int64_t rows = ceil_div(t.num_rows(), std::int64_t{most_workers});
-  TableDivision division(d, c);
   std::int64_t most = 3 * kElements / 2 / (division.parts_of_group * c.part_blocks);
   c.tile_rows = std::clamp<std::int64_t>(std::min(rows + 31, most) / 32 * 32, 32, 512);
   std::int64_t tiles = std::max(division.parts(), ceil_div(t.num_rows(), c.tile_rows));

@@ -86,37 +86,39 @@ void TableMaker::sort_part(const Index& part) {
 // expert and pair; those that do not exist come last.
 Value TableMaker::sort(const Index& block) {
   const std::int64_t size = pairs_of_block(), rows = std::min(cfg_.sort_rows, size);
+  const std::int64_t steps = ceil_div(size, rows);
   Pairs pairs = pairs_of(block);
   auto key = [&](const Value& expert, const Value& pair) {
     Value exists = pair < number(min(pairs.end - pairs.first, size));
     return where(exists, own_number(expert), number(num_experts_)) * number(size) + pair;
   };
-  auto box = [&](const Index& i, std::int64_t count) {
-    return tables_.experts.tile({pairs.first + i, 0}, count, 1).until_row(pairs.end);
+  auto box = [&](const Index& i) {
+    return tables_.experts.tile({pairs.first + i * rows, 0}, rows, 1).until_row(pairs.end);
   };
   Slice row = tables_.experts.tile({pairs.first, 0}, 1, size).rows_along(1).cols_along(0);
-  Value all = p_.load(row.until_col(pairs.end));
-  std::vector<Value> some;  // under way before the first is used
-  for (std::int64_t i = 0; i < size; i += rows) some.push_back(p_.load(box(i, rows)));
+  Value all = p_.load(row.until_col(pairs.end)), some = p_.load(box(0));
 
   Value place = p_.iota_cols(0, size), expert = p_.iota_cols(0, num_experts_);
   Value keys = key(all, place);
-  Value sorted = zeros(1, size), counts = zeros(1, num_experts_), below = zeros(1, num_experts_);
-  for (std::size_t i = 0; i < some.size(); ++i) {
-    std::int64_t first = static_cast<std::int64_t>(i) * rows;
-    Value pair = p_.iota_rows(first, rows), own = key(some[i], pair);
+  // What is added up over the rows of a step stays where it is until the last one.
+  Value sorted = zeros(rows, size), counts = zeros(rows, num_experts_);
+  Value below = zeros(rows, num_experts_);
+  // A loop: written out, its text takes the compiler a second of a processor.
+  p_.loop(steps, [&](const Index& i) {
+    Value pair = p_.iota_rows(i * rows, rows), own = key(some, pair);
+    some = p_.load(box(min(i + 1, steps - 1)));  // under way before it is used
     Value position = row_sum(one_where(keys < own));
-    p_.store(positions_.tile({block * size + first, 0}, rows, 1).until_row((block + 1) * size),
-             position);
+    Slice to = positions_.tile({block * size + i * rows, 0}, rows, 1);
+    p_.store(to.until_row((block + 1) * size), position);
     Value token = number(pairs.first_token) + pair / number(tiles_.shape.top_k);
-    sorted = sorted + col_sum(where(position == place, token, number(0)));
+    sorted = where(position == place, token, sorted);
     Value of = own / number(size);
-    counts = counts + col_sum(one_where(of == expert));
-    below = below + col_sum(one_where(of < expert));
-  }
-  p_.store(sorted_.tile({block * size, 0}, 1, size).rows_along(1).cols_along(0), sorted);
-  p_.store(below_.tile({block, 0}, 1, num_experts_), below);
-  return counts;
+    counts = counts + one_where(of == expert);
+    below = below + one_where(of < expert);
+  });
+  p_.store(sorted_.tile({block * size, 0}, 1, size).rows_along(1).cols_along(0), col_sum(sorted));
+  p_.store(below_.tile({block, 0}, 1, num_experts_), col_sum(below));
+  return col_sum(counts);
 }
 
 // --- every part with the counts of all ---
