@@ -119,15 +119,7 @@ void Session::agree(int rank, const std::string& call) {
 }
 
 bool Session::same(int rank, const std::string& call, std::uint64_t content) {
-  Rank& own = this->rank(rank);
-  std::uint64_t before = own.num_calls();
-  try {
-    own.agree(call, content);
-    return true;
-  } catch (const Disagreement&) {
-    if (!own.refusal(before).empty()) throw;
-    return false;
-  }
+  return this->rank(rank).same(call, content);
 }
 
 void Session::refuse(int rank, const std::string& call, const std::string& reason) {

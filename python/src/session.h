@@ -76,7 +76,7 @@ class Session {
   // and does not wait; others that wait in it get a UserError, where they have launched it on GPUs
   // a Fault. Errors as Rank::refuse.
   void refuse(int rank, const std::string& call, const std::string& reason);
-  // As agree(), but false on every rank where their contents differ.
+  // As agree(), but false, on every rank, where all make this call and their contents differ.
   bool same(int rank, const std::string& call, std::uint64_t content);
   // The number of a launch of this rank, from 1 on.
   std::uint64_t count_launch(int rank) { return ++num_launches_[static_cast<std::size_t>(rank)]; }

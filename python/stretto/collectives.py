@@ -416,7 +416,6 @@ def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) 
         return even
     said = f"all_to_all({rows}, with sizes)"
     with group.used():
-        group.session.agree(group.rank, said)  # same() does not tell another call from another word
         return group.session.same(group.rank, said, word) and even
 
 
@@ -467,7 +466,6 @@ def exchange_sizes(group, sent: List[int], rows: str) -> Blocks:
     said = f"all_to_all({rows}, with sizes)"
     if group.size > 1:
         with group.used():
-            group.session.agree(group.rank, said)  # same() does not tell another call from another word
             word = 2 * last if known else 2 * group.rank + 1  # odd ones differ
             if group.session.same(group.rank, said, word) and known:  # _warm says yes to one that has none
                 return known
@@ -528,28 +526,39 @@ def exchange(group, kind, x, blocks_of, out):
         _exchange_rows(group, kind, rows.array, [rows.rows] * size, form, target, said)
         rows.finish(group, kind, written, target, size)
         return finish(kind, result, written)
-    unit = width
-    if width < _LEAST_WIDTH or padded(kind, x, width, ALIGNMENT) != width:
-        unit = 1024 if most * width >= 64 * 1024 else _LEAST_WIDTH
-    there = [-(-rows * width // unit) for rows in received]
-    bound = bound_of(-(-most * width // unit))  # the program's blocks are all of one size
-    flat = size, bound * unit
-    blocks = group.kept.room(kind, "blocks", flat, x)
-    landed = group.kept.room(kind, "blocks that came", flat, x)
+    blocks, landed, launch = uneven_blocks(group, kind, x, received, most, width, said)
     elements, begin = kind.dense(x).reshape((sum(sent) * width,)), 0
     for to, rows in enumerate(sent):
         end = begin + rows * width
         group.assign(kind, blocks[to, : end - begin], elements[begin:end])
         begin = end
-    dtype = moved_as(kind, x)
-    form = bound, columns_as(dtype, kind, x, unit), dtype
-    _exchange_rows(group, kind, blocks, there, form, landed, said)
+    launch()
     elements, begin = written.reshape((shape[0] * width,)), 0
     for source, rows in enumerate(received):
         end = begin + rows * width
         group.assign(kind, elements[begin:end], landed[source, : end - begin])
         begin = end
     return finish(kind, result, written)
+
+
+def uneven_blocks(group, kind, like, received: Sequence[int], most: int, width: int, said: str):
+    """(what to fill with a block for each rank, [P, elements], what holds the blocks that came after it, what
+    launches the exchange). Of blocks of up to `most` rows of `width`, of which so many come from each."""
+    unit = width
+    if width < _LEAST_WIDTH or padded(kind, like, width, ALIGNMENT) != width:
+        unit = 1024 if most * width >= 64 * 1024 else _LEAST_WIDTH
+    there = [-(-rows * width // unit) for rows in received]
+    bound = bound_of(-(-most * width // unit))  # the program's blocks are all of one size
+    flat = group.size, bound * unit
+    blocks = group.kept.room(kind, "blocks", flat, like)
+    landed = group.kept.room(kind, "blocks that came", flat, like)
+    dtype = moved_as(kind, like)
+    form = bound, columns_as(dtype, kind, like, unit), dtype
+
+    def launch():
+        _exchange_rows(group, kind, blocks, there, form, landed, said)
+
+    return blocks, landed, launch
 
 
 def _exchange_rows(group, kind, blocks, received, form, target, said: str) -> None:

@@ -21,7 +21,7 @@ from ._calls import (
     whole,
 )
 from ._world import GroupLike, counted, group_of
-from .collectives import Blocks, exchange, exchange_sizes, launch_rows, launch_whole
+from .collectives import exchange_sizes, launch_rows, launch_whole, uneven_blocks
 from .errors import UserError
 
 
@@ -211,13 +211,16 @@ def _carry_messages(group, blocks, to, sources, *arrays):
     *sent, outs = arrays
     outs = outs or ()
     kind, like = kind_of((*sent, *outs)[0]), (*sent, *outs)[0]
-    blocks = Blocks(*(tuple(map(_units, n)) for n in blocks[:2]), _units(blocks.most), False)
-    packed = group.kept.room(kind, "messages", (sum(blocks.sent), _UNIT), like)
-    for message, place in zip(sent, _places(packed, sent, to, blocks.sent)):
+    received, most = tuple(map(_units, blocks.received)), _units(blocks.most)
+    said = f"batch_send_recv(messages of {kind.dtype(like)})"
+    if most == 0:
+        group.agree_on_nothing(said)
+        return outs or None
+    leaving, landed, launch = uneven_blocks(group, kind, like, received, most, _UNIT, said)
+    for message, place in zip(sent, _places(leaving, sent, to)):
         group.assign(kind, place, message)
-    room = group.kept.room(kind, "messages that came", (sum(blocks.received), _UNIT), like)
-    arrived = exchange(group, kind, packed, blocks, room)
-    for message, place in zip(outs, _places(arrived, outs, sources, blocks.received)):
+    launch()
+    for message, place in zip(outs, _places(landed, outs, sources)):
         kind.count_write(message)
         group.assign(kind, message, place)
     return outs or None
@@ -250,14 +253,12 @@ def _units(elements: int) -> int:
     return -(-elements // _UNIT)
 
 
-def _places(packed, arrays, ranks, units):
-    """Where each array, which goes to or comes from its rank, is in `packed`, as it is shaped, where
-    every rank has so many rows."""
-    flat = packed.reshape((math.prod(packed.shape),))
-    begins = [_UNIT * sum(units[:rank]) for rank in range(len(units))]
+def _places(blocks, arrays, ranks):
+    """Where each array, which goes to or comes from its rank, is in that rank's block, as it is shaped."""
+    begins = [0] * len(blocks)
     places = []
     for x, rank in zip(arrays, ranks):
         end = begins[rank] + math.prod(x.shape)
-        places.append(flat[begins[rank] : end].reshape(tuple(x.shape)))
+        places.append(blocks[rank, begins[rank] : end].reshape(tuple(x.shape)))
         begins[rank] = end
     return places

@@ -147,6 +147,19 @@ std::string Rendezvous::refusal(std::uint64_t call) {
                      printable(request_of(seat(r).posted[slot(call)]).error, 1000));
 }
 
+bool Rendezvous::differs_in_content_alone(std::uint64_t call) {
+  const PostedRequest& first = seat(0).posted[slot(call)];
+  for (int r = 0; r < num_ranks_; ++r) {
+    if (seat(r).num_arrived.load(std::memory_order_acquire) <= call) return false;
+    const PostedRequest& posted = seat(r).posted[slot(call)];
+    if (posted.kind != first.kind || posted.dtype != first.dtype ||
+        posted.name_hash != first.name_hash) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // All ranks reach the same verdict, since all read the same requests; of a call that several have
 // refused each may name another of them.
 Rendezvous::Outcome Rendezvous::verdict(std::uint64_t call) {

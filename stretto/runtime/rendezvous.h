@@ -70,6 +70,10 @@ class Rendezvous {
   // it.
   std::string refusal(std::uint64_t call);
 
+  // Whether all came to this call by one name, and what they ask for besides is what differs. For a
+  // rank that has come to none after it.
+  bool differs_in_content_alone(std::uint64_t call);
+
   void begin_run(int rank);
   void end_run(int rank);  // comes no more in this run
   void leave(int rank);    // comes no more

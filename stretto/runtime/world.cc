@@ -246,6 +246,17 @@ void Rank::agree(const std::string& name, std::uint64_t content) {
                                 {.kind = CollectiveKind::kCall, .name = name, .count = content});
 }
 
+bool Rank::same(const std::string& name, std::uint64_t content) {
+  std::uint64_t call = num_calls();
+  try {
+    agree(name, content);
+    return true;
+  } catch (const Disagreement&) {
+    if (world_->state_->rendezvous.differs_in_content_alone(call)) return false;
+    throw;
+  }
+}
+
 void Rank::refuse(const std::string& name, const std::string& reason) {
   world_->state_->refuse(index_, name, reason);
 }

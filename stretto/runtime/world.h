@@ -136,6 +136,9 @@ class Rank {
   // is a hash of what else must be the same. Errors as allocate. Takes about as long as a barrier.
   void agree(const std::string& name, std::uint64_t content);
 
+  // As agree(), but false, on every rank, where all make this call and their contents differ.
+  bool same(const std::string& name, std::uint64_t content);
+
   // For the layer above, where it does not make a call after all: counts as this rank's next
   // collective call `name`. Others that wait in theirs in this place, or come to it, get a
   // Disagreement that says so and why, at once. Does not wait for them, unless this rank has

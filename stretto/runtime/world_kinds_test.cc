@@ -184,6 +184,39 @@ TEST_P(WorldKinds, RefusedCallsCountAndEndTheOthersWaitsAtOnce) {
   EXPECT_EQ(reports, std::vector<std::string>(kSize));
 }
 
+// One meeting tells ranks that make one call whether they say the same; who makes another is
+// refused, and the next calls belong together all the same.
+TEST_P(WorldKinds, WhetherAllSayTheSameTakesOneMeeting) {
+  constexpr int kSize = 3, kCalls = 200;
+  const std::uint64_t seed = test_seed();
+  auto reports = on_every_rank(GetParam(), kSize, kNever, [&](Rank& rank) {
+    std::mt19937_64 random(seed);
+    for (int call = 0; call < kCalls; ++call) {
+      std::uint64_t content[kSize], what = random() % 4, other = random() % kSize;
+      for (std::uint64_t& c : content) c = what == 0 ? random() % 2 : 7;
+      bool is_same = content[0] == content[1] && content[1] == content[2];
+      std::string name =
+          what == 1 && other == static_cast<std::uint64_t>(rank.index()) ? "other" : "mine";
+      std::uint64_t before = rank.num_calls();
+      std::string said = outcome_of([&] {
+        if (what == 2 && other == static_cast<std::uint64_t>(rank.index())) {
+          rank.refuse(name, "for a reason");
+          return "refused";
+        }
+        return rank.same(name, content[rank.index()]) ? "same" : "differs";
+      });
+      bool as_wanted = what == 1   ? said.find("collective calls differ") != std::string::npos
+                       : what == 2 ? said.find("refused") != std::string::npos
+                                   : said == (is_same ? "same" : "differs");
+      if (!as_wanted || rank.num_calls() != before + 1) {
+        return fmt::format("seed {}, call {}, kind {}: {}", seed, call, what, said);
+      }
+    }
+    return std::string();
+  });
+  EXPECT_EQ(reports, std::vector<std::string>(kSize));
+}
+
 // The others wait elsewhere, for what this rank does next, or have ended.
 TEST_P(WorldKinds, ARankThatRefusesWaitsForNobodyAndOthersAreToldBeforeAllHaveCome) {
   auto reports = on_every_rank(GetParam(), 3, kNever, [](Rank& rank) {
