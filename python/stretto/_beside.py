@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 import warnings
-from typing import Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 from . import _route
 from ._arrays import kind_of
@@ -56,7 +56,7 @@ class _GpuWork(Work):
         self._arrays = arrays  # which the call reads and writes, until it has ended
 
     def wait(self) -> Any:
-        self._streams.come_after(self._event, _tensors(self._result))
+        self._streams.come_after(self._event, _tensors(_arrays_of(self._result, [])))
         self._arrays = None
         return self._result
 
@@ -76,39 +76,51 @@ class TorchStreams:
         """(what call() returns, made on the stream after all that the current one has; an event after it).
         The tensors' memory is not given to others before that."""
         cuda = sys.modules["torch"].cuda
-        stream.wait_stream(cuda.current_stream(device))
-        with cuda.stream(stream):
-            result = call()
+        current = cuda.current_stream(device)
+        stream.wait_stream(current)
+        if cuda.current_device() == device:  # what cuda.stream() does then, which asks for much more
+            cuda.set_stream(stream)
+            try:
+                result = call()
+            finally:
+                cuda.set_stream(current)
+        else:
+            with cuda.stream(stream):
+                result = call()
         for x in tensors:
             x.record_stream(stream)
         return result, stream.record_event()
 
     @staticmethod
-    def come_after(event: Any, tensors: Iterator[Any]) -> None:
+    def come_after(event: Any, tensors: Iterable[Any]) -> None:
         cuda = sys.modules["torch"].cuda
+        current = cuda.current_stream()
+        current.wait_event(event)
         for x in tensors:
-            current = cuda.current_stream(x.device)
-            current.wait_event(event)
-            x.record_stream(current)
-        cuda.current_stream().wait_event(event)
+            there = current
+            if x.get_device() != current.device_index:
+                there = cuda.current_stream(x.device)
+                there.wait_event(event)
+            x.record_stream(there)
 
 
 streams: Any = TorchStreams
 
 
-def _arrays_of(given: Any) -> Iterator[Any]:
-    """All that are in there."""
+def _arrays_of(given: Any, found: List[Any]) -> List[Any]:
+    """Puts all that are in there behind those that are found."""
     if isinstance(given, dict):
         given = tuple(given.values())
     if isinstance(given, (tuple, list)):
         for part in given:
-            yield from _arrays_of(part)
+            _arrays_of(part, found)
     elif hasattr(given, "shape") and hasattr(given, "dtype"):
-        yield given
+        found.append(given)
+    return found
 
 
-def _tensors(given: Any) -> Iterator[Any]:
-    return (x for x in _arrays_of(given) if hasattr(x, "record_stream"))
+def _tensors(arrays: Iterable[Any]) -> Tuple[Any, ...]:
+    return tuple(x for x in arrays if hasattr(x, "record_stream"))
 
 
 def _check(op: str, arrays: Tuple[Any, ...]) -> None:
@@ -139,7 +151,7 @@ def start(
 ) -> Work:
     """call(*args, group=lane, **kwargs), which goes on."""
     op = call.__name__
-    arrays = tuple(_arrays_of((args, kwargs)))
+    arrays = tuple(_arrays_of((args, kwargs), []))
     _check(op, arrays)
     kind = next(filter(None, map(kind_of, arrays)), None)
     on_gpu = kind is not None and kind.on_gpu
@@ -152,6 +164,6 @@ def start(
     if not on_gpu:
         return _HostWork(op, lane.lanes.on_worker(made))
     device = kind.device(next(x for x in arrays if kind_of(x) is kind))
-    tensors = tuple(_tensors((args, kwargs)))
+    tensors = _tensors(arrays)
     result, event = streams.call(lane.lanes.stream(device, streams.new), device, made, tensors)
     return _GpuWork(streams, result, event, arrays)

@@ -1,6 +1,7 @@
 """Calls with async_op=True. If these fail, what a rank computes meanwhile waits for them, they get in each
 other's way, or what goes wrong in them is lost."""
 
+import contextlib
 import gc
 import threading
 
@@ -287,3 +288,86 @@ def test_on_gpus_lanes_are_streams(rng, monkeypatch):
         torch.testing.assert_close(total, sum(xs))
         torch.testing.assert_close(again, sum(xs))
         assert torch.equal(gathered, torch.cat(xs))
+
+
+class Cuda:
+    """torch.cuda as TorchStreams uses it, which writes down what is asked of the GPU."""
+
+    def __init__(self, device):
+        self.device, self.did, self.streams = device, [], {}
+        self.set_stream(CudaStream(self, "own", device))
+        self.did.clear()
+
+    def current_device(self):
+        return self.device
+
+    def current_stream(self, device=None):
+        index = self.device if device is None else torch.device("cuda", device).index
+        return self.streams.setdefault(index, CudaStream(self, f"own of {index}", index))
+
+    def set_stream(self, stream):
+        self.streams[stream.device_index] = stream
+        self.did.append(f"set {stream.name}")
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before = self.current_stream(stream.device_index)
+        self.set_stream(stream)
+        yield
+        self.set_stream(before)
+
+
+class CudaStream:
+    def __init__(self, cuda, name, device):
+        self.cuda, self.name, self.device_index = cuda, name, device
+
+    def wait_stream(self, other):
+        self.cuda.did.append(f"{self.name} after {other.name}")
+
+    def wait_event(self, event):
+        self.cuda.did.append(f"{self.name} after {event}")
+
+    def record_event(self):
+        return f"event of {self.name}"
+
+
+class CudaTensor:
+    def __init__(self, cuda, name, index):
+        self.cuda, self.name, self.device = cuda, name, index
+
+    def get_device(self):
+        return self.device
+
+    def record_stream(self, stream):
+        self.cuda.did.append(f"{self.name} used on {stream.name}")
+
+
+@pytest.mark.parametrize("device, current", [(0, 0), (1, 0), (1, 1)])
+def test_what_streams_of_pytorch_are_asked(device, current, monkeypatch):
+    """The call is on the lane's stream after what was there; who waits comes after it, once a GPU; whatever
+    the call does, the stream that was current is current again."""
+    cuda = Cuda(current)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    lane, x, y = CudaStream(cuda, "lane", device), CudaTensor(cuda, "x", device), CudaTensor(cuda, "y", device)
+    own = cuda.current_stream(device)
+
+    def call():
+        cuda.did.append(f"call on {cuda.current_stream(device).name}")
+        return y
+
+    result, event = _beside.TorchStreams.call(lane, device, call, (x,))
+    assert result is y and event == "event of lane" and cuda.current_stream(device) is own
+    order = [f"lane after {own.name}", "set lane", "call on lane", f"set {own.name}", "x used on lane"]
+    assert cuda.did == order
+    cuda.did.clear()
+    _beside.TorchStreams.come_after(event, (y,))
+    waits = {"own after event of lane", f"{own.name} after event of lane"}
+    assert sorted(cuda.did) == sorted([*waits, f"y used on {own.name}"])
+
+    def fails():
+        raise ValueError("within")
+
+    if device == current:
+        with pytest.raises(ValueError, match="within"):
+            _beside.TorchStreams.call(lane, device, fails, ())
+        assert cuda.current_stream(device) is own
