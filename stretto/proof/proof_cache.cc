@@ -1,16 +1,10 @@
 #include "stretto/proof/proof_cache.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <string_view>
-#include <thread>
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
@@ -19,6 +13,7 @@
 #include "stretto/base/log.h"
 #include "stretto/base/own_files.h"
 #include "stretto/base/slow_notice.h"
+#include "stretto/base/turn.h"
 #include "stretto/ir/printer.h"
 #include "stretto/proof/content_hash.h"
 
@@ -47,76 +42,6 @@ std::string sizes_of(const ProofOptions& o) {
   }
   return text;
 }
-
-// The turn to prove one key: an flock of a file beside the entry, which the kernel releases however
-// its holder ends, and which keeps threads apart as well as processes. Who has a verdict writes it
-// into the file and removes the file: those that wait have it open, and those that come later do
-// not take an old verdict for one of now.
-class Turn {
- public:
-  enum class Status {
-    kTaken,        // by another
-    kMine,         // nobody has been through since this was opened
-    kOver,         // somebody has; read() says more
-    kWithoutLocks  // neither can be told here
-  };
-
-  explicit Turn(std::filesystem::path path) : path_(std::move(path)) {}
-  // Unlocked in so many words, since a child of fork() may have the file open too.
-  ~Turn() {
-    if (fd_ < 0) return;
-    if (holds_) ::unlink(path_.c_str());
-    ::flock(fd_, LOCK_UN);
-    ::close(fd_);
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  Status ask() {
-    if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd_ < 0) return Status::kWithoutLocks;
-    while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      if (errno == EWOULDBLOCK) return Status::kTaken;
-      ::unlink(path_.c_str());  // or it would stay for ever
-      return Status::kWithoutLocks;
-    }
-    struct stat opened = {}, there = {};
-    if (::fstat(fd_, &opened) != 0) return Status::kWithoutLocks;
-    holds_ = ::stat(path_.c_str(), &there) == 0 && opened.st_ino == there.st_ino &&
-             opened.st_dev == there.st_dev;
-    if (!holds_) return Status::kOver;
-    write(fmt::format("process {}", getpid()));  // for whoever waits too long
-    return Status::kMine;
-  }
-
-  // What the holder has written last; short where it could not.
-  std::string read() const {
-    std::string text;
-    char part[4096];
-    for (ssize_t n; (n = ::pread(fd_, part, sizeof part, static_cast<off_t>(text.size()))) > 0;) {
-      text.append(part, static_cast<std::size_t>(n));
-    }
-    return text;
-  }
-
-  void write(std::string_view text) {
-    struct stat before = {};
-    if (!holds_ || ::fstat(fd_, &before) != 0) return;
-    // Not for nothing: ext4 sends what was truncated to the disk when it is closed.
-    if (before.st_size > 0 && ::ftruncate(fd_, 0) != 0) return;
-    for (std::size_t done = 0; done < text.size();) {
-      ssize_t n = ::pwrite(fd_, text.data() + done, text.size() - done, static_cast<off_t>(done));
-      if (n <= 0) return;
-      done += static_cast<std::size_t>(n);
-    }
-  }
-
- private:
-  const std::filesystem::path path_;
-  int fd_ = -1;
-  bool holds_ = false;
-};
 
 // A rejection as it lies in the file of a turn, whole or not at all.
 std::string rejection(const std::string& report) {
@@ -175,8 +100,8 @@ std::string ProofCache::key_of(const Program& program, const ProofOptions& o) co
       fmt::format("proof {} workers {} queues {} enumerated {}{} samples {} events {}{}\n"
                   "{}\n{}",
                   version_, o.max_workers_per_rank, o.max_copy_queues, o.max_enumerated,
-                  o.partition ? "" : " all", o.max_samples, o.max_events,
-                  sizes_of(o), text_of(*o.table), print(program)));
+                  o.partition ? "" : " all", o.max_samples, o.max_events, sizes_of(o),
+                  text_of(*o.table), print(program)));
 }
 
 std::filesystem::path ProofCache::entry_of(const std::string& key) const {
@@ -217,9 +142,7 @@ ProofCache::Kept ProofCache::verdict_of(const Program& program, const ProofOptio
   SlowNotice notice(fmt::format("proving '{}', kept for later runs", program.name));
   make_own_folder(directory_);  // where that fails each process proves
   Turn turn(directory_ / (key + ".lock"));
-  constexpr std::chrono::milliseconds kLongestPause{10};
-  std::chrono::milliseconds pause{1};
-  const Clock::time_point deadline = Clock::now() + by.longest_wait;
+  TurnPauses pauses(by.longest_wait);
   for (;;) {
     Turn::Status status = turn.ask();
     // Now: who had the turn kept it before giving the turn away.
@@ -231,14 +154,11 @@ ProofCache::Kept ProofCache::verdict_of(const Program& program, const ProofOptio
     }
     // Over without a verdict: the proof failed, or could not be kept.
     if (status != Turn::Status::kTaken) break;
-    if (Clock::now() > deadline) {
+    if (!pauses.wait()) {
       log_warning(fmt::format("'{}' is proved here as well: {} has been at it for {} s",
                               program.name, turn.read(), by.longest_wait.count() / 1000));
       break;
     }
-    Interrupts::look();
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongestPause);
   }
   ProofResult result = by.prove(program, options);
   if (result.rejected()) {

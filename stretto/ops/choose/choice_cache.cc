@@ -53,4 +53,10 @@ void keep_choice(const std::string& key, const ConfigChoice& choice) {
   static_cast<void>(not_kept);
 }
 
+std::filesystem::path turn_of_choice(const std::string& key) {
+  std::filesystem::path path = choices().path(name_of(key)).replace_extension(".lock");
+  make_own_folder(path.parent_path());  // where that fails each process ranks
+  return path;
+}
+
 }  // namespace stretto

@@ -2,6 +2,7 @@
 // of choose.h.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -13,5 +14,7 @@ namespace stretto {
 std::optional<ConfigChoice> read_choice(const std::string& key);
 // Does nothing where the cache cannot be written.
 void keep_choice(const std::string& key, const ConfigChoice& choice);
+// The file of the Turn to make it, in a folder that this makes.
+std::filesystem::path turn_of_choice(const std::string& key);
 
 }  // namespace stretto

@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
 #include "stretto/base/threads.h"
+#include "stretto/base/turn.h"
 #include "stretto/compiler.h"
 #include "stretto/gpu/gpu_code.h"
 #include "stretto/ir/printer.h"
@@ -19,6 +21,7 @@ namespace stretto {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr std::chrono::minutes kLongestWait{10};  // for another's ranking, which takes seconds
 
 double must_predict(const Candidate& candidate, const predict::Machine& machine, bool eager) {
   Lowered compiled = lower(candidate.program());
@@ -172,9 +175,19 @@ std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates&
 ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
                     const ChooseOptions& options) {
   std::string key = key_of(op, shape, candidates, options);
-  if (options.use_cache) {
+  auto find = [&]() -> std::optional<ConfigChoice> {
     std::optional<ConfigChoice> kept = read_choice(key);
-    if (kept && (kept->is_sequence || find_candidate(candidates, kept->config))) return *kept;
+    if (kept && (kept->is_sequence || find_candidate(candidates, kept->config))) return kept;
+    return std::nullopt;
+  };
+  // The ranks of a world need the same choices at the same time; they measure together.
+  std::optional<Turn> turn;
+  if (options.use_cache) {
+    if (std::optional<ConfigChoice> kept = find()) return *kept;
+    if (!options.measure) {
+      turn.emplace(turn_of_choice(key));
+      if (auto made = made_by_another(*turn, kLongestWait, find)) return *made;
+    }
   }
   OpCandidates offered = candidates;
   if (!options.allow_fused && !candidates.sequence.empty()) offered.fused.clear();

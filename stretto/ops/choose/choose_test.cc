@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <thread>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/codegen/kernel.h"
@@ -378,6 +379,25 @@ TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {
     offered.sequence.clear();
     EXPECT_FALSE(choose(op, shape(world_size, m), offered, {.machine = machine}).is_sequence);
   }
+}
+
+// What first calls of a world's ranks would lose: the host's cores, once for each rank.
+TEST_F(ChooseTest, OfThreadsThatAskTogetherOneRanks) {
+  OpCandidates offered = candidates("ag_gemm", shape(2));
+  std::vector<ConfigChoice> choices(4);
+  {
+    std::vector<std::jthread> threads;
+    for (ConfigChoice& choice : choices) {
+      threads.emplace_back(
+          [&] { choice = choose("ag_gemm", shape(2), offered, {.machine = machine_}); });
+    }
+  }
+  int ranked = 0;
+  for (const ConfigChoice& choice : choices) {
+    ranked += !choice.from_cache;
+    EXPECT_EQ(choice.config, choices[0].config);
+  }
+  EXPECT_EQ(ranked, 1);
 }
 
 TEST_F(ChooseTest, AnotherMachineChoosesAnew) {

@@ -11,6 +11,8 @@
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
+#include "stretto/base/own_files.h"
+#include "stretto/base/turn.h"
 #include "stretto/runtime/cuda/cubin_cache.h"
 #include "stretto/runtime/cuda/nvrtc_library.h"
 
@@ -20,6 +22,7 @@ namespace {
 constexpr int kLinesAround = 3;  // of each error
 constexpr int kMaxExcerpts = 5;  // an error often repeats itself
 constexpr const char* kLineInfo = "-lineinfo";
+constexpr std::chrono::minutes kLongestWait{10};  // for another's compilation, which takes seconds
 
 // One program of NVRTC. Its functions fail only on misuse, compile() apart.
 class NvrtcProgram {
@@ -168,6 +171,13 @@ KernelImage compile_cuda(const std::string& source, const std::string& name,
   CubinCache cache(env_cache_dir() / "cuda", env_cache_bytes());
   if (options.use_cache) {
     if (std::optional<KernelImage> kept = cache.find(key)) return *kept;
+    make_own_folder(cache.entry(key).parent_path());  // where that fails each process compiles
+  }
+  // The ranks of a world need the same kernels at the same time.
+  Turn turn(cache.entry(key).replace_extension(".lock"));
+  if (options.use_cache) {
+    auto made = made_by_another(turn, kLongestWait, [&] { return cache.find(key); });
+    if (made) return *made;
   }
   auto start = std::chrono::steady_clock::now();
   NvrtcProgram program(source, name);

@@ -242,8 +242,8 @@ TEST_F(NvrtcTest, ThreadsCompileAtOnce) {
           KernelImage image = compile_cuda(source, "threads.cu");
           std::vector<KernelReport> reports = kernel_reports(image.log);
           if (reports.size() != 1 || reports[0].kernel != name) {
-            throw InternalError(fmt::format("{} reports in the log of {} bytes: {}",
-                                            reports.size(), image.log.size(), image.log));
+            throw InternalError(fmt::format("{} reports in the log of {} bytes: {}", reports.size(),
+                                            image.log.size(), image.log));
           }
         });
       });
@@ -278,6 +278,53 @@ TEST_F(NvrtcTest, ProcessesCompileTheSameKernelAtOnce) {
   }
   ASSERT_EQ(entries().size(), 1u);
   EXPECT_TRUE(compile_cuda(kTwoKernels, "two.cu").from_cache);
+}
+
+// What first calls of a world's ranks would lose: the host's cores, once for each rank.
+TEST_F(NvrtcTest, OfProcessesThatAskTogetherOneCompiles) {
+  nvrtc_info();
+  constexpr int kProcesses = 4, kCompiled = 2, kFound = 3;
+  std::vector<pid_t> children;
+  for (int process = 0; process < kProcesses; ++process) {
+    pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      int status = 1;
+      message_of([&] {
+        KernelImage image = compile_cuda(kTwoKernels, "two.cu");
+        if (kernel_reports(image.log).size() == 2) status = image.from_cache ? kFound : kCompiled;
+      });
+      _exit(status);
+    }
+    children.push_back(child);
+  }
+  int compiled = 0, found = 0;
+  for (pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    compiled += WEXITSTATUS(status) == kCompiled;
+    found += WEXITSTATUS(status) == kFound;
+  }
+  EXPECT_EQ(compiled, 1);
+  EXPECT_EQ(found, kProcesses - 1);
+  EXPECT_EQ(entries().size(), 1u);  // no file of a turn is left
+}
+
+// As where the others' compiler does not come back, or each has failed: nobody waits for a failure.
+TEST_F(NvrtcTest, EachThatAsksForWhatDoesNotCompileIsTold) {
+  std::vector<std::string> failures(3);
+  {
+    std::vector<std::jthread> threads;
+    for (std::string& failure : failures) {
+      threads.emplace_back(
+          [&failure] { failure = message_of([] { compile_cuda("no kernel", "none.cu"); }); });
+    }
+  }
+  for (const std::string& failure : failures) {
+    EXPECT_NE(failure.find("none.cu"), std::string::npos) << failure;
+  }
+  EXPECT_EQ(entries().size(), 0u);
 }
 
 }  // namespace
