@@ -65,6 +65,21 @@ std::vector<SharedCounter> shared_counters(const std::vector<LaunchKind>& kinds)
   return shared;
 }
 
+// Some signal, on one channel of one rank.
+bool several_agents_notify(const InstanceGraph& graph) {
+  std::vector<std::optional<std::size_t>> senders(graph.counters.size());
+  for (std::size_t a = 0; a < graph.agents.size(); ++a) {
+    for (const Sync& s : graph.agents[a].syncs) {
+      bool signal =
+          s.kind == SyncKind::kNotify && graph.counters[at(s.counter)].kind == CounterKind::kSignal;
+      if (!signal) continue;
+      if (senders[at(s.counter)].value_or(a) != a) return true;
+      senders[at(s.counter)] = a;
+    }
+  }
+  return false;
+}
+
 // Some other rank that ends a launch which `rank` has not begun.
 std::optional<int> ends_without(const InstanceGraph& graph, int rank) {
   InstanceGraph others = graph;
@@ -244,6 +259,11 @@ int most_slots(const Program& program) {
 LaunchOrder steady_order(const Program& program, int kind) {
   int slots = most_slots(program);
   return {.kinds = Word(at(3 * std::int64_t{slots} + 1), kind), .reach = slots, .named = 0};
+}
+
+LaunchOrder short_order(const Program& program, const LaunchKind& of, int kind) {
+  int slots = most_slots(program), more = several_agents_notify(*of.cases[0].graph) ? 2 : 1;
+  return {.kinds = Word(at(slots + more), kind), .reach = slots, .named = 0};
 }
 
 MixedOrders mixed_orders(const Program& program, const std::vector<LaunchKind>& kinds,

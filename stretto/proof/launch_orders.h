@@ -54,6 +54,10 @@ int most_slots(const Program& program);
 
 // Launches of one kind, as many as it takes to see what runs ahead.
 LaunchOrder steady_order(const Program& program, int kind);
+// No more of them than are compared with the first; where several agents notify a signal one more,
+// which shows that none of them runs ahead of the last. What is derived there is so whatever
+// follows (happens_before.h), but of more launches more may be derived.
+LaunchOrder short_order(const Program& program, const LaunchKind& of, int kind);
 
 // Why not every sequence of launches is looked at: a source line, and what in the program it comes
 // of.
