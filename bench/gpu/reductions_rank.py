@@ -57,6 +57,24 @@ def all_to_all_calls(x, size):
     }
 
 
+def captured_too(calls, into, call):
+    """The calls, and one that replays call(into) of memory like that, which a graph has captured."""
+    if ON_GPU:
+        captured = torch.zeros_like(into)
+        call(captured)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call(captured)
+
+        def replay():
+            graph.replay()
+            return captured
+
+        calls["stretto, captured"] = replay
+    return calls
+
+
 def sized_calls(x, size, split):
     """Blocks of a size for each rank that is in a tensor: NCCL's exchange of them and what waits for it, against ours,
     also captured."""
@@ -71,25 +89,36 @@ def sized_calls(x, size, split):
         dist.all_to_all_single(theirs[: sum(received)], x[: sum(sent)], received, sent)
         return theirs
 
-    def eager():
-        stretto.all_to_all_v(x, numbers, out=ours)
-        return ours
+    def eager(out=ours):
+        stretto.all_to_all_v(x, numbers, out=out)
+        return out
 
-    calls = {"nccl, with sizes": reference, "stretto": eager}
-    if ON_GPU:
-        captured = torch.zeros_like(ours)
-        stretto.all_to_all_v(x, numbers, out=captured)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            stretto.all_to_all_v(x, numbers, out=captured)
+    return captured_too({"nccl, with sizes": reference, "stretto": eager}, ours, eager)
 
-        def replay():
-            graph.replay()
-            return captured
 
-        calls["stretto, captured"] = replay
-    return calls
+def gathered_calls(x, size, length):
+    """The same of the first rows of each rank, for all."""
+    own = torch.tensor([length], dtype=torch.int64, device=x.device)
+    table = torch.empty(size, dtype=torch.int64, device=x.device)
+    ours = torch.zeros(size * x.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
+    theirs, number = torch.zeros_like(ours), own.int()
+
+    def reference():
+        dist.all_gather_into_tensor(table, own)
+        lengths = table.tolist()
+        if ON_GPU:
+            dist.all_gather(list(theirs[: sum(lengths)].split(lengths)), x[:length])
+        else:  # gloo gathers what is as long everywhere
+            every = [torch.empty_like(x) for _ in lengths]
+            dist.all_gather(every, x)
+            torch.cat([rows[:n] for rows, n in zip(every, lengths)], out=theirs[: sum(lengths)])
+        return theirs
+
+    def eager(out=ours):
+        stretto.all_gather_v(x, number, out=out)
+        return out
+
+    return captured_too({"nccl, with sizes": reference, "stretto": eager}, ours, eager)
 
 
 def splits(rows, rank, size):
@@ -114,6 +143,8 @@ def cases(device, size):
         x = torch.randn(rows, 4096, device=device).to(torch.bfloat16)
         for name, split in splits(rows, dist.get_rank(), size).items():
             yield f"all_to_all of sizes on the device, {name}, {rows} x 4096 bfloat16", sized_calls(x, size, split)
+        yield (f"all_gather of sizes on the device, by lot, {rows} x 4096 bfloat16",
+               gathered_calls(x, size, int(torch.randint(1, rows + 1, ()))))
 
 
 def slowest(values):

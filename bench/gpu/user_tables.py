@@ -134,6 +134,13 @@ def user_lot_table(results: Results, ranks: int) -> str:
     told = [f"{mode} {statistics.mean(parts):.2f} on average, tenth percentile {quantile(parts, 0.1):.2f}, "
             f"{min(parts):.2f} at least ({len(parts)} shapes)"
             for mode in MODES if (parts := hidden_parts(rows, mode))]
+    shared = {mode: [ratio(t["symmetric"], t["ours"]).median for row, _ in rows.values()
+                     if "symmetric" in (t := row.get(mode + "_ms", {}))] for mode in MODES}
+    if any(shared.values()):
+        of_modes = [f"{mode} {statistics.mean(r):.3f} on average, {max(r):.3f} at most ({len(r)} shapes)"
+                    for mode, r in shared.items() if r]
+        text += ("\nWith what peers read or write in symmetric memory, time over that of ordinary tensors: "
+                 f"{'; '.join(of_modes)}.\n")
     if told:
         text += f"\nPart of communication hidden, AG+GEMM and GEMM+RS from {MANY_ROWS} rows on: {'; '.join(told)}.\n"
     return text + sources(rows)

@@ -112,3 +112,39 @@ def test_attention_of_contiguous_shards(rng, size):
         near(stretto.ring_attention(q, k, v, is_causal=causal, contiguous=True), want)
         near(stretto.ring_attention(q, k, v, is_causal=causal, contiguous=True, queries_travel=True), want)
     """)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_layers_of_experts_with_biases(rng, size):
+    run(rng, size, """
+    tokens, hidden, ffn, experts, top_k = 4, 16, 8, 2 * size, 2
+    x = randn(tokens, hidden)
+    gate, up = (randn(experts, hidden, ffn * size, of=common) for _ in range(2))
+    down = randn(experts, ffn * size, hidden, of=common)
+    gate_bias, up_bias = (randn(experts, ffn * size, of=common) for _ in range(2))
+    down_bias = randn(experts, hidden, of=common)
+    weights, chosen = torch.rand(tokens, experts, generator=own).topk(top_k)
+    if r == size - 1:
+        chosen[:] = torch.tensor([0, experts - 1])          # nobody of these for the others in between
+    chosen = chosen.int()
+
+    def layer(x, weights, chosen):
+        out = torch.zeros_like(x)
+        for token, (shares, numbers) in enumerate(zip(weights, chosen)):
+            for share, e in zip(shares, numbers.long()):
+                h = F.silu(x[token] @ gate[e] + gate_bias[e]) * (x[token] @ up[e] + up_bias[e])
+                out[token] += share * (h @ down[e] + down_bias[e])
+        return out
+
+    def columns(w):
+        return w[..., r * ffn : (r + 1) * ffn].contiguous()
+
+    mine = slice(2 * r, 2 * r + 2)
+    every, every_weights, every_chosen = gathered(x), gathered(weights), gathered(chosen)
+    want = layer(every, every_weights, every_chosen)[r * tokens : (r + 1) * tokens]
+    biases = {"gate_bias": columns(gate_bias), "up_bias": columns(up_bias), "down_bias": down_bias}
+    parts = columns(gate), columns(up), down[:, r * ffn : (r + 1) * ffn].contiguous()
+    near(stretto.moe_layer(x, *parts, every_chosen, every_weights, **biases), want)
+    biases = {"gate_bias": gate_bias[mine], "up_bias": up_bias[mine], "down_bias": down_bias[mine]}
+    near(stretto.ep_moe_layer(x, gate[mine], up[mine], down[mine], chosen, weights, experts, **biases), want)
+    """)
