@@ -84,7 +84,7 @@ def seconds_of(ranks: Ranks, call) -> float:
     return ranks.slowest([time.perf_counter() - begin])[0]
 
 
-def turns(ranks: Ranks, calls: dict, limit: int = 200, per_call: int = 1) -> dict:
+def turns(ranks: Ranks, calls: dict, limit: int = 200, per_call: int = 1, least: int = LEAST_SAMPLES) -> dict:
     """Milliseconds {name: [sample, ..]} of the slowest rank. The calls take turns, in every round from another one on;
     ranks begin each together."""
     order = list(calls.items())
@@ -103,7 +103,7 @@ def turns(ranks: Ranks, calls: dict, limit: int = 200, per_call: int = 1) -> dic
     ms = 1e3 * seconds_of(ranks, lambda: once(1)) / len(calls)
     for number in range(int(WARMUP_MS / max(ms, 0.05)) if ON_GPU else 0):
         once(number)
-    samples = min(max(int(MS_OF_SAMPLES / max(ms, 1e-3)), LEAST_SAMPLES), limit)
+    samples = min(max(int(MS_OF_SAMPLES / max(ms, 1e-3)), least), limit)
     marks = {name: [] for name in calls}
     once(0)  # the device is busy when the first sample is enqueued
     for number in range(samples):
@@ -299,7 +299,7 @@ def each_set(call):
     return one
 
 
-def run_lot(ranks: Ranks, shapes: list, ends: float, keep) -> int:
+def run_lot(ranks: Ranks, shapes: list, ends: float, least: int, keep) -> int:
     """Until `ends` of time.monotonic(); returns how many shapes were left."""
     for at, shape in enumerate(shapes):
         if ranks.slowest([time.monotonic() - ends])[0] > 0:
@@ -312,11 +312,12 @@ def run_lot(ranks: Ranks, shapes: list, ends: float, keep) -> int:
             error = max(error, closest(ranks, product.symmetric(0), product.sequence(0)))
             if not error <= 0.02:
                 row["error"] = f"off by {error:.3g}"
-            row["eager_ms"] = turns(ranks, {name: each_set(c) for name, c in product.contestants(False).items()})
+            row["eager_ms"] = turns(ranks, {name: each_set(c) for name, c in product.contestants(False).items()},
+                                    least=least)
             if ON_GPU:
                 graphs = {name: captured(lambda call=call: [call(i) for i in range(NUM_SETS)] and None)
                           for name, call in product.contestants(True).items()}
-                row["graph_ms"] = turns(ranks, graphs, 200, NUM_SETS)
+                row["graph_ms"] = turns(ranks, graphs, 200, NUM_SETS, least)
         except stretto.Error as error:
             row["error"] = str(error)[:400]
         keep(row)
@@ -335,6 +336,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
     parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
+    parser.add_argument("--pairs", type=int, default=LEAST_SAMPLES, help="rounds of the lot at least, up to 200")
     parser.add_argument("--seconds", type=float, default=500, help="after which no further shape of the lot begins")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()
@@ -373,7 +375,7 @@ def main():
         run_sizes(ranks, [int(b) for b in options.bytes.split(",") if b] or SIZES, keeper("sizes"))
     if "lot" in parts:
         with open(options.shapes, encoding="utf-8") as file:
-            result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, keeper("lot"))
+            result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, options.pairs, keeper("lot"))
         ranks.say(f"lot: {len(result['lot'])} shapes, {result['left']} left")
     dist.barrier(group=ranks.host)
     stretto.finalize()
