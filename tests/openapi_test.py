@@ -128,6 +128,19 @@ class OpenApiTest(ServeCase):
             self.assertTrue(any(status == 200 for of, status in seen if of == path), (SEED, path))
 
 
+    def test_a_field_that_is_null_counts_as_absent(self):
+        with Server() as server:
+            for path, body in LEAST.items():
+                schema = self.document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+                if "$ref" in schema:
+                    schema = self.document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+                fields = schema["properties"]
+                for field in [*fields, None]:
+                    nulls = dict.fromkeys(fields if field is None else [field])
+                    status, _, data = server.call("POST", path, nulls | body)
+                    self.assertEqual(status, 200, (path, field, data[:300]))
+
+
 @unittest.skipIf(importlib.util.find_spec("schemathesis") is None, "the package schemathesis is missing")
 class SchemathesisTest(ServeCase):
     def test_no_input_is_a_server_error(self):

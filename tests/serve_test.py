@@ -109,6 +109,24 @@ class AnswersTest(ServeCase):
         self.assertEqual([round(t[str(i)]["logprob"], 9) for t, i in zip(told[1:], ids[1:])],
                          [round(v, 9) for v in of_prompt])
 
+    def test_an_echo_alone(self):
+        """With max_tokens 0 what is asked about is the prompt: the same as beside an answer, which is left out."""
+        ask = dict(prompt=[PROMPT, "gcc", [40]], n=2, echo=True, logprobs=2, temperature=0)
+        whole = self.server.complete(max_tokens=1, ignore_eos=True, **ask)
+        alone = self.server.complete(max_tokens=0, **ask)
+        self.assertEqual([c["index"] for c in alone["choices"]], list(range(6)))
+        for one, beside in zip(alone["choices"], whole["choices"]):
+            self.assertTrue(beside["text"].startswith(one["text"]))
+            self.assertEqual((one["finish_reason"], one["stop_reason"]), ("length", None))
+            for field, values in one["logprobs"].items():
+                self.assertEqual(values, beside["logprobs"][field][:-1], field)
+        self.assertEqual((alone["usage"]["prompt_tokens"], alone["usage"]["completion_tokens"]),
+                         (whole["usage"]["prompt_tokens"], 0))
+        self.assertEqual(alone["choices"][0]["text"], PROMPT)
+        chunks = self.server.stream(prompt=PROMPT, max_tokens=0, echo=True)
+        self.assertEqual("".join(c["choices"][0]["text"] for c in chunks), PROMPT)
+        self.refusal(self.server, {"prompt": "x", "max_tokens": 0}, param="max_tokens")
+
     def test_choices_draw_differently_and_again_alike(self):
         print(f"seed {SEED}")
         body = dict(prompt=["a", "b", "c"], n=3, max_tokens=8, temperature=1.5, seed=SEED)

@@ -167,7 +167,7 @@ void Completion::make_choice(std::size_t prompt, int number) {
 std::shared_ptr<ServedRequest> Completion::served_for(Choice& choice, int number) {
   auto served = std::make_shared<ServedRequest>();
   served->prompt = prompts_[choice.prompt];
-  served->max_tokens = request_.max_tokens;
+  served->max_tokens = std::max<std::int64_t>(request_.max_tokens, 1);
   served->sampling = request_.sampling;
   served->sampling.choice = static_cast<std::uint32_t>(number);
   served->sampling.ends = ends();
@@ -260,6 +260,11 @@ void Completion::add_echo(Choice& choice) {
 
 bool Completion::take(Choice& choice, const TokenLogprob& token) {
   std::lock_guard lock(mutex_);
+  if (request_.max_tokens == 0) {  // the prompt alone, of which everything is known now
+    add_echo(choice);
+    choice.finish_reason = "length";
+    return false;
+  }
   const Clock::time_point now = Clock::now();
   const bool is_first = choice.num_tokens == 0;
   if (is_first) {

@@ -34,7 +34,8 @@ class CompletionReader : public RequestReader {
     CompletionRequest out;
     out.model = text("model", "");
     read_prompts(out);
-    out.max_tokens = integer("max_tokens", 16, 1, kMostTokens);
+    out.echo = boolean("echo", false);
+    out.max_tokens = integer("max_tokens", 16, out.echo ? 0 : 1, kMostTokens);
     out.min_tokens = integer("min_tokens", 0, 0, kMostTokens);
     if (out.min_tokens > out.max_tokens) {
       fail("min_tokens", fmt::format("is {}, max_tokens is {}", out.min_tokens, out.max_tokens));
@@ -47,7 +48,6 @@ class CompletionReader : public RequestReader {
     read_stops(out);
     read_output(out);
     out.format = read_output_format(*this, json_, body_);
-    out.echo = boolean("echo", false);
     out.add_special_tokens = boolean("add_special_tokens", true);
     const Json* logprobs = fields().find("logprobs");
     if (logprobs != nullptr && logprobs->is_boolean()) {

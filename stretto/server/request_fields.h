@@ -24,7 +24,7 @@ struct CompletionRequest {
 
   std::string model;  // "": whatever is served
   std::vector<Prompt> prompts;
-  std::int64_t max_tokens = 16;
+  std::int64_t max_tokens = 16;  // 0: of an echo alone
   std::int64_t min_tokens = 0;
   int n = 1;
   SamplingParams sampling;  // without the seed where has_seed is false
