@@ -250,6 +250,33 @@ Program parts() {
   return run_pipeline(p.finish());
 }
 
+// Parts of many rows, each tile of which may have any rows of all: more iterations than are walked
+// where there is another way.
+Program long_parts(bool ends) {
+  constexpr std::int64_t kParts = 16, kTile = 2, kRows = kTile * (kMostTurns / kParts + 16);
+  ProgramBuilder p("long_parts", 1);
+  auto starts = p.table("starts", {kParts + 1}, {ContractKind::kPartition, 0, kRows + 1});
+  auto in = p.input("in", DType::kF32, {kRows, 4});
+  auto out = p.output("out", DType::kF32, {kRows, 4});
+  p.role("copy", Resource::sms(2), p.range(kParts), [&](const Tile& t) {
+    Index begin = p.read(starts, {t.index}), end = p.read(starts, {t.index + 1});
+    p.loop(ceil_div(end - begin, kTile), [&](const Index& i) {
+      Index row = p.let("row", begin + i * kTile);
+      p.when(row < end, [&] {
+        Slice to = out.tile({row, 0}, kTile, 4);
+        p.store(ends ? to.until_row(end) : to, p.load(in.tile({row, 0}, kTile, 4)));
+      });
+    });
+  });
+  return run_pipeline(p.finish());
+}
+
+TEST(TripCounts, ManyIterationsAreWalkedWhereThereIsNoOtherWay) {
+  ProofResult right = prove(long_parts(true));
+  EXPECT_TRUE(right.proved()) << right.report;
+  EXPECT_TRUE(prove(long_parts(false)).rejected()) << "rows of two parts are stored twice";
+}
+
 bool parts_hold(const Program& program) {
   for (std::int64_t cut : {0, 1, 15, 16, 17, 31, 32, 33}) {
     Given given({0, cut, kRowsOfParts});
