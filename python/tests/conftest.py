@@ -1,5 +1,6 @@
 """Fresh random inputs in every run; STRETTO_TEST_SEED repeats one."""
 
+import collections
 import os
 import pathlib
 import random
@@ -18,12 +19,19 @@ def pytest_configure(config):
     )
 
 
-def pytest_runtest_setup(item):
-    marker = item.get_closest_marker("drawn")
-    if marker is None or "STRETTO_TEST_SEED" not in os.environ or "STRETTO_SOAK" in os.environ:
+def pytest_collection_modifyitems(items):
+    """Of a file's cases that are drawn one of so many: exactly that share, rounded up."""
+    if "STRETTO_TEST_SEED" not in os.environ or "STRETTO_SOAK" in os.environ:
         return
-    if random.Random(f"{SEED} {item.name}").randrange(marker.args[0]) > 0:
-        pytest.skip("deferred to --long")
+    groups = collections.defaultdict(list)
+    for item in items:
+        marker = item.get_closest_marker("drawn")
+        if marker is not None:
+            groups[item.path, marker.args[0]].append(item)
+    for (_, one_of), group in groups.items():
+        group.sort(key=lambda item: random.Random(f"{SEED} {item.name}").random())
+        for item in group[-(-len(group) // one_of) :]:
+            item.add_marker(pytest.mark.skip(reason="deferred to --long"))
 
 
 def pytest_report_header():

@@ -12,8 +12,9 @@
 namespace stretto {
 namespace {
 
-// Of a thread, for the sums of two products and two factors: some 48 more are what is under way.
-constexpr std::int64_t kMostRegisters = 192, kMostRegistersOfThree = 112;
+// Of a thread of one warpgroup, two, or three, for the sums of two products and two factors: some
+// 48 more are what is under way.
+constexpr std::int64_t kMostRegisters = 208, kMostRegistersOfTwo = 192, kMostRegistersOfThree = 112;
 
 // The body of a loop, taken apart.
 struct Parts {
@@ -124,14 +125,31 @@ class LoopParts {
     return late_at_.empty() || late_at_.back() < second_;
   }
 
-  // Whether threads have registers for both products' sums and two of the second's factor.
+  // Whether threads have registers for both products' sums and two of the second's factor, beside
+  // what iterations under a condition add to.
   bool fits() const {
     const Op &first = body_[first_], &second = body_[second_];
     std::int64_t cells = registers_of(role_, type(first.result)) +
                          registers_of(role_, type(second.result)) +
                          2 * registers_of(role_, type(second.operands[1]));
-    bool three = warpgroups_of(role_, type(second.result)) == 3;
-    return cells <= (three ? kMostRegistersOfThree : kMostRegisters);
+    std::set<int> kept;
+    for (std::size_t i = 0; i < body_.size(); ++i) {
+      if (body_[i].code != OpCode::kWhen) continue;
+      std::set<int> written;
+      for (const Op& op : body_[i].bodies[0]) {
+        RegisterUses uses = uses_of(op);
+        for (int reg : uses.reads) {
+          bool changes = written.count(reg) == 0 && uses_[i].writes.count(reg) != 0;
+          if (changes && reg != first.result) kept.insert(reg);
+        }
+        written.insert(uses.writes.begin(), uses.writes.end());
+      }
+    }
+    for (int reg : kept) cells += registers_of(role_, type(reg));
+    const std::int64_t warpgroups = warpgroups_of(role_, type(second.result));
+    return cells <= (warpgroups == 3   ? kMostRegistersOfThree
+                     : warpgroups == 2 ? kMostRegistersOfTwo
+                                       : kMostRegisters);
   }
 
   // One operation that makes the factor from what is early, which nothing else looks at.

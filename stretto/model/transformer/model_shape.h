@@ -36,6 +36,9 @@ struct PagedCache {
   // Rows' bits may depend on what else is in their step, where that was measured to be faster: on
   // GPUs a single row that decodes goes through paged_decode in the order that is fastest.
   bool fastest = false;
+  // On GPUs, tokens of the first run in which rows add up (ops/attention/attention_runs.h), whole
+  // steps of keys; 0: as the configs of attention have it.
+  std::int64_t first_run = 0;
   // What rows go through. CPU ranks compute the same each way, GPUs by the first two.
   enum class Attention : std::uint8_t {
     // paged_decode in the order of paged_attention where they are their sequence's only ones, else

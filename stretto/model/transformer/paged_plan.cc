@@ -67,14 +67,17 @@ PagedPlan::PagedPlan(const ModelShape& shape, StepBuilder& plan) : s_(shape), pl
   for (const LayerConfig& layer : c.layers) {
     prompts.window = decodes.window = layer.window;
     if (has_prompts() && !prompts_.contains(layer.window)) {
-      prompts_[layer.window] = plan_.program(paged_attention_program(prompts, s_.target));
+      prompts_[layer.window] =
+          plan_.program(paged_attention_program(prompts, s_.target, cache.first_run));
     }
     if (has_decodes() && !decodes_.contains(layer.window)) {
       const bool keeps_order = s_.paged.attention == PagedCache::Attention::kByKind &&
                                !(s_.paged.fastest && s_.only_decodes(plan_.bound()));
       decodes_[layer.window] = plan_.program(
-          keeps_order ? paged_decode(decodes, prompt_order_config(decodes, s_.target).value())
-                      : paged_decode_program(decodes, s_.target));
+          keeps_order
+              ? paged_decode(decodes,
+                             prompt_order_config(decodes, s_.target, cache.first_run).value())
+              : paged_decode_program(decodes, s_.target));
     }
   }
   std::int64_t q_cols = split.heads_per_rank * rope.head_dim;

@@ -95,10 +95,13 @@ Program rope_program(const AttentionDesc& d, Target target) {
       d, target == Target::kCuda ? gpu_rope_config(d, target.gpu(), kAnyRows) : default_config(d));
 }
 
-// One worker, so that tiles which take turns cost nothing, and those of absent sequences little.
-Program paged_attention_program(const PackedAttentionDesc& d, Target target) {
+// On CPU ranks one block, so that tiles which take turns cost nothing, and those of absent
+// sequences little. A first_run takes the place of that of the config, where it has one.
+Program paged_attention_program(const PackedAttentionDesc& d, Target target,
+                                std::int64_t first_run) {
   PackedAttentionConfig c = default_config(d, target);
   if (target == Target::kCpu) c.blocks = 1;
+  if (first_run > 0 && c.first_run > 0) c.first_run = first_run;
   return paged_attention(d, c);
 }
 

@@ -43,7 +43,8 @@ Program place_program(const EpDesc& desc, Target target);
 Program return_program(const EpDesc& desc, Target target);
 Program add_row_program(const NormDesc& desc, Target target);
 Program rope_program(const AttentionDesc& desc, Target target);
-Program paged_attention_program(const PackedAttentionDesc& desc, Target target);
+Program paged_attention_program(const PackedAttentionDesc& desc, Target target,
+                                std::int64_t first_run);
 Program paged_decode_program(const PagedDecodeDesc& desc, Target target);
 Program embedding_program(const VocabDesc& desc, Target target);
 Program lm_head_program(const VocabDesc& desc, Target target);

@@ -34,8 +34,11 @@ class OnlineSoftmax {
     std::int64_t head_dim = 1;
     double scale = 1;  // of scores, any finite number
     // Weights add up beside the values that they multiply, on the tensor core, where they are
-    // rounded: no load(), merge() or store().
+    // rounded: no load(), and no merge() of what lies in memory.
     bool sums_by_product = false;
+    // Keys come in runs (attention_runs.h): each adds up from nothing, and they are added up in
+    // their order, as merge() does it. add() is told which steps begin one, and finish() is last.
+    bool in_runs = false;
   };
   // Variables of the block in which it is made.
   OnlineSoftmax(ProgramBuilder& p, const Options& options);
@@ -47,7 +50,9 @@ class OnlineSoftmax {
   void add(const Value& scores, const Slice& values);
   // The same; `values` loads them where they are needed. Where it computes them, too, and so takes
   // registers, weights are rounded before.
-  void add(const Value& scores, const std::function<Value()>& values, bool computed = false);
+  void add(const Value& scores, const std::function<Value()>& values, bool computed = false,
+           const Index& begins_run = {});
+  void finish();
 
   // Goes on with what another left in memory: its sum(), weight() and peak().
   struct State {
@@ -65,12 +70,21 @@ class OnlineSoftmax {
   Value lse() const;        // [rows, 1]: log of the sum of exp(scale * score)
 
  private:
+  // What a run leaves.
+  struct Part {
+    Value sum, weight, peak;
+  };
+  void begin(Part& part, bool by_product) const;
+  void merge(Part& all, const Value& sum, const Value& weight, const Value& peak) const;
+
   ProgramBuilder& p_;
   Options options_;
   // Together the scale. Peaks are multiplied by the second alone, which is positive and neither so
   // small that a masked score would count nor so large that it would overflow.
   double factor_ = 1, scale_ = 1;
-  Value peak_, weight_, sum_;  // the last two are one where a product makes them
+  Part now_;         // a product makes the weight as columns of the sum
+  Part all_;         // of the runs before
+  Value last_peak_;  // before this step
 };
 
 }  // namespace stretto

@@ -9,6 +9,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/attention_runs.h"
 #include "stretto/ops/attention/cached_rows.h"
 #include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
@@ -30,6 +31,9 @@ void check(const char* op, const PackedAttentionDesc& d, const PackedAttentionCo
                      {"tile_kv", c.tile_kv},
                      {"blocks", c.blocks},
                      {"num_workers", c.num_workers}});
+  need(c.first_run >= 0 && c.first_run % c.tile_kv == 0, "first_run", c.first_run,
+       "0 or a multiple of tile_kv");
+  need(c.first_run == 0 || d.page > 0, "first_run", c.first_run, "0: it reads no cache");
 }
 
 void check_pages(const PackedAttentionDesc& d, const PackedAttentionConfig& c) {
@@ -151,7 +155,10 @@ class PackedAttention {
              .head_dim = d_.head_dim,
              .scale = score_scale(d_.scale, d_.head_dim),
              .sums_by_product =
-                 cfg_.num_stages > 0 && multiplied_by_tensor_core(d_.dtype, bn, d_.head_dim)});
+                 cfg_.num_stages > 0 && multiplied_by_tensor_core(d_.dtype, bn, d_.head_dim),
+             .in_runs = cfg_.first_run > 0});
+    const AttentionRuns runs(std::max<std::int64_t>(cfg_.first_run / bn, 1),
+                             ceil_div(d_.max_tokens, bn));
     p_.loop(begin / bn, ceil_div(seen, bn), [&](const Index& j) {
       Index page = paged() ? p_.read(pages_, {s.idx, j * bn / d_.page}) : Index(0);
       Block b = block(s, kv, j, page, seen);
@@ -165,8 +172,9 @@ class PackedAttention {
         scores = where(sees, scores, p_.full(DType::kF32, 1, 1, kMaskedScore));
       });
       softmax.add(
-          scores, [&] { return values(b); }, d_.fp8);
+          scores, [&] { return values(b); }, d_.fp8, cfg_.first_run > 0 ? runs.begins(j) : Index());
     });
+    softmax.finish();
     p_.store(out_.tile({row, head * d_.head_dim}, bm, d_.head_dim).until_row(s.end),
              cast(softmax.mean(), d_.dtype));
     if (!d_.lse) return;
@@ -227,11 +235,9 @@ Program paged_attention(const PackedAttentionDesc& d, const PackedAttentionConfi
 }
 
 NamedFields fields_of(PackedAttentionConfig& c) {
-  return {{"tile", {&c.tile_rows, &c.tile_kv}},
-          {"blocks", c.blocks},
-          {"workers", c.num_workers},
-          {"stages", c.num_stages, 0},
-          {"tickets", c.tickets}};
+  return {
+      {"tile", {&c.tile_rows, &c.tile_kv}}, {"first_run", c.first_run, 0}, {"blocks", c.blocks},
+      {"workers", c.num_workers},           {"stages", c.num_stages, 0},   {"tickets", c.tickets}};
 }
 
 }  // namespace stretto

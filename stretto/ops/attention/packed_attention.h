@@ -40,7 +40,10 @@ struct PackedAttentionDesc {
 struct PackedAttentionConfig {
   std::int64_t tile_rows = 32;  // queries
   std::int64_t tile_kv = 64;    // keys and values per step; divides the page
-  std::int64_t blocks = 1;      // tiles of rows of a sequence; longer ones take turns in them
+  // Over pages, tokens of the first run, whole steps: keys add up in runs (attention_runs.h); 0:
+  // all are one.
+  std::int64_t first_run = 0;
+  std::int64_t blocks = 1;  // tiles of rows of a sequence; longer ones take turns in them
   int num_workers = 1;
   int num_stages = 0;    // blocks of keys and of values loaded ahead; 0: none
   bool tickets = false;  // tiles to whichever worker is free

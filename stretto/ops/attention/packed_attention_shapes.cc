@@ -10,6 +10,7 @@ PackedAttentionConfig config_of(const PackedAttentionDesc& d, Target target) {
   if (target == Target::kCuda) return c;
   c.tile_rows = std::min<std::int64_t>(2, c.tile_rows);
   c.tile_kv = d.page > 0 ? 2 : 3;
+  if (d.page > 0 && d.max_tokens % 2 == 0) c.first_run = c.tile_kv;
   c.blocks = 2;
   c.num_workers = 2;
   return c;
@@ -27,7 +28,8 @@ OperatorInfo packed_info(const char* name, const char* summary, PackedKeys keys)
             odd.dtype = DType::kBF16;
             OpShape window{.world_size = world_size, .m = 9, .n = paged ? 14 : 3, .k = 4};
             if (world_size > 2) odd.m = 7, odd.k = 4;
-            return {small, odd, window};
+            if (!paged) return {small, odd, window};
+            return {small, odd, window, {.world_size = world_size, .m = 12, .n = 150, .k = 4}};
           },
           .large = {.m = 16384, .n = paged ? 4096 : 16, .k = 128, .dtype = DType::kBF16}};
 }
@@ -63,24 +65,27 @@ Program packed_program(const OpShape& s, PackedKeys keys) {
 }
 
 OperatorInfo packed_attention_info() {
-  return packed_info("packed_attention",
-              "causal GQA attention of n sequences of different lengths, m tokens in all, head "
-              "size k",
-              PackedKeys::kLikeQueries);
+  return packed_info(
+      "packed_attention",
+      "causal GQA attention of n sequences of different lengths, m tokens in all, head "
+      "size k",
+      PackedKeys::kLikeQueries);
 }
 
 OperatorInfo paged_attention_info() {
-  return packed_info("paged_attention",
-              "causal GQA attention of sequences with m new tokens in all over pages of a cache, "
-              "up to n tokens a sequence, head size k",
-              PackedKeys::kPaged);
+  return packed_info(
+      "paged_attention",
+      "causal GQA attention of sequences with m new tokens in all over pages of a cache, "
+      "up to n tokens a sequence, head size k",
+      PackedKeys::kPaged);
 }
 
 OperatorInfo paged_attention_fp8_info() {
-  return packed_info("paged_attention_fp8",
-              "causal GQA attention of sequences with m new tokens in all over pages of e4m3 with "
-              "scales, up to n tokens a sequence, head size k",
-              PackedKeys::kPagedFp8);
+  return packed_info(
+      "paged_attention_fp8",
+      "causal GQA attention of sequences with m new tokens in all over pages of e4m3 with "
+      "scales, up to n tokens a sequence, head size k",
+      PackedKeys::kPagedFp8);
 }
 
 }  // namespace stretto

@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
+#include "stretto/ops/attention/attention_runs.h"
 #include "stretto/ops/attention/attention_shapes.h"
 #include "stretto/ops/attention/paged_decode.h"
 #include "stretto/testing/cases/cases.h"
@@ -105,22 +107,80 @@ TEST(PackedAttention, RowsOfOthersComeWithoutLogarithms) {
   expect_user_error([&] { packed_attention(d, {}); }, {"behind_others is 1"});
 }
 
-// On GPUs by the same tiles of keys, one after the other.
+// On GPUs by the same tiles of keys, in the same runs, by one worker or by several.
 TEST(PagedDecode, TheOrderOfPromptsIsThatOfTheirConfig) {
-  PagedDecodeDesc d{.dtype = DType::kBF16, .m = 3, .page = 64, .num_pages = 4, .max_tokens = 128};
+  PagedDecodeDesc d{.dtype = DType::kBF16, .page = 64, .num_pages = 4, .max_tokens = 4096};
   d.num_heads = 8, d.num_kv_heads = 2, d.head_dim = 64;
-  for (bool fp8 : {false, true}) {
-    d.fp8 = fp8;
-    std::optional<PagedDecodeConfig> c = prompt_order_config(d, Target::kCuda);
-    ASSERT_TRUE(c);
-    PackedAttentionDesc prompts{.dtype = d.dtype, .page = d.page, .head_dim = d.head_dim};
-    prompts.fp8 = fp8;
-    EXPECT_EQ(c->tile_kv, default_config(prompts, Target::kCuda).tile_kv);
-    EXPECT_EQ(c->splits, 1);
-    EXPECT_TRUE(c->sums_by_product);
+  for (std::int64_t m : {1, 3, 100}) {
+    d.m = m;
+    for (bool fp8 : {false, true}) {
+      d.fp8 = fp8;
+      std::optional<PagedDecodeConfig> c = prompt_order_config(d, Target::kCuda);
+      ASSERT_TRUE(c);
+      PackedAttentionDesc prompts{.dtype = d.dtype, .page = d.page, .head_dim = d.head_dim};
+      prompts.fp8 = fp8;
+      const PackedAttentionConfig of_prompts = default_config(prompts, Target::kCuda);
+      EXPECT_EQ(c->tile_kv, of_prompts.tile_kv);
+      EXPECT_EQ(c->first_run, of_prompts.first_run);
+      EXPECT_EQ(c->first_run > 0, !fp8);
+      EXPECT_EQ(c->splits > 1, m < 100 && !fp8);
+      EXPECT_TRUE(c->sums_by_product);
+      EXPECT_EQ(prompt_order_config(d, Target::kCuda, 64)->first_run, fp8 ? 0 : 64);
+    }
   }
   d.dtype = DType::kF32;
   EXPECT_FALSE(prompt_order_config(d, Target::kCuda));
+}
+
+// Sixteen runs of one length, then eight each of lengths that double.
+TEST(AttentionRuns, BeginWhereTheirLengthsSay) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
+  std::mt19937_64 random(seed);
+  for (int trial = 0; trial < 40; ++trial) {
+    const auto first = static_cast<std::int64_t>(1 + random() % 5);
+    const auto steps = static_cast<std::int64_t>(1 + random() % 3000);
+    const AttentionRuns runs(first, steps);
+    std::vector<std::int64_t> starts;
+    for (std::int64_t at = 0, length = first; at < steps; at += length) {
+      if (starts.size() >= 16 && starts.size() % 8 == 0) length *= 2;
+      starts.push_back(at);
+    }
+    ASSERT_EQ(runs.count(), std::ssize(starts)) << first << " " << steps;
+    auto value = [](const Expr& e) { return eval(e, {}); };
+    for (std::int64_t i = 0; i < std::ssize(starts); ++i) {
+      ASSERT_EQ(runs.start(i), starts[static_cast<std::size_t>(i)]) << first << " " << steps;
+      ASSERT_EQ(value(runs.start(Expr(i))), runs.start(i)) << first << " " << steps;
+    }
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const auto at = std::lower_bound(starts.begin(), starts.end(), step);
+      ASSERT_EQ(value(runs.begins(Expr(step))) != 0, at != starts.end() && *at == step) << step;
+      ASSERT_EQ(value(runs.count(Expr(step))), at - starts.begin()) << step;
+    }
+  }
+}
+
+// Every way to deal runs out adds them all up: against the reference, lengths drawn by lot.
+TEST(PagedDecode, RunsAreAddedUpHoweverManyAreReadAtATime) {
+  for (std::int64_t n : {150, 149}) {
+    const OpShape shape{.m = 2, .n = n, .k = 4};
+    const std::uint64_t seed = test_seed();
+    SCOPED_TRACE(fmt::format("STRETTO_TEST_SEED={}", seed));
+    OpCase c = make_case(paged_decode_info(), shape, seed);
+    for (std::int64_t splits : {1, 2, 5, 50}) {
+      OpCase of = c;
+      of.program = paged_decode(paged_decode_desc(shape, false),
+                                {.tile_kv = 2, .first_run = 4, .splits = splits, .num_workers = 3});
+      // Their buffers differ; tensors that are given do not.
+      of.inputs = no_values(of.program);
+      of.expected = no_values(of.program);
+      for (const char* name : {"q", "pages", "tokens", "k_pages", "v_pages"}) {
+        tensor_of(of.inputs, of, name) = tensor_of(c.inputs, c, name);
+      }
+      tensor_of(of.expected, of, "out") = tensor_of(c.expected, c, "out");
+      EXPECT_EQ(run_case(of, {.launches = 2, .waiver = ""}), "") << splits << " splits";
+    }
+  }
 }
 
 TEST(PagedDecode, SequencesOfOneTokenGiveItsValueAndThoseOfNoneNobodyElses) {
@@ -163,8 +223,7 @@ TEST(PagedDecode, RefusesSizesThatMakeNoSense) {
   d.num_pages = 1;
   expect_user_error([&] { paged_decode(d, {.tile_kv = 3}); }, {"page is 4", "tile_kv"});
   expect_user_error([&] { paged_decode(d, {.tile_kv = 4, .splits = 0}); }, {"splits is 0"});
-  PagedDecodeConfig c{.tile_kv = 4, .splits = 2, .sums_by_product = true};
-  expect_user_error([&] { paged_decode(d, c); }, {"splits is 2", "sums_by_product"});
+  expect_user_error([&] { paged_decode(d, {.tile_kv = 4, .first_run = 6}); }, {"first_run is 6"});
   d.num_heads = 4;
   expect_user_error([&] { paged_decode(d, {.tile_kv = 4, .tile_rows = 3}); }, {"tile_rows is 3"});
   d.num_heads = 1;
@@ -201,6 +260,12 @@ TEST(PackedAttention, RefusesSizesThatMakeNoSense) {
   d.max_tokens = 8;
   expect_user_error([&] { paged_attention(d, {.tile_kv = 3}); }, {"page is 4", "tile_kv"});
   expect_user_error([&] { paged_attention(d, {.tile_kv = 4}); }, {"num_pages is 0"});
+  d.num_pages = 2;
+  expect_user_error([&] { paged_attention(d, {.tile_kv = 4, .first_run = 2}); },
+                    {"first_run is 2"});
+  d.page = 0;
+  expect_user_error([&] { packed_attention(d, {.tile_kv = 4, .first_run = 4}); },
+                    {"first_run is 4"});
 }
 
 }  // namespace

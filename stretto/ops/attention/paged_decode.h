@@ -2,7 +2,8 @@
 // step of a batch. It does what paged_attention does for prompts, but a tile has all query heads of
 // a KV head, so that the cache is read once. Where sequences alone are too few, their tokens are
 // cut into runs that different workers read at the same time (split-KV, Dao et al., Flash-Decoding,
-// 2023). A second role adds the runs up in their order, in the same launch.
+// 2023). A second role adds the runs up in their order, in the same launch. Runs are equal shares
+// of a sequence, or lie where attention_runs.h has them, and then how they are read changes no bit.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +37,15 @@ struct PagedDecodeDesc {
 
 struct PagedDecodeConfig {
   std::int64_t tile_kv = 64;  // tokens per step; divides the page
-  std::int64_t splits = 1;    // runs of a sequence's tokens
-  int num_workers = 1;        // that read runs
-  int num_combiners = 1;      // that add them up, where there are several
-  int num_stages = 0;         // blocks of keys and of values loaded ahead; 0: none
+  // Tokens of the first run, whole steps (attention_runs.h); 0: runs are equal shares.
+  std::int64_t first_run = 0;
+  std::int64_t splits = 1;  // runs that are read by themselves; with a first_run all or 1
+  int num_workers = 1;      // that read runs
+  int num_combiners = 1;    // that add them up, where there are several
+  int num_stages = 0;       // blocks of keys and of values loaded ahead; 0: none
   // Rows of a tile, the query heads of a KV head and others that nobody stores; 0: the heads alone.
   std::int64_t tile_rows = 0;
-  bool sums_by_product = false;  // weights add up beside values (online_softmax.h); one run
+  bool sums_by_product = false;  // weights add up beside values (online_softmax.h)
   friend bool operator==(const PagedDecodeConfig&, const PagedDecodeConfig&) = default;
 };
 NamedFields fields_of(PagedDecodeConfig& config);
@@ -50,9 +53,11 @@ NamedFields fields_of(PagedDecodeConfig& config);
 NamedFields fields_of(PagedDecodeDesc& desc);
 PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 // The config by which a row adds up in the order of paged_attention with its default config, bit by
-// bit: the same blocks of keys one after the other, through the same products. None where there is
-// none: on GPUs where the tensor core does not take the heads.
-std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& desc, Target target);
+// bit: the same blocks of keys one after the other, through the same products, in the same runs.
+// None where there is none: on GPUs where the tensor core does not take the heads.
+// With a first_run both programs' runs begin with that.
+std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& desc, Target target,
+                                                     std::int64_t first_run = 0);
 
 // Extent m. q [m, num_heads, head_dim] -> out as q; with lse also lse [m, num_heads] f32.
 // k_pages, v_pages [num_pages * num_kv_heads, page, head_dim] and the tables pages

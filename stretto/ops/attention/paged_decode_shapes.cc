@@ -10,6 +10,7 @@ PagedDecodeConfig config_of(const PagedDecodeDesc& d, Target target) {
   if (target == Target::kCuda) return c;
   c.tile_kv = std::min<std::int64_t>(2, c.tile_kv);
   c.splits = d.m % 2 == 0 ? 1 : 3;
+  if (d.max_tokens % 2 == 0) c.first_run = c.tile_kv;
   c.num_workers = 2;
   return c;
 }
@@ -24,7 +25,8 @@ OperatorInfo paged_decode_info(const char* name, const char* summary, bool fp8) 
             split.dtype = DType::kBF16;
             OpShape whole{.world_size = world_size, .m = 4, .n = 13, .k = 4};
             OpShape window{.world_size = world_size, .m = 5, .n = 14, .k = 4};
-            return {split, whole, window};
+            OpShape runs{.world_size = world_size, .m = 2, .n = 150, .k = 4};
+            return {split, whole, window, runs};
           },
           .large = {.m = 16, .n = 8192, .k = 128, .dtype = DType::kBF16}};
 }
@@ -53,17 +55,19 @@ Program paged_decode_program(const OpShape& s, bool fp8) {
 }
 
 OperatorInfo paged_decode_info() {
-  return paged_decode_info("paged_decode",
-              "GQA attention of one new token of each of m sequences over pages of a cache, "
-              "up to n tokens a sequence, head size k",
-              false);
+  return paged_decode_info(
+      "paged_decode",
+      "GQA attention of one new token of each of m sequences over pages of a cache, "
+      "up to n tokens a sequence, head size k",
+      false);
 }
 
 OperatorInfo paged_decode_fp8_info() {
-  return paged_decode_info("paged_decode_fp8",
-              "GQA attention of one new token of each of m sequences over pages of e4m3 with "
-              "scales, up to n tokens a sequence, head size k",
-              true);
+  return paged_decode_info(
+      "paged_decode_fp8",
+      "GQA attention of one new token of each of m sequences over pages of e4m3 with "
+      "scales, up to n tokens a sequence, head size k",
+      true);
 }
 
 }  // namespace stretto

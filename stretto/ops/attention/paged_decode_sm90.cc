@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/attention_runs.h"
 #include "stretto/ops/attention/online_softmax.h"
 #include "stretto/ops/attention/packed_attention.h"
 #include "stretto/ops/attention/paged_decode.h"
@@ -23,6 +24,20 @@ PackedAttentionDesc prompts_of(const PagedDecodeDesc& d) {
           .scale = d.scale,
           .fp8 = d.fp8,
           .world_size = d.world_size};
+}
+
+// As few as keep so many readers about as busy as any number would: they all have as many splits,
+// or one less.
+std::int64_t splits_of(std::int64_t units, std::int64_t readers, std::int64_t runs) {
+  if (units >= readers) return 1;
+  constexpr std::int64_t kMost = 16;
+  std::int64_t best = 1;
+  for (std::int64_t splits = 2; splits <= std::min(runs, kMost); ++splits) {
+    // Of a reader, in parts of a unit; a tenth is worth more splits.
+    std::int64_t now = ceil_div(units * splits, readers), then = ceil_div(units * best, readers);
+    if (10 * now * best < 9 * then * splits) best = splits;
+  }
+  return best;
 }
 
 }  // namespace
@@ -54,7 +69,8 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   return c;
 }
 
-std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& d, Target target) {
+std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& d, Target target,
+                                                     std::int64_t first_run) {
   if (target == Target::kCpu) return default_config(d, target);
   constexpr std::int64_t kRows = 64;  // of a warpgroup's product
   const std::int64_t group = d.num_heads / d.num_kv_heads;
@@ -62,12 +78,24 @@ std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& d, T
   bool by_product =
       prompts.num_stages > 0 && multiplied_by_tensor_core(d.dtype, prompts.tile_kv, d.head_dim);
   if (!by_product || group > kRows) return std::nullopt;
-  return PagedDecodeConfig{
-      .tile_kv = prompts.tile_kv,
-      .num_workers = gpu_workers(d.m * d.num_kv_heads, target.sms()),
-      .num_stages = decode_stages(kRows, prompts.tile_kv, d.head_dim, target.gpu()),
-      .tile_rows = kRows,
-      .sums_by_product = true};
+  const int sms = target.sms(), readers = sms - sms / 8;
+  const std::int64_t units = d.m * d.num_kv_heads;
+  std::int64_t splits = 1;
+  if (prompts.first_run > 0) {
+    if (first_run > 0) prompts.first_run = first_run;
+    const AttentionRuns runs(prompts.first_run / prompts.tile_kv,
+                             ceil_div(d.max_tokens, prompts.tile_kv));
+    splits = splits_of(units, readers, runs.count());
+  }
+  PagedDecodeConfig c{.tile_kv = prompts.tile_kv,
+                      .first_run = prompts.first_run,
+                      .splits = splits,
+                      .num_stages = decode_stages(kRows, prompts.tile_kv, d.head_dim, target.gpu()),
+                      .tile_rows = kRows,
+                      .sums_by_product = true};
+  c.num_combiners = c.splits > 1 ? gpu_workers(units, sms - readers) : 1;
+  c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? sms - c.num_combiners : sms);
+  return c;
 }
 
 }  // namespace stretto
