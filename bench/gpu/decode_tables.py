@@ -81,6 +81,30 @@ def batch_table(results: Results, _ranks: int) -> str:
     return table(["rows", "bound, ms", *columns], [lines[rows] for rows in sorted(lines)]) + sources(found)
 
 
+def long_contexts_table(results: Results, _ranks: int) -> str:
+    """Of the same steps with longer contexts, of some layers: of each context the newest run, a column for each of both
+    ways of attention and how much longer the first one takes."""
+    found = {}
+    for run in results.runs:
+        context = run.data.get("context", 1024)
+        if run.kind != "batch" or context <= 1024 or run.data.get("weights", "auto") != "auto":
+            continue
+        for row in run.data.get("runs", []):
+            if row.get("steps") and "kv_dtype" not in row and "experts" not in row:
+                found[context, row["attention"]] = row, run
+    take(results, found)
+    contexts = sorted({context for context, _ in found})
+    lines = {}
+    for context in contexts:
+        (served, run), (fastest, _) = (found[context, way] for way in ("as served", "paged_decode"))
+        for step, other in zip(served["steps"], fastest["steps"]):
+            ms, least = interval(step["samples_ms"]), interval(other["samples_ms"])
+            lines.setdefault(step["rows"], [step["rows"]])
+            lines[step["rows"]] += [shown(ms), shown(least), f"{ms.median / least.median:.2f}"]
+    columns = [text for context in contexts for text in (f"{context} tokens, ms", "fastest order, ms", "times as long")]
+    return table(["rows", *columns], [lines[rows] for rows in sorted(lines)]) + sources(found)
+
+
 def experts_factor_table(results: Results, _ranks: int) -> str:
     """Steps with experts, of the newest run that timed both left factors: rows in all steps, and weights where an
     expert has few rows. A run times each several times; their samples are taken together."""

@@ -20,8 +20,8 @@ import kernel_tables as kernels
 import rank_tables as ranks
 import use_tables as use
 import user_tables as user
-from decode_tables import (batch_table, decode_table, experts_factor_table, sampling_table, served_experts_table,
-                           served_table)
+from decode_tables import (batch_table, decode_table, experts_factor_table, long_contexts_table, sampling_table,
+                           served_experts_table, served_table)
 from lot_tables import lot_shapes_table, lot_table
 from results import Error, ROOT, Results
 from scoreboard import front_table, scoreboard_table
@@ -45,7 +45,8 @@ MAKERS = {
     "routing-pair": contests.routing_pair_table,
     "moe": ranks.moe_table, "whole-layers": ranks.whole_layers_table, "ep-moe": ranks.ep_moe_table,
     "spread-layers": ranks.spread_layers_table, "exchange": ranks.exchange_table,
-    "decode": decode_table, "batch": batch_table, "experts-factor": experts_factor_table,
+    "decode": decode_table, "batch": batch_table, "long-contexts": long_contexts_table,
+    "experts-factor": experts_factor_table,
     "sampling": sampling_table, "served": served_table,
     "served-experts": served_experts_table,
     "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,
