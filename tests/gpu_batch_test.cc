@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Fused, GpuExpertsTest,
                              "fused",
                              std::vector{GpuExperts{16, 1, 1}, GpuExperts{16, 1, 2},
                                          GpuExperts{16, kFromManyRows, 2}, GpuExperts{0, 1, 2, 2}},
-                             3)),
+                             4)),
                          [](const auto& info) {
                            return std::to_string(info.param.ranks) +
                                   (info.param.groups > 1 ? "_ep" : "") +
@@ -306,7 +306,7 @@ std::vector<GpuCompany> companies() {
                                  {kModel, 2, DType::kBF16, false, "auto", 24, 2},
                                  {kModel, 1, DType::kBF16, false, "fp8"},
                                  {kModel, 2, DType::kBF16, false, "fp8"}};
-  return drawn_of("companies", all, 3);
+  return drawn_of("companies", all, 6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuBatchTest, testing::ValuesIn(companies()),

@@ -31,7 +31,7 @@ def run(size, cache, body):
         assert code == 0, f"rank {rank}: {errors}"
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @needs_compiler
 def test_calls_keep_their_order(cache):
     """Of one shape, so that a call would take what another sends."""
@@ -51,7 +51,7 @@ torch.testing.assert_close(torch.compile(step, fullgraph=True)(x, y), want)
     )
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @needs_compiler
 def test_calls_of_gradients_keep_their_order(cache):
     run(
@@ -80,7 +80,7 @@ for backend in ("aot_eager", "inductor"):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.drawn(3))]
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.drawn(4))]
 )
 def test_calls_are_kept_whose_result_a_rank_does_not_use(cache, backend):
     run(
@@ -100,7 +100,7 @@ assert r != 0 or (got[0] == 3).all()
     )
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @needs_compiler
 def test_kept_graphs_are_those_of_as_many_ranks(tmp_path):
     """The code is the same, and so is what each rank passes."""
@@ -200,7 +200,7 @@ def test_tensors_without_memory_are_refused():
         assert torch.equal(total, torch.full((4,), 2.0))
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 def test_calls_that_no_graph_holds_run_beside_it():
     """Of blocks whose sizes the ranks have yet to tell each other, which torch.compile leaves out where it may;
     and of calls that are refused."""
@@ -268,7 +268,7 @@ def with_out():
     }
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", with_out())
 def test_calls_with_out_are_made_beside_graphs(rng, name):
     """Where a graph has to hold all, the error says what to do."""
@@ -287,7 +287,7 @@ def test_calls_with_out_are_made_beside_graphs(rng, name):
         torch._dynamo.reset()
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @needs_compiler
 def test_what_is_called_for_instead_of_out(cache):
     run(
@@ -309,7 +309,7 @@ for _ in range(2):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.drawn(3))]
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.drawn(4))]
 )
 def test_a_list_of_weights_with_scales(rng, cache, backend):
     """Gathered in the order of the other ranks' calls, whatever a rank makes of the results."""

@@ -165,7 +165,7 @@ std::vector<NameAndRanks> drawn(const char* suite, std::initializer_list<int> ra
   std::vector<NameAndRanks> out;
   for (const std::string& name : operator_names()) {
     for (int r : ranks) {
-      if (is_drawn(fmt::format("{} {} {}", suite, name, r), 3)) out.emplace_back(name, r);
+      if (is_drawn(fmt::format("{} {} {}", suite, name, r), 4)) out.emplace_back(name, r);
     }
   }
   return out;
