@@ -1,10 +1,8 @@
 // Requests in random company against the same requests alone, bit by bit: a failure means that what
 // a client reads depends on who else asks.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -16,6 +14,7 @@
 #include "stretto/engine/generate.h"
 #include "stretto/model/transformer/batch_model.h"
 #include "tests/batch_requests.h"
+#include "tests/batch_rounds.h"
 #include "tests/reference_model.h"
 
 namespace stretto {
@@ -77,126 +76,25 @@ TEST_P(BatchTest, AnswersAreThoseOfRequestsAlone) {
   EXPECT_GT(together[0].most_running, 4U);
 }
 
-struct Lot {
-  const char* model;
-  int ranks;
-  int requests;  // with STRETTO_SOAK
-  DType dtype = DType::kF32;
-};
-
-// Rounds of requests that come, go and are cut short by lot, and each of them alone.
-class Rounds {
- public:
-  static constexpr int kInRound = 500;
-  static constexpr std::int64_t kMostRows = 128, kPages = 46;
-
-  // Every rank makes the same.
-  Rounds(const ModelFiles& files, std::uint64_t seed)
-      : vocab_(static_cast<int>(files.config.vocab_size)), seed_(seed) {}
-
-  void run(BatchModel& model, int requests, std::uint64_t round) {
-    Requests draw(seed_ * 1'000'003 + round);
-    std::vector<Wish> wishes;
-    for (int i = 0; i < requests; ++i) {
-      Wish w = draw.wish(vocab_);
-      w.after_step = draw.below(1 + requests / 4);  // faster than they are served
-      w.max_tokens = 1 + draw.below(64);            // so that pages run out on the way
-      if (draw.below(24) == 0) w.gone_after = draw.below(60);
-      wishes.push_back(std::move(w));
-    }
-    const SchedulerLimits limits{.max_running = 24 + draw.below(16),
-                                 .max_rows = 64 + draw.below(static_cast<int>(kMostRows) - 63),
-                                 .num_blocks = 30 + draw.below(static_cast<int>(kPages) - 29)};
-    Served run;
-    serve(model, limits, wishes, run);
-    counted.steps += run.steps;
-    counted.running += run.running;
-    counted.cancelled += run.cancelled;
-    counted.counters.preemptions += run.counters.preemptions;
-    counted.counters.prefix_queries += run.counters.prefix_queries;
-    counted.counters.prefix_hits += run.counters.prefix_hits;
-    for (std::size_t i = 0; i < wishes.size(); ++i) compare(model, wishes[i], run.answers[i]);
-  }
-
-  double mean_running() const {
-    return static_cast<double>(counted.running) / static_cast<double>(counted.steps);
-  }
-
-  Served counted;  // of all rounds; without answers
-  std::int64_t compared = 0, tokens = 0, different = 0;
-
- private:
-  // Who went early has the beginning of what is answered alone.
-  void compare(BatchModel& model, Wish wish, const Reply& got) {
-    const bool may_be_short = std::exchange(wish.gone_after, -1) >= 0;
-    wish.after_step = 0;
-    Served one;
-    serve(model, {.max_running = 1, .max_rows = 37, .num_blocks = 8, .prefix_caching = false},
-          {wish}, one);
-    Reply alone = std::move(one.answers[0]);
-    if (may_be_short) {
-      alone.tokens.resize(std::min(alone.tokens.size(), got.tokens.size()));
-      alone.logits.resize(alone.tokens.size());
-      alone.best.resize(alone.tokens.size());
-      std::erase_if(alone.prompt, [&](const auto& p) { return !got.prompt.contains(p.first); });
-    }
-    ++compared;
-    tokens += std::ssize(got.tokens);
-    different += got == alone ? 0 : 1;
-  }
-
-  int vocab_;
-  std::uint64_t seed_;
-};
-
-class ScheduleTest : public testing::TestWithParam<Lot> {
- protected:
-  static void print(const Rounds& r, std::uint64_t seed) {
-    const Scheduler::Counters& c = r.counted.counters;
-    fmt::print(
-        "{} in {} on {} ranks, seed {}: {} requests, {} tokens, {} different; {:.1f} running on "
-        "average, "
-        "{} preemptions, {} cancellations, {} of {} tokens of prompts from the cache\n",
-        GetParam().model, name(GetParam().dtype), GetParam().ranks, seed, r.compared, r.tokens,
-        r.different, r.mean_running(), c.preemptions, r.counted.cancelled, c.prefix_hits,
-        c.prefix_queries);
-    std::fflush(stdout);
-  }
-};
+class ScheduleTest : public testing::TestWithParam<Lot> {};
 
 TEST_P(ScheduleTest, SchedulesByLotChangeNoBit) {
-  const bool is_long = std::getenv("STRETTO_SOAK") != nullptr;
-  const int requests = is_long ? GetParam().requests : 50;
+  const int requests = std::getenv("STRETTO_SOAK") != nullptr ? GetParam().requests : Rounds::kFew;
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   const ModelFiles files(std::string("checkpoints/") + GetParam().model);
   World world({.size = GetParam().ranks});
   std::vector<std::optional<Rounds>> of(static_cast<std::size_t>(world.size()));
   world.run([&](Rank& rank) {
-    BatchModel model(rank, files.config, files.checkpoint,
-                     {.dtype = GetParam().dtype,
-                      .max_rows = Rounds::kMostRows,
-                      .max_tokens = 512,
-                      .cache = {.page = kPage, .num_pages = Rounds::kPages, .sequences = 40}});
-    Rounds& rounds = of[static_cast<std::size_t>(rank.index())].emplace(files, seed);
-    for (int done = 0; done < requests; done += Rounds::kInRound) {
-      rounds.run(model, std::min(Rounds::kInRound, requests - done),
-                 static_cast<std::uint64_t>(done));
-      if (rank.index() == 0) print(rounds, seed);
-    }
+    BatchModel model(rank, files.config, files.checkpoint, Rounds::options(GetParam().dtype));
+    Rounds& rounds = of[static_cast<std::size_t>(rank.index())].emplace(
+        static_cast<int>(files.config.vocab_size), seed);
+    rounds.run_all(model, requests, [&] {
+      if (rank.index() == 0) rounds.print(GetParam());
+    });
   });
   for (const auto& rounds : of) EXPECT_EQ(rounds->different, 0) << "of " << rounds->compared;
-  const Rounds& r = *of[0];
-  const Scheduler::Counters& c = r.counted.counters;
-  EXPECT_EQ(r.compared, requests);
-  EXPECT_GT(c.prefix_hits, 0);
-  if (!is_long) return;
-  // What makes the comparison count; of all models and ranks together more is asked
-  // (docs/performance/cpu.md).
-  EXPECT_GE(r.mean_running(), 14);
-  EXPECT_GE(c.preemptions * 20, requests);
-  EXPECT_GE(r.counted.cancelled * 20, requests);
-  EXPECT_GE(c.prefix_hits * 5, c.prefix_queries);
+  of[0]->expect_it_counts(requests);
 }
 
 INSTANTIATE_TEST_SUITE_P(

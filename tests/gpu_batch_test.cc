@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "stretto/model/transformer/weights.h"
 #include "stretto/runtime/cuda/driver.h"
 #include "tests/batch_requests.h"
+#include "tests/batch_rounds.h"
 #include "tests/reference_model.h"
 
 namespace stretto {
@@ -314,6 +317,42 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuBatchTest, testing::ValuesIn(companies()),
                            std::string text = testing::PrintToString(info.param);
                            for (char& c : text) c = std::isalnum(c) != 0 ? c : '_';
                            return text;
+                         });
+
+class GpuScheduleTest : public testing::TestWithParam<Lot> {};
+
+TEST_P(GpuScheduleTest, SchedulesByLotChangeNoBit) {
+  const Lot& lot = GetParam();
+  if (!has_gpus(lot.ranks)) GTEST_SKIP() << "needs " << lot.ranks << " GPUs";
+  if (std::getenv("STRETTO_SOAK") == nullptr) GTEST_SKIP() << "deferred to --long";
+  const bool is_simulated = std::getenv("STRETTO_SIMULATED_SMS") != nullptr;
+  const int requests = is_simulated ? 12 : lot.requests;
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  ModelFiles files(std::string("checkpoints/") + lot.model);
+  BatchOptions options = Rounds::options(lot.dtype);
+  options.plan_for = Target::kCuda;
+  options.cache.first_run = kPage;  // so that there are several
+  GpuWorld gpus({.size = lot.ranks});
+  BatchModel model(std::make_unique<GpuBatchRunner>(
+                       gpus, batch_shape(files.config, lot.ranks, options), files.checkpoint),
+                   options.max_rows);
+  Rounds rounds(static_cast<int>(files.config.vocab_size), seed);
+  rounds.run_all(model, requests, [&] { rounds.print(lot); });
+  EXPECT_EQ(rounds.different, 0) << "of " << rounds.compared;
+  rounds.expect_it_counts(requests);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuScheduleTest,
+                         testing::Values(Lot{"debian-llama-draft-1m", 1, 2'500, DType::kBF16},
+                                         Lot{"debian-llama-8m", 1, 2'500, DType::kBF16},
+                                         Lot{"debian-qwen3moe-18m", 1, 2'500, DType::kBF16},
+                                         Lot{"debian-llama-8m", 2, 1'500, DType::kBF16},
+                                         Lot{"debian-qwen3moe-18m", 2, 1'000, DType::kBF16}),
+                         [](const auto& info) {
+                           std::string text = info.param.model;
+                           std::replace(text.begin(), text.end(), '-', '_');
+                           return text + "_" + std::to_string(info.param.ranks);
                          });
 
 }  // namespace
