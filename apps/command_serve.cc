@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -98,6 +99,7 @@ void serve(ServeOptions& options) {
   if (options.model.launcher.processes()) {
     throw UserError("--launcher processes: the ranks of a server are threads of one process");
   }
+  std::signal(SIGPIPE, SIG_IGN);  // who reads the log may end before the server does
   ReadyFile ready(options.ready_file);
   read_step_options(options.steps);
   read_keys(options.api_key_file, options.server.api_keys);
@@ -141,6 +143,8 @@ void serve(ServeOptions& options) {
   std::fflush(stdout);
   server.run();
   ready.withdraw();
+  // Ranks that do not return hold the engine up: a further signal ends the process then.
+  for (int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
   engine.reset();  // what it cuts short tells the server
 }
 

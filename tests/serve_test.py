@@ -325,6 +325,9 @@ class RefusalsTest(ServeCase):
             head + b"Content-Length: 99999999999\r\n\r\n": b"413",
             head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n": b"400",
             head + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n": b"400",
+            head + b"Transfer-Encoding: chunked\r\n\r\n5;x=" + b"y" * 400000: b"431",
+            head + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"y" * 400000: b"431",
+            head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 70000: b"431",
             b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n": b"400",
             b"GET /health HTTP/1.1\r\nA: b\r\n c\r\nBad\x00: x\r\n\r\n": b"400",
         }
@@ -456,6 +459,15 @@ class EndsTest(ServeCase):
             self.assertEqual(server.stop()[0], 0)
         os.close(read)
         os.close(write)
+
+    def test_a_log_whose_reader_ends_ends_nothing(self):
+        read, write = os.pipe()
+        with Server("--dtype", "float32", stderr=write) as server:
+            os.close(read)
+            os.close(write)
+            for _ in range(3):
+                self.assertEqual(server.complete(prompt="x", max_tokens=3)["object"], "text_completion")
+            self.assertEqual(server.stop()[0], 0)
 
     def test_abort(self):
         with Server("--dtype", "float32") as server:

@@ -39,6 +39,9 @@ using ErrorCode = boost::system::error_code;
 inline constexpr std::size_t kReadBytes = 4096;
 // What a client may send ahead while its last request is being answered.
 inline constexpr std::size_t kMaxAhead = std::size_t{64} << 10;
+// What may be read and not taken yet beside a header: what no limit of a body counts, such as
+// chunks' extensions and trailers, which the parser wants whole.
+inline constexpr std::size_t kMaxUnread = std::size_t{128} << 10;
 
 inline bool has_body(int status) { return status >= 200 && status != 204 && status != 304; }
 
@@ -275,6 +278,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read_header() {
     if (watching_ || closed_) return;
     reading_ = true;
+    buffer_.max_size(std::max(server_->limits.max_header_bytes, kMaxAhead) + kMaxUnread);
     parser_.emplace();
     parser_->header_limit(static_cast<std::uint32_t>(server_->limits.max_header_bytes));
     parser_->body_limit(server_->limits.max_body_bytes);
@@ -319,6 +323,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error == http::error::body_limit) {
       return refuse_with(
           413, fmt::format("a body of more than {} bytes", server_->limits.max_body_bytes));
+    }
+    if (error == http::error::buffer_overflow) {
+      return refuse_with(431, "a chunk's extensions or trailers are too long");
     }
     bool is_text = error.category() == http::make_error_code(http::error::bad_method).category();
     if (!is_text || error == http::error::end_of_stream || error == http::error::partial_message) {
