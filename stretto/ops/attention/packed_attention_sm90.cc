@@ -19,11 +19,12 @@ PackedAttentionConfig default_config(const PackedAttentionDesc& d, Target target
   }
   while (d.page % c.tile_kv != 0) --c.tile_kv;
   // Short enough that a few sequences' runs keep all SMs busy. Threads have registers for the sums
-  // of the runs before beside those of heads that are not large, and not where they convert e4m3
-  // (docs/decisions/0080-runs-from-token-0-on.md).
-  constexpr std::int64_t kFirstRun = 256, kMostHead = 128;
+  // of the runs before beside scores of 64 keys and heads that are not large, and not where they
+  // convert e4m3 (docs/decisions/0080-runs-from-token-0-on.md).
+  constexpr std::int64_t kFirstRun = 256, kMostHead = 128, kMostKeys = 64;
   if (target == Target::kCuda && d.page > 0 && !d.fp8 && d.head_dim <= kMostHead &&
-      c.num_stages > 0 && multiplied_by_tensor_core(d.dtype, c.tile_kv, d.head_dim)) {
+      c.tile_kv <= kMostKeys && c.num_stages > 0 &&
+      multiplied_by_tensor_core(d.dtype, c.tile_kv, d.head_dim)) {
     c.first_run = ceil_div(kFirstRun, c.tile_kv) * c.tile_kv;
   }
   // A sequence may be longer than others by a few times before its tiles take turns.
