@@ -125,6 +125,23 @@ class LoopParts {
     return late_at_.empty() || late_at_.back() < second_;
   }
 
+  // What an iteration under a condition reads before it writes it: that stays from one to the next.
+  std::set<int> added_to_under_conditions() const {
+    std::set<int> kept;
+    for (std::size_t i = 0; i < body_.size(); ++i) {
+      if (body_[i].code != OpCode::kWhen) continue;
+      std::set<int> written = {body_[first_].result};
+      for (const Op& op : body_[i].bodies[0]) {
+        RegisterUses uses = uses_of(op);
+        for (int reg : uses.reads) {
+          if (written.count(reg) == 0 && uses_[i].writes.count(reg) != 0) kept.insert(reg);
+        }
+        written.insert(uses.writes.begin(), uses.writes.end());
+      }
+    }
+    return kept;
+  }
+
   // Whether threads have registers for both products' sums and two of the second's factor, beside
   // what iterations under a condition add to.
   bool fits() const {
@@ -132,20 +149,7 @@ class LoopParts {
     std::int64_t cells = registers_of(role_, type(first.result)) +
                          registers_of(role_, type(second.result)) +
                          2 * registers_of(role_, type(second.operands[1]));
-    std::set<int> kept;
-    for (std::size_t i = 0; i < body_.size(); ++i) {
-      if (body_[i].code != OpCode::kWhen) continue;
-      std::set<int> written;
-      for (const Op& op : body_[i].bodies[0]) {
-        RegisterUses uses = uses_of(op);
-        for (int reg : uses.reads) {
-          bool changes = written.count(reg) == 0 && uses_[i].writes.count(reg) != 0;
-          if (changes && reg != first.result) kept.insert(reg);
-        }
-        written.insert(uses.writes.begin(), uses.writes.end());
-      }
-    }
-    for (int reg : kept) cells += registers_of(role_, type(reg));
+    for (int reg : added_to_under_conditions()) cells += registers_of(role_, type(reg));
     const std::int64_t warpgroups = warpgroups_of(role_, type(second.result));
     return cells <= (warpgroups == 3   ? kMostRegistersOfThree
                      : warpgroups == 2 ? kMostRegistersOfTwo

@@ -39,10 +39,12 @@ struct PagedDecodeConfig {
   std::int64_t tile_kv = 64;  // tokens per step; divides the page
   // Tokens of the first run, whole steps (attention_runs.h); 0: runs are equal shares.
   std::int64_t first_run = 0;
-  std::int64_t splits = 1;  // runs that are read by themselves; with a first_run all or 1
-  int num_workers = 1;      // that read runs
-  int num_combiners = 1;    // that add them up, where there are several
-  int num_stages = 0;       // blocks of keys and of values loaded ahead; 0: none
+  // Parts of a sequence that are read by themselves: a share each or, with a first_run, every
+  // splits-th run.
+  std::int64_t splits = 1;
+  int num_workers = 1;    // that read runs
+  int num_combiners = 1;  // that add them up, where there are several
+  int num_stages = 0;     // blocks of keys and of values loaded ahead; 0: none
   // Rows of a tile, the query heads of a KV head and others that nobody stores; 0: the heads alone.
   std::int64_t tile_rows = 0;
   bool sums_by_product = false;  // weights add up beside values (online_softmax.h)
