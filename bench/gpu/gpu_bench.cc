@@ -12,6 +12,7 @@
 //   gpu_bench sweep --ranks P         the same from 1 to 32768 rows, the unfused path a candidate
 //   gpu_bench lot --ranks P           what is chosen without measuring, on shapes drawn by lot
 //   gpu_bench moe --ranks P           fused layers of a mixture of experts, against a sequence
+//   gpu_bench routings --ranks P      the same of routings by lot: skewed, empty, one-sided
 //   gpu_bench ep-moe --ranks P        whole layers of spread experts, against launches of ours
 //   gpu_bench grouped                 grouped products in configs around the default
 //   gpu_bench padding --ranks P       rows of tiles without a token, of those models; needs no GPU
@@ -106,6 +107,7 @@ int run(int argc, char** argv) {
   loops->add_option("-o,--out", s.out, "JSON with every sample");
   auto* overlap = app.add_subcommand("overlap", "fused operators against cuBLASLt and NCCL");
   auto* moe = app.add_subcommand("moe", "fused layers of mixtures of experts, against a sequence");
+  auto* routings = app.add_subcommand("routings", "fused layers of experts, 16 routings by lot");
   auto* ep_moe = app.add_subcommand("ep-moe", "whole layers of spread experts, against launches");
   for (auto [name, size] :
        {std::pair{"--tokens", &s.tokens}, {"--hidden", &s.hidden}, {"--ffn", &s.ffn}}) {
@@ -128,6 +130,8 @@ int run(int argc, char** argv) {
   lot->add_option("--machine", s.calibrated, "what is predicted on; default: the built-in one");
   lot->add_flag("--compile", s.compile_only, "choices and their kernels alone; needs no GPU");
   lot->add_flag("--list", s.list, "the shapes alone, as JSON; needs no GPU");
+  routings->add_flag("--compile", s.compile_only, "the kernels alone; needs no GPU");
+  routings->add_flag("--list", s.list, "the routings alone; needs no GPU");
   auto* collectives = app.add_subcommand("collectives", "collectives against NCCL");
   auto* exchange = app.add_subcommand("exchange", "dispatch and combine against NCCL");
   for (auto* command : {gemm, suite, fp8, overlap}) {
@@ -138,7 +142,7 @@ int run(int argc, char** argv) {
                    "of moe, ep-moe; 2 and more: of overlap, collectives, exchange")
       ->check(CLI::Range(1, 8));
   compile->add_flag("--sweep", s.sweep, "those of sweep too");
-  for (auto* command : {overlap, moe, ep_moe, sweep, lot, collectives, exchange}) {
+  for (auto* command : {overlap, moe, routings, ep_moe, sweep, lot, collectives, exchange}) {
     const int fewest = command == moe || command == ep_moe ? 1 : 2;
     command->add_option("--ranks", s.world_size, "GPUs")->required()->check(CLI::Range(fewest, 8));
     if (command != sweep && command != lot) {
@@ -168,7 +172,7 @@ int run(int argc, char** argv) {
   attention_ranks->add_option("--only", s.only, "rows whose label contains this");
   attention_ranks->add_option("--samples", s.samples)->check(CLI::PositiveNumber);
   attention_ranks->add_option("-o,--out", s.out, "JSON with every sample");
-  for (auto* command : {moe, ep_moe, exchange, attention_ranks}) {
+  for (auto* command : {moe, routings, ep_moe, exchange, attention_ranks}) {
     command->add_option("--traces", s.traces, "folder: what was timed once more, with the recorder")
         ->check(CLI::ExistingDirectory);
   }
@@ -256,6 +260,7 @@ int run(int argc, char** argv) {
   if (fp8->parsed()) return run_fp8(s);
   if (overlap->parsed()) return run_overlap(s);
   if (moe->parsed()) return run_moe(s);
+  if (routings->parsed()) return run_routings(s);
   if (ep_moe->parsed()) return run_ep_moe(s);
   if (grouped->parsed()) {
     of_grouped.seed = s.seed;

@@ -14,6 +14,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import lot_tables  # noqa: E402
+import routing_tables  # noqa: E402
 import verdicts  # noqa: E402
 from results import Interval, Results, interval, interval_rank, mark, median, quantile, sources  # noqa: E402
 
@@ -125,6 +126,43 @@ class Lot(MadeResults):
         found = self.results(lot_x2_2026_01_02={"lot": [lot_row(512, [1.5] * 6, [1.0] * 6)]},
                              lot_x2_2026_01_03={"lot": [lot_row(64, [0.5] * 6, [1.0] * 6)]})
         self.assertEqual(lot_tables.lot(found, 2)[0], "fused: 1 of 1 rows, at most 0.50; sequence: 0 rows")
+
+
+def routed_row(layer: int, ours: float, routing: str = "one-sided", **more) -> dict:
+    """Hidden is (6 - ours) / 2."""
+    return {"model": "qwen2-moe", "layer": layer, "m": 4096, "ranks": 4, "routing": routing, "routing_seed": 7,
+            "eager": {"ours_ms": [ours] * 6, "gemm_ms": [4.0] * 6, "nccl_ms": [1.0] * 6, "sequence_ms": [6.0] * 6},
+            **more}
+
+
+class Routings(MadeResults):
+    def test_the_mean_of_each_layer_is_judged_on_four(self):
+        rows = [routed_row(1, 4.2), routed_row(1, 4.6, "same experts"), routed_row(2, 4.6)]  # 0.9, 0.7; 0.7
+        run = {"machine": "NVIDIA H200", "routings": rows}
+        found = self.results(routings_x4_2026_01_02=run, routings_x2_2026_01_02=run)
+        self.assertEqual(routing_tables.routed_hidden(found, 4), ("0.80 and 0.70; at least 0.70 and 0.70", True))
+        self.assertEqual(routing_tables.routed_hidden(found, 2), ("0.80 and 0.70; at least 0.70 and 0.70", None))
+        self.assertIsNone(routing_tables.routed_hidden(found, 8))
+        text = routing_tables.routings_table(found, 4)
+        self.assertIn("| one-sided | qwen2-moe, layer 1, 4096 tokens | 4.200 | 4.000 | 1.000 | 6.000 |", text)
+        self.assertIn("Layer 1 of 2 routings: 0.80 of the communication hidden on average, 0.70 at least (qwen2-moe, "
+                      "4096 tokens, same experts).", text)
+
+    def test_short_of_it_and_wrong_results_are_told(self):
+        rows = [routed_row(1, 4.2), routed_row(2, 4.8)]  # 0.6
+        self.assertEqual(routing_tables.routed_hidden(self.results(routings_x4_2026_01_02={"routings": rows}), 4),
+                         ("0.90 and 0.60; at least 0.90 and 0.60", False))
+        rows = [routed_row(1, 4.2), routed_row(2, 4.2), routed_row(2, 4.0, "uniform", error="rank 0: pair 3")]
+        found = self.results(routings_x4_2026_01_02={"routings": rows})
+        self.assertEqual(routing_tables.routed_hidden(found, 4)[0], "0.90 and 0.90; at least 0.90 and 0.90; 1 failed")
+        self.assertIs(routing_tables.routed_hidden(found, 4)[1], False)
+        self.assertIn("failed: rank 0: pair 3", routing_tables.routings_table(found, 4))
+
+    def test_rows_of_two_draws_do_not_mix(self):
+        found = self.results(routings_x4_2026_01_02={"routings": [routed_row(1, 4.2), routed_row(2, 4.2)]},
+                             routings_x4_2026_01_03={"routings": [routed_row(1, 5.0, "uniform"),
+                                                                  routed_row(2, 5.0, "uniform")]})
+        self.assertEqual(routing_tables.routed_hidden(found, 4)[0], "0.50 and 0.50; at least 0.50 and 0.50")
 
 
 class Rows(MadeResults):

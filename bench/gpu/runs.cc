@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "bench/gpu/attention/attention_ranks.h"
 #include "bench/gpu/attention/attention_time.h"
@@ -275,6 +277,38 @@ int run_moe(const Settings& s) {
   compile_ahead(moe_programs(s.world_size, world.device(0).properties().num_sms, options));
   compare_moe(world, options, [&](const MoeResult& r) { report.keep("moe", r); });
   return report.finish("moe");
+}
+
+int run_routings(const Settings& s) {
+  MoeOptions options = moe_options(s);
+  options.routings = true;
+  if (s.list) {
+    for (const MoeShape& shape : routed_shapes(s.world_size, s.seed, s.quick)) {
+      if (shape.layer == 1) fmt::print("{}\n", shape.to_string());
+    }
+    return 0;
+  }
+  if (s.compile_only) {
+    return compile_programs(moe_programs(s.world_size, kHopperSms, options), s.proof);
+  }
+  GpuWorld world({.size = s.world_size});
+  Report report(world, s, {"nccl"});
+  report.json()["count"] = kNumRoutings;
+  compile_ahead(moe_programs(s.world_size, world.device(0).properties().num_sms, options));
+  std::map<int, std::vector<double>> hidden;  // by layer
+  compare_moe(world, options, [&](const MoeResult& r) {
+    report.keep("routings", r);
+    if (r.samples) hidden[r.shape.layer].push_back(r.samples->hidden().median);
+  });
+  std::string found;
+  for (const auto& [layer, parts] : hidden) {
+    const double mean =
+        std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(parts.size());
+    found += fmt::format("{}layer {} of {} routings hidden {:.2f} on average, {:.2f} at least",
+                         found.empty() ? "" : "; ", layer, parts.size(), mean,
+                         *std::ranges::min_element(parts));
+  }
+  return report.finish("routings", found);
 }
 
 int run_ep_moe(const Settings& s) {

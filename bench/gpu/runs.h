@@ -31,7 +31,7 @@ struct Settings {
   int one_of = 1;                                                           // catalog
   bool plain = false, delays = false, early = false, compile_only = false;  // catalog
   bool swallow = false;                                                     // enqueue
-  bool list = false;                                                        // lot
+  bool list = false;                                                        // lot, routings
   int samples = 20;
   int count = 96;                   // shapes of lot
   double warmup_ms = 400;           // programs; GPUs that have rested are faster for a while
@@ -51,6 +51,7 @@ int run_fp8(const Settings& s);
 int run_loops(const Settings& s);
 int run_overlap(const Settings& s);
 int run_moe(const Settings& s);
+int run_routings(const Settings& s);
 int run_ep_moe(const Settings& s);
 int run_sweep(const Settings& s);
 int run_lot(const Settings& s);

@@ -15,6 +15,7 @@ from results import (
     Interval, Results, apart, geometric_mean, hidden, interval, median, on_same_cards, quantile, ratio, rounds,
     shape_key, spread, table,
 )
+from routing_tables import routed_hidden
 from use_tables import over_cpp
 
 # `measure(results, GPUs)` gives (what the cell says, whether the bar is met, None where it is not about so many GPUs),
@@ -404,6 +405,8 @@ BARS = [
         "3x; 1.7x; 2.8x", "decode", decoding.served_at_saturation, (1, 2, 4)),
     Bar("fused layers of mixtures of experts, speed over the sequence's", "faster", "moe", experts.moe_layers(1, 2)),
     Bar("the same, part of the communication hidden, layer 1 and 2 on average", "0.87", "moe", experts.moe_hidden),
+    Bar("the same with 16 routings by lot: skewed, empty, one-sided; and the least", "0.75 and 0.65 on four", "moe",
+        routed_hidden),
     Bar("layer 1, the longer of products and collective / ours", "0.90", "moe", experts.moe_of_longest(1)),
     Bar("layer 2, the same", "0.90", "moe", experts.moe_of_longest(2)),
     Bar("both layers in one launch, speed over the sequence's", "faster", "moe", experts.moe_layers(0), (1, 2, 4)),

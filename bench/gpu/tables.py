@@ -24,6 +24,7 @@ from decode_tables import (batch_table, decode_table, experts_factor_table, long
                            served_experts_table, served_table)
 from lot_tables import lot_shapes_table, lot_table
 from results import Error, ROOT, Results
+from routing_tables import routings_table
 from scoreboard import front_table, scoreboard_table
 
 TABLE = re.compile(r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n)(?P<text>.*?)(?P<close><!-- end -->)", re.S)
@@ -43,7 +44,8 @@ MAKERS = {
     "collectives": ranks.collectives_table,
     "grouped-pair": contests.grouped_pair_table, "grouped-fp8-pair": contests.grouped_fp8_pair_table,
     "routing-pair": contests.routing_pair_table,
-    "moe": ranks.moe_table, "whole-layers": ranks.whole_layers_table, "ep-moe": ranks.ep_moe_table,
+    "moe": ranks.moe_table, "routings": routings_table,
+    "whole-layers": ranks.whole_layers_table, "ep-moe": ranks.ep_moe_table,
     "spread-layers": ranks.spread_layers_table, "exchange": ranks.exchange_table,
     "decode": decode_table, "batch": batch_table, "long-contexts": long_contexts_table,
     "experts-factor": experts_factor_table,

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "bench/gpu/experts/moe_comparison.h"
 #include "stretto/ops/moe/even_routing.h"
@@ -12,7 +13,9 @@ namespace stretto::bench {
 namespace {
 
 std::vector<MoeShape> selected(int world_size, const MoeOptions& options) {
-  std::vector<MoeShape> shapes = moe_shapes(world_size, options.quick);
+  std::vector<MoeShape> shapes = options.routings
+                                     ? routed_shapes(world_size, options.seed, options.quick)
+                                     : moe_shapes(world_size, options.quick);
   std::erase_if(shapes, [&](const MoeShape& s) {
     return s.to_string().find(options.only) == std::string::npos;
   });
@@ -136,7 +139,7 @@ class SecondLayer : public Comparison {
         ours_(allocate_poisoned(world, bf16_bytes(result_rows(), shape.hidden))),
         theirs_(allocate_poisoned(world, bf16_bytes(result_rows(), shape.hidden))),
         weights_(equal_weights()) {
-    ExpertTiles tiles = tiles_of(desc_, candidates_[0]);  // all have the same
+    ExpertTiles tiles = tiles_of(desc_, candidates_[0].config);  // all have the same
     made_ = &made_tables(tiles, {});
     a_ = random.allocate(bf16_bytes(tiles.num_rows(), desc_.k));
     products_ = allocate_poisoned(world, bf16_bytes(tiles.num_rows(), desc_.n));
@@ -145,9 +148,10 @@ class SecondLayer : public Comparison {
 
  protected:
   std::size_t num_candidates() const override { return candidates_.size(); }
+  bool has_new_products(std::size_t i) const override { return candidates_[i].new_products; }
 
   Made fused_at(std::size_t i) override {
-    const GroupedRsConfig& config = candidates_[i];
+    const GroupedRsConfig& config = candidates_[i].config;
     Tensors tensors = {{"tiles_used", &made_->tables.used},
                        {"tile_experts", &made_->tables.experts},
                        {"slots", &made_->tables.slots},
@@ -158,7 +162,7 @@ class SecondLayer : public Comparison {
     return {to_string(config), load(grouped_gemm_rs(desc_, config), tensors), made_};
   }
   Made product_at(std::size_t i) override {
-    const GroupedRsConfig& config = candidates_[i];
+    const GroupedRsConfig& config = candidates_[i].config;
     Tensors tensors = {{"tiles_used", &made_->tables.used},
                        {"tile_experts", &made_->tables.experts},
                        {"a", &a_},
@@ -171,7 +175,7 @@ class SecondLayer : public Comparison {
                        {"weights", &weights_},
                        {"products", &products_},
                        {"partial", &partial_}};
-    sum_ = load(weighted_sums(desc_, candidates_[product]), tensors);
+    sum_ = load(weighted_sums(desc_, candidates_[product].config), tensors);
   }
   void after_products() override {
     sum_->launch();
@@ -191,7 +195,7 @@ class SecondLayer : public Comparison {
  private:
   std::int64_t result_rows() const { return desc_.all_reduce ? shape_.m : share_; }
 
-  std::vector<GroupedRsConfig> candidates_;
+  std::vector<SecondLayerCandidate> candidates_;
   GroupedRsDesc desc_;
   SymmetricGpuMemory b_, partial_, ours_, theirs_, weights_, a_, products_;
   const MadeTables* made_ = nullptr;
@@ -225,6 +229,11 @@ Json MoeResult::to_json() const {
               {"m", shape.m},
               {"flops", shape.flops()}};
   if (shape.all_reduce) out["all_reduce"] = true;
+  if (shape.routing) {
+    out["routing"] = shape.routing->to_string();
+    out["kind"] = name(shape.routing->kind);
+    out["routing_seed"] = shape.routing->seed;
+  }
   for (const OverlapTime& t : configs) out["configs"].push_back(t.to_json());
   if (!error.empty()) out["error"] = error;
   if (!chosen.empty()) out["chosen"] = chosen;
@@ -254,7 +263,10 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
     auto same = [&](const LabelledProgram& p) { return p.label == made.label; };
     if (std::none_of(out.begin(), out.end(), same)) out.push_back(std::move(made));
   };
-  for (const MoeShape& s : selected(world_size, options)) {
+  std::set<std::string> shapes;  // of several routings the same
+  for (MoeShape s : selected(world_size, options)) {
+    s.routing.reset();
+    if (!shapes.insert(s.to_string()).second) continue;
     if (s.layer == 0) {
       for (const WholeLayerCandidate& c : whole_layer_candidates(s, num_sms)) {
         AgGroupedDesc alone = first_layer(s);
@@ -265,22 +277,26 @@ std::vector<LabelledProgram> moe_programs(int world_size, int num_sms, const Moe
         add(s, to_string(c.config.first), ag_grouped_gemm(alone, c.config.first));
         add(s, to_string(c.alone), tile_products(second_layer(s), c.alone));
       }
-      add(s, "", weighted_sums(second_layer(s), second_layer_candidates(s, num_sms)[0]));
+      add(s, "", weighted_sums(second_layer(s), second_layer_candidates(s, num_sms)[0].config));
       continue;
     }
     if (s.layer == 2) {
-      for (const GroupedRsConfig& c : second_layer_candidates(s, num_sms)) {
+      bool fused = true;
+      for (const auto& [c, new_products] : second_layer_candidates(s, num_sms)) {
         add_tables(tiles_of(second_layer(s), c), {});
-        add(s, to_string(c), grouped_gemm_rs(second_layer(s), c));
-        add(s, to_string(c), tile_products(second_layer(s), c));
+        if (fused) add(s, to_string(c), grouped_gemm_rs(second_layer(s), c));
+        if (new_products) add(s, to_string(c), tile_products(second_layer(s), c));
+        fused = !options.routings;
       }
-      add(s, "", weighted_sums(second_layer(s), second_layer_candidates(s, num_sms)[0]));
+      add(s, "", weighted_sums(second_layer(s), second_layer_candidates(s, num_sms)[0].config));
       continue;
     }
+    bool fused = true;
     for (const FirstLayerCandidate& c : first_layer_candidates(s, num_sms)) {
       AgGroupedDesc d = first_layer(s);
-      add_tables(tiles_of(d, c.config), c.order);
-      add(s, in_order(c), ag_grouped_gemm(d, c.config));
+      if (fused) add_tables(tiles_of(d, c.config), c.order);
+      if (fused) add(s, in_order(c), ag_grouped_gemm(d, c.config));
+      fused = !options.routings;
       if (!c.new_products) continue;
       d.gathers = false;
       add(s, to_string(c.config), ag_grouped_gemm(d, c.config));

@@ -18,6 +18,7 @@ namespace stretto::bench {
 struct MoeOptions {
   std::string only;  // shapes whose text contains this
   bool quick = false;
+  bool routings = false;  // routed_shapes() in place of moe_shapes(), fused in the default config
   bool profile = false;  // GpuTimeOptions::profile, of the first config of each; on one GPU
   std::string traces;    // a folder: of each shape what was timed once more, with the recorder
   int samples = 40;

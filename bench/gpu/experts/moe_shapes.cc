@@ -73,7 +73,8 @@ double MoeShape::flops() const {
 }
 
 std::string MoeShape::to_string() const {
-  return fmt::format("moe-{}{} {} P={} m={}", layer, all_reduce ? "-ar" : "", model, world_size, m);
+  return fmt::format("moe-{}{} {} P={} m={}", layer, all_reduce ? "-ar" : "", model, world_size, m) +
+         (routing ? ", " + routing->to_string() : "");
 }
 
 MoeLayerDesc whole_layer(const MoeShape& s) {
@@ -119,6 +120,33 @@ std::vector<MoeShape> moe_shapes(int world_size, bool quick) {
   return shapes;
 }
 
+std::vector<MoeShape> routed_shapes(int world_size, std::uint64_t seed, bool quick) {
+  std::vector<MoeShape> listed = moe_shapes(world_size, quick), left, out;
+  std::erase_if(listed, [](const MoeShape& s) { return s.layer != 1; });
+  std::mt19937_64 random(seed);
+  for (const Routing& routing : drawn_routings(seed, kNumRoutings)) {
+    if (left.empty()) {
+      left = listed;
+      std::shuffle(left.begin(), left.end(), random);
+    }
+    for (int layer : {1, 2}) {
+      out.push_back(left.back());
+      out.back().layer = layer;
+      out.back().routing = routing;
+    }
+    left.pop_back();
+  }
+  return out;
+}
+
+std::vector<std::int32_t> chosen_experts(const MoeShape& s, std::uint64_t seed) {
+  if (!s.routing) return random_experts(s, seed);
+  return experts_of(*s.routing, {.m = s.m,
+                                 .world_size = s.world_size,
+                                 .num_experts = s.num_experts,
+                                 .top_k = s.top_k});
+}
+
 std::vector<std::int32_t> random_experts(const MoeShape& s, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::int32_t> order(static_cast<std::size_t>(s.num_experts)), chosen;
@@ -135,12 +163,25 @@ std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& s, int n
   auto out =
       in_orders<FirstLayerCandidate>(gpu_configs(d, {.sms = num_sms}), s, d, std::identity());
   std::set<std::string> products;
-  for (FirstLayerCandidate& c : out) c.new_products = products.insert(to_string(c.config)).second;
+  for (FirstLayerCandidate& c : out) {
+    AgGroupedConfig alone = c.config;  // sends nothing
+    alone.num_copy_queues = 0, alone.comm_rows = 1;
+    c.new_products = products.insert(to_string(alone)).second;
+  }
   return out;
 }
 
-std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& s, int num_sms) {
-  return gpu_configs(second_layer(s), {.sms = num_sms});
+std::vector<SecondLayerCandidate> second_layer_candidates(const MoeShape& s, int num_sms) {
+  std::vector<SecondLayerCandidate> out;
+  for (const GroupedRsConfig& config : gpu_configs(second_layer(s), {.sms = num_sms})) {
+    // What tile_products() reads.
+    auto same = [&](const SecondLayerCandidate& c) {
+      const MainLoop &a = c.config.loop, &b = config.loop;
+      return a.tile == b.tile && a.raster == b.raster && a.num_stages == b.num_stages;
+    };
+    out.push_back({.config = config, .new_products = std::none_of(out.begin(), out.end(), same)});
+  }
+  return out;
 }
 
 std::vector<WholeLayerCandidate> whole_layer_candidates(const MoeShape& s, int num_sms) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/gpu/experts/routings.h"
 #include "stretto/ops/moe/ag_grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/moe/moe_layer.h"
@@ -20,6 +22,7 @@ struct MoeShape {
   int world_size = 1;
   int layer = 1;  // 1, 2; 0: both in one launch
   bool all_reduce = false;  // the second's sums, of all tokens, go to every rank
+  std::optional<Routing> routing = {};  // none: any expert as likely as any other
 
   double flops() const;           // of one rank
   std::string to_string() const;  // "moe-1 mixtral-8x7b P=2 m=4096"
@@ -34,6 +37,14 @@ MoeLayerDesc whole_layer(const MoeShape& shape);
 // and 64, both layers in one launch. `quick`: one number of tokens.
 std::vector<MoeShape> moe_shapes(int world_size, bool quick);
 
+// Both layers, one after the other, of kNumRoutings routings that the seed draws: every listed pair
+// of a model and a number of tokens once before one comes again. `quick`: one number of tokens.
+inline constexpr int kNumRoutings = 16;
+std::vector<MoeShape> routed_shapes(int world_size, std::uint64_t seed, bool quick);
+
+// [m, top_k] by the shape's routing.
+std::vector<std::int32_t> chosen_experts(const MoeShape& shape, std::uint64_t seed);
+
 // [m, top_k]: every token has top_k different experts, any as likely as any other.
 std::vector<std::int32_t> random_experts(const MoeShape& shape, std::uint64_t seed);
 
@@ -44,7 +55,11 @@ struct FirstLayerCandidate {
   bool new_products = true;  // alone, in the sequence: no candidate before has the same
 };
 std::vector<FirstLayerCandidate> first_layer_candidates(const MoeShape& shape, int num_sms);
-std::vector<GroupedRsConfig> second_layer_candidates(const MoeShape& shape, int num_sms);
+struct SecondLayerCandidate {
+  GroupedRsConfig config;
+  bool new_products = true;
+};
+std::vector<SecondLayerCandidate> second_layer_candidates(const MoeShape& shape, int num_sms);
 struct WholeLayerCandidate {
   MoeLayerConfig config;
   ExpertTileOrder order;
