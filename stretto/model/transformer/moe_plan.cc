@@ -43,14 +43,14 @@ GroupedDesc MoePlan::down_desc(std::int64_t m, std::int64_t num_experts, int gro
 
 RouteDesc MoePlan::route_desc(std::int64_t m, bool tables) const {
   const MoeConfig& moe = *c_.moe;
-  return {.dtype = s_.dtype,
-          .weight_dtype = s_.weight_dtype,
-          .m = m,
+  return {.shape = {.world_size = s_.expert_ranks(),
+                    .m = m,
+                    .top_k = moe.experts_per_token,
+                    .num_experts = moe.num_experts},
           .hidden = c_.hidden_size,
-          .num_experts = moe.num_experts,
-          .top_k = moe.experts_per_token,
+          .dtype = s_.dtype,
+          .weight_dtype = s_.weight_dtype,
           .tables = tables,
-          .world_size = s_.expert_ranks(),
           .scoring_func = moe.sigmoid_scores ? Scoring::kSigmoid : Scoring::kSoftmax,
           .bias = moe.choice_bias,
           .n_group = moe.num_groups,
@@ -87,14 +87,14 @@ void MoePlan::prepare_sums() {
   local("slots", DType::kI32, bound, top_k);
   local("offsets", DType::kI32, 1, num_experts + 1);
   local("row_tokens", DType::kI32, rows, 1);
-  CombineDesc combine{.dtype = s_.dtype,
-                      .m = bound,
+  CombineDesc combine{.shape = {.world_size = s_.world_size,
+                                .m = bound,
+                                .top_k = top_k,
+                                .num_experts = num_experts},
                       .hidden = c_.hidden_size,
-                      .top_k = top_k,
-                      .num_experts = num_experts,
+                      .dtype = s_.dtype,
                       .expert_groups = s_.expert_groups,
-                      .sequence_parallel = sequence_parallel_,
-                      .world_size = s_.world_size};
+                      .sequence_parallel = sequence_parallel_};
   route_ = plan_.program(step_program(route_desc(bound, true), s_.target));
   up_ = add_product(up);
   plan_.usual_tables(up_, even_routing(up));

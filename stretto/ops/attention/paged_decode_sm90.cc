@@ -40,6 +40,13 @@ std::int64_t splits_of(std::int64_t units, std::int64_t readers, std::int64_t ru
   return best;
 }
 
+// Adding up takes `combiners` SMs at most, where there is anything to add up, and reading the rest.
+void deal_out_sms(PagedDecodeConfig& c, std::int64_t units, int sms, int combiners) {
+  const bool adds_up = c.splits > 1;
+  c.num_combiners = adds_up ? gpu_workers(units, combiners) : 1;
+  c.num_workers = gpu_workers(c.splits * units, adds_up ? sms - c.num_combiners : sms);
+}
+
 }  // namespace
 
 PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
@@ -64,8 +71,7 @@ PagedDecodeConfig default_config(const PagedDecodeDesc& d, Target target) {
   // (docs/performance/attention.md, 'Why the defaults are what they are').
   constexpr std::int64_t kLongRun = 64;  // steps
   bool many_combine = few || steps < kLongRun * c.splits;
-  c.num_combiners = c.splits > 1 ? gpu_workers(units, sms / (many_combine ? 8 : 32)) : 1;
-  c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? sms - c.num_combiners : sms);
+  deal_out_sms(c, units, sms, sms / (many_combine ? 8 : 32));
   return c;
 }
 
@@ -93,8 +99,7 @@ std::optional<PagedDecodeConfig> prompt_order_config(const PagedDecodeDesc& d, T
                       .num_stages = decode_stages(kRows, prompts.tile_kv, d.head_dim, target.gpu()),
                       .tile_rows = kRows,
                       .sums_by_product = true};
-  c.num_combiners = c.splits > 1 ? gpu_workers(units, sms - readers) : 1;
-  c.num_workers = gpu_workers(c.splits * units, c.splits > 1 ? sms - c.num_combiners : sms);
+  deal_out_sms(c, units, sms, sms - readers);
   return c;
 }
 

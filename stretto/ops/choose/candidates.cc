@@ -311,13 +311,8 @@ void add_sequence(OpCandidates& out, const AgGroupedDesc& d, const GpuTarget& gp
 
 void add_sequence(OpCandidates& out, const GroupedRsDesc& d, const GpuTarget& gpu) {
   if (d.bias_ranks > 0) return;  // one product adds its biases on all ranks, or on none
-  CombineDesc sums{.dtype = d.out_dtype,
-                   .m = d.shape.m,
-                   .hidden = d.n,
-                   .top_k = d.shape.top_k,
-                   .num_experts = d.shape.num_experts,
-                   .sequence_parallel = !d.all_reduce,
-                   .world_size = d.shape.world_size};
+  CombineDesc sums{
+      .shape = d.shape, .hidden = d.n, .dtype = d.out_dtype, .sequence_parallel = !d.all_reduce};
   out.sequence = {default_step("grouped_gemm", step_shape(d, d.n, d.k, gpu),
                                products_of(d, d.out_dtype), grouped_gemm),
                   default_step("moe_combine", step_shape(d, d.n, 0, gpu), sums, moe_combine)};

@@ -238,11 +238,7 @@ void AgGrouped::wait_for(const Index& needs) {
 }
 
 ExpertTiles tiles_of(const AgGroupedDesc& d, const AgGroupedConfig& c) {
-  return {.shape = {.world_size = d.shape.world_size,
-                    .m = d.shape.m,
-                    .top_k = d.shape.top_k,
-                    .num_experts = d.shape.num_experts},
-          .tile_rows = c.loop.tile.bm};
+  return {.shape = d.shape, .tile_rows = c.loop.tile.bm};
 }
 
 NamedFields fields_of(AgGroupedDesc& d) {

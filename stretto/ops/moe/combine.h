@@ -6,6 +6,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/expert_split.h"
 #include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
@@ -13,14 +14,11 @@
 namespace stretto {
 
 struct CombineDesc {
-  DType dtype = DType::kF32;
-  std::int64_t m = 1;  // most tokens; each launch has 0 <= m <= this
+  ExpertShape shape;  // num_experts is used with several groups only
   std::int64_t hidden = 1;
-  std::int64_t top_k = 1;          // experts of a token
-  std::int64_t num_experts = 1;    // used with several groups only
+  DType dtype = DType::kF32;
   int expert_groups = 1;           // expert_split.h
   bool sequence_parallel = false;  // a rank keeps its ceil(m / P) tokens only
-  int world_size = 1;
   friend bool operator==(const CombineDesc&, const CombineDesc&) = default;
 };
 

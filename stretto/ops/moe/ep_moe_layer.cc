@@ -180,10 +180,9 @@ FirstTurns exchange(ProgramBuilder& p, Routing& routing, AgGrouped& first, std::
 }  // namespace
 
 MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
-  return {.shape = {.world_size = d.shape.world_size,
-                    .m = d.shape.m,
-                    .top_k = d.shape.top_k,
-                    .num_experts = d.split().share()},
+  ExpertShape own = d.shape;
+  own.num_experts = d.split().share();
+  return {.shape = own,
           .hidden = d.hidden,
           .ffn = d.ffn,
           .dtype = d.dtype,
@@ -193,19 +192,11 @@ MoeLayerDesc own_part(const EpMoeLayerDesc& d) {
 }
 
 ExpertTiles tiles_of(const EpMoeLayerDesc& d, const EpMoeLayerConfig& c) {
-  return {.shape = {.world_size = d.shape.world_size,
-                    .m = d.shape.m,
-                    .top_k = d.shape.top_k,
-                    .num_experts = d.shape.num_experts},
-          .tile_rows = c.first.loop.tile.bm,
-          .expert_groups = d.expert_groups};
+  return {.shape = d.shape, .tile_rows = c.first.loop.tile.bm, .expert_groups = d.expert_groups};
 }
 
 EpMoeSteps steps_of(const EpMoeLayerDesc& d) {
-  EpMoeSteps steps{.exchange = {.shape = {.world_size = d.shape.world_size,
-                                          .m = d.shape.m,
-                                          .top_k = d.shape.top_k,
-                                          .num_experts = d.shape.num_experts},
+  EpMoeSteps steps{.exchange = {.shape = d.shape,
                                 .dtype = d.dtype,
                                 .hidden = d.hidden,
                                 .expert_groups = d.expert_groups},

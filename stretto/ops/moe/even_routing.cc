@@ -225,19 +225,19 @@ LaunchTables even_routing(const GroupedDesc& d) {
 
 LaunchTables even_routing(const CombineDesc& d) {
   return [d](const Extents& extents) {
-    Placed rows = placed(chosen_by_lot(extents.front(), d.top_k, d.num_experts), 0, d.num_experts);
+    const std::int64_t num_experts = d.shape.num_experts;
+    Placed rows =
+        placed(chosen_by_lot(extents.front(), d.shape.top_k, num_experts), 0, num_experts);
     Entries slots(rows.pairs.size());
     for (std::size_t row = 0; row < rows.pairs.size(); ++row) {
       slots[at(rows.pairs[row])] = static_cast<std::int32_t>(row);
     }
-    return on_all(d.world_size, {{"offsets", rows.offsets}, {"slots", slots}});
+    return on_all(d.shape.world_size, {{"offsets", rows.offsets}, {"slots", slots}});
   };
 }
 
 LaunchTables even_routing(const SortedRsDesc& d) {
-  return even_routing(CombineDesc{.top_k = d.products.rows_per_token,
-                                  .num_experts = d.products.num_experts,
-                                  .world_size = d.products.world_size});
+  return even_routing(CombineDesc{.shape = d.shape()});
 }
 
 LaunchTables even_routing(const EpDesc& d) {

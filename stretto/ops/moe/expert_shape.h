@@ -1,5 +1,5 @@
-// What every operator of layers of experts that are spread over ranks is asked: how many tokens go
-// to how many experts. Comes before their descs, which have it among their fields.
+// What every operator of a layer of experts is asked: how many tokens go to how many experts. Comes
+// before their descs, which have it among their fields.
 #pragma once
 
 #include <cstdint>

@@ -327,11 +327,7 @@ Value GroupedRs::load_slots(const Index& first, const Value& exist, std::int64_t
 }
 
 ExpertTiles tiles_of(const GroupedRsDesc& d, const GroupedRsConfig& c) {
-  return {.shape = {.world_size = d.shape.world_size,
-                    .m = d.shape.m,
-                    .top_k = d.shape.top_k,
-                    .num_experts = d.shape.num_experts},
-          .tile_rows = c.loop.tile.bm};
+  return {.shape = d.shape, .tile_rows = c.loop.tile.bm};
 }
 
 NamedFields fields_of(GroupedRsDesc& d) {

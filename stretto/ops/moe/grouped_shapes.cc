@@ -122,14 +122,12 @@ SortedRsConfig sorted_gemm_rs_config(const SortedRsDesc& d, const OpShape& s) {
 }
 
 CombineDesc combine_desc(const OpShape& s) {
-  return {.dtype = s.dtype,
-          .m = s.m > 0 ? s.m : 64,
-          .hidden = s.n > 0 ? s.n : 128,
-          .top_k = 3,
-          .num_experts = 5,
-          .expert_groups = groups_of(s),
-          .sequence_parallel = s.m % 2 == 1,
-          .world_size = s.world_size};
+  return {
+      .shape = {.world_size = s.world_size, .m = s.m > 0 ? s.m : 64, .top_k = 3, .num_experts = 5},
+      .hidden = s.n > 0 ? s.n : 128,
+      .dtype = s.dtype,
+      .expert_groups = groups_of(s),
+      .sequence_parallel = s.m % 2 == 1};
 }
 
 CombineConfig combine_config(const CombineDesc& d, const OpShape& s) {

@@ -71,10 +71,7 @@ int multiply_both(ProgramBuilder& p, const ExpertTiles& tiles, const AgGroupedCo
 }
 
 AgGroupedDesc first_layer(const MoeLayerDesc& d) {
-  return {.shape = {.world_size = d.shape.world_size,
-                    .m = d.shape.m,
-                    .top_k = d.shape.top_k,
-                    .num_experts = d.shape.num_experts},
+  return {.shape = d.shape,
           .n = d.ffn,
           .k = d.hidden,
           .a_dtype = d.dtype,
@@ -86,10 +83,7 @@ AgGroupedDesc first_layer(const MoeLayerDesc& d) {
 }
 
 GroupedRsDesc second_layer(const MoeLayerDesc& d) {
-  return {.shape = {.world_size = d.shape.world_size,
-                    .m = d.shape.m,
-                    .top_k = d.shape.top_k,
-                    .num_experts = d.shape.num_experts},
+  return {.shape = d.shape,
           .n = d.hidden,
           .k = d.ffn,
           .a_dtype = d.dtype,

@@ -70,7 +70,8 @@ TEST(MoeRoute, TokensWithoutNumbersAreRoutedAllTheSame) {
 // What models ask for besides the catalog's two: DeepSeek-V2 in full, sigmoid as it is, a bias
 // alone.
 TEST(MoeRoute, EveryWayToChooseGivesWhatItsReferenceSays) {
-  RouteDesc plain{.m = 9, .hidden = 16, .num_experts = 12, .top_k = 3, .norm_topk_prob = false};
+  RouteDesc plain{
+      .shape = {.m = 9, .top_k = 3, .num_experts = 12}, .hidden = 16, .norm_topk_prob = false};
   RouteDesc best = plain, sums = plain, sigmoid = plain, biased = plain;
   best.n_group = 4, best.topk_group = 2, best.group_score = GroupScore::kBest;
   best.routed_scaling_factor = 16;
@@ -86,8 +87,8 @@ TEST(MoeRoute, EveryWayToChooseGivesWhatItsReferenceSays) {
 
 // Tokens are counted 64 at a time, as experts are.
 TEST(MoeRoute, ManyPartsAndExpertsAreSortedAsFewAre) {
-  RouteDesc few{.m = 149, .hidden = 8, .num_experts = 3, .top_k = 2}, many = few;
-  many.num_experts = 71;
+  RouteDesc few{.shape = {.m = 149, .top_k = 2, .num_experts = 3}, .hidden = 8}, many = few;
+  many.shape.num_experts = 71;
   for (const RouteDesc& d : {few, many}) {
     EXPECT_EQ(run_case(route_case(d, test_route_config(d, Target::kCpu), test_seed() / 3 * 3),
                        {.launches = 2}),
@@ -97,11 +98,10 @@ TEST(MoeRoute, ManyPartsAndExpertsAreSortedAsFewAre) {
 
 TEST(MoeRoute, AnyNumberOfTokensHasAGpuConfig) {
   for (std::int64_t m = 1; m < 300; m += m < 70 ? 1 : 41) {
-    RouteDesc d{.m = m, .hidden = 256, .num_experts = 60, .top_k = 4};
+    RouteDesc d{.shape = {.m = m, .top_k = 4, .num_experts = 60}, .hidden = 256};
     d.dtype = d.weight_dtype = DType::kBF16;
     EXPECT_NO_THROW(moe_route(d, default_config(d, Target::kCuda))) << to_string(d);
-    ExpertTablesDesc tables{
-        .tiles = {.shape = {.m = m, .top_k = 4, .num_experts = 60}, .tile_rows = 64}};
+    ExpertTablesDesc tables{.tiles = {.shape = d.shape, .tile_rows = 64}};
     EXPECT_NO_THROW(expert_tables(tables, default_config(tables, Target::kCuda)));
   }
 }
@@ -211,9 +211,9 @@ TEST(ExpertParallel, ATableThatNamesAnExpertOrRowThatIsNotThereEndsTheLaunchWith
 }
 
 TEST(Moe, RefusesSizesThatMakeNoSense) {
-  RouteDesc route{.m = 4, .hidden = 8, .num_experts = 4, .top_k = 5};
+  RouteDesc route{.shape = {.m = 4, .top_k = 5, .num_experts = 4}, .hidden = 8};
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"top_k is 5"});
-  route.top_k = 2;
+  route.shape.top_k = 2;
   route.n_group = 3;
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"n_group 3", "4 experts"});
   route.n_group = 4;
@@ -221,7 +221,7 @@ TEST(Moe, RefusesSizesThatMakeNoSense) {
   route.topk_group = 2;
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"n_group is 4", "second"});
   route.n_group = route.topk_group = 1;
-  route.m = std::int64_t{1} << 24;
+  route.shape.m = std::int64_t{1} << 24;
   expect_user_error([&] { moe_route(route, default_config(route)); }, {"16777216"});
   GroupedDesc grouped{.m = 4, .num_experts = 0};
   GroupedConfig config{.loop = {.tile = {.bm = 4, .bn = 4, .bk = 4}}};
@@ -288,7 +288,7 @@ TEST(MoeRoute, FitsTheRegistersWhateverTheNumberOfExperts) {
   };
   for (const Size& s : {Size{8, 2}, Size{128, 8}, Size{384, 8}, Size{64, 16}}) {
     for (std::int64_t m : {128, 16384}) {
-      RouteDesc d{.m = m, .hidden = 4096, .num_experts = s.experts, .top_k = s.top_k};
+      RouteDesc d{.shape = {.m = m, .top_k = s.top_k, .num_experts = s.experts}, .hidden = 4096};
       d.dtype = d.weight_dtype = DType::kBF16;
       if (m > 128 && s.experts > 128) d.n_group = 8, d.topk_group = 4, d.bias = true;
       expect_no_spills(moe_route(d, default_config(d, Target::kCuda)), to_string(d));
@@ -427,18 +427,20 @@ TEST(GroupedGemm, WeightsAsTheLeftFactorGiveWhatTheReferenceSays) {
       GroupedDesc d{.m = 41, .num_experts = 5, .n = 27, .k = 35};
       if (form == 1) d.gathered = d.swiglu = true, d.rows_per_token = 2;
       if (form == 2) d.layout = RowLayout::kMasked;
-      const GroupedConfig c{
-          .loop = {.tile = {.bm = rows, .bn = 8, .bk = 10}, .num_compute_sms = 3},
-          .row_parts = 2,
-          .swap_ab = true};
+      const GroupedConfig c{.loop = {.tile = {.bm = rows, .bn = 8, .bk = 10}, .num_compute_sms = 3},
+                            .row_parts = 2,
+                            .swap_ab = true};
       EXPECT_EQ(run_case(grouped_case(d, c, test_seed()), {.launches = 2}), "")
           << to_string(d) << " " << to_string(c);
     }
   }
   GroupedDesc d{.m = 41, .num_experts = 5, .n = 27, .k = 35, .bias = true};
   EXPECT_FALSE(can_swap(d));
-  expect_user_error([&] { grouped_gemm(d, {.loop = {.tile = {8, 8, 8}}, .swap_ab = true}); },
-                    {"swap_ab is for products without bias"});
+  expect_user_error(
+      [&] {
+        grouped_gemm(d, {.loop = {.tile = {8, 8, 8}}, .swap_ab = true});
+      },
+      {"swap_ab is for products without bias"});
   expect_user_error([&] { swapped_config(d, Target::kCuda); },
                     {"swap_ab is for factors of 16 bits"});
 }

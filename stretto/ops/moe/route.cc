@@ -21,14 +21,14 @@ constexpr double kTaken = -3e38;
 constexpr double kLeastSum = 1e-20;  // that weights are divided by, where all scores may be 0
 
 bool limited(const RouteDesc& d) { return d.topk_group < d.n_group; }
-std::int64_t experts_of_group(const RouteDesc& d) { return d.num_experts / d.n_group; }
+std::int64_t experts_of_group(const RouteDesc& d) { return d.shape.num_experts / d.n_group; }
 
 void check(const RouteDesc& d, const RouteConfig& c) {
-  check_sizes("moe_route", {{"m", d.m},
+  check_sizes("moe_route", {{"m", d.shape.m},
                             {"hidden", d.hidden},
-                            {"num_experts", d.num_experts},
-                            {"top_k", d.top_k},
-                            {"world_size", d.world_size},
+                            {"num_experts", d.shape.num_experts},
+                            {"top_k", d.shape.top_k},
+                            {"world_size", d.shape.world_size},
                             {"score_rows", c.score_rows},
                             {"tile_rows", c.tile_rows},
                             {"num_score_workers", c.num_score_workers},
@@ -48,25 +48,26 @@ void check(const RouteDesc& d, const RouteConfig& c) {
   }
   check_dtype("moe_route", "dtype", d.dtype);
   check_dtype("moe_route", "weight_dtype", d.weight_dtype);
-  if (d.top_k > d.num_experts) {
-    throw UserError(fmt::format("moe_route: top_k is {}, of {} experts", d.top_k, d.num_experts));
+  if (d.shape.top_k > d.shape.num_experts) {
+    throw UserError(
+        fmt::format("moe_route: top_k is {}, of {} experts", d.shape.top_k, d.shape.num_experts));
   }
   check_sizes("moe_route", {{"n_group", d.n_group}, {"topk_group", d.topk_group}});
-  if (d.num_experts % d.n_group != 0 || d.topk_group > d.n_group) {
+  if (d.shape.num_experts % d.n_group != 0 || d.topk_group > d.n_group) {
     throw UserError(fmt::format("moe_route: topk_group is {} of n_group {}, for {} experts",
-                                d.topk_group, d.n_group, d.num_experts));
+                                d.topk_group, d.n_group, d.shape.num_experts));
   }
-  if (std::int64_t most = d.topk_group * experts_of_group(d); d.top_k > most) {
+  if (std::int64_t most = d.topk_group * experts_of_group(d); d.shape.top_k > most) {
     throw UserError(fmt::format("moe_route: top_k is {}, but {} of {} groups have {} experts",
-                                d.top_k, d.topk_group, d.n_group, most));
+                                d.shape.top_k, d.topk_group, d.n_group, most));
   }
   if (limited(d) && d.group_score == GroupScore::kBestTwo && experts_of_group(d) < 2) {
     throw UserError(fmt::format("moe_route: n_group is {}, which leaves {} experts no second best",
-                                d.n_group, d.num_experts));
+                                d.n_group, d.shape.num_experts));
   }
-  if (d.m > kMostRows / d.top_k) {
-    throw UserError(fmt::format("moe_route: m is {} with {} experts each, at most {} rows", d.m,
-                                d.top_k, kMostRows));
+  if (d.shape.m > kMostRows / d.shape.top_k) {
+    throw UserError(fmt::format("moe_route: m is {} with {} experts each, at most {} rows",
+                                d.shape.m, d.shape.top_k, kMostRows));
   }
 }
 
@@ -74,33 +75,33 @@ void check(const RouteDesc& d, const RouteConfig& c) {
 class Router {
  public:
   Router(ProgramBuilder& p, const RouteDesc& d, const RouteConfig& cfg)
-      : p_(p), d_(d), cfg_(cfg), m_(p.extent("m", d.m)) {
+      : p_(p), d_(d), cfg_(cfg), m_(p.extent("m", d.shape.m)) {
     x_ = p.input("x", d.dtype, {m_, d.hidden});
-    gate_ = p.input("gate", d.weight_dtype, {d.num_experts, d.hidden});
-    if (d.bias) bias_ = p.input("bias", DType::kF32, {1, d.num_experts});
-    logits_ = p.buffer("logits", DType::kF32, {m_, d.num_experts});
-    scored_ = p.signal("scored", ceil_div(d.m, cfg.score_rows));  // tiles of these tokens
-    weights_ = p.output("weights", DType::kF32, {m_, d.top_k});
+    gate_ = p.input("gate", d.weight_dtype, {d.shape.num_experts, d.hidden});
+    if (d.bias) bias_ = p.input("bias", DType::kF32, {1, d.shape.num_experts});
+    logits_ = p.buffer("logits", DType::kF32, {m_, d.shape.num_experts});
+    scored_ = p.signal("scored", ceil_div(d.shape.m, cfg.score_rows));  // tiles of these tokens
+    weights_ = p.output("weights", DType::kF32, {m_, d.shape.top_k});
     if (!d.tables) {
-      experts_ = p.output("experts", DType::kI32, {m_, d.top_k});
+      experts_ = p.output("experts", DType::kI32, {m_, d.shape.top_k});
       return;
     }
-    experts_ = p.buffer("experts", DType::kI32, {m_, d.top_k});
-    routed_ = p.signal("routed", ceil_div(d.m, cfg.placing.part_tokens));
-    placing_.emplace(p,
-                     PlacingDesc{.tokens = m_,
-                                 .most_tokens = d.m,
-                                 .top_k = d.top_k,
-                                 .num_experts = d.num_experts,
-                                 .tiles = cfg.placing,
-                                 .experts = experts_,
-                                 .slots = p.output("slots", DType::kI32, {m_, d.top_k}),
-                                 .offsets = p.output("offsets", DType::kI32, {d.num_experts + 1}),
-                                 .row_tokens = p.output("tokens", DType::kI32, {m_ * d.top_k, 1})});
+    experts_ = p.buffer("experts", DType::kI32, {m_, d.shape.top_k});
+    routed_ = p.signal("routed", ceil_div(d.shape.m, cfg.placing.part_tokens));
+    placing_.emplace(
+        p, PlacingDesc{.tokens = m_,
+                       .most_tokens = d.shape.m,
+                       .top_k = d.shape.top_k,
+                       .num_experts = d.shape.num_experts,
+                       .tiles = cfg.placing,
+                       .experts = experts_,
+                       .slots = p.output("slots", DType::kI32, {m_, d.shape.top_k}),
+                       .offsets = p.output("offsets", DType::kI32, {d.shape.num_experts + 1}),
+                       .row_tokens = p.output("tokens", DType::kI32, {m_ * d.shape.top_k, 1})});
   }
 
   TileSpace score_tiles() const {
-    return p_.grid(d_.m, d_.num_experts, cfg_.score_rows, score_experts());
+    return p_.grid(d_.shape.m, d_.shape.num_experts, cfg_.score_rows, score_experts());
   }
   TileSpace route_tiles() const {
     if (!d_.tables) return p_.range(token_tiles());
@@ -131,9 +132,9 @@ class Router {
 
  private:
   std::int64_t score_experts() const {
-    return cfg_.score_experts == 0 ? d_.num_experts : cfg_.score_experts;
+    return cfg_.score_experts == 0 ? d_.shape.num_experts : cfg_.score_experts;
   }
-  std::int64_t token_tiles() const { return ceil_div(d_.m, cfg_.tile_rows); }
+  std::int64_t token_tiles() const { return ceil_div(d_.shape.m, cfg_.tile_rows); }
   std::int64_t tiles_of_part() const { return cfg_.placing.part_tokens / cfg_.tile_rows; }
   std::int64_t blocks_of_part() const { return placing_->num_blocks() / placing_->num_parts(); }
   std::int64_t parts_of_group() const {
@@ -159,17 +160,17 @@ class Router {
   }
 
   void choose(const Index& first) {
-    p_.wait(scored_[first / cfg_.score_rows], ceil_div(d_.num_experts, score_experts()));
+    p_.wait(scored_[first / cfg_.score_rows], ceil_div(d_.shape.num_experts, score_experts()));
     // [tile_rows, num_experts]
-    Value logit = p_.load(logits_.tile({first, 0}, cfg_.tile_rows, d_.num_experts));
+    Value logit = p_.load(logits_.tile({first, 0}, cfg_.tile_rows, d_.shape.num_experts));
     Value score = scores(logit);
     Value left = numbers(choosing_by(logit, score));
     if (limited(d_)) left = where(allowed(left), left, number(kTaken));
-    Value weight = p_.zeros(DType::kF32, cfg_.tile_rows, d_.top_k);
-    p_.loop(d_.top_k, [&](const Index& j) {
+    Value weight = p_.zeros(DType::kF32, cfg_.tile_rows, d_.shape.top_k);
+    p_.loop(d_.shape.top_k, [&](const Index& j) {
       Value best = row_argmax(left);         // [tile_rows, 1]
       Value own = expert_numbers() == best;  // [tile_rows, num_experts]
-      Value column = p_.iota_cols(0, d_.top_k) == p_.splat(DType::kI32, j);
+      Value column = p_.iota_cols(0, d_.shape.top_k) == p_.splat(DType::kI32, j);
       weight = where(column, row_sum(where(own, score, number(0))), weight);
       left = where(own, number(kTaken), left);
       p_.store(experts_.tile({first, j}, cfg_.tile_rows, 1), best);
@@ -180,12 +181,12 @@ class Router {
       weight = weight / sum;
     }
     if (d_.routed_scaling_factor != 1) weight = weight * d_.routed_scaling_factor;
-    p_.store(weights_.tile({first, 0}, cfg_.tile_rows, d_.top_k), weight);
+    p_.store(weights_.tile({first, 0}, cfg_.tile_rows, d_.shape.top_k), weight);
     if (d_.tables) p_.notify(routed_[first / cfg_.placing.part_tokens], p_.rank());
   }
 
   Value number(double value) const { return p_.full(DType::kF32, 1, 1, value); }
-  Value expert_numbers() const { return p_.iota_cols(0, d_.num_experts); }
+  Value expert_numbers() const { return p_.iota_cols(0, d_.shape.num_experts); }
 
   Value numbers(const Value& v) const { return where(v > number(kLowest), v, number(kLowest)); }
 
@@ -198,7 +199,7 @@ class Router {
   // What experts are compared by. Logits, which scores grow with, unless something is added to
   // scores: rounding makes scores equal whose logits are not.
   Value choosing_by(const Value& logit, const Value& score) const {
-    if (d_.bias) return score + p_.load(bias_.tile({0, 0}, 1, d_.num_experts));
+    if (d_.bias) return score + p_.load(bias_.tile({0, 0}, 1, d_.shape.num_experts));
     bool added = limited(d_) && d_.group_score == GroupScore::kBestTwo;
     return added ? score : logit;
   }
@@ -221,7 +222,7 @@ class Router {
       }
       groups = where(p_.iota_cols(0, d_.n_group) == p_.splat(DType::kI32, g), best, groups);
     });
-    Value chosen = p_.zeros(DType::kF32, cfg_.tile_rows, d_.num_experts);
+    Value chosen = p_.zeros(DType::kF32, cfg_.tile_rows, d_.shape.num_experts);
     p_.loop(d_.topk_group, [&](const Index&) {
       Value best = row_argmax(groups);  // [tile_rows, 1]
       Value first = best * p_.full(DType::kI32, 1, 1, static_cast<double>(experts_of_group(d_)));
@@ -248,10 +249,10 @@ const char* name(GroupScore score) { return score == GroupScore::kBest ? "best" 
 NamedFields fields_of(RouteDesc& d) {
   using enum Scoring;
   using enum GroupScore;
-  return {{"m", d.m},
+  return {{"m", d.shape.m},
           {"hidden", d.hidden},
-          NamedField("top_k", d.top_k).as("top {}"),
-          NamedField("num_experts", d.num_experts).as("of {} experts"),
+          NamedField("top_k", d.shape.top_k).as("top {}"),
+          NamedField("num_experts", d.shape.num_experts).as("of {} experts"),
           NamedField("topk_group", d.topk_group, 1).as("in {}"),
           NamedField("n_group", d.n_group, 1).as("of {} groups"),
           NamedField("group_score", d.group_score, {kBestTwo, kBest}, kBestTwo).as("by {}"),
@@ -262,12 +263,12 @@ NamedFields fields_of(RouteDesc& d) {
           NamedField("tables", d.tables).unless_set("no tables"),
           NamedField("dtype", d.dtype).as("{}"),
           NamedField("weight_dtype", d.weight_dtype).as("(gate {})"),
-          NamedField("world_size", d.world_size).as("P={}")};
+          NamedField("world_size", d.shape.world_size).as("P={}")};
 }
 
 Program moe_route(const RouteDesc& d, const RouteConfig& cfg) {
   check(d, cfg);
-  ProgramBuilder p("moe_route", d.world_size);
+  ProgramBuilder p("moe_route", d.shape.world_size);
   Router router(p, d, cfg);
   p.role("score", Resource::sms(cfg.num_score_workers).pipelined(cfg.num_stages),
          router.score_tiles(), [&](const Tile& t) { router.score(t); });

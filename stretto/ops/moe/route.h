@@ -9,6 +9,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/placing.h"
 #include "stretto/ops/operator/named_fields.h"
 #include "stretto/ops/operator/operator.h"
@@ -27,14 +28,11 @@ const char* name(GroupScore score);  // "best_two"
 
 // Names from scoring_func on are those of config.json.
 struct RouteDesc {
+  ExpertShape shape;
+  std::int64_t hidden = 1;
   DType dtype = DType::kF32;         // x's
   DType weight_dtype = DType::kF32;  // the gate's
-  std::int64_t m = 1;                // most tokens; each launch has 0 <= m <= this
-  std::int64_t hidden = 1;
-  std::int64_t num_experts = 1;
-  std::int64_t top_k = 1;  // experts of a token
-  bool tables = true;      // false: only weights and experts
-  int world_size = 1;
+  bool tables = true;                // false: only weights and experts
   Scoring scoring_func = Scoring::kSoftmax;
   bool bias = false;  // added to scores to choose by, not to weights (e_score_correction_bias)
   std::int64_t n_group = 1;     // groups of consecutive experts, equally many

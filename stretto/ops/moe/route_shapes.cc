@@ -23,23 +23,23 @@ OperatorInfo info(const char* name, const char* summary, RouteDesc (*desc)(const
 }  // namespace
 
 RouteDesc route_desc(const OpShape& s) {
-  RouteDesc d{.dtype = s.dtype,
-              .weight_dtype = s.dtype,
-              .m = s.m > 0 ? s.m : 64,
-              .hidden = s.k > 0 ? s.k : 128,
-              .num_experts = s.n > 0 ? s.n : 16,
-              .world_size = s.world_size,
-              .norm_topk_prob = s.m % 2 == 1};
-  d.top_k = std::min<std::int64_t>(d.num_experts, 3);
-  return d;
+  const std::int64_t num_experts = s.n > 0 ? s.n : 16;
+  return {.shape = {.world_size = s.world_size,
+                    .m = s.m > 0 ? s.m : 64,
+                    .top_k = std::min<std::int64_t>(num_experts, 3),
+                    .num_experts = num_experts},
+          .hidden = s.k > 0 ? s.k : 128,
+          .dtype = s.dtype,
+          .weight_dtype = s.dtype,
+          .norm_topk_prob = s.m % 2 == 1};
 }
 
 RouteDesc limited_route_desc(const OpShape& s) {
   RouteDesc d = route_desc(s);
-  d.num_experts = std::max<std::int64_t>(d.num_experts / 8, 1) * 8;
+  d.shape.num_experts = std::max<std::int64_t>(d.shape.num_experts / 8, 1) * 8;
   d.scoring_func = Scoring::kSigmoid;
   d.bias = true;
-  d.n_group = d.num_experts > 100 ? 8 : 4;
+  d.n_group = d.shape.num_experts > 100 ? 8 : 4;
   d.topk_group = d.n_group / 2;
   d.norm_topk_prob = true;
   d.routed_scaling_factor = 2.5;
@@ -56,16 +56,16 @@ RouteConfig test_route_config(const RouteDesc& d, Target target) {
   c.tile_rows = std::min<std::int64_t>(c.tile_rows, 4);
   c.score_rows = 2 * c.tile_rows;
   c.score_experts = 5;
-  c.placing.part_tokens = c.tile_rows * std::min<std::int64_t>(ceil_div(d.m, c.tile_rows), 2);
+  c.placing.part_tokens = c.tile_rows * std::min<std::int64_t>(ceil_div(d.shape.m, c.tile_rows), 2);
   c.placing.count_tokens = c.tile_rows;
   c.placing.count_experts = 5;
   c.num_groups = 2;
   c.placing.add_counts = 24;
   c.placing.tile_slots = std::min<std::int64_t>(c.placing.tile_slots, 8);
   // A worker for every tile, which may come in any order.
-  c.num_workers =
-      static_cast<int>(ceil_div(d.m, c.tile_rows) + 2 * ceil_div(d.m, c.placing.part_tokens) +
-                       ceil_div(d.m * d.top_k, c.placing.tile_slots));
+  c.num_workers = static_cast<int>(ceil_div(d.shape.m, c.tile_rows) +
+                                   2 * ceil_div(d.shape.m, c.placing.part_tokens) +
+                                   ceil_div(d.shape.m * d.shape.top_k, c.placing.tile_slots));
   return c;
 }
 

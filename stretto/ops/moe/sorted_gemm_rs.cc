@@ -14,10 +14,7 @@ namespace {
 
 GroupedRsDesc sums_of(const SortedRsDesc& d) {
   const GroupedDesc& p = d.products;
-  return {.shape = {.world_size = p.world_size,
-                    .m = p.m,
-                    .top_k = p.rows_per_token,
-                    .num_experts = p.num_experts},
+  return {.shape = d.shape(),
           .n = p.n,
           .k = p.k,
           .a_dtype = p.c_dtype,  // of the sums alone, which read no factors

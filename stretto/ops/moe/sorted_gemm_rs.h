@@ -8,6 +8,7 @@
 #include <string>
 
 #include "stretto/ir/program.h"
+#include "stretto/ops/moe/expert_shape.h"
 #include "stretto/ops/moe/grouped_gemm.h"
 #include "stretto/ops/moe/grouped_gemm_rs.h"
 #include "stretto/ops/operator/named_fields.h"
@@ -21,6 +22,9 @@ struct SortedRsDesc {
   bool residual = false;
   bool all_reduce = false;  // every rank gets the sums of all tokens
 
+  ExpertShape shape() const {
+    return {products.world_size, products.m, products.rows_per_token, products.num_experts};
+  }
   friend bool operator==(const SortedRsDesc&, const SortedRsDesc&) = default;
 };
 NamedFields fields_of(SortedRsDesc& desc);

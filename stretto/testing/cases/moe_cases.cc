@@ -190,33 +190,34 @@ OpCase sorted_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
 OpCase combine_case(const OpShape& s, std::uint64_t seed) {
   CombineDesc d = combine_desc(s);
   const CombineConfig cfg = combine_config(d, s);
-  MoeCase mc(moe_combine(d, cfg), d.m, seed, s.rows);
+  MoeCase mc(moe_combine(d, cfg), d.shape.m, seed, s.rows);
   mc.c.config = fmt::format("moe_combine {} m={}", to_string(d), mc.m);
-  mc.c.tolerance = sum_tolerance(d.dtype, d.top_k * d.world_size) * 2;
-  mc.c.scale = static_cast<double>(d.world_size);
-  Values slots(at(mc.m * d.top_k));
+  mc.c.tolerance = sum_tolerance(d.dtype, d.shape.top_k * d.shape.world_size) * 2;
+  mc.c.scale = static_cast<double>(d.shape.world_size);
+  Values slots(at(mc.m * d.shape.top_k));
   std::iota(slots.begin(), slots.end(), 0.0);
   std::shuffle(slots.begin(), slots.end(), std::mt19937_64(seed));
-  slots.resize(at(d.m * d.top_k), 0.0);
+  slots.resize(at(d.shape.m * d.shape.top_k), 0.0);
   Values weights = mc.in(0, "weights"), sums(at(mc.m * d.hidden), 0.0);
   ExpertSplit split = split_of(d);
   Values offsets = offsets_of(
-      {.tokens = mc.m, .top_k = d.top_k, .split = split, .tile_rows = cfg.tile_rows}, seed);
+      {.tokens = mc.m, .top_k = d.shape.top_k, .split = split, .tile_rows = cfg.tile_rows}, seed);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     mc.in(r, "slots") = slots;
     mc.in(r, "weights") = weights;
     if (d.expert_groups > 1) mc.in(r, "offsets") = offsets;
     double first = offsets[at(split.first(static_cast<int>(r)))];
     double end = offsets[at(split.end(static_cast<int>(r)))];
-    for (std::int64_t i = 0; i < mc.m * d.top_k * d.hidden; ++i) {
+    for (std::int64_t i = 0; i < mc.m * d.shape.top_k * d.hidden; ++i) {
       std::int64_t pair = i / d.hidden, col = i % d.hidden;
       if (slots[at(pair)] < first || slots[at(pair)] >= end) continue;
-      sums[at(pair / d.top_k * d.hidden + col)] +=
+      sums[at(pair / d.shape.top_k * d.hidden + col)] +=
           weights[at(pair)] *
           mc.in(r, "y")[at(static_cast<std::int64_t>(slots[at(pair)]) * d.hidden + col)];
     }
   }
-  std::int64_t share = d.sequence_parallel ? ceil_div(mc.m, std::int64_t{d.world_size}) : mc.m;
+  std::int64_t share =
+      d.sequence_parallel ? ceil_div(mc.m, std::int64_t{d.shape.world_size}) : mc.m;
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::int64_t first = d.sequence_parallel ? static_cast<std::int64_t>(r) * share : 0;
     const Values& residual = mc.in(r, "residual");

@@ -48,13 +48,14 @@ void steer(const RouteDesc& d, const std::vector<std::int32_t>& chosen, MoeCase&
   std::fill(x.begin(), x.end(), 0.0);
   std::fill(gate.begin(), gate.end(), 0.0);
   if (d.bias) std::fill(mc.in(r, "bias").begin(), mc.in(r, "bias").end(), 0.0);
-  for (std::int64_t e = 0; e < d.num_experts; ++e) gate[at(e * d.hidden + e)] = 1;
+  for (std::int64_t e = 0; e < d.shape.num_experts; ++e) gate[at(e * d.hidden + e)] = 1;
   for (std::int64_t t = 0; t < mc.m; ++t) {
     double* logits = x.data() + t * d.hidden;
-    const std::int32_t* experts = chosen.data() + t * d.top_k;
-    double logit = kStep * static_cast<double>(d.num_experts);
-    for (std::int64_t i = 0; i < d.top_k + d.num_experts; ++i) {
-      const std::int64_t e = i < d.top_k ? experts[i] : (experts[0] + i - d.top_k) % d.num_experts;
+    const std::int32_t* experts = chosen.data() + t * d.shape.top_k;
+    double logit = kStep * static_cast<double>(d.shape.num_experts);
+    for (std::int64_t i = 0; i < d.shape.top_k + d.shape.num_experts; ++i) {
+      const std::int64_t e =
+          i < d.shape.top_k ? experts[i] : (experts[0] + i - d.shape.top_k) % d.shape.num_experts;
       if (logits[e] != 0) continue;
       logits[e] = logit;
       logit -= kStep;
@@ -75,7 +76,7 @@ struct Choice {
 };
 
 Choice choose(const RouteDesc& d, const double* x, const Values& gate, const Values& bias) {
-  Values logits(at(d.num_experts));
+  Values logits(at(d.shape.num_experts));
   for (std::size_t e = 0; e < logits.size(); ++e) {
     logits[e] = std::inner_product(x, x + d.hidden, gate.data() + e * at(d.hidden), 0.0);
   }
@@ -109,7 +110,7 @@ Choice choose(const RouteDesc& d, const double* x, const Values& gate, const Val
       if (!is_open) by[e] = -std::numeric_limits<double>::infinity();
     }
   }
-  out.experts = best_of(by, at(d.top_k));
+  out.experts = best_of(by, at(d.shape.top_k));
   double sum = 0;
   for (std::size_t e : out.experts) sum += scores[e];
   for (std::size_t e : out.experts) {
@@ -129,10 +130,10 @@ std::vector<Choice> choose_all(const RouteDesc& d, MoeCase& mc, std::size_t r) {
 
 void expect_route(const RouteDesc& d, MoeCase& mc, std::size_t r,
                   const std::vector<Choice>& choices) {
-  std::vector<std::vector<std::size_t>> of(at(d.num_experts));  // (token, place), flat
+  std::vector<std::vector<std::size_t>> of(at(d.shape.num_experts));  // (token, place), flat
   for (std::size_t t = 0; t < choices.size(); ++t) {
-    for (std::size_t j = 0; j < at(d.top_k); ++j) {
-      std::size_t flat = t * at(d.top_k) + j;
+    for (std::size_t j = 0; j < at(d.shape.top_k); ++j) {
+      std::size_t flat = t * at(d.shape.top_k) + j;
       mc.out(r, "weights")[flat] = choices[t].weights[j];
       of[choices[t].experts[j]].push_back(flat);
     }
@@ -141,7 +142,7 @@ void expect_route(const RouteDesc& d, MoeCase& mc, std::size_t r,
   for (std::size_t e = 0; e < of.size(); ++e) {
     mc.out(r, "offsets")[e] = static_cast<double>(row);
     for (std::size_t flat : of[e]) {
-      mc.out(r, "tokens")[row] = static_cast<double>(flat / at(d.top_k));
+      mc.out(r, "tokens")[row] = static_cast<double>(flat / at(d.shape.top_k));
       mc.out(r, "slots")[flat] = static_cast<double>(row++);
     }
   }
@@ -152,17 +153,17 @@ void expect_route(const RouteDesc& d, MoeCase& mc, std::size_t r,
 
 OpCase route_case(const RouteDesc& d, const RouteConfig& config, std::uint64_t seed,
                   std::optional<std::int64_t> rows) {
-  MoeCase mc(moe_route(d, config), d.m, seed, rows);
+  MoeCase mc(moe_route(d, config), d.shape.m, seed, rows);
   mc.c.config = fmt::format("moe_route {} m={}", to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(DType::kF32, d.hidden) * 3;
   mc.c.scale = d.routed_scaling_factor;
   constexpr std::int64_t kMostSteered = 64;  // more logits would not be exact in every dtype
   const Routing routing = routing_of(seed);
   const bool steered =
-      routing != Routing::kRandom && d.num_experts <= std::min(d.hidden, kMostSteered);
+      routing != Routing::kRandom && d.shape.num_experts <= std::min(d.hidden, kMostSteered);
   const RoutedTokens routed{.tokens = mc.m,
-                            .top_k = d.top_k,
-                            .split = {d.num_experts},
+                            .top_k = d.shape.top_k,
+                            .split = {d.shape.num_experts},
                             .tile_rows = config.placing.part_tokens};
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     if (steered) steer(d, different_experts(routed, routing, seed + r), mc, r);
@@ -180,7 +181,7 @@ OpCase route_case(const RouteDesc& d, const RouteConfig& config, std::uint64_t s
       Values &x = mc.in(r, "x"), &gate = mc.in(r, "gate");
       x = random_values(x.size(), d.dtype, draw);
       gate = random_values(gate.size(), d.weight_dtype, draw + 1);
-      if (d.bias) mc.in(r, "bias") = random_values(at(d.num_experts), DType::kF32, draw + 2);
+      if (d.bias) mc.in(r, "bias") = random_values(at(d.shape.num_experts), DType::kF32, draw + 2);
     }
     expect_route(d, mc, r, choices);
   }
