@@ -235,7 +235,7 @@ def usual_samples(rows: dict) -> int:
 def said_of_samples(rows: dict) -> str:
     usual = usual_samples(rows)
     if not usual:
-        return "Of these rows medians alone were kept, no samples"
+        return "These rows keep medians alone, no samples"
     others = {fewest_samples(row) for row, _ in rows.values()} - {usual}
     return f"Samples of a row: {usual}" + (", unless it says another number" if others else "")
 
