@@ -6,6 +6,7 @@ set(pending
     stretto/compiler.h
     stretto/base/env.h
     stretto/base/errors.h
+    stretto/base/host_phases.h
     stretto/base/slow_notice.h
     stretto/lang/column_dot.h
     stretto/lang/program_builder.h
@@ -23,6 +24,7 @@ set(pending
     stretto/step/plan_builder.h
     stretto/step/predict.h
     stretto/step/text.h
+    stretto/runtime/cuda/driver_phases.h
     stretto/runtime/recorder.h
     stretto/runtime/world.h
     stretto/executor/executor.h

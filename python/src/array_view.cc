@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/host_phases.h"
+
 namespace nb = nanobind;
 
 namespace stretto::python {
@@ -157,6 +159,7 @@ bool ArrayReader::read_memory(PyObject* tensor, ArrayView* view, bool* is_comple
 }
 
 bool ArrayReader::current_stream(int device, std::uintptr_t* stream) const {
+  HostPhase phase("plan: current stream asked for");
   void* handle = nullptr;
   if (read_stream_ == nullptr || read_stream_(kCuda, device, &handle) != 0) {
     PyErr_Clear();

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "stretto/base/host_phases.h"
 #include "stretto/base/slow_notice.h"
 
 namespace stretto::python {
@@ -58,13 +59,17 @@ void GpuSessionExecutable::close() noexcept {
 void GpuSessionExecutable::launch(std::span<std::byte* const> args,
                                   std::span<const std::int64_t> extents, const std::string& said,
                                   std::uintptr_t stream) {
+  HostPhase phase("launch: other");
   GpuSide& gpu = session().gpu();  // refuses a finalized session
   if (gpu.world().aborted()) gpu.world().throw_fault();
   const Call& call = call_with(args, extents, said);
   Launch& launch = launch_on(args);
   const cuda::Stream& on = gpu.stream(stream);
   cuda::ContextScope scope(*gpu.device().context());
-  gpu.announce(call.name, call.content, GpuSide::Then::kLaunch);
+  {
+    HostPhase announcing("launch: words of the ranks compared");
+    gpu.announce(call.name, call.content, GpuSide::Then::kLaunch);
+  }
   count_use();
   is_captured_ = is_captured_ || on.capture_id() != 0;
   for (const Staging& s : staging_) {

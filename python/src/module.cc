@@ -2,6 +2,7 @@
 // users call is in the Python files beside it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -10,14 +11,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string>
 #include <tuple>
+#include <utility>
 
 #include "errors.h"
 #include "interruptible.h"
 #include "plan_cache.h"
 #include "programs.h"
 #include "session_executable.h"
+#include "stretto/base/host_phases.h"
 #include "stretto/runtime/cuda/device.h"
+#include "stretto/runtime/cuda/driver_phases.h"
 #include "stretto/runtime/recorder.h"
 #include "torch_operators.h"
 
@@ -70,6 +76,13 @@ std::shared_ptr<Session> threads_session(int size, std::int64_t timeout_ms) {
 void bind_session(nb::module_& m) {
   // Of the GPU of that number.
   m.def("gpu_sms", [](int device) { return cuda::Device(device).properties().num_sms; });
+  // Where the host's time goes in calls that this thread makes until finish().
+  nb::class_<HostPhases>(m, "HostPhases").def(nb::init<>()).def("finish", [](HostPhases& phases) {
+    std::map<std::string, std::pair<std::int64_t, double>> out;  // times, nanoseconds
+    for (const auto& [name, spent] : phases.finish()) out[name] = {spent.count, spent.ns};
+    return out;
+  });
+  m.def("phase_driver_calls", &cuda::phase_driver_calls);
   nb::class_<Session>(m, "Session")
       .def_static("threads", &threads_session, nb::arg("size"), nb::arg("timeout_ms") = 0,
                   nb::call_guard<nb::gil_scoped_release>())

@@ -8,6 +8,7 @@
 
 #include "gpu_side.h"
 #include "interruptible.h"
+#include "stretto/base/host_phases.h"
 
 namespace nb = nanobind;
 
@@ -76,6 +77,7 @@ bool PlanCache::read_results(nb::handle result, bool made, Call* call) const {
 
 bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, const nb::args& arrays,
                          Call* call) const {
+  HostPhase phase("plan: arguments read");
   std::size_t num_arrays = arrays.size();
   if (num_arrays >= kMaxArrays) return false;
   call->num_arrays = num_arrays;
@@ -100,6 +102,7 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
 }
 
 nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out, nb::args arrays) {
+  HostPhase phase("plan: found, lock given back");
   Call call;
   if (!describe(op, option, out, arrays, &call)) return nb::object();
   auto found = plans_.find(call.key.view());
@@ -108,6 +111,7 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   std::shared_ptr<const Plan> plan = found->second;
   nb::object result = nb::borrow(out);
   if (out.is_none()) {
+    HostPhase making("plan: results made");
     result = plan->make();
     if (!read_results(result, true, &call)) return nb::object();
   }
@@ -127,6 +131,7 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
 
 void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
                     std::uintptr_t stream, Watched* watched) {
+  HostPhase phase("plan: steps");
   for (const Step& step : plan->steps) {
     std::byte* addresses[kMaxArrays];
     for (std::size_t i = 0; i < step.arguments.size(); ++i) {
@@ -170,6 +175,7 @@ void PlanCache::copy(const Call& call, const Step& step, std::byte* const* addre
     }
     return;
   }
+  HostPhase phase("copy of rows");
   GpuSide& gpu = session_->gpu();
   const cuda::Stream& on = gpu.stream(stream);
   cuda::ContextScope scope(*gpu.device().context());
@@ -205,6 +211,7 @@ bool PlanCache::push(const ArrayView& array, Call* call) const {
 }
 
 bool PlanCache::repeat(Call* call, const MakeResult& make) {
+  HostPhase phase("plan: found, lock given back");
   auto found = plans_.find(call->key.view());
   if (found == plans_.end()) return false;
   Entered entered(*this, rank_);
@@ -214,6 +221,7 @@ bool PlanCache::repeat(Call* call, const MakeResult& make) {
   if (device >= 0 && !reader_.current_stream(device, &stream)) return false;
   Interruptible waiting;
   for (const TensorLike& like : plan->results) {
+    HostPhase making("plan: results made");
     if (call->num_views == kMaxArrays || !make(like, call)) return false;
   }
   run(plan, *call, stream, nullptr);

@@ -9,6 +9,7 @@
 
 #include "cpu_session_executable.h"
 #include "gpu_session_executable.h"
+#include "stretto/base/host_phases.h"
 #include "stretto/ir/printer.h"
 #include "stretto/ir/quota.h"
 
@@ -127,6 +128,7 @@ void SessionExecutable::make_staging() {
 }
 
 Launch& SessionExecutable::launch_on(std::span<std::byte* const> args) {
+  HostPhase phase("launch: prepared one found");
   args_.tensors.resize(schedule_->tensors.size());
   for (std::size_t i = 0; i < args.size(); ++i) {
     TensorArg& to = args_.tensors[arguments_[i].tensor];
@@ -150,6 +152,7 @@ void SessionExecutable::unload() {
 const SessionExecutable::Call& SessionExecutable::call_with(std::span<std::byte* const> args,
                                                             std::span<const std::int64_t> extents,
                                                             const std::string& said) {
+  HostPhase phase("launch: arguments checked");
   if (args.size() != arguments_.size()) {
     throw UserError(fmt::format("{}: {} tensors given, it has {}", schedule_->name, args.size(),
                                 arguments_.size()));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "stretto/base/host_phases.h"
 #include "torch_inputs.h"
 
 namespace nb = nanobind;
@@ -188,6 +189,7 @@ void call_body(const Operator& op, const Inputs& inputs, PlanCache* plans, Stabl
 }
 
 void run(const Operator& op, StableValue* stack, std::uint64_t num_outputs) {
+  HostPhase phase("operator of PyTorch: other");
   Inputs inputs(*op.abi, op.schema, stack);
   nb::gil_scoped_acquire locked;
   nb::object group, owner;

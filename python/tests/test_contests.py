@@ -167,18 +167,38 @@ def test_a_case_that_fails_ends_no_other(scripts, tmp_path):
     assert writer.status() == 1
 
 
+def on_two_ranks(root, script, *arguments):
+    """A script of bench/gpu on CPU ranks of torchrun."""
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         str(root / "bench" / "gpu" / script), *arguments],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+
+
+def test_where_the_hosts_time_goes(root, tmp_path):
+    """Phases of a call add up to what it takes, and name what it does."""
+    out = tmp_path / "host.json"
+    done = on_two_ranks(root, "host_profile_rank.py", "--over", "0", "--only", "send_recv", "--python", "-o", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(out.read_text(encoding="utf-8"))["calls"]
+    assert "error" not in row and len(row["ranks"]) == 2 and len(row["python"]) > 3
+    for rank in row["ranks"]:
+        phases = rank["phases"]
+        assert sum(us for _, us in phases.values()) == pytest.approx(rank["measured_us"])
+        assert phases["plan: arguments read"][0] == phases["plan: steps"][0] == 1
+        assert phases["meeting of the hosts"][0] >= 1 and min(us for _, us in phases.values()) > 0
+    assert "batch_send_recv" in done.stdout and "meeting of the hosts" in done.stdout
+
+
 def test_what_a_user_meets(root, tmp_path):
     """Every part of user_rank.py on two CPU ranks, and its tables."""
     shapes, out = tmp_path / "shapes.json", tmp_path / "gpu-user-x2-2026-01-02.json"
     layers = [{"op": op, "m": 8, "n": 16, "k": 32, "layer": "of none"} for op in ("ag_gemm", "gemm_rs", "gemm_ar")]
     shapes.write_text(json.dumps(layers), encoding="utf-8")
     parts = "first,host,single,eager,steps,sizes,lot"
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(root / "bench" / "gpu" / "user_rank.py"), "--parts", parts, "--shapes", str(shapes), "-o", str(out)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    done = on_two_ranks(root, "user_rank.py", "--parts", parts, "--shapes", str(shapes), "-o", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text(encoding="utf-8"))
     for field in ("calls", "steps", "sizes", "lot"):

@@ -223,10 +223,29 @@ proved = _group._compiled
 assert len(proved) > 9 and {key[0] for key in proved} == {p.num_sms for p in proved.values()} == {114}
 """
 
+# What a launch costs the host, by phases: the driver's calls under their names, on this thread while it is measured.
+PHASES = """
+stretto._core.phase_driver_calls()
+works(16, 16)
+phases = stretto._core.HostPhases()
+begin = time.perf_counter()
+for _ in range(3):
+    launch()
+whole_ns = 1e9 * (time.perf_counter() - begin)
+spent = phases.finish()
+launch()
+synchronize()
+times = {name: times for name, (times, _) in spent.items()}
+assert times["cuLaunchKernelEx"] == times["launch: words of the ranks compared"] == 3, times
+assert times["launch: arguments checked"] == times["launch: prepared one found"] == 3, times
+assert "meeting of the hosts" not in times and 0 < sum(ns for _, ns in spent.values()) <= whole_ns
+assert phases.finish() == {}
+"""
+
 
 @pytest.mark.parametrize(
     "code",
-    [COLLECTIVES, PAYLOADS, FEWER_SMS, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM],
+    [COLLECTIVES, PAYLOADS, PHASES, FEWER_SMS, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM],
 )
 def test_on_simulated_gpus(code, root, tmp_path):
     build = os.environ.get("STRETTO_BUILD") or root / "build"

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/base/host_phases.h"
 #include "stretto/base/recently_used.h"
 #include "stretto/gpu/describe_fault.h"
 #include "stretto/gpu/device_events.h"
@@ -516,6 +517,7 @@ void GpuInstance::State::launch_kernel(const Part& part) const {
 
 // What is refused on one rank is enqueued on none.
 void GpuInstance::State::run(std::span<Part> parts, std::span<const std::int64_t> with) {
+  HostPhase phase("launch: extents found, enqueued");
   for (Part& p : parts) {
     p.encoded = &encoded(*p.launch, with);
     if (p.encoded->refused_in_graphs.empty() || p.stream->capture_id() == 0) continue;
@@ -529,6 +531,7 @@ void GpuInstance::State::run(std::span<Part> parts, std::span<const std::int64_t
     for (const Part& p : parts) make_graph(p);
   }
   if (waits) {
+    HostPhase admitting("launch: admitted beside others");
     const LaunchPlan& plan = kernel.launch;
     for (Part& p : parts) {
       p.admitted = world.admit(

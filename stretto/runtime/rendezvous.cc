@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "stretto/base/host_phases.h"
 #include "stretto/base/interrupts.h"
 #include "stretto/base/printable.h"
 
@@ -62,6 +63,7 @@ std::string CollectiveRequest::to_string() const {
 
 Rendezvous::Outcome Rendezvous::meet(int rank, const CollectiveRequest& request,
                                      std::chrono::milliseconds timeout) {
+  HostPhase phase("meeting of the hosts");
   if (control_.abort.load(std::memory_order_acquire) != 0) return {.status = Status::kAborted};
   Clock::time_point deadline = Clock::now() + timeout;
   if (Outcome slot = await_slot(rank, deadline); slot.status != Status::kDone) return slot;
