@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "apps/commands.h"
+#include "apps/end_watch.h"
 #include "apps/model_options.h"
 #include "apps/number_checks.h"
 #include "apps/serving_options.h"
@@ -25,6 +26,9 @@ namespace {
 
 constexpr std::size_t kMostKeyBytes = std::size_t{1} << 20;
 constexpr std::chrono::seconds kTellProgress{3};
+// For a step that is under way at the end, and for memory to be given back.
+constexpr std::chrono::seconds kEndTime{5};
+constexpr std::chrono::milliseconds kTellClients{500};  // that their requests have died
 
 struct ServeOptions {
   ModelOptions model;
@@ -101,6 +105,17 @@ void serve(ServeOptions& options) {
   }
   std::signal(SIGPIPE, SIG_IGN);  // who reads the log may end before the server does
   ReadyFile ready(options.ready_file);
+  EndWatch end_watch([&] { ready.withdraw(); });
+  options.server.on_signal = [&, timeout = milliseconds_of(options.shutdown_timeout_s)](int count) {
+    end_watch.end_in((count == 1 ? timeout : timeout.zero()) + kEndTime,
+                     "the ranks do not return; the process ends without them");
+  };
+  if (options.steps.serving.restart_on_fault) {
+    options.steps.serving.on_lost = [&](const std::string&) {
+      end_watch.end_in(kTellClients, "--restart-on-fault: no thread can be ended, so the process "
+                                     "ends, to be started again from outside");
+    };
+  }
   read_step_options(options.steps);
   read_keys(options.api_key_file, options.server.api_keys);
   raise_descriptor_limit();
@@ -143,8 +158,11 @@ void serve(ServeOptions& options) {
   std::fflush(stdout);
   server.run();
   ready.withdraw();
-  // Ranks that do not return hold the engine up: a further signal ends the process then.
   for (int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
+  if (engine->state().lost) {
+    end_watch.end_in(
+        {}, "the engine died of ranks that do not return; the process ends without them");
+  }
   engine.reset();  // what it cuts short tells the server
 }
 
@@ -212,6 +230,12 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--request-timeout", serving.request_seconds,
                    "seconds that a request may take, waiting included; 0: any time")
       ->check(between(0, 1e6))
+      ->capture_default_str();
+  command
+      ->add_option("--step-timeout", serving.step_seconds,
+                   "seconds that a step of the model may take; then the engine is dead, and its "
+                   "requests get 503")
+      ->check(between(0.05, 86400))
       ->capture_default_str();
   command->add_flag("--restart-on-fault", serving.restart_on_fault,
                     "start all ranks again where one faults; requests that run get 503");

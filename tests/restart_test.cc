@@ -215,6 +215,51 @@ TEST(RestartOnce, WithoutTheOptionAllAreTold) {
   EXPECT_THROW(engine.submit({ask(3)->request}), EngineBusy);
 }
 
+// A rank that stands still cannot be taken off its thread: everybody is told, by a thread that does
+// not need it. What it says once it goes on reaches nobody.
+TEST(RestartOnce, ARankThatDoesNotReturnIsTheEnd) {
+  for (const bool restarts : {false, true}) {
+    std::promise<void> goes_on;
+    std::shared_future<void> until = goes_on.get_future();
+    std::promise<std::string> lost;
+    ServingOptions options = few_at_once(restarts);
+    options.step_seconds = 0.5;
+    options.on_lost = [&](const std::string& why) { lost.set_value(why); };
+    ServingEngine engine(files(), {.world_size = 2}, options);
+    Server server(files(), engine, {.port = 0, .access_log = false});
+    engine.wait_until_ready();
+    server.start();
+    std::vector<std::unique_ptr<Answer>> answers;
+    std::vector<std::shared_ptr<ServedRequest>> requests;
+    for (int i = 0; i < 6; ++i) {  // three run, three wait
+      answers.push_back(ask(10 + i));
+      requests.push_back(answers.back()->request);
+    }
+    requests[1]->on_logits = [&](std::span<const float>) {
+      if (answers[1]->tokens.size() == 4) until.wait();
+    };
+    engine.submit(requests);
+    for (auto& answer : answers) {
+      ASSERT_EQ(answer->end.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+      const auto [end, why] = answer->end.get();
+      EXPECT_EQ(end, End::kDied);
+      EXPECT_NE(why.find("a step has not ended for 0.5 s (--step-timeout)"), std::string::npos);
+    }
+    std::future<std::string> told = lost.get_future();
+    ASSERT_EQ(told.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    EXPECT_EQ(told.get(), engine.state().died_of);
+    EXPECT_TRUE(engine.state().lost);
+    EXPECT_EQ(engine.state().running + engine.state().waiting, 0u);
+    const std::string health = get(server.url(), "/health");
+    EXPECT_NE(health.find("HTTP/1.1 503"), std::string::npos) << health;
+    EXPECT_NE(health.find("a step has not ended"), std::string::npos) << health;
+    const std::string late = get(server.url(), "/v1/completions", R"({"prompt": [5]})");
+    EXPECT_NE(late.find("HTTP/1.1 503"), std::string::npos) << late;
+    EXPECT_THROW(engine.submit({ask(3)->request}), EngineGone);
+    goes_on.set_value();  // and the engine ends, and nobody is told twice
+  }
+}
+
 // Weights are read from the checkpoint again; what another program has made of it is no model.
 TEST(RestartOnce, FilesThatHaveChangedAreTheEnd) {
   const std::filesystem::path place =

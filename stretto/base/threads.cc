@@ -1,6 +1,7 @@
 #include "stretto/base/threads.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,7 +17,10 @@ namespace stretto {
 
 std::thread start_thread(const std::string& what, std::function<void()> body) {
   try {
-    return std::thread(std::move(body));
+    std::thread thread(std::move(body));
+    // For debuggers; the kernel keeps 15 characters.
+    ::pthread_setname_np(thread.native_handle(), what.substr(0, 15).c_str());
+    return thread;
   } catch (const std::system_error& e) {
     throw UserError(fmt::format("no thread for {}: {}", what, e.what()));
   }

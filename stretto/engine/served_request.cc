@@ -36,7 +36,7 @@ TokenLogprob logprob_of(int token, std::span<const float> logits, int num_top,
 }
 
 void ServedRequest::tell_end(End end, const std::string& what) {
-  if (!std::exchange(has_ended, true) && on_end) on_end(end, what);
+  if (!has_ended.exchange(true) && on_end) on_end(end, what);
 }
 
 TokenLogprob logprob_of(const ChoiceResult& result) {

@@ -74,7 +74,7 @@ struct ServedRequest {
   std::int64_t preemptions = 0;    // times that it gave its pages back
 
   std::atomic<bool> cancelled{false};
-  bool has_ended = false;
+  std::atomic<bool> has_ended{false};
   std::int64_t came_at_step = 0;  // steps that the engine had made
 
   bool is_late() const { return deadline && std::chrono::steady_clock::now() >= *deadline; }

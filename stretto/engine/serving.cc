@@ -139,7 +139,13 @@ ServingEngine::ServingEngine(const ModelFiles& files, const EngineOptions& optio
       plan_(plan_serving(files, *engine_, options, serving)),
       orders_(std::make_unique<Orders>(options.world_size)) {
   plan_.batch.progress = &progress_;
-  thread_ = start_thread("the engine", [this] { run(); });
+  watcher_ = start_thread("the engine's watch", [this] { watch(); });
+  try {
+    thread_ = start_thread("the engine", [this] { run(); });
+  } catch (...) {
+    end_watch();
+    throw;
+  }
 }
 
 std::int64_t ServingEngine::cache_tokens() const {
@@ -163,6 +169,16 @@ ServingEngine::~ServingEngine() {
     changed_.notify_all();
   }
   thread_.join();
+  end_watch();
+}
+
+void ServingEngine::end_watch() {
+  {
+    std::lock_guard lock(mutex_);
+    watch_ends_ = true;
+    watch_changed_.notify_all();
+  }
+  watcher_.join();
 }
 
 void ServingEngine::wait_until_ready() {
@@ -222,6 +238,7 @@ void ServingEngine::submit(const std::vector<Request>& requests) {
     request->came_at_step = num_steps_;
     put_into_queue(request);
   }
+  if (is_leading_ && !acts_since_) acts_since_ = Clock::now();
   changed_.notify_all();
 }
 
@@ -266,6 +283,8 @@ ServingEngine::State ServingEngine::state() const {
   state.running = running_.size() - noted_.waiting;
   state.waiting += queue_.size();
   state.died_of = died_of_;
+  state.lost = lost_;
+  if (has_ranks_) state.fault = fault_;
   const bool loads = !ready_ || !noted_.restarts_for.empty();
   if (!loads || !died_of_.empty()) return state;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began_;
@@ -277,16 +296,91 @@ ServingEngine::State ServingEngine::state() const {
 void ServingEngine::run() {
   for (;;) {
     std::string why;
+    begin_ranks();
     try {
-      return engine_->run_batches(plan_.batch, [&](Rank* rank, BatchModel& model) {
-        rank == nullptr || rank->index() == 0 ? lead(model) : follow(*rank, model);
-      });
+      engine_->run_batches(plan_.batch,
+                           [&](Rank* rank, BatchModel& model) { run_rank(rank, model); });
+      end_ranks();
+      return;
     } catch (const std::exception& e) {
       std::lock_guard lock(mutex_);
       if (!ready_) failure_ = std::current_exception();
       why = e.what();
     }
+    if (!end_ranks()) return;
     if (!restart_for(why)) return die(why);
+  }
+}
+
+void ServingEngine::run_rank(Rank* rank, BatchModel& model) {
+  try {
+    rank == nullptr || rank->index() == 0 ? lead(model) : follow(*rank, model);
+  } catch (const std::exception& e) {
+    note_return(rank, e.what());
+    throw;
+  }
+  note_return(rank, "");
+}
+
+void ServingEngine::begin_ranks() {
+  std::lock_guard lock(mutex_);
+  has_ranks_ = true;
+  is_leading_ = false;
+  acts_since_.reset();
+  fault_at_.reset();
+  fault_.clear();
+  const bool on_cpu = engine_options_.device == Target::kCpu;
+  returned_.assign(on_cpu ? static_cast<std::size_t>(engine_options_.world_size) : 1, false);
+}
+
+bool ServingEngine::end_ranks() {
+  std::lock_guard lock(mutex_);
+  has_ranks_ = is_leading_ = false;
+  return !lost_;
+}
+
+void ServingEngine::note_return(const Rank* rank, const std::string& fault) {
+  std::lock_guard lock(mutex_);
+  returned_[rank != nullptr ? static_cast<std::size_t>(rank->index()) : 0] = true;
+  if (fault.empty() || fault_at_) return;
+  fault_at_ = Clock::now();
+  fault_ = fault;
+}
+
+// Why the ranks are lost; empty while they are not.
+std::string ServingEngine::why_lost() const {
+  if (!has_ranks_) return "";
+  const auto now = Clock::now();
+  if (fault_at_) {
+    if (now - *fault_at_ < timeout_) return "";
+    std::string left;
+    for (std::size_t rank = 0; rank < returned_.size(); ++rank) {
+      if (!returned_[rank]) left += fmt::format("{}{}", left.empty() ? "" : ", ", rank);
+    }
+    return fmt::format("{}; since then these ranks have not returned from their step: {}", fault_,
+                       left);
+  }
+  if (!acts_since_ || now - *acts_since_ < std::chrono::duration<double>(options_.step_seconds)) {
+    return "";
+  }
+  return fmt::format("a step has not ended for {:g} s (--step-timeout)", options_.step_seconds);
+}
+
+// Of the ranks, which may stand still in the middle of anything: what it does needs nothing that
+// they hold but for the mutex, which nobody holds for long.
+void ServingEngine::watch() {
+  using Seconds = std::chrono::duration<double>;
+  const Seconds shortest = std::min<Seconds>(Seconds(options_.step_seconds), timeout_);
+  const Seconds look = std::clamp<Seconds>(shortest / 4, Seconds(0.005), Seconds(1));
+  std::unique_lock lock(mutex_);
+  while (!watch_changed_.wait_for(lock, look, [&] { return watch_ends_; })) {
+    const std::string why = why_lost();
+    if (why.empty()) continue;
+    lost_ = true;
+    lock.unlock();
+    die(why);
+    if (options_.on_lost) options_.on_lost(why);
+    return;
   }
 }
 
@@ -330,6 +424,7 @@ void ServingEngine::die(const std::string& why) {
     died_of_ = why;
     left.swap(queue_);
     left.insert(left.begin(), running_.begin(), running_.end());
+    for (const Request& request : left) request->cancelled = true;  // for ranks that return yet
     running_.clear();
     noted_.waiting = 0;
     changed_.notify_all();
@@ -341,6 +436,8 @@ void ServingEngine::die(const std::string& why) {
 void ServingEngine::become_ready() {
   std::lock_guard lock(mutex_);
   ready_ = true;
+  is_leading_ = true;
+  acts_since_ = Clock::now();
   noted_.restarts_for.clear();
   changed_.notify_all();
 }
@@ -361,6 +458,7 @@ void ServingEngine::count_step(std::int64_t rows) {
 void ServingEngine::note(const BatchLoop& loop, BatchModel& model) {
   const MachineTimes times = model.times();
   std::lock_guard lock(mutex_);
+  if (lost_) return;
   noted_.machine_works = times_before_.works + times.works;
   noted_.machine_waits = times_before_.waits + times.waits;
   const Scheduler& scheduler = loop.scheduler();
@@ -377,8 +475,10 @@ void ServingEngine::note(const BatchLoop& loop, BatchModel& model) {
 
 bool ServingEngine::take(BatchLoop& loop, std::vector<Request>& came) {
   std::unique_lock lock(mutex_);
-  if (loop.is_idle()) changed_.wait(lock, [&] { return !queue_.empty() || stopping_; });
-  if (loop.is_idle() && queue_.empty()) return false;
+  if (loop.is_idle() && queue_.empty()) acts_since_.reset();
+  if (loop.is_idle()) changed_.wait(lock, [&] { return !queue_.empty() || stopping_ || lost_; });
+  if (lost_ || (loop.is_idle() && queue_.empty())) return false;
+  acts_since_ = Clock::now();
   if (stopping_) loop.cancel_all();
   came.clear();
   for (auto at = queue_.begin(); at != queue_.end();) {  // whose turn will not come in time

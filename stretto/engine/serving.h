@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/base/env.h"
 #include "stretto/base/progress.h"
 #include "stretto/engine/generate.h"
 #include "stretto/engine/scheduler.h"
@@ -51,6 +53,11 @@ struct ServingOptions {
   std::optional<bool> ahead;
   // Where a rank faults all are started again: requests that run end as kDied, the others wait.
   bool restart_on_fault = false;
+  // That a step may take. Where it takes longer, or where a rank does not return once another has
+  // faulted, the ranks are lost: nobody can end their threads, so that the engine has died.
+  double step_seconds = 300;
+  // Then called once, on a thread of the engine's own, after all requests have heard of it.
+  std::function<void(const std::string& why)> on_lost = {};
 };
 
 // What the steps of a server are made for.
@@ -78,7 +85,8 @@ class ServingEngine {
   // Starts to load. `files` outlives the engine. UserError as Engine.
   ServingEngine(const ModelFiles& files, const EngineOptions& options,
                 const ServingOptions& serving);
-  // Cancels what there is, and waits for the thread.
+  // Cancels what there is, and waits for the thread: without end where the ranks are lost
+  // (State::lost) and do not return.
   ~ServingEngine();
   ServingEngine(const ServingEngine&) = delete;
   ServingEngine& operator=(const ServingEngine&) = delete;
@@ -107,6 +115,8 @@ class ServingEngine {
     double machine_works = 0, machine_waits = 0;          // seconds: MachineTimes
     double cache_use = 0;                                 // of 1
     std::string died_of;                                  // empty while it lives
+    bool lost = false;                                    // it has died: ranks do not return
+    std::string fault;  // of a rank, while the others still have to return
     std::int64_t restarts = 0;                            // after faults
     std::string restarts_for;                             // the fault; empty once it is ready again
     // What it does before it is ready, and for how long; empty once it is, and after its death.
@@ -126,6 +136,14 @@ class ServingEngine {
   void check(ServedRequest& request) const;
   void become_ready();
   void run();
+  void begin_ranks();
+  void run_rank(Rank* rank, BatchModel& model);
+  void note_return(const Rank* rank, const std::string& fault);
+  // Whether they may be followed by others: they are not lost.
+  bool end_ranks();
+  void watch();
+  void end_watch();
+  std::string why_lost() const;
   bool restart_for(const std::string& why);
   void die(const std::string& why);
   // The first of CPU ranks, or who drives all GPUs; and the other ranks.
@@ -158,7 +176,18 @@ class ServingEngine {
   bool ready_ = false, draining_ = false, stopping_ = false;
   std::string died_of_;
   std::exception_ptr failure_;  // before it was ready
-  std::thread thread_;
+
+  using Clock = std::chrono::steady_clock;
+  // Of the ranks that run now. Since when the first one has had something to do, which ends with
+  // each step; none: it waits for clients.
+  std::optional<Clock::time_point> acts_since_, fault_at_;
+  const std::chrono::milliseconds timeout_ = env_timeout();  // for the others, after a fault
+  std::string fault_;           // the first one
+  std::vector<bool> returned_;  // [rank]
+  bool has_ranks_ = false, is_leading_ = false;
+  bool lost_ = false, watch_ends_ = false;
+  std::condition_variable watch_changed_;
+  std::thread watcher_, thread_;
 };
 
 }  // namespace stretto

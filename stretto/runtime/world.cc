@@ -152,11 +152,11 @@ void Runner::start_threads() {
 void Runner::await() {
   std::unique_lock lock(result_.mutex);
   auto all = [&] { return result_.num_finished == threads_.size(); };
-  bool was_aborted = false;
+  bool was_aborted = false, was_told = false;
   while (!result_.changed.wait_for(lock, state_.options.timeout, all)) {
     // The first time round the others may be about to see the fault.
     bool stuck = std::exchange(was_aborted, state_.aborted());
-    if (!stuck) continue;
+    if (!stuck || std::exchange(was_told, true)) continue;
     std::string still;
     for (std::size_t i = 0; i < threads_.size(); ++i) {
       int r = state_.local[i];

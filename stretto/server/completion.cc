@@ -222,6 +222,7 @@ void Completion::start_choice(Choice& choice) {
   std::lock_guard lock(mutex_);
   choice.started = Clock::now();
   choice.has_started = true;
+  if (!choice.served) return;  // it has died with its engine, in another thread
   choice.cached_tokens = choice.served->cached_tokens;
   if (!request_.prompt_logprobs) return;
   choice.prompt_logprobs.push_back(nullptr);  // of the first token, which nothing predicts

@@ -303,6 +303,7 @@ void Server::State::note(const CallPtr& call, const AnswerSummary& summary) {
 void Server::State::health(const CallPtr& call) {
   const ServingEngine::State state = engine.state();
   if (!state.died_of.empty()) throw ApiError(503, "the engine has died: " + state.died_of);
+  if (!state.fault.empty()) throw ApiError(503, "the engine has faulted: " + state.fault);
   if (!state.restarts_for.empty()) {
     throw ApiError(503, fmt::format("the engine starts again after a fault: {}; {}",
                                     state.restarts_for, state.loads));
@@ -531,6 +532,7 @@ void Server::State::abort(const CallPtr& call) {
 }
 
 void Server::State::on_signal(int count) {
+  if (options.on_signal) options.on_signal(count);
   if (count > 1) {
     ends_now = true;
     return;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct ServerOptions {
   int num_text_workers = 2;
   std::chrono::milliseconds shutdown_timeout{10'000};
   bool access_log = true;
+  // Called on the server's thread for the first SIGTERM or SIGINT and for each further one.
+  std::function<void(int count)> on_signal = {};
   HttpLimits limits;
 };
 
