@@ -169,9 +169,13 @@ class Kept:
             )
 
     def _going(self, needed: Set[Any]) -> List[Any]:
-        """Those that were not used for longest, so many that the rest is within the limit."""
-        total = sum(e.bytes for e in {*self._made, *needed})
-        total += sum(x.size_bytes for x in self._arrays.values())
+        """Those that were not used for longest, so many that the rest is within the limit. What graphs
+        have captured stays, so it does not count: else, once it comes to the limit, two calls in turn would
+        each take the other's room."""
+        total = sum(e.bytes for e in {*self._made, *needed} if not e.is_captured)
+        total += sum(
+            x.size_bytes for x in self._arrays.values() if not any(e.is_captured for e in x.users)
+        )
         going: List[Any] = []
         for executable in sorted(self._made, key=lambda e: e.last_use):
             if total <= self._limit:

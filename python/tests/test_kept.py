@@ -2,6 +2,7 @@
 first, on all ranks alike; calls are right before and after."""
 
 import threading
+import types
 import warnings
 
 import numpy as np
@@ -131,6 +132,34 @@ def test_it_is_told_once_that_there_is_no_room(little):
     with open(__file__, encoding="utf-8") as file:  # at the user's line, which exchange() stands for
         line = file.readlines()[said[0][0].lineno - 1]
     assert said[0][0].filename == __file__ and "stretto.all_to_all(" in line
+
+
+class FakeExecutable:
+    def __init__(self, num_bytes, is_captured=False):
+        self.bytes, self.is_captured = num_bytes, is_captured
+        self.content, self.last_use = id(self), 0
+
+
+@pytest.mark.parametrize("captured", [0, 1, 10, 100])
+def test_what_graphs_have_captured_takes_no_room_from_others(captured):
+    """However much it is: of programs that fit, none goes, and of those that do not, the oldest."""
+    alone = types.SimpleNamespace(size=1)
+    plans = types.SimpleNamespace(forget=lambda executable: None)
+    of, gone = stretto._kept.Kept(alone, 0, plans, limit=100), []
+
+    def add(executable, use):
+        executable.last_use = use
+        of.add(executable, lambda: gone.append(executable), [])
+        return executable
+
+    for use in range(captured):
+        add(FakeExecutable(10, is_captured=True), use)
+    first, second = (add(FakeExecutable(50), 1000 + i) for i in range(2))
+    assert not gone
+    third = add(FakeExecutable(30), 1002)
+    assert gone == [first]
+    add(FakeExecutable(60), 1003)
+    assert gone == [first, second] and third in of._made
 
 
 @pytest.mark.parametrize("text", ["-1", "much", "1.5", "9" * 10])
