@@ -47,7 +47,7 @@ std::string AgentWriter::write_waits(const std::string& first, const std::string
 
 std::string AgentWriter::write_edge() {
   line("const Team team{{threadIdx.x, 1}};");
-  take_over_losses();
+  take_over_abort();
   declare_values();
   block(agent_.body);
   return std::move(out_);
@@ -123,7 +123,7 @@ void AgentWriter::write_tiles() {
     if (producer() && alone()) load_constants_ahead();
     if (!site_.early.launched) line("wait_for_previous_launch();");
   }
-  take_over_losses();
+  take_over_abort();
   std::size_t waited = out_.size();
   if (site_.role->resource.tickets) {
     ticket_loop(tile);

@@ -26,8 +26,8 @@ struct KernelContext {
   bool delays = false;          // pauses before waits and notifies (KernelOptions::delays)
   int num_pauses = 0;           // so far
   // The word of shared memory that says that a wait of the block was aborted; "" where nobody
-  // asks (codegen/loss_text.h).
-  std::string lost = "";
+  // asks (codegen/abort_text.h).
+  std::string aborted = "";
   // Who has which named barrier, in the blocks of the role whose they are.
   std::map<std::pair<int, int>, std::string> barriers = {};
 };
@@ -37,7 +37,7 @@ struct AgentSite {
   int role_idx = -1, agent_idx = -1;
   const RolePlan* plan = nullptr;
   bool rings = false;         // a doorbell, `bell`, after every wait
-  bool heeds_losses = false;  // others could see what the block does after an aborted wait
+  bool heeds_aborts = false;  // others could see what the block does after an aborted wait
   EarlyLoads early = {};
   int lane = -1;  // of the kernel's `lanes`, where it records
 };

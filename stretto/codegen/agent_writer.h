@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "stretto/codegen/agent_text.h"
+#include "stretto/codegen/elided_waits.h"
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/fixed_rings.h"
 #include "stretto/codegen/program_lines.h"
-#include "stretto/codegen/elided_waits.h"
 #include "stretto/ir/sync_table.h"
 
 namespace stretto {
@@ -118,9 +118,9 @@ class AgentWriter {
   static WaitKey key_of_wait(const Op& op);
   bool keeps(const Op& op) const;
   void kept_wait(const Op& op);
-  bool tells_of_loss() const;
+  bool tells_of_abort() const;
   std::string unless_lost(const Region& to) const;
-  void take_over_losses();
+  void take_over_abort();
   std::string epoch_of_wait() const;
   void step_text(const SyncStep& step);
   void notify_apart(const Op& op);

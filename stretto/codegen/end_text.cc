@@ -6,14 +6,14 @@
 
 namespace stretto {
 
-std::string blocks_await_start_text(std::size_t site, const std::string& lost) {
+std::string blocks_await_start_text(std::size_t site, const std::string& aborted) {
   return fmt::format(
       "  __syncthreads();\n  if (threadIdx.x == 0) {{\n    if (blockIdx.x == 0) {{\n"
       "      fence_acq_rel_gpu();\n      store_relaxed_sys(p.control + {0}, epoch + 1);\n"
       "    }} else {{\n"
       "      wait_acquire_sys(p.control + {0}, epoch + 1, p.watch, {1}, -1{2});\n"
       "    }}\n  }}\n  __syncthreads();\n  fence_proxy_async_global();\n",
-      int{kControlStarted}, site, lost.empty() ? "" : ", " + lost);
+      int{kControlStarted}, site, aborted.empty() ? "" : ", " + aborted);
 }
 
 // The epoch is read again, since few registers are left to threads that gave theirs away, and

@@ -10,8 +10,8 @@
 namespace stretto {
 
 // The first block lets the others go, once it has done what on_start does. `site`: of the wait;
-// `lost`: as in codegen/loss_text.h.
-std::string blocks_await_start_text(std::size_t site, const std::string& lost);
+// `aborted`: as in codegen/abort_text.h.
+std::string blocks_await_start_text(std::size_t site, const std::string& aborted);
 
 // `on_end`: what it does first, if it is `last`, where the epoch is `now`; then tickets begin anew
 // and the epoch is the next. `beside_gate`: the launch ends after its gate.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/codegen/abort_text.h"
 #include "stretto/codegen/agent_text.h"
 #include "stretto/codegen/barrier_text.h"
 #include "stretto/codegen/delay_text.h"
@@ -17,7 +18,6 @@
 #include "stretto/codegen/expr_text.h"
 #include "stretto/codegen/gate_text.h"
 #include "stretto/codegen/index_width.h"
-#include "stretto/codegen/loss_text.h"
 #include "stretto/codegen/packet_lines.h"
 #include "stretto/codegen/params_text.h"
 #include "stretto/codegen/program_lines.h"
@@ -152,8 +152,8 @@ class KernelWriter {
     on_end_ = plan_edge(program_.on_end, "on_end");
     launch_.shared_bytes =
         std::max({launch_.shared_bytes, on_start_.plan.shared_bytes, on_end_.plan.shared_bytes});
-    heeds_losses_ = roles_that_heed_losses(program_, roles_);
-    context_.lost = lost_word_text(program_, heeds_losses_, launch_);
+    heeds_aborts_ = roles_that_heed_aborts(program_, roles_);
+    context_.aborted = aborted_word_text(program_, heeds_aborts_, launch_);
     first_bell_block_ = launch_.grid;
     launch_.grid += num_bell_blocks();
     launch_.grid =
@@ -272,10 +272,10 @@ class KernelWriter {
   std::string gate_kernel() {
     if (!has_engines()) return "";
     std::size_t shared = std::exchange(launch_.shared_bytes, on_start_.plan.shared_bytes);
-    std::string lost = std::exchange(context_.lost, lost_word_text(program_, {}, launch_));
+    std::string aborted = std::exchange(context_.aborted, aborted_word_text(program_, {}, launch_));
     std::string out = kernel_head_text(launch_.gate, 128);
     if (launch_.beside_gate) out += gate_begin_text();
-    out += vars_text() + open_lanes(false) + begin_lost_word_text(context_.lost) +
+    out += vars_text() + open_lanes(false) + begin_aborted_word_text(context_.aborted) +
            edge(on_start_, "true") + "  __syncthreads();\n";
     for (const EngineRole& engine : launch_.engines.roles) {
       const Role& role = waits_of(engine.role, WaitsOf::kGate);
@@ -286,7 +286,7 @@ class KernelWriter {
     }
     out += let_queues_go_text(launch_.engines) + close_lanes() + "}\n\n";
     launch_.gate_shared_bytes = std::exchange(launch_.shared_bytes, shared);
-    context_.lost = std::move(lost);
+    context_.aborted = std::move(aborted);
     return out;
   }
 
@@ -339,7 +339,7 @@ class KernelWriter {
     if (launch_.cluster > 1) out += "  const int cta = int(cluster_cta_rank());\n";
     out += table_checks_text(program_, launch_);
     out += open_lanes(launch_.cluster > 1);
-    out += begin_lost_word_text(context_.lost);
+    out += begin_aborted_word_text(context_.aborted);
     if (launch_.gate.empty()) out += start_text();
     out += bells_text();
     int first_block = 0;
@@ -388,7 +388,7 @@ class KernelWriter {
         if (other != a && plan.host[other] != static_cast<int>(a)) continue;
         AgentSite site{&role, static_cast<int>(idx), static_cast<int>(other), &plan};
         site.early = early;
-        site.heeds_losses = heeds_losses_[idx];
+        site.heeds_aborts = heeds_aborts_[idx];
         if (options_.record) site.lane = site.agent_idx;
         if (other != a) out += fmt::format("      // {}\n", role.agents[other].name);
         out += agent_text(context_, site);
@@ -418,7 +418,7 @@ class KernelWriter {
     if (waits) out += "      wait_for_previous_launch();\n";
     if (waits && has_epoch_) out += "      " + context_.epoch + "\n";
     AgentSite site{&role, static_cast<int>(idx), 0, &plan};
-    site.heeds_losses = heeds_losses_[idx];
+    site.heeds_aborts = heeds_aborts_[idx];
     if (options_.record) site.lane = static_cast<int>(host.agents.size());
     return out + agent_text(context_, site);
   }
@@ -441,7 +441,7 @@ class KernelWriter {
   std::string edge(const Edge& of, const std::string& condition) {
     if (of.role.agents.empty()) return "";
     AgentSite site{&of.role, -1, 0, &of.plan};
-    site.heeds_losses = true;
+    site.heeds_aborts = true;
     bool ends = &of == &on_end_;
     if (options_.record) site.lane = num_lanes_ + (ends ? 1 : 0);
     bool after_all = ends && has_epoch_ && !counts_by_block_;
@@ -460,7 +460,7 @@ class KernelWriter {
       return out + "  if (blockIdx.x == 0) __syncthreads();  // before its barrier is used again\n";
     }
     launch_.sites.push_back({.file = program_.loc.file, .line = program_.loc.line});
-    return out + blocks_await_start_text(launch_.sites.size() - 1, context_.lost);
+    return out + blocks_await_start_text(launch_.sites.size() - 1, context_.aborted);
   }
 
   // An on_end that only waits needs no other block: the first waits, once its role has ended. A
@@ -485,7 +485,7 @@ class KernelWriter {
   std::vector<Role> roles_;  // as the kernel's blocks run them
   std::vector<RolePlan> plans_;
   Edge on_start_, on_end_;
-  std::vector<bool> heeds_losses_;  // by role
+  std::vector<bool> heeds_aborts_;  // by role
   std::vector<std::unique_ptr<Role>> edges_;
   std::vector<std::unique_ptr<RolePlan>> edge_plans_;
   int first_bell_block_ = 0, num_lanes_ = 0;  // lanes: of a block, for its agents

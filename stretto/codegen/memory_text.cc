@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "stretto/codegen/abort_text.h"
 #include "stretto/codegen/agent_writer.h"
-#include "stretto/codegen/loss_text.h"
 #include "stretto/ir/tables.h"
 
 namespace stretto {
@@ -95,13 +95,13 @@ std::string AgentWriter::box(const Region& r, const std::string& element, bool p
 
 // What comes before a store that others may see.
 std::string AgentWriter::unless_lost(const Region& to) const {
-  bool guarded = !kernel_.lost.empty() && (of_another_rank(to) || is_made_table(tensor(to)));
-  return guarded ? fmt::format("if (!has_lost({})) ", kernel_.lost) : "";
+  bool guarded = !kernel_.aborted.empty() && (of_another_rank(to) || is_made_table(tensor(to)));
+  return guarded ? fmt::format("if (!has_aborted({})) ", kernel_.aborted) : "";
 }
 
 std::string AgentWriter::row_to(const Region& r, const std::string& row) const {
-  bool guarded = !kernel_.lost.empty() && of_another_rank(r);
-  return guarded ? fmt::format("row_unless_lost({}, {})", row, kernel_.lost) : row;
+  bool guarded = !kernel_.aborted.empty() && of_another_rank(r);
+  return guarded ? fmt::format("row_unless_aborted({}, {})", row, kernel_.aborted) : row;
 }
 
 // A loop counter is no less than where its loop begins.
@@ -252,7 +252,7 @@ std::string AgentWriter::packet_source(const Op& op) const {
 void AgentWriter::take_packets(const Op& op, const std::string& call) {
   if (records()) line("{{");
   timer_text("wait_ns");
-  line("{}p.watch, {}{});", call, sync_site(op), tells_of_loss() ? ", " + kernel_.lost : "");
+  line("{}p.watch, {}{});", call, sync_site(op), tells_of_abort() ? ", " + kernel_.aborted : "");
   if (records()) line("if (team.tid == 0) record_wait(lanes[{}], -1, wait_ns);", site_.lane);
   if (records()) line("}}");
 }

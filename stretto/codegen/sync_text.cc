@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/codegen/abort_text.h"
 #include "stretto/codegen/agent_writer.h"
-#include "stretto/codegen/loss_text.h"
 #include "stretto/ir/block_ops.h"
 #include "stretto/ir/sync_table.h"
 
@@ -48,7 +48,8 @@ void AgentWriter::notify_text(const Op& op) {
   delay_text(op.exprs[0]);
   timer_text("notify_ns");
   std::string count = expr(op.exprs[2]);
-  if (!kernel_.lost.empty()) count = fmt::format("count_unless_lost({}, {})", count, kernel_.lost);
+  if (!kernel_.aborted.empty())
+    count = fmt::format("count_unless_aborted({}, {})", count, kernel_.aborted);
   line("add_release_{}(p.signals[{}] + {} + {}, {});",
        scope_text(*pivot(sync_table()[SyncRow::kNotify])), expr(op.exprs[1]), first,
        expr(op.exprs[0]), count);
@@ -89,20 +90,20 @@ void AgentWriter::wait_for_text(const Op& op, const std::string& count) {
       "wait_acquire_{}(p.signals[rank] + counter, {} * p.quotas[counter] + {}, p.watch, "
       "{}, counter{});",
       scope_text(*pivot(sync_table()[SyncRow::kWait])), epoch_of_wait(), count, sync_site(op),
-      tells_of_loss() ? ", " + kernel_.lost : "");
+      tells_of_abort() ? ", " + kernel_.aborted : "");
   if (records()) line("record_wait(lanes[{}], counter, wait_ns);", site_.lane);
 }
 
 // Who rings a copy queue rings it in any case: its waits have no deadline.
-bool AgentWriter::tells_of_loss() const {
-  return !kernel_.lost.empty() && site_.heeds_losses && !site_.rings;
+bool AgentWriter::tells_of_abort() const {
+  return !kernel_.aborted.empty() && site_.heeds_aborts && !site_.rings;
 }
 
-// What the rank has lost before this agent's first access: other blocks' waits, those of launches
-// before. By every thread for itself, before it looks at the word.
-void AgentWriter::take_over_losses() {
-  if (kernel_.lost.empty() || !reaches_others(agent_.body)) return;
-  line("lose_if_given_up(p.watch, {});", kernel_.lost);
+// Whether a wait of another block, or of a launch before, has aborted: asked before this agent's
+// first access, by every thread for itself, before it looks at the word.
+void AgentWriter::take_over_abort() {
+  if (kernel_.aborted.empty() || !reaches_others(agent_.body)) return;
+  line("abort_if_rank_has(p.watch, {});", kernel_.aborted);
 }
 
 // Of the waits that follow each other, those that come after the one being written: each is made

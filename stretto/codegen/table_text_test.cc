@@ -226,8 +226,8 @@ TEST(LossText, NothingIsStoredToOthersBehindAnAbortedWait) {
   ASSERT_NE(first, std::string::npos) << two;
   EXPECT_NE(two.find(")) store_packets", first + 1), std::string::npos) << two;
   EXPECT_EQ(two.find(")) store_box"), std::string::npos) << "the own rank's\n" << two;
-  EXPECT_LT(two.find("lose_if_given_up"), first) << "launches before";
-  EXPECT_EQ(one.find("lose_if_given_up"), std::string::npos) << "there are no others\n" << one;
+  EXPECT_LT(two.find("abort_if_rank_has"), first) << "launches before";
+  EXPECT_EQ(one.find("abort_if_rank_has"), std::string::npos) << "there are no others\n" << one;
 }
 
 TEST(TableText, AProgramWithoutTablesChecksNothing) {

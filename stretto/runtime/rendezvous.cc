@@ -91,7 +91,8 @@ Rendezvous::Outcome Rendezvous::refuse(int rank, const std::string& name, const 
 
 Rendezvous::Outcome Rendezvous::await(int rank, std::uint64_t call, Clock::time_point deadline) {
   for (int polls = 0; first_missing(call) >= 0; ++polls) {
-    if (Outcome none = given_up(rank, call, deadline); none.status != Status::kDone) return none;
+    if (Outcome none = aborted_wait(rank, call, deadline); none.status != Status::kDone)
+      return none;
     Interrupts::look();
     control_.idle[static_cast<std::size_t>(rank)].pause(polls);
   }
@@ -106,7 +107,8 @@ Rendezvous::Outcome Rendezvous::await_slot(int rank, Clock::time_point deadline)
   return first_missing(oldest + 1) < 0 ? Outcome{} : await(rank, oldest + 1, deadline);
 }
 
-Rendezvous::Outcome Rendezvous::given_up(int rank, std::uint64_t call, Clock::time_point deadline) {
+Rendezvous::Outcome Rendezvous::aborted_wait(int rank, std::uint64_t call,
+                                             Clock::time_point deadline) {
   std::uint64_t own_run = seat(rank).run.load(std::memory_order_relaxed);
   bool posted = num_calls(rank) == call + 1;  // not where an earlier call is waited for
   if (posted && first_refusal(call) >= 0) return verdict(call);

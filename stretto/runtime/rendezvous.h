@@ -94,7 +94,7 @@ class Rendezvous {
   Outcome await(int rank, std::uint64_t call, Clock::time_point deadline);
   Outcome await_slot(int rank, Clock::time_point deadline);
   // Why this rank's wait for others to come to the call ends without them; kDone: it goes on.
-  Outcome given_up(int rank, std::uint64_t call, Clock::time_point deadline);
+  Outcome aborted_wait(int rank, std::uint64_t call, Clock::time_point deadline);
   int first_refusal(std::uint64_t call);
   int first_missing(std::uint64_t call);
   int first_returned(std::uint64_t call, std::uint64_t own_run);

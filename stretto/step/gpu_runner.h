@@ -1,7 +1,7 @@
 // A step plan (runner.h) on all GPUs of a world, driven by one host thread: a kernel per program,
 // launches on the local ranks' streams. The inputs of a section come by one copy from page-locked
-// memory, for whose end alone who writes inputs again waits. Of a run with extents that were
-// captured each rank launches one graph behind it.
+// memory; only who writes inputs again waits for its end. Behind it each rank launches one graph
+// where a run's extents were captured.
 //
 // Launches of a rank follow one another on its stream, and one that starts early touches what it
 // shares with those before once they have ended (decision 0006): so buffers share memory by life
@@ -73,7 +73,7 @@ class GpuRunner final : public Runner {
   // Returns when `event`, recorded on a local rank's stream, has passed; in a world of processes
   // when all local ranks are done. Fault where a wait was aborted.
   void wait_for(const cuda::Event& event);
-  // Of every rank; a buffer's memory stays where it is.
+  // By rank; a buffer's memory stays where it is.
   const std::vector<CUdeviceptr>& addresses(const std::string& buffer) const {
     return buffers_[static_cast<std::size_t>(index_of(buffer))];
   }
@@ -121,7 +121,7 @@ class GpuRunner final : public Runner {
   void launch(ReadyNode& node, std::span<const std::int64_t> extents);  // on all local ranks
   void enqueue_inputs(const Section& section, int rank);
   void throw_if_aborted() const;
-  // Of a section's launches, or of one program's launches alone.
+  // Captures a section's launches, or those of one program alone.
   Graphs capture_graphs(const Section& section, const std::vector<std::int64_t>& values,
                         std::optional<int> program = {});
   std::size_t index_of_section(const Section& section) const {

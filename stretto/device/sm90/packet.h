@@ -249,8 +249,8 @@ class PacketLoads {
     ask(0);
   }
 
-  // `lost`: raised where a tag does not come (device/sm90/signal.h).
-  STRETTO_DEVICE void take(V& v, const Watch& w, int site, volatile u32* lost = nullptr) {
+  // `aborted`: raised where a tag does not come (device/sm90/signal.h).
+  STRETTO_DEVICE void take(V& v, const Watch& w, int site, volatile u32* aborted = nullptr) {
 #pragma unroll
     for (int first = 0; first < kAll; first += kBatch) {
       if (first > 0) ask(first);
@@ -259,8 +259,8 @@ class PacketLoads {
         u32 seen = tag_;
         bool mine = complete(seen);
         if (!of_any(!mine)) break;
-        if (!of_any(!mine && clock.gives_up(w, site, -1, tag_, seen))) continue;
-        if (lost != nullptr) lose(lost);
+        if (!of_any(!mine && clock.aborts(w, site, -1, tag_, seen))) continue;
+        if (aborted != nullptr) abort_block(aborted);
         break;
       }
 #pragma unroll
@@ -317,6 +317,6 @@ class PacketLoads {
 
 template <class L, class F, class V>
 STRETTO_DEVICE void load_packets(V& v, const Box<u64>& box, u32 tag, const Team& t, const Watch& w,
-                                 int site, volatile u32* lost = nullptr) {
-  PacketLoads<L, F, V>(box, tag, t).take(v, w, site, lost);
+                                 int site, volatile u32* aborted = nullptr) {
+  PacketLoads<L, F, V>(box, tag, t).take(v, w, site, aborted);
 }

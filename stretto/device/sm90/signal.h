@@ -50,7 +50,7 @@ STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expe
 }
 
 // Whether this rank or another has aborted, as far as is known here.
-STRETTO_DEVICE bool has_given_up(const Watch& w, u64 now) {
+STRETTO_DEVICE bool world_has_aborted(const Watch& w, u64 now) {
   if (load_relaxed_sys(w.here) != 0) return true;
   u64 last = load_relaxed_sys(w.here + 1);
   if (i64(now - last) < kAbortLookNs) return false;
@@ -67,7 +67,7 @@ struct PollClock {
 
   STRETTO_DEVICE bool pauses() const { return polls >= kTightPolls; }
   // After a failed poll: whether to stop waiting, since this rank or another has aborted.
-  STRETTO_DEVICE bool gives_up(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
+  STRETTO_DEVICE bool aborts(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
     if (!kWatched) return false;
     if (!pauses()) {
       if (polls++ == 0) begin = global_timer_ns();
@@ -78,7 +78,7 @@ struct PollClock {
     u64 now = global_timer_ns();
     if (now < next_look) return false;
     next_look = now + kLookNs;
-    if (has_given_up(w, now)) return true;
+    if (world_has_aborted(w, now)) return true;
     if (now - begin <= w.timeout_ns) return false;
     report_fault(w, site, counter, expected, seen);
     return true;
@@ -86,16 +86,16 @@ struct PollClock {
 };
 
 // One thread polls; the acquire covers the threads that it then meets at a barrier. Whether it has
-// seen the target, and not aborted. `lost`: see below; null where nobody asks.
+// seen the target, and not aborted. `aborted`: see below; null where nobody asks.
 STRETTO_DEVICE bool poll_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
                                      i64 counter, PollClock& clock,
-                                     const volatile u32* lost = nullptr) {
+                                     const volatile u32* aborted = nullptr) {
   bool came = false;
   for (;;) {
     u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
     came = seen >= target;
-    if (came || clock.gives_up(w, site, counter, target, seen)) break;
-    if (lost != nullptr && clock.pauses() && *lost != 0) break;
+    if (came || clock.aborts(w, site, counter, target, seen)) break;
+    if (aborted != nullptr && clock.pauses() && *aborted != 0) break;
   }
   if (clock.pauses()) load_acquire_sys(word);  // counters only grow
   return came;
@@ -121,53 +121,56 @@ struct PassedWaits {
   }
 };
 
-// `lost`, two words of the block's shared memory, of which the second is never read. The first is
-// no longer 0 once a wait aborted, or came to its end after another of the rank had. From then on
-// the block stores nothing to other ranks, whose owners may look at their memory once they have the
-// fault, and notifies nobody: who would have been notified aborts in turn.
+// `aborted` is two words of the block's shared memory. The second is never read. The first is no
+// longer 0 once a wait of the block has aborted, or has ended after another one of the rank had.
+// From then on the block stores nothing to other ranks, whose owners may look at their memory once
+// they have the fault, and notifies nobody: who would have been notified aborts in turn.
 //
 // Where a launch makes the tables that it goes by (device/sm90/table.h), agents of a block go by
-// the same entries, and one that goes by others waits for what never comes. So who has lost stores
-// none, and the first to abort pauses until those have ended who had begun to store.
-constexpr u32 kLost = 1, kLostAndPaused = 2;
+// the same entries, and one that goes by others waits for what never comes. So a block that has
+// aborted stores no entries, and the first to abort pauses until those have ended who had begun to
+// store.
+constexpr u32 kAborted = 1, kAbortedAndPaused = 2;
 
 // Read as shared memory in so many words: beside products the assembler spills (CUDA 13.0) where it
 // has to find that out.
-STRETTO_DEVICE bool has_lost(const volatile u32* lost) { return load_volatile_shared(lost) != 0; }
+STRETTO_DEVICE bool has_aborted(const volatile u32* aborted) {
+  return load_volatile_shared(aborted) != 0;
+}
 
-STRETTO_DEVICE void lose(volatile u32* lost) {
+STRETTO_DEVICE void abort_block(volatile u32* aborted) {
   constexpr u64 kLongNs = 1'000'000;
-  if (*lost != kLostAndPaused) {
+  if (*aborted != kAbortedAndPaused) {
     // A pause may be as short as nothing (PTX ISA, nanosleep).
     for (u64 until = global_timer_ns() + kLongNs; global_timer_ns() < until;) pause_ns(100'000);
   }
-  *lost = kLostAndPaused;
+  *aborted = kAbortedAndPaused;
 }
 
 STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
-                                     i64 counter, volatile u32* lost) {
+                                     i64 counter, volatile u32* aborted) {
   PollClock clock;
-  if (!poll_acquire_sys(word, target, w, site, counter, clock, lost)) {
-    lose(lost);
-  } else if (clock.pauses() && load_relaxed_sys(w.here) != 0 && *lost == 0) {
-    *lost = kLost;
+  if (!poll_acquire_sys(word, target, w, site, counter, clock, aborted)) {
+    abort_block(aborted);
+  } else if (clock.pauses() && load_relaxed_sys(w.here) != 0 && *aborted == 0) {
+    *aborted = kAborted;
   }
 }
 
 // Before an agent's first access that others see: a launch before it, or another block, may have
 // aborted. Without a branch, which costs agents that multiply registers.
-STRETTO_DEVICE void lose_if_given_up(const Watch& w, volatile u32* lost) {
-  lost[load_relaxed_sys(w.here) != 0 ? 0 : 1] = kLost;
+STRETTO_DEVICE void abort_if_rank_has(const Watch& w, volatile u32* aborted) {
+  aborted[load_relaxed_sys(w.here) != 0 ? 0 : 1] = kAborted;
 }
 
-// What a notify adds: nothing for who has lost. Without a branch, as above.
-STRETTO_DEVICE u64 count_unless_lost(u64 count, const volatile u32* lost) {
-  return has_lost(lost) ? 0 : count;
+// What a notify adds: nothing once the block has aborted. Without a branch, as above.
+STRETTO_DEVICE u64 count_unless_aborted(u64 count, const volatile u32* aborted) {
+  return has_aborted(aborted) ? 0 : count;
 }
 
-// The row from which TMA stores: for who has lost one outside of any tensor, where it stores
-// nothing.
-STRETTO_DEVICE i32 row_unless_lost(i32 row, const volatile u32* lost) {
+// The row from which TMA stores: once the block has aborted one outside of any tensor, where it
+// stores nothing.
+STRETTO_DEVICE i32 row_unless_aborted(i32 row, const volatile u32* aborted) {
   constexpr i32 kNowhere = 1 << 30;
-  return has_lost(lost) ? kNowhere : row;
+  return has_aborted(aborted) ? kNowhere : row;
 }

@@ -37,8 +37,8 @@ NamedFields fields_of(AgColumnsDesc& desc);
 std::string to_string(const AgColumnsDesc& desc);
 NamedFields fields_of(AgColumnsConfig& config);
 AgColumnsConfig default_config(const AgColumnsDesc& desc, Target target, Gather gather);
-// With groups of the rows that the SMs multiply at the same time, so that all columns of these come
-// before later rows.
+// The same with tiles in groups: the rows that the SMs multiply at the same time, all of whose
+// columns come before later rows.
 AgColumnsConfig grouped_by_waves(const AgColumnsDesc& desc, AgColumnsConfig config);
 // Chooses how columns are gathered, too.
 AgColumnsConfig default_config(const AgColumnsDesc& desc, Target target = Target::kCpu);

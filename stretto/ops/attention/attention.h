@@ -80,6 +80,7 @@ AttentionTile gpu_attention_tile(DType dtype, std::int64_t head_dim);
 int decode_stages(std::int64_t rows, std::int64_t kv, std::int64_t head_dim, const GpuTarget& gpu);
 
 NamedFields fields_of(AttentionDesc& desc);
+// docs/performance/attention.md, 'Why the defaults are what they are', has what was measured.
 AttentionConfig default_config(const AttentionDesc& desc, Target target = Target::kCpu);
 // The config of rope() on a GPU; tiles have no more rows than `most_rows`.
 AttentionConfig gpu_rope_config(const AttentionDesc& desc, const GpuTarget& gpu,

@@ -50,6 +50,7 @@ NamedFields fields_of(FlashDecodeDesc& desc);
 // Rows of a KV head, query heads and tokens: the most of a launch, and of a tile.
 std::int64_t most_rows(const FlashDecodeDesc& desc);
 std::int64_t tile_rows(const FlashDecodeDesc& desc, const FlashDecodeConfig& config);
+// docs/performance/attention_ranks.md, 'Why the defaults are what they are', has what was measured.
 FlashDecodeConfig default_config(const FlashDecodeDesc& desc, Target target);
 
 // Extent m, scalar tokens (1 .. max_tokens; of the cache, new ones included). With G = num_heads /

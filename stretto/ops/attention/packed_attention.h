@@ -52,6 +52,7 @@ struct PackedAttentionConfig {
 NamedFields fields_of(PackedAttentionConfig& config);
 
 NamedFields fields_of(PackedAttentionDesc& desc);
+// docs/performance/attention.md, 'Why the defaults are what they are', has what was measured.
 PackedAttentionConfig default_config(const PackedAttentionDesc& desc, Target target);
 
 // Extent m. Table starts [sequences + 1], a partition of [0, m): sequence s has the rows starts[s]

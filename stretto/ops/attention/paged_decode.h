@@ -53,6 +53,7 @@ struct PagedDecodeConfig {
 NamedFields fields_of(PagedDecodeConfig& config);
 
 NamedFields fields_of(PagedDecodeDesc& desc);
+// docs/performance/attention.md, 'Why the defaults are what they are', has what was measured.
 PagedDecodeConfig default_config(const PagedDecodeDesc& desc, Target target);
 // The config by which a row adds up in the order of paged_attention with its default config, bit by
 // bit: the same blocks of keys one after the other, through the same products, in the same runs.

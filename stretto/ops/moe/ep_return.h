@@ -24,6 +24,7 @@ NamedFields fields_of(ReturnConfig& config);
 // The config that a program really has: as many channels as the own tokens' tiles have, and sums of
 // whole parts of a tile. With one rank nothing travels, and fields that say how do not count.
 ReturnConfig fitted(const EpDesc& desc, ReturnConfig config);
+// docs/performance/exchange.md, 'Why the defaults are what they are', has what was measured.
 ReturnConfig default_return_config(const EpDesc& desc, Target target = Target::kCpu);
 
 // Extent m. Inputs y [P * S * top_k, hidden], results of the own experts; slots [P * S, top_k] i32,

@@ -58,9 +58,10 @@ struct GroupedConfig {
 NamedFields fields_of(GroupedConfig& config);
 
 NamedFields fields_of(GroupedDesc& desc);
+// docs/performance/moe.md, 'Why the defaults are what they are', has what was measured.
 GroupedConfig default_config(const GroupedDesc& desc, Target target = Target::kCpu);
-// With swap_ab, for GPUs: tiles of as many rows as experts are likely to have. Of all sizes of m
-// rows have the same bits, whatever tile they are in. UserError where can_swap() is false.
+// With swap_ab, for GPUs: tiles of as many rows as experts are likely to have. A row has the same
+// bits at every m, whatever tile it is in. UserError where can_swap() is false.
 GroupedConfig swapped_config(const GroupedDesc& desc, Target target);
 bool can_swap(const GroupedDesc& desc);  // 16-bit factors without bias
 // Rows that an expert has if all tokens are there and go to all experts alike, rounded up.

@@ -44,6 +44,7 @@ NamedFields fields_of(NormConfig& config);
 NamedFields fields_of(NormDesc& desc);
 // UserError naming the bad field.
 void check_norm(const NormDesc& desc, const NormConfig& config);
+// docs/performance/collectives.md, 'Why the defaults are what they are', has what was measured.
 NormConfig default_config(const NormDesc& desc, Target target = Target::kCpu);
 NormConfig default_all_reduce_config(const NormDesc& desc, Target target = Target::kCpu);
 NormConfig default_reduce_scatter_config(const NormDesc& desc, Target target = Target::kCpu);

@@ -12,16 +12,16 @@ namespace stretto {
 
 // Of each role whether others could see what its blocks do after an aborted wait, those
 // who work beside it included. All roles' blocks where the launch makes the tables that it goes by.
-std::vector<bool> roles_that_heed_losses(const Program& program, const std::vector<Role>& roles);
+std::vector<bool> roles_that_heed_aborts(const Program& program, const std::vector<Role>& roles);
 
 // The word of shared memory that tells a block's agents that a wait was aborted, where one of
 // `heeding_roles`, on_start or on_end heeds it and there are other ranks, or made tables; ""
 // elsewhere. Adds the shared memory that it takes.
-std::string lost_word_text(const Program& program, const std::vector<bool>& heeding_roles,
-                           LaunchPlan& launch);
+std::string aborted_word_text(const Program& program, const std::vector<bool>& heeding_roles,
+                              LaunchPlan& launch);
 
 // Sets it to zero, by all threads of a block; "" without one.
-std::string begin_lost_word_text(const std::string& word);
+std::string begin_aborted_word_text(const std::string& word);
 
 // Whether others could see that a block goes on after an aborted wait.
 bool reaches_others(const Block& block);

@@ -1,4 +1,4 @@
-#include "stretto/codegen/loss_text.h"
+#include "stretto/codegen/abort_text.h"
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ bool reaches_others(const Block& block) {
   });
 }
 
-std::vector<bool> roles_that_heed_losses(const Program& program, const std::vector<Role>& roles) {
+std::vector<bool> roles_that_heed_aborts(const Program& program, const std::vector<Role>& roles) {
   std::vector<bool> heed(roles.size(), makes_tables(program));
   auto host_of = [&](std::size_t role) {
     int host = roles[role].resource.beside;
@@ -58,8 +58,8 @@ std::vector<bool> roles_that_heed_losses(const Program& program, const std::vect
   return heed;
 }
 
-std::string lost_word_text(const Program& program, const std::vector<bool>& heeding_roles,
-                           LaunchPlan& launch) {
+std::string aborted_word_text(const Program& program, const std::vector<bool>& heeding_roles,
+                              LaunchPlan& launch) {
   bool heeded = std::any_of(heeding_roles.begin(), heeding_roles.end(), [](bool h) { return h; }) ||
                 reaches_others(program.on_start.body) || reaches_others(program.on_end.body);
   bool others = program.world_size > 1 || makes_tables(program);
@@ -67,7 +67,7 @@ std::string lost_word_text(const Program& program, const std::vector<bool>& heed
   return fmt::format("reinterpret_cast<volatile u32*>(smem + {})", launch.take_shared(16));
 }
 
-std::string begin_lost_word_text(const std::string& word) {
+std::string begin_aborted_word_text(const std::string& word) {
   return word.empty() ? ""
                       : fmt::format("  if (threadIdx.x == 0) *{} = 0;\n  __syncthreads();\n", word);
 }
