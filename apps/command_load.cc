@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/api_keys.h"
 #include "apps/commands.h"
 #include "apps/load_client.h"
 #include "apps/load_trace.h"
@@ -30,7 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct LoadOptions {
-  std::string url, trace;
+  std::string url, trace, api_key, api_key_file;
   std::int64_t requests = 0, input_tokens = 0, output_tokens = 0;
   double rate = 0, burstiness = 1, speed = 1;
   int concurrency = 0;
@@ -58,10 +59,8 @@ struct Load {
   LoadRequest request(std::size_t number) const {
     const Lengths& lengths = requests[number];
     std::mt19937_64 random(seed * 0x9e3779b97f4a7c15 + number);
-    LoadRequest r{.model = model,
-                  .prompt = {},
-                  .max_tokens = lengths.output,
-                  .timeout_s = timeout_s};
+    LoadRequest r{
+        .model = model, .prompt = {}, .max_tokens = lengths.output, .timeout_s = timeout_s};
     for (std::int64_t t = 0; t < lengths.input; ++t) {
       r.prompt.push_back(kFirstToken + static_cast<int>(random() % kNumTokens));
     }
@@ -261,9 +260,21 @@ void check(const LoadOptions& options) {
   }
 }
 
+// As a header takes it.
+std::string key_of(const LoadOptions& options) {
+  const bool from_file = !options.api_key_file.empty();
+  std::string key = from_file ? read_keys(options.api_key_file).front() : options.api_key;
+  const bool is_plain =
+      std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
+  if (is_plain) return key;
+  throw UserError(fmt::format("{}: the key has spaces or other characters that no header takes",
+                              from_file ? "--api-key-file" : "--api-key"));
+}
+
 void load(const LoadOptions& options) {
   check(options);
   ServerAddress server = server_address(options.url);
+  server.api_key = key_of(options);
   Load load = load_of(options, first_model(server));
   auto begin = Clock::now();
   std::vector<LoadAnswer> answers =
@@ -281,6 +292,10 @@ void add_load_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "load", "Send completion requests to an OpenAI server and tell how long they took");
   command->add_option("--url", options->url, "http://HOST:PORT of the server")->required();
+  command->add_option("--api-key", options->api_key, "shown to the server, which may want one")
+      ->envname("OPENAI_API_KEY");
+  command->add_option("--api-key-file", options->api_key_file,
+                      "a file with such a key in its first line, in place of it");
   CLI::Option* trace = command->add_option(
       "--trace", options->trace,
       "CSV with the columns Timestamp, Request tokens and Response tokens, as BurstGPT's: requests "

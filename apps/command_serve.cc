@@ -2,13 +2,18 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
+#include "apps/api_keys.h"
 #include "apps/commands.h"
 #include "apps/end_watch.h"
 #include "apps/model_options.h"
@@ -24,7 +29,6 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t kMostKeyBytes = std::size_t{1} << 20;
 constexpr std::chrono::seconds kTellProgress{3};
 // For a step that is under way at the end, and for memory to be given back.
 constexpr std::chrono::seconds kEndTime{5};
@@ -48,21 +52,6 @@ void raise_descriptor_limit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);  // what stays is enough for fewer
-}
-
-// One key a line.
-void read_keys(const std::string& path, std::vector<std::string>& keys) {
-  if (path.empty()) return;
-  std::string text = read_file(path, kMostKeyBytes);
-  std::size_t before = keys.size();
-  for (std::size_t at = 0; at < text.size();) {
-    std::size_t end = std::min(text.find('\n', at), text.size());
-    std::string key = text.substr(at, end - at);
-    if (key.ends_with('\r')) key.pop_back();
-    if (!key.empty()) keys.push_back(key);
-    at = end + 1;
-  }
-  if (keys.size() == before) throw UserError(fmt::format("{}: holds no API key", path));
 }
 
 // 0 stays what it is, and nothing else becomes it.
@@ -95,6 +84,17 @@ std::string served_name(const ServeOptions& options) {
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
+// The one line of a server on standard output, for which others wait.
+void tell_address(const std::string& url) {
+  const std::string line = fmt::format("listening on {}\n", url);
+  errno = 0;
+  if (std::fwrite(line.data(), 1, line.size(), stdout) == line.size() && std::fflush(stdout) == 0) {
+    return;
+  }
+  throw UserError(fmt::format("standard output: cannot be written: {}; it gets the line '{}'",
+                              std::strerror(errno), line.substr(0, line.size() - 1)));
+}
+
 void serve(ServeOptions& options) {
   choose_device(options.model);
   if (options.model.dp > 1) {
@@ -112,12 +112,17 @@ void serve(ServeOptions& options) {
   };
   if (options.steps.serving.restart_on_fault) {
     options.steps.serving.on_lost = [&](const std::string&) {
-      end_watch.end_in(kTellClients, "--restart-on-fault: no thread can be ended, so the process "
-                                     "ends, to be started again from outside");
+      end_watch.end_in(kTellClients,
+                       "--restart-on-fault: no thread can be ended, so the process "
+                       "ends, to be started again from outside");
     };
   }
   read_step_options(options.steps);
-  read_keys(options.api_key_file, options.server.api_keys);
+  if (!options.api_key_file.empty()) {
+    for (std::string& key : read_keys(options.api_key_file)) {
+      options.server.api_keys.push_back(std::move(key));
+    }
+  }
   raise_descriptor_limit();
   options.server.model_name = served_name(options);
   options.server.version = STRETTO_VERSION;
@@ -154,14 +159,13 @@ void serve(ServeOptions& options) {
   say("stretto: {}\n", server.describe_chat());
   ready.announce(server.url());
   server.take_signals();
-  fmt::print("listening on {}\n", server.url());
-  std::fflush(stdout);
+  tell_address(server.url());
   server.run();
   ready.withdraw();
   for (int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
   if (engine->state().lost) {
-    end_watch.end_in(
-        {}, "the engine died of ranks that do not return; the process ends without them");
+    end_watch.end_in({},
+                     "the engine died of ranks that do not return; the process ends without them");
   }
   engine.reset();  // what it cuts short tells the server
 }

@@ -159,8 +159,10 @@ void read_body(Connection& connection, const Head& head,
   }
 }
 
-std::string host_header(const ServerAddress& server) {
-  return fmt::format("Host: {}:{}\r\nConnection: close\r\n", server.host, server.port);
+std::string own_headers(const ServerAddress& server) {
+  std::string out = fmt::format("Host: {}:{}\r\nConnection: close\r\n", server.host, server.port);
+  if (!server.api_key.empty()) out += fmt::format("Authorization: Bearer {}\r\n", server.api_key);
+  return out;
 }
 
 void check_status(const Head& head, const std::string& body) {
@@ -199,7 +201,7 @@ ServerAddress server_address(const std::string& url) {
 std::string first_model(const ServerAddress& server) {
   try {
     Connection connection(server, LoadRequest().timeout_s);
-    connection.send("GET /v1/models HTTP/1.1\r\n" + host_header(server) + "\r\n");
+    connection.send("GET /v1/models HTTP/1.1\r\n" + own_headers(server) + "\r\n");
     Head head = read_head(connection);
     std::string body;
     read_body(connection, head, [&](const std::string& piece) { body += piece; });
@@ -226,7 +228,7 @@ LoadAnswer ask(const ServerAddress& server, const LoadRequest& request) {
     connection.send(
         fmt::format("POST /v1/completions HTTP/1.1\r\n{}Content-Type: "
                     "application/json\r\nContent-Length: {}\r\n\r\n{}",
-                    host_header(server), body.size(), body));
+                    own_headers(server), body.size(), body));
     Head head = read_head(connection);
     bool done = false;
     double last_news_s = now();

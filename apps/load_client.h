@@ -10,6 +10,7 @@ namespace stretto {
 
 struct ServerAddress {
   std::string host, port;
+  std::string api_key = {};  // shown to the server; empty: none
 };
 
 // Of "http://HOST[:PORT][/]"; UserError for anything else.

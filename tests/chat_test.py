@@ -141,11 +141,12 @@ class AnswersTest(ServeCase):
     def test_refusals(self):
         for param, body in {
                 "messages": {"messages": []}, "stream_options": {"stream_options": {}},
-                "top_logprobs": {"top_logprobs": 2}, "tools": {"tools": []}, "tool_choice": {"tool_choice": "auto"},
+                "top_logprobs": {"top_logprobs": 2}, "tools": {"tools": {}}, "tool_choice": {"tool_choice": "auto"},
                 "response_format": {"response_format": {"type": "json_schema"}}, "n": {"n": 0},
                 "structured_outputs": {"structured_outputs": {"regex": "a)"}}, "guided_json": {"guided_json": "{"},
                 "continue_final_message": {"continue_final_message": True, "add_generation_prompt": True},
-                "logprobs": {"logprobs": 3}, "modalities": {"modalities": ["audio"]}, "functions": {"functions": []},
+                "logprobs": {"logprobs": 3}, "modalities": {"modalities": ["audio"]},
+                "functions": {"functions": [{"name": "f"}]},
                 "temperature": {"temperature": -1}, "stop": {"stop": ["a"] * 5}, "min_tokens": {"min_tokens": 99},
                 "max_tokens": {"max_tokens": 0}, "chat_template": {"chat_template": "no_such_name"},
                 "chat_template_kwargs": {"chat_template_kwargs": 3},

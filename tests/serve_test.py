@@ -5,15 +5,18 @@ import contextlib
 import http.server
 import json
 import os
+import pathlib
 import random
+import resource
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 import cli_case
 from cli_case import MODEL, ROOT, run
-from serve_case import Server, ServeCase
+from serve_case import WAIT, Server, ServeCase
 
 GOLDEN = ROOT / "checkpoints/debian-llama-8m"
 SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
@@ -216,7 +219,11 @@ class AnswersTest(ServeCase):
         self.assertEqual(self.server.call("HEAD", "/version")[2], b"")
         self.assertIn("version", json.loads(self.server.call("GET", "/version?x=1")[2]))
         self.assertIn("/nothing", self.refusal(self.server, {}, status=404, path="/nothing"))
-        self.assertEqual(self.server.call("GET", "/v1/completions")[0], 405)
+        for method, path, allowed in (("GET", "/v1/completions", "POST"), ("POST", "/health", "GET, HEAD"),
+                                      ("DELETE", "/v1/models", "GET, HEAD"), ("OPTIONS", "/tokenize", "POST")):
+            status, headers, data = self.server.call(method, path)
+            self.assertEqual((status, headers["Allow"]), (405, allowed))
+            self.assertEqual(json.loads(data)["error"]["message"], f"this path takes {allowed}")
         before = self.server.metric("vllm:generation_tokens_total")
         self.server.complete(prompt=PROMPT, max_tokens=7, ignore_eos=True)
         self.assertEqual(self.server.metric("vllm:generation_tokens_total") - before, 7)
@@ -257,6 +264,11 @@ class RefusalsTest(ServeCase):
         for field, value in bad:
             with self.subTest(field=field, value=str(value)[:40]):
                 self.refusal(self.server, {"prompt": "x", field: value}, param=field)
+        for seed in (1 << 64, -(1 << 63) - 1, 1e300, 1.5, "1", True, [1]):
+            said = self.refusal(self.server, {"prompt": "x", "seed": seed}, param="seed")
+            self.assertIn("need a whole number from -9223372036854775808 to 18446744073709551615, got ", said)
+        for seed in (-(1 << 63), (1 << 64) - 1):
+            self.assertEqual(self.server.complete(prompt="x", max_tokens=1, seed=seed)["object"], "text_completion")
         self.refusal(self.server, {"prompt": "x", "model": "other"}, param="model", status=404)
         self.refusal(self.server, {"prompt": "x", "stream": True, "prompt_logprobs": 1}, param="prompt_logprobs")
         said = self.refusal(self.server, {"prompt": [1] * 200, "max_tokens": 3}, param="prompt")
@@ -271,6 +283,42 @@ class RefusalsTest(ServeCase):
                          (28, "length"))
         cut = self.server.complete(prompt=[5] * 500, max_tokens=2, truncate_prompt_tokens=-1)
         self.assertEqual(cut["usage"]["prompt_tokens"], 127)
+
+    def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(self):
+        """And no sooner: what the context holds is never refused for its bytes."""
+        vocabulary = json.loads((pathlib.Path(MODEL) / "tokenizer.json").read_text())["model"]["vocab"]
+        longest = max((token for token in vocabulary if token.isascii()), key=len)
+        fits = " ".join([longest] * 40)
+        self.assertLess(len(self.server.post("/tokenize", {"prompt": fits})[1]["tokens"]), 128)
+        self.server.complete(prompt=fits, max_tokens=1)
+        long = "gcc documentation " * 500_000
+        for path, body, field in (("/v1/completions", {"prompt": long}, "prompt"),
+                                  ("/v1/completions", {"prompt": ["x", long]}, "prompt"),
+                                  ("/v1/chat/completions", {"messages": [{"role": "user", "content": long}]},
+                                   "messages"),
+                                  ("/v1/responses", {"input": long}, "input")):
+            begin = time.monotonic()
+            said = self.refusal(self.server, body, field, path=path)
+            self.assertRegex(said, r"maximum context length is 128 tokens, the prompt has \d+ bytes, which are \d+ tokens "
+                                   "at least")
+            print(f"{path}: refused {len(long)} bytes in {(time.monotonic() - begin) * 1e3:.0f} ms")
+        said = self.refusal(self.server, {"prompt": "x y " * 200}, "prompt")  # of tokens, which are counted
+        self.assertIn("you asked for", said)
+        cut = self.server.complete(prompt=long[:1 << 20], max_tokens=2, truncate_prompt_tokens=-1)
+        self.assertEqual(cut["usage"]["prompt_tokens"], 127)
+
+    def test_fields_that_ask_for_nothing_count_as_absent(self):
+        ask = {"max_tokens": 4, "temperature": 0}
+        chat = {"messages": [{"role": "user", "content": PROMPT}], **ask}
+        for path, body, empty in (
+                ("/v1/completions", {"prompt": PROMPT, **ask}, {"suffix": "", "bad_words": [], "logits_processors": []}),
+                ("/v1/chat/completions", chat, {"tools": [], "functions": [], "bad_words": []}),
+                ("/v1/chat/completions", chat, {"tools": [], "tool_choice": "auto"}),
+                ("/v1/chat/completions", chat, {"tools": [], "tool_choice": "none"})):
+            without, beside = (self.server.post(path, more) for more in (body, {**body, **empty}))
+            self.assertEqual((beside[0], beside[1].get("choices")), (200, without[1]["choices"]), beside)
+        self.refusal(self.server, {**chat, "tools": [], "tool_choice": "required"}, "tool_choice",
+                     path="/v1/chat/completions")
 
     def test_bodies(self):
         for body in (b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": "a", "prompt": "b"}',
@@ -323,6 +371,11 @@ class RefusalsTest(ServeCase):
             head + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello": b"400",
             head + b"Content-Length: 99999999999999999999\r\n\r\n": b"400",
             head + b"Content-Length: 99999999999\r\n\r\n": b"413",
+            head + b"Transfer-Encoding: gzip\r\n\r\n": b"501",
+            head + b"Transfer-Encoding: gzip\r\nContent-Length: 13\r\n\r\n" + b'{"prompt": 1}': b"501",
+            head + b"Transfer-Encoding: identity\r\nContent-Length: 13\r\n\r\n" + b'{"prompt": 1}': b"501",
+            head + b"Content-Length: 13\r\nTransfer-Encoding: gzip\r\n\r\n" + b'{"prompt": 1}': b"400",
+            head + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n": b"501",
             head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n": b"400",
             head + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n": b"400",
             head + b"Transfer-Encoding: chunked\r\n\r\n5;x=" + b"y" * 400000: b"431",
@@ -450,6 +503,19 @@ class EndsTest(ServeCase):
             self.assertLess(server.metric("vllm:generation_tokens_total"), 2 * 100 * 900 / 2)
             self.assertEqual(server.complete(prompt="x", max_tokens=3)["object"], "text_completion")
 
+    def test_the_log_tells_of_clients_that_go(self):
+        with Server("--dtype", "float32") as server:
+            socks = [self.begin(server, stream) for stream in (True, False)]
+            self.taken(server, 2)
+            for sock in socks:
+                sock.close()
+            self.quiet(server)
+            server.complete(prompt="x", max_tokens=1)
+            code, _, err = server.stop()
+            self.assertEqual(code, 0)
+            lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+            self.assertEqual(sorted(line["status"] for line in lines), [200, 499, 499], lines)
+
     def test_a_log_that_nobody_reads_holds_up_nobody(self):
         read, write = os.pipe()
         with Server("--dtype", "float32", stderr=write) as server:
@@ -545,6 +611,17 @@ class EndsTest(ServeCase):
                 self.assertEqual(server.call("GET", "/v1/models", headers={"Authorization": "Bearer " + key})[0], 200)
                 self.assertEqual(server.call("GET", "/v1/models", headers={"Authorization": "bearer " + key})[0], 200)
             self.assertEqual(server.call("GET", "/v1/models", headers={"X-Api-Key": "first"})[0], 200)
+            load = ["load", "--url", f"http://127.0.0.1:{server.port}", "--requests", 2, "--input-tokens", 2,
+                    "--output-tokens", 1, "--concurrency", 1]
+            self.good(*load, "--api-key", "third")
+            self.good(*load, "--api-key-file", keys)
+            self.good(*load, env={"OPENAI_API_KEY": "second"})
+            self.good(*load, "--api-key-file", keys, env={"OPENAI_API_KEY": "another"})
+            for wrong in ([], ["--api-key", "fourth"]):
+                self.refused(*load, *wrong, says=["status 401", "the API key is missing or wrong"])
+            self.refused(*load, "--api-key", "a b", says="--api-key: the key has spaces")
+            self.refused(*load, env={"OPENAI_API_KEY": "a\nb"}, says="OPENAI_API_KEY: the key has spaces")
+            self.refused(*load, "--api-key-file", self.tmp / "none", says=str(self.tmp / "none"))
 
     def test_signals(self):
         for sent, way in ((signal.SIGTERM, "--async-scheduling"), (signal.SIGINT, "--no-async-scheduling")):
@@ -618,6 +695,32 @@ class EndsTest(ServeCase):
         empty.write_text("\n")
         self.refused("serve", "--model", MODEL, "--api-key-file", empty, says="no API key")
         self.assertEqual(run("serve").returncode, 2)
+
+    def starts(self, **more):
+        """Exit code, stdout, and what stood on stderr beside progress."""
+        command = [cli_case.STRETTO, "serve", "--model", MODEL, "--device", "cpu", "--port", "0"]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=WAIT, cwd=ROOT, check=False, **more)
+        lines = done.stderr.splitlines()
+        return done.returncode, done.stdout or "", [line for line in lines if line.startswith("stretto: error: ")], lines
+
+    def test_a_start_without_descriptors(self):
+        for limit in range(5, 10):
+            with self.subTest(limit=limit):
+                code, out, errors, said = self.starts(
+                    stdout=subprocess.PIPE,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+                self.assertEqual((code, out, len(errors)), (2, "", 1), said)
+                self.assertIn("Too many open files", errors[0])
+
+    def test_a_start_whose_stdout_cannot_be_written(self):
+        with open("/dev/full", "w") as full:
+            code, _, errors, said = self.starts(stdout=full)
+            self.assertEqual((code, len(errors)), (2, 1), said)
+            self.assertRegex(errors[0], "standard output: cannot be written: No space left on device; it gets the line "
+                                        "'listening on http://127.0.0.1:[0-9]+'$")
+        code, _, errors, said = self.starts(preexec_fn=lambda: os.close(1))
+        self.assertEqual((code, len(errors)), (2, 1), said)
+        self.assertIn("standard output: cannot be written: Bad file descriptor", errors[0])
 
     def test_ready_file_and_log(self):
         ready = self.tmp / "ready"

@@ -116,9 +116,9 @@ class ServingEngine {
     double cache_use = 0;                                 // of 1
     std::string died_of;                                  // empty while it lives
     bool lost = false;                                    // it has died: ranks do not return
-    std::string fault;  // of a rank, while the others still have to return
-    std::int64_t restarts = 0;                            // after faults
-    std::string restarts_for;                             // the fault; empty once it is ready again
+    std::string fault;          // of a rank, while the others still have to return
+    std::int64_t restarts = 0;  // after faults
+    std::string restarts_for;   // the fault; empty once it is ready again
     // What it does before it is ready, and for how long; empty once it is, and after its death.
     std::string loads;
   };
@@ -182,8 +182,8 @@ class ServingEngine {
   // each step; none: it waits for clients.
   std::optional<Clock::time_point> acts_since_, fault_at_;
   const std::chrono::milliseconds timeout_ = env_timeout();  // for the others, after a fault
-  std::string fault_;           // the first one
-  std::vector<bool> returned_;  // [rank]
+  std::string fault_;                                        // the first one
+  std::vector<bool> returned_;                               // [rank]
   bool has_ranks_ = false, is_leading_ = false;
   bool lost_ = false, watch_ends_ = false;
   std::condition_variable watch_changed_;

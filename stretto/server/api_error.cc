@@ -4,8 +4,11 @@
 
 namespace stretto {
 
-ApiError::ApiError(int status, const std::string& message, std::string param)
-    : std::runtime_error(message), status_(status), param_(std::move(param)) {}
+ApiError::ApiError(int status, const std::string& message, std::string param, HttpHeaders headers)
+    : std::runtime_error(message),
+      status_(status),
+      param_(std::move(param)),
+      headers_(std::move(headers)) {}
 
 const char* ApiError::type() const {
   switch (status_) {
@@ -23,6 +26,8 @@ const char* ApiError::type() const {
       return "PayloadTooLarge";
     case 415:
       return "UnsupportedMediaType";
+    case 431:
+      return "RequestHeaderFieldsTooLarge";
     case 429:
       return "RateLimitError";
     case 501:
@@ -41,8 +46,8 @@ std::string ApiError::body() const {
 }
 
 HttpResponse ApiError::response() const {
-  HttpResponse out{.status = status_, .body = body()};
-  if (status_ == 429 || status_ == 503) out.headers = {{"Retry-After", "1"}};
+  HttpResponse out{.status = status_, .body = body(), .headers = headers_};
+  if (status_ == 429 || status_ == 503) out.headers.emplace_back("Retry-After", "1");
   return out;
 }
 

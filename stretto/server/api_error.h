@@ -14,7 +14,8 @@ class ApiError : public std::runtime_error {
  public:
   // `param`: the request's field, "" for none. What a message quotes of the request is cut short
   // by whoever makes it.
-  ApiError(int status, const std::string& message, std::string param = "");
+  ApiError(int status, const std::string& message, std::string param = "",
+           HttpHeaders headers = {});
 
   int status() const { return status_; }
   const std::string& param() const { return param_; }
@@ -26,6 +27,7 @@ class ApiError : public std::runtime_error {
  private:
   int status_;
   std::string param_;
+  HttpHeaders headers_;  // of the response
 };
 
 }  // namespace stretto

@@ -74,7 +74,8 @@ std::string ChatModel::describe() const {
                      has_reasoning_ ? "between <think> and </think>" : "not told apart");
 }
 
-ChatPrompt ChatModel::render(const ChatRequest& request, const Tokenizer& tokenizer) const {
+ChatPrompt ChatModel::render(const ChatRequest& request, const Tokenizer& tokenizer,
+                             const CheckText& check) const {
   ChatVariables variables = templates_.special_tokens();
   variables.insert(variables.end(), request.variables.begin(), request.variables.end());
   if (!request.has_tools) variables.emplace_back("tools", jinja::Value::none());
@@ -90,7 +91,7 @@ ChatPrompt ChatModel::render(const ChatRequest& request, const Tokenizer& tokeni
                      "tools");
     }
     ChatPrompt prompt =
-        render_chat(chosen, variables, tokenizer, request.completion.add_special_tokens);
+        render_chat(chosen, variables, tokenizer, request.completion.add_special_tokens, check);
     if (!request.continue_final_message) return prompt;
     return continued(std::move(prompt), request, tokenizer);
   } catch (const ApiError&) {
@@ -157,7 +158,9 @@ namespace {
 // The request as a completion of the rendered text.
 CompletionRequest as_completion(const AnswerContext& context, const ChatModel& model,
                                 const ChatRequest& request, bool& begins_in_reasoning) {
-  ChatPrompt prompt = model.render(request, context.files.tokenizer);
+  CheckText check = [&](std::size_t bytes) { context.check_room(bytes, "messages"); };
+  if (request.completion.truncate_prompt_tokens) check = {};  // the last ones fit
+  ChatPrompt prompt = model.render(request, context.files.tokenizer, check);
   begins_in_reasoning = opens_reasoning(prompt.text);
   CompletionRequest out = request.completion;
   const auto size = static_cast<std::int64_t>(prompt.ids.size());

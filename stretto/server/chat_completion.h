@@ -26,7 +26,8 @@ class ChatModel {
   ChatModel(const std::filesystem::path& directory, const ChatOptions& options);
 
   // The prompt. ApiError 400 with the template's line.
-  ChatPrompt render(const ChatRequest& request, const Tokenizer& tokenizer) const;
+  ChatPrompt render(const ChatRequest& request, const Tokenizer& tokenizer,
+                    const CheckText& check = {}) const;
   // "" where there is a template, else why there is none.
   const std::string& missing() const { return templates_.missing(); }
   ToolFormat tool_format() const { return tool_format_; }

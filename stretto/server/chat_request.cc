@@ -94,11 +94,14 @@ class ChatReader : public RequestReader {
     const Json* choice = fields().find("tool_choice");
     out.parallel_tool_calls = boolean("parallel_tool_calls", true);
     out.only_one_call = !out.parallel_tool_calls;
-    if (tools == nullptr) {
-      if (choice != nullptr && *choice != "none") fail("tool_choice", "needs tools");
+    const bool is_empty = tools != nullptr && tools->is_array() && tools->empty();
+    if (tools == nullptr || is_empty) {
+      const bool calls_none =
+          choice == nullptr || *choice == "none" || (is_empty && *choice == "auto");
+      if (!calls_none) fail("tool_choice", "needs tools");
       return;
     }
-    if (!tools->is_array() || tools->empty()) fail("tools", "need a list of tools");
+    if (!tools->is_array()) fail("tools", "need a list of tools");
     if (tools->size() > kMostTools)
       fail("tools", fmt::format("{} tools, at most {}", tools->size(), kMostTools));
     bool is_any_strict = false;

@@ -110,7 +110,8 @@ const jinja::Template& ChatTemplates::choose(const std::string& name, bool has_t
 }
 
 ChatPrompt render_chat(const jinja::Template& chosen, const ChatVariables& variables,
-                       const Tokenizer& tokenizer, bool add_special_tokens) {
+                       const Tokenizer& tokenizer, bool add_special_tokens,
+                       const CheckText& check) {
   ChatPrompt out;
   out.pieces = chosen.render(variables);
   std::size_t bytes = 0;
@@ -119,6 +120,7 @@ ChatPrompt render_chat(const jinja::Template& chosen, const ChatVariables& varia
     throw UserError(
         fmt::format("the prompt has {} bytes, at most {} are read", bytes, kMostPromptBytes));
   }
+  if (check) check(bytes);
   EncodeOptions options{.add_special_tokens = add_special_tokens};
   for (const jinja::Piece& piece : out.pieces) {
     const std::size_t begin = out.text.size();

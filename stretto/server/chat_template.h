@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,8 +50,12 @@ class ChatTemplates {
   std::string missing_;
 };
 
+// Throws what is wrong with a text of so many bytes, before it is tokenized.
+using CheckText = std::function<void(std::size_t bytes)>;
+
 // Renders and tokenizes. UserError naming the template and its line.
 ChatPrompt render_chat(const jinja::Template& chosen, const ChatVariables& variables,
-                       const Tokenizer& tokenizer, bool add_special_tokens);
+                       const Tokenizer& tokenizer, bool add_special_tokens,
+                       const CheckText& check = {});
 
 }  // namespace stretto

@@ -59,8 +59,23 @@ Completion::Completion(const AnswerContext& context, std::string id, CompletionR
   if (!request_.has_seed) request_.sampling.seed = drawn_seed();
 }
 
+void AnswerContext::check_room(std::size_t text_bytes, const char* field) const {
+  if (!most_token_bytes) return;
+  const std::int64_t room = engine.max_model_len();
+  const std::size_t least = (text_bytes + *most_token_bytes - 1) / *most_token_bytes;
+  if (least < static_cast<std::size_t>(room)) return;
+  throw ApiError(400,
+                 fmt::format("maximum context length is {} tokens, the prompt has {} bytes, which "
+                             "are {} tokens at least",
+                             room, text_bytes, least),
+                 field);
+}
+
 std::vector<int> Completion::tokenize(const CompletionRequest::Prompt& prompt) const {
   const auto* text = std::get_if<std::string>(&prompt);
+  if (text != nullptr && !request_.truncate_prompt_tokens) {
+    context_.check_room(text->size(), prompt_field_);
+  }
   std::vector<int> ids = text != nullptr
                              ? context_.files.tokenizer.encode(
                                    *text, {.add_special_tokens = request_.add_special_tokens,
@@ -124,7 +139,7 @@ void Completion::start() {
   context_.metrics.count_request(request_.n, request_.max_tokens);
   if (request_.stream) begin_stream();
   exchange_->on_gone([weak = weak_from_this()] {
-    if (auto self = weak.lock()) self->cancel();
+    if (auto self = weak.lock()) self->abandon();
   });
 }
 
@@ -200,6 +215,11 @@ void Completion::cancel() {
     }
   }
   for (const auto& served : open) context_.engine.cancel(served);
+}
+
+void Completion::abandon() {
+  is_abandoned_ = true;
+  cancel();
 }
 
 std::vector<Completion::Progress> Completion::progress() const {
@@ -326,7 +346,8 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
   for (const auto& c : choices_) longest = std::max(longest, c->num_tokens);
   if (longest > 0) context_.metrics.count_longest(longest);
   finish();
-  AnswerSummary summary{.status = status_, .prompt_tokens = 0, .tokens = 0};
+  AnswerSummary summary{
+      .status = is_abandoned_ ? kClientGone : status_, .prompt_tokens = 0, .tokens = 0};
   for (const auto& prompt : prompts_) {
     summary.prompt_tokens += static_cast<std::int64_t>(prompt.size());
   }

@@ -3,11 +3,13 @@
 // completion_request.h, before http.h.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,11 +30,18 @@ struct AnswerContext {
   Metrics& metrics;
   OutputGrammars& grammars;
   std::string model_name;
+  // Of a text that one token may stand for (Tokenizer::most_text_of_a_token).
+  std::optional<std::size_t> most_token_bytes = {};
+
+  // Of a text that is to be a prompt: ApiError where it cannot fit, whatever tokens come of it.
+  void check_room(std::size_t text_bytes, const char* field) const;
 };
+
+inline constexpr int kClientGone = 499;  // as nginx has it in its logs
 
 // What became of a request, for the access log.
 struct AnswerSummary {
-  int status = 200;
+  int status = 200;  // kClientGone: nobody is there to hear of the end
   std::int64_t prompt_tokens = 0, tokens = 0;
 };
 
@@ -50,6 +59,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void start();
   // From any thread: all choices end, what there is is sent.
   void cancel();
+  // The same for a client that has gone.
+  void abandon();
   // Of each choice that has not ended. From any thread.
   struct Progress {
     bool has_started = false;
@@ -137,6 +148,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::size_t num_open_ = 0;  // choices that have not ended
   bool failed_ = false;       // and the client has been told
   int status_ = 200;
+  std::atomic<bool> is_abandoned_{false};
 };
 
 }  // namespace stretto

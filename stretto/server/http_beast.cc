@@ -129,8 +129,12 @@ void HttpServer::State::close_all() {
 }
 
 HttpServer::HttpServer(const std::string& host, std::uint16_t port, const HttpLimits& limits,
-                       Handler handler)
-    : state_(std::make_shared<State>(limits, std::move(handler))) {
+                       Handler handler) {
+  try {  // a few descriptors, which there may not be (ulimit -n)
+    state_ = std::make_shared<State>(limits, std::move(handler));
+  } catch (const boost::system::system_error& e) {
+    throw UserError(fmt::format("cannot listen on {}:{}: {}", host, port, e.what()));
+  }
   state_->listen(host, port);
 }
 

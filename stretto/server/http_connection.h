@@ -27,6 +27,7 @@
 #include <string>
 #include <string_view>
 
+#include "stretto/server/api_error.h"
 #include "stretto/server/http.h"
 
 namespace stretto {
@@ -72,10 +73,7 @@ inline std::string head_text(const HttpResponse& response, const Framing& framin
 }
 
 inline HttpResponse plain_error(int status, const std::string& message) {
-  return {.status = status,
-          .body = fmt::format(R"({{"error":{{"message":"{}","type":"BadRequestError",)"
-                              R"("param":null,"code":{}}}}})",
-                              message, status)};
+  return ApiError(status, message).response();
 }
 
 class Connection;
@@ -159,9 +157,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void turn_away() {
     begin_answer();
     framing_ = {.keeps_alive = false};
-    HttpResponse response = plain_error(503, "too many connections");
-    response.headers = {{"Retry-After", "1"}};
-    write_whole(number_ - 1, std::move(response));
+    write_whole(number_ - 1, plain_error(503, "too many connections"));
   }
 
   void post(std::function<void()> action) {
@@ -302,6 +298,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (message.count(http::field::content_length) > 1 ||
         message.count(http::field::transfer_encoding) > 1) {
       return refuse_with(400, "the length of the body is given more than once");
+    }
+    // Beside a length the parser passes over what it does not know, and two readers would differ.
+    if (auto coding = message.find(http::field::transfer_encoding);
+        coding != message.end() && !boost::beast::iequals(coding->value(), "chunked")) {
+      return refuse_with(501, "Transfer-Encoding: only 'chunked' is read");
     }
     arm(read_timer_, server_->limits.body_timeout);
     auto expect = message[http::field::expect];

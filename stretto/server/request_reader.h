@@ -85,6 +85,8 @@ class RequestReader {
       const Json* value = fields_.find(field);
       if (value == nullptr || (value->is_boolean() && !value->get<bool>())) continue;
       if (value->is_object() && value->value("type", Json()) == "text") continue;
+      if (value->is_array() && value->empty()) continue;  // clients send it for nothing
+      if (field == std::string_view("suffix") && *value == "") continue;
       fail(field, "is not supported here, and ignoring it would change what is answered");
     }
   }
@@ -106,18 +108,25 @@ class RequestReader {
       fail("allowed_token_ids", "is an empty list");
     }
     read_bias(s);
-    if (const Json* seed = fields_.find("seed")) {
-      bool is_wide = seed->is_number_unsigned();
-      out.has_seed = true;
-      s.seed = is_wide ? seed->get<std::uint64_t>()
-                       : static_cast<std::uint64_t>(
-                             integer("seed", 0, std::numeric_limits<std::int64_t>::min(),
-                                     std::numeric_limits<std::int64_t>::max()));
-    }
+    read_seed(out);
     checked("temperature", [&] {
       s.validate();
       return 0;
     });
+  }
+
+  void read_seed(CompletionRequest& out) const {
+    const Json* seed = fields_.find("seed");
+    if (seed == nullptr) return;
+    if (!seed->is_number_integer()) {  // what has more than 64 bits is read as a fraction
+      fail("seed", fmt::format("need a whole number from {} to {}, got {}",
+                               std::numeric_limits<std::int64_t>::min(),
+                               std::numeric_limits<std::uint64_t>::max(), quote_json(*seed)));
+    }
+    out.has_seed = true;
+    out.sampling.seed = seed->is_number_unsigned()
+                            ? seed->get<std::uint64_t>()
+                            : static_cast<std::uint64_t>(seed->get<std::int64_t>());
   }
 
   void read_bias(SamplingParams& s) const {

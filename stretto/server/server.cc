@@ -159,7 +159,12 @@ Server::State::State(const ModelFiles& its_files, ServingEngine& its_engine,
       options(std::move(its_options)),
       metrics(options.model_name),
       grammars(files.tokenizer, static_cast<int>(files.config.vocab_size)),
-      context{files, engine, metrics, grammars, options.model_name} {
+      context{files,
+              engine,
+              metrics,
+              grammars,
+              options.model_name,
+              files.tokenizer.most_text_of_a_token()} {
   for (const std::string& key : options.api_keys) {
     if (key.empty()) throw UserError("an API key is empty");
   }
@@ -198,18 +203,19 @@ std::vector<Server::State::Routed> Server::State::paths() {
 const Server::State::Routed& Server::State::route_of(const HttpRequest& request) const {
   std::string path = request.path;
   if (path.starts_with("/v1/models/")) path = "/v1/models";
-  const Routed* other_method = nullptr;
+  std::string others;
   for (const Routed& routed : routes()) {
     if (path != routed.route.path) continue;
     std::string_view method = request.method == "HEAD" ? "GET" : request.method;
     if (method == routed.route.method) return routed;
-    other_method = &routed;
+    others += (others.empty() ? "" : ", ") + std::string(routed.route.method);
+    if (routed.route.method == std::string_view("GET")) others += ", HEAD";
   }
-  if (other_method == nullptr) {
+  if (others.empty()) {
     throw ApiError(404, fmt::format("there is no path '{}' here; /openapi.json lists them",
                                     printable(request.path, 100)));
   }
-  throw ApiError(405, fmt::format("this path takes {}", other_method->route.method));
+  throw ApiError(405, "this path takes " + others, "", {{"Allow", others}});
 }
 
 void Server::State::require_key(const HttpRequest& request) const {

@@ -18,6 +18,9 @@ class Normalizer {
   // Whether apply(text) begins where the original text does, as the reference counts it: not where
   // the first character was removed. `before` says so of `text` itself.
   virtual bool keeps_begin(std::string_view /*text*/, bool before) const { return before; }
+
+  // How many times as long as apply(text) a text may be, at most; 0: any number.
+  virtual int most_shrinking() const { return 0; }
 };
 
 // NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents, ByteLevel,

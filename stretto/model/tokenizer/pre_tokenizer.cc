@@ -143,6 +143,8 @@ class Split : public PreTokenizer {
     });
   }
 
+  bool keeps_text() const override { return behavior_ != Behavior::kRemoved; }
+
  private:
   Regex pattern_;
   Behavior behavior_;
@@ -166,6 +168,8 @@ class CharacterSplit : public PreTokenizer {
       return resolve(segments(matches, text.size()), behavior_);
     });
   }
+
+  bool keeps_text() const override { return behavior_ != Behavior::kRemoved; }
 
  private:
   Test test_;
@@ -294,6 +298,9 @@ class ByteLevel : public PreTokenizer {
     rewrite(pieces);
   }
 
+  bool keeps_text() const override { return true; }
+  bool makes_byte_level() const override { return true; }
+
  private:
   static void prefix_spaces(Pieces& pieces) {
     Pieces out{.text = {}, .spans = {}, .is_first = pieces.is_first};
@@ -334,6 +341,14 @@ class PreTokenizerSequence : public PreTokenizer {
   bool asks_for_first() const override {
     return std::any_of(steps_.begin(), steps_.end(),
                        [](const auto& step) { return step->asks_for_first(); });
+  }
+  bool keeps_text() const override {
+    return std::all_of(steps_.begin(), steps_.end(),
+                       [](const auto& step) { return step->keeps_text(); });
+  }
+  bool makes_byte_level() const override {
+    return std::any_of(steps_.begin(), steps_.end(),
+                       [](const auto& step) { return step->makes_byte_level(); });
   }
 
  private:

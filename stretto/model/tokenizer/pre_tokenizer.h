@@ -32,6 +32,8 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
   virtual void apply(Pieces& pieces) const = 0;
   virtual bool asks_for_first() const { return false; }  // reads Pieces::is_first
+  virtual bool keeps_text() const { return false; }      // its spans cover the text
+  virtual bool makes_byte_level() const { return false; }
 };
 
 // ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer,

@@ -187,8 +187,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& dir) {
 }
 
 Tokenizer Tokenizer::parse(std::string_view tokenizer_json,
-                           const std::optional<std::string>& config_json,
-                           const std::string& where,
+                           const std::optional<std::string>& config_json, const std::string& where,
                            const std::optional<std::string>& map_json) {
   const std::string path = json_path(where, "tokenizer.json");
   const Json file = parse_json(tokenizer_json, path);
@@ -301,6 +300,29 @@ std::vector<std::string> Tokenizer::token_bytes() const {
     out[static_cast<std::size_t>(id)] = std::move(text);
   }
   return out;
+}
+
+std::optional<std::size_t> Tokenizer::most_text_of_a_token() const {
+  const Impl& impl = *impl_;
+  // Each byte becomes a character of the byte-level alphabet, of which tokens are made.
+  if (!impl.decoder.is_byte_level() || !impl.pre_tokenizer || !impl.pre_tokenizer->keeps_text() ||
+      !impl.pre_tokenizer->makes_byte_level()) {
+    return std::nullopt;
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string character;
+    const char value = static_cast<char>(byte);
+    tokenization::append_byte_level(character, {&value, 1});
+    if (!impl.model->vocabulary().id(character)) return std::nullopt;
+  }
+  for (const auto& [id, token] : impl.added.by_id()) {
+    if (token.lstrip || token.rstrip) return std::nullopt;  // with as many spaces as there are
+  }
+  std::size_t most = 1;
+  for (const std::string& bytes : token_bytes()) most = std::max(most, bytes.size());
+  const int shrinks = impl.normalizer ? impl.normalizer->most_shrinking() : 1;
+  if (shrinks == 0) return std::nullopt;
+  return most * static_cast<std::size_t>(shrinks);
 }
 
 bool Tokenizer::strips_first_space() const {

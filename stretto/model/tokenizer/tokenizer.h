@@ -61,6 +61,10 @@ class Tokenizer {
   // Empty for ids that no token has. UserError where tokens have none of their own, because what
   // they add depends on their neighbours (WordPiece).
   std::vector<std::string> token_bytes() const;
+  // Bytes of a text that one token may stand for, at most: a text of more than n times as many has
+  // more than n tokens. Nothing where there is no such bound: where a normaliser or pre-tokenizer
+  // leaves text out, or a token stands for any unknown word.
+  std::optional<std::size_t> most_text_of_a_token() const;
   // A space at the beginning of a text is left out when it is decoded.
   bool strips_first_space() const;
 

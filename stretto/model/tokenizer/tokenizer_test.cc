@@ -66,6 +66,46 @@ INSTANTIATE_TEST_SUITE_P(Styles, Vectors,
                          testing::Values("gpt2", "llama3", "qwen2", "metaspace", "unigram", "bert"),
                          [](const auto& info) { return std::string(info.param); });
 
+// A prompt that would fit is refused where this bound is too low.
+TEST(MostTextOfAToken, HoldsForAllTexts) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("STRETTO_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  int num_bounds = 0;
+  for (const char* style : {"gpt2", "llama3", "qwen2", "metaspace", "unigram", "bert"}) {
+    SCOPED_TRACE(style);
+    const Tokenizer tokenizer = Tokenizer::load(kData / style);
+    const auto most = tokenizer.most_text_of_a_token();
+    // Words that are not known are one token each, however long; spaces are left out.
+    if (std::string_view(style) == "bert") EXPECT_FALSE(most);
+    if (!most) continue;
+    ++num_bounds;
+    auto check = [&](const std::string& text) {
+      const auto ids = tokenizer.encode(text, {.add_special_tokens = false});
+      EXPECT_LE(text.size(), ids.size() * *most);
+    };
+    for (const Json& vector : read_json_file(kData / style / "vectors.json")) {
+      check(from_hex(vector["bytes"]));
+    }
+    std::vector<std::string> tokens = tokenizer.token_bytes();
+    for (const std::string& token : tokens) {
+      std::string text;
+      for (int i = 0; i < 20; ++i) text += token;
+      check(text);
+    }
+    for (int i = 0; i < 200; ++i) {
+      std::string text;
+      while (text.size() < 500) text += tokens[random() % tokens.size()];
+      check(text);
+    }
+    // What NFC makes shorter more than anything else.
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "\u1fbe\u0308\u0301";
+    check(text);
+  }
+  EXPECT_GE(num_bounds, 2);
+}
+
 // What a user writes between a template's special tokens, whatever it spells.
 TEST(PlainRanges, HoldNoSpecialTokens) {
   const Tokenizer tokenizer = Tokenizer::load(kData / "llama3");
