@@ -30,8 +30,8 @@ ASKED_US = {False: 15.0, True: 40.0}  # by whether copy engines take part
 
 
 def phases_us(ranks: Ranks, call) -> tuple:
-    """(microseconds of a call while it is measured, {phase: (times, microseconds) of a call}) of this rank, of rounds as
-    host_us() has them the one that took least."""
+    """(microseconds of a call while it is measured, {phase: (times, microseconds) of a call}) of this rank, of rounds
+    as host_us() has them the one that took least."""
     rounds = []
     for _ in range(HOST_ROUNDS):
         synchronize()
@@ -42,7 +42,8 @@ def phases_us(ranks: Ranks, call) -> tuple:
             call()
         whole = 1e6 * (time.perf_counter() - begin) / HOST_CALLS
         spent = phases.finish()
-        rounds.append((whole, {name: (times / HOST_CALLS, ns / 1e3 / HOST_CALLS) for name, (times, ns) in spent.items()}))
+        phases = {name: (times / HOST_CALLS, ns / 1e3 / HOST_CALLS) for name, (times, ns) in spent.items()}
+        rounds.append((whole, phases))
     synchronize()
     return min(rounds, key=lambda found: found[0])
 

@@ -14,6 +14,7 @@ import re
 import sys
 
 import tables
+import user_tables
 from results import Error, Results, Run
 
 LIBRARIES = ("driver", "cublaslt", "nccl", "nvrtc", "torch", "cudnn")
@@ -32,6 +33,10 @@ def compact(value):
     return value
 
 
+def with_few_samples(row: dict) -> dict:
+    return {k: user_tables.few_samples(v) if k.endswith("_ms") else v for k, v in row.items()}
+
+
 def card(run: Run) -> str:
     """'H200' of 'GPU 0: NVIDIA H200 (0000:00:06), sm_90, ..'"""
     found = re.search(r"H[12]00[\w ]*", str(run.data.get("machine") or ""))
@@ -46,6 +51,8 @@ def libraries(run: Run) -> str:
 
 
 def line(run: Run, field: str, row) -> str:
+    if (run.kind, field) == ("user", "lot"):
+        row = with_few_samples(row)
     said = {k: compact(v) for k, v in run.data.items()
             if k not in OF_A_RUN and isinstance(v, (bool, int, float, str))}
     kept = {"run": run.name, "date": run.data.get("date", run.day), "commit": run.data.get("commit"), "card": card(run),

@@ -75,6 +75,28 @@ class Keep(MadeResults):
         self.assertEqual(self.shown("python-calls"), before)
         self.assertEqual([line["run"] for line in self.kept("pytorch-x2.jsonl")], ["gpu-pytorch-x2-2026-01-03"])
 
+    def test_verdicts_are_of_samples_that_are_not_kept_too(self):
+        """The first 60 of 200 say the contrary of all."""
+        def times(ours):
+            return {"sequence": [1.0, 1.01] * 100, "again": [1.0, 1.01] * 100, "gemm": [0.5] * 200, "ours": ours}
+
+        slow, fast = [1.5] * 60 + [0.8] * 140, [0.8] * 60 + [1.5] * 140
+        rows = [{"op": "gemm_rs", "m": m, "n": 8, "k": 8, "layer": "a", "first_s": 1.0, "eager_ms": times(ours),
+                 "graph_ms": times(ours)} for m, ours in ((4096, slow), (8192, fast))]
+        self.result("gpu-user-x2-2026-01-02.json", lot=rows)
+        names = "user-lot-x2", "user-lot-shapes-x2"
+        before = [self.shown(name) for name in names]
+        self.keep("gpu-user-x2-2026-01-02.json")
+
+        def numbers(text):
+            return [line for line in text.splitlines() if line.startswith("|")]
+
+        self.assertEqual([numbers(self.shown(name)) for name in names], [numbers(text) for text in before])
+        self.assertEqual({len(line["row"]["eager_ms"]["ours"]) for line in self.kept("user-x2.jsonl")}, {60})
+        verdicts = numbers(self.shown("user-lot-shapes-x2"))
+        self.assertEqual([line.split("|")[-2].strip() for line in verdicts if "GEMM+RS" in line],
+                         ["met", "met", "over", "over"])
+
     def test_what_no_table_reads_is_told(self):
         self.result("gpu-links-x4-2026-01-02.json", links=[{"us": 1.0}])
         self.assertIn("no table reads gpu-links-x4-2026-01-02.json", self.keep("gpu-links-x4-2026-01-02.json"))

@@ -13,6 +13,7 @@ FIRST_S, KEPT_S = 4, 0.2
 HOST_US, COPIES_US = 15, 40  # of the host for a call; where copy engines take part
 ALLOWED = 1.02
 MANY_ROWS = 2048
+KEPT_SAMPLES = 60  # of a product by lot; each contestant comes in every place as often in them
 MODES = "eager", "graph"
 SIZE_NAMES = (30, "GB"), (20, "MB"), (10, "KB"), (0, "bytes")
 
@@ -86,15 +87,38 @@ def lot(results: Results, ranks: int) -> dict:
     return results.rows(["user"], "lot", shape_key, ranks)
 
 
+def few_samples(t: dict) -> dict:
+    """Of a product's times the first KEPT_SAMPLES, and what is said of all of them."""
+    count = len(t["ours"])
+    if count <= KEPT_SAMPLES:
+        return t
+    part = part_hidden(t)
+    said = {"over_faster": over_faster(t), "itself": itself(t), **({"hidden": part} if part else {})}
+    return {**{who: samples[:KEPT_SAMPLES] for who, samples in t.items()},
+            "of_all": {"samples": count, "medians": {who: median(samples) for who, samples in t.items()},
+                       **{name: r._asdict() for name, r in said.items()}}}
+
+
 def over_faster(t: dict) -> Interval:
     """Ours over the faster of sequence and async-TP."""
+    if "of_all" in t:
+        return Interval(**t["of_all"]["over_faster"])
     return ratio(t["ours"], min((t[who] for who in ("sequence", "async_tp") if who in t), key=median))
+
+
+def median_of(t: dict, who: str) -> float:
+    return t["of_all"]["medians"][who] if "of_all" in t else median(t[who])
+
+
+def itself(t: dict) -> Interval:
+    """The sequence over itself, in turn with it."""
+    return Interval(**t["of_all"]["itself"]) if "of_all" in t else ratio(t["again"], t["sequence"])
 
 
 def outcome(t: dict) -> str:
     """Undecided where it would be another if ours were off by as much as the sequence differs from itself."""
-    r, itself = over_faster(t), ratio(t["again"], t["sequence"])
-    off = max(itself.high, 1 / itself.low)
+    r, same = over_faster(t), itself(t)
+    off = max(same.high, 1 / same.low)
     words = {True: "met", verdicts.WITHIN: "within", False: "over"}
     found = {words[verdicts.at_most(Interval(*(x * by for x in r)), ALLOWED)] for by in (1 / off, 1, off)}
     return found.pop() if len(found) == 1 else "undecided"
@@ -102,6 +126,8 @@ def outcome(t: dict) -> str:
 
 def part_hidden(t: dict) -> Interval | None:
     """None where product and sequence take the same, or the part is below what is told apart."""
+    if "of_all" in t:
+        return Interval(**t["of_all"]["hidden"]) if "hidden" in t["of_all"] else None
     if median(t["sequence"]) < 1.02 * median(t["gemm"]):
         return None
     return hidden({"ours_ms": t["ours"], "gemm_ms": t["gemm"], "sequence_ms": t["sequence"]})
@@ -155,7 +181,7 @@ def user_lot_shapes_table(results: Results, ranks: int) -> str:
                 continue
             part = part_hidden(t)
             lines.append([operator(row) + mark(rows, key), row["layer"], mode, f"{row['first_s']:.1f}",
-                          *(f"{median(t[who]):.4f}" if who in t else "-" for who in
+                          *(f"{median_of(t, who):.4f}" if who in t else "-" for who in
                             ("ours", "sequence", "async_tp", "gemm")),
                           times(over_faster(t), 3), f"{part.median:.2f}" if part else "-", outcome(t)])
     text = table(["operator (m, n or k of a rank)", "layer", "launched", "first call, s", "ours, ms", "sequence",
