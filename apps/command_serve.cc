@@ -108,7 +108,7 @@ void serve(ServeOptions& options) {
   EndWatch end_watch([&] { ready.withdraw(); });
   options.server.on_signal = [&, timeout = milliseconds_of(options.shutdown_timeout_s)](int count) {
     end_watch.end_in((count == 1 ? timeout : timeout.zero()) + kEndTime,
-                     "the ranks do not return; the process ends without them");
+                     "the engine's threads do not end; the process ends without them");
   };
   if (options.steps.serving.restart_on_fault) {
     options.steps.serving.on_lost = [&](const std::string&) {

@@ -77,13 +77,14 @@ class HangCase(ServeCase):
         self.assertTrue(self.ready_file.exists())
         return server
 
-    def ask(self, server):
+    def ask(self, server, **more):
         """A request that is under way, and where its status and answer will be."""
         got = []
 
         def complete():
             try:
-                got.append(server.post("/v1/completions", {"prompt": "x", "max_tokens": 8, "ignore_eos": True}))
+                got.append(server.post("/v1/completions",
+                                       {"prompt": "x", "max_tokens": 8, "ignore_eos": True, **more}))
             except (OSError, json.JSONDecodeError) as error:  # the end of the server
                 got.append((0, error))
 
@@ -137,19 +138,32 @@ class CpuTest(HangCase):
         self.is_503(server, self.ask(server), r"a step has not ended for 1 s \(--step-timeout\)$")
         self.ends(server, 1, "the engine died of ranks that do not return", signal.SIGINT)
 
+    def test_a_process_that_was_stopped_goes_on(self):
+        """As a container that was paused: that time is nobody's."""
+        server = self.start("--step-timeout", 2)
+        got = self.ask(server, max_tokens=900, n=20)
+        server.until(lambda: server.metric("vllm:generation_tokens_total") > 20, "it runs")
+        server.process.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        self.assertEqual(got, [], "too fast for this test")
+        server.process.send_signal(signal.SIGCONT)
+        server.until(lambda: got, "an answer")
+        self.assertEqual(got[0][0], 200, got)
+        self.assertEqual(server.stop()[0], 0)
+
     def test_the_end_comes_before_it_is_noticed(self):
         server = self.start("--tp", 2, timeout_ms=600_000)
         Stopped(self, server, "rank 1")
         got = self.ask(server)
         server.until(lambda: server.stats()["running"] == 1, "it runs")
         self.health(server, 200)
-        self.ends(server, 1 + 5, "the ranks do not return")
+        self.ends(server, 1 + 5, "the engine's threads do not end")
         self.assertNotEqual(got[0][0], 200)
 
     def test_idle_ranks_hold_up_no_end_either(self):
         server = self.start("--tp", 2)
         Stopped(self, server, "rank 1")
-        self.ends(server, 1 + 5, "the ranks do not return")
+        self.ends(server, 1 + 5, "the engine's threads do not end")
 
     def test_no_thread_can_be_started_again(self):
         """So the process ends, for whoever starts it again; clients hear why."""

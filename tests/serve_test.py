@@ -299,8 +299,8 @@ class RefusalsTest(ServeCase):
                                   ("/v1/responses", {"input": long}, "input")):
             begin = time.monotonic()
             said = self.refusal(self.server, body, field, path=path)
-            self.assertRegex(said, r"maximum context length is 128 tokens, the prompt has \d+ bytes, which are \d+ tokens "
-                                   "at least")
+            self.assertRegex(said, r"maximum context length is 128 tokens, the prompt has \d+ bytes, which are \d+ "
+                                   "tokens at least")
             print(f"{path}: refused {len(long)} bytes in {(time.monotonic() - begin) * 1e3:.0f} ms")
         said = self.refusal(self.server, {"prompt": "x y " * 200}, "prompt")  # of tokens, which are counted
         self.assertIn("you asked for", said)
@@ -311,7 +311,8 @@ class RefusalsTest(ServeCase):
         ask = {"max_tokens": 4, "temperature": 0}
         chat = {"messages": [{"role": "user", "content": PROMPT}], **ask}
         for path, body, empty in (
-                ("/v1/completions", {"prompt": PROMPT, **ask}, {"suffix": "", "bad_words": [], "logits_processors": []}),
+                ("/v1/completions", {"prompt": PROMPT, **ask},
+                 {"suffix": "", "bad_words": [], "logits_processors": []}),
                 ("/v1/chat/completions", chat, {"tools": [], "functions": [], "bad_words": []}),
                 ("/v1/chat/completions", chat, {"tools": [], "tool_choice": "auto"}),
                 ("/v1/chat/completions", chat, {"tools": [], "tool_choice": "none"})):
@@ -701,7 +702,8 @@ class EndsTest(ServeCase):
         command = [cli_case.STRETTO, "serve", "--model", MODEL, "--device", "cpu", "--port", "0"]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=WAIT, cwd=ROOT, check=False, **more)
         lines = done.stderr.splitlines()
-        return done.returncode, done.stdout or "", [line for line in lines if line.startswith("stretto: error: ")], lines
+        errors = [line for line in lines if line.startswith("stretto: error: ")]
+        return done.returncode, done.stdout or "", errors, lines
 
     def test_a_start_without_descriptors(self):
         for limit in range(5, 10):

@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{50};
 constexpr int kMostFaultsInRow = 3;
+constexpr std::chrono::duration<double> kStopped{
+    0.5};  // that a thread of a process that runs waits
 
 // Before anything is loaded; the cache is what users can make smaller.
 void check_room_for(const CacheSize& size, int num_ranks) {
@@ -366,6 +368,14 @@ std::string ServingEngine::why_lost() const {
   return fmt::format("a step has not ended for {:g} s (--step-timeout)", options_.step_seconds);
 }
 
+// Time in which the whole process stood still (SIGSTOP, a container that was paused).
+void ServingEngine::pass_over(std::chrono::duration<double> time) {
+  for (auto* since : {&acts_since_, &fault_at_}) {
+    if (!*since) continue;
+    **since = std::min(**since + std::chrono::duration_cast<Clock::duration>(time), Clock::now());
+  }
+}
+
 // Of the ranks, which may stand still in the middle of anything: what it does needs nothing that
 // they hold but for the mutex, which nobody holds for long.
 void ServingEngine::watch() {
@@ -373,7 +383,11 @@ void ServingEngine::watch() {
   const Seconds shortest = std::min<Seconds>(Seconds(options_.step_seconds), timeout_);
   const Seconds look = std::clamp<Seconds>(shortest / 4, Seconds(0.005), Seconds(1));
   std::unique_lock lock(mutex_);
+  auto looked = Clock::now();
   while (!watch_changed_.wait_for(lock, look, [&] { return watch_ends_; })) {
+    const auto now = Clock::now();
+    const Seconds late = now - std::exchange(looked, now) - look;
+    if (late > kStopped) pass_over(late);
     const std::string why = why_lost();
     if (why.empty()) continue;
     lost_ = true;

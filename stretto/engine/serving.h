@@ -142,6 +142,7 @@ class ServingEngine {
   // Whether they may be followed by others: they are not lost.
   bool end_ranks();
   void watch();
+  void pass_over(std::chrono::duration<double> time);
   void end_watch();
   std::string why_lost() const;
   bool restart_for(const std::string& why);
