@@ -17,6 +17,7 @@
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/keyed_hash.h"
+#include "stretto/base/log.h"
 #include "stretto/base/printable.h"
 
 namespace stretto {
@@ -130,8 +131,8 @@ std::optional<std::string> read_key(const fs::path& file) {
   if (fd < 0) return std::nullopt;
   struct stat found = {};
   std::string key(kKeyBytes + 1, '\0');
-  bool good = ::fstat(fd, &found) == 0 && S_ISREG(found.st_mode) &&
-              found.st_uid == ::geteuid() && (found.st_mode & 077) == 0;
+  bool good = ::fstat(fd, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == ::geteuid() &&
+              (found.st_mode & 077) == 0;
   good = good && ::read(fd, key.data(), key.size()) == static_cast<ssize_t>(kKeyBytes);
   ::close(fd);
   key.resize(kKeyBytes);
@@ -151,8 +152,8 @@ std::error_code write_all(int fd, std::string_view bytes) {
 // A new file beside `path`, for this user alone.
 std::error_code write_draft(const fs::path& path, std::string_view bytes, fs::path& draft) {
   static std::atomic<unsigned> count{0};
-  draft = path.parent_path() / fmt::format(".{}-{}-{}", path.filename().string(), ::getpid(),
-                                           count.fetch_add(1));
+  draft = path.parent_path() /
+          fmt::format(".{}-{}-{}", path.filename().string(), ::getpid(), count.fetch_add(1));
   ::unlink(draft.c_str());  // of a process that had this number before, and was killed
   int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return last_error();
@@ -187,18 +188,31 @@ std::error_code prepare(const fs::path& folder) {
   return error;
 }
 
+// What cannot be sealed is not kept, of whatever kind: said once.
+void warn_of_key(const fs::path& file, const std::error_code& error) {
+  static std::atomic<bool> said = false;
+  if (said.exchange(true)) return;
+  log_warning(fmt::format(
+      "{} cannot be written: {}. Without this key nothing is kept in {}: proofs, kernels and "
+      "compiled files are made anew each time. STRETTO_CACHE_DIR chooses another folder",
+      printable(file.string(), 300), error.message(), printable(file.parent_path().string(), 300)));
+}
+
 // This user's key, made where there is none or others could have read it.
 std::optional<std::string> user_key(std::error_code& error) {
   fs::path folder = env_cache_dir(), file = folder / "seal.key";
   error = prepare(folder);
-  if (error) return std::nullopt;
+  if (error) {
+    warn_of_key(file, error);
+    return std::nullopt;
+  }
   if (std::optional<std::string> key = read_key(file)) return key;
   struct stat found = {};
   if (::lstat(file.c_str(), &found) == 0 && !read_key(file)) ::unlink(file.c_str());
   error = make_key(file);
-  if (error) return std::nullopt;
-  std::optional<std::string> key = read_key(file);
-  if (!key) error = std::make_error_code(std::errc::permission_denied);
+  std::optional<std::string> key = error ? std::nullopt : read_key(file);
+  if (!key && !error) error = std::make_error_code(std::errc::permission_denied);
+  if (!key) warn_of_key(file, error);
   return key;
 }
 

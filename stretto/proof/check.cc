@@ -328,7 +328,7 @@ class AccessChecker::Impl {
     if (check_once("output", graph, use, writes) || is_filled(graph, use.tensor, writes)) return;
     Box hole = hole_in(all, writes);
     add(FindingKind::kOutput, writes.refs.empty() ? nullptr : writes.refs[0].access->op, nullptr,
-        fmt::format("output {} is never written", range(use, hole)));
+        fmt::format("{}: output {} is never written", loc_of(tensor(use)), range(use, hole)));
   }
 
   // The caller has given no memory there.
@@ -458,6 +458,9 @@ class AccessChecker::Impl {
   }
 
   // --- reports ---
+  static std::string loc_of(const Tensor& tensor) {
+    return fmt::format("{}:{}", tensor.loc.file, tensor.loc.line);
+  }
   std::string range(const TensorUse& use, const Box& box) const {
     return describe_range(timeline_->launch(0), use.tensor, box, use.rank);
   }

@@ -40,6 +40,8 @@ struct Finding {
   // Where it is found for some tables only: for which, of two launches in turn.
   std::vector<ChosenCase> cases = {};
   CasesInTurn in_turn = {};
+  // Where it is found: those of the first launch and of the later one, where there are two.
+  std::vector<std::vector<std::int64_t>> extents = {};
 };
 
 }  // namespace stretto

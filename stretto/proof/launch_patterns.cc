@@ -191,8 +191,14 @@ class Orders {
 
   void add(const std::vector<Finding>& found, const LaunchOrder& order, OrderVerdict& verdict) {
     for (const Finding& f : found) {
-      verdict.findings.push_back(
+      Finding& added = verdict.findings.emplace_back(
           finding_with(f.kind, f.text, describe_order(kinds_, order, f.in_turn), f.cases));
+      const CasesInTurn& sizes = f.in_turn;
+      auto extents = [&](int launch, int of_case) {
+        return kinds_[at(order.kinds[at(launch)])].cases[at(of_case)].graph->extents;
+      };
+      added.extents = {extents(0, sizes.first)};
+      if (sizes.apart > 0) added.extents.push_back(extents(sizes.apart, sizes.later));
     }
   }
 

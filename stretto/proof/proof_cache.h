@@ -20,7 +20,7 @@ class ProofCache {
   // Raised whenever the proof learns to reject something it accepted, to say of something that it
   // is not complete, or to show what it did not, and where entries hold something else; not for a
   // change of the table that says what generated code does, which is part of the key.
-  static constexpr int kProofVersion = 34;
+  static constexpr int kProofVersion = 35;
 
   // Entries of another `version` do not count.
   explicit ProofCache(std::filesystem::path directory, int version = kProofVersion);

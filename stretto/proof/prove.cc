@@ -100,35 +100,47 @@ class Prover {
  private:
   void prove_samples() {
     Samples bounds = {extent_bounds(program_)};
-    bool open_tables = true;  // the graph stands for every table
     result_.stats.every_table = options_.tables == nullptr;
     // A launch of the largest size is walked where pieces of sizes do not show all there is.
     if (holds_with_masks() || holds_with_runs()) return;
-    Cases cases;  // the largest, until it is known how many are affordable
+    // What is found where entries are open is so of each by itself, and maybe of no table.
+    bool in_doubt = result_.stats.every_table && std::ranges::any_of(program_.tensors, is_table);
     try {
-      cases = expand_all(bounds, -1);
+      prove_open(bounds);
     } catch (const DependsOnTable& reason) {
-      open_tables = false;
       note_sampled(reason);
-      cases = expand_all(bounds, 0);
+      walk_once(bounds);
+      return prove_witnesses(sampled(bounds, false));
+    } catch (const BeyondLimit&) {
+      throw;
+    } catch (const Rejected& e) {
+      if (!in_doubt) throw;
+      add(FindingKind::kIllFormed, e.what(), context_);
+    } catch (const UserError& e) {
+      if (!in_doubt) throw;
+      add(FindingKind::kIllFormed, e.what(), context_);
     }
+    if (!ok() && in_doubt) prove_in_doubt(bounds);
+  }
+
+  // With graphs that stand for every table.
+  void prove_open(const Samples& bounds) {
+    Cases cases = expand_all(bounds, -1);  // the largest, until it is known how many are affordable
     events_ = cases[0].graph.num_events();
-    if (!open_tables) return prove_witnesses(sampled(bounds, false));
     Samples samples = sampled(bounds, true);
-    try {
-      bool few_at_a_time = samples.size() > 1 &&
-                           (events_ >= kManyEvents || samples.size() * events_ >= kHeldTogether);
-      if (few_at_a_time) require_ends(cases);
-      if (few_at_a_time && holds_few_at_a_time(samples)) return;
-      if (samples.size() > 1 || parts_ != nullptr) cases = expand_all(samples, -1);
-      if (!few_at_a_time) require_ends(cases);
-      prove_cases(cases, !few_at_a_time);
-      if (!ok() && parts_ != nullptr) return confirm();
-      if (!ok() && has_choices(cases)) prove_in_doubt(sampled(bounds, false));
-    } catch (const DependsOnTable& reason) {
-      note_sampled(reason);
-      prove_witnesses(sampled(bounds, false));
-    }
+    bool few_at_a_time =
+        samples.size() > 1 && (events_ >= kManyEvents || samples.size() * events_ >= kHeldTogether);
+    if (few_at_a_time) require_ends(cases);
+    if (few_at_a_time && holds_few_at_a_time(samples)) return;
+    if (samples.size() > 1 || parts_ != nullptr) cases = expand_all(samples, -1);
+    if (!few_at_a_time) require_ends(cases);
+    prove_cases(cases, !few_at_a_time);
+    if (!ok() && parts_ != nullptr) confirm();
+  }
+
+  // So that it is known how large a launch is.
+  void walk_once(const Samples& bounds) {
+    if (events_ == 0) events_ = expand_all(bounds, 0)[0].graph.num_events();
   }
 
   void note_sampled(const DependsOnTable& reason) {
@@ -298,43 +310,82 @@ class Prover {
             fmt::format("{}: {}", name(doubts[0].kind), doubts[0].text));
   }
 
-  static bool has_choices(const Cases& cases) {
-    return std::any_of(cases.begin(), cases.end(),
-                       [](const Case& one) { return waits_by_table(one.graph); });
-  }
-
-  // What was found may come of taking each entry by itself. If it is so for some table, then for
-  // one that has what the findings say; otherwise nothing is known of tables that were not looked
-  // at.
-  void prove_in_doubt(const Samples& samples) {
-    std::vector<Finding> doubts = std::exchange(result_.findings, {});
+  // What was found may come of taking each entry by itself. If it is so for some tables, then for
+  // such as have what the findings say, or for some of many; otherwise nothing is known of tables
+  // that were not looked at.
+  void prove_in_doubt(const Samples& bounds) {
+    const std::vector<Finding> doubts = std::exchange(result_.findings, {});
+    parts_ = nullptr;
+    context_.clear();
+    walk_once(bounds);
     for (const Finding& doubt : doubts) {
-      for (bool shuffled : {false, true}) {
-        if (!doubt.cases.empty() && ok()) prove_with(doubt, samples, shuffled);
-      }
+      if (ok()) prove_with(doubt, doubt.extents);
+    }
+    std::set<Samples> seen;
+    for (const Finding& doubt : doubts) {
+      const Samples& at = doubt.extents.empty() ? bounds : doubt.extents;
+      if (ok() && seen.insert(at).second) prove_with_many(at);
+    }
+    if (!ok()) return;
+    Samples samples = sampled(bounds, false);
+    for (const Finding& doubt : doubts) {
+      if (ok()) prove_with(doubt, samples);
     }
     if (ok()) prove_witnesses(samples);
+    sampled_where_ = line_of(doubts[0]);
     result_.stats.sampled_because =
         fmt::format("no table was found for which this happens, nor that there is none: {}: {}",
                     name(doubts[0].kind), doubts[0].text);
   }
 
+  // The source line that a finding begins with, if it does.
+  static std::string line_of(const Finding& finding) {
+    std::string first = finding.text.substr(0, finding.text.find(": "));
+    bool is_line = first.find(':') != std::string::npos && first.find('\n') == std::string::npos;
+    return is_line ? first : "";
+  }
+
   // Tables of the finding, or of its two launches in turn.
-  void prove_with(const Finding& doubt, const Samples& samples, bool shuffled) {
-    Cases cases;
-    for (const auto& extents : samples) {
-      for (int launch : {0, 1}) {
-        std::vector<RankChoice> wanted;
-        for (const ChosenCase& c : doubt.cases) {
-          if (c.launch == launch) wanted.push_back({c.rank, choices_->facts(c.choice)});
+  void prove_with(const Finding& doubt, const Samples& samples) {
+    for (bool shuffled : {false, true}) {
+      Cases cases;
+      for (const auto& extents : samples) {
+        for (int launch : {0, 1}) {
+          std::vector<RankChoice> wanted;
+          for (const ChosenCase& c : doubt.cases) {
+            if (c.launch == launch) wanted.push_back({c.rank, choices_->facts(c.choice)});
+          }
+          if (wanted.empty()) continue;
+          auto tables = table_with(program_, extents, wanted, shuffled);
+          if (tables != nullptr) cases.push_back(expand_with(extents, *tables, context_));
         }
-        if (wanted.empty()) continue;
-        auto tables = table_with(program_, extents, wanted, shuffled);
-        if (tables != nullptr) cases.push_back(expand_with(extents, *tables, context_));
       }
+      context_.clear();
+      if (!cases.empty() && ok()) prove_cases(cases);
     }
-    context_.clear();
-    if (!cases.empty()) prove_cases(cases);
+  }
+
+  // At each of these sizes the witnesses, and more tables by lot where launches are not large. Some
+  // are looked at together, as launches with different tables may follow each other.
+  void prove_with_many(const Samples& samples) {
+    constexpr std::size_t kMostTables = 48, kMostTogether = 8;
+    const std::size_t events = std::max<std::size_t>(1, events_ * samples.size());
+    const std::size_t most = std::clamp(options_.max_events / events, kMostTogether, kMostTables);
+    const std::size_t together =
+        std::clamp(kHeldEvents / 4 / events, std::size_t{1}, kMostTogether);
+    for (std::size_t begin = 0; begin < most && ok(); begin += together) {
+      Cases cases;
+      for (const auto& extents : samples) {
+        auto witnesses = sample_tables(program_, extents);
+        for (std::size_t i = begin; i < begin + together; ++i) {
+          auto tables =
+              i < witnesses.size() ? std::move(witnesses[i]) : narrow_tables(program_, extents, i);
+          cases.push_back(expand_with(extents, *tables, context_));
+        }
+      }
+      context_.clear();
+      prove_cases(cases);
+    }
   }
 
   bool ok() const { return result_.findings.empty(); }

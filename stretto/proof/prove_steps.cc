@@ -28,20 +28,28 @@ void check_resources(const Program& program, const ProofOptions& options,
                      std::vector<Finding>& found) {
   int sms = 0, queues = 0;
   const char* what = "workers";
+  const Role *most_sms = nullptr, *most_queues = nullptr;
   for (const Role& role : program.roles) {
     const Resource& r = role.resource;
     sms += r.num_own_sms();
     if (r.cluster_size > 1) what = "blocks of workers";
-    if (r.kind == ResourceKind::kCopyEngine) queues += r.num_workers;
+    bool is_queues = r.kind == ResourceKind::kCopyEngine;
+    if (is_queues) queues += r.num_workers;
+    const Role*& most = is_queues ? most_queues : most_sms;
+    if (most == nullptr || r.num_workers > most->resource.num_workers) most = &role;
   }
+  auto where = [](const Role& role) {
+    return fmt::format("{}:{}: role '{}' and others: ", role.loc.file, role.loc.line, role.name);
+  };
   if (sms > options.max_workers_per_rank) {
     add(found, FindingKind::kResources,
-        fmt::format("{} {} per rank, the device holds {} at a time", sms, what,
+        fmt::format("{}{} {} per rank, the device holds {} at a time", where(*most_sms), sms, what,
                     options.max_workers_per_rank));
   }
   if (queues > options.max_copy_queues) {
     add(found, FindingKind::kResources,
-        fmt::format("{} copy queues per rank of {}", queues, options.max_copy_queues));
+        fmt::format("{}{} copy queues per rank of {}", where(*most_queues), queues,
+                    options.max_copy_queues));
   }
 }
 

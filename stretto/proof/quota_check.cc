@@ -13,10 +13,13 @@ std::optional<Finding> other_quota(const InstanceGraph& graph, const std::string
                                    const std::vector<std::int64_t>& quota) {
   for (std::size_t c = 0; c < graph.counters.size(); ++c) {
     if (graph.counters[c].kind != CounterKind::kSignal || graph.quota[c] == quota[c]) continue;
+    const SourceLoc& loc = graph.program->signals[at(graph.counters[c].symbol)].loc;
     return finding_with(
         FindingKind::kQuota,
-        fmt::format("{} gets {} per launch here and {} elsewhere: every launch must add the same",
-                    describe_counter(graph, static_cast<int>(c)), graph.quota[c], quota[c]),
+        fmt::format("{}:{}: {} gets {} per launch here and {} elsewhere: every launch must add the "
+                    "same",
+                    loc.file, loc.line, describe_counter(graph, static_cast<int>(c)),
+                    graph.quota[c], quota[c]),
         where, {});
   }
   return {};
@@ -43,7 +46,9 @@ std::optional<Finding> high_threshold(const InstanceGraph& graph, const std::str
 std::optional<Finding> wrong_counter(const InstanceGraph& graph, const std::string& where,
                                      const std::vector<std::int64_t>& quota) {
   std::optional<Finding> found = other_quota(graph, where, quota);
-  return found ? found : high_threshold(graph, where);
+  if (!found) found = high_threshold(graph, where);
+  if (found) found->extents = {graph.extents};
+  return found;
 }
 
 }  // namespace stretto

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "stretto/base/at.h"
@@ -64,27 +66,31 @@ std::vector<std::int64_t> candidates(const std::set<std::int64_t>& steps,
 
 // --- tables ---
 
-enum class Pattern { kLow, kHigh, kAscending, kCyclic, kRandom, kRandomPerRank };
+enum class Pattern { kLow, kHigh, kAscending, kCyclic, kRandom, kRandomPerRank, kNarrow };
 
 const char* pattern_name(Pattern pattern) {
-  constexpr const char* kNames[] = {"all low", "all high", "ascending",
-                                    "cyclic",  "random",   "random per rank"};
+  constexpr const char* kNames[] = {"all low", "all high",        "ascending",          "cyclic",
+                                    "random",  "random per rank", "close to each other"};
   return kNames[static_cast<int>(pattern)];
 }
 
 class PatternTables : public TableWitness {
  public:
-  PatternTables(const Program& program, const std::vector<std::int64_t>& extents, Pattern pattern)
-      : pattern_(pattern) {
+  // `seed`: of what is drawn by lot.
+  PatternTables(const Program& program, const std::vector<std::int64_t>& extents, Pattern pattern,
+                std::uint64_t seed = 7)
+      : program_(program), pattern_(pattern) {
     std::vector<std::int64_t> vars = initial_vars(program, 0, extents);
     for (std::size_t t = 0; t < program.tensors.size(); ++t) {
       const Tensor& tensor = program.tensors[t];
       if (tensor.contract.kind == ContractKind::kNone) continue;
       for (const Expr& dim : tensor.shape) shapes_[static_cast<int>(t)].push_back(eval(dim, vars));
     }
+    bool per_rank =
+        pattern == Pattern::kRandomPerRank || (pattern == Pattern::kNarrow && seed % 2 == 1);
     for (int rank = 0; rank < program.world_size; ++rank) {
       vars[0] = rank;
-      std::mt19937_64 random(pattern == Pattern::kRandomPerRank ? 100u + at(rank) : 7u);
+      std::mt19937_64 random(per_rank ? 100 * (seed - 6) + at(rank) : seed);
       auto& tables = values_.emplace_back();
       for (const auto& [t, shape] : shapes_) {
         tables[t] = fill(program.tensors[at(t)].contract, vars, num_elements(shape), random);
@@ -107,8 +113,22 @@ class PatternTables : public TableWitness {
     }
     return values_[at(rank)].at(tensor_idx)[at(linear)];
   }
+  // "'t' = [0, 4], 'u' = [1] on rank 0, [0] on rank 1".
   std::string name() const override {
-    return wanted_.empty() ? pattern_name(pattern_) : "with " + wanted_;
+    std::string text;
+    for (const auto& [t, shape] : shapes_) {
+      text += fmt::format("{}'{}' = ", text.empty() ? "" : ", ", program_.tensors[at(t)].name);
+      bool alike = std::ranges::all_of(
+          values_, [&, t = t](const auto& tables) { return tables.at(t) == values_[0].at(t); });
+      if (alike) {
+        text += entries(0, t);
+        continue;
+      }
+      for (std::size_t rank = 0; rank < values_.size(); ++rank) {
+        text += fmt::format("{}{} on rank {}", rank == 0 ? "" : ", ", entries(rank, t), rank);
+      }
+    }
+    return text;
   }
 
   // False where the table cannot be made so.
@@ -118,7 +138,6 @@ class PatternTables : public TableWitness {
     Table& table = values_[at(rank)].at(fact.table);
     auto [it, is_new] = made_.try_emplace({rank, fact.table, fact.entry}, fact.value);
     if (!is_new) return it->second == fact.value;
-    std::string name = program.tensors[at(fact.table)].name;
     if (fact.kind == FactKind::kInhabited) {
       // All rows in one part.
       if (contract.kind != ContractKind::kPartition || table.empty()) return false;
@@ -127,8 +146,6 @@ class PatternTables : public TableWitness {
         table[at(i)] = i <= fact.entry[0] ? lo : hi;
       }
       table.back() = hi;
-      wanted_ += fmt::format("{}all rows in part {} of '{}' of rank {}",
-                             wanted_.empty() ? "" : ", ", fact.entry[0], name, rank);
       return hi - lo > fact.value;
     }
     std::int64_t linear = 0;
@@ -142,25 +159,57 @@ class PatternTables : public TableWitness {
       if (other != table.end()) *other = table[at(linear)];
     }
     table[at(linear)] = fact.value;
-    wanted_ += fmt::format("{}'{}'[{}] = {} on rank {}", wanted_.empty() ? "" : ", ", name,
-                           fmt::join(fact.entry, ", "), fact.value, rank);
     return true;
   }
 
  private:
   using Table = std::vector<std::int64_t>;
 
+  // Of long ones the first, those that somebody asked for, and which pattern goes on.
+  std::string entries(std::size_t rank, int tensor_idx) const {
+    constexpr std::size_t kMostNamed = 64;
+    const Table& table = values_[rank].at(tensor_idx);
+    if (table.size() <= kMostNamed) return fmt::format("[{}]", fmt::join(table, ", "));
+    std::string text = fmt::format("[{}, ...", fmt::join(std::span(table).first(kMostNamed), ", "));
+    for (const auto& [what, value] : made_) {
+      const auto& [of_rank, of_table, entry] = what;
+      if (of_table != tensor_idx || at(of_rank) != rank) continue;
+      text += fmt::format(", {} at [{}]", value, fmt::join(entry, ", "));
+    }
+    return fmt::format("{}: {} entries, {}]", text, table.size(), pattern_name(pattern_));
+  }
+
   Table fill(const Contract& contract, std::span<const std::int64_t> vars, std::int64_t n,
              std::mt19937_64& random) const {
     std::int64_t lo = eval(contract.lo, vars), hi = std::max(lo + 1, eval(contract.hi, vars));
+    bool narrow = pattern_ == Pattern::kNarrow && contract.kind != ContractKind::kPermutation &&
+                  contract.kind != ContractKind::kPartition;
+    if (narrow) {
+      constexpr std::array<std::int64_t, 6> kWidths = {1, 2, 3, 4, 8, 16};
+      std::int64_t width = kWidths[random() % kWidths.size()];
+      lo = std::uniform_int_distribution<std::int64_t>(lo, hi - 1)(random);
+      hi = std::min(hi, lo + width);
+    }
     Table out(at(n));
     for (std::int64_t i = 0; i < n; ++i) out[at(i)] = one(contract.kind, lo, hi, i, n, random);
+    // Rows that count from the other end meet those that do not.
+    bool mirrors = narrow && random() % 2 == 0;
+    std::int64_t ends = eval(contract.lo, vars) + eval(contract.hi, vars) - 1;
+    for (std::int64_t i = 0; i < n && mirrors; ++i) {
+      if (random() % 2 == 0) out[at(i)] = ends - out[at(i)];
+    }
     if (contract.kind == ContractKind::kAscending || contract.kind == ContractKind::kPartition) {
       std::sort(out.begin(), out.end());
     }
     if (contract.kind == ContractKind::kPartition && n > 0) {
       out.front() = lo;
       out.back() = hi - 1;
+    }
+    if (contract.kind == ContractKind::kPermutation && pattern_ == Pattern::kNarrow) {
+      // Of more values than entries not always the lowest.
+      std::int64_t first = std::max<std::int64_t>(lo, 0), values = std::max(n, hi - first);
+      std::int64_t offset = std::uniform_int_distribution<std::int64_t>(0, values - 1)(random);
+      for (std::int64_t& v : out) v = v < first ? v : first + (v - first + offset) % values;
     }
     if (contract.kind == ContractKind::kPermutation && shuffles()) {
       std::shuffle(out.begin(), out.end(), random);
@@ -169,7 +218,8 @@ class PatternTables : public TableWitness {
   }
 
   bool shuffles() const {
-    return pattern_ == Pattern::kRandom || pattern_ == Pattern::kRandomPerRank;
+    return pattern_ == Pattern::kRandom || pattern_ == Pattern::kRandomPerRank ||
+           pattern_ == Pattern::kNarrow;
   }
 
   std::int64_t one(ContractKind kind, std::int64_t lo, std::int64_t hi, std::int64_t i,
@@ -219,11 +269,11 @@ class PatternTables : public TableWitness {
     }
   }
 
+  const Program& program_;
   Pattern pattern_;
   std::map<int, std::vector<std::int64_t>> shapes_;
   std::vector<std::map<int, Table>> values_;  // per rank
   std::map<std::tuple<int, int, std::vector<std::int64_t>>, std::int64_t> made_;
-  std::string wanted_;
 };
 
 }  // namespace
@@ -294,6 +344,12 @@ std::vector<std::unique_ptr<TableWitness>> sample_tables(const Program& program,
     out.push_back(std::make_unique<PatternTables>(program, extents, p));
   }
   return out;
+}
+
+std::unique_ptr<TableWitness> narrow_tables(const Program& program,
+                                            const std::vector<std::int64_t>& extents,
+                                            std::uint64_t seed) {
+  return std::make_unique<PatternTables>(program, extents, Pattern::kNarrow, 7 + seed);
 }
 
 std::unique_ptr<TableWitness> table_with(const Program& program,

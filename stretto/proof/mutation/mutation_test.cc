@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -117,16 +118,38 @@ std::map<std::string, std::string> kept_verdicts() {
   return kept;
 }
 
-// What was rejected stays rejected. Who changes operators or mutants commits the new lines, and
-// looks at each mutant that is accepted now and was not.
+// "r3 a2 r1" as "rrraar".
+std::string written_out(const std::string& line) {
+  std::string letters;
+  std::istringstream runs(line);
+  for (std::string run; runs >> run;) letters.append(std::stoul(run.substr(1)), run[0]);
+  return letters;
+}
+
+// What was rejected is never accepted: where the mutants are those that were committed, such a
+// letter stays as it was, so that the file as it is now does not agree with what the proof says.
+std::string without_lost(const std::string& label, const std::string& letters,
+                         const std::string& kept) {
+  std::string out = letters;
+  for (std::size_t i = 0; letters.size() == kept.size() && i < letters.size(); ++i) {
+    if (kept[i] != 'r' || letters[i] != 'a') continue;
+    ADD_FAILURE() << label << ": mutant " << i << " was rejected and is accepted now";
+    out[i] = 'r';
+  }
+  return out;
+}
+
+// Who changes the proof, operators or mutants commits the new lines on purpose, and looks at each
+// mutant that was rejected and is not complete now, or is accepted and was not.
 // `is_whole`: all programs were looked at.
 void compare_with_kept(const std::map<std::string, std::string>& verdicts, bool is_whole) {
   std::map<std::string, std::string> kept = kept_verdicts();
   std::string all;
   for (const auto& [label, letters] : verdicts) {
-    std::string line = shortened(letters);
+    EXPECT_EQ(shortened(letters), kept[label])
+        << label << ": r: rejected, n: not complete, a: accepted, kept in mutant_verdicts";
+    std::string line = shortened(without_lost(label, letters, written_out(kept[label])));
     all += fmt::format("{}: {}\n", label, line);
-    EXPECT_EQ(line, kept[label]) << label << ": r: rejected, a: accepted, kept in mutant_verdicts";
     kept.erase(label);
   }
   if (!is_whole) return;
@@ -150,6 +173,7 @@ class Mutants : public testing::Test {
             << fmt::format("{}", fmt::join(mutant.clues, ", "));
         return;
       }
+      if (!result.proved()) return;  // no launch takes it
       EXPECT_EQ(dynamic_failure(mutant.program, seed_), "") << describe(label, mutant);
     }));
   }
@@ -287,9 +311,9 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
     for (const Explanation& e : explanations()) expect_all_named_survive(e, total_.survivors);
   }
   compare_with_kept(total_.verdicts, every_case_is_drawn());
-  fmt::print("{} mutants of {} kinds, {} rejected, {} harmless, {:.1f} s\n", total_.mutants,
-             total_.mutants_by_kind.size(), total_.rejected, total_.survivors.size(),
-             total_.seconds);
+  fmt::print("{} mutants of {} kinds, {} rejected, {} not complete, {} harmless, {:.1f} s\n",
+             total_.mutants, total_.mutants_by_kind.size(), total_.rejected, total_.not_complete,
+             total_.survivors.size(), total_.seconds);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <map>
@@ -175,6 +176,10 @@ TEST(RandomSizes, NothingThatFailsAtSomeSizeIsProved) {
   Found all;
   std::map<std::string, Found> of_kind;
   for (int i = 0; i < num_sized_programs(); ++i) {
+    if (i % 500 == 499) {
+      fmt::print("{} pairs are drawn (seed {})\n", i + 1, seed);
+      std::fflush(stdout);
+    }
     std::uint64_t lot = random();
     bool twin_proved = false;  // the same without the slip
     for (bool slips : {false, true}) {

@@ -17,6 +17,7 @@ int MutationSummary::unexplained() const {
 void MutationSummary::add(const MutationSummary& other) {
   mutants += other.mutants;
   rejected += other.rejected;
+  not_complete += other.not_complete;
   seconds += other.seconds;
   for (const auto& [kind, count] : other.mutants_by_kind) mutants_by_kind[kind] += count;
   survivors.insert(survivors.end(), other.survivors.begin(), other.survivors.end());
@@ -43,6 +44,10 @@ bool is_split(const Program& program) {
                      [](const Role& role) { return role.agents.size() > 1; });
 }
 
+char letter_of(const ProofResult& result) {
+  return result.rejected() ? 'r' : result.proved() ? 'a' : 'n';
+}
+
 ProofOptions mutant_options() { return {.max_samples = 8, .max_findings = 1}; }
 
 MutationSummary run_mutants(const std::string& label, const Program& program,
@@ -55,8 +60,10 @@ MutationSummary run_mutants(const std::string& label, const Program& program,
     ProofResult result = prove(mutant.program, mutant_options());
     ++summary.mutants;
     ++summary.mutants_by_kind[mutant.kind];
-    summary.verdicts[label] += result.rejected() ? 'r' : 'a';
-    if (!result.rejected()) {
+    summary.rejected += result.rejected() ? 1 : 0;
+    summary.not_complete += result.verdict == Verdict::kNotComplete ? 1 : 0;
+    summary.verdicts[label] += letter_of(result);
+    if (result.proved()) {
       Survivor survivor{.label = label,
                         .kind = mutant.kind,
                         .site = mutant.site,
@@ -66,8 +73,6 @@ MutationSummary run_mutants(const std::string& label, const Program& program,
       const Explanation* explanation = find_explanation(survivor);
       if (explanation != nullptr) survivor.reason = explanation->reason;
       summary.survivors.push_back(std::move(survivor));
-    } else {
-      ++summary.rejected;
     }
     if (after) after(mutant, result);
   }

@@ -1,5 +1,6 @@
-// Proves every mutant of a program and counts: the test of the proof itself. What survives is
-// either explained (explained_survivors.h) or a mistake the proof cannot see.
+// Proves every mutant of a program and counts: the test of the proof itself. What is accepted is
+// either explained (explained_survivors.h) or a mistake the proof cannot see. Of a mutant that is
+// not complete nothing is claimed, and no launch takes it.
 #pragma once
 
 #include <functional>
@@ -20,16 +21,19 @@ struct Survivor {
 };
 
 struct MutationSummary {
-  int mutants = 0, rejected = 0;
+  int mutants = 0, rejected = 0, not_complete = 0;
   std::map<std::string, int> mutants_by_kind;
-  std::vector<Survivor> survivors;
-  // Of each program by its label, a letter per mutant in their order: r(ejected), a(ccepted).
+  std::vector<Survivor> survivors;  // accepted
+  // Of each program by its label, a letter per mutant in their order: r(ejected), n(ot complete),
+  // a(ccepted).
   std::map<std::string, std::string> verdicts;
   double seconds = 0;
 
   int unexplained() const;
   void add(const MutationSummary& other);
 };
+
+char letter_of(const ProofResult& result);
 
 using AfterMutant = std::function<void(const Mutant&, const ProofResult&)>;
 
