@@ -114,6 +114,19 @@ TEST_F(OwnFiles, AKeyThatOthersCouldReadIsMadeAnew) {
   EXPECT_EQ(folder.read("a", kMost), "x");
 }
 
+TEST_F(OwnFiles, SaysOnceWhyNothingIsKeptWithoutAKey) {
+  fs::create_directories(root_ / "cache" / "seal.key" / "in the way");
+  SealedFolder folder(root_ / "cache" / "kind");
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(folder.write("a", "x"));
+  EXPECT_TRUE(folder.write("b", "x"));
+  std::string said = testing::internal::GetCapturedStderr();
+  std::size_t at = said.find("seal.key cannot be written");
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("seal.key cannot be written", at + 1), std::string::npos) << said;
+  EXPECT_NE(said.find("STRETTO_CACHE_DIR chooses another"), std::string::npos) << said;
+}
+
 TEST_F(OwnFiles, IsForThisUserAloneWhateverTheUmask) {
   for (mode_t mask : {0000, 0002, 0777}) {
     fs::path cache = root_ / ("cache" + std::to_string(mask));
