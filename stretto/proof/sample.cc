@@ -167,8 +167,12 @@ class PatternTables : public TableWitness {
 
   // Of long ones the first, those that somebody asked for, and which pattern goes on.
   std::string entries(std::size_t rank, int tensor_idx) const {
-    constexpr std::size_t kMostNamed = 64;
+    constexpr std::size_t kFewNamed = 8, kMostNamed = 64;
     const Table& table = values_[rank].at(tensor_idx);
+    bool equal = std::ranges::all_of(table, [&](std::int64_t v) { return v == table[0]; });
+    if (equal && table.size() > kFewNamed) {
+      return fmt::format("[{}, ...: {} entries, all alike]", table[0], table.size());
+    }
     if (table.size() <= kMostNamed) return fmt::format("[{}]", fmt::join(table, ", "));
     std::string text = fmt::format("[{}, ...", fmt::join(std::span(table).first(kMostNamed), ", "));
     for (const auto& [what, value] : made_) {
