@@ -36,7 +36,7 @@ struct ProveCommand {
 struct ProveTotals {
   int programs = 0, proved = 0, fixed_sizes = 0, not_complete = 0, rejected = 0;
   nlohmann::json results = nlohmann::json::array();
-  int mutants = 0, mutants_rejected = 0, unexplained = 0;
+  int mutants = 0, mutants_rejected = 0, mutants_not_complete = 0, unexplained = 0;
   nlohmann::json survivors = nlohmann::json::array();
 };
 
@@ -79,10 +79,11 @@ void prove_one(const NamedProgram& named, ProveTotals& totals) {
 void mutate_program(const ProgramSource& source, const std::string& label, const Program& program,
                     ProveTotals& totals) {
   MutationSummary summary = run_mutants(label, program);
-  say("{}: {} mutants, {} rejected, {} unexplained\n", label, summary.mutants, summary.rejected,
-      summary.unexplained());
+  say("{}: {} mutants, {} rejected, {} not complete, {} unexplained\n", label, summary.mutants,
+      summary.rejected, summary.not_complete, summary.unexplained());
   totals.mutants += summary.mutants;
   totals.mutants_rejected += summary.rejected;
+  totals.mutants_not_complete += summary.not_complete;
   if (source.op() != nullptr)
     totals.unexplained += summary.unexplained();  // nobody explains a file's
   for (const Survivor& s : summary.survivors) {
@@ -183,6 +184,7 @@ void run_prove(const ProveCommand& options) {
                           {"results", totals.results},
                           {"mutants", totals.mutants},
                           {"mutants_rejected", totals.mutants_rejected},
+                          {"mutants_not_complete", totals.mutants_not_complete},
                           {"survivors", totals.survivors},
                           {"seconds", seconds.count()}};
     fmt::print("{}\n", to_line(out));
@@ -190,8 +192,8 @@ void run_prove(const ProveCommand& options) {
     fmt::print("{} programs: {} proved, {} not complete, {} rejected", totals.programs,
                totals.proved, totals.not_complete, totals.rejected);
     if (options.mutants) {
-      fmt::print("; {} mutants, {} rejected, {} survivors", totals.mutants, totals.mutants_rejected,
-                 totals.survivors.size());
+      fmt::print("; {} mutants, {} rejected, {} not complete, {} survivors", totals.mutants,
+                 totals.mutants_rejected, totals.mutants_not_complete, totals.survivors.size());
     }
     fmt::print(" ({:.1f} s)\n", seconds.count());
   }

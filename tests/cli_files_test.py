@@ -12,7 +12,7 @@ import cli_case
 from cli_case import DATA, MODEL, ROOT, run, CliCase
 
 PROVE_KEYS = ["programs", "proved", "proved_at_fixed_sizes", "not_complete", "rejected", "results", "mutants",
-              "mutants_rejected", "survivors", "seconds"]
+              "mutants_rejected", "mutants_not_complete", "survivors", "seconds"]
 RESULT_KEYS = ["label", "verdict", "missing", "cases", "events", "seconds"]
 PROGRAM = ROOT / "examples/demo_ag_gemm/ag_gemm.cc"
 SIZES = ["--m", 104, "--n", 90, "--k", 50]
@@ -128,7 +128,8 @@ class ProveTest(CliCase):
         self.assertTrue(json.loads(out.read_text())["traceEvents"])
         mutated = self.json_of("prove", kept, "--ranks", "2", "--mutants", keys=PROVE_KEYS)
         self.assertGreater(mutated["mutants"], 0)
-        self.assertEqual(mutated["mutants"], mutated["mutants_rejected"] + len(mutated["survivors"]))
+        judged = mutated["mutants_rejected"] + mutated["mutants_not_complete"] + len(mutated["survivors"])
+        self.assertEqual(mutated["mutants"], judged)
 
     def test_what_is_not_shown_is_not_called_proved(self):
         file = self.tmp / "program.cc"
