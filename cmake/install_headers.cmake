@@ -7,6 +7,7 @@ set(pending
     stretto/base/env.h
     stretto/base/errors.h
     stretto/base/host_phases.h
+    stretto/base/recently_used.h
     stretto/base/slow_notice.h
     stretto/lang/column_dot.h
     stretto/lang/program_builder.h

@@ -124,7 +124,7 @@ bool ArrayReader::read_numpy(PyObject* object, ArrayView* view) const {
   view->num_dims = PyArray_NDIM(array);
   view->shape = reinterpret_cast<const std::int64_t*>(PyArray_DIMS(array));
   view->strides = reinterpret_cast<const std::int64_t*>(PyArray_STRIDES(array));
-  view->device = -1;
+  view->device = numpy_device_;
   view->is_writable = (PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE) != 0;
   return true;
 }
@@ -160,6 +160,10 @@ bool ArrayReader::read_memory(PyObject* tensor, ArrayView* view, bool* is_comple
 
 bool ArrayReader::current_stream(int device, std::uintptr_t* stream) const {
   HostPhase phase("plan: current stream asked for");
+  if (numpy_device_ >= 0) {
+    *stream = numpy_stream_;
+    return true;
+  }
   void* handle = nullptr;
   if (read_stream_ == nullptr || read_stream_(kCuda, device, &handle) != 0) {
     PyErr_Clear();

@@ -49,6 +49,11 @@ class ArrayReader {
   bool are_apart(const nanobind::list& written, const nanobind::list& read) const;
   // Autograd is told that a tensor has been written to, or each of a tuple.
   void count_write(nanobind::handle tensors) const;
+  // NumPy's arrays are taken for a simulated GPU's, whose current stream is this one: of tests.
+  void take_numpy_for(int device, std::uintptr_t stream) {
+    numpy_device_ = device;
+    numpy_stream_ = stream;
+  }
   // PyTorch's current stream on a GPU; false where it does not tell.
   bool current_stream(int device, std::uintptr_t* stream) const;
 
@@ -69,6 +74,8 @@ class ArrayReader {
   nanobind::object requires_grad_, is_neg_, is_conj_;  // names
   ReadTensor read_tensor_ = nullptr;
   ReadStream read_stream_ = nullptr;
+  int numpy_device_ = -1;
+  std::uintptr_t numpy_stream_ = 0;
 };
 
 }  // namespace stretto::python

@@ -60,18 +60,42 @@ void GpuSessionExecutable::launch(std::span<std::byte* const> args,
                                   std::span<const std::int64_t> extents, const std::string& said,
                                   std::uintptr_t stream) {
   HostPhase phase("launch: other");
+  Launch& launch = announced(args, extents, said);
+  const cuda::Stream& on = gpu_.stream(stream);
+  cuda::ContextScope scope(*gpu_.device().context());
+  is_captured_ = is_captured_ || on.capture_id() != 0;
+  enqueue(launch, args, extents, on);
+}
+
+void GpuSessionExecutable::announce(std::span<std::byte* const> args,
+                                    std::span<const std::int64_t> extents,
+                                    const std::string& said) {
+  HostPhase phase("launch: other");
+  announced(args, extents, said);
+}
+
+void GpuSessionExecutable::enqueue(std::span<std::byte* const> args,
+                                   std::span<const std::int64_t> extents, const std::string& said,
+                                   const cuda::Stream& on) {
+  call_with(args, extents, said);
+  enqueue(launch_on(args), args, extents, on);
+}
+
+Launch& GpuSessionExecutable::announced(std::span<std::byte* const> args,
+                                        std::span<const std::int64_t> extents,
+                                        const std::string& said) {
   GpuSide& gpu = session().gpu();  // refuses a finalized session
   if (gpu.world().aborted()) gpu.world().throw_fault();
   const Call& call = call_with(args, extents, said);
   Launch& launch = launch_on(args);
-  const cuda::Stream& on = gpu.stream(stream);
-  cuda::ContextScope scope(*gpu.device().context());
-  {
-    HostPhase announcing("launch: words of the ranks compared");
-    gpu.announce(call.name, call.content, GpuSide::Then::kLaunch);
-  }
+  HostPhase announcing("launch: words of the ranks compared");
+  gpu.announce(call.name, call.content, GpuSide::Then::kLaunch);
   count_use();
-  is_captured_ = is_captured_ || on.capture_id() != 0;
+  return launch;
+}
+
+void GpuSessionExecutable::enqueue(Launch& launch, std::span<std::byte* const> args,
+                                   std::span<const std::int64_t> extents, const cuda::Stream& on) {
   for (const Staging& s : staging_) {
     if (!s.copied_in || s.bytes == 0) continue;
     on.copy(reinterpret_cast<CUdeviceptr>(s.memory->data()),

@@ -217,6 +217,10 @@ void bind_launches(nb::module_& m) {
            [](PlanCache& plans, const nb::list& written, const nb::list& read) {
              return plans.reader().are_apart(written, read);
            })
+      .def("take_numpy_for",
+           [](PlanCache& plans, int device, std::uintptr_t stream) {
+             plans.reader().take_numpy_for(device, stream);
+           })
       .def("clear", &PlanCache::clear)
       .def("forget", &PlanCache::forget)
       .def("forget_memory", &PlanCache::forget_memory)

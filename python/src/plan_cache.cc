@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
+#include <mutex>
+#include <optional>
+#include <utility>
 
 #include "gpu_side.h"
 #include "interruptible.h"
 #include "stretto/base/host_phases.h"
+#include "stretto/gpu/gpu_ledger.h"
 
 namespace nb = nanobind;
 
@@ -129,22 +132,32 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   return result;
 }
 
+std::span<std::byte* const> PlanCache::arguments_of(const Step& step, const Call& call,
+                                                    std::byte* (&addresses)[kMaxArrays]) {
+  for (std::size_t i = 0; i < step.arguments.size(); ++i) {
+    const Step::Argument& argument = step.arguments[i];
+    addresses[i] = argument.array == Step::Argument::kFixed
+                       ? reinterpret_cast<std::byte*>(argument.offset_bytes)
+                       : call.views[argument.array].data + argument.offset_bytes;
+  }
+  return {addresses, step.arguments.size()};
+}
+
 void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
                     std::uintptr_t stream, Watched* watched) {
   HostPhase phase("plan: steps");
+  if (plan->graphs != nullptr && watched == nullptr) return run_as_graph(plan, call, stream);
   for (const Step& step : plan->steps) {
     std::byte* addresses[kMaxArrays];
-    for (std::size_t i = 0; i < step.arguments.size(); ++i) {
-      const Step::Argument& argument = step.arguments[i];
-      addresses[i] = argument.array == Step::Argument::kFixed
-                         ? reinterpret_cast<std::byte*>(argument.offset_bytes)
-                         : call.views[argument.array].data + argument.offset_bytes;
-    }
-    std::span<std::byte* const> args(addresses, step.arguments.size());
+    std::span<std::byte* const> args = arguments_of(step, call, addresses);
     if (step.executable != nullptr) {
       step.executable->launch(args, step.extents, step.said, stream);
+    } else if (call.views[0].device < 0) {
+      copy_on_host(step, args);
     } else {
-      copy(call, step, addresses, stream);
+      GpuSide& gpu = session_->gpu();
+      cuda::ContextScope scope(*gpu.device().context());
+      copy(step, args, gpu.stream(stream));
     }
     if (watched == nullptr) continue;
     Made& made = watched->steps.emplace_back();
@@ -164,32 +177,120 @@ void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
   if (watched != nullptr) ++watched->num_calls;
 }
 
-void PlanCache::copy(const Call& call, const Step& step, std::byte* const* addresses,
-                     std::uintptr_t stream) {
-  const auto [rows, row_bytes, apart_there, apart_here] = std::tuple(
-      static_cast<std::size_t>(step.extents[0]), static_cast<std::size_t>(step.extents[1]),
-      static_cast<std::size_t>(step.extents[2]), static_cast<std::size_t>(step.extents[3]));
-  if (call.views[0].device < 0) {
-    for (std::size_t r = 0; r < rows; ++r) {
-      std::memcpy(addresses[0] + r * apart_there, addresses[1] + r * apart_here, row_bytes);
-    }
-    return;
+bool PlanCache::may_be_graph(const Plan& plan, const Call& call) {
+  if (!PlanGraphs::are_wanted() || call.views[0].device < 0) return false;
+  if (plan.steps.size() < 2 || plan.steps.size() > kMaxGraphSteps) return false;
+  // An executable knows of one call what is enqueued: its last.
+  std::vector<const SessionExecutable*> launched;
+  for (const Step& step : plan.steps) {
+    if (step.executable != nullptr) launched.push_back(step.executable.get());
   }
-  HostPhase phase("copy of rows");
+  std::ranges::sort(launched);
+  return !launched.empty() && std::ranges::adjacent_find(launched) == launched.end();
+}
+
+// A graph is launched on any stream, so that of the capture is not part of the key. Words are
+// compared for each launch as if it were by itself: other ranks may have no graph yet.
+void PlanCache::run_as_graph(const std::shared_ptr<const Plan>& plan, const Call& call,
+                             std::uintptr_t stream) {
+  std::uint64_t key[kMaxGraphSteps * (kMaxArrays + 1)];
+  std::size_t size = 0;
+  SmDemand most{.program = "a plan", .blocks = 0, .cluster = 1};
+  for (const Step& step : plan->steps) {
+    std::byte* addresses[kMaxArrays];
+    std::span<std::byte* const> args = arguments_of(step, call, addresses);
+    for (std::byte* address : args) key[size++] = reinterpret_cast<std::uintptr_t>(address);
+    if (step.executable == nullptr) continue;
+    step.executable->announce(args, step.extents, step.said);
+    key[size++] = step.executable->content_of_call();
+    std::optional<SmDemand> waiting = step.executable->waiting();
+    if (!waiting) continue;
+    most = {.program = waiting->program,
+            .blocks = std::max(most.blocks, waiting->blocks),
+            .cluster = std::max(most.cluster, waiting->cluster)};
+  }
   GpuSide& gpu = session_->gpu();
   const cuda::Stream& on = gpu.stream(stream);
   cuda::ContextScope scope(*gpu.device().context());
+  const bool is_captured = on.capture_id() != 0;  // by the caller
+  const cuda::GraphExec* graph = nullptr;
+  if (!is_captured) {
+    try {
+      graph = plan->graphs->find({key, size}, [&] {
+        if (!capturing_) capturing_.emplace(gpu.device());
+        return cuda::capture(*capturing_, [&] { enqueue(*plan, call, *capturing_); });
+      });
+    } catch (const UserError&) {
+      plan->graphs->refuse();
+    } catch (const DeviceError&) {
+      plan->graphs->refuse();
+    }
+  }
+  if (graph == nullptr) {
+    if (is_captured) mark_captured(plan);
+    return enqueue(*plan, call, on);
+  }
+  std::unique_lock<std::mutex> admitted;
+  if (most.blocks > 0) {
+    HostPhase admitting("launch: admitted beside others");
+    admitted = std::move(gpu.world().ledger(rank_)->admit(on, most).lock);
+  }
+  graph->launch(on);
+}
+
+void PlanCache::mark_captured(const std::shared_ptr<const Plan>& plan) {
+  for (const Step& step : plan->steps) {
+    if (step.executable != nullptr) step.executable->mark_captured();
+  }
+  captured_.insert(plan);
+}
+
+void PlanCache::enqueue(const Plan& plan, const Call& call, const cuda::Stream& on) {
+  for (const Step& step : plan.steps) {
+    std::byte* addresses[kMaxArrays];
+    std::span<std::byte* const> args = arguments_of(step, call, addresses);
+    if (step.executable != nullptr) {
+      step.executable->enqueue(args, step.extents, step.said, on);
+    } else {
+      copy(step, args, on);
+    }
+  }
+}
+
+namespace {
+
+struct RowsOfBytes {
+  std::size_t rows, row_bytes, apart_there, apart_here;
+};
+RowsOfBytes rows_of(const std::vector<std::int64_t>& extents) {
+  auto size = [&](std::size_t i) { return static_cast<std::size_t>(extents[i]); };
+  return {size(0), size(1), size(2), size(3)};
+}
+
+}  // namespace
+
+void PlanCache::copy_on_host(const Step& step, std::span<std::byte* const> addresses) {
+  const RowsOfBytes of = rows_of(step.extents);
+  for (std::size_t r = 0; r < of.rows; ++r) {
+    std::memcpy(addresses[0] + r * of.apart_there, addresses[1] + r * of.apart_here, of.row_bytes);
+  }
+}
+
+void PlanCache::copy(const Step& step, std::span<std::byte* const> addresses,
+                     const cuda::Stream& on) {
+  HostPhase phase("copy of rows");
+  const RowsOfBytes of = rows_of(step.extents);
   const auto to = reinterpret_cast<CUdeviceptr>(addresses[0]);
   const auto from = reinterpret_cast<CUdeviceptr>(addresses[1]);
-  if (rows == 1 || (apart_there == row_bytes && apart_here == row_bytes)) {
-    on.copy(to, from, rows * row_bytes);
+  if (of.rows == 1 || (of.apart_there == of.row_bytes && of.apart_here == of.row_bytes)) {
+    on.copy(to, from, of.rows * of.row_bytes);
   } else {
     on.copy_rows({.to = to,
                   .from = from,
-                  .to_pitch = apart_there,
-                  .from_pitch = apart_here,
-                  .row_bytes = row_bytes,
-                  .rows = rows});
+                  .to_pitch = of.apart_there,
+                  .from_pitch = of.apart_here,
+                  .row_bytes = of.row_bytes,
+                  .rows = of.rows});
   }
 }
 
@@ -297,6 +398,7 @@ bool PlanCache::add_steps(const Call& call, const std::vector<Made>& steps,
 }
 
 void PlanCache::keep(const Call& call, Plan plan) {
+  if (may_be_graph(plan, call)) plan.graphs = std::make_unique<PlanGraphs>();
   if (plans_.size() >= kMaxPlans) plans_.clear();
   plans_.insert_or_assign({call.key.view().begin(), call.key.view().end()},
                           std::make_shared<const Plan>(std::move(plan)));

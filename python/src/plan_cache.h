@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "array_view.h"
+#include "plan_graphs.h"
 #include "session_executable.h"
 
 namespace stretto::python {
@@ -54,6 +56,7 @@ class PlanCache {
  public:
   static constexpr std::size_t kMaxArrays = 16;
   static constexpr std::size_t kMaxPlans = 4096;  // then it starts afresh
+  static constexpr std::size_t kMaxGraphSteps = 16;  // of a plan that becomes a graph
 
   PlanCache(std::shared_ptr<Session> session, int rank, nanobind::object ndarray)
       : session_(std::move(session)), rank_(rank), reader_(std::move(ndarray)) {}
@@ -138,6 +141,7 @@ class PlanCache {
     nanobind::object make;               // the results of replay()
     std::vector<TensorLike> results;     // of repeat()
     std::vector<nanobind::object> kept;  // whose addresses are in the key, or which own memory
+    std::unique_ptr<PlanGraphs> graphs = {};  // where it may be one
   };
   struct Hash {
     using is_transparent = void;
@@ -163,7 +167,18 @@ class PlanCache {
   void keep(const Call& call, Plan plan);
   // Without the interpreter's lock.
   void run(const std::shared_ptr<const Plan>& plan, const Call& call, std::uintptr_t stream, Watched* watched);
-  void copy(const Call& call, const Step& step, std::byte* const* addresses, std::uintptr_t stream);
+  // The arguments of a step in this call.
+  static std::span<std::byte* const> arguments_of(const Step& step, const Call& call,
+                                                  std::byte* (&addresses)[kMaxArrays]);
+  // Whether all its steps follow each other on a GPU and are each another program's: one graph.
+  static bool may_be_graph(const Plan& plan, const Call& call);
+  void run_as_graph(const std::shared_ptr<const Plan>& plan, const Call& call,
+                    std::uintptr_t stream);
+  // That the caller's graph has it.
+  void mark_captured(const std::shared_ptr<const Plan>& plan);
+  void enqueue(const Plan& plan, const Call& call, const cuda::Stream& on);
+  static void copy_on_host(const Step& step, std::span<std::byte* const> addresses);
+  static void copy(const Step& step, std::span<std::byte* const> addresses, const cuda::Stream& on);
   Watched* watched_by_this_thread() const;
 
   std::shared_ptr<Session> session_;
@@ -172,6 +187,7 @@ class PlanCache {
   std::unordered_map<std::vector<std::int64_t>, std::shared_ptr<const Plan>, Hash, Equal> plans_;
   // Plans that a graph has captured, which may run for as long as this lives.
   std::unordered_set<std::shared_ptr<const Plan>> captured_;
+  std::optional<cuda::Stream> capturing_;  // what plans' graphs are made of
   std::atomic<bool> busy_{false};
   Watched* watched_ = nullptr;
   std::thread::id watching_;

@@ -144,6 +144,15 @@ Launch& SessionExecutable::launch_on(std::span<std::byte* const> args) {
   return *launch_;
 }
 
+void SessionExecutable::announce(std::span<std::byte* const>, std::span<const std::int64_t>,
+                                 const std::string&) {
+  throw InternalError("CPU ranks run a launch at once");
+}
+void SessionExecutable::enqueue(std::span<std::byte* const>, std::span<const std::int64_t>,
+                                const std::string&, const cuda::Stream&) {
+  throw InternalError("CPU ranks run a launch at once");
+}
+
 void SessionExecutable::unload() {
   launch_.reset();
   loaded_.reset();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,16 @@ class SessionExecutable {
   // UserError on every rank, with nothing launched; on GPUs a Fault (GpuSide::announce).
   virtual void launch(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
                       const std::string& said, std::uintptr_t stream) = 0;
+  // launch() on a GPU in two parts, for launches that follow each other as one graph: what the ranks
+  // compare, once for each launch, and what is enqueued, by itself into the graph. Errors as
+  // launch() has them, those of the program by enqueue(). InternalError on CPU ranks.
+  virtual void announce(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+                        const std::string& said);
+  virtual void enqueue(std::span<std::byte* const> args, std::span<const std::int64_t> extents,
+                       const std::string& said, const cuda::Stream& on);
+  // Of the call that was announced last: which places of symmetric memory, extents and words.
+  std::uint64_t content_of_call() const { return call_.content; }
+  std::optional<SmDemand> waiting() const { return loaded_->waiting(); }
   const Program& program() const { return *schedule_; }
 
   // Of the program and how its tensors are passed, the same on all ranks.
@@ -53,6 +64,7 @@ class SessionExecutable {
   void forget_use() { last_use_ = 0; }
   // Whether a graph has captured a launch, and may launch for as long as the process lives.
   virtual bool is_captured() const { return false; }
+  virtual void mark_captured() {}
 
  protected:
   SessionExecutable(std::shared_ptr<Session> session, int rank, const Proved& compiled,

@@ -28,7 +28,7 @@ kind = _arrays.NumpyKind
 kind.on_gpu, kind.stream, kind.device = True, staticmethod(stream), staticmethod(lambda x: device)
 kind.num_sms = staticmethod(lambda x: _arrays._core.gpu_sms(device))
 kind.is_capturing, kind.alignment = staticmethod(lambda: False), staticmethod(lambda x: 16)
-_group.Group._add_plan = lambda *_: None  # plans of NumPy arrays ask nobody for a stream
+add_plan, _group.Group._add_plan = _group.Group._add_plan, lambda *_: None  # NumPy has no streams
 
 stretto.init(timeout=60)
 r, alive = stretto.rank(), []
@@ -242,10 +242,122 @@ assert "meeting of the hosts" not in times and 0 < sum(ns for _, ns in spent.val
 assert phases.finish() == {}
 """
 
+# Plans of several launches and copies as graphs, in place of one call of the driver each.
+GRAPHS = """
+_group.Group._add_plan = add_plan
+stretto._core.phase_driver_calls()
+plans = stretto._world.group_of().plans
+plans.take_numpy_for(device, stream(0))
+rng = np.random.default_rng(5)  # the same on both ranks
+
+def assign(out, x):  # of first calls, on the host
+    assert cuda.cuStreamSynchronize(ctypes.c_void_p(stream(0))) == 0
+    out[...] = x
+
+kind.assign = staticmethod(assign)
+
+def array(*shape):
+    alive.append(np.zeros(shape, np.float32))
+    return alive[-1]
+
+def counted(call):
+    phases = stretto._core.HostPhases()
+    call()
+    times = {name: times for name, (times, _) in phases.finish().items()}
+    # Of the launch that the graph has, too: else a rank that makes another call is not noticed.
+    assert times["launch: words of the ranks compared"] == 1, times
+    return {name: n for name, n in times.items() if name.startswith("cu")}
+
+# Different numbers of rows: copies around a launch, on memory that is the same each time.
+class Gathered:
+    def __init__(self, *sizes):
+        self.sizes, self.x, self.out = sizes, array(sizes[r], 24), array(sum(sizes), 24)
+        self.turns = 0
+
+    def fill(self):
+        synchronize()
+        every = rng.integers(-99, 99, self.out.shape).astype(np.float32)
+        self.x[:] = every[:self.sizes[0]] if r == 0 else every[self.sizes[0]:]
+        self.out[:] = np.nan
+        return every
+
+    def call(self):
+        stretto.all_gather(self.x, sizes=self.sizes, out=self.out)
+
+gathered = [Gathered(5, 3), Gathered(2, 7)]
+for turn in range(8):
+    for one in gathered[: 1 + turn % 2]:
+        every = one.fill()
+        times = counted(one.call)
+        synchronize()
+        assert (one.out == every).all(), (turn, one.sizes, times)
+        one.turns += 1  # a plan, the memory seen, the graph made
+        if one.turns > 3:
+            assert times.get("cuGraphLaunch") == 1 and "cuLaunchKernelEx" not in times, times
+            assert not any(name.startswith("cuMemcpy") for name in times), times
+    works(16)
+# Without waiting between them, in turn with launches that no graph has.
+for turn in range(6):
+    want = [one.fill() for one in gathered]
+    for again in range(3):
+        for one in gathered:
+            one.call()
+            launch(16)
+    synchronize()
+    for one, every in zip(gathered, want):
+        assert (one.out == every).all(), (turn, one.sizes)
+# Other memory than before: as it comes, then a graph of its own.
+one = gathered[0]
+one.x, one.out = array(one.sizes[r], 24), array(sum(one.sizes), 24)
+for turn in range(3):
+    every = one.fill()
+    times = counted(one.call)
+    synchronize()
+    assert (one.out == every).all() and times.get("cuGraphLaunch", 0) == (turn > 0), (turn, times)
+
+# Both layers of experts: tables, then a launch whose copy engines send and whose kernel waits for the other rank.
+def half(*shape):
+    alive.append(rng.integers(-3, 4, shape).astype(np.float16))
+    return alive[-1]
+
+tokens, hidden, ffn, experts = 16, 64, 32, 4
+x, down = half(2, tokens // 2, hidden), half(2, experts, hidden, ffn)
+gate, up = (half(2, experts, ffn, hidden) for _ in range(2))
+chosen = np.stack([rng.permutation(experts)[:2] for _ in range(tokens)]).astype(np.int32)
+weights = np.full((tokens, 2), 0.5, np.float32)
+alive += [chosen, weights]
+out = np.zeros((tokens // 2, hidden), np.float16)
+
+def layer():
+    stretto.moe_layer(x[r], *(w[r].transpose(0, 2, 1) for w in (gate, up, down)), chosen, weights, out=out)
+
+whole = x.reshape(tokens, hidden).astype(np.float32)
+want = np.zeros((tokens, hidden), np.float32)
+for t in range(tokens):
+    for e in chosen[t]:
+        for part in range(2):
+            g, u = (w[part, e].astype(np.float32) @ whole[t] for w in (gate, up))
+            h = (g / (1 + np.exp(-g)) * u).astype(np.float16).astype(np.float32)
+            want[t] += 0.5 * (down[part, e].astype(np.float32) @ h)
+want = np.split(want, 2)[r]
+for turn in range(6):
+    synchronize()
+    out[:] = np.nan
+    phases = stretto._core.HostPhases()
+    layer()
+    times = {name: n for name, (n, _) in phases.finish().items()}
+    synchronize()
+    assert np.abs(out - want).max() <= 0.02 * np.abs(want).max(), (turn, np.abs(out - want).max(), np.abs(want).max())
+    if turn > 2:
+        assert times["cuGraphLaunch"] == 1 and "cuLaunchKernelEx" not in times, times
+        assert times["launch: words of the ranks compared"] == 2, times
+"""
+
 
 @pytest.mark.parametrize(
     "code",
-    [COLLECTIVES, PAYLOADS, PHASES, FEWER_SMS, ALL_REFUSE, FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM],
+    [COLLECTIVES, PAYLOADS, PHASES, GRAPHS, FEWER_SMS, ALL_REFUSE]
+    + [FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM],
 )
 def test_on_simulated_gpus(code, root, tmp_path):
     build = os.environ.get("STRETTO_BUILD") or root / "build"
@@ -259,6 +371,8 @@ def test_on_simulated_gpus(code, root, tmp_path):
     }
     if code is LITTLE_ROOM:
         variables["STRETTO_KEPT_MB"] = "16"
+    if code is GRAPHS:
+        variables["STRETTO_PLAN_GRAPHS"] = "1"
     if code is FEWER_SMS:
         variables["STRETTO_SIMULATED_SMS"] = "114"
     end = "\nstretto.finalize()\nprint('good')\n"

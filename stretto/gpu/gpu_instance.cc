@@ -186,6 +186,10 @@ struct GpuInstance::State {
   };
   void run(std::span<Part> parts, std::span<const std::int64_t> extents);
   bool as_graphs(std::span<Part> parts) const;
+  SmDemand demand() const {
+    const LaunchPlan& plan = kernel.launch;
+    return {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster};
+  }
   void make_graph(const Part& part);
   void enqueue(std::span<const Part> parts) const;
   void launch_kernel(const Part& part) const;
@@ -532,12 +536,7 @@ void GpuInstance::State::run(std::span<Part> parts, std::span<const std::int64_t
   }
   if (waits) {
     HostPhase admitting("launch: admitted beside others");
-    const LaunchPlan& plan = kernel.launch;
-    for (Part& p : parts) {
-      p.admitted = world.admit(
-          fault_source, p.rank(),
-          {.program = program->name, .blocks = plan.grid, .cluster = plan.cluster}, *p.stream);
-    }
+    for (Part& p : parts) p.admitted = world.admit(fault_source, p.rank(), demand(), *p.stream);
   }
   if (graphs) {
     for (const Part& p : parts) p.encoded->graph->launch(*p.stream);
@@ -667,6 +666,10 @@ std::int64_t GpuInstance::num_encoded() const { return state_->num_encoded; }
 
 void GpuInstance::replay_copies(bool on) {
   state_->replays_copies = on && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr;
+}
+
+std::optional<SmDemand> GpuInstance::waiting() const {
+  return state_->waits ? std::optional(state_->demand()) : std::nullopt;
 }
 
 void GpuInstance::wait() {

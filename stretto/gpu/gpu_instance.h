@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -68,6 +69,8 @@ class GpuInstance {
   // wait for what runs on the GPU, so ranks of one process leave it off unless one thread launches
   // all. Off at first, and wherever CUDA_DEVICE_MAX_CONNECTIONS is set.
   void replay_copies(bool on);
+  // What its kernel takes of SMs while it waits for other ranks; nothing where it waits for none.
+  std::optional<SmDemand> waiting() const;
   // Waits for all local ranks. Fault when a wait of this or another instance was aborted.
   void wait();
   // With all ranks idle, after World::clear_fault: signals, epochs and packets start anew.

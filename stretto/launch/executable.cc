@@ -104,6 +104,7 @@ class GpuExecutable final : public Executable {
   void wait() override { instance_.wait(); }
   void recover() override { instance_.recover(); }
   void replay_copies(bool on) override { instance_.replay_copies(on); }
+  std::optional<SmDemand> waiting() const override { return instance_.waiting(); }
   void set_recording(bool on) override {
     if (instance_.records()) instance_.set_recording(on);
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -73,6 +74,9 @@ class Executable {
   // From the second run on, what a launch with copy engines that send enqueues is one graph
   // (GpuInstance::replay_copies says when that is wise). Off at first.
   virtual void replay_copies(bool /*on*/) {}
+  // What its kernels take of SMs while they wait for other ranks, for GpuLedger::admit; nothing
+  // where they wait for none.
+  virtual std::optional<SmDemand> waiting() const { return std::nullopt; }
   // For code that was generated to record, with all ranks idle; off at first. Launches from now on
   // leave timestamps of their tiles, waits and notifies on the devices. Other code records none.
   virtual void set_recording(bool /*on*/) {}
