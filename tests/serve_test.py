@@ -372,6 +372,7 @@ class RefusalsTest(ServeCase):
             head + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello": b"400",
             head + b"Content-Length: 99999999999999999999\r\n\r\n": b"400",
             head + b"Content-Length: 99999999999\r\n\r\n": b"413",
+            head + b"Content-Encoding: gzip\r\nContent-Length: 13\r\n\r\n" + b'{"prompt": 1}': b"415",
             head + b"Transfer-Encoding: gzip\r\n\r\n": b"501",
             head + b"Transfer-Encoding: gzip\r\nContent-Length: 13\r\n\r\n" + b'{"prompt": 1}': b"501",
             head + b"Transfer-Encoding: identity\r\nContent-Length: 13\r\n\r\n" + b'{"prompt": 1}': b"501",
@@ -419,6 +420,11 @@ class RefusalsTest(ServeCase):
         got = self.server.raw(post + b"Transfer-Encoding: chunked\r\n\r\n5\r\n" + body[:5] + b"\r\n" +
                               b"%x\r\n" % (len(body) - 5) + body[5:] + b"\r\n0\r\n\r\n")
         self.assertIn(b"200 OK", got)
+        for path, status in ((b"http://127.0.0.1:80/version?a=/b", b"200"), (b"HTTP://x/health", b"200"),
+                             (b"http://x", b"200"), (b"http://x?a=/health", b"200"), (b"http://x/none", b"404"),
+                             (b"/http://x/health", b"404"), (b"http://", b"200")):
+            got = self.server.raw(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            self.assertEqual(got.split(b" ")[1], status, path)
         got = self.server.raw(b"POST /v1/completions HTTP/1.0\r\n" + length + body)
         self.assertIn(b"200 OK", got)
         self.assertIn(b"Connection: close", got)

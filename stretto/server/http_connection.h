@@ -304,6 +304,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
         coding != message.end() && !boost::beast::iequals(coding->value(), "chunked")) {
       return refuse_with(501, "Transfer-Encoding: only 'chunked' is read");
     }
+    if (auto coding = message.find(http::field::content_encoding);
+        coding != message.end() && !boost::beast::iequals(coding->value(), "identity")) {
+      return refuse_with(415, "Content-Encoding: only bodies that are not encoded are read");
+    }
     arm(read_timer_, server_->limits.body_timeout);
     auto expect = message[http::field::expect];
     if (!expect.empty() && equal_in_any_case({expect.data(), expect.size()}, "100-continue")) {
@@ -357,6 +361,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
                         .path = std::string(message.target()),
                         .body = std::move(message.body()),
                         .peer = peer_};
+    // The whole URL, as to a proxy, has to be taken, too (RFC 9112, 3.2.2).
+    constexpr std::string_view kScheme = "http://";
+    if (equal_in_any_case(std::string_view(request.path).substr(0, kScheme.size()), kScheme)) {
+      request.path.erase(
+          0, std::min(request.path.find_first_of("/?", kScheme.size()), request.path.size()));
+      if (!request.path.starts_with('/')) request.path.insert(0, 1, '/');
+    }
     if (auto at = request.path.find('?'); at != std::string::npos) {
       request.query = request.path.substr(at + 1);
       request.path.resize(at);
