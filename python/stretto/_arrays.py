@@ -422,6 +422,18 @@ def kind_of(x: Any) -> Any:
     return _cupy_kind(x)
 
 
+def form_of(x: Any) -> Any:
+    """Of an array what checks of it by itself go by, but where it is, for a key; None for one that is to
+    be checked each time."""
+    made_by = type(x)
+    if made_by is np.ndarray:
+        return made_by, x.dtype, x.shape, x.flags.writeable
+    torch = sys.modules.get("torch")
+    if torch is None or made_by is not torch.Tensor or x.requires_grad:
+        return None
+    return x.dtype, x.shape, x.device, x.layout
+
+
 def _has_memory(tensor: Any) -> bool:
     try:
         return tensor.data_ptr() != 0 or tensor.numel() == 0

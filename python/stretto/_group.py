@@ -55,6 +55,7 @@ class Exchanges:
     def __init__(self) -> None:
         self._known: Dict[Any, Tuple[int, Any]] = {}
         self._count = 0
+        self._checked: Dict[Any, Any] = {}
 
     def find(self, told: Any) -> Tuple[int, Any]:
         """(number of the last exchange to which this rank told that, what came of it); (-1, None)."""
@@ -66,6 +67,18 @@ class Exchanges:
             self._known.clear()
         self._known[told] = self._count, learnt
         self._count += 1
+
+    def checked(self, key: Any, check: Callable[[], Any]) -> Any:
+        """What check() made of arguments that look like this; None: it is asked each time."""
+        if key is None:
+            return check()
+        found = self._checked.get(key)
+        if found is None:
+            found = check()
+            if len(self._checked) == self._MOST:
+                self._checked.clear()
+            self._checked[key] = found
+        return found
 
 
 class Options(NamedTuple):
@@ -203,12 +216,26 @@ class Group:
     @contextlib.contextmanager
     def used(self):
         """Refuses a second thread: the order of collective calls would be a matter of chance."""
+        self._enter()
+        try:
+            yield
+        except Fault as fault:
+            self._say_who(fault)
+            raise
+        finally:
+            self.plans.leave()
+
+    def _enter(self) -> None:
         if not self.plans.enter():
             error = UserError(f"rank {self.rank}: stretto is being called from another thread")
             error.is_settled = True  # the call that is under way goes on
             raise error
+
+    def same(self, said: str, word: int) -> bool:
+        """Whether all ranks say this word in the call `said`. Collective; the hosts wait for each other."""
+        self._enter()
         try:
-            yield
+            return self.session.same(self.rank, said, word)
         except Fault as fault:
             self._say_who(fault)
             raise

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _route
 from ._adopt import adopt
-from ._arrays import ALIGNMENT, ArrayT, NumpyKind, kind_of, may_overlap
+from ._arrays import ALIGNMENT, ArrayT, NumpyKind, form_of, kind_of, may_overlap
 from ._calls import (
     SUM,
     WIDE_COLUMNS,
@@ -389,34 +389,46 @@ def all_to_all(
     group = group_of(group)
     if expected is None and sent is None:
         return group.call(_all_to_all, 0, out, x)
-    kind, x = adopt("all_to_all", "x", x)
-    sent = checked_blocks(group, x, sent)
-    if _all_even(group, sent, expected, rows_of(kind, x)):
+    form = form_of(x)
+    key = None if form is None else (form, _as_key(sent), _as_key(expected))
+    lists = group.exchanges.checked(key, lambda: _checked_lists(group, x, sent, expected))
+    blocks = exchange_lists(group, lists)
+    if blocks is None:
         return group.call(_all_to_all, 0, out, x)
-    blocks = exchange_sizes(group, sent, rows_of(kind, x))
-    sending = list(blocks.received)
-    if expected is not None and expected != sending:
+    if expected is not None and tuple(expected) != blocks.received:
         raise UserError(
-            f"all_to_all: rank {group.rank} expects {expected} rows, the ranks send {sending}"
+            f"all_to_all: rank {group.rank} expects {expected} rows, the ranks send {list(blocks.received)}"
         )
     return call_with(group, "all_to_all", _exchange_blocks, (blocks,), out, x)
+
+
+def _as_key(sizes: Optional[List[int]]) -> Optional[Tuple[int, ...]]:
+    return None if sizes is None else tuple(sizes)
+
+
+class Lists(NamedTuple):
+    """What a rank says in a call with sizes before it knows the others'."""
+
+    rows: str  # what ranks that send different numbers of rows have in common
+    said: str
+    sent: Tuple[int, ...]
+    even: int = -1  # rows of every block, where all that it sends and expects have as many
+
+
+def _checked_lists(group, x, sent: Optional[List[int]], expected: Optional[List[int]]) -> Lists:
+    kind, x = adopt("all_to_all", "x", x)
+    sent = checked_blocks(group, x, sent)
+    even = set(sent) == set(expected or sent) == {sent[0]} and len(expected or sent) == len(sent)
+    return lists_of(sent, rows_of(kind, x), sent[0] if even else -1)
+
+
+def lists_of(sent: Sequence[int], rows: str, even: int = -1) -> Lists:
+    return Lists(rows, f"all_to_all({rows}, with sizes)", tuple(sent), even)
 
 
 def _exchange_blocks(group, blocks, x, out):
     kind, x = adopt("all_to_all", "x", x)
     return exchange(group, kind, x, blocks, out)
-
-
-def _all_even(group, sent: List[int], expected: Optional[List[int]], rows: str) -> bool:
-    """Whether every rank sends, and where it says so expects, one and the same number of rows from
-    and to all. The same on all ranks. Collective."""
-    even = set(sent) == set(expected or sent) == {sent[0]} and len(expected or sent) == len(sent)
-    word = 2 * sent[0] if even else 2 * group.rank + 1  # odd ones differ
-    if group.size == 1:
-        return even
-    said = f"all_to_all({rows}, with sizes)"
-    with group.used():
-        return group.session.same(group.rank, said, word) and even
 
 
 def _sizes(op: str, name: str, rows: Optional[Sequence[int]]) -> Optional[List[int]]:
@@ -461,20 +473,35 @@ def exchange_sizes(group, sent: List[int], rows: str) -> Blocks:
     """The blocks of an all_to_all in which this rank sends so many rows to each, of such `rows`.
     Collective; the hosts wait for each other, where all send what they sent another time for one
     word."""
-    told = rows, tuple(sent)
+    return exchange_lists(group, lists_of(sent, rows))
+
+
+def exchange_lists(group, lists: Lists) -> Optional[Blocks]:
+    """The same; None where every rank's blocks, and those that it expects, are of one size everywhere.
+    The same on all ranks: they have said one word, of the size or of the exchange in which each told
+    what it would tell now; or they tell each other."""
+    told = lists.rows, lists.sent
     last, known = group.exchanges.find(told)
-    said = f"all_to_all({rows}, with sizes)"
     if group.size > 1:
-        with group.used():
-            word = 2 * last if known else 2 * group.rank + 1  # odd ones differ
-            if group.session.same(group.rank, said, word) and known:  # _warm says yes to one that has none
-                return known
+        word = 2 * group.rank + 1  # odd ones differ
+        if known:
+            word = 4 * last + 2
+        elif lists.even >= 0:
+            word = 4 * lists.even
+        agree = group.same(lists.said, word)
+        if agree and known:
+            return known
+        if agree and lists.even >= 0:
+            return None
+    elif lists.even >= 0:
+        return None
+    sent = lists.sent
     own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
     desc = {"world_size": group.size, "dtype": "int32", "m": group.size, "n": len(sent)}
     arrays, sizes = (own, table), (group.size,)  # [from, to]
-    group.launch_operator(NumpyKind, "all_gather", desc, ("in", "out"), arrays, sizes, said=said)
+    group.launch_operator(NumpyKind, "all_gather", desc, ("in", "out"), arrays, sizes, said=lists.said)
     received, most = tuple(int(rows) for rows in table[:, group.rank]), int(table.max())
-    blocks = Blocks(tuple(sent), received, most, most == table.min())
+    blocks = Blocks(sent, received, most, most == table.min())
     group.exchanges.add(told, blocks)
     return blocks
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from ._adopt import adopt
-from ._arrays import ArrayT, kind_of
+from ._arrays import ArrayT, form_of, kind_of
 from ._calls import (
     SUM,
     as_rows,
@@ -21,7 +21,7 @@ from ._calls import (
     whole,
 )
 from ._world import GroupLike, counted, group_of
-from .collectives import exchange_sizes, launch_rows, launch_whole, uneven_blocks
+from .collectives import Lists, exchange_lists, launch_rows, launch_whole, lists_of, uneven_blocks
 from .errors import UserError
 
 
@@ -185,6 +185,49 @@ def batch_send_recv(
     rank expects more or fewer elements than are sent to it."""
     op = "batch_send_recv"
     group = group_of(group)
+    key = _form_of_messages(sends, receives)
+    made = group.exchanges.checked(key, lambda: _checked_messages(group, sends, receives))
+    blocks = exchange_lists(group, made.lists)
+    if made.expected != blocks.received:
+        raise UserError(
+            f"{op}: rank {group.rank} expects {list(made.expected)} elements of the ranks, they send "
+            f"{list(blocks.received)}"
+        )
+    if key is None:
+        arrays, outs = made.arrays, made.outs
+    else:
+        arrays, outs = (x for x, _ in sends), tuple(x for x, _ in receives)
+    call_with(group, op, _carry_messages, (blocks, made.to, made.sources), outs or None, *arrays)
+
+
+class _Messages(NamedTuple):
+    lists: Lists
+    expected: Tuple[int, ...]  # elements, by rank
+    to: Tuple[int, ...]
+    sources: Tuple[int, ...]
+    arrays: Tuple[Any, ...] = ()  # as they were adopted; not kept for messages that are looked up
+    outs: Tuple[Any, ...] = ()
+
+
+def _form_of_messages(sends, receives) -> Any:
+    """A key of what checking them comes to; None where each time is another."""
+    forms = []
+    for messages in (sends, receives):
+        if type(messages) not in (list, tuple):
+            return None
+        for message in messages:
+            if type(message) is not tuple or len(message) != 2 or type(message[1]) is not int:
+                return None
+            form = form_of(message[0])
+            if form is None:
+                return None
+            forms.append((form, message[1]))
+        forms.append(None)
+    return tuple(forms)
+
+
+def _checked_messages(group, sends, receives) -> _Messages:
+    op = "batch_send_recv"
     sent = [_message(op, "sends", group, m) for m in sends]
     wanted = [_message(op, "receives", group, m) for m in receives]
     if not sent and not wanted:
@@ -195,15 +238,13 @@ def batch_send_recv(
             raise UserError(
                 f"{op}: a {other.name} of {other.dtype(x)} beside a {kind.name} of {kind.dtype(first)}"
             )
-    blocks = exchange_sizes(group, _per_rank(group, sent), f"messages of {kind.dtype(first)}")
-    expected, sending = _per_rank(group, wanted), list(blocks.received)
-    if expected != sending:
-        raise UserError(
-            f"{op}: rank {group.rank} expects {expected} elements of the ranks, they send {sending}"
-        )
-    arrays, outs = (x for _, x, _ in sent), tuple(x for _, x, _ in wanted)
-    ranks = tuple(rank for *_, rank in sent), tuple(rank for *_, rank in wanted)
-    call_with(group, op, _carry_messages, (blocks, *ranks), outs or None, *arrays)
+    to, sources = (tuple(rank for *_, rank in messages) for messages in (sent, wanted))
+    lists = lists_of(_per_rank(group, sent), f"messages of {kind.dtype(first)}")
+    made = _Messages(lists, tuple(_per_rank(group, wanted)), to, sources)
+    if _form_of_messages(sends, receives) is not None:
+        return made
+    arrays, outs = (tuple(x for _, x, _ in messages) for messages in (sent, wanted))
+    return made._replace(arrays=arrays, outs=outs)
 
 
 def _carry_messages(group, blocks, to, sources, *arrays):
@@ -242,7 +283,7 @@ def _message(op, name, group, message):
 
 
 def _per_rank(group, messages):
-    """Elements by rank."""
+    """Elements of (kind, array, rank), by rank."""
     elements = [0] * group.size
     for _, x, rank in messages:
         elements[rank] += math.prod(x.shape)

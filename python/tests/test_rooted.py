@@ -249,3 +249,28 @@ def test_as_torch_distributed():
     """
     for rank, (status, _, errors) in enumerate(finish(start(2, textwrap.dedent(code)))):
         assert status == 0, f"rank {rank}: {errors}"
+
+
+def test_messages_of_the_same_form_are_checked_again():
+    """What was right once is not looked at again; another form is, and what comes is this call's."""
+
+    def body():
+        r, inbox = stretto.rank(), np.empty(5, np.float32)
+        got = []
+        for turn in range(4):
+            stretto.batch_send_recv([(np.full(5, 10 * turn + r, np.float32), 1 - r)], [(inbox, 1 - r)])
+            got.append(inbox[0])
+        fixed = inbox.copy()
+        fixed.flags.writeable = False
+        told = []
+        for out, to in ((fixed, 1 - r), (np.empty(5, np.float64), 1 - r), (inbox, 2)):
+            try:
+                stretto.batch_send_recv([(np.ones(5, np.float32), 1 - r)], [(out, to)])
+            except stretto.UserError as error:
+                told.append(str(error))
+        stretto.batch_send_recv([(np.full(5, 7, np.float32), 1 - r)], [(inbox, 1 - r)])
+        return got, told, inbox.tolist()
+
+    for rank, (got, told, last) in enumerate(testing.run(2, body, timeout=20)):
+        assert got == [10 * turn + 1 - rank for turn in range(4)] and last == [7] * 5
+        assert len(told) == 3 and "read-only" in told[0] and "float64" in told[1] and "rank 2" in told[2], told

@@ -93,3 +93,59 @@ def test_equal_blocks_are_repeated(rng, size):
             for x, got in zip(arrays, results):
                 blocks = x.reshape(size, size, -1, 3)[:, rank]
                 np.testing.assert_array_equal(got, blocks.reshape(-1, 3))
+
+
+def test_lists_of_all_kinds_in_any_order(rng):
+    """Ranks say in one word what they have told each other before, and none takes another's pattern for its
+    own: even ones, those that are even on one rank alone, and others, as they fall."""
+    tables = [
+        [[2] * 3] * 3,
+        [[4] * 3] * 3,
+        [[2] * 3, [1, 2, 3], [3, 2, 1]],  # even on rank 0 alone
+        [[2] * 3, [0, 6, 0], [2] * 3],
+        [[1, 2, 3], [2, 3, 1], [3, 1, 2]],
+        [[0, 0, 6], [6, 0, 0], [0, 6, 0]],
+    ]
+    order = [tables[i] for i in rng.integers(len(tables), size=60)]
+    xs = [[rng.random((sum(rows), 2)).astype(np.float32) for rows in table] for table in order]
+    told = rng.integers(2, size=60).astype(bool)  # whether a call says what it expects
+
+    def body():
+        r = stretto.rank()
+        out = []
+        for table, x, says in zip(order, xs, told):
+            expected = [row[r] for row in table] if says else None
+            out.append(stretto.all_to_all(x[r], expected, table[r]))
+        phases = stretto._core.HostPhases()
+        stretto.all_to_all(xs[0][r], None, order[0][r])
+        return out, phases.finish()["meeting of the hosts"][0]
+
+    for rank, (results, meetings) in enumerate(testing.run(3, body, timeout=20)):
+        assert meetings == 2, "in one word, and in the launch"
+        for at, (got, table, x) in enumerate(zip(results, order, xs)):
+            np.testing.assert_array_equal(got, exchanged(x, table)[rank], err_msg=f"call {at} of {table}")
+
+
+def test_what_was_right_once_is_checked_again():
+    """The same arrays and lists, but not the same expectations; and arrays of the same form that may not be."""
+
+    def body():
+        r, x = stretto.rank(), np.ones((4, 2), np.float32)
+        blocks = [[1, 3], [2, 2]]
+        stretto.all_to_all(x, [row[r] for row in blocks], blocks[r])
+        told = []
+        for call in (
+            lambda: stretto.all_to_all(x, [4, 4], blocks[r]),
+            lambda: stretto.all_to_all(x, None, [3, 3]),
+            lambda: stretto.all_to_all(x.astype(bool)[:2], None, blocks[r]),
+        ):
+            try:
+                call()
+            except stretto.UserError as error:
+                told.append(str(error))
+        return told, stretto.all_to_all(x, [row[r] for row in blocks], blocks[r]).shape
+
+    for rank, (told, shape) in enumerate(testing.run(2, body, timeout=20)):
+        assert shape == ([3, 5][rank], 2)
+        assert len(told) == 3 and "expects [4, 4] rows" in told[0], told
+        assert "input_split_sizes [3, 3] of 4 rows" in told[1] and "of 2 rows" in told[2], told
