@@ -14,6 +14,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/errors.h"
@@ -27,6 +28,9 @@
 
 namespace stretto {
 namespace {
+
+constexpr int kFields = 5;      // of a line behind its config
+constexpr int kMostShown = 20;  // differences
 
 bool begins_name(char c) { return std::isalpha(static_cast<unsigned char>(c)) || c == '_'; }
 bool in_name(char c) { return begins_name(c) || std::isdigit(static_cast<unsigned char>(c)); }
@@ -129,18 +133,28 @@ std::vector<std::string> all_lines() {
   return lines;
 }
 
-// Prints the lines that differ, first those of the file. How many there are.
+// Of a line, what comes before its hashes and microseconds.
+std::string config_of(const std::string& line) {
+  std::size_t end = line.size();
+  for (int field = 0; field < kFields && end != 0; ++field) end = line.rfind(' ', end - 1);
+  return line.substr(0, end);
+}
+
+// Prints what differs, config by config, first what the file has. How many differ.
 int compare(const std::vector<std::string>& lines, const char* path) {
   std::ifstream file(path);
   if (!file) throw UserError(fmt::format("pins: cannot read '{}'", path));
-  std::vector<std::string> pinned;
-  for (std::string line; std::getline(file, line);) pinned.push_back(line);
+  std::map<std::string, std::pair<std::string, std::string>> by_config;  // what it was, what it is
+  for (std::string line; std::getline(file, line);) by_config[config_of(line)].first = line;
+  for (const std::string& line : lines) by_config[config_of(line)].second = line;
   int differing = 0;
-  for (std::size_t i = 0; i < std::max(lines.size(), pinned.size()); ++i) {
-    const std::string was = i < pinned.size() ? pinned[i] : "(no such line)";
-    const std::string is = i < lines.size() ? lines[i] : "(no such line)";
+  for (const auto& [config, pins] : by_config) {
+    const auto& [was, is] = pins;
     if (was == is) continue;
-    if (++differing <= 20) fmt::print("line {}\n  was {}\n  is  {}\n", i + 1, was, is);
+    if (++differing > kMostShown) continue;
+    fmt::print("{}\n  was {}\n  is  {}\n", config,
+               was.empty() ? "not there" : was.substr(config.size() + 1),
+               is.empty() ? "gone" : is.substr(config.size() + 1));
   }
   fmt::print("{} lines, {} differ from {}\n", lines.size(), differing, path);
   if (differing > 0) {

@@ -7,7 +7,7 @@
 #include "stretto/base/errors.h"
 #include "stretto/ir/op_info.h"
 #include "stretto/lang/program_builder.h"
-#include "stretto/ops/attention/field_check.h"
+#include "stretto/ops/attention/attention_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 #include "stretto/ops/operator/field_fit.h"
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "stretto/lang/program_builder.h"
-#include "stretto/ops/attention/field_check.h"
+#include "stretto/ops/attention/attention_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 
 namespace stretto {

@@ -7,9 +7,9 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/attention_check.h"
 #include "stretto/ops/attention/attention_runs.h"
 #include "stretto/ops/attention/cached_rows.h"
-#include "stretto/ops/attention/field_check.h"
 #include "stretto/ops/attention/online_softmax.h"
 #include "stretto/ops/attention/packed_attention.h"
 

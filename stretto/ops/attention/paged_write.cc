@@ -4,8 +4,8 @@
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/attention/attention.h"
+#include "stretto/ops/attention/attention_check.h"
 #include "stretto/ops/attention/cached_rows.h"
-#include "stretto/ops/attention/field_check.h"
 
 namespace stretto {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "stretto/ops/attention/field_check.h"
+#include "stretto/ops/attention/attention_check.h"
 #include "stretto/ops/attention/sequence_attention.h"
 #include "stretto/ops/attention/sequence_tiles.h"
 #include "stretto/ops/operator/field_fit.h"
@@ -177,7 +177,7 @@ class RingAttention {
     Index from = p_.let("owner", owner(s));
     Index last = p_.let("last", s == steps_ - 1);
     p_.worker_fence();  // the sums of the step before
-    auto wait = [&] {  // its last chunk
+    auto wait = [&] {   // its last chunk
       p_.wait(arrived_[s * halves_ + (halves_ - 1)], tiles_.num_copies());
     };
     bool window = tiles_.has_window();

@@ -1,6 +1,6 @@
 #include "stretto/ops/attention/sequence_tiles.h"
 
-#include "stretto/ops/attention/field_check.h"
+#include "stretto/ops/attention/attention_check.h"
 
 namespace stretto {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/operator/field_check.h"
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto::collective {
@@ -66,18 +67,12 @@ void check_reduction(const Form& form, const CollectiveDesc& d) {
 }  // namespace
 
 void check(const Form& form, const CollectiveDesc& d, const CollectiveConfig& c) {
-  auto positive = [](std::int64_t value, const char* field) {
-    if (value < 1)
-      throw UserError(fmt::format("collective: {} is {}, need at least 1", field, value));
-  };
-  positive(d.m, "m");
-  positive(d.n, "n");
-  positive(d.world_size, "world_size");
+  check_sizes("collective", {{"m", d.m}, {"n", d.n}, {"world_size", d.world_size}});
   check_reduction(form, d);
-  positive(c.tile_rows, "tile_rows");
-  positive(c.tile_cols, "tile_cols");
-  positive(c.num_workers, "num_workers");
-  positive(c.num_queues, "num_queues");
+  check_sizes("collective", {{"tile_rows", c.tile_rows},
+                             {"tile_cols", c.tile_cols},
+                             {"num_workers", c.num_workers},
+                             {"num_queues", c.num_queues}});
   if (c.piece_rows < 0 || c.threads < 0 || c.threads > 1024 || c.threads % 128 != 0) {
     throw UserError(fmt::format(
         "collective: piece_rows {}, threads {}: need 0 or more, and 0 to 1024 in steps of 128",

@@ -8,6 +8,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
+#include "stretto/ops/operator/field_check.h"
 
 namespace stretto {
 namespace {
@@ -15,17 +16,14 @@ namespace {
 constexpr std::int64_t kMostRows = std::int64_t{1} << 31;
 
 void check(const char* op, const UnevenDesc& d, const UnevenConfig& c) {
-  auto positive = [&](std::int64_t value, const char* field) {
-    if (value < 1) throw UserError(fmt::format("{}: {} is {}, need at least 1", op, field, value));
-  };
-  positive(d.m, "m");
-  positive(d.room, "room");
-  positive(d.n, "n");
-  positive(d.world_size, "world_size");
-  positive(c.tile_rows, "tile_rows");
-  positive(c.piece_rows, "piece_rows");
-  positive(c.piece_cols, "piece_cols");
-  positive(c.num_workers, "num_workers");
+  check_sizes(op, {{"m", d.m},
+                   {"room", d.room},
+                   {"n", d.n},
+                   {"world_size", d.world_size},
+                   {"tile_rows", c.tile_rows},
+                   {"piece_rows", c.piece_rows},
+                   {"piece_cols", c.piece_cols},
+                   {"num_workers", c.num_workers}});
   if (c.threads < 0 || c.threads > 1024 || c.threads % 128 != 0) {
     throw UserError(
         fmt::format("{}: threads is {}, need 0 to 1024 in steps of 128", op, c.threads));

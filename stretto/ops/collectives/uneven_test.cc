@@ -27,7 +27,7 @@ OpCase sending(const std::vector<double>& split) {
 
 TEST(Uneven, BadDescNamesTheField) {
   UnevenDesc d{.m = 4, .room = 0, .n = 3, .world_size = 2};
-  expect_user_error([&] { all_to_all_v(d, {}); }, {"all_to_all_v: room is 0, need at least 1"});
+  expect_user_error([&] { all_to_all_v(d, {}); }, {"all_to_all_v: room is 0, must be at least 1"});
   d.room = 9;
   expect_user_error([&] { all_gather_v(d, {.threads = 100}); }, {"threads is 100"});
   d.m = std::int64_t{1} << 30;

@@ -1,33 +1,22 @@
 #include "stretto/ops/embedding/embedding.h"
 
-#include <fmt/format.h>
-
-#include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/linear.h"
+#include "stretto/ops/operator/field_check.h"
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 namespace {
 
 void check(const VocabDesc& d, const VocabConfig& c) {
-  auto positive = [](std::int64_t value, const char* field) {
-    if (value < 1)
-      throw UserError(fmt::format("vocabulary: {} is {}, need at least 1", field, value));
-  };
-  positive(d.m, "m");
-  positive(d.hidden, "hidden");
-  positive(d.vocab, "vocab");
-  positive(d.world_size, "world_size");
-  if (d.chosen < 0) {
-    throw UserError(fmt::format("vocabulary: chosen is {}, need 0 or more", d.chosen));
-  }
-  positive(c.tile_rows, "tile_rows");
-  positive(c.tile_vocab, "tile_vocab");
-  if (c.tile_k < 0) {
-    throw UserError(fmt::format("vocabulary: tile_k is {}, need 0 or more", c.tile_k));
-  }
-  positive(c.num_workers, "num_workers");
+  check_sizes("vocabulary", {{"m", d.m},
+                             {"hidden", d.hidden},
+                             {"vocab", d.vocab},
+                             {"world_size", d.world_size},
+                             {"tile_rows", c.tile_rows},
+                             {"tile_vocab", c.tile_vocab},
+                             {"num_workers", c.num_workers}});
+  check_sizes("vocabulary", {{"chosen", d.chosen}, {"tile_k", c.tile_k}}, 0);
   check_dtype("vocabulary", "dtype", d.dtype);
   check_dtype("vocabulary", "weight_dtype", d.weight_dtype);
 }

@@ -175,22 +175,6 @@ Value Linear::finish(Sums sums, const GemmTile& tile, const Index& col) const {
   return desc_.swiglu ? silu(of[0]) * of[1] : std::move(of[0]);
 }
 
-void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
-                 std::int64_t least) {
-  for (const NamedSize& size : sizes) {
-    if (size.value < least) {
-      throw UserError(
-          fmt::format("{}: {} is {}, must be at least {}", op, size.name, size.value, least));
-    }
-  }
-}
-
-void check_dtype(const std::string& op, const char* field, DType dtype) {
-  if (dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16) return;
-  throw UserError(
-      fmt::format("{}: {} is {}, must be float32, bfloat16 or float16", op, field, name(dtype)));
-}
-
 void check_result(const std::string& op, const char* field, DType dtype, DType factors) {
   if (factors != DType::kF64) return check_dtype(op, field, dtype);
   if (dtype == DType::kF64) return;

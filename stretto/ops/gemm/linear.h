@@ -5,13 +5,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/gemm/main_loop.h"
+#include "stretto/ops/operator/field_check.h"
 #include "stretto/ops/operator/rows_of.h"
 #include "stretto/ops/operator/target.h"
 
@@ -170,7 +170,7 @@ MainLoop ping_pong_loop(std::int64_t width, int num_compute_sms);
 std::vector<std::int64_t> ping_pong_widths(bool b_kn, std::int64_t widest = 176);
 // Such a loop with the width that keeps SMs busy until the end.
 MainLoop busiest_ping_pong(std::int64_t row_tiles, std::int64_t n,
-                         const std::vector<std::int64_t>& widths, int num_sms);
+                           const std::vector<std::int64_t>& widths, int num_sms);
 // Whether turns were measured to pay: every SM has several tiles, and no more columns than with
 // `other`, but for two per cent.
 bool turns_pay(const MainLoop& loop, std::int64_t row_tiles, std::int64_t n, const GemmTile& other,
@@ -181,15 +181,7 @@ bool turns_pay(const MainLoop& loop, std::int64_t row_tiles, std::int64_t n, con
 inline constexpr std::int64_t kMostRowsAcross = 256;
 MainLoop gpu_loop(const GpuLoopDesc& desc);
 
-struct NamedSize {
-  const char* name;
-  std::int64_t value;
-};
-// UserError "<op>: <name> is <value>, ..." for the first value below `least`.
-void check_sizes(const std::string& op, std::initializer_list<NamedSize> sizes,
-                 std::int64_t least = 1);
-// UserError unless f32, bf16 or f16.
-// Those that every operator with a product of tiles has.
+// check_sizes() of the fields that every operator with a product of tiles has.
 template <typename Desc, typename Config>
 void check_product_sizes(const std::string& op, const Desc& d, const Config& c) {
   check_sizes(op, {{"world_size", rows_of(d).world_size},
@@ -202,7 +194,6 @@ void check_product_sizes(const std::string& op, const Desc& d, const Config& c) 
                    {"num_compute_sms", c.loop.num_compute_sms},
                    {"raster", c.loop.raster}});
 }
-void check_dtype(const std::string& op, const char* field, DType dtype);
 // UserError unless f32, bf16 or f16, or f64 of factors in f64.
 void check_result(const std::string& op, const char* field, DType dtype, DType factors);
 // UserError unless both factors are f32, bf16 or f16 without scaling, both f64, or both e4m3; and

@@ -7,19 +7,17 @@
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/norm/norm_parts.h"
+#include "stretto/ops/operator/field_check.h"
 #include "stretto/ops/operator/field_fit.h"
 
 namespace stretto {
 
 void check_norm(const NormDesc& d, const NormConfig& c) {
-  auto positive = [](std::int64_t value, const char* field) {
-    if (value < 1) throw UserError(fmt::format("norm: {} is {}, need at least 1", field, value));
-  };
-  positive(d.m, "m");
-  positive(d.hidden, "hidden");
-  positive(d.world_size, "world_size");
-  positive(c.tile_rows, "tile_rows");
-  positive(c.num_workers, "num_workers");
+  check_sizes("norm", {{"m", d.m},
+                       {"hidden", d.hidden},
+                       {"world_size", d.world_size},
+                       {"tile_rows", c.tile_rows},
+                       {"num_workers", c.num_workers}});
   if (c.two_shot && !c.packets) throw UserError("norm: two_shot needs packets");
   if (!(d.eps >= 0)) throw UserError(fmt::format("norm: eps is {}, need a number >= 0", d.eps));
 }
