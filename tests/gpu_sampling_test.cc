@@ -1,6 +1,6 @@
-// Sampling of many requests on GPUs (simulated ones will do, docs/internals): where the machine
+// Sampling of many requests on GPUs (simulated ones will do, docs/internals): where the device
 // chooses tokens they are those that the host chooses from the same logits, alone as in company. If
-// this fails, a client reads other text because of a seed's machine, or of who else asks.
+// this fails, a client reads other text because of where a seed is drawn, or of who else asks.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -126,7 +126,7 @@ void expect_same(const std::vector<TokenLogprob>& a, const std::vector<TokenLogp
 
 class GpuSamplingTest : public testing::TestWithParam<int> {};
 
-TEST_P(GpuSamplingTest, TheMachineChoosesWhatTheHostWouldAloneAsInCompany) {
+TEST_P(GpuSamplingTest, TheDeviceChoosesWhatTheHostWouldAloneAsInCompany) {
   const int ranks = GetParam();
   if (cuda::num_devices() < ranks) GTEST_SKIP() << "needs " << ranks << " GPUs";
   const std::uint64_t seed = test_seed();
@@ -149,9 +149,9 @@ TEST_P(GpuSamplingTest, TheMachineChoosesWhatTheHostWouldAloneAsInCompany) {
   BatchModel model(std::make_unique<GpuBatchRunner>(gpus, shape, files.checkpoint), kRows);
   const Told together = serve(model, asked, 6, false);
   EXPECT_EQ(together.chosen.here, 0);
-  EXPECT_EQ(together.chosen.by_machine, kTokens * std::ssize(asked));
+  EXPECT_EQ(together.chosen.by_device, kTokens * std::ssize(asked));
   const Told by_host = serve(model, asked, 6, true);
-  EXPECT_EQ(by_host.chosen.by_machine, 0);
+  EXPECT_EQ(by_host.chosen.by_device, 0);
   std::vector<Asked> some = {asked.end() - 2, asked.end()};
   if (ranks == 1) some.push_back(asked[2]);
   const Told alone = serve(model, some, 1, false);

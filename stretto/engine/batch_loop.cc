@@ -137,7 +137,7 @@ void BatchLoop::take_choice(std::size_t part, std::int64_t, const ChoiceResult& 
   if (found == nullptr) return;
   Live& live = *found;
   live.sampler.count_draw();
-  ++num_chosen_.by_machine;
+  ++num_chosen_.by_device;
   const bool tells = live.request->num_logprobs >= 0;
   keep(id, live,
        tells ? logprob_of(result) : TokenLogprob{.token = static_cast<int>(result.token)});

@@ -67,9 +67,9 @@ class BatchLoop final : public RowVisitor {
   void tell();
   void cancel_all();
 
-  // Tokens that were chosen by the machine, and here from logits.
+  // Tokens that were chosen by the device, and here from logits.
   struct Chosen {
-    std::int64_t by_machine = 0, here = 0;
+    std::int64_t by_device = 0, here = 0;
   };
   const Chosen& chosen() const { return num_chosen_; }
   const Scheduler& scheduler() const { return scheduler_; }
@@ -81,7 +81,7 @@ class BatchLoop final : public RowVisitor {
     Sampler sampler;
     std::int64_t prompt_told = 0;  // tokens of the prompt whose logprobs were told
     bool started = false;
-    bool chooses_here = false;                   // from logits, since the machine could not
+    bool chooses_here = false;                   // from logits, since the device could not
     std::optional<ServedRequest::End> end = {};  // once the step that is under way is over
     std::string failure = {};
   };

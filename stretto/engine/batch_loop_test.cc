@@ -48,11 +48,11 @@ struct Counts {
   std::int64_t preemptions = 0, ahead = 0, missed = 0, told = 0;
 };
 
-// A machine whose tokens are those of a request's draws alone, as a model's are: all logits are
+// A device whose tokens are those of a request's draws alone, as a model's are: all logits are
 // equal. Of some rows it says that it could not choose.
-class Machine {
+class FakeDevice {
  public:
-  Machine(BatchLoop& loop, std::uint64_t seed) : loop_(loop), random_(seed) {}
+  FakeDevice(BatchLoop& loop, std::uint64_t seed) : loop_(loop), random_(seed) {}
 
   // What is wanted of a step; whether that is nothing but tokens.
   bool choose(const BatchOrder& order) {
@@ -113,7 +113,7 @@ class Machine {
 std::vector<Heard> serve(const std::vector<Wish>& wishes, Way way, Counts& counts,
                          std::uint64_t seed = 1) {
   BatchLoop loop({.max_running = 8, .max_rows = 40, .num_blocks = 12, .block_tokens = 16}, kVocab);
-  Machine machine(loop, seed);
+  FakeDevice device(loop, seed);
   std::vector<Heard> out(wishes.size());
   std::vector<BatchLoop::Request> requests;
   for (std::size_t i = 0; i < wishes.size(); ++i) {
@@ -137,7 +137,7 @@ std::vector<Heard> serve(const std::vector<Wish>& wishes, Way way, Counts& count
   std::size_t next = 0;
   bool under_way = false;
   auto complete = [&](bool may_miss) {
-    machine.finish(may_miss, counts);
+    device.finish(may_miss, counts);
     loop.complete();
     under_way = false;
   };
@@ -151,7 +151,7 @@ std::vector<Heard> serve(const std::vector<Wish>& wishes, Way way, Counts& count
     if (way == Way::kBesideIt || order.parts.empty()) loop.tell();
     if (under_way) complete(!order.parts.empty());
     if (!order.parts.empty()) {
-      under_way = machine.choose(order) && way == Way::kAhead;
+      under_way = device.choose(order) && way == Way::kAhead;
       if (way == Way::kAhead) loop.tell();  // before rows of this step are taken
       if (!under_way) complete(false);
     }

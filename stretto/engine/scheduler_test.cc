@@ -195,7 +195,7 @@ TEST(Scheduler, WhatDoesNotCountIsGivenAgain) {
   EXPECT_EQ(s.tokens(a).back(), 8);
 }
 
-// Draws what clients and machines do, and holds what comes of it against what every request was
+// Draws what clients and devices do, and holds what comes of it against what every request was
 // promised. `ahead`: each step is decided while the one before is under way, its tokens not known.
 class Trace {
  public:
@@ -215,7 +215,7 @@ class Trace {
     if (below(40) == 0) cancel();
     ASSERT_NO_FATAL_FAILURE(decide());
     scheduler_->verify();
-    // The machine may be as far as it likes.
+    // The device may be as far as it likes.
     ASSERT_NO_FATAL_FAILURE(run(below(2) == 0 ? steps_.size() : 0));
     if (below(20) == 0) cancel();
     const std::size_t most = ahead_ && decided_ && below(10) != 0 ? 1 : 0;  // at times none is
@@ -240,7 +240,7 @@ class Trace {
  private:
   struct Live {
     std::vector<int> tokens;     // known
-    std::vector<int> on_device;  // with those that the machine has chosen since
+    std::vector<int> on_device;  // with those that the device has chosen since
     std::int64_t left = 0;       // tokens that it may get
     std::int64_t last_rows = 0;  // the last step that had any, or before which it came
     std::string salt;
@@ -346,7 +346,7 @@ class Trace {
     ASSERT_GT(l.left, waits) << "a row for a token that is one too many";
   }
 
-  // The machine makes the first `count` steps under way: it reads and writes blocks, and chooses.
+  // The device makes the first `count` steps under way: it reads and writes blocks, and chooses.
   void run(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
       if (std::exchange(steps_[i].has_run, true)) continue;
@@ -378,7 +378,7 @@ class Trace {
     ASSERT_NO_FATAL_FAILURE(run(1));
     std::map<RequestId, int> chosen = steps_.front().chosen;
     for (const Piece& p : steps_.front().pieces) {
-      if (!p.last || below(50) != 0) continue;  // the machine could not choose
+      if (!p.last || below(50) != 0) continue;  // the device could not choose
       scheduler_->begin_again(p.id);
       if (auto it = live_.find(p.id); it != live_.end()) it->second.on_device = it->second.tokens;
       chosen.erase(p.id);

@@ -31,7 +31,7 @@ struct TokenLogprob {
 TokenLogprob logprob_of(int token, std::span<const float> logits, int num_top,
                         std::vector<double>& scratch);
 
-// The same of a choice that the machine made and told of: as near as whole weights are, 5e-7.
+// The same of a choice that the device made and told of: as near as whole weights are, 5e-7.
 TokenLogprob logprob_of(const ChoiceResult& result);
 
 // Its functions are called on the engine's thread and must not block.

@@ -408,7 +408,7 @@ bool ServingEngine::restart_for(const std::string& why) {
     left.swap(running_);
     noted_.waiting = 0;
     noted_.cache_use = 0;
-    times_before_ = {.works = noted_.machine_works, .waits = noted_.machine_waits};
+    times_before_ = {.works = noted_.device_works, .waits = noted_.device_waits};
     noted_.restarts_for = why;
     began_ = std::chrono::steady_clock::now();
     progress_.within("");
@@ -470,18 +470,18 @@ void ServingEngine::count_step(std::int64_t rows) {
 }
 
 void ServingEngine::note(const BatchLoop& loop, BatchModel& model) {
-  const MachineTimes times = model.times();
+  const DeviceTimes times = model.times();
   std::lock_guard lock(mutex_);
   if (lost_) return;
-  noted_.machine_works = times_before_.works + times.works;
-  noted_.machine_waits = times_before_.waits + times.waits;
+  noted_.device_works = times_before_.works + times.works;
+  noted_.device_waits = times_before_.waits + times.waits;
   const Scheduler& scheduler = loop.scheduler();
   running_ = loop.requests();
   noted_.waiting = scheduler.num_waiting();
   noted_.preemptions = scheduler.counters().preemptions;
   noted_.prefix_queries = scheduler.counters().prefix_queries;
   noted_.prefix_hits = scheduler.counters().prefix_hits;
-  noted_.chosen_by_machine = loop.chosen().by_machine;
+  noted_.chosen_by_device = loop.chosen().by_device;
   noted_.chosen_here = loop.chosen().here;
   noted_.cache_use = 1 - static_cast<double>(scheduler.num_available_blocks()) /
                              static_cast<double>(scheduler.num_blocks());

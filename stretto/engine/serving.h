@@ -109,13 +109,13 @@ class ServingEngine {
   struct State {
     std::size_t running = 0, waiting = 0;
     std::int64_t preemptions = 0;
-    std::int64_t prefix_queries = 0, prefix_hits = 0;     // tokens, as Scheduler::Counters
-    std::int64_t chosen_by_machine = 0, chosen_here = 0;  // tokens, as BatchLoop::Chosen
-    StepSizes steps;                                      // all that were begun
-    double machine_works = 0, machine_waits = 0;          // seconds: MachineTimes
-    double cache_use = 0;                                 // of 1
-    std::string died_of;                                  // empty while it lives
-    bool lost = false;                                    // it has died: ranks do not return
+    std::int64_t prefix_queries = 0, prefix_hits = 0;    // tokens, as Scheduler::Counters
+    std::int64_t chosen_by_device = 0, chosen_here = 0;  // tokens, as BatchLoop::Chosen
+    StepSizes steps;                                     // all that were begun
+    double device_works = 0, device_waits = 0;           // seconds: DeviceTimes
+    double cache_use = 0;                                // of 1
+    std::string died_of;                                 // empty while it lives
+    bool lost = false;                                   // it has died: ranks do not return
     std::string fault;          // of a rank, while the others still have to return
     std::int64_t restarts = 0;  // after faults
     std::string restarts_for;   // the fault; empty once it is ready again
@@ -170,8 +170,8 @@ class ServingEngine {
   std::deque<Request> queue_;  // in the order in which they will run
   std::vector<Request> running_;
   std::int64_t num_steps_ = 0;
-  State noted_;                // what of it is not counted here
-  MachineTimes times_before_;  // of machines before the last fault
+  State noted_;               // what of it is not counted here
+  DeviceTimes times_before_;  // of devices before the last fault
   Progress progress_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();  // to load
   bool ready_ = false, draining_ = false, stopping_ = false;

@@ -1,5 +1,5 @@
-// Has a machine make the steps that a BatchLoop decides: each after the one before, or ahead of it.
-// Ahead, a step is decided and given to the machine while the one before is under way, whose tokens
+// Has a device make the steps that a BatchLoop decides: each after the one before, or ahead of it.
+// Ahead, a step is decided and given to the device while the one before is under way, whose tokens
 // go from where they are chosen into the next step's rows (BatchPiece::source). Before:
 // batch_loop.h.
 //
@@ -26,7 +26,7 @@ class StepDriver {
   StepDriver(BatchModel& model, BatchLoop& loop, bool ahead, OnOrder on_order = {});
 
   // Until it is time to decide a step: ahead, when only the choice of the one before is left to do,
-  // so that who has come by then is in it, and the machine has work while it is decided.
+  // so that who has come by then is in it, and the device has work while it is decided.
   void wait_for_turn();
   // Decides a step and begins it; completes that one, or ahead the one before; requests hear of
   // what is new. Where all have ended nothing is left that they have not heard. Whether a step was

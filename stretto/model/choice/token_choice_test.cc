@@ -1,4 +1,4 @@
-// Which tokens may be drawn and how often, by the definition that all machines share. A user who
+// Which tokens may be drawn and how often, by the definition that all devices share. A user who
 // loses this gets another distribution than was asked for.
 #include "stretto/model/choice/token_choice.h"
 

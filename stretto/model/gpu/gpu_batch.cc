@@ -141,7 +141,7 @@ void GpuClock::count_what_is_done() {
   }
 }
 
-MachineTimes GpuClock::times() {
+DeviceTimes GpuClock::times() {
   count_what_is_done();
   return times_;
 }

@@ -69,7 +69,7 @@ class GpuClock {
   void begin_work();
   void end_work();
   void rest() { rests_ = true; }
-  MachineTimes times();
+  DeviceTimes times();
 
  private:
   struct Work {
@@ -86,10 +86,10 @@ class GpuClock {
   std::optional<cuda::Event> ended_;  // of the last that is counted
   std::vector<cuda::Event> unused_;
   bool rests_ = true;
-  MachineTimes times_;
+  DeviceTimes times_;
 };
 
-// The GPUs of a world as a BatchModel's machine, which must outlive it.
+// The GPUs of a world as a BatchModel's device; the world must outlive it.
 class GpuBatchRunner : public BatchRunner {
  public:
   // `model` has a cache of pages; several runners may use it one after the other.
@@ -106,7 +106,7 @@ class GpuBatchRunner : public BatchRunner {
   void begin_work() override { clock_.begin_work(); }
   void end_work() override { clock_.end_work(); }
   void rest() override { clock_.rest(); }
-  MachineTimes times() override { return clock_.times(); }
+  DeviceTimes times() override { return clock_.times(); }
   bool runs_beside_host() const override { return true; }
   std::int64_t most_rows(std::int64_t count) override {
     return meeting_ ? meeting_->most(count) : count;

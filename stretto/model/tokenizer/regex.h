@@ -1,6 +1,6 @@
-// Regular expressions of tokenizer files, run by Oniguruma: the engine that their authors tested
+// Regular expressions of tokenizer files, run by Oniguruma: the library that their authors tested
 // them with, so that case folding, \s, look-ahead and backtracking order are the same. General
-// categories (\p{L}, \p{N}, ...) are those of unicode_data.h; scripts, \d and \w are the engine's
+// categories (\p{L}, \p{N}, ...) are those of unicode_data.h; scripts, \d and \w are the library's
 // own.
 #pragma once
 

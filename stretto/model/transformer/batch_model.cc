@@ -265,7 +265,7 @@ std::vector<std::int64_t> BatchModel::rows_of_step(std::span<const Wanted> wante
   return rows;
 }
 
-// The machine chooses; of as many rows at a time as its head has, all but the last are waited for.
+// The device chooses; of as many rows at a time as its head has, all but the last are waited for.
 void BatchModel::choose_there(std::span<const Wanted> wanted, RowVisitor& visitor) {
   std::vector<ChoiceWish> wishes;
   for (const Wanted& w : wanted) {
@@ -295,7 +295,7 @@ void BatchModel::take_choices() {
   asked_.results.insert(asked_.results.end(), results.begin(), results.end());
 }
 
-// The host chooses in the machine's place, and leaves the tokens where it takes them from.
+// The host chooses in the device's place, and leaves the tokens where it takes them from.
 void BatchModel::choose_here(std::span<const Wanted> wanted, RowVisitor& visitor) {
   visit_logits(wanted, [&](const Wanted& w, std::span<const float> logits) {
     choose_here(w, logits, visitor);

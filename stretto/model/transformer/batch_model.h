@@ -3,7 +3,7 @@
 // drives all ranks. In float32 on CPU ranks a row's logits are the same bits whoever is beside it,
 // and however its sequence was cut into pieces.
 //
-// Before: engine/scheduler.h decides the pieces. After: batch_runner.h, the machine under it.
+// Before: engine/scheduler.h decides the pieces. After: batch_runner.h, the device beneath.
 // Families (Llama, Mistral, Qwen) differ in data only (checkpoint/config.h).
 #pragma once
 
@@ -62,7 +62,7 @@ struct BatchPiece {
   std::int64_t wanted = 0;
 };
 
-// Who looks at the rows of a step, piece by piece and row by row of those that the machine chooses
+// Who looks at the rows of a step, piece by piece and row by row of those that the device chooses
 // from, and then of the others.
 class RowVisitor {
  public:
@@ -71,7 +71,7 @@ class RowVisitor {
   RowVisitor(const RowVisitor&) = delete;
   RowVisitor& operator=(const RowVisitor&) = delete;
 
-  // What is wanted of a row: a token, where the machine chooses tokens (BatchStep::chooses);
+  // What is wanted of a row: a token, where the device chooses tokens (BatchStep::chooses);
   // `wish` is then filled in, its spans valid until the step is over.
   enum class Want : std::uint8_t { kLogits, kToken, kNothing };
   virtual Want want(std::size_t piece, std::int64_t row, ChoiceWish& wish) = 0;
@@ -99,7 +99,7 @@ class BatchModel {
   // look has no visitor.
   using Visit = std::function<void(std::size_t, std::int64_t, std::span<const float>)>;
   void step(std::span<const BatchPiece> pieces, const Visit& visit);
-  // The same, where rows' tokens are chosen by the machine if it does so.
+  // The same, where rows' tokens are chosen by the device if it does so.
   void step(std::span<const BatchPiece> pieces, RowVisitor& visitor);
   // Such a step in parts: what is between them is done while it runs, if runs_beside_host(). Only
   // choose() asks what is wanted. Whether that is nothing but tokens: then the next step may begin
@@ -121,9 +121,9 @@ class BatchModel {
   std::span<const std::int32_t> chosen() const;
   void set_chosen(std::span<const std::int32_t> tokens);
 
-  // The host has nothing for the machine until it begins a step.
+  // The host has nothing for the device until it begins a step.
   void rest() { runner_->rest(); }
-  MachineTimes times() const { return runner_->times(); }
+  DeviceTimes times() const { return runner_->times(); }
 
   // Makes one step of the other data groups that share experts, in which this one has no tokens.
   // False where no group has any, and then in all groups at once. A group that is done calls it

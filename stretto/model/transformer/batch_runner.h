@@ -1,4 +1,4 @@
-// The machine under a BatchModel (batch_model.h): who keeps a model's weights and its cache of
+// The device beneath a BatchModel (batch_model.h): who keeps a model's weights and its cache of
 // pages, and makes its steps. cpu_batch.h does so on one rank of a CPU world, model/gpu/gpu_batch.h
 // on all GPUs of a world.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace stretto {
 
-// Seconds of a machine since it began, as it measured them.
-struct MachineTimes {
+// Seconds of a device since it began, as it measured them.
+struct DeviceTimes {
   double works = 0;
   // Between two works, nothing being there to do, though the host had more for it (rest()).
   double waits = 0;
@@ -41,18 +41,18 @@ class BatchRunner {
   // host writes there. Null on GPUs, where they are written by who chooses them.
   virtual std::int32_t* chosen() { return nullptr; }
 
-  // Around all that a machine is given to do, in order. Here it does it at once.
+  // Around all that a device is given to do, in order. Here it does it at once.
   virtual void begin_work();
   virtual void end_work();
   // The host has nothing for it: until work begins again it does not wait.
   virtual void rest() { ended_.reset(); }
   // As far as work is done.
-  virtual MachineTimes times() { return times_; }
+  virtual DeviceTimes times() { return times_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  MachineTimes times_;
+  DeviceTimes times_;
   Clock::time_point began_;
   std::optional<Clock::time_point> ended_;
 };

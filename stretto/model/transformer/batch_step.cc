@@ -48,11 +48,11 @@ const float* BatchStep::logits(std::span<const std::int64_t> rows) {
 
 void BatchStep::choose(std::span<const std::int64_t> /*rows*/,
                        std::span<const ChoiceWish> /*wishes*/, std::int64_t /*first*/) {
-  throw InternalError("a machine that only gives logits");
+  throw InternalError("a device that only gives logits");
 }
 
 std::span<const ChoiceResult> BatchStep::choices() {
-  throw InternalError("a machine that only gives logits");
+  throw InternalError("a device that only gives logits");
 }
 
 }  // namespace stretto

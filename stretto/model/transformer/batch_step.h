@@ -39,7 +39,7 @@ class BatchStep {
   // Logits [count, vocab] of these rows of the last run, at most head_rows(); the same bits on
   // every rank, valid until the next call. Fault where a wait of the step was aborted.
   const float* logits(std::span<const std::int64_t> rows);
-  // Whether the machine chooses tokens itself, so that their logits stay where they are.
+  // Whether the device chooses tokens itself, so that their logits stay where they are.
   virtual bool chooses() const { return false; }
   // Chooses for these rows of the last run, at most head_rows(), a wish each; on GPUs returns when
   // that is enqueued. The tokens become rows of kChosenBuffer from `first` on, if there is one.

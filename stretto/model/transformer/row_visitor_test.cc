@@ -1,5 +1,5 @@
-// Who gets which row of a step, where the machine chooses tokens and where it does not. If this
-// fails, a request gets another one's token, or none when the machine could not choose one.
+// Who gets which row of a step, where the device chooses tokens and where it does not. If this
+// fails, a request gets another one's token, or none when the device could not choose one.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -20,10 +20,10 @@ constexpr const char* kRowConfig = R"({"architectures": ["LlamaForCausalLM"], "m
   "tie_word_embeddings": false, "torch_dtype": "float32", "bos_token_id": 0, "eos_token_id": 1})";
 constexpr std::size_t kRows = 37;  // more than two launches of the head take
 
-// A machine that computes nothing, and whose row r has logits r.
-class FakeMachine : public step::Runner {
+// A runner that computes nothing, and whose row r has logits r.
+class FakeRunner : public step::Runner {
  public:
-  explicit FakeMachine(const step::Plan& plan) : Runner(plan, step::Sharing::kNone, false) {}
+  explicit FakeRunner(const step::Plan& plan) : Runner(plan, step::Sharing::kNone, false) {}
   std::byte* input(const std::string& name) override {
     auto& bytes = inputs_[name];
     bytes.resize(1 << 20);
@@ -64,7 +64,7 @@ class FakeMachine : public step::Runner {
 class FakeStep : public BatchStep {
  public:
   FakeStep(const ModelShape& shape, std::int64_t bound, bool chooses)
-      : BatchStep(shape, std::make_unique<FakeMachine>(plan_step(shape, bound).plan)),
+      : BatchStep(shape, std::make_unique<FakeRunner>(plan_step(shape, bound).plan)),
         chooses_(chooses) {}
   bool chooses() const override { return chooses_; }
   void choose(std::span<const std::int64_t> rows, std::span<const ChoiceWish> wishes,
@@ -136,7 +136,7 @@ std::unique_ptr<Visitor> visited(bool chooses) {
 
 }  // namespace
 
-TEST(RowVisitor, GetsTokensWhereTheMachineChoosesAndLogitsElsewhere) {
+TEST(RowVisitor, GetsTokensWhereTheDeviceChoosesAndLogitsElsewhere) {
   const std::unique_ptr<Visitor> v = visited(true);
   std::vector<std::size_t> tokens, logits, not_chosen;
   for (std::size_t i = 0; i < kRows; ++i) {
@@ -144,12 +144,12 @@ TEST(RowVisitor, GetsTokensWhereTheMachineChoosesAndLogitsElsewhere) {
     (i % 3 == 0 ? logits : i % 4 == 3 ? not_chosen : tokens).push_back(i);
   }
   EXPECT_EQ(v->tokens, tokens);
-  // Wanted so, and then what the machine could not choose.
+  // Wanted so, and then what the device could not choose.
   logits.insert(logits.end(), not_chosen.begin(), not_chosen.end());
   EXPECT_EQ(v->logits, logits);
 }
 
-TEST(RowVisitor, GetsAllLogitsOfOtherMachines) {
+TEST(RowVisitor, GetsAllLogitsOfOtherDevices) {
   const std::unique_ptr<Visitor> v = visited(false);
   EXPECT_TRUE(v->tokens.empty());
   std::vector<std::size_t> all(kRows);

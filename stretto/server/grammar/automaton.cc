@@ -7,7 +7,7 @@ namespace stretto::grammar {
 namespace {
 
 constexpr std::size_t kMostWays = 4096;  // of a state
-constexpr int kMostOnStack = 4000;         // of a stack
+constexpr int kMostOnStack = 4000;       // of a stack
 constexpr std::size_t kMostStates = 20'000, kMostSteps = 200'000, kMostPositions = 50'000;
 constexpr std::size_t kMostMaskBytes = std::size_t{8} << 20;
 constexpr int kNotOpened = -2;
@@ -162,7 +162,7 @@ const ByteSet& Automaton::first(int state) {
   return its.first;
 }
 
-// Tokens below a node of the trie at which the machine is in `state`.
+// Tokens below a node of the trie at which the automaton is in `state`.
 void Automaton::add_subtree(std::uint32_t root, int state, Bits& bits) {
   const std::vector<TokenTrie::Node>& nodes = vocabulary_.trie().nodes();
   path_[nodes[root].depth] = state;
@@ -210,7 +210,7 @@ std::shared_ptr<const Bits> Automaton::tokens_after_space(int state) {
   const TokenTrie& trie = vocabulary_.trie();
   for (std::uint32_t i = 1; i < trie.nodes().size(); i = trie.nodes()[i].end) {
     if (trie.nodes()[i].byte != ' ') continue;
-    // What the machine says of tokens that begin with a space counts for what follows it.
+    // What the automaton says of tokens that begin with a space counts for what follows it.
     for (std::uint32_t n = i; n < trie.nodes()[i].end; ++n) {
       for (int t = trie.nodes()[n].token; t >= 0; t = trie.same_as(t)) {
         (*bits)[static_cast<std::size_t>(t) / 32] &= ~(1u << (t % 32));

@@ -8,16 +8,16 @@ namespace stretto::grammar {
 Grammar::Grammar(const Rules& rules, const Vocabulary& vocabulary, Budget& budget)
     : vocabulary_(vocabulary),
       network_(std::make_shared<const Network>(rules, vocabulary, budget)),
-      machine_(std::make_shared<Automaton>(network_, vocabulary)) {}
+      automaton_(std::make_shared<Automaton>(network_, vocabulary)) {}
 
-std::shared_ptr<Automaton> Grammar::machine() const {
+std::shared_ptr<Automaton> Grammar::automaton() const {
   std::lock_guard lock(mutex_);
-  std::unique_lock its(machine_->mutex());
-  if (machine_->is_full()) {
+  std::unique_lock its(automaton_->mutex());
+  if (automaton_->is_full()) {
     its.unlock();
-    machine_ = std::make_shared<Automaton>(network_, vocabulary_);
+    automaton_ = std::make_shared<Automaton>(network_, vocabulary_);
   }
-  return machine_;
+  return automaton_;
 }
 
 GrammarConstraint::GrammarConstraint(std::shared_ptr<const Grammar> grammar, std::vector<int> ends)
@@ -26,9 +26,9 @@ GrammarConstraint::GrammarConstraint(std::shared_ptr<const Grammar> grammar, std
 }
 
 void GrammarConstraint::begin() {
-  machine_ = grammar_->machine();
-  std::lock_guard lock(machine_->mutex());
-  state_ = machine_->start();
+  automaton_ = grammar_->automaton();
+  std::lock_guard lock(automaton_->mutex());
+  state_ = automaton_->start();
   taken_.clear();
   has_ended_ = false;
 }
@@ -46,11 +46,11 @@ void GrammarConstraint::take(int token) {
   if (is_first && vocabulary.strips_first_space() && bytes.starts_with(' ')) bytes.remove_prefix(1);
   int to = bytes.empty() ? Automaton::kDead : state_;
   for (char byte : bytes) {
-    if (to != Automaton::kDead) to = machine_->step(to, static_cast<std::uint8_t>(byte));
+    if (to != Automaton::kDead) to = automaton_->step(to, static_cast<std::uint8_t>(byte));
   }
   if (to != Automaton::kDead) {
     state_ = to;
-  } else if (is_end(token) && machine_->may_end(state_)) {
+  } else if (is_end(token) && automaton_->may_end(state_)) {
     has_ended_ = true;
   } else {
     throw ConstraintError("the answer has a token that its grammar does not allow");
@@ -64,17 +64,17 @@ TokenConstraint::Allowed GrammarConstraint::after(std::span<const int> generated
   }
   try {
     {
-      std::unique_lock lock(machine_->mutex());
-      if (machine_->is_full()) {
+      std::unique_lock lock(automaton_->mutex());
+      if (automaton_->is_full()) {
         lock.unlock();
         begin();
       }
     }
-    std::lock_guard lock(machine_->mutex());
+    std::lock_guard lock(automaton_->mutex());
     while (taken_.size() < generated.size()) take(generated[taken_.size()]);
     const bool is_first = taken_.empty() && grammar_->vocabulary().strips_first_space();
-    allowed_ = is_first ? machine_->tokens_after_space(state_) : machine_->tokens(state_);
-    if (!has_ended_ && !machine_->may_end(state_)) {
+    allowed_ = is_first ? automaton_->tokens_after_space(state_) : automaton_->tokens(state_);
+    if (!has_ended_ && !automaton_->may_end(state_)) {
       const bool any =
           std::any_of(allowed_->begin(), allowed_->end(), [](auto w) { return w != 0; });
       if (!any) throw ConstraintError("no token of the model goes on as the grammar wants it");

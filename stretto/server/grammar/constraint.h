@@ -19,8 +19,8 @@ namespace stretto::grammar {
 class Grammar {
  public:
   Grammar(const Rules& rules, const Vocabulary& vocabulary, Budget& budget);
-  // The machine that all requests with this grammar use, until it is full.
-  std::shared_ptr<Automaton> machine() const;
+  // The automaton that all requests with this grammar use, until it is full.
+  std::shared_ptr<Automaton> automaton() const;
   const Vocabulary& vocabulary() const { return vocabulary_; }
   std::size_t bytes() const { return network_->bytes(); }
 
@@ -28,11 +28,11 @@ class Grammar {
   const Vocabulary& vocabulary_;
   std::shared_ptr<const Network> network_;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<Automaton> machine_;
+  mutable std::shared_ptr<Automaton> automaton_;
 };
 
 // One answer's way through a grammar. What was generated says all: after a preemption or with a
-// machine that is full it is gone through again.
+// automaton that is full it is gone through again.
 class GrammarConstraint final : public TokenConstraint {
  public:
   // `ends` may come where the text may end.
@@ -46,7 +46,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   std::shared_ptr<const Grammar> grammar_;
   std::vector<int> ends_;
-  std::shared_ptr<Automaton> machine_;
+  std::shared_ptr<Automaton> automaton_;
   int state_ = 0;
   std::vector<int> taken_;
   bool has_ended_ = false;

@@ -1,7 +1,7 @@
-// A grammar as a machine: rules as networks whose edges are terminals and other rules, and at run
-// time the set of all ways in which the text so far can stand in them. A way is a terminal's state
-// with a stack of positions to go on at; sets of ways become numbers, and what a byte does to a
-// set is found once. After expr.h; constraint.h runs it for a request.
+// A grammar as an automaton: rules as networks whose edges are terminals and other rules, and at
+// run time the set of all ways in which the text so far can stand in them. A way is a terminal's
+// state with a stack of positions to go on at; sets of ways become numbers, and what a byte does to
+// a set is found once. After expr.h; constraint.h runs it for a request.
 #pragma once
 
 #include <bitset>

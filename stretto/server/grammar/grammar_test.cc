@@ -112,20 +112,21 @@ TEST(Grammar, LongStringsWithALimitAreThoseOfTheAutomaton) {
   std::vector<int> tokens = {'"'};
   while (tokens.size() < 70) {
     const std::vector<int> ours = allowed(constraint, tokens);
-    const auto machine = grammar->machine();
-    int state = machine->start();
+    const auto automaton = grammar->automaton();
+    int state = automaton->start();
     for (int t : tokens) {
-      for (char c : vocabulary.token(t)) state = machine->step(state, static_cast<std::uint8_t>(c));
+      for (char c : vocabulary.token(t))
+        state = automaton->step(state, static_cast<std::uint8_t>(c));
     }
     std::vector<int> want;
     for (int t = 0; t < kEnd; ++t) {
       int to = vocabulary.token(t).empty() ? Automaton::kDead : state;
       for (char c : vocabulary.token(t)) {
-        if (to != Automaton::kDead) to = machine->step(to, static_cast<std::uint8_t>(c));
+        if (to != Automaton::kDead) to = automaton->step(to, static_cast<std::uint8_t>(c));
       }
       if (to != Automaton::kDead) want.push_back(t);
     }
-    if (machine->may_end(state)) want.push_back(kEnd);
+    if (automaton->may_end(state)) want.push_back(kEnd);
     ASSERT_EQ(ours, want) << "after " << tokens.size() << " tokens";
     if (ours == std::vector<int>({kEnd})) break;
     std::erase(want, '"');  // to get far

@@ -1,5 +1,5 @@
 // Finds the regular parts of rules: each becomes one terminal, as large as is reasonable, so that
-// the machine has few ways to follow. After gbnf.h, before grammar.h's Network.
+// the automaton has few ways to follow. After gbnf.h, before grammar.h's Network.
 #pragma once
 
 #include "stretto/server/grammar/vocabulary.h"

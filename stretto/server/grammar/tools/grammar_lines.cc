@@ -83,15 +83,15 @@ class Lines {
   }
 
   stretto::Json match(const std::vector<int>& bytes) const {
-    const auto machine = made_->machine();
-    int state = machine->start();
+    const auto automaton = made_->automaton();
+    int state = automaton->start();
     for (int byte : bytes) {
       if (state != grammar::Automaton::kDead) {
-        state = machine->step(state, static_cast<std::uint8_t>(byte));
+        state = automaton->step(state, static_cast<std::uint8_t>(byte));
       }
     }
     const bool begins = state != grammar::Automaton::kDead;
-    return {{"begins", begins}, {"ends", begins && machine->may_end(state)}};
+    return {{"begins", begins}, {"ends", begins && automaton->may_end(state)}};
   }
 
   stretto::Json after(const std::vector<int>& tokens) {
