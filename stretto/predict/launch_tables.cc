@@ -11,15 +11,6 @@
 namespace stretto::predict {
 namespace {
 
-std::unique_ptr<TableWitness> largest(const Program& program,
-                                      const std::vector<std::int64_t>& extents) {
-  std::vector<std::unique_ptr<TableWitness>> tables = sample_tables(program, extents);
-  for (auto& t : tables) {
-    if (t->name() == "all high") return std::move(t);
-  }
-  return tables.empty() ? nullptr : std::move(tables.front());
-}
-
 class KnownTables : public TableWitness {
  public:
   KnownTables(const Program& program, const std::vector<std::int64_t>& extents,
@@ -81,7 +72,7 @@ class KnownTables : public TableWitness {
 std::unique_ptr<TableWitness> tables_of_launch(const Program& program,
                                                const std::vector<std::int64_t>& extents,
                                                const LaunchTables& known) {
-  auto others = largest(program, extents);
+  auto others = highest_tables(program, extents);
   if (!known) return others;
   return std::make_unique<KnownTables>(program, extents, known(extents), std::move(others));
 }

@@ -350,6 +350,11 @@ std::vector<std::unique_ptr<TableWitness>> sample_tables(const Program& program,
   return out;
 }
 
+std::unique_ptr<TableWitness> highest_tables(const Program& program,
+                                             const std::vector<std::int64_t>& extents) {
+  return std::make_unique<PatternTables>(program, extents, Pattern::kHigh);
+}
+
 std::unique_ptr<TableWitness> narrow_tables(const Program& program,
                                             const std::vector<std::int64_t>& extents,
                                             std::uint64_t seed) {

@@ -31,6 +31,10 @@ Samples sample_extents(const Program& program, int max_samples);
 std::vector<std::unique_ptr<TableWitness>> sample_tables(const Program& program,
                                                          const std::vector<std::int64_t>& extents);
 
+// The one of them whose values are the highest that the contracts allow.
+std::unique_ptr<TableWitness> highest_tables(const Program& program,
+                                             const std::vector<std::int64_t>& extents);
+
 // By lot, the values of each table close to each other, so that rows which go by several entries
 // meet more often than in large tables; every other seed gives each rank its own.
 std::unique_ptr<TableWitness> narrow_tables(const Program& program,
