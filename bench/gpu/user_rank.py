@@ -332,7 +332,7 @@ def main():
     begin = time.monotonic()
     parser = parser_of(__doc__, samples=0)
     parser.add_argument("--parts", default="first,host,single,eager,steps,sizes")
-    parser.add_argument("--only", default="", help="calls whose name contains this")
+    parser.add_argument("--only", default="", help="calls whose name contains this, or one of A|B")
     parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
     parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
@@ -340,7 +340,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=500, help="after which no further shape of the lot begins")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()
-    parts = set(options.parts.split(","))
+    parts, only = set(options.parts.split(",")), options.only.split("|")
     if parts - set(PARTS):
         raise SystemExit(f"user_rank: no part {', '.join(sorted(parts - set(PARTS)))}; there are {', '.join(PARTS)}")
     ranks = Ranks(options.seed)
@@ -364,12 +364,12 @@ def main():
 
     if parts & {"first", "host", "single", "eager"}:
         calls = all_calls(ranks.rank, ranks.size)
-        run_calls(ranks, {name: c for name, c in calls.items() if options.only in name}, parts,
+        run_calls(ranks, {name: c for name, c in calls.items() if any(text in name for text in only)}, parts,
                   keeper("calls_again" if options.again else "calls"))
         del calls
     if "steps" in parts:
         calls = step_calls(ranks.rank, ranks.size)
-        run_calls(ranks, {name: c for name, c in calls.items() if options.only in name}, parts, keeper("steps"))
+        run_calls(ranks, {name: c for name, c in calls.items() if any(text in name for text in only)}, parts, keeper("steps"))
         del calls
     if "sizes" in parts:
         run_sizes(ranks, [int(b) for b in options.bytes.split(",") if b] or SIZES, keeper("sizes"))
