@@ -1,5 +1,5 @@
 // Bytes over a connection, as anybody may send them: the same bytes get the same answers however
-// they are cut into packets, none of them a 5xx, and afterwards nothing of the connection is left.
+// they are cut into packets, no 5xx but 501, and afterwards nothing of the connection is left.
 // A body is read as the requests that the API takes. The first bytes say how it is cut.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -118,7 +118,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string whole = server.talk(text, text.size() + 1);
   const std::string pieces = server.talk(text, 1 + data[0] % 32);
   expect(whole.empty() || whole.starts_with("HTTP/1.1 "));
-  expect(whole.find("HTTP/1.1 5") == whole.npos);
+  std::size_t failure = whole.find("HTTP/1.1 5");
+  // But for transfer codings that are not read; the connection ends with that.
+  if (failure != whole.npos && whole.compare(failure, 13, "HTTP/1.1 501 ") == 0) {
+    failure = whole.find("HTTP/1.1 5", failure + 1);
+  }
+  expect(failure == whole.npos);
   // Both may lack an end where the server closed while the client was still sending.
   expect(whole.starts_with(pieces) || pieces.starts_with(whole));
   server.expect_nobody();
