@@ -171,7 +171,12 @@ class Prover {
     }
     if (all) return std::move(*all);
     NoPieces why;
-    if (options_.partition) parts_ = partition_sizes(program_, std::min(most, kMostPieces), why);
+    try {
+      if (options_.partition) parts_ = partition_sizes(program_, std::min(most, kMostPieces), why);
+    } catch (const Error&) {
+      context_ = describe_extents(program_, why.extents);
+      throw;
+    }
     if (no_pieces_.expression.empty()) no_pieces_ = std::move(why);
     if (parts_ != nullptr) {
       Samples samples;
@@ -403,7 +408,7 @@ class Prover {
     } catch (const BeyondLimit&) {
       throw;
     } catch (const UserError& e) {
-      add(FindingKind::kQuota, e.what(), "");
+      add(FindingKind::kQuota, e.what(), describe_extents(program_, extent_bounds(program_)));
     }
   }
 

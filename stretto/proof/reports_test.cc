@@ -98,6 +98,31 @@ TEST(Reports, AnIndexWithoutAValueNamesItsLine) {
                 {file, "a box begins at"});
 }
 
+// What is wrong at a few of many sizes is said with one of them, also where no launch of it is
+// there to be looked at.
+TEST(Reports, WhatIsIllFormedAtSomeSizesNamesOne) {
+  auto program = [](const std::function<Index(const Index& m)>& channel) {
+    ProgramBuilder p("sized", 1);
+    Index m = p.extent("m", 100);
+    auto x = p.input("x", DType::kF32, {100, 8});
+    auto y = p.output("y", DType::kF32, {m, 8});
+    auto there = p.signal("there", 2);
+    p.on_start([&] { p.loop(2, [&](const Index& i) { p.notify(there[i], p.rank()); }); });
+    p.role("copy", Resource::sms(1), p.range(1), [&](const Tile&) {
+      p.wait(there[channel(m)], 1);
+      p.store(y.tile({0, 0}, 100, 8), p.load(x.tile({0, 0}, 100, 8)));
+    });
+    return p.finish();
+  };
+  EXPECT_TRUE(prove(run_pipeline(program([](auto&) { return 1; }))).proved());
+  expect_report(program([](auto& m) { return max(1, 3 - m); }), FindingKind::kIllFormed,
+                {"channel 3 of 'there' does not exist", "with m = 0"});
+  expect_report(program([](auto& m) { return 1 + (m == 37); }), FindingKind::kIllFormed,
+                {"channel 2 of 'there' does not exist", "with m = 37"});
+  expect_report(program([](auto& m) { return max(1, m - 98); }), FindingKind::kIllFormed,
+                {"channel 2 of 'there' does not exist", "with m = 100"});
+}
+
 // A loop of 2^62 reads is as quick to prove as one of two where its boxes join, and refused where
 // they leave what can be counted.
 TEST(Reports, LongLoopsAreProvedOrRefusedAtOnce) {

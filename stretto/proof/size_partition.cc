@@ -310,6 +310,7 @@ std::unique_ptr<SizePartition> partition(const Program& program, const MostPiece
     SizeBox box = left.pop();
     SizePoint sample = out->pieces.empty() ? largest(out->axes, box) : within(box);
     SizeRegion region(out->axes, box, sample);
+    why.extents = extents_at(out->axes, sample);
     InstanceGraph graph;
     try {
       graph = expand_around(program, *out, open, region, shown);

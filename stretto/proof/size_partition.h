@@ -31,6 +31,7 @@ struct SizePartition {
 struct NoPieces {
   std::string where, expression;
   bool too_large = false;
+  std::vector<std::int64_t> extents;  // walked when something is thrown
 };
 
 // Absent where there are more than `most` pieces, more sizes than kMaxSizeAxes has room for, or

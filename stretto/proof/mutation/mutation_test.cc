@@ -15,6 +15,7 @@
 #include "stretto/base/test_seed.h"
 #include "stretto/executor/controlled.h"
 #include "stretto/ir/sample_programs.h"
+#include "stretto/ir/tables.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/catalog/gpu_shape.h"
@@ -42,6 +43,18 @@ Program gpu_program(const OperatorInfo& op, int world_size) {
 bool mentions_any(const std::string& text, const std::vector<std::string>& clues) {
   return std::any_of(clues.begin(), clues.end(),
                      [&](const std::string& clue) { return text.find(clue) != std::string::npos; });
+}
+
+// Whether it says at which sizes and for which tables it is so. That a line never meets its tensor
+// is so for all, and whoever is notified by a table is refused before there is one.
+bool names_all(const Program& program, const Finding& finding) {
+  bool sizes =
+      extent_bounds(program).empty() || finding.text.find("\n    with ") != std::string::npos;
+  bool tables = !std::ranges::any_of(program.tensors, is_table) ||
+                finding.text.find("tables '") != std::string::npos ||
+                finding.kind == FindingKind::kOutside ||
+                finding.text.find("a notify depends on a table") != std::string::npos;
+  return sizes && tables;
 }
 
 // Tables at the top of what their contract allows, partitions in equal parts: empty ones would
@@ -171,6 +184,9 @@ class Mutants : public testing::Test {
             << describe(label, mutant) << "\n"
             << result.report << "\nnames none of "
             << fmt::format("{}", fmt::join(mutant.clues, ", "));
+        EXPECT_TRUE(names_all(mutant.program, result.findings[0]))
+            << describe(label, mutant) << "\n"
+            << result.report;
         return;
       }
       if (!result.proved()) return;  // no launch takes it
