@@ -3,6 +3,7 @@ takes longer than --over: its time to enqueue, and of that what Python takes, an
 take (stretto/base/host_phases.h), most first. The driver's calls stand under their names. `Python` is what is left: the
 package's own code, and PyTorch's beside what a plan makes. Phases are measured in calls of their own; what measuring
 costs is told. With --python the functions of Python that take longest, by its profiler, which makes all of them slower.
+With --graphs instead what each takes with its plan's steps enqueued one by one, and as one graph (decision 0085).
 
     torchrun --standalone --nproc-per-node 2 bench/gpu/host_profile_rank.py -o profile.json
 """
@@ -26,6 +27,7 @@ import stretto
 from stretto import _core
 
 WARM_CALLS = 4  # first, plan, graph of copies, once more
+GRAPH_TURNS = 6 if ON_GPU else 1
 ASKED_US = {False: 15.0, True: 40.0}  # by whether copy engines take part
 
 
@@ -46,6 +48,20 @@ def phases_us(ranks: Ranks, call) -> tuple:
         rounds.append((whole, phases))
     synchronize()
     return min(rounds, key=lambda found: found[0])
+
+
+def by_graphs_us(ranks: Ranks, call) -> dict:
+    """{"steps": [..], "graph": [..]}: a later call's microseconds where its plan enqueues its steps one by one, and
+    where it is one graph, in turn in one process."""
+    plans, found = stretto._world.group_of().plans, {"steps": [], "graph": []}
+    for _ in range(GRAPH_TURNS):
+        for way, us in found.items():
+            _core.want_plan_graphs(way == "graph")
+            plans.clear()
+            for _ in range(2 * WARM_CALLS):
+                call()
+            us.append(statistics.median(host_us(ranks, call)))
+    return found
 
 
 def python_us(ranks: Ranks, call, most: int = 8) -> list:
@@ -74,6 +90,9 @@ def profiled(ranks: Ranks, name: str, call, options) -> dict:
     row = {"call": name, "copies": call.copies, "host_us": us}
     if us < options.over:
         return row
+    if options.graphs:
+        row["by_graphs_us"] = by_graphs_us(ranks, call.ours)
+        return row
     measured, phases = phases_us(ranks, call.ours)
     phases["Python"] = (1.0, measured - sum(us for _, us in phases.values()))
     everyone = [None] * ranks.size
@@ -90,6 +109,9 @@ def lines_of(row: dict) -> list:
     lines = [f"{row['call']:<40} {row['host_us']:7.1f} us, asked {asked:.0f}"]
     if "error" in row:
         lines[0] += f" | {row['error']}"
+    if "by_graphs_us" in row:
+        lines[0] += "; " + ", ".join(f"{way} {statistics.median(us):.1f} [{min(us):.1f}, {max(us):.1f}]"
+                                     for way, us in row["by_graphs_us"].items())
     if "ranks" in row:
         own = row["ranks"][0]
         lines[0] += f"; measured {own['measured_us']:.1f}"
@@ -103,6 +125,7 @@ def main():
     parser = parser_of(__doc__, samples=0)
     parser.add_argument("--only", default="", help="calls whose name contains this")
     parser.add_argument("--over", type=float, default=15.0, help="microseconds from which on a call is profiled")
+    parser.add_argument("--graphs", action="store_true", help="instead: plans step by step and as graphs, in turn")
     parser.add_argument("--python", action="store_true", help="functions of Python, too")
     parser.add_argument("--steps", action="store_true", help="steps of several calls, too")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))

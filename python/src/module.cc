@@ -83,6 +83,7 @@ void bind_session(nb::module_& m) {
     return out;
   });
   m.def("phase_driver_calls", &cuda::phase_driver_calls);
+  m.def("want_plan_graphs", &PlanGraphs::want);
   nb::class_<Session>(m, "Session")
       .def_static("threads", &threads_session, nb::arg("size"), nb::arg("timeout_ms") = 0,
                   nb::call_guard<nb::gil_scoped_release>())

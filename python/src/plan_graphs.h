@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,6 +24,8 @@ class PlanGraphs {
   // (docs/decisions/0085-plans-as-graphs.md). Nor where CUDA_DEVICE_MAX_CONNECTIONS is set, as
   // GpuInstance::replay_copies.
   static bool are_wanted();
+  // Whatever the variable says, of plans that are made from now on; for benchmarks.
+  static void want(bool on) { wanted_ = on ? 1 : 0; }
 
   // The graph of this memory: null the first time, and where the plan was refused. `key`: all
   // addresses, and what else the ranks' calls depend on. `make` captures.
@@ -48,6 +51,7 @@ class PlanGraphs {
     std::vector<std::uint64_t> key;
     std::optional<cuda::GraphExec> graph;
   };
+  static inline std::atomic<int> wanted_ = -1;  // -1: as the variable says
   RecentlyUsed<Known, kMost> known_;
   bool is_refused_ = false;
 };
