@@ -74,7 +74,7 @@ class AccessChecker::Impl {
     auto [it, is_new] = waits_by_table_.try_emplace(&graph, false);
     if (is_new) it->second = waits_by_table(graph);
     if (!it->second) return false;
-    for (int fact : order_->entries_waited_for(place(y, ey))) {
+    for (int fact : order_->entries_waited_for(point_of(y, ey))) {
       std::vector<int> cases = choices().cases(y.access->choice, fact);
       bool each = std::all_of(cases.begin(), cases.end(),
                               [&](int choice) { return !failing(x, ex, y, ey, choice); });
@@ -93,7 +93,7 @@ class AccessChecker::Impl {
     TimeLimit::look();
     for (Past past : paths_.pasts(timeline_->launch(ex), x)) {
       for (Path path : paths_.paths(timeline_->launch(ey), y)) {
-        Place from = place(x, ex), to = place(y, ey);
+        ProgramPoint from = point_of(x, ex), to = point_of(y, ey);
         if (order_->before(from, to, past, path, choice)) continue;
         if (order_->before_by_end(from, to, past, path, x.access->when, choice)) continue;
         if (x.agent == y.agent && ex == ey && order_->fenced(from, to, past, path, choice))
@@ -108,7 +108,7 @@ class AccessChecker::Impl {
     std::optional<Failing> f = failing(x, ex, y, ey, y.access->choice);
     if (!f) return "nothing orders them";
     auto [past, path] = *f;
-    Place from = place(x, ex), to = place(y, ey);
+    ProgramPoint from = point_of(x, ex), to = point_of(y, ey);
     bool in_time = x.agent == y.agent || past == Past::kOrder ||
                    order_->before(from, to, Past::kOrder, Path::kThreads, y.access->choice);
     if (!in_time) return "nothing orders them: " + short_waits(*timeline_, from, to);
@@ -216,8 +216,8 @@ class AccessChecker::Impl {
     if (comes_as_packet(x, y) || comes_as_packet(y, x)) return;
     if (before(x, e, y, e) || before(y, e, x, e)) return;
     if (before_in_each_case(x, e, y, e) || before_in_each_case(y, e, x, e)) return;
-    bool later =
-        order_->before(place(y, e), place(x, e), Past::kOrder, Path::kThreads, x.access->choice);
+    bool later = order_->before(point_of(y, e), point_of(x, e), Past::kOrder, Path::kThreads,
+                                x.access->choice);
     std::string reason = later ? why(y, e, x, e) : why(x, e, y, e);
     report(FindingKind::kRace, x, y, e, e, reason);
   }
@@ -375,7 +375,7 @@ class AccessChecker::Impl {
 
   void check_within(const TensorUse& use, const AccessRef& ref, int e) {
     const InstanceGraph& graph = timeline_->launch(e);
-    Place p = place(ref, e);
+    ProgramPoint p = point_of(ref, e);
     for (Path path : paths_.paths(graph, ref)) {
       int choice = ref.access->choice;
       if (order_->start_before(use.rank, e, p, path, choice)) continue;
@@ -450,7 +450,7 @@ class AccessChecker::Impl {
     if (rank_of(x) == rank_of(y) || full()) return;
     bool is_known = known(FindingKind::kReuse, x.access->op, y.access->op);
     if (is_known || before(x, e, y, later)) return;
-    bool ordered = order_->before(place(x, e), place(y, later), Past::kOrder, Path::kThreads,
+    bool ordered = order_->before(point_of(x, e), point_of(y, later), Past::kOrder, Path::kThreads,
                                   y.access->choice);
     report(FindingKind::kReuse, x, y, e, later,
            ordered ? why(x, e, y, later)

@@ -108,7 +108,7 @@ std::int64_t HappensBefore::position(int agent, int launch, int pos) const {
   return base + static_cast<std::int64_t>(timeline_.trace(first, launch).syncs.size()) + 2 + pos;
 }
 
-std::pair<int, std::int64_t> HappensBefore::stamp(const Place& x) const {
+std::pair<int, std::int64_t> HappensBefore::stamp(const ProgramPoint& x) const {
   const AgentTrace& trace = graph_.agents[at(x.agent)];
   if (trace.phase != Phase::kRoles) return {trace.rank, position(x.agent, x.launch, x.pos)};
   int component = component_of_[at(x.agent)];
@@ -164,8 +164,8 @@ void HappensBefore::find_multi_waits() {
   waits.all.reserve(count);
   for_each([&](MultiWait wait) {
     auto number = static_cast<std::int32_t>(waits.all.size());
-    auto place = static_cast<std::int32_t>(place_idx({wait.agent, wait.launch, wait.pos}));
-    waits.at[at(wait.agent)].emplace_back(place, number);
+    auto point = static_cast<std::int32_t>(point_idx({wait.agent, wait.launch, wait.pos}));
+    waits.at[at(wait.agent)].emplace_back(point, number);
     waits.on[at(wait.counter)].push_back(number);
     std::size_t num_chains = (*chains_)[at(wait.counter)].size();
     auto [it, is_new] = nothing.try_emplace(num_chains, static_cast<int>(waits.needed.size()));
@@ -175,12 +175,12 @@ void HappensBefore::find_multi_waits() {
   });
 }
 
-const HappensBefore::MultiWait& HappensBefore::multi_wait(const Place& wait) const {
+const HappensBefore::MultiWait& HappensBefore::multi_wait(const ProgramPoint& wait) const {
   const auto& of_agent = multi_waits_->at[at(wait.agent)];
-  auto place = static_cast<std::int32_t>(place_idx(wait));
+  auto point = static_cast<std::int32_t>(point_idx(wait));
   auto it =
-      std::ranges::lower_bound(of_agent, place, {}, [](const auto& known) { return known.first; });
-  STRETTO_CHECK(it != of_agent.end() && it->first == place, "it is no wait for several");
+      std::ranges::lower_bound(of_agent, point, {}, [](const auto& known) { return known.first; });
+  STRETTO_CHECK(it != of_agent.end() && it->first == point, "it is no wait for several");
   return multi_waits_->all[at(it->second)];
 }
 
@@ -208,12 +208,12 @@ std::int32_t HappensBefore::component(const Clocks& clocks, std::int32_t clock,
   return clocks.vectors.component(clock, component);
 }
 
-std::size_t HappensBefore::place_idx(const Place& p) const {
+std::size_t HappensBefore::point_idx(const ProgramPoint& p) const {
   return at(sync_base_[at(p.agent)][at(p.launch)] + p.pos);
 }
 
-std::int32_t HappensBefore::clock_at(const Clocks& clocks, const Place& place) const {
-  return clocks.at->place[at(place.agent)][place_idx(place)];
+std::int32_t HappensBefore::clock_at(const Clocks& clocks, const ProgramPoint& point) const {
+  return clocks.at->point[at(point.agent)][point_idx(point)];
 }
 
 std::int32_t HappensBefore::merge(Clocks& clocks, std::int32_t clock, std::int32_t source,
@@ -229,10 +229,10 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   clocks.met.clear();
   clocks.told.clear();
   clocks.of_choice.clear();
-  clocks.at->place.resize(graph_.agents.size());
+  clocks.at->point.resize(graph_.agents.size());
   clocks.at->released.resize(graph_.agents.size());
   for (std::size_t a = 0; a < graph_.agents.size(); ++a) {
-    clocks.at->place[a].resize(at(sync_base_[a].back()));
+    clocks.at->point[a].resize(at(sync_base_[a].back()));
     if (past != Past::kOrder) clocks.at->released[a].resize(at(sync_base_[a].back()));
   }
   for (auto* table : {&clocks.at->start, &clocks.at->end}) {
@@ -244,19 +244,19 @@ void HappensBefore::compute_clocks(Clocks& clocks, Past past) {
   std::vector<std::int64_t> over(graph_.agents.size(), 0);
   for (const Step& step : execution_.steps) {
     auto first = sync_base_[at(step.agent)][at(step.launch)];
-    auto& places = clocks.at->place[at(step.agent)];
+    auto& points = clocks.at->point[at(step.agent)];
     std::int64_t& limit = over[at(step.agent)];
     if (step.begin == 0) {
-      places[at(first)] = begin_agent(clocks, step);
+      points[at(first)] = begin_agent(clocks, step);
       limit = position(step.agent, step.launch, 0);
     }
-    std::int32_t clock = places[at(first + step.begin)];
+    std::int32_t clock = points[at(first + step.begin)];
     for (int pos = step.begin; pos < step.end; ++pos) {
       TimeLimit::look();
       const Sync& s = timeline_.trace(step.agent, step.launch).syncs[at(pos)];
       bool always = s.choice == TableChoices::kAlways;
       if (always) clock = acquire(clocks, clock, step, pos);
-      places[at(first + pos + 1)] = clock;
+      points[at(first + pos + 1)] = clock;
       if (always && edges_.carries(step.agent, s, past)) {
         limit = position(step.agent, step.launch, pos) + 1;
       }
@@ -408,13 +408,13 @@ std::int32_t HappensBefore::acquire_packets(Clocks& clocks, std::int32_t clock, 
   if (load < 0) return clock;
   for (const auto& store : timeline_.launch(step.launch).packet_loads[at(load)].stores) {
     if (!store.always || !edges_.packet_arrives(store.agent, step.agent)) continue;
-    Place place{store.agent, step.launch, store.pos};
-    std::int64_t over = position(place.agent, place.launch, place.pos) + 1;
+    ProgramPoint point{store.agent, step.launch, store.pos};
+    std::int64_t over = position(point.agent, point.launch, point.pos) + 1;
     if (clocks.past != Past::kOrder) {
-      over = clocks.at->released[at(place.agent)][place_idx(place)];
+      over = clocks.at->released[at(point.agent)][point_idx(point)];
     }
     clock = clocks.vectors.later(
-        clock, {clock_at(clocks, place), stamp(place).first, static_cast<std::int32_t>(over)});
+        clock, {clock_at(clocks, point), stamp(point).first, static_cast<std::int32_t>(over)});
   }
   return clock;
 }
@@ -436,13 +436,13 @@ std::int32_t HappensBefore::merge_item(Clocks& clocks, std::int32_t clock, int c
 std::optional<VectorClocks::Source> HappensBefore::source_of(const Clocks& clocks, int counter,
                                                              const NotifyChain::Item& item,
                                                              int waiter) const {
-  Place place{item.agent, item.launch, item.pos};
+  ProgramPoint point{item.agent, item.launch, item.pos};
   std::int64_t value = item.position + 1;
   if (clocks.past != Past::kOrder) {
     if (!edges_.holds(counter, item.agent, waiter)) return std::nullopt;
-    value = clocks.at->released[at(item.agent)][place_idx(place)];
+    value = clocks.at->released[at(item.agent)][point_idx(point)];
   }
-  return VectorClocks::Source{clock_at(clocks, place), stamp(place).first,
+  return VectorClocks::Source{clock_at(clocks, point), stamp(point).first,
                               static_cast<std::int32_t>(value)};
 }
 
@@ -540,7 +540,7 @@ HappensBefore::Needs HappensBefore::needs_of(int launch) const {
 
 // Positions of the agent's waits and fences that happen for some tables only, but whenever the
 // choice does.
-const std::vector<int>& HappensBefore::waits_of(const Place& y, int choice) const {
+const std::vector<int>& HappensBefore::waits_of(const ProgramPoint& y, int choice) const {
   static const std::vector<int> kNone;
   if (choice == TableChoices::kAlways) return kNone;
   const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
@@ -559,8 +559,9 @@ const std::vector<int>& HappensBefore::waits_of(const Place& y, int choice) cons
   return it->second;
 }
 
-// The clock of the agent at the place, with what those waits before it have acquired.
-std::int32_t HappensBefore::clock_in_choice(Clocks& clocks, const Place& y, int choice) const {
+// The clock of the agent at the point, with what those waits before it have acquired.
+std::int32_t HappensBefore::clock_in_choice(Clocks& clocks, const ProgramPoint& y,
+                                            int choice) const {
   std::int32_t clock = clock_at(clocks, y);
   const std::vector<int>& waits = waits_of(y, choice);
   auto end = std::lower_bound(waits.begin(), waits.end(), y.pos);
@@ -612,7 +613,7 @@ std::int32_t HappensBefore::told_under(Clocks& clocks, int rank, int launch, int
   return it->second = all;
 }
 
-std::int32_t HappensBefore::covered_clock(Clocks& clocks, const Place& y, Path path,
+std::int32_t HappensBefore::covered_clock(Clocks& clocks, const ProgramPoint& y, Path path,
                                           int choice) const {
   int pos = edges_.covered(timeline_.trace(y.agent, y.launch), path)[at(y.pos)];
   const auto& syncs = timeline_.trace(y.agent, y.launch).syncs;
@@ -625,18 +626,19 @@ std::int32_t HappensBefore::covered_clock(Clocks& clocks, const Place& y, Path p
 
 // --- queries ---
 
-std::optional<Place> HappensBefore::landed(const Place& put) const {
+std::optional<ProgramPoint> HappensBefore::landed(const ProgramPoint& put) const {
   if (!edges_.lands() || put.landed.agent < 0) return std::nullopt;
-  return Place{put.landed.agent, put.launch, put.landed.pos};
+  return ProgramPoint{put.landed.agent, put.launch, put.landed.pos};
 }
 
 bool HappensBefore::packet_arrives(int from, int to) const {
   return edges_.packet_arrives(from, to);
 }
 
-bool HappensBefore::before(const Place& x, const Place& y, Past past, Path path, int choice) const {
+bool HappensBefore::before(const ProgramPoint& x, const ProgramPoint& y, Past past, Path path,
+                           int choice) const {
   if (past == Past::kBulkLoad) {
-    std::optional<Place> got = landed(x);
+    std::optional<ProgramPoint> got = landed(x);
     if (!got.has_value()) return false;
     if (got->agent == y.agent && got->launch == y.launch) return got->pos <= y.pos;
     return before(*got, y, Past::kRead, path, choice);
@@ -644,20 +646,21 @@ bool HappensBefore::before(const Place& x, const Place& y, Past past, Path path,
   return reaches(past, knowledge(y, past, path, choice), mark(x));
 }
 
-HappensBefore::Mark HappensBefore::mark(const Place& x) const {
+HappensBefore::Mark HappensBefore::mark(const ProgramPoint& x) const {
   auto [component, position] = stamp(x);
   return {component, position};
 }
 
-std::optional<std::pair<Past, HappensBefore::Mark>> HappensBefore::over_at(const Place& x,
+std::optional<std::pair<Past, HappensBefore::Mark>> HappensBefore::over_at(const ProgramPoint& x,
                                                                            Past past) const {
   if (past != Past::kBulkLoad) return std::pair(past, mark(x));
-  std::optional<Place> got = landed(x);
+  std::optional<ProgramPoint> got = landed(x);
   if (!got) return std::nullopt;
   return std::pair(Past::kRead, mark(*got));
 }
 
-std::int32_t HappensBefore::knowledge(const Place& y, Past past, Path path, int choice) const {
+std::int32_t HappensBefore::knowledge(const ProgramPoint& y, Past past, Path path,
+                                      int choice) const {
   Clocks& c = clocks(past);
   return past == Past::kOrder ? clock_in_choice(c, y, choice) : covered_clock(c, y, path, choice);
 }
@@ -672,7 +675,7 @@ Past HappensBefore::carried_alike(Past past) const {
   return static_cast<Past>(first);
 }
 
-bool HappensBefore::start_before(int rank, int launch, const Place& y, Path path,
+bool HappensBefore::start_before(int rank, int launch, const ProgramPoint& y, Path path,
                                  int choice) const {
   Clocks& c = clocks(Past::kWrite);
   return component(c, covered_clock(c, y, path, choice), rank) > stream_base_[at(rank)][at(launch)];
@@ -686,9 +689,10 @@ bool HappensBefore::start_reaches(int rank, int launch, Past past, std::int32_t 
   return component(clocks(past), knowledge, rank) > stream_base_[at(rank)][at(launch)];
 }
 
-bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past, int when) const {
+bool HappensBefore::before_end(const ProgramPoint& x, int rank, int launch, Past past,
+                               int when) const {
   if (past == Past::kBulkLoad) {
-    std::optional<Place> got = landed(x);
+    std::optional<ProgramPoint> got = landed(x);
     return got.has_value() && before_end(*got, rank, launch, Past::kRead, when);
   }
   Clocks& c = clocks(past);
@@ -698,8 +702,8 @@ bool HappensBefore::before_end(const Place& x, int rank, int launch, Past past, 
   return reaches(past, told_under(c, rank, x.launch, when), x_over);
 }
 
-bool HappensBefore::before_by_end(const Place& x, const Place& y, Past past, Path path, int when,
-                                  int choice) const {
+bool HappensBefore::before_by_end(const ProgramPoint& x, const ProgramPoint& y, Past past,
+                                  Path path, int when, int choice) const {
   if (when == TableChoices::kAlways || y.launch <= x.launch) return false;
   // A load by TMA is over where its slot is got, and that is passed on as reads are.
   Past passed = past == Past::kBulkLoad ? Past::kRead : past;
@@ -711,7 +715,8 @@ bool HappensBefore::before_by_end(const Place& x, const Place& y, Past past, Pat
   return false;
 }
 
-bool HappensBefore::fenced(const Place& x, const Place& y, Past past, Path path, int choice) const {
+bool HappensBefore::fenced(const ProgramPoint& x, const ProgramPoint& y, Past past, Path path,
+                           int choice) const {
   const RowPower& row = edges_.power(SyncRow::kFence);
   bool enough = past < Past::kBulkLoad && row.carries[static_cast<std::size_t>(past)] &&
                 row.covers[static_cast<std::size_t>(path)] &&
@@ -733,7 +738,7 @@ std::vector<SyncRow> HappensBefore::missing_rows(const Holds& holds) const {
   return out;
 }
 
-std::vector<int> HappensBefore::entries_waited_for(const Place& y) const {
+std::vector<int> HappensBefore::entries_waited_for(const ProgramPoint& y) const {
   std::map<std::pair<int, std::vector<std::int64_t>>, int> first;
   const AgentTrace& trace = timeline_.trace(y.agent, y.launch);
   for (int pos = 0; pos < y.pos; ++pos) {

@@ -48,8 +48,8 @@
 
 namespace stretto {
 
-// A place in an agent's program order: after `pos` synchronisation events of launch `launch`.
-struct Place {
+// A point in an agent's program order: after `pos` synchronisation events of launch `launch`.
+struct ProgramPoint {
   int agent, launch, pos;
   Landing landed = {};  // of a load into a slot, in the same launch
 };
@@ -64,41 +64,41 @@ class HappensBefore {
   // Are accesses of the kind at `x` over before what is at `y` begins? For the same agent: through
   // synchronisation alone (notify to itself, or the launch's end), program order not counting.
   // `choice`: that of what is at `y`, and for start_before too.
-  bool before(const Place& x, const Place& y, Past past, Path path,
+  bool before(const ProgramPoint& x, const ProgramPoint& y, Past past, Path path,
               int choice = TableChoices::kAlways) const;
-  // The rank's launch start / end against a place on any rank.
-  bool start_before(int rank, int launch, const Place& y, Path path,
+  // The rank's launch start / end against a point on any rank.
+  bool start_before(int rank, int launch, const ProgramPoint& y, Path path,
                     int choice = TableChoices::kAlways) const;
   // `when`: what is so in the launch whenever there is anything of x, on all ranks (Access::when).
   // Waits under such facts have happened then.
-  bool before_end(const Place& x, int rank, int launch, Past past,
+  bool before_end(const ProgramPoint& x, int rank, int launch, Past past,
                   int when = TableChoices::kAlways) const;
   // The same as before(), of a later launch, by way of the end of x's launch on some rank.
-  bool before_by_end(const Place& x, const Place& y, Past past, Path path, int when,
+  bool before_by_end(const ProgramPoint& x, const ProgramPoint& y, Past past, Path path, int when,
                      int choice) const;
   // What is known at a rank's end of a launch, and whether it reaches a rank's launch start: the
   // order of whole launches (launch_promises.h). Not of kBulkLoad.
   std::int32_t knowledge_at_end(int rank, int launch, Past past) const;
   bool start_reaches(int rank, int launch, Past past, std::int32_t knowledge) const;
   // Accesses within an agent with nothing but its fences between them.
-  bool fenced(const Place& x, const Place& y, Past past, Path path,
+  bool fenced(const ProgramPoint& x, const ProgramPoint& y, Past past, Path path,
               int choice = TableChoices::kAlways) const;
 
   // Whether a packet that one agent stores comes with all that another has to know to load it.
   bool packet_arrives(int from, int to) const;
 
-  // before(), in parts, for many places at once: x is over before y where what y knows reaches x's
-  // mark. Not of kBulkLoad. Places with the same knowledge rely on the same.
+  // before(), in parts, for many points at once: x is over before y where what y knows reaches x's
+  // mark. Not of kBulkLoad. Points with the same knowledge rely on the same.
   struct Mark {
     int component;
     std::int64_t position;
     friend auto operator<=>(const Mark&, const Mark&) = default;
   };
-  Mark mark(const Place& x) const;
+  Mark mark(const ProgramPoint& x) const;
   // The same of any access: as what it is passed on that it is over, and the mark. None for a load
   // by TMA into a slot that nobody gets.
-  std::optional<std::pair<Past, Mark>> over_at(const Place& x, Past past) const;
-  std::int32_t knowledge(const Place& y, Past past, Path path, int choice) const;
+  std::optional<std::pair<Past, Mark>> over_at(const ProgramPoint& x, Past past) const;
+  std::int32_t knowledge(const ProgramPoint& y, Past past, Path path, int choice) const;
   bool reaches(Past past, std::int32_t knowledge, const Mark& mark) const;
   // The first kind of which the table carries the same.
   Past carried_alike(Past past) const;
@@ -119,7 +119,7 @@ class HappensBefore {
   // several may be looked at side by side.
   TableChoices& choices() const { return choices_; }
   // Facts of one value each that waits before `y` go by, one for each entry.
-  std::vector<int> entries_waited_for(const Place& y) const;
+  std::vector<int> entries_waited_for(const ProgramPoint& y) const;
 
   // Rows of the table of which one alone, if it did everything, would make `holds` true.
   using Holds = std::function<bool(const HappensBefore&)>;
@@ -137,17 +137,17 @@ class HappensBefore {
     // same, once anything is known to be needed.
     int alike = 0;
   };
-  struct Places {
-    std::vector<std::vector<std::int32_t>> place;  // [agent][offset(launch) + pos]
+  struct Points {
+    std::vector<std::vector<std::int32_t>> point;  // [agent][offset(launch) + pos]
     // There: own accesses before are over. Not of order in time, where they always are.
     std::vector<std::vector<std::int32_t>> released;
     std::vector<std::vector<std::int32_t>> start, end;  // [rank][launch]
   };
-  // Clock ids per place, for one kind of accesses.
+  // Clock ids per point, for one kind of accesses.
   struct Clocks {
     Past past = Past::kOrder;
     VectorClocks vectors;
-    std::shared_ptr<Places> at = std::make_shared<Places>();
+    std::shared_ptr<Points> at = std::make_shared<Points>();
     std::vector<std::int32_t> stream, roles, joined, ended;  // [rank]: the launch under way
     // By waiting_key(): clocks with an item, clocks with what MultiWait::alike stands for, and that
     // alone.
@@ -172,7 +172,7 @@ class HappensBefore {
   void number_components();
   void build_chains();
   void find_multi_waits();
-  const MultiWait& multi_wait(const Place& wait) const;
+  const MultiWait& multi_wait(const ProgramPoint& wait) const;
   const std::vector<int>& needed(const MultiWait& wait) const {
     return multi_waits_->needed[static_cast<std::size_t>(wait.alike)];
   }
@@ -198,19 +198,19 @@ class HappensBefore {
   bool refine(int counter, const std::vector<int>& waits);
 
   // Where the slot of a kPipePut is got, since its bulk load ends there.
-  std::optional<Place> landed(const Place& put) const;
+  std::optional<ProgramPoint> landed(const ProgramPoint& put) const;
   // What `y` may rely on: the clock of its agent after the last event that covers it.
-  std::int32_t covered_clock(Clocks& clocks, const Place& y, Path path, int choice) const;
+  std::int32_t covered_clock(Clocks& clocks, const ProgramPoint& y, Path path, int choice) const;
   // Waits of some choices.
-  const std::vector<int>& waits_of(const Place& y, int choice) const;
-  std::int32_t clock_in_choice(Clocks& clocks, const Place& y, int choice) const;
+  const std::vector<int>& waits_of(const ProgramPoint& y, int choice) const;
+  std::int32_t clock_in_choice(Clocks& clocks, const ProgramPoint& y, int choice) const;
 
   std::int64_t position(int agent, int launch, int pos) const;  // on the agent's own axis
   // Component and position that stand for "x is over".
-  std::pair<int, std::int64_t> stamp(const Place& x) const;
+  std::pair<int, std::int64_t> stamp(const ProgramPoint& x) const;
   std::int32_t component(const Clocks& clocks, std::int32_t clock, int component) const;
-  std::int32_t clock_at(const Clocks& clocks, const Place& place) const;
-  std::size_t place_idx(const Place& place) const;
+  std::int32_t clock_at(const Clocks& clocks, const ProgramPoint& point) const;
+  std::size_t point_idx(const ProgramPoint& point) const;
   Clocks& clocks(Past past) const {
     int which = which_[static_cast<std::size_t>(past)];
     return which < 0 ? causal_ : stronger_[static_cast<std::size_t>(which)];
@@ -224,14 +224,14 @@ class HappensBefore {
   int num_launches_, num_components_ = 0, num_rounds_ = 0, num_items_ = 0;
   std::size_t num_clocks_ = 0;
   std::vector<int> component_of_;                     // per agent, -1: the rank's stream stands in
-  std::vector<std::vector<std::int64_t>> sync_base_;  // [agent][launch]: places of launches before
+  std::vector<std::vector<std::int64_t>> sync_base_;  // [agent][launch]: points of launches before
   std::vector<std::vector<std::int64_t>> stream_base_;             // [rank][launch]
   std::vector<std::vector<std::int64_t>> counter_base_;            // [launch][counter]
   std::shared_ptr<std::vector<std::vector<NotifyChain>>> chains_;  // [counter]
   struct MultiWaits {
     std::vector<MultiWait> all;
     std::vector<std::vector<int>> on;  // [counter]: which
-    // [agent]: by place_idx(), ascending.
+    // [agent]: by point_idx(), ascending.
     std::vector<std::vector<std::pair<std::int32_t, std::int32_t>>> at;
     // Per chain, how many of its first items are necessary.
     std::vector<std::vector<int>> needed;

@@ -172,7 +172,7 @@ TEST(HappensBefore, HoldsInEveryInterleaving) {
           if (s[static_cast<std::size_t>(a)] <= i) continue;
           for (std::size_t b = 0; b < s.size(); ++b) least[b] = std::min(least[b], s[b]);
         }
-        Place y{a, i / length, i % length + 1};
+        ProgramPoint y{a, i / length, i % length + 1};
         for (int b = 0; b < static_cast<int>(graph.agents.size()); ++b) {
           int length_b = explorer.length(static_cast<std::size_t>(b));
           for (int j = 0; b != a && j < length_b * (kLaunches - 2); ++j) {
@@ -244,13 +244,15 @@ TEST(HappensBefore, HoldsForEveryLaterPeriod) {
       for (int a = 0; a < static_cast<int>(one.agents.size()); ++a) {
         auto events = static_cast<int>(one.agents[static_cast<std::size_t>(a)].syncs.size());
         for (int e = 0; e < 2 * kPeriod; ++e) {
-          for (int pos = 0; pos <= events; ++pos) visit(Place{a, e, pos});
+          for (int pos = 0; pos <= events; ++pos) visit(ProgramPoint{a, e, pos});
         }
       }
     };
-    auto shifted = [&](const Place& p, int by) { return Place{p.agent, p.launch + by, p.pos}; };
-    each_place([&](const Place& x) {
-      each_place([&](const Place& y) {
+    auto shifted = [&](const ProgramPoint& p, int by) {
+      return ProgramPoint{p.agent, p.launch + by, p.pos};
+    };
+    each_place([&](const ProgramPoint& x) {
+      each_place([&](const ProgramPoint& y) {
         if (!order.before(x, y, Past::kOrder, Path::kThreads)) return;
         cross_rank += one.agents[static_cast<std::size_t>(x.agent)].rank !=
                       one.agents[static_cast<std::size_t>(y.agent)].rank;
@@ -287,15 +289,15 @@ TEST(HappensBefore, TheEndOfTheWindowTellsNothing) {
     if (!execution.finished) continue;
     ++finished;
     HappensBefore here(window, execution), there(longer, beyond);
-    std::vector<Place> places;
+    std::vector<ProgramPoint> points;
     for (int a = 0; a < static_cast<int>(one.agents.size()); ++a) {
       auto events = static_cast<int>(one.agents[static_cast<std::size_t>(a)].syncs.size());
       for (int e = 0; e < num; ++e) {
-        for (int pos = 0; pos <= events; ++pos) places.push_back({a, e, pos});
+        for (int pos = 0; pos <= events; ++pos) points.push_back({a, e, pos});
       }
     }
-    for (const Place& x : places) {
-      for (const Place& y : places) {
+    for (const ProgramPoint& x : points) {
+      for (const ProgramPoint& y : points) {
         if (!here.before(x, y, Past::kOrder, Path::kThreads)) continue;
         cross_rank += one.agents[static_cast<std::size_t>(x.agent)].rank !=
                       one.agents[static_cast<std::size_t>(y.agent)].rank;
@@ -309,7 +311,7 @@ TEST(HappensBefore, TheEndOfTheWindowTellsNothing) {
   EXPECT_GT(cross_rank, 0) << "the comparison found nothing to compare";
 }
 
-// Calls visit(x, y) for places of these launches, x before y in the order.
+// Calls visit(x, y) for points of these launches, x before y in the order.
 template <typename Visit>
 void for_each_ordered(const HappensBefore& order, const Timeline& timeline, int x_launch,
                       int y_launch, Visit visit) {
@@ -320,7 +322,7 @@ void for_each_ordered(const HappensBefore& order, const Timeline& timeline, int 
       auto y_end = static_cast<int>(timeline.trace(b, y_launch).syncs.size());
       for (int i = 0; i <= x_end; ++i) {
         for (int j = 0; j <= y_end; ++j) {
-          Place x{a, x_launch, i}, y{b, y_launch, j};
+          ProgramPoint x{a, x_launch, i}, y{b, y_launch, j};
           if (order.before(x, y, Past::kOrder, Path::kThreads)) visit(x, y);
         }
       }
@@ -364,7 +366,7 @@ TEST(HappensBefore, OtherLaunchesTakeNoOrderAway) {
     ++finished;
     HappensBefore here(brief, execution), there(longer, beyond);
     for (int e : {0, 1}) {
-      for_each_ordered(here, brief, 0, e, [&](Place p, Place q) {
+      for_each_ordered(here, brief, 0, e, [&](ProgramPoint p, ProgramPoint q) {
         cross_rank += x.agents[static_cast<std::size_t>(p.agent)].rank !=
                       x.agents[static_cast<std::size_t>(q.agent)].rank;
         p.launch = first;

@@ -59,7 +59,7 @@ class Promising {
   void add(const Box& box, const AccessRef& ref, Uses& uses) {
     int rank = graph_.agents[at(ref.agent)].rank;
     bool writes = ref.access->kind != AccessKind::kRead;
-    Place p = place(ref, 0);
+    ProgramPoint p = point_of(ref, 0);
     LaunchPromises::Earlier earlier{.rank = rank, .writes = writes, .over = {}};
     Ways<Past> pasts = paths_.pasts(graph_, ref);
     for (std::size_t i = 0; i < earlier.over.size(); ++i) {
@@ -84,7 +84,7 @@ class Promising {
   }
 
   // The ranks before whose ends an access at the place is over.
-  RankSet ends_behind(const Place& p, Past past, int when) {
+  RankSet ends_behind(const ProgramPoint& p, Past past, int when) {
     std::optional<std::pair<Past, HappensBefore::Mark>> over = order_.over_at(p, past);
     if (!over) return 0;
     auto [it, is_new] = ends_.try_emplace({over->first, over->second, when}, RankSet{0});

@@ -49,13 +49,13 @@ Meetings meetings_of(const TensorUse& use, const InstanceGraph& graph, int launc
     WriteFrontier frontier(order);
     for (std::size_t w : met.writers) {
       for (const AccessRef& x : use.uses[w].writes) {
-        for (Past past : paths.pasts(graph, x)) frontier.add(place(x, launch), past);
+        for (Past past : paths.pasts(graph, x)) frontier.add(point_of(x, launch), past);
       }
     }
     for (const AccessRef& y : reads) {
       Ways<Path> ways = paths.paths(graph, y);
       bool over = std::all_of(ways.begin(), ways.end(), [&](Path path) {
-        return frontier.over_before(place(y, launch), path, y.access->choice);
+        return frontier.over_before(point_of(y, launch), path, y.access->choice);
       });
       if (!over) met.open.push_back(y);
     }

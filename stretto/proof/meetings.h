@@ -30,7 +30,7 @@ Meetings meetings_of(const TensorUse& use, const InstanceGraph& graph, int launc
                      const HappensBefore& order, AccessPaths& paths);
 
 // Of an access, in the agent's program order.
-inline Place place(const AccessRef& ref, int launch) {
+inline ProgramPoint point_of(const AccessRef& ref, int launch) {
   return {ref.agent, launch, ref.access->pos, ref.access->landed};
 }
 

@@ -149,8 +149,8 @@ std::set<Event> behind(const Scripts& scripts, const Event& first) {
       const std::vector<Act>& there = scripts[at(act.rank)][role];
       for (int pos = 0; pos < static_cast<int>(there.size()); ++pos) {
         const Act& load = there[at(pos)];
-        bool meets = !load.stores && load.row < act.row + act.count &&
-                     act.row < load.row + load.count;
+        bool meets =
+            !load.stores && load.row < act.row + act.count && act.row < load.row + load.count;
         if (meets) open.push_back({act.rank, pos, role});
       }
     }
@@ -180,13 +180,13 @@ void compare_orders(const Scripts& scripts, const HappensBefore& order, int& bef
         auto num_there = static_cast<int>(scripts[at(to)][to_role].size());
         for (int y = 0; y <= num_there; ++y) {
           bool expected = y > 0 && after.count({to, y - 1, to_role}) != 0;
-          const Place from{agent_of(scripts, rank, role), 0, pos};
-          const Place place{agent_of(scripts, to, to_role), 0, y};
-          EXPECT_EQ(order.before(from, place, Past::kOrder, Path::kThreads), expected)
-              << "rank " << rank << " role " << role << " at " << pos << ", rank " << to
-              << " role " << to_role << " at " << y;
+          const ProgramPoint from{agent_of(scripts, rank, role), 0, pos};
+          const ProgramPoint point{agent_of(scripts, to, to_role), 0, y};
+          EXPECT_EQ(order.before(from, point, Past::kOrder, Path::kThreads), expected)
+              << "rank " << rank << " role " << role << " at " << pos << ", rank " << to << " role "
+              << to_role << " at " << y;
           for (Past past : {Past::kRead, Past::kWrite, Past::kBulkStore}) {
-            EXPECT_FALSE(order.before(from, place, past, Path::kThreads));
+            EXPECT_FALSE(order.before(from, point, past, Path::kThreads));
           }
           ++(expected ? before : not_so);
         }

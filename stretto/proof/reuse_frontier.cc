@@ -44,7 +44,7 @@ struct Last {
   bool writes;
   Past past, passed;
   int when;
-  Place place;
+  ProgramPoint point;
   Mark mark;
 };
 
@@ -57,7 +57,7 @@ std::optional<std::vector<Last>> last_of(const LaunchUse& earlier, const Happens
   for_each_access(earlier.use, [&](const AccessRef& ref) {
     int rank = rank_of(earlier.graph, ref), when = ref.access->when;
     for (Past past : paths.pasts(earlier.graph, ref)) {
-      Place x = place(ref, earlier.launch);
+      ProgramPoint x = point_of(ref, earlier.launch);
       std::optional<std::pair<Past, Mark>> over = order.over_at(x, past);
       if (!over) {
         known = false;
@@ -84,7 +84,7 @@ struct First {
   bool writes;
   Path path;
   int choice;
-  Place place;
+  ProgramPoint point;
   Known known{};
 };
 
@@ -94,17 +94,17 @@ std::vector<First> first_of(const LaunchUse& later, const HappensBefore& order,
   std::map<std::tuple<int, bool, Path, int>, First> first;
   for_each_access(later.use, [&](const AccessRef& ref) {
     int rank = rank_of(later.graph, ref), choice = ref.access->choice;
-    Place y = place(ref, later.launch);
+    ProgramPoint y = point_of(ref, later.launch);
     for (Path path : paths.paths(later.graph, ref)) {
       First one{rank, writes(ref), path, choice, y};
       auto [it, is_new] = first.try_emplace({ref.agent, one.writes, path, choice}, one);
-      if (!is_new && y.pos < it->second.place.pos) it->second = one;
+      if (!is_new && y.pos < it->second.point.pos) it->second = one;
     }
   });
   std::map<std::tuple<int, bool, Path, int, Known>, First> alike;
   for (auto& [key, one] : first) {
     for (std::size_t p = 0; p < kNumPasts; ++p) {
-      one.known[p] = order.knowledge(one.place, static_cast<Past>(p), one.path, one.choice);
+      one.known[p] = order.knowledge(one.point, static_cast<Past>(p), one.path, one.choice);
     }
     alike.try_emplace({one.rank, one.writes, one.path, one.choice, one.known}, one);
   }
@@ -126,7 +126,7 @@ bool over_before_launch(const LaunchUse& earlier, const LaunchUse& later,
       if (x.rank == y.rank || !(x.writes || y.writes)) return true;
       // HappensBefore::before(), of which the later access's part is known.
       return order.reaches(x.passed, y.known[static_cast<std::size_t>(x.passed)], x.mark) ||
-             order.before_by_end(x.place, y.place, x.past, y.path, x.when, y.choice);
+             order.before_by_end(x.point, y.point, x.past, y.path, x.when, y.choice);
     });
   });
 }

@@ -9,16 +9,17 @@ namespace {
 
 using Syncs = std::vector<Sync>;
 
-// The first notify of the counter after `place`, if any.
-const Sync* notify_after(const Syncs& syncs, const Place& place, int counter) {
-  auto it = std::find_if(syncs.begin() + place.pos, syncs.end(), [&](const Sync& s) {
+// The first notify of the counter after `point`, if any.
+const Sync* notify_after(const Syncs& syncs, const ProgramPoint& point, int counter) {
+  auto it = std::find_if(syncs.begin() + point.pos, syncs.end(), [&](const Sync& s) {
     return s.kind == SyncKind::kNotify && s.counter == counter;
   });
   return it == syncs.end() ? nullptr : &*it;
 }
 
 // Of waits before `after` for what the agent of `before` notifies behind it.
-std::string short_wait(const Timeline& timeline, const Place& before, const Place& after) {
+std::string short_wait(const Timeline& timeline, const ProgramPoint& before,
+                       const ProgramPoint& after) {
   const Syncs& notifies = timeline.trace(before.agent, before.launch).syncs;
   const Syncs& waits = timeline.trace(after.agent, after.launch).syncs;
   const InstanceGraph& graph = timeline.launch(after.launch);
@@ -38,7 +39,7 @@ std::string short_wait(const Timeline& timeline, const Place& before, const Plac
 
 }  // namespace
 
-std::string short_waits(const Timeline& timeline, const Place& x, const Place& y) {
+std::string short_waits(const Timeline& timeline, const ProgramPoint& x, const ProgramPoint& y) {
   std::string there = short_wait(timeline, x, y), back = short_wait(timeline, y, x);
   if (there.empty() && back.empty())
     return "neither waits for a signal that the other sends afterwards";

@@ -8,9 +8,9 @@
 
 namespace stretto {
 
-// Of the latest wait for a signal before either place, by a counter that the other's agent brings
-// further after its own place: "the wait at a.cc:7 for signal 's'[0] of rank 1 to reach 2 may end
+// Of the latest wait for a signal before either point, by a counter that the other's agent brings
+// further after its own point: "the wait at a.cc:7 for signal 's'[0] of rank 1 to reach 2 may end
 // without the notify at a.cc:9"; for both, joined. Or that there is none.
-std::string short_waits(const Timeline& timeline, const Place& x, const Place& y);
+std::string short_waits(const Timeline& timeline, const ProgramPoint& x, const ProgramPoint& y);
 
 }  // namespace stretto

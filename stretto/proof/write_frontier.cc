@@ -4,11 +4,11 @@
 
 namespace stretto {
 
-void WriteFrontier::add(const Place& write, Past past) {
+void WriteFrontier::add(const ProgramPoint& write, Past past) {
   of_past_[static_cast<std::size_t>(order_.carried_alike(past))].last.push_back(order_.mark(write));
 }
 
-bool WriteFrontier::over_before(const Place& y, Path path, int choice) {
+bool WriteFrontier::over_before(const ProgramPoint& y, Path path, int choice) {
   if (!found_last_) find_last();
   for (std::size_t p = 0; p < kNumPasts; ++p) {
     OfPast& of = of_past_[p];

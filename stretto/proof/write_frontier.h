@@ -18,10 +18,10 @@ class WriteFrontier {
   explicit WriteFrontier(const HappensBefore& order) : order_(order) {}
 
   // `past`: any but kBulkLoad. All writes are added before the first question.
-  void add(const Place& write, Past past);
+  void add(const ProgramPoint& write, Past past);
   // All of them are over before what is at `y`. Those of y's own agent, too, by synchronisation
   // alone: its notify comes after each, and a wait before `y` needs it.
-  bool over_before(const Place& y, Path path, int choice);
+  bool over_before(const ProgramPoint& y, Path path, int choice);
 
  private:
   struct OfPast {

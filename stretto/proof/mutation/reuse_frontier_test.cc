@@ -58,7 +58,7 @@ bool is_over(const AccessRef& x, const AccessRef& y, int later, const InstanceGr
   if (read || graph.agents[at(x.agent)].rank == graph.agents[at(y.agent)].rank) return true;
   for (Past past : paths.pasts(graph, x)) {
     for (Path path : paths.paths(graph, y)) {
-      Place from = place(x, 0), to = place(y, later);
+      ProgramPoint from = point_of(x, 0), to = point_of(y, later);
       bool over = order.before(from, to, past, path, y.access->choice) ||
                   order.before_by_end(from, to, past, path, x.access->when, y.access->choice);
       if (!over) return false;
@@ -102,7 +102,7 @@ void expect_promised(const InstanceGraph& graph, const HappensBefore& order, Acc
     const LaunchPromises::Uses& uses = promises.uses.at({use.tensor, use.rank});
     for (const BoxUse& box : use.uses) {
       for (const AccessRef& ref : all_of_box(box)) {
-        Place p = place(ref, 0);
+        ProgramPoint p = point_of(ref, 0);
         bool writes = ref.access->kind != AccessKind::kRead;
         int rank = graph.agents[at(ref.agent)].rank;
         LaunchPromises::Earlier earlier{.rank = rank, .writes = writes, .over = {}};
