@@ -369,7 +369,8 @@ def main():
         del calls
     if "steps" in parts:
         calls = step_calls(ranks.rank, ranks.size)
-        run_calls(ranks, {name: c for name, c in calls.items() if any(text in name for text in only)}, parts, keeper("steps"))
+        asked = {name: c for name, c in calls.items() if any(text in name for text in only)}
+        run_calls(ranks, asked, parts, keeper("steps"))
         del calls
     if "sizes" in parts:
         run_sizes(ranks, [int(b) for b in options.bytes.split(",") if b] or SIZES, keeper("sizes"))
