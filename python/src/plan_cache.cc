@@ -215,9 +215,12 @@ void PlanCache::run_as_graph(const std::shared_ptr<const Plan>& plan, const Call
   const bool is_captured = on.capture_id() != 0;  // by the caller
   const cuda::GraphExec* graph = nullptr;
   if (!is_captured) {
+    // Each takes memory of the driver's.
+    if (num_graphs_ >= kMaxGraphs) forget_graphs();
     try {
       graph = plan->graphs->find({key, size}, [&] {
         if (!capturing_) capturing_.emplace(gpu.device());
+        ++num_graphs_;
         return cuda::capture(*capturing_, [&] { enqueue(*plan, call, *capturing_); });
       });
     } catch (const UserError&) {
@@ -236,6 +239,13 @@ void PlanCache::run_as_graph(const std::shared_ptr<const Plan>& plan, const Call
     admitted = std::move(gpu.world().ledger(rank_)->admit(on, most).lock);
   }
   graph->launch(on);
+}
+
+void PlanCache::forget_graphs() {
+  for (const auto& [key, plan] : plans_) {
+    if (plan->graphs != nullptr) plan->graphs->forget();
+  }
+  num_graphs_ = 0;
 }
 
 void PlanCache::mark_captured(const std::shared_ptr<const Plan>& plan) {

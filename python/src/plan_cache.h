@@ -57,6 +57,7 @@ class PlanCache {
   static constexpr std::size_t kMaxArrays = 16;
   static constexpr std::size_t kMaxPlans = 4096;  // then it starts afresh
   static constexpr std::size_t kMaxGraphSteps = 16;  // of a plan that becomes a graph
+  static constexpr std::size_t kMaxGraphs = 512;     // that were made; then all are forgotten
 
   PlanCache(std::shared_ptr<Session> session, int rank, nanobind::object ndarray)
       : session_(std::move(session)), rank_(rank), reader_(std::move(ndarray)) {}
@@ -174,6 +175,7 @@ class PlanCache {
   static bool may_be_graph(const Plan& plan, const Call& call);
   void run_as_graph(const std::shared_ptr<const Plan>& plan, const Call& call,
                     std::uintptr_t stream);
+  void forget_graphs();
   // That the caller's graph has it.
   void mark_captured(const std::shared_ptr<const Plan>& plan);
   void enqueue(const Plan& plan, const Call& call, const cuda::Stream& on);
@@ -188,6 +190,7 @@ class PlanCache {
   // Plans that a graph has captured, which may run for as long as this lives.
   std::unordered_set<std::shared_ptr<const Plan>> captured_;
   std::optional<cuda::Stream> capturing_;  // what plans' graphs are made of
+  std::size_t num_graphs_ = 0;             // made since all were forgotten
   std::atomic<bool> busy_{false};
   Watched* watched_ = nullptr;
   std::thread::id watching_;

@@ -43,8 +43,10 @@ class PlanGraphs {
   // A graph cannot have it.
   void refuse() {
     is_refused_ = true;
-    known_ = {};
+    forget();
   }
+  // Those that are under way run to their ends (cuGraphExecDestroy).
+  void forget() { known_ = {}; }
 
  private:
   struct Known {

@@ -315,6 +315,22 @@ for turn in range(3):
     synchronize()
     assert (one.out == every).all() and times.get("cuGraphLaunch", 0) == (turn > 0), (turn, times)
 
+# More memories than graphs are kept of a plan, and more graphs than are kept at all: made anew, and right.
+made = launched = 0
+every = one.fill()
+memories = [(one.x, array(*one.out.shape)) for _ in range(20)]
+for turn in range(540):
+    one.x, one.out = memories[turn // 2 % len(memories)]
+    times = counted(one.call)
+    made += times.get("cuGraphInstantiateWithFlags", 0)
+    launched += times.get("cuGraphLaunch", 0)
+    if turn % 60 == 59:
+        synchronize()
+        for _, out in memories if turn > 120 else ():
+            assert (out == every).all(), turn
+            out[:] = np.nan
+assert made == launched == 270, (made, launched)
+
 # Both layers of experts: tables, then a launch whose copy engines send and whose kernel waits for the other rank.
 def half(*shape):
     alive.append(rng.integers(-3, 4, shape).astype(np.float16))
