@@ -19,6 +19,21 @@ void collect_views(const Block& block, std::map<int, int>& views) {
   }
 }
 
+std::vector<int> views_of(const Block& block) {
+  std::map<int, int> views;
+  collect_views(block, views);
+  std::vector<int> out;
+  if (views.empty()) return out;
+  for (int reg = 0; reg <= views.rbegin()->first; ++reg) {
+    int lies = reg;
+    for (auto view = views.find(lies); view != views.end(); view = views.find(lies)) {
+      lies = view->second;
+    }
+    out.push_back(lies);
+  }
+  return out;
+}
+
 }  // namespace
 
 SyncExpander::SyncExpander(ExpandState& state, bool by_units) : state_(state), by_units_(by_units) {
@@ -39,7 +54,7 @@ int SyncExpander::add_counter(const Counter& counter) {
 }
 
 void SyncExpander::start_agent() {
-  slot_of_register_.clear();
+  held_.clear();
   dots_.clear();
   unit_ = -1;
 }
@@ -156,8 +171,7 @@ void SyncExpander::meet(const Op& op, std::int64_t amount, int counter) {
 
 void SyncExpander::forget(const std::set<int>& registers) {
   for (int reg : registers) {
-    for (std::size_t p = 0; p < pipes_.size(); ++p)
-      slot_of_register_[reg] = {static_cast<int>(p), 0};
+    for (std::size_t p = 0; p < pipes_.size(); ++p) held_.set(reg, {static_cast<int>(p), 0});
   }
 }
 
@@ -266,7 +280,7 @@ void SyncExpander::pipe_get(const Op& op) {
     add(op, SyncKind::kWait, this->turn(before.pipe), before.number);
   }
   add(op, SyncKind::kWait, full(op.symbol), gets);
-  slot_of_register_[op.result] = {op.symbol, gets};
+  held_.set(op.result, {op.symbol, gets});
   bool passes = turn != nullptr && gets == turn->first + turn->count - 1 &&
                 use.turn + 1 < rings_[ring].size();
   if (passes) add(op, SyncKind::kNotify, this->turn(op.symbol), 1);
@@ -292,16 +306,34 @@ void SyncExpander::pipe_release(const Op& op) {
 // A transposed slot is read where it lies.
 int SyncExpander::viewed(int reg) {
   const Agent& agent = role_->agents[at(state_.recorder.agent().agent)];
-  auto [it, is_new] = views_.try_emplace(&agent);
-  if (is_new) collect_views(agent.body, it->second);
-  auto view = it->second.find(reg);
-  return view == it->second.end() ? reg : viewed(view->second);
+  if (viewing_ != &agent) {
+    auto [it, is_new] = views_.try_emplace(&agent);
+    if (is_new) it->second = views_of(agent.body);
+    viewing_ = &agent;
+    views_here_ = &it->second;
+  }
+  return at(reg) < views_here_->size() ? (*views_here_)[at(reg)] : reg;
+}
+
+void SyncExpander::HeldSlots::set(int reg, Slot slot) {
+  if (at(reg) >= slots_.size()) slots_.resize(at(reg) + 1, kNone);
+  num_held_ += slots_[at(reg)].first < 0 ? 1 : 0;
+  slots_[at(reg)] = slot;
+}
+void SyncExpander::HeldSlots::erase(int reg) {
+  if (find(reg) == nullptr) return;
+  slots_[at(reg)] = kNone;
+  --num_held_;
+}
+void SyncExpander::HeldSlots::clear() {
+  if (num_held_ > 0) std::ranges::fill(slots_, kNone);
+  num_held_ = 0;
 }
 
 void SyncExpander::read_slot(const Op& op, int reg) {
-  auto it = slot_of_register_.find(reg);
-  if (it == slot_of_register_.end()) return;
-  const auto& [pipe, ordinal] = it->second;
+  const Slot* held = held_.find(reg);
+  if (held == nullptr) return;
+  const auto& [pipe, ordinal] = *held;
   if (ordinal > pipes_[at(pipe)].releases) return;
   state_.reject(op, fmt::format("reads a slot of pipe '{}' that was released before",
                                 role_->pipes[at(pipe)].name));
@@ -309,20 +341,20 @@ void SyncExpander::read_slot(const Op& op, int reg) {
 
 void SyncExpander::use_registers(const Op& op) {
   for (int reg : op.operands) read_slot(op, reg);
-  if (op.result >= 0) slot_of_register_.erase(op.result);
+  if (op.result >= 0) held_.erase(op.result);
 }
 
 bool SyncExpander::hold_slots(const std::set<int>& registers) const {
   return std::any_of(registers.begin(), registers.end(),
-                     [&](int reg) { return slot_of_register_.count(reg) != 0; });
+                     [&](int reg) { return held_.find(reg) != nullptr; });
 }
 
 void SyncExpander::async_dot(const Op& op) {
   std::vector<Slot> slots;
   for (int reg : op.operands) {
     read_slot(op, viewed(reg));
-    auto it = slot_of_register_.find(viewed(reg));
-    if (it != slot_of_register_.end()) slots.push_back(it->second);
+    const Slot* held = held_.find(viewed(reg));
+    if (held != nullptr) slots.push_back(*held);
   }
   dots_.push_back(std::move(slots));
 }

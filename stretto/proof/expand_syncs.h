@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/at.h"
 #include "stretto/proof/expand_state.h"
 
 namespace stretto {
@@ -38,7 +39,7 @@ class SyncExpander {
   void pipe_fill(const Op& op);
   // A register that holds a slot may not be read once the slot is released.
   void use_registers(const Op& op);
-  bool holds_slots() const { return !slot_of_register_.empty(); }
+  bool holds_slots() const { return !held_.empty(); }
   bool hold_slots(const std::set<int>& registers) const;
   void async_dot(const Op& op);
   void await(const Op& op);
@@ -76,6 +77,23 @@ class SyncExpander {
     std::int64_t number;        // which of the pipe's turns, from 1
   };
   using Slot = std::pair<int, std::int64_t>;  // pipe, ordinal
+  // Which slots registers hold, by their numbers: looked up at every operand.
+  class HeldSlots {
+   public:
+    const Slot* find(int reg) const {
+      const bool holds = at(reg) < slots_.size() && slots_[at(reg)].first >= 0;
+      return holds ? &slots_[at(reg)] : nullptr;
+    }
+    void set(int reg, Slot slot);
+    void erase(int reg);
+    void clear();
+    bool empty() const { return num_held_ == 0; }
+
+   private:
+    static constexpr Slot kNone{-1, 0};
+    std::vector<Slot> slots_;
+    std::size_t num_held_ = 0;
+  };
 
   int add_counter(const Counter& counter);
   void add(const Op& op, SyncKind kind, int counter, std::int64_t amount);
@@ -112,8 +130,12 @@ class SyncExpander {
 
   int unit_ = -1;  // the agent's last
   // The agent: asynchronous dots read the slots of their operands until awaited.
-  std::map<int, Slot> slot_of_register_;
-  std::map<const Agent*, std::map<int, int>> views_;  // register -> the one it transposes
+  HeldSlots held_;
+  // By register, up to the last that transposes one: which, through all of them. Of all agents, and
+  // of the one that was asked about last.
+  std::map<const Agent*, std::vector<int>> views_;
+  const Agent* viewing_ = nullptr;
+  const std::vector<int>* views_here_ = nullptr;
   std::deque<std::vector<Slot>> dots_;
 };
 

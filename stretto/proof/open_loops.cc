@@ -47,6 +47,12 @@ bool come_through(const InstanceGraph& graph, std::size_t first) {
   return done;
 }
 
+void forget_worker(InstanceGraph& graph, std::size_t num_counters) {
+  graph.agents.clear();
+  graph.counters.resize(num_counters);
+  graph.quota.resize(num_counters);
+}
+
 OpenLoops::OpenLoops(ExpandState& state, SyncExpander& syncs, AccessExpander& accesses,
                      TableLoops mode, LoopsShown* shown)
     : state_(state),
@@ -576,8 +582,10 @@ void OpenLoops::check(const std::vector<Part>& parts) {
   for (const Part& part : parts) check_goes_on(part, last, period);
   ExpandState state(state_.program, state_.graph.extents, nullptr, nullptr);
   SyncExpander syncs(state, /*by_units=*/false);
+  const std::size_t num_counters = state.graph.counters.size();
   for (std::int64_t n = -most - 2; n <= last; ++n) {
     if (!ends(parts, n, state, syncs)) refuse();
+    forget_worker(state.graph, num_counters);
   }
   shown_->add(key);
 }
@@ -623,15 +631,38 @@ void OpenLoops::walk(const Op& op, std::int64_t n, const Part& part, SyncExpande
   auto which = static_cast<std::size_t>(std::find(ops.begin(), ops.end(), &op) - ops.begin());
   std::int64_t a = value_at(part.counts[2 * which], n);
   std::int64_t b = value_at(part.counts[2 * which + 1], n);
-  if (op.code == OpCode::kLoop) {
-    for (std::int64_t i = a; i < b; ++i) walk(op.bodies[0], n, part, syncs);
-  } else if (a < b) {
-    walk(op.bodies[0], n, part, syncs);
-  }
+  const std::vector<const Op*>& steps = steps_of(op.bodies[0], *part.op);
+  const std::int64_t times = op.code == OpCode::kLoop ? b - a : a < b ? 1 : 0;
+  for (std::int64_t i = 0; i < times; ++i) walk(steps, n, part, syncs);
 }
 
-void OpenLoops::walk(const Block& block, std::int64_t n, const Part& part, SyncExpander& syncs) {
-  for (const Op& op : block) {
+const std::vector<const Op*>& OpenLoops::steps_of(const Block& body, const Op& op) {
+  auto [it, is_new] = steps_.try_emplace({&body, &op});
+  if (!is_new) return it->second;
+  const std::set<int>& got = shapes_[&op].got;
+  for (const Op& step : body) {
+    bool is_step = !step.bodies.empty() || got.count(step.result) != 0;
+    for (int reg : step.operands) is_step |= got.count(reg) != 0;
+    switch (step.code) {
+      case OpCode::kPipePut:
+      case OpCode::kPipeGet:
+      case OpCode::kPipeRelease:
+      case OpCode::kDotAsync:
+      case OpCode::kAwait:
+        is_step = true;
+        break;
+      default:
+        break;
+    }
+    if (is_step) it->second.push_back(&step);
+  }
+  return it->second;
+}
+
+void OpenLoops::walk(const std::vector<const Op*>& steps, std::int64_t n, const Part& part,
+                     SyncExpander& syncs) {
+  for (const Op* step : steps) {
+    const Op& op = *step;
     if (op.code == OpCode::kLoop) {
       walk(op, n, part, syncs);
       continue;

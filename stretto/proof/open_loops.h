@@ -34,6 +34,8 @@ namespace stretto {
 
 // Whether agents [first, ...) of the graph come to their ends, waiting for nobody else.
 bool come_through(const InstanceGraph& graph, std::size_t first);
+// Of a graph in which a worker is looked at again and again: its agents, and counters past so many.
+void forget_worker(InstanceGraph& graph, std::size_t num_counters);
 
 // How loops over slots that tables end are taken: not at all; whole; or those over tiles of a part
 // around them as well, as where the tiles of a long sequence take turns.
@@ -217,7 +219,11 @@ class OpenLoops {
   bool ends(const std::vector<Part>& parts, std::int64_t n, ExpandState& state,
             SyncExpander& syncs);
   void walk(const Op& op, std::int64_t n, const Part& part, SyncExpander& syncs);
-  void walk(const Block& block, std::int64_t n, const Part& part, SyncExpander& syncs);
+  void walk(const std::vector<const Op*>& steps, std::int64_t n, const Part& part,
+            SyncExpander& syncs);
+  // Of a body of the operation: what moves or reads slots, and what has a body. The rest does
+  // nothing to them, since no other register than those of its gets holds one (ends()).
+  const std::vector<const Op*>& steps_of(const Block& body, const Op& op);
   // The loops, and the condition around them: what an operation's counts are of, in turn.
   static std::vector<const Op*> counted(const Op& op, const Shape& shape);
 
@@ -229,6 +235,7 @@ class OpenLoops {
   std::map<const Op*, Shape> shapes_;
   std::map<const Op*, TurnsShape> turns_shapes_;
   std::set<std::vector<std::pair<int, const Op*>>> checked_turns_;
+  std::map<std::pair<const Block*, const Op*>, std::vector<const Op*>> steps_;
   std::vector<Term> terms_;
   // Numbers of terms by their hash, at or behind it, or -1; at most half of them taken. Some tens
   // of millions of terms are looked up where a program is large.

@@ -192,8 +192,10 @@ void OpenLoops::check_turns(const std::vector<std::pair<int, const Op*>>& parts)
   if (last > kMost) refuse_turns();
   ExpandState state(state_.program, state_.graph.extents, nullptr, nullptr);
   SyncExpander syncs(state, /*by_units=*/false);
+  const std::size_t num_counters = state.graph.counters.size();
   for (std::int64_t n = 0; n <= last; ++n) {
     if (!turns_end(parts, n, state, syncs)) refuse_turns();
+    forget_worker(state.graph, num_counters);
   }
 }
 
