@@ -57,7 +57,13 @@ def all_to_all_calls(x, size):
     }
 
 
-def captured_too(calls, into, call):
+def shared_copy(x):
+    """Where peers can read it: rows that lie elsewhere are copied there first, all of them."""
+    made = stretto.symm_mem.empty(*x.shape, dtype=x.dtype, device=x.device)
+    return made.copy_(x)
+
+
+def captured_too(calls, into, call, name="stretto"):
     """The calls, and one that replays call(into) of memory like that, which a graph has captured."""
     if ON_GPU:
         captured = torch.zeros_like(into)
@@ -71,7 +77,7 @@ def captured_too(calls, into, call):
             graph.replay()
             return captured
 
-        calls["stretto, captured"] = replay
+        calls[f"{name}, captured"] = replay
     return calls
 
 
@@ -89,11 +95,18 @@ def sized_calls(x, size, split):
         dist.all_to_all_single(theirs[: sum(received)], x[: sum(sent)], received, sent)
         return theirs
 
-    def eager(out=ours):
-        stretto.all_to_all_v(x, numbers, out=out)
+    shared = shared_copy(x)
+
+    def eager(out=ours, given=x):
+        stretto.all_to_all_v(given, numbers, out=out)
         return out
 
-    return captured_too({"nccl, with sizes": reference, "stretto": eager}, ours, eager)
+    def symmetric(out=ours):
+        return eager(out, shared)
+
+    calls = {"nccl, with sizes": reference, "stretto": eager, "stretto, symmetric": symmetric}
+    captured_too(calls, ours, eager)
+    return captured_too(calls, ours, symmetric, "stretto, symmetric")
 
 
 def gathered_calls(x, size, length):
@@ -114,11 +127,18 @@ def gathered_calls(x, size, length):
             torch.cat([rows[:n] for rows, n in zip(every, lengths)], out=theirs[: sum(lengths)])
         return theirs
 
-    def eager(out=ours):
-        stretto.all_gather_v(x, number, out=out)
+    shared = shared_copy(x)
+
+    def eager(out=ours, given=x):
+        stretto.all_gather_v(given, number, out=out)
         return out
 
-    return captured_too({"nccl, with sizes": reference, "stretto": eager}, ours, eager)
+    def symmetric(out=ours):
+        return eager(out, shared)
+
+    calls = {"nccl, with sizes": reference, "stretto": eager, "stretto, symmetric": symmetric}
+    captured_too(calls, ours, eager)
+    return captured_too(calls, ours, symmetric, "stretto, symmetric")
 
 
 def splits(rows, rank, size):
