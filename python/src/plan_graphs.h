@@ -20,12 +20,10 @@ class PlanGraphs {
  public:
   static constexpr std::size_t kMost = 16;  // memories; the last used stay
 
-  // Off but where STRETTO_PLAN_GRAPHS is 1: no GPU has timed them
-  // (docs/decisions/0085-plans-as-graphs.md). Nor where CUDA_DEVICE_MAX_CONNECTIONS is set, as
-  // GpuInstance::replay_copies.
+  // Not where CUDA_DEVICE_MAX_CONNECTIONS is set, as GpuInstance::replay_copies.
   static bool are_wanted();
-  // Whatever the variable says, of plans that are made from now on; for benchmarks.
-  static void want(bool on) { wanted_ = on ? 1 : 0; }
+  // Of plans that are made from now on; for benchmarks.
+  static void want(bool on) { wanted_ = on; }
 
   // The graph of this memory: null the first time, and where the plan was refused. `key`: all
   // addresses, and what else the ranks' calls depend on. `make` captures.
@@ -53,7 +51,7 @@ class PlanGraphs {
     std::vector<std::uint64_t> key;
     std::optional<cuda::GraphExec> graph;
   };
-  static inline std::atomic<int> wanted_ = -1;  // -1: as the variable says
+  static inline std::atomic<bool> wanted_ = true;
   RecentlyUsed<Known, kMost> known_;
   bool is_refused_ = false;
 };

@@ -387,8 +387,6 @@ def test_on_simulated_gpus(code, root, tmp_path):
     }
     if code is LITTLE_ROOM:
         variables["STRETTO_KEPT_MB"] = "16"
-    if code is GRAPHS:
-        variables["STRETTO_PLAN_GRAPHS"] = "1"
     if code is FEWER_SMS:
         variables["STRETTO_SIMULATED_SMS"] = "114"
     end = "\nstretto.finalize()\nprint('good')\n"
