@@ -44,6 +44,10 @@ inline constexpr std::size_t kMaxAhead = std::size_t{64} << 10;
 // chunks' extensions and trailers, which the parser wants whole.
 inline constexpr std::size_t kMaxUnread = std::size_t{128} << 10;
 
+// A body up to this goes along with its head. A longer one is sent from where it lies: to copy one
+// of 20 MB takes the thread of all connections 10 ms and more.
+inline constexpr std::size_t kCopiedBody = std::size_t{64} << 10;
+
 inline bool has_body(int status) { return status >= 200 && status != 204 && status != 304; }
 
 // How the answer to one request travels.
@@ -169,8 +173,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void write_whole(std::uint64_t number, HttpResponse response) {
     if (!is_answering(number) || is_stream_) return;
     std::string text = head_text(response, framing_, false);
-    if (!framing_.is_head && has_body(response.status)) text += response.body;
+    std::string body;
+    if (!framing_.is_head && has_body(response.status)) body = std::move(response.body);
+    if (body.size() <= kCopiedBody) text += std::exchange(body, {});
     queue(std::move(text));
+    if (!body.empty()) queue(std::move(body));
     finish_answer();
   }
   void begin_stream(std::uint64_t number, const HttpResponse& head) {
@@ -412,7 +419,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (closed_) return;
     // What waits counts, not what comes: an answer may be large.
     if (outbox_.size() > server_->limits.max_outbox_bytes) return close();
-    outbox_ += text;
+    if (outbox_.empty()) {
+      outbox_ = std::move(text);
+    } else {
+      outbox_ += text;
+    }
     said_ = std::chrono::steady_clock::now();
     if (writing_.empty()) write();
   }
