@@ -5,6 +5,9 @@ add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports false positives of these from inside the standard library at -O2.
   add_compile_options(-Wno-maybe-uninitialized -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds)
+  # Its garbage is collected from a gigabyte on, not from 128 MB: a sixth less time, a quarter more memory, at
+  # most 1.3 GB for a compiler.
+  add_compile_options(--param=ggc-min-heapsize=1000000)
 endif()
 if(STRETTO_SANITIZE)
   add_compile_options(-fsanitize=${STRETTO_SANITIZE} -fno-omit-frame-pointer)
