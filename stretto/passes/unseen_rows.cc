@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "stretto/ir/block_ops.h"
 
@@ -38,6 +39,42 @@ std::int64_t num_mentions(const Block& block, int reg) {
   std::int64_t count = 0;
   for_each_op(block, [&](const Op& op) { count += op.result == reg || reads(op, reg) ? 1 : 0; });
   return count;
+}
+
+// The terms of a sum, each with how often it is added, and what constants come to.
+struct Sum {
+  std::vector<std::pair<Expr, std::int64_t>> terms;
+  std::int64_t constant = 0;
+  bool is_known = true;  // no constant has left 64 bits
+
+  void add(const Expr& e, std::int64_t sign) {
+    const ExprNode& node = e.node();
+    if (node.op == ExprOp::kAdd || node.op == ExprOp::kSub) {
+      add(node.args[0], sign);
+      add(node.args[1], node.op == ExprOp::kAdd ? sign : -sign);
+    } else if (node.op == ExprOp::kConst) {
+      is_known = is_known && !__builtin_mul_overflow(node.value, sign, &sign) &&
+                 !__builtin_add_overflow(constant, sign, &constant);
+    } else {
+      auto found = std::find_if(terms.begin(), terms.end(),
+                                [&](const auto& term) { return term.first.same(e); });
+      if (found == terms.end()) {
+        terms.emplace_back(e, sign);
+      } else {
+        found->second += sign;
+      }
+    }
+  }
+};
+
+// Whether they have one value whatever their variables are: sums of the same terms.
+bool are_one(const Expr& a, const Expr& b) {
+  Sum difference;
+  difference.add(a, 1);
+  difference.add(b, -1);
+  return difference.is_known && difference.constant == 0 &&
+         std::all_of(difference.terms.begin(), difference.terms.end(),
+                     [](const auto& term) { return term.second == 0; });
 }
 
 // How many rows of a region's box exist; absent where no row limits it.
@@ -111,7 +148,7 @@ class LimitedLoad {
       As as = made->second;
       if (op.code == OpCode::kStore) {
         Expr stored = rows_left(*op.region);
-        bool same = stored.has_value() && stored.same(limit_) && op.region->rows == rows_;
+        bool same = stored.has_value() && are_one(stored, limit_) && op.region->rows == rows_;
         if (as != As::kRows || !same) return false;
         continue;
       }

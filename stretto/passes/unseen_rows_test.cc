@@ -66,6 +66,26 @@ TEST(UnseenRows, AreNotStoredFurther) {
             0u);
 }
 
+// As rows of a shard that are stored where the shard lies in the whole: the same number of them.
+TEST(UnseenRows, MayBeStoredElsewhereUpToTheSameNumber) {
+  auto moved = [](const Index& by, const Index& more) {
+    return num_unseen([&](const Parts& s) {
+      Index first = s.p.let("first", by.has_value() ? by : s.end * 3);
+      s.p.store(s.c.tile({s.row + first, 0}, kRows, kCols).until_row(first + s.end + more),
+                s.load());
+    });
+  };
+  EXPECT_EQ(moved({}, 0), 1u);
+  EXPECT_EQ(moved(7, 0), 1u);
+  EXPECT_EQ(moved({}, 1), 0u);
+  EXPECT_EQ(moved(7, -1), 0u);
+  EXPECT_EQ(
+      num_unseen([](const Parts& s) {  // twice as many
+        s.p.store(s.c.tile({s.row, 0}, kRows, kCols).until_row(s.end + s.end - s.row), s.load());
+      }),
+      0u);
+}
+
 TEST(UnseenRows, AreNotMixedWithOthers) {
   EXPECT_EQ(num_unseen([](const Parts& s) {  // keys of a product
               Value left = s.p.full(DType::kF32, kRows, kCols, 1);
