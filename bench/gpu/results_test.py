@@ -109,7 +109,9 @@ class Lot(MadeResults):
         found = self.results(lot_x2_2026_01_02={"lot": rows})
         self.assertEqual(lot_tables.lot(found, 2), ("fused: 1 of 2 rows, 1 within, at most 1.05; sequence: 1 rows",
                                                     "within"))
+        self.assertEqual(lot_tables.overlapped_by_lot(found, 2), ("1 of 2 rows; the longest 1.05", "within"))
         self.assertIsNone(lot_tables.lot(found, 4))
+        self.assertIsNone(lot_tables.overlapped_by_lot(found, 4))
         self.assertIn("| sequence | 1.0000 | 2.0000 | 1.0000 | 1.000 [1.000, 1.000] | sequence |",
                       lot_tables.lot_shapes_table(found, 2))
         text = lot_tables.lot_table(found, 2)

@@ -19,9 +19,9 @@ COMMANDS = [line for kind, text in BLOCKS if kind == "sh ranks" for line in text
 
 def test_every_block_is_run():
     """Here, or by tools/run_docs those that install."""
-    here = {"python", "python torch", "python first.py", "python train.py", "sh ranks"}
+    here = {"python", "python torch", "python first.py", "python product.py", "python train.py", "sh ranks"}
     assert {kind for kind, _ in BLOCKS} == here | {"sh fresh long"}
-    assert len(COMMANDS) == 3
+    assert len(COMMANDS) == 4
 
 
 def test_pages_blocks(root):
