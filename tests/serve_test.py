@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import socket
@@ -659,6 +660,42 @@ class EndsTest(ServeCase):
             server.process.send_signal(signal.SIGTERM)
             server.until(lambda: self.is_refusing(server), "draining")
             self.assertEqual(server.stop()[0], 0)  # the second one
+
+    def test_a_signal_leaves_finished_answers_to_be_taken(self):
+        """An answer of some 9 MB whose client has begun to read: whole with time enough, cut off at the timeout. The
+        connection lasts beyond the answer, or not, or begins no other one."""
+        body = json.dumps({"prompt": [[5] * 900] * 20, "max_tokens": 0, "echo": True, "logprobs": 20}).encode()
+        for timeout, how in ((600, b"keep-alive"), (600, b"close"), (0.5, b"keep-alive")):
+            with self.subTest(timeout=timeout, how=how), \
+                    Server("--dtype", "float32", "--shutdown-timeout", timeout) as server, \
+                    contextlib.closing(socket.socket()) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+                sock.settimeout(WAIT)
+                sock.connect(("127.0.0.1", server.port))
+                sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: %s\r\n"
+                             b"Content-Length: %d\r\n\r\n" % (how, len(body)) + body)
+                data = sock.recv(1000)
+                self.assertTrue(data.startswith(b"HTTP/1.1 200"), data)
+                length = int(re.search(rb"Content-Length: (\d+)", data)[1])
+                self.assertGreater(length, 8 << 20)  # more than the system takes in advance
+                begin = time.monotonic()
+                server.process.send_signal(signal.SIGTERM)
+                server.until(lambda: self.is_refusing(server), "draining")
+                if timeout < 1:
+                    self.assertEqual(server.wait()[0], 0)
+                    self.assertLess(time.monotonic() - begin, 4)  # nobody takes anything
+                else:
+                    time.sleep(1)  # as a client on a slow line
+                    self.assertIsNone(server.process.poll())
+                with contextlib.suppress(ConnectionResetError):
+                    while piece := sock.recv(1 << 20):
+                        data += piece
+                got = len(data) - data.index(b"\r\n\r\n") - 4
+                if timeout < 1:
+                    self.assertLess(got, length)
+                else:
+                    self.assertEqual(got, length)
+                    self.assertEqual(server.wait()[0], 0)
 
     @staticmethod
     def is_refusing(server):

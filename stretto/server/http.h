@@ -105,9 +105,10 @@ class HttpServer {
   // Serves on the calling thread until stop().
   void run();
 
-  // From any thread. No new connections; idle ones are closed, others after their answer.
+  // From any thread. No new connections; idle ones are closed, others once their clients' systems
+  // have all of their answers.
   void drain();
-  // True once nothing is under way after drain().
+  // True once nothing is being answered or sent after drain().
   bool drained() const;
   // Closes everything; run() returns.
   void stop();

@@ -115,7 +115,7 @@ void HttpServer::State::begin_drain() {
   ErrorCode ignored;
   acceptor.close(ignored);
   for (Connection* connection : std::vector(connections.begin(), connections.end())) {
-    connection->close_when_idle();
+    connection->begin_drain();
   }
 }
 
@@ -172,7 +172,7 @@ void HttpServer::run() {
 void HttpServer::drain() {
   asio::post(state_->context, [state = state_] { state->begin_drain(); });
 }
-bool HttpServer::drained() const { return state_->draining && state_->num_answering == 0; }
+bool HttpServer::drained() const { return state_->draining && state_->num_busy == 0; }
 void HttpServer::stop() {
   asio::post(state_->context, [state = state_] {
     state->close_all();

@@ -6,6 +6,7 @@
 #include <utility>
 // Asio 1.18 needs <utility> first.
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +22,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -47,6 +49,11 @@ inline constexpr std::size_t kMaxUnread = std::size_t{128} << 10;
 // A body up to this goes along with its head. A longer one is sent from where it lies: to copy one
 // of 20 MB takes the thread of all connections 10 ms and more.
 inline constexpr std::size_t kCopiedBody = std::size_t{64} << 10;
+
+// How often a connection that is being closed looks whether its client has taken everything, and
+// how long it then waits for that client to close first.
+inline constexpr std::chrono::milliseconds kLookAgain{20};
+inline constexpr std::chrono::milliseconds kWaitForClose{1000};
 
 inline bool has_body(int status) { return status >= 200 && status != 204 && status != 304; }
 
@@ -127,7 +134,7 @@ struct HttpServer::State : std::enable_shared_from_this<HttpServer::State> {
   std::uint16_t bound_port = 0;
   std::set<Connection*> connections;
   std::atomic<std::size_t> num_connections{0};
-  std::atomic<std::size_t> num_answering{0};
+  std::atomic<std::size_t> num_busy{0};  // answers that are made, or not taken yet
   std::atomic<bool> draining{false};
 };
 
@@ -216,9 +223,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  bool is_idle() const { return !answering_ && outbox_.empty() && writing_.empty() && !reading_; }
-  void close_when_idle() {
-    if (is_idle()) close();
+  // What is being read, answered or written goes on. What the system has of earlier answers is sent
+  // to its end.
+  void begin_drain() {
+    const bool is_idle = !answering_ && outbox_.empty() && writing_.empty() && !reading_;
+    if (closed_ || closing_ || !is_idle) return;
+    if (num_untaken() == 0) return close();
+    be_busy(true);
+    close_gently();
   }
 
   void close() {
@@ -230,9 +242,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     quiet_timer_.cancel();
     socket_.shutdown(tcp::socket::shutdown_both, ignored);
     socket_.close(ignored);
+    be_busy(false);
     if (!answering_) return;
     answering_ = false;
-    --server_->num_answering;
     if (gone_) std::exchange(gone_, {})();
   }
 
@@ -249,7 +261,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void next_request() {
     if (closed_) return;
-    if (server_->draining) return close();
+    be_busy(false);
+    if (server_->draining) return begin_drain();
     if (buffer_.size() > 0 && watching_) {  // what was sent ahead comes first
       ErrorCode ignored;
       stops_watching_ = true;
@@ -358,7 +371,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     answered_ = false;
     is_stream_ = false;
     ++number_;
-    ++server_->num_answering;
+    be_busy(true);
     read_timer_.cancel();
   }
 
@@ -407,11 +420,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void finish_answer() {
+    if (closed_) return;  // too much of it waited
     quiet_timer_.cancel();
     answering_ = false;
     answered_ = true;
     gone_ = {};
-    --server_->num_answering;
     if (writing_.empty()) after_writing();
   }
 
@@ -463,9 +476,38 @@ class Connection : public std::enable_shared_from_this<Connection> {
     closing_ = true;
     ErrorCode ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
-    arm(read_timer_, std::chrono::seconds(1));
-    swallow();
+    untaken_ = std::numeric_limits<std::size_t>::max();
+    close_once_taken();
+    if (!closed_) swallow();
   }
+  // A client that takes something has time to take the rest. One that has all of it is to close,
+  // for which a server that ends does not wait.
+  void close_once_taken() {
+    const auto now = std::chrono::steady_clock::now();
+    const std::size_t untaken = num_untaken();
+    if (untaken != untaken_) took_ = now;
+    untaken_ = untaken;
+    auto limit = server_->draining ? std::chrono::milliseconds(0) : kWaitForClose;
+    if (untaken > 0) limit = server_->limits.write_timeout;
+    if (now - took_ >= limit) return close();
+    read_timer_.expires_after(kLookAgain);
+    read_timer_.async_wait([weak = weak_from_this()](ErrorCode error) {
+      auto self = weak.lock();
+      if (!error && self && !self->closed_) self->close_once_taken();
+    });
+  }
+  // Bytes that were written and that the client's system has not acknowledged.
+  std::size_t num_untaken() {
+    int bytes = 0;
+    const bool is_known = ::ioctl(socket_.native_handle(), TIOCOUTQ, &bytes) == 0;
+    return is_known ? static_cast<std::size_t>(bytes) : 0;
+  }
+
+  void be_busy(bool is_busy) {
+    if (std::exchange(busy_, is_busy) == is_busy) return;
+    is_busy ? ++server_->num_busy : --server_->num_busy;
+  }
+
   void swallow() {
     buffer_.consume(buffer_.size());
     if (watching_ || closed_) return;
@@ -487,6 +529,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Framing framing_;
   std::string writing_, outbox_, idle_piece_;
   std::chrono::steady_clock::time_point said_;  // when something was added to the outbox
+  std::size_t untaken_ = 0;  // num_untaken() when it was last looked at ...
+  std::chrono::steady_clock::time_point took_;  // ... and when it last changed
   std::function<void()> gone_;
   std::uint64_t number_ = 0;     // requests that were read
   bool watching_ = false;        // an async_read_some is under way ...
@@ -496,6 +540,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool answering_ = false;       // its answer has not ended
   bool answered_ = false;        // the last request's has
   bool is_stream_ = false;
+  bool busy_ = false;            // counted in num_busy
   bool closed_ = false;
 };
 
