@@ -2,15 +2,18 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "apps/api_keys.h"
@@ -52,6 +55,37 @@ void raise_descriptor_limit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);  // what stays is enough for fewer
+}
+
+std::size_t num_open_descriptors() {
+  std::error_code none;
+  const std::filesystem::directory_iterator all("/proc/self/fd", none);
+  return none ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+// As many connections as there are descriptors for beside the server's own. UserError where too few
+// are left.
+void fit_connections(HttpLimits& limits, int num_gpus) {
+  constexpr std::size_t kOwn = 40;     // sockets, files, and connections that are turned away
+  constexpr std::size_t kOfAGpu = 64;  // its driver's
+  constexpr std::size_t kFewest = 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  const std::size_t own =
+      num_open_descriptors() + kOwn + kOfAGpu * static_cast<std::size_t>(num_gpus);
+  const std::size_t fewest = std::min(kFewest, limits.max_connections);
+  if (limit.rlim_cur < own + fewest) {
+    throw UserError(
+        fmt::format("too few descriptors: {} (ulimit -n); the server itself needs {}, "
+                    "and {} connections one each",
+                    limit.rlim_cur, own, fewest));
+  }
+  const std::size_t room = limit.rlim_cur - own;
+  if (room >= limits.max_connections) return;
+  say("stretto: {} connections at once, not {} (--max-connections): there are {} descriptors "
+      "(ulimit -n)\n",
+      room, limits.max_connections, limit.rlim_cur);
+  limits.max_connections = room;
 }
 
 // 0 stays what it is, and nothing else becomes it.
@@ -103,6 +137,9 @@ void serve(ServeOptions& options) {
   if (options.model.launcher.processes()) {
     throw UserError("--launcher processes: the ranks of a server are threads of one process");
   }
+  raise_descriptor_limit();
+  fit_connections(options.server.limits,
+                  options.model.target() == Target::kCuda ? options.model.num_ranks() : 0);
   std::signal(SIGPIPE, SIG_IGN);  // who reads the log may end before the server does
   ReadyFile ready(options.ready_file);
   EndWatch end_watch([&] { ready.withdraw(); });
@@ -123,7 +160,6 @@ void serve(ServeOptions& options) {
       options.server.api_keys.push_back(std::move(key));
     }
   }
-  raise_descriptor_limit();
   options.server.model_name = served_name(options);
   options.server.version = STRETTO_VERSION;
   options.server.access_log = !options.no_access_log;

@@ -80,7 +80,7 @@ std::string get(const std::string& url, const std::string& path, const std::stri
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::string out;
   const std::string request =
-      fmt::format("{} {} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
+      fmt::format("{} {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
                   body.empty() ? "GET" : "POST", path, body.size(), body);
   if (::connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
       ::send(client, request.data(), request.size(), MSG_NOSIGNAL) > 0) {

@@ -22,15 +22,16 @@ WAIT = int(os.environ.get("STRETTO_TEST_WAIT", 120))  # seconds that anything ma
 
 class Server:
     """`stretto serve` on a free port; stops when it leaves its `with`. With `waits` false it need not be ready, and
-    `port` is one that is free."""
+    `port` is one that is free. `before` is called in its process before it starts."""
 
-    def __init__(self, *args, model=MODEL, env=None, stderr=None, device="cpu", port=0, waits=True):
+    def __init__(self, *args, model=MODEL, env=None, stderr=None, device="cpu", port=0, waits=True, before=None):
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith("STRETTO_") or k == "STRETTO_CACHE_DIR"}
         clean.update(env or {})
         self.err = tempfile.TemporaryFile()
         command = [STRETTO, "serve", "--model", model, "--port", port, "--device", device, *args]
-        self.server = ServerProcess(command, env=clean, stderr=stderr or self.err, cwd=cli_case.ROOT)
+        self.server = ServerProcess(command, env=clean, stderr=stderr or self.err, cwd=cli_case.ROOT,
+                                    preexec_fn=before)
         self.process, self.port = self.server.process, port
         if waits:
             self.wait_until_ready()

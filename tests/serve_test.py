@@ -275,6 +275,12 @@ class RefusalsTest(ServeCase):
         said = self.refusal(self.server, {"prompt": [1] * 200, "max_tokens": 3}, param="prompt")
         self.assertIn("maximum context length is 128 tokens", said)
         self.assertIn("200 prompt + 3 completion", said)
+        echo = {"max_tokens": 0, "echo": True}
+        said = self.refusal(self.server, {"prompt": [1] * 128, **echo}, param="prompt")
+        self.assertIn("128 tokens, all of which the prompt has: max_tokens 0 needs room for one, too", said)
+        self.assertEqual(self.server.complete(prompt=[1] * 127, **echo)["usage"]["prompt_tokens"], 127)
+        said = self.refusal(self.server, {"prompt": "x", "model": "a\0b\x1bc"}, param="model", status=404)
+        self.assertIn(r"the model 'a\x00b\x1bc' is not served here; '", said)
         for null in ("temperature", "max_tokens", "stop", "logprobs", "response_format", "seed"):
             self.server.complete(**{"prompt": "x", "max_tokens": 2, null: None})
 
@@ -321,6 +327,26 @@ class RefusalsTest(ServeCase):
             self.assertEqual((beside[0], beside[1].get("choices")), (200, without[1]["choices"]), beside)
         self.refusal(self.server, {**chat, "tools": [], "tool_choice": "required"}, "tool_choice",
                      path="/v1/chat/completions")
+
+    def test_fields_of_responses(self):
+        ask = {"input": "x", "max_output_tokens": 2}
+        tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+        for tools in ({}, {"tools": None}, {"tools": []}):
+            for choice in ("required", {"type": "function", "name": "f"}, 5, True, "some", ["auto"], {}):
+                with self.subTest(tools=tools, choice=choice):
+                    said = self.refusal(self.server, {**ask, **tools, "tool_choice": choice}, "tool_choice",
+                                        path="/v1/responses")
+                    self.assertTrue(said.startswith("tool_choice: need"), said)
+            for choice in (None, "auto", "none"):
+                status, answer = self.server.post("/v1/responses", {**ask, **tools, "tool_choice": choice})
+                self.assertEqual((status, answer.get("tool_choice")), (200, "auto"), answer)
+        for choice in (5, True, "some", {}):
+            self.refusal(self.server, {**ask, "tools": [tool], "tool_choice": choice}, "tool_choice",
+                         path="/v1/responses")
+        for background in (True, 1, 0, "false", [], {}):
+            self.refusal(self.server, {**ask, "background": background}, "background", path="/v1/responses")
+        for background in (None, False):
+            self.assertEqual(self.server.post("/v1/responses", {**ask, "background": background})[0], 200)
 
     def test_bodies(self):
         for body in (b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": "a", "prompt": "b"}',
@@ -385,6 +411,9 @@ class RefusalsTest(ServeCase):
             head + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"y" * 400000: b"431",
             head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 70000: b"431",
             b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n": b"400",
+            b"GET /health HTTP/1.1\r\n\r\n": b"400",
+            b"GET /health HTTP/1.1\r\nHost: x\r\nhost: x\r\n\r\n": b"400",
+            b"GET /health HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n": b"400",
             b"GET /health HTTP/1.1\r\nA: b\r\n c\r\nBad\x00: x\r\n\r\n": b"400",
         }
         for sent, status in cases.items():
@@ -554,9 +583,8 @@ class EndsTest(ServeCase):
             for thread in threads:
                 thread.start()
             self.taken(server, 3)
-            self.assertEqual(sorted(server.post("/abort_requests",
-                                                {"request_ids": ["r0", "cmpl-r1", "r2", "no"]})[1]["aborted"]),
-                             ["cmpl-r1", "r0", "r2"])
+            asked = {"request_ids": ["r0", "cmpl-r1", "r2", "no", "r0", "r2"]}
+            self.assertEqual(server.post("/abort_requests", asked)[1]["aborted"], ["r0", "cmpl-r1", "r2"])
             for thread in threads:
                 thread.join()
             for status, answer in answers.values():
@@ -596,10 +624,11 @@ class EndsTest(ServeCase):
                 self.assertGreaterEqual(time.monotonic() - began, least, sent)
         with Server("--max-connections", 3) as server:
             held = [self.enterContext(server.connect()) for _ in range(3)]
-            server.until(lambda: server.raw(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 503"), "full")
-            self.assertIn(b"too many connections", server.raw(b"GET /health HTTP/1.1\r\n\r\n"))
+            health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+            server.until(lambda: server.raw(health).startswith(b"HTTP/1.1 503"), "full")
+            self.assertIn(b"too many connections", server.raw(health))
             held[0].close()
-            server.until(lambda: server.raw(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200"), "room")
+            server.until(lambda: server.raw(health).startswith(b"HTTP/1.1 200"), "room")
         with Server("--max-num-seqs", 1, "--max-queue", 2**64 - 1) as server:  # one more than that is no number
             self.assertEqual(len(server.complete(prompt="x", max_tokens=2, n=3)["choices"]), 3)
         for option, value in (("--max-body-bytes", 0), ("--max-header-bytes", 0),
@@ -653,13 +682,44 @@ class EndsTest(ServeCase):
             data = b""
             while piece := sock.recv(65536):
                 data += piece
-            self.assertIn(b'"finish_reason":"abort"', data)
+            self.assertIn(b'"finish_reason":"abort"', data)  # which keeps what it has
         with Server("--dtype", "float32", "--shutdown-timeout", 600) as server:
             self.begin(server)
             server.until(lambda: server.metric("vllm:num_requests_running") >= 1, "running")
             server.process.send_signal(signal.SIGTERM)
             server.until(lambda: self.is_refusing(server), "draining")
             self.assertEqual(server.stop()[0], 0)  # the second one
+
+    def test_what_never_ran_is_to_come_again(self):
+        """At the end of the time. What has begun keeps what it has."""
+        with Server("--dtype", "float32", "--max-num-seqs", 1, "--shutdown-timeout", 0.5) as server:
+            runs = self.begin(server, stream=False)
+            server.until(lambda: server.metric("vllm:num_requests_running") == 1, "running")
+            whole, streamed = (self.begin(server, stream, n=2) for stream in (False, True))
+            server.until(lambda: server.metric("vllm:num_requests_waiting") == 19 + 4, "waiting")
+            code, _, err = server.stop()
+            self.assertEqual(code, 0, err)
+
+            def rest(sock):
+                data = b""
+                while piece := sock.recv(65536):
+                    data += piece
+                return data
+
+            data = rest(runs)
+            self.assertTrue(data.startswith(b"HTTP/1.1 200"), data)
+            choices = json.loads(data.partition(b"\r\n\r\n")[2])["choices"]
+            self.assertNotEqual(choices[0]["text"], "")
+            self.assertEqual((choices[-1]["text"], choices[-1]["finish_reason"]), ("", "abort"))
+            data = rest(whole)
+            self.assertTrue(data.startswith(b"HTTP/1.1 503"), data)
+            self.assertIn(b"\r\nRetry-After: 1\r\n", data)
+            self.assertIn(b"the server is shutting down", data)
+            data = rest(streamed)  # its head has gone out
+            self.assertIn(b"the server is shutting down", data)
+            self.assertNotIn(b'"finish_reason":"abort"', data)
+            lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+            self.assertEqual(sorted(line["status"] for line in lines), [200, 503, 503], lines)
 
     def test_a_signal_leaves_finished_answers_to_be_taken(self):
         """An answer of some 9 MB whose client has begun to read: whole with time enough, cut off at the timeout. The
@@ -748,14 +808,46 @@ class EndsTest(ServeCase):
         errors = [line for line in lines if line.startswith("stretto: error: ")]
         return done.returncode, done.stdout or "", errors, lines
 
+    def test_descriptors_decide_how_many_connect(self):
+        """Who is beyond is told so; nobody waits for nothing."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = 72
+        with Server("--dtype", "float32", before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))) \
+                as server:
+            told = re.findall("(\\d+) connections at once, not 4096 .*there are 72 descriptors", server.said())
+            self.assertEqual(len(told), 1, server.said())
+            room = int(told[0])
+            self.assertGreaterEqual(room, 16)
+            socks = [self.enterContext(server.connect()) for _ in range(120)]
+            statuses = []
+            for sock in socks:  # from the first to the last, all of which stay open
+                sock.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+                statuses.append(sock.recv(1000).split(b" ")[1])
+            self.assertEqual(statuses, [b"200"] * room + [b"503"] * (120 - room))
+            for sock in socks:
+                sock.close()
+            server.until(lambda: server.raw(b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                         .startswith(b"HTTP/1.1 200"), "room")
+            # Fewer than at the start: connections wait, and the log says why, once.
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, limit))
+            with server.connect() as sock:
+                sock.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+                server.until(lambda: "Too many open files" in server.said(), "said")
+                time.sleep(0.3)
+                resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+                self.assertEqual(sock.recv(1000).split(b" ")[1], b"200")
+            self.assertEqual(server.said().count("a connection cannot be accepted"), 1, server.said())
+        self.assertEqual(resource.getrlimit(resource.RLIMIT_NOFILE), (soft, hard))
+
     def test_a_start_without_descriptors(self):
-        for limit in range(5, 10):
+        for limit in (5, 9, 20, 50):
             with self.subTest(limit=limit):
                 code, out, errors, said = self.starts(
                     stdout=subprocess.PIPE,
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
                 self.assertEqual((code, out, len(errors)), (2, "", 1), said)
-                self.assertIn("Too many open files", errors[0])
+                self.assertRegex(errors[0], rf"too few descriptors: {limit} \(ulimit -n\); the server itself needs "
+                                            r"\d+, and 16 connections one each")
 
     def test_a_start_whose_stdout_cannot_be_written(self):
         with open("/dev/full", "w") as full:

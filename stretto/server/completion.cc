@@ -110,6 +110,14 @@ void Completion::start() {
     auto count = static_cast<std::int64_t>(prompt.size());
     if (prompt.empty()) throw ApiError(400, "prompt: has no tokens", "prompt");
     if (count + 1 <= room) continue;
+    if (count == room && request_.max_tokens == 0) {
+      throw ApiError(
+          400,
+          fmt::format("maximum context length is {} tokens, all of which the prompt has: "
+                      "max_tokens 0 needs room for one, too",
+                      room),
+          prompt_field_);
+    }
     throw ApiError(400,
                    fmt::format("maximum context length is {} tokens, you asked for {} ({} prompt + "
                                "{} completion)",
@@ -215,6 +223,15 @@ void Completion::cancel() {
     }
   }
   for (const auto& served : open) context_.engine.cancel(served);
+}
+
+void Completion::cut_short() {
+  {
+    std::lock_guard lock(mutex_);
+    never_ran_ = std::none_of(choices_.begin(), choices_.end(),
+                              [](const auto& choice) { return choice->has_started; });
+  }
+  cancel();
 }
 
 void Completion::abandon() {
@@ -323,6 +340,7 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
   std::unique_lock lock(mutex_);
   const std::shared_ptr<ServedRequest> served = std::exchange(choice.served, nullptr);
   using End = ServedRequest::End;
+  const bool is_refused = end == End::kCancelled && never_ran_ && !choice.has_started;
   if (end == End::kCancelled) {
     choice.finish_reason = "abort";
     choice.delta.text += choice.stream->finish();
@@ -332,12 +350,12 @@ void Completion::end(Choice& choice, ServedRequest::End end, const std::string& 
     choice.delta.text += choice.stream->finish();
   }
   if (choice.finish_reason.is_null()) choice.finish_reason = "length";
-  const bool has_failed =
-      end == End::kFailed || end == End::kDied || end == End::kRefused || end == End::kLate;
+  const bool has_failed = is_refused || end == End::kFailed || end == End::kDied ||
+                          end == End::kRefused || end == End::kLate;
   count_end(choice, *served, has_failed ? "error" : choice.finish_reason.get<std::string>());
   --num_open_;
   if (has_failed) {
-    fail(status_of(end), what);
+    fail(is_refused ? 503 : status_of(end), is_refused ? "the server is shutting down" : what);
   } else if (request_.stream && !failed_) {
     send_chunk(choice);
   }

@@ -59,7 +59,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void start();
   // From any thread: all choices end, what there is is sent.
   void cancel();
-  // The same for a client that has gone.
+  // The same at the end of the server. Where no choice has begun, the client is to come again: 503.
+  void cut_short();
+  // As cancel() for a client that has gone.
   void abandon();
   // Of each choice that has not ended. From any thread.
   struct Progress {
@@ -147,6 +149,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::vector<std::unique_ptr<Choice>> choices_;
   std::size_t num_open_ = 0;  // choices that have not ended
   bool failed_ = false;       // and the client has been told
+  bool never_ran_ = false;    // before the server's end
   int status_ = 200;
   std::atomic<bool> is_abandoned_{false};
 };

@@ -81,15 +81,29 @@ void HttpServer::State::listen(const std::string& host, std::uint16_t port) {
   host_text = endpoint.address().is_v6() ? "[" + host + "]" : host;
 }
 
+void HttpServer::State::accept_later() {
+  auto pause = std::make_shared<asio::steady_timer>(context);
+  pause->expires_after(std::chrono::milliseconds(50));
+  pause->async_wait([self = shared_from_this(), pause](ErrorCode) {
+    if (self->acceptor.is_open()) self->accept();
+  });
+}
+
 void HttpServer::State::accept() {
+  if (connections.size() >= limits.max_connections &&
+      connections.size() - limits.max_connections >= kMostTurnedAway) {
+    return accept_later();
+  }
   acceptor.async_accept([self = shared_from_this()](ErrorCode error, tcp::socket socket) {
     if (!self->acceptor.is_open()) return;
     if (error) {  // of descriptors or memory: others may be given back meanwhile
-      auto pause = std::make_shared<asio::steady_timer>(self->context);
-      pause->expires_after(std::chrono::milliseconds(50));
-      return pause->async_wait([self, pause](ErrorCode) {
-        if (self->acceptor.is_open()) self->accept();
-      });
+      if (!std::exchange(self->said_refusal, true)) {
+        log_warning(
+            fmt::format("a connection cannot be accepted: {}; such are tried again every "
+                        "50 ms, which is said once",
+                        error.message()));
+      }
+      return self->accept_later();
     }
     bool full = self->connections.size() >= self->limits.max_connections;
     auto connection = std::make_shared<Connection>(self, std::move(socket));

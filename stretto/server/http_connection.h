@@ -50,6 +50,9 @@ inline constexpr std::size_t kMaxUnread = std::size_t{128} << 10;
 // of 20 MB takes the thread of all connections 10 ms and more.
 inline constexpr std::size_t kCopiedBody = std::size_t{64} << 10;
 
+// Connections beyond the limit that are told so at once; further ones wait for these.
+inline constexpr std::size_t kMostTurnedAway = 16;
+
 // How often a connection that is being closed looks whether its client has taken everything, and
 // how long it then waits for that client to close first.
 inline constexpr std::chrono::milliseconds kLookAgain{20};
@@ -119,6 +122,7 @@ struct HttpServer::State : std::enable_shared_from_this<HttpServer::State> {
 
   void listen(const std::string& host, std::uint16_t port);
   void accept();
+  void accept_later();
   void await_signal();
   void begin_drain();
   void close_all();
@@ -130,6 +134,7 @@ struct HttpServer::State : std::enable_shared_from_this<HttpServer::State> {
   tcp::acceptor acceptor;
   asio::signal_set signals;
   int num_signals = 0;
+  bool said_refusal = false;  // of a connection by the system
   std::string host_text;
   std::uint16_t bound_port = 0;
   std::set<Connection*> connections;
@@ -327,6 +332,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (auto coding = message.find(http::field::content_encoding);
         coding != message.end() && !boost::beast::iequals(coding->value(), "identity")) {
       return refuse_with(415, "Content-Encoding: only bodies that are not encoded are read");
+    }
+    if (const std::size_t hosts = message.count(http::field::host);
+        hosts > 1 || (hosts == 0 && message.version() >= 11)) {  // RFC 9112, 3.2
+      return refuse_with(400, hosts == 0 ? "the header Host is missing" : "several headers Host");
     }
     arm(read_timer_, server_->limits.body_timeout);
     auto expect = message[http::field::expect];
@@ -529,7 +538,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Framing framing_;
   std::string writing_, outbox_, idle_piece_;
   std::chrono::steady_clock::time_point said_;  // when something was added to the outbox
-  std::size_t untaken_ = 0;  // num_untaken() when it was last looked at ...
+  std::size_t untaken_ = 0;                     // num_untaken() when it was last looked at ...
   std::chrono::steady_clock::time_point took_;  // ... and when it last changed
   std::function<void()> gone_;
   std::uint64_t number_ = 0;     // requests that were read
@@ -540,7 +549,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool answering_ = false;       // its answer has not ended
   bool answered_ = false;        // the last request's has
   bool is_stream_ = false;
-  bool busy_ = false;            // counted in num_busy
+  bool busy_ = false;  // counted in num_busy
   bool closed_ = false;
 };
 

@@ -93,9 +93,9 @@ void refuse(const Json& request) {
       wrong(field, "no state is kept between requests; send the whole input");
     }
   }
-  if (request.value("background", Json(false)) == true) {
-    wrong("background", "is not supported here");
-  }
+  const Json background = request.value("background", Json());
+  if (!background.is_null() && !background.is_boolean()) wrong("background", "need true or false");
+  if (background == true) wrong("background", "is not supported here");
   if (Json n = request.value("n", Json()); !n.is_null() && n != 1) {
     wrong("n", "a response has one answer");
   }
@@ -106,6 +106,13 @@ void refuse(const Json& request) {
     const Json value = request.value(field, Json());
     if (!value.is_null() && !value.is_object()) wrong(field, "need an object");
   }
+}
+
+// Of a request without tools.
+void check_choice_of_none(const Json& choice) {
+  if (choice.is_null() || choice == "auto" || choice == "none") return;
+  if (choice == "required" || choice.is_object()) wrong("tool_choice", "needs tools");
+  wrong("tool_choice", "need 'auto', 'none', 'required' or an object, got " + quote_json(choice));
 }
 
 // text.format as chat's response_format.
@@ -186,6 +193,7 @@ ResponsesRequest parse_responses_request(std::string_view body, const SamplingDe
   if (has_tools) {
     chat["tools"] = tools_of(*tools);
   } else {
+    check_choice_of_none(json.value("tool_choice", Json()));
     chat.erase("tool_choice");
   }
   if (auto at = request.find("reasoning");

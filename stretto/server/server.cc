@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -387,7 +388,7 @@ Json Server::State::model_card() const {
 void Server::State::require_model(const std::string& name) const {
   if (name.empty() || name == options.model_name) return;
   throw ApiError(404,
-                 fmt::format("the model '{}' is not served here; '{}' is", name.substr(0, 200),
+                 fmt::format("the model '{}' is not served here; '{}' is", printable(name, 200),
                              options.model_name),
                  "model");
 }
@@ -521,7 +522,9 @@ void Server::State::abort(const CallPtr& call) {
       "request_ids", [&] { return reader.fields().optional_texts("request_ids", 4096); });
   if (!ids) reader.fail("request_ids", "is missing");
   Json aborted = Json::array();
+  std::set<std::string> seen;
   for (const std::string& id : *ids) {
+    if (!seen.insert(id).second) continue;
     std::shared_ptr<Completion> completion;
     {
       std::lock_guard lock(mutex);
@@ -565,7 +568,7 @@ void Server::State::watch_drain() {
       if (auto completion = weak.lock()) left.push_back(std::move(completion));
     }
   }
-  for (const auto& completion : left) completion->cancel();
+  for (const auto& completion : left) completion->cut_short();
   // What was cut short is told so, if it can be within a moment.
   const Clock::time_point told = Clock::now() + std::chrono::milliseconds(left.empty() ? 100 : 500);
   while (!http->drained() && Clock::now() < told) {
