@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -196,14 +197,16 @@ void serve(ServeOptions& options) {
   ready.announce(server.url());
   server.take_signals();
   tell_address(server.url());
-  server.run();
+  const bool texts_have_ended = server.run();
   ready.withdraw();
   for (int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
   if (engine->state().lost) {
     end_watch.end_in({},
                      "the engine died of ranks that do not return; the process ends without them");
   }
-  engine.reset();  // what it cuts short tells the server
+  engine->stop();                        // what it cuts short tells the server
+  if (!texts_have_ended) std::_Exit(0);  // no fault: nobody waits for those texts any more
+  engine.reset();
 }
 
 // What clients may send, and how long they may take.

@@ -12,6 +12,7 @@ complaints_test.py PATH_OF_STRETTO [unittest arguments], from the root of the re
 | stop strings leak, repeat text | AllWaysToCutATextIntoTokensEndItAlike, RandomTextsAgreeWithTheDefinition |
 | text is held back too long | HoldsBackNoMoreThanItMust, HoldsBackNoMoreThanATag |
 | tokenising one prompt stops everybody | test_a_long_prompt_holds_up_nobody_of_2000 |
+| a few long prompts hold up short ones | test_short_texts_do_not_wait_for_long_ones |
 | the prefix cache changes answers | test_many_at_once_are_as_alone, FindsNothingUnderAnotherSalt |
 | no memory, or a refusal, at the start or later | test_limits_that_do_not_fit_are_told, test_a_start_that_fails |
 | temperature 0 says other things under load | AnswersAreThoseOfRequestsAlone, test_many_at_once_are_as_alone |

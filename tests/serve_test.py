@@ -470,6 +470,106 @@ class RefusalsTest(ServeCase):
             self.assertIn(b"200 OK", sock.recv(1000))
 
 
+class LongTextsTest(ServeCase):
+    """Texts of many megabytes, whose tokens take seconds: others do not wait for them, nobody computes what nobody
+    wants, and they hold up no end."""
+
+    SHORT = dict(prompt="gcc", max_tokens=4, temperature=0)
+
+    @classmethod
+    def setUpClass(cls):
+        text = ("gcc-doc lib é😀\n " * 600_000)[:9_000_000]
+        cls.long = json.dumps({"prompt": text, "return_token_strs": True}).encode()
+
+    def begin(self, server, path="/tokenize", body=None):
+        """A socket on which a request has been said whole."""
+        body = self.long if body is None else json.dumps(body).encode()
+        sock = server.connect()
+        self.addCleanup(sock.close)
+        sock.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body)
+        return sock
+
+    def has_answer(self, sock):
+        sock.settimeout(0.001)
+        try:
+            return sock.recv(1, socket.MSG_PEEK) != b""
+        except TimeoutError:
+            return False
+        finally:
+            sock.settimeout(WAIT)
+
+    def status(self, sock):
+        return int(sock.makefile("rb").readline().split()[1])
+
+    def lines(self, server):
+        return [json.loads(line) for line in server.said().splitlines() if line.startswith("{")]
+
+    def test_short_texts_do_not_wait_for_long_ones(self):
+        with Server() as server:
+            server.complete(guided_choice=["documentation", "library"], **self.SHORT)  # a grammar that is known then
+            long = [self.begin(server) for _ in range(3)]
+            time.sleep(0.5)  # until they have been read
+            server.complete(**self.SHORT)
+            server.complete(guided_choice=["documentation", "library"], **self.SHORT)
+            self.assertEqual(server.post("/tokenize", {"prompt": "gcc"})[0], 200)
+            chat = {"messages": [{"role": "user", "content": "gcc"}]}
+            self.assertEqual(server.post("/v1/chat/completions", dict(chat, max_tokens=2))[0], 200)
+            # What may take long waits with its like.
+            own = self.begin(server, "/v1/chat/completions/render", dict(chat, chat_template="{{ 'x' }}"))
+            new = self.begin(server, "/v1/completions", dict(self.SHORT, guided_regex="[a-z]{3}"))
+            self.assertEqual([self.has_answer(sock) for sock in long + [own, new]], [False] * 5)
+            for sock in long[1:]:
+                sock.close()
+            self.assertEqual([self.status(sock) for sock in (long[0], own, new)], [200] * 3)
+
+    def test_a_time_limit_counts_the_wait_for_a_long_text(self):
+        cut = dict(self.SHORT, prompt="gcc " * 100_000, truncate_prompt_tokens=3)  # fits, if its turn comes
+        text = {"prompt": "gcc " * 100_000}
+        chat = {"messages": [{"role": "user", "content": "gcc " * 100_000}], "truncate_prompt_tokens": 3}
+        with Server() as server:
+            first = self.begin(server)
+            time.sleep(0.5)
+            behind = [self.begin(server, path, dict(body, timeout_s=0.1)) for path, body in (
+                ("/v1/completions", cut), ("/v1/chat/completions", chat), ("/tokenize", text),
+                ("/v1/chat/completions/render", chat))]
+            unhurried = self.begin(server, "/v1/completions", dict(cut, timeout_s=1000))
+            self.assertEqual([self.status(sock) for sock in behind], [408] * 4)
+            self.assertEqual([self.status(sock) for sock in (first, unhurried)], [200, 200])
+            self.refusal(server, {"prompt": "x", "timeout_s": -1}, param="timeout_s", path="/tokenize")
+        with Server("--request-timeout", 0.5) as server:
+            socks = [self.begin(server) for _ in range(4)]
+            self.assertEqual([self.status(sock) for sock in socks], [408] * 4)
+            took = sorted(line["ms"] for line in self.lines(server))
+            self.assertLess(took[-1], 2.5 * took[0])  # one was worked on, not four
+            self.assertEqual(server.post("/tokenize", {"prompt": "gcc"})[0], 200)
+
+    def test_a_long_text_whose_client_has_gone_is_left_out(self):
+        with Server() as server:
+            began = time.monotonic()
+            self.assertEqual(self.status(self.begin(server)), 200)
+            alone = time.monotonic() - began
+            gone = [self.begin(server) for _ in range(6)]
+            time.sleep(0.3)
+            for sock in gone:
+                sock.close()
+            began = time.monotonic()
+            self.assertEqual(server.post("/tokenize", {"prompt": "gcc " * 100_000})[0], 200)
+            self.assertLess(time.monotonic() - began, 3 * alone)
+            self.assertEqual(server.stop()[0], 0)
+            told = [line["status"] for line in self.lines(server) if line["path"] == "/tokenize"]
+            self.assertEqual(sorted(told), [200, 200] + [499] * 6)
+
+    def test_the_end_does_not_wait_for_long_texts(self):
+        with Server("--shutdown-timeout", 0.2) as server:
+            socks = [self.begin(server) for _ in range(3)]
+            time.sleep(0.5)
+            code, out, err = server.stop()
+            self.assertEqual((code, out), (0, b""), err)
+            self.assertNotIn("fault", err)
+            answers = [sock.makefile("rb").read()[:12] for sock in socks]
+            self.assertEqual(sorted(answers), [b"", b"HTTP/1.1 503", b"HTTP/1.1 503"])
+
+
 class SilentServer:
     """Streams of comments alone, for as long as somebody listens."""
 

@@ -162,7 +162,9 @@ std::string ServingEngine::cache_dtype() const {
   return plan_.batch.cache.fp8 ? "fp8" : std::string(name(plan_.batch.dtype));
 }
 
-ServingEngine::~ServingEngine() {
+ServingEngine::~ServingEngine() { stop(); }
+
+void ServingEngine::stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = draining_ = true;
@@ -170,6 +172,7 @@ ServingEngine::~ServingEngine() {
     for (const Request& request : running_) request->cancelled = true;
     changed_.notify_all();
   }
+  if (!thread_.joinable()) return;
   thread_.join();
   end_watch();
 }

@@ -85,9 +85,7 @@ class ServingEngine {
   // Starts to load. `files` outlives the engine. UserError as Engine.
   ServingEngine(const ModelFiles& files, const EngineOptions& options,
                 const ServingOptions& serving);
-  // Cancels what there is, and waits for the thread: without end where the ranks are lost
-  // (State::lost) and do not return.
-  ~ServingEngine();
+  ~ServingEngine();  // as stop()
   ServingEngine(const ServingEngine&) = delete;
   ServingEngine& operator=(const ServingEngine&) = delete;
 
@@ -97,6 +95,7 @@ class ServingEngine {
   bool wait_until_ready(std::chrono::milliseconds at_most);
 
   std::int64_t max_model_len() const { return plan_.max_model_len; }
+  double request_seconds() const { return options_.request_seconds; }
   // All of them or none. UserError for a prompt that is empty, has ids outside the vocabulary or
   // does not leave room for a token (max_tokens is cut to the room that there is); EngineBusy where
   // the queue is full, EngineGone where nothing is taken any more.
@@ -106,6 +105,9 @@ class ServingEngine {
 
   // submit() refuses from now on; what was taken goes on.
   void drain();
+  // Cancels what there is, and waits for the threads: without end where the ranks are lost
+  // (State::lost) and do not return. Then submit() refuses, and all else may still be asked.
+  void stop();
   struct State {
     std::size_t running = 0, waiting = 0;
     std::int64_t preemptions = 0;

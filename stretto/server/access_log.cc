@@ -58,7 +58,9 @@ AccessLog::AccessLog() : state_(std::make_shared<State>()) {
   std::thread([state = state_] { state->run(); }).detach();
 }
 
-AccessLog::~AccessLog() {
+AccessLog::~AccessLog() { end(); }
+
+void AccessLog::end() {
   std::unique_lock lock(state_->mutex);
   state_->stopping = true;
   state_->changed.notify_all();

@@ -10,12 +10,13 @@ namespace stretto {
 class AccessLog {
  public:
   AccessLog();
-  // Writes what waits, for a second at most.
-  ~AccessLog();
+  ~AccessLog();  // as end()
   AccessLog(const AccessLog&) = delete;
   AccessLog& operator=(const AccessLog&) = delete;
 
   void add(std::string line);
+  // Writes what waits, for a second at most. Lines that come later are lost.
+  void end();
 
  private:
   struct State;

@@ -96,8 +96,17 @@ std::vector<int> Completion::tokenize(const CompletionRequest::Prompt& prompt) c
   return ids;
 }
 
-void Completion::start() {
+bool Completion::needs_new_grammar() {
+  if (request_.format) grammar_ = context_.grammars.known(*request_.format);
+  return request_.format && !grammar_;
+}
+
+void Completion::start(Clock::time_point arrived, std::optional<Clock::time_point> deadline,
+                       const std::function<void()>& require_wanted) {
+  arrived_ = arrived;
+  deadline_ = deadline;
   for (const CompletionRequest::Prompt& prompt : request_.prompts) {
+    require_wanted();
     prompts_.push_back(tokenize(prompt));
     const auto* text = std::get_if<std::string>(&prompt);
     prompt_texts_.push_back(
@@ -124,13 +133,18 @@ void Completion::start() {
                                room, count + request_.max_tokens, count, request_.max_tokens),
                    prompt_field_);
   }
-  if (request_.format) grammar_ = context_.grammars.of(*request_.format);
-  for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
-    for (int number = 0; number < request_.n; ++number) make_choice(prompt, number);
-  }
-  num_open_ = choices_.size();
+  require_wanted();
+  if (request_.format && !grammar_) grammar_ = context_.grammars.of(*request_.format);
+  require_wanted();
   std::vector<std::shared_ptr<ServedRequest>> served;
-  for (const auto& choice : choices_) served.push_back(choice->served);
+  {
+    std::lock_guard lock(mutex_);
+    for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+      for (int number = 0; number < request_.n; ++number) make_choice(prompt, number);
+    }
+    num_open_ = choices_.size();
+    for (const auto& choice : choices_) served.push_back(choice->served);
+  }
   try {
     context_.engine.submit(served);
   } catch (const EngineGone& e) {
@@ -149,6 +163,7 @@ void Completion::start() {
   exchange_->on_gone([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->abandon();
   });
+  if (is_cancelled_) cancel();
 }
 
 // The head goes out when the request is taken, whoever comes first.
@@ -197,10 +212,7 @@ std::shared_ptr<ServedRequest> Completion::served_for(Choice& choice, int number
   if (grammar_) served->constraint = std::make_shared<grammar::GrammarConstraint>(grammar_, ends());
   served->priority = -request_.priority;
   served->salt = request_.cache_salt;
-  if (request_.timeout_s) {
-    served->deadline = arrived_ + std::chrono::duration_cast<Clock::duration>(
-                                      std::chrono::duration<double>(*request_.timeout_s));
-  }
+  served->deadline = deadline_;
   served->num_logprobs = request_.logprobs.value_or(-1);
   served->num_prompt_logprobs = std::max(request_.echo ? request_.logprobs.value_or(-1) : -1,
                                          request_.prompt_logprobs.value_or(-1));
@@ -215,6 +227,7 @@ std::shared_ptr<ServedRequest> Completion::served_for(Choice& choice, int number
 }
 
 void Completion::cancel() {
+  is_cancelled_ = true;
   std::vector<std::shared_ptr<ServedRequest>> open;
   {
     std::lock_guard lock(mutex_);

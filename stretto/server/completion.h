@@ -54,10 +54,16 @@ class Completion : public std::enable_shared_from_this<Completion> {
              std::shared_ptr<HttpExchange> exchange, OnDone on_done);
   virtual ~Completion() = default;
 
+  // Whether start() has to make a grammar, which takes up to seconds.
+  bool needs_new_grammar();
   // Tokenizes, checks and hands the choices to the engine. ApiError where one cannot be taken; then
-  // none runs, and nothing has been answered.
-  void start();
-  // From any thread: all choices end, what there is is sent.
+  // none runs, and nothing has been answered. `require_wanted` is called between two pieces of that
+  // work, and throws where nobody waits for it any more.
+  void start(std::chrono::steady_clock::time_point arrived,
+             std::optional<std::chrono::steady_clock::time_point> deadline,
+             const std::function<void()>& require_wanted);
+  // From any thread: all choices end, what there is is sent. Before start(): as soon as they have
+  // begun.
   void cancel();
   // The same at the end of the server. Where no choice has begun, the client is to come again: 503.
   void cut_short();
@@ -141,6 +147,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   OnDone on_done_;
   std::int64_t created_;
   Clock::time_point arrived_;
+  std::optional<Clock::time_point> deadline_;
   const char* prompt_field_ = "prompt";  // what a prompt that is too long is blamed on
   std::once_flag head_sent_;
   mutable std::mutex mutex_;  // of what follows, once the engine has the choices
@@ -151,7 +158,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   bool failed_ = false;       // and the client has been told
   bool never_ran_ = false;    // before the server's end
   int status_ = 200;
-  std::atomic<bool> is_abandoned_{false};
+  std::atomic<bool> is_cancelled_{false}, is_abandoned_{false};
 };
 
 }  // namespace stretto

@@ -13,6 +13,10 @@ std::shared_ptr<const grammar::Vocabulary> OutputGrammars::vocabulary() {
   return vocabulary_;
 }
 
+std::shared_ptr<const grammar::Grammar> OutputGrammars::known(const OutputFormat& format) {
+  return cache_.known(format.asked.key());
+}
+
 std::shared_ptr<const grammar::Grammar> OutputGrammars::of(const OutputFormat& format) {
   try {
     const auto its = vocabulary();

@@ -17,6 +17,8 @@ class OutputGrammars {
   OutputGrammars(const Tokenizer& tokenizer, int vocab_size)
       : tokenizer_(tokenizer), vocab_size_(vocab_size) {}
 
+  // At once; null where it is new.
+  std::shared_ptr<const grammar::Grammar> known(const OutputFormat& format);
   // Takes up to seconds where the grammar is new: for text workers. ApiError 400 naming the field.
   std::shared_ptr<const grammar::Grammar> of(const OutputFormat& format);
 

@@ -39,6 +39,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostWaitingTexts = 4096;
+// A body beyond is a long text: about a tenth of a second's work.
+constexpr std::size_t kMostShortBody = std::size_t{256} << 10;
+constexpr std::size_t kTokensBetweenLooks = 4096;  // whether they are wanted
+// At the end, for texts that are worked on.
+constexpr std::chrono::milliseconds kTextsEnd{300};
 constexpr std::size_t kMostIdBytes = 128;
 constexpr CompletionLimits kLimits;
 
@@ -64,6 +69,16 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   }
   return difference == 0;
 }
+
+// As RequestReader::read_scheduling has it.
+std::optional<double> timeout_of(const RequestReader& reader) {
+  constexpr double kMostSeconds = 1e6;
+  if (!reader.fields().has("timeout_s")) return std::nullopt;
+  return reader.number("timeout_s", 0, 0, kMostSeconds);
+}
+
+// Nobody waits for the answer any more.
+struct ClientGone {};
 
 struct Route {
   const char* method;
@@ -106,11 +121,21 @@ struct Server::State {
  private:
   // One request on its way.
   struct Call {
-    std::shared_ptr<HttpExchange> exchange;
-    std::string id;
-    Clock::time_point arrived = Clock::now();
+    explicit Call(std::shared_ptr<HttpExchange> its_exchange) : exchange(std::move(its_exchange)) {}
 
     const HttpRequest& request() const { return exchange->request(); }
+    bool is_long() const { return request().body.size() > kMostShortBody; }
+    // Counted from its arrival.
+    void limit_to(std::optional<double> seconds);
+    // ApiError 408 where its time is over, ClientGone.
+    void require_wanted() const;
+
+    std::shared_ptr<HttpExchange> exchange;
+    std::string id;
+    const Clock::time_point arrived = Clock::now();
+    std::optional<Clock::time_point> deadline = {};
+    std::atomic<bool> is_gone{false};
+    bool is_responses = false;  // errors name the fields of that form
   };
   using CallPtr = std::shared_ptr<Call>;
   using Handle = void (State::*)(const CallPtr&);
@@ -124,7 +149,13 @@ struct Server::State {
   const Routed& route_of(const HttpRequest& request) const;
   void require_key(const HttpRequest& request) const;
   void require_ready() const;
-  void handle(const CallPtr& call, Handle handle);
+  using Length = TextWorkers::Length;
+  using Work = std::function<void()>;
+  // On a text worker. ApiError where too many wait.
+  void read_text(const CallPtr& call, Length length, Work work);
+  // What it throws is answered.
+  void handle(const CallPtr& call, const Work& work);
+  void refuse(const CallPtr& call);
   void answer(const CallPtr& call, HttpResponse response, const AnswerSummary& summary = {});
   void note(const CallPtr& call, const AnswerSummary& summary);
 
@@ -136,6 +167,7 @@ struct Server::State {
   void show_metrics(const CallPtr& call);
   void models(const CallPtr& call);
   void tokenize(const CallPtr& call);
+  void tell_tokens(const CallPtr& call, const std::vector<int>& ids, bool with_texts);
   void detokenize(const CallPtr& call);
   void complete(const CallPtr& call);
   void chat_complete(const CallPtr& call);
@@ -143,7 +175,11 @@ struct Server::State {
   void respond(const CallPtr& call);
   using Make = std::function<std::shared_ptr<Completion>(Completion::OnDone)>;
   void run(const CallPtr& call, const Make& make);
+  void start(const CallPtr& call, const std::shared_ptr<Completion>& completion);
+  void forget(const CallPtr& call);  // in `running`
   ChatRequest read_chat(const CallPtr& call) const;
+  // Goes on with a chat request; a template of its own may take long.
+  void with_template(const CallPtr& call, const ChatRequest& request, Work work);
   void abort(const CallPtr& call);
 
   Json model_card() const;
@@ -241,7 +277,7 @@ void Server::State::require_ready() const {
 }
 
 void Server::State::take(const std::shared_ptr<HttpExchange>& exchange) {
-  auto call = std::make_shared<Call>(Call{.exchange = exchange, .id = {}});
+  auto call = std::make_shared<Call>(exchange);
   auto given = call->request().header("x-request-id");
   call->id = given && is_plain_id(*given) ? std::string(*given) : drawn_id();
   try {
@@ -250,19 +286,59 @@ void Server::State::take(const std::shared_ptr<HttpExchange>& exchange) {
       require_key(call->request());
       require_ready();
     }
-    if (!routed.route.is_text_work) return handle(call, routed.handle);
-    bool taken = workers->post([this, call, handler = routed.handle] { handle(call, handler); });
-    if (!taken) throw ApiError(429, "too many requests are waiting to be read");
+    const Handle handler = routed.handle;
+    if (!routed.route.is_text_work) return handle(call, [&] { (this->*handler)(call); });
+    if (engine.request_seconds() > 0) call->limit_to(engine.request_seconds());
+    exchange->on_gone([weak = std::weak_ptr(call)] {
+      if (auto gone = weak.lock()) gone->is_gone = true;
+    });
+    read_text(call, call->is_long() ? Length::kLong : Length::kShort, [this, call, handler] {
+      call->require_wanted();
+      (this->*handler)(call);
+    });
   } catch (const ApiError& e) {
     answer(call, e.response(), {.status = e.status()});
   }
 }
 
-void Server::State::handle(const CallPtr& call, Handle handle) {
+void Server::State::Call::limit_to(std::optional<double> seconds) {
+  if (!seconds) return;
+  const auto end = arrived + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(*seconds));
+  deadline = std::min(deadline.value_or(end), end);
+}
+
+void Server::State::Call::require_wanted() const {
+  if (is_gone) throw ClientGone();
+  if (deadline && Clock::now() >= *deadline) {
+    throw ApiError(408, "the time limit of the request has passed");
+  }
+}
+
+void Server::State::read_text(const CallPtr& call, Length length, Work work) {
+  const bool taken =
+      workers->post(length, {.work = [this, call, work = std::move(work)] { handle(call, work); },
+                             .refuse = [this, call] { refuse(call); }});
+  if (taken) return;
+  if (draining) throw ApiError(503, "the server is shutting down");
+  throw ApiError(429, "too many requests are waiting to be read");
+}
+
+void Server::State::refuse(const CallPtr& call) {
+  handle(call, [&] {
+    if (call->is_gone) throw ClientGone();
+    throw ApiError(503, "the server is shutting down");
+  });
+}
+
+void Server::State::handle(const CallPtr& call, const Work& work) {
   try {
-    (this->*handle)(call);
+    work();
+  } catch (const ClientGone&) {
+    note(call, {.status = kClientGone});
   } catch (const ApiError& e) {
-    answer(call, e.response(), {.status = e.status()});
+    const ApiError told = call->is_responses ? in_words_of_responses(e) : e;
+    answer(call, told.response(), {.status = told.status()});
   } catch (const UserError& e) {
     answer(call, ApiError(400, e.what()).response(), {.status = 400});
   } catch (const std::exception& e) {
@@ -406,23 +482,36 @@ void Server::State::tokenize(const CallPtr& call) {
   const Json json = request_object(call->request().body);
   const RequestReader reader(json, static_cast<int>(files.config.vocab_size), kLimits);
   require_model(reader.text("model", ""));
-  std::vector<int> ids;
+  const bool with_texts = reader.boolean("return_token_strs", false);
   if (reader.fields().has("messages")) {
-    ids = chat.render(read_chat(call), files.tokenizer).ids;
-  } else {
-    if (!reader.fields().has("prompt")) reader.fail("prompt", "is missing");
-    ids = files.tokenizer.encode(
-        reader.text("prompt", ""),
-        {.add_special_tokens = reader.boolean("add_special_tokens", true),
-         .split_special_tokens = reader.boolean("split_special_tokens", false)});
+    auto request = std::make_shared<ChatRequest>(read_chat(call));
+    return with_template(call, *request, [this, call, request, with_texts] {
+      tell_tokens(call, chat.render(*request, files.tokenizer).ids, with_texts);
+    });
   }
+  if (!reader.fields().has("prompt")) reader.fail("prompt", "is missing");
+  call->limit_to(timeout_of(reader));
+  call->require_wanted();
+  tell_tokens(call,
+              files.tokenizer.encode(
+                  reader.text("prompt", ""),
+                  {.add_special_tokens = reader.boolean("add_special_tokens", true),
+                   .split_special_tokens = reader.boolean("split_special_tokens", false)}),
+              with_texts);
+}
+
+void Server::State::tell_tokens(const CallPtr& call, const std::vector<int>& ids, bool with_texts) {
+  call->require_wanted();
   Json out = {{"count", ids.size()},
               {"max_model_len", engine.max_model_len()},
               {"tokens", ids},
               {"token_strs", nullptr}};
-  if (reader.boolean("return_token_strs", false)) {
+  if (with_texts) {
     Json texts = Json::array();
-    for (int id : ids) texts.push_back(files.tokenizer.decode({&id, 1}, false));
+    for (const int& id : ids) {
+      if (texts.size() % kTokensBetweenLooks == 0) call->require_wanted();
+      texts.push_back(files.tokenizer.decode({&id, 1}, false));
+    }
     out["token_strs"] = std::move(texts);
   }
   answer(call, {.body = to_line(out)});
@@ -433,6 +522,8 @@ void Server::State::detokenize(const CallPtr& call) {
   const RequestReader reader(json, static_cast<int>(files.config.vocab_size), kLimits);
   require_model(reader.text("model", ""));
   if (!reader.fields().has("tokens")) reader.fail("tokens", "is missing");
+  call->limit_to(timeout_of(reader));
+  call->require_wanted();
   const std::vector<int> ids = reader.token_ids("tokens");
   answer(call, {.body = to_line({{"prompt", files.tokenizer.decode(ids, false)}})});
 }
@@ -441,6 +532,7 @@ void Server::State::complete(const CallPtr& call) {
   CompletionRequest request = parse_completion_request(call->request().body, defaults,
                                                        static_cast<int>(files.config.vocab_size));
   require_model(request.model);
+  call->limit_to(request.timeout_s);
   run(call, [&](Completion::OnDone on_done) {
     return std::make_shared<Completion>(context, "cmpl-" + call->id, std::move(request),
                                         call->exchange, std::move(on_done));
@@ -454,40 +546,56 @@ ChatRequest Server::State::read_chat(const CallPtr& call) const {
   return request;
 }
 
+void Server::State::with_template(const CallPtr& call, const ChatRequest& request, Work work) {
+  call->limit_to(request.completion.timeout_s);
+  call->require_wanted();
+  if (request.template_text.empty() || call->is_long()) return work();
+  read_text(call, Length::kLong, [call, work = std::move(work)] {
+    call->require_wanted();
+    work();
+  });
+}
+
 void Server::State::chat_complete(const CallPtr& call) {
-  ChatRequest request = read_chat(call);
-  run(call, [&](Completion::OnDone on_done) {
-    return std::make_shared<ChatCompletion>(context, "chatcmpl-" + call->id, chat,
-                                            std::move(request), call->exchange, std::move(on_done));
+  auto request = std::make_shared<ChatRequest>(read_chat(call));
+  with_template(call, *request, [this, call, request] {
+    run(call, [&](Completion::OnDone on_done) {
+      return std::make_shared<ChatCompletion>(context, "chatcmpl-" + call->id, chat,
+                                              std::move(*request), call->exchange,
+                                              std::move(on_done));
+    });
   });
 }
 
 void Server::State::respond(const CallPtr& call) {
-  try {
-    ResponsesRequest request = parse_responses_request(call->request().body, defaults,
-                                                       static_cast<int>(files.config.vocab_size));
-    require_model(request.chat.completion.model);
+  call->is_responses = true;
+  auto request = std::make_shared<ResponsesRequest>(parse_responses_request(
+      call->request().body, defaults, static_cast<int>(files.config.vocab_size)));
+  require_model(request->chat.completion.model);
+  with_template(call, request->chat, [this, call, request] {
     run(call, [&](Completion::OnDone on_done) {
       return std::make_shared<ResponsesCompletion>(context, "resp_" + call->id, chat,
-                                                   std::move(request), call->exchange,
+                                                   std::move(*request), call->exchange,
                                                    std::move(on_done));
     });
-  } catch (const ApiError& e) {
-    throw in_words_of_responses(e);
-  }
+  });
 }
 
 // The prompt that a chat request would run, and which parts of it are the user's.
 void Server::State::chat_render(const CallPtr& call) {
-  const ChatPrompt prompt = chat.render(read_chat(call), files.tokenizer);
-  Json pieces = Json::array();
-  for (const jinja::Piece& piece : prompt.pieces) {
-    pieces.push_back({{"text", piece.text}, {"from", piece.is_user ? "request" : "template"}});
-  }
-  answer(call, {.body = to_line({{"prompt", prompt.text},
-                                 {"prompt_token_ids", prompt.ids},
-                                 {"pieces", std::move(pieces)},
-                                 {"max_model_len", engine.max_model_len()}})});
+  auto request = std::make_shared<ChatRequest>(read_chat(call));
+  with_template(call, *request, [this, call, request] {
+    const ChatPrompt prompt = chat.render(*request, files.tokenizer);
+    call->require_wanted();
+    Json pieces = Json::array();
+    for (const jinja::Piece& piece : prompt.pieces) {
+      pieces.push_back({{"text", piece.text}, {"from", piece.is_user ? "request" : "template"}});
+    }
+    answer(call, {.body = to_line({{"prompt", prompt.text},
+                                   {"prompt_token_ids", prompt.ids},
+                                   {"pieces", std::move(pieces)},
+                                   {"max_model_len", engine.max_model_len()}})});
+  });
 }
 
 void Server::State::run(const CallPtr& call, const Make& make) {
@@ -496,21 +604,33 @@ void Server::State::run(const CallPtr& call, const Make& make) {
     if (running.contains(call->id)) call->id = drawn_id();  // a client's id, used twice
   }
   std::shared_ptr<Completion> completion = make([this, call](const AnswerSummary& summary) {
-    {
-      std::lock_guard lock(mutex);
-      running.erase(call->id);
-    }
+    forget(call);
     note(call, summary);
   });
+  call->require_wanted();
   {
     std::lock_guard lock(mutex);
     running[call->id] = completion;
   }
+  if (!completion->needs_new_grammar() || call->is_long()) return start(call, completion);
   try {
-    completion->start();
+    read_text(call, Length::kLong, [this, call, completion] { start(call, completion); });
   } catch (...) {
-    std::lock_guard lock(mutex);
-    running.erase(call->id);
+    forget(call);
+    throw;
+  }
+}
+
+void Server::State::forget(const CallPtr& call) {
+  std::lock_guard lock(mutex);
+  running.erase(call->id);
+}
+
+void Server::State::start(const CallPtr& call, const std::shared_ptr<Completion>& completion) {
+  try {
+    completion->start(call->arrived, call->deadline, [&] { call->require_wanted(); });
+  } catch (...) {
+    forget(call);
     throw;
   }
 }
@@ -569,6 +689,7 @@ void Server::State::watch_drain() {
     }
   }
   for (const auto& completion : left) completion->cut_short();
+  workers->refuse_rest();
   // What was cut short is told so, if it can be within a moment.
   const Clock::time_point told = Clock::now() + std::chrono::milliseconds(left.empty() ? 100 : 500);
   while (!http->drained() && Clock::now() < told) {
@@ -606,11 +727,16 @@ void Server::take_signals() {
   state_->http->handle_signals([this](int count) { state_->on_signal(count); });
 }
 
-void Server::run() {
+bool Server::run() {
   if (!state_->serving.joinable()) start();
   if (!state_->takes_signals) take_signals();
   join();
+  if (!state_->workers->end_within(kTextsEnd)) {
+    state_->access_log.end();  // its destructor is not for this end
+    return false;
+  }
   state_->workers.reset();
+  return true;
 }
 
 void Server::join() {

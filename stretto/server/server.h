@@ -50,8 +50,10 @@ class Server {
   void take_signals();
   // Starts and takes signals where that is not done, and lasts until SIGTERM or SIGINT. Then no
   // more is taken, what runs may end within the time of the options, and idle connections are
-  // closed. A second signal ends it at once.
-  void run();
+  // closed. A second signal ends it at once. False where a text is still worked on, which nobody
+  // can end: until it is, threads use this, the engine and the model, so that none of them may be
+  // destroyed, and the process has to end without.
+  [[nodiscard]] bool run();
 
  private:
   void join();

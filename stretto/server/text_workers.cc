@@ -1,5 +1,6 @@
 #include "stretto/server/text_workers.h"
 
+#include <iterator>
 #include <utility>
 
 #include "stretto/base/threads.h"
@@ -9,44 +10,64 @@ namespace stretto {
 TextWorkers::TextWorkers(int num_threads, std::size_t max_waiting) : max_waiting_(max_waiting) {
   try {
     for (int i = 0; i < num_threads; ++i) {
-      threads_.push_back(start_thread("texts of requests", [this] { run(); }));
+      threads_.push_back(start_thread("texts of requests", [this] { run(short_); }));
     }
+    threads_.push_back(start_thread("long texts of requests", [this] { run(long_); }));
   } catch (...) {
-    stop();
+    refuse_rest();
+    for (std::thread& thread : threads_) thread.join();
     throw;
   }
 }
 
-TextWorkers::~TextWorkers() { stop(); }
-
-void TextWorkers::stop() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
-  }
+TextWorkers::~TextWorkers() {
+  refuse_rest();
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool TextWorkers::post(std::function<void()> work) {
+bool TextWorkers::post(Length length, Text text) {
   std::lock_guard lock(mutex_);
-  if (waiting_.size() >= max_waiting_) return false;
-  waiting_.push_back(std::move(work));
-  changed_.notify_one();
+  Queue& queue = queue_of(length);
+  if (ending_ || queue.waiting.size() >= max_waiting_) return false;
+  queue.waiting.push_back(std::move(text));
+  queue.changed.notify_one();
   return true;
 }
 
-void TextWorkers::run() {
+void TextWorkers::refuse_rest() {
+  std::deque<Text> left;
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+    for (Queue* queue : {&short_, &long_}) {
+      std::move(queue->waiting.begin(), queue->waiting.end(), std::back_inserter(left));
+      queue->waiting.clear();
+      queue->changed.notify_all();
+    }
+  }
+  for (const Text& text : left) text.refuse();
+}
+
+bool TextWorkers::end_within(std::chrono::milliseconds time) {
+  refuse_rest();
+  std::unique_lock lock(mutex_);
+  return idle_.wait_for(lock, time, [&] { return num_busy_ == 0; });
+}
+
+void TextWorkers::run(Queue& queue) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-    if (stopping_) return;
-    std::function<void()> work = std::move(waiting_.front());
-    waiting_.pop_front();
+    queue.changed.wait(lock, [&] { return ending_ || !queue.waiting.empty(); });
+    if (ending_) return;
+    Text text = std::move(queue.waiting.front());
+    queue.waiting.pop_front();
+    ++num_busy_;
     lock.unlock();
-    work();
-    work = nullptr;
+    text.work();
+    text = {};  // what it holds may be large
     lock.lock();
+    --num_busy_;
+    idle_.notify_all();
   }
 }
 

@@ -91,7 +91,7 @@ TokenConstraint::Allowed GrammarConstraint::after(std::span<const int> generated
   }
 }
 
-std::shared_ptr<const Grammar> GrammarCache::find(const std::string& key) {
+std::shared_ptr<const Grammar> GrammarCache::known(const std::string& key) {
   std::lock_guard lock(mutex_);
   for (auto at = kept_.begin(); at != kept_.end(); ++at) {
     if (at->key != key) continue;

@@ -74,13 +74,15 @@ class GrammarCache {
   template <typename Make>
   std::shared_ptr<const Grammar> of(const std::string& key, const Vocabulary& vocabulary,
                                     Make make) {
-    if (auto known = find(key)) return known;
+    if (auto kept = known(key)) return kept;
     Budget budget;
     return add(key, std::make_shared<const Grammar>(make(budget), vocabulary, budget));
   }
 
+  // Null where it is new, or no longer kept.
+  std::shared_ptr<const Grammar> known(const std::string& key);
+
  private:
-  std::shared_ptr<const Grammar> find(const std::string& key);
   std::shared_ptr<const Grammar> add(const std::string& key, std::shared_ptr<const Grammar> made);
 
   struct Kept {
