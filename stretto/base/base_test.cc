@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <new>
 
 #include "stretto/base/env.h"
 #include "stretto/base/errors.h"
@@ -159,6 +160,12 @@ TEST(JsonFields, RefuseWrongTypesAndRanges) {
   expect_user_error([&] { fields.optional_texts("list", 1); }, {"list", "at most 1"});
   expect_user_error([&] { JsonFields(json["list"], "c.json: list"); },
                     {"c.json: list", "need a JSON object"});
+}
+
+TEST(Printable, WhatWentWrongIsToldInWordsForUsers) {
+  EXPECT_EQ(reason_of(std::bad_alloc()), "not enough memory");
+  EXPECT_EQ(reason_of(std::bad_array_new_length()), "not enough memory");
+  EXPECT_EQ(reason_of(UserError("no such file")), "no such file");
 }
 
 TEST(Printable, KeepsTextAndEscapesTheRest) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 namespace stretto {
 namespace {
 
@@ -53,6 +55,11 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
     at += step;
   }
   return out;
+}
+
+std::string reason_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "not enough memory";
+  return error.what();
 }
 
 }  // namespace stretto

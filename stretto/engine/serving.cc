@@ -11,6 +11,7 @@
 
 #include "stretto/base/errors.h"
 #include "stretto/base/log.h"
+#include "stretto/base/printable.h"
 #include "stretto/base/threads.h"
 #include "stretto/engine/batch_loop.h"
 #include "stretto/engine/run_requests.h"
@@ -310,7 +311,7 @@ void ServingEngine::run() {
     } catch (const std::exception& e) {
       std::lock_guard lock(mutex_);
       if (!ready_) failure_ = std::current_exception();
-      why = e.what();
+      why = reason_of(e);
     }
     if (!end_ranks()) return;
     if (!restart_for(why)) return die(why);
@@ -321,7 +322,7 @@ void ServingEngine::run_rank(Rank* rank, BatchModel& model) {
   try {
     rank == nullptr || rank->index() == 0 ? lead(model) : follow(*rank, model);
   } catch (const std::exception& e) {
-    note_return(rank, e.what());
+    note_return(rank, reason_of(e));
     throw;
   }
   note_return(rank, "");
@@ -427,7 +428,7 @@ bool ServingEngine::restart_for(const std::string& why) {
     orders_ = std::make_unique<Orders>(engine_options_.world_size);
     return true;
   } catch (const std::exception& e) {
-    log_warning(fmt::format("the engine does not start again: {}", e.what()));
+    log_warning(fmt::format("the engine does not start again: {}", reason_of(e)));
     return false;
   }
 }

@@ -15,6 +15,7 @@
 
 #include "stretto/base/interrupts.h"
 #include "stretto/base/log.h"
+#include "stretto/base/printable.h"
 #include "stretto/runtime/world_state.h"
 
 namespace stretto {
@@ -112,8 +113,8 @@ void Runner::run_rank(Rank& rank) {
     fail(e.what());
   } catch (const std::exception& e) {
     reserve.reset();
-    state_.record_death(r, e.what());
-    fail(e.what());
+    state_.record_death(r, reason_of(e));
+    fail(reason_of(e));
   } catch (...) {
     reserve.reset();
     state_.record_death(r, "unknown exception");

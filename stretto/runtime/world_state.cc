@@ -48,8 +48,7 @@ constexpr std::uint64_t kControlId = ~std::uint64_t{0};  // of the control block
 
 const WorldOptions& checked(const WorldOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks) {
-    throw UserError(
-        fmt::format("world size {}: need 1 to {} ranks", options.size, kMaxRanks));
+    throw UserError(fmt::format("world size {}: need 1 to {} ranks", options.size, kMaxRanks));
   }
   if (options.timeout < std::chrono::milliseconds(1)) {
     throw UserError(fmt::format("world timeout {} ms: need at least 1", options.timeout.count()));
@@ -91,7 +90,7 @@ Control share_control(const WorldOptions& options, int rank, Peers& peers,
       return bootstrap_fault(rank, other, fmt::format("deadline: rank {} did not go on", other));
     }
     return bootstrap_fault(rank, gone,
-                         fmt::format("rank {} ended while the world was being made", gone));
+                           fmt::format("rank {} ended while the world was being made", gone));
   };
   if (rank == 0) {
     SharedMemory memory = Control::make();
@@ -141,7 +140,7 @@ WorldState::WorldState(const WorldOptions& o)
 }
 
 WorldState::WorldState(const WorldOptions& o, int rank, std::shared_ptr<Peers> p,
-                    std::vector<int> peer_ranks, std::uint64_t world_id)
+                       std::vector<int> peer_ranks, std::uint64_t world_id)
     : options(o),
       local{rank},
       peers(std::move(p)),
@@ -174,8 +173,7 @@ std::shared_ptr<WorldState> WorldState::bootstrapped(const ProcessWorldOptions& 
   auto peers = std::make_shared<Peers>(rank, connect_peers(o.bootstrap, o.timeout));
   std::vector<int> members(index(world.size));
   std::iota(members.begin(), members.end(), 0);
-  auto state =
-      std::make_shared<WorldState>(world, rank, std::move(peers), std::move(members), 0);
+  auto state = std::make_shared<WorldState>(world, rank, std::move(peers), std::move(members), 0);
   state->meet(rank, {.kind = CollectiveKind::kConfirm, .name = "world"});
   return state;
 }
@@ -238,7 +236,7 @@ void WorldState::meet(int rank, const CollectiveRequest& request) {
 }
 
 void WorldState::conclude(int rank, const CollectiveRequest& request,
-                            const Rendezvous::Outcome& outcome) {
+                          const Rendezvous::Outcome& outcome) {
   switch (outcome.status) {
     case Rendezvous::Status::kDone:
       return;
@@ -273,13 +271,13 @@ void WorldState::confirm(int rank, const std::string& name, const std::function<
   } catch (const Fault&) {
     throw;
   } catch (const std::exception& e) {
-    request.error = printable(e.what(), 800);
+    request.error = printable(reason_of(e), 800);
   }
   meet(rank, request);
 }
 
 WorldState::Block WorldState::allocate(int rank, const CollectiveRequest& request,
-                                           std::size_t each_bytes) {
+                                       std::size_t each_bytes) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
   meet(rank, request);
@@ -310,8 +308,8 @@ WorldState::Block WorldState::allocate(int rank, const CollectiveRequest& reques
 }
 
 void WorldState::exchange(int rank, const CollectiveRequest& request,
-                            const std::function<Fd()>& make,
-                            const std::function<void(int, Fd)>& open) {
+                          const std::function<Fd()>& make,
+                          const std::function<void(int, Fd)>& open) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
   meet(rank, request);
@@ -359,7 +357,7 @@ void WorldState::refuse(int rank, const std::string& name, const std::string& re
 }
 
 std::shared_ptr<World> WorldState::split(int rank, std::uint64_t group, const std::string& error,
-                                           const MakeWorld& make) {
+                                         const MakeWorld& make) {
   require_usable();
   CallGuard guard(in_call[index(rank)], rank);
   CollectiveRequest request{.kind = CollectiveKind::kSplit, .count = group, .error = error};
@@ -385,7 +383,7 @@ void WorldState::add_child(std::uint64_t group, const std::shared_ptr<WorldState
 }
 
 std::shared_ptr<World> WorldState::make_child(std::uint64_t call, std::uint64_t group, int rank,
-                                                const MakeWorld& make) {
+                                              const MakeWorld& make) {
   if (!peers) return child_of_threads(call, group, make);
   WorldOptions child{.size = std::popcount(group), .timeout = options.timeout};
   std::vector<int> child_members;
@@ -401,7 +399,7 @@ std::shared_ptr<World> WorldState::make_child(std::uint64_t call, std::uint64_t 
 
 // Made by the first member that comes, kept until the last has taken it.
 std::shared_ptr<World> WorldState::child_of_threads(std::uint64_t call, std::uint64_t group,
-                                                      const MakeWorld& make) {
+                                                    const MakeWorld& make) {
   std::lock_guard lock(mutex);
   NewChild& made = new_children[{call, group}];
   if (made.world == nullptr) {

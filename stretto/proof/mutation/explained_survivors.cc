@@ -352,9 +352,6 @@ const std::vector<Explanation>& explanations() {
       {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push) P gpu", k23At16,
        "condition always holds", "gemm.@(producer|consumer): when 'arrived' #2",
        "the own rows are multiplied instead of the peer's: a matter of values"},
-      {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered|ag_gemm_push) P gpu", k23At16,
-       "condition @(always|never) holds", "gemm.consumer: when #2",
-       "the consumer takes both kinds of rows from the same slots by the same loop"},
       {"@(ag_gemm|ag_gemm_fp8*|ag_gemm_gathered) P*", k23At24, "skip first iteration",
        "gemm: loop 'arrived'",
        "a queue copies a rank's rows in the order of their channels: the later channel implies the "
