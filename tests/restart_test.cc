@@ -110,7 +110,7 @@ TEST_P(Restart, WhoRunsIsToldAndWhoWaitsIsServed) {
   ServingEngine engine(files(), {.world_size = 2}, few_at_once(true, GetParam()));
   Server server(files(), engine, {.port = 0, .access_log = false});
   engine.wait_until_ready();
-  std::thread serving([&] { server.run(); });
+  std::thread serving([&] { EXPECT_TRUE(server.run()); });
   EXPECT_NE(get(server.url(), "/health").find("200 OK"), std::string::npos);
 
   std::vector<std::unique_ptr<Answer>> answers;
@@ -156,7 +156,7 @@ TEST(RestartOnce, ClientsHear503) {
   ServingEngine engine(files(), {.world_size = 2}, few_at_once(true));
   Server server(files(), engine, {.port = 0, .access_log = false});
   engine.wait_until_ready();
-  std::thread serving([&] { server.run(); });
+  std::thread serving([&] { EXPECT_TRUE(server.run()); });
   auto complete = [&](const char* more) {
     return get(server.url(), "/v1/completions",
                fmt::format(R"({{"prompt": [5, 6, 7], "ignore_eos": true{}}})", more));
