@@ -13,7 +13,6 @@ import datetime
 import json
 import os
 import statistics
-import sys
 import time
 
 import torch
@@ -155,10 +154,7 @@ def main():
         if ranks.rank == 0 and options.out:
             with open(options.out, "w", encoding="utf-8") as file:
                 json.dump(result, file)
-    dist.barrier(group=ranks.host)
-    stretto.finalize()
-    sys.stdout.flush()
-    os._exit(0)  # taking a group down that graphs have used may hang
+    ranks.end()
 
 
 if __name__ == "__main__":

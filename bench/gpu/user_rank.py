@@ -55,6 +55,13 @@ class Ranks:
         else:
             dist.barrier()
 
+    def end(self):
+        """Ends the process, once all ranks have come here."""
+        dist.barrier(group=self.host)
+        stretto.finalize()
+        sys.stdout.flush()
+        os._exit(0)  # taking a group down that graphs have used may hang
+
     def slowest(self, values: list) -> list:
         x = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(x, dist.ReduceOp.MAX, group=self.host)
@@ -359,6 +366,9 @@ def main():
         "calls": [], "calls_again": [], "steps": [], "sizes": [], "lot": [],
     }
 
+    def asked(calls: dict) -> dict:
+        return {name: call for name, call in calls.items() if any(text in name for text in only)}
+
     def keeper(name: str):
         def keep(row: dict):
             result[name].append(row)
@@ -370,13 +380,11 @@ def main():
 
     if parts & {"first", "host", "single", "eager"}:
         calls = all_calls(ranks.rank, ranks.size)
-        run_calls(ranks, {name: c for name, c in calls.items() if any(text in name for text in only)}, parts,
-                  keeper("calls_again" if options.again else "calls"))
+        run_calls(ranks, asked(calls), parts, keeper("calls_again" if options.again else "calls"))
         del calls
     if "steps" in parts:
         calls = step_calls(ranks.rank, ranks.size)
-        asked = {name: c for name, c in calls.items() if any(text in name for text in only)}
-        run_calls(ranks, asked, parts, keeper("steps"))
+        run_calls(ranks, asked(calls), parts, keeper("steps"))
         del calls
     if "sizes" in parts:
         run_sizes(ranks, [int(b) for b in options.bytes.split(",") if b] or SIZES, keeper("sizes"))
@@ -384,10 +392,7 @@ def main():
         with open(options.shapes, encoding="utf-8") as file:
             result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, options.pairs, keeper("lot"))
         ranks.say(f"lot: {len(result['lot'])} shapes, {result['left']} left")
-    dist.barrier(group=ranks.host)
-    stretto.finalize()
-    sys.stdout.flush()
-    os._exit(0)  # taking a group down that graphs have used may hang
+    ranks.end()
 
 
 if __name__ == "__main__":
