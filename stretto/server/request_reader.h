@@ -173,9 +173,15 @@ class RequestReader {
     return static_cast<int>(*count);
   }
 
+  // timeout_s.
+  std::optional<double> seconds_allowed() const {
+    constexpr double kMostSeconds = 1e6;
+    return checked("timeout_s",
+                   [&] { return fields_.optional_number("timeout_s", 0, kMostSeconds); });
+  }
+
   void read_scheduling(CompletionRequest& out) const {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    constexpr double kMostSeconds = 1e6;
     out.priority = static_cast<int>(integer("priority", 0, -kMost, kMost));
     out.cache_salt = text("cache_salt", "");
     if (fields_.has("cache_salt") && out.cache_salt.empty()) fail("cache_salt", "is empty");
@@ -183,7 +189,7 @@ class RequestReader {
       fail("cache_salt",
            fmt::format("{} bytes, at most {}", out.cache_salt.size(), limits_.max_salt_bytes));
     }
-    if (fields_.has("timeout_s")) out.timeout_s = number("timeout_s", 0, 0, kMostSeconds);
+    out.timeout_s = seconds_allowed();
   }
 
   // What chat and completions have alike.

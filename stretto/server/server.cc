@@ -70,13 +70,6 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// As RequestReader::read_scheduling has it.
-std::optional<double> timeout_of(const RequestReader& reader) {
-  constexpr double kMostSeconds = 1e6;
-  if (!reader.fields().has("timeout_s")) return std::nullopt;
-  return reader.number("timeout_s", 0, 0, kMostSeconds);
-}
-
 // Nobody waits for the answer any more.
 struct ClientGone {};
 
@@ -490,7 +483,7 @@ void Server::State::tokenize(const CallPtr& call) {
     });
   }
   if (!reader.fields().has("prompt")) reader.fail("prompt", "is missing");
-  call->limit_to(timeout_of(reader));
+  call->limit_to(reader.seconds_allowed());
   call->require_wanted();
   tell_tokens(call,
               files.tokenizer.encode(
@@ -522,7 +515,7 @@ void Server::State::detokenize(const CallPtr& call) {
   const RequestReader reader(json, static_cast<int>(files.config.vocab_size), kLimits);
   require_model(reader.text("model", ""));
   if (!reader.fields().has("tokens")) reader.fail("tokens", "is missing");
-  call->limit_to(timeout_of(reader));
+  call->limit_to(reader.seconds_allowed());
   call->require_wanted();
   const std::vector<int> ids = reader.token_ids("tokens");
   answer(call, {.body = to_line({{"prompt", files.tokenizer.decode(ids, false)}})});
