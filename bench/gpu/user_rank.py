@@ -312,7 +312,13 @@ def each_set(call):
     return one
 
 
-def run_lot(ranks: Ranks, shapes: list, ends: float, least: int, keep) -> int:
+def tuned(product: Product) -> dict:
+    """What stretto.tune measured of it, and took."""
+    (found,) = stretto.tune(lambda: product.ours(0)) or [None]
+    return {} if found is None else found._asdict()
+
+
+def run_lot(ranks: Ranks, shapes: list, ends: float, least: int, tunes: bool, keep) -> int:
     """Until `ends` of time.monotonic(); returns how many shapes were left."""
     for at, shape in enumerate(shapes):
         if ranks.slowest([time.monotonic() - ends])[0] > 0:
@@ -325,11 +331,17 @@ def run_lot(ranks: Ranks, shapes: list, ends: float, least: int, keep) -> int:
             error = max(error, closest(ranks, product.symmetric(0), product.sequence(0)))
             if not error <= 0.02:
                 row["error"] = f"off by {error:.3g}"
+            predicted = {}
+            if tunes and ON_GPU:  # as it runs without measuring, beside what measuring takes
+                predicted = {"predicted": captured(lambda: [product.ours(i) for i in range(NUM_SETS)] and None)}
+                begin = time.perf_counter()
+                row["tuned"] = tuned(product)
+                row["tune_s"] = ranks.slowest([time.perf_counter() - begin])[0]
             row["eager_ms"] = turns(ranks, {name: each_set(c) for name, c in product.contestants(False).items()},
                                     least=least)
             if ON_GPU:
                 graphs = {name: captured(lambda call=call: [call(i) for i in range(NUM_SETS)] and None)
-                          for name, call in product.contestants(True).items()}
+                          for name, call in product.contestants(True).items()} | predicted
                 row["graph_ms"] = turns(ranks, graphs, 200, NUM_SETS, least)
         except stretto.Error as error:
             row["error"] = str(error)[:400]
@@ -350,6 +362,7 @@ def main():
     parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
     parser.add_argument("--pairs", type=int, default=LEAST_SAMPLES, help="rounds of the lot at least, up to 200")
+    parser.add_argument("--tune", action="store_true", help="the lot as stretto.tune has it, and as predicted")
     parser.add_argument("--seconds", type=float, default=500, help="after which no further shape of the lot begins")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()
@@ -390,7 +403,8 @@ def main():
         run_sizes(ranks, [int(b) for b in options.bytes.split(",") if b] or SIZES, keeper("sizes"))
     if "lot" in parts:
         with open(options.shapes, encoding="utf-8") as file:
-            result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, options.pairs, keeper("lot"))
+            result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, options.pairs,
+                                     options.tune, keeper("lot"))
         ranks.say(f"lot: {len(result['lot'])} shapes, {result['left']} left")
     ranks.end()
 

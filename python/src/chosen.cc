@@ -1,10 +1,12 @@
 #include "chosen.h"
 
 #include <array>
-#include <initializer_list>
 #include <type_traits>
+#include <utility>
 
 #include "stretto/base/errors.h"
+#include "stretto/compiler.h"
+#include "stretto/gpu/gpu_code.h"
 #include "stretto/ops/catalog/catalog.h"
 #include "stretto/ops/choose/calibrated_machine.h"
 #include "stretto/ops/choose/choose.h"
@@ -13,6 +15,67 @@
 
 namespace stretto::python {
 namespace {
+
+constexpr const char* kSequenceName = "sequence";
+constexpr const char* kDefaultName = "default";
+
+// Of each desc: its operator, the configs beside the default, and whether a product and a
+// collective of ours do the same one after the other.
+template <typename Desc>
+struct Operator;
+
+template <typename Config, typename... Lists>
+std::vector<Config> joined_configs(std::vector<Config> first, const Lists&... others) {
+  (first.insert(first.end(), others.begin(), others.end()), ...);
+  return first;
+}
+
+template <>
+struct Operator<AgGemmDesc> {
+  static constexpr const char* kName = "ag_gemm";
+  static constexpr bool kHasSequence = true;
+  static constexpr auto kMake = &ag_gemm;
+  static auto configs(const AgGemmDesc& d, const GpuTarget& gpu) {
+    return joined_configs(gpu_configs(d, Gather::kSend, gpu), gpu_configs(d, Gather::kPush, gpu));
+  }
+};
+template <>
+struct Operator<AgColumnsDesc> {
+  static constexpr const char* kName = "ag_columns_gemm";
+  static constexpr bool kHasSequence = false;
+  static constexpr auto kMake = &ag_columns_gemm;
+  static auto configs(const AgColumnsDesc& d, const GpuTarget& gpu) {
+    return joined_configs(gpu_configs(d, Gather::kSend, gpu), gpu_configs(d, Gather::kPush, gpu));
+  }
+};
+template <>
+struct Operator<GemmAgDesc> {
+  static constexpr const char* kName = "gemm_ag";
+  static constexpr bool kHasSequence = false;
+  static constexpr auto kMake = &gemm_ag;
+  static auto configs(const GemmAgDesc& d, const GpuTarget& gpu) { return gpu_configs(d, gpu); }
+};
+template <>
+struct Operator<GemmRsDesc> {
+  static constexpr const char* kName = "gemm_rs";
+  static constexpr bool kHasSequence = true;
+  static constexpr auto kMake = &gemm_rs;
+  static auto configs(const GemmRsDesc& d, const GpuTarget& gpu) {
+    return joined_configs(gpu_configs(d, Scatter::kEpilogue, gpu),
+                          gpu_configs(d, Scatter::kCopyEngine, gpu));
+  }
+};
+template <>
+struct Operator<GemmArDesc> {
+  static constexpr const char* kName = "gemm_ar";
+  static constexpr bool kHasSequence = true;
+  static constexpr auto kMake = &gemm_ar;
+  static auto configs(const GemmArDesc& d, const GpuTarget& gpu) {
+    return joined_configs(gpu_configs(d, ReduceShots::kOne, gpu),
+                          gpu_configs(d, ReduceShots::kShared, gpu),
+                          gpu_configs(d, ReduceShots::kTwo, gpu));
+  }
+};
 
 DType result_dtype(const AgGemmDesc& d) { return d.c_dtype; }
 DType result_dtype(const AgColumnsDesc& d) { return d.c_dtype; }
@@ -70,57 +133,125 @@ std::vector<Program> sequence(const Desc& desc, Target target, const predict::Ma
   return programs;
 }
 
-// Of the configs of these kinds; the default comes first.
-template <typename Desc, typename Config, typename Kind>
-std::vector<Program> chosen(const char* op, const Desc& desc,
-                            Program (*make)(const Desc&, const Config&),
-                            std::initializer_list<Kind> kinds, Products products, Target target) {
-  Program fused = make(desc, default_config(desc, target));
-  bool alone = desc.world_size == 1;
-  bool has_sequence = !alone && desc.scaling == Scaling::kNone;
-  predict::Machine machine = calibrated_machine(desc.world_size, target.gpu());
-  if (products == Products::kSequence && has_sequence) return sequence(desc, target, machine);
-  if (products == Products::kDefault || alone || target == Target::kCpu) return {fused};
-  OpCandidates offered;
-  add_configs(offered, desc, std::vector<Config>{default_config(desc, target)}, make);
-  for (Kind kind : kinds) {
-    add_configs(offered, desc, gpu_configs(desc, kind, {.sms = machine.num_sms}), make);
-  }
-  if (products == Products::kFastest && has_sequence)
-    add_sequence(offered, desc, {.sms = machine.num_sms});
-  try {
-    ConfigChoice choice = choose_for(op, desc, offered, {.machine = machine});
-    if (choice.is_sequence) return sequence(desc, target, machine);
-    return programs_of(choice, offered, {.machine = machine});
-  } catch (const UserError&) {  // the default says what is wrong, if anything
-    return {fused};
-  }
-}
-
-// The same of what has no sequence. configs(gpu): those beside the default.
-template <typename Desc, typename Config, typename Configs>
-std::vector<Program> chosen_fused(const char* op, const Desc& desc,
-                                  Program (*make)(const Desc&, const Config&), Products products,
-                                  Target target, const Configs& configs) {
-  if (desc.world_size == 1 && target == Target::kCuda) {
-    return {gemm(product_of(desc), default_config(product_of(desc), target))};
-  }
-  const Config first = default_config(desc, target);
-  if (products == Products::kDefault || desc.world_size == 1 || target == Target::kCpu) {
-    return {make(desc, first)};
-  }
-  predict::Machine machine = calibrated_machine(desc.world_size, target.gpu());
-  OpCandidates offered;
-  add_configs(offered, desc, std::vector<Config>{first}, make);
-  add_configs(offered, desc, configs(GpuTarget{.sms = machine.num_sms}), make);
-  try {
-    return {choose_program(op, desc, offered, {.machine = machine})};
-  } catch (const UserError&) {  // the default says what is wrong, if anything
-    return {make(desc, first)};
-  }
+// On one GPU the product alone, whose default has clusters, which those of collectives have not.
+template <typename Desc>
+bool is_product_alone(const Desc& desc, Target target) {
+  if (desc.world_size > 1 || target == Target::kCpu) return false;
+  if constexpr (std::is_same_v<Desc, AgGemmDesc>) return !desc.gathered;
+  return !Operator<Desc>::kHasSequence;
 }
 
 }  // namespace
+
+template <typename Desc>
+ProductChoice<Desc>::ProductChoice(const Desc& desc, const Asked& asked)
+    : desc_(desc),
+      asked_(asked),
+      machine_(calibrated_machine(desc.world_size, asked.target.gpu())) {}
+
+template <typename Desc>
+Offer ProductChoice<Desc>::chosen() const {
+  if (is_product_alone(desc_, asked_.target)) {
+    GemmDesc product = product_of(desc_);
+    return {kDefaultName, {gemm(product, default_config(product, asked_.target))}};
+  }
+  if (asked_.products == Products::kSequence && can_sequence()) return in_sequence();
+  if (!has_choice()) return by_default();
+  OpCandidates all = candidates();
+  try {
+    return offer_of(choose_for(Operator<Desc>::kName, desc_, all, options(asked_.measured_on)),
+                    all);
+  } catch (const UserError&) {  // the default says what is wrong, if anything
+    return by_default();
+  }
+}
+
+template <typename Desc>
+std::vector<Offer> ProductChoice<Desc>::offers(int most_fused) const {
+  Offer first = ProductChoice(desc_, {asked_.products, asked_.target, ""}).chosen();
+  if (!has_choice() || first.config == kDefaultName) return {first};
+  OpCandidates all = candidates();
+  std::vector<Offer> found = {first};
+  int left = most_fused;
+  for (const RankedCandidate& ranked : rank_candidates(all, machine_)) {
+    if (ranked.is_sequence()) {
+      if (first.config != kSequenceName) found.push_back(in_sequence(ranked.predicted_ms));
+      continue;
+    }
+    const Candidate& fused = all.fused[static_cast<std::size_t>(ranked.index)];
+    if (left == 0 || fused.config == first.config) continue;
+    Program program = fused.program();
+    if (!has_gpu_lowering(lower(program))) continue;
+    found.push_back({fused.config, {std::move(program)}, ranked.predicted_ms});
+    --left;
+  }
+  return found;
+}
+
+template <typename Desc>
+void ProductChoice<Desc>::keep(const std::string& config, double ms) const {
+  OpCandidates all = candidates();
+  const bool is_sequence = config == kSequenceName;
+  STRETTO_CHECK(has_choice() && (is_sequence || find_candidate(all, config) != nullptr),
+                "what is kept is offered");
+  keep_measured(Operator<Desc>::kName, shape_of_product(desc_), all, options(asked_.measured_on),
+                {.is_sequence = is_sequence, .config = config, .measured_ms = ms});
+}
+
+template <typename Desc>
+bool ProductChoice<Desc>::can_sequence() const {
+  return Operator<Desc>::kHasSequence && desc_.world_size > 1 && desc_.scaling == Scaling::kNone;
+}
+
+template <typename Desc>
+bool ProductChoice<Desc>::has_choice() const {
+  return desc_.world_size > 1 && !(asked_.target == Target::kCpu) &&
+         asked_.products != Products::kDefault &&
+         !(asked_.products == Products::kSequence && can_sequence());
+}
+
+template <typename Desc>
+ChooseOptions ProductChoice<Desc>::options(const std::string& measured_on) const {
+  return {.machine = machine_, .measured_on = measured_on};
+}
+
+// The default comes first.
+template <typename Desc>
+OpCandidates ProductChoice<Desc>::candidates() const {
+  OpCandidates all;
+  const GpuTarget gpu{.sms = machine_.num_sms};
+  add_configs(all, desc_, std::vector{default_config(desc_, asked_.target)}, Operator<Desc>::kMake);
+  add_configs(all, desc_, Operator<Desc>::configs(desc_, gpu), Operator<Desc>::kMake);
+  if constexpr (Operator<Desc>::kHasSequence) {
+    if (asked_.products == Products::kFastest && can_sequence()) add_sequence(all, desc_, gpu);
+  }
+  return all;
+}
+
+template <typename Desc>
+Offer ProductChoice<Desc>::by_default() const {
+  return {kDefaultName, {Operator<Desc>::kMake(desc_, default_config(desc_, asked_.target))}};
+}
+
+template <typename Desc>
+Offer ProductChoice<Desc>::in_sequence(double predicted_ms) const {
+  if constexpr (Operator<Desc>::kHasSequence) {
+    return {kSequenceName, sequence(desc_, asked_.target, machine_), predicted_ms};
+  }
+  return by_default();
+}
+
+template <typename Desc>
+Offer ProductChoice<Desc>::offer_of(const ConfigChoice& choice, const OpCandidates& all) const {
+  if (choice.is_sequence) return in_sequence(choice.predicted_ms);
+  return {choice.config, programs_of(choice, all, options("")), choice.predicted_ms};
+}
+
+template class ProductChoice<AgGemmDesc>;
+template class ProductChoice<AgColumnsDesc>;
+template class ProductChoice<GemmAgDesc>;
+template class ProductChoice<GemmRsDesc>;
+template class ProductChoice<GemmArDesc>;
 
 const char* name(Products products) {
   constexpr std::array kNames = {"default", "fused", "fastest", "sequence"};
@@ -133,40 +264,6 @@ Products take_products(Fields& fields) {
   fields.take({{"products", products, {kDefault, kFused, kFastest, kSequence}}});
   fields.finish();
   return products;
-}
-
-std::vector<Program> chosen_programs(const AgGemmDesc& desc, Products products, Target target) {
-  // Of one rank it is the product alone, whose default has clusters, which the operator's has not.
-  if (desc.world_size == 1 && !desc.gathered && target == Target::kCuda) {
-    return {gemm(product_of(desc), default_config(product_of(desc), target))};
-  }
-  return chosen("ag_gemm", desc, ag_gemm, {Gather::kSend, Gather::kPush}, products, target);
-}
-
-std::vector<Program> chosen_programs(const AgColumnsDesc& desc, Products products, Target target) {
-  return chosen_fused("ag_columns_gemm", desc, ag_columns_gemm, products, target,
-                      [&](const GpuTarget& gpu) {
-                        std::vector<AgColumnsConfig> all = gpu_configs(desc, Gather::kSend, gpu);
-                        for (const AgColumnsConfig& c : gpu_configs(desc, Gather::kPush, gpu)) {
-                          all.push_back(c);
-                        }
-                        return all;
-                      });
-}
-
-std::vector<Program> chosen_programs(const GemmAgDesc& desc, Products products, Target target) {
-  return chosen_fused("gemm_ag", desc, gemm_ag, products, target,
-                      [&](const GpuTarget& gpu) { return gpu_configs(desc, gpu); });
-}
-
-std::vector<Program> chosen_programs(const GemmRsDesc& desc, Products products, Target target) {
-  return chosen("gemm_rs", desc, gemm_rs, {Scatter::kEpilogue, Scatter::kCopyEngine}, products,
-                target);
-}
-
-std::vector<Program> chosen_programs(const GemmArDesc& desc, Products products, Target target) {
-  return chosen("gemm_ar", desc, gemm_ar,
-                {ReduceShots::kOne, ReduceShots::kShared, ReduceShots::kTwo}, products, target);
 }
 
 }  // namespace stretto::python

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <utility>
 
+#include "contest.h"
 #include "errors.h"
 #include "interruptible.h"
 #include "plan_cache.h"
@@ -76,6 +77,7 @@ std::shared_ptr<Session> threads_session(int size, std::int64_t timeout_ms) {
 void bind_session(nb::module_& m) {
   // Of the GPU of that number.
   m.def("gpu_sms", [](int device) { return cuda::Device(device).properties().num_sms; });
+  m.def("gpu_name", [](int device) { return cuda::Device(device).properties().name; });
   // Where the host's time goes in calls that this thread makes until finish().
   nb::class_<HostPhases>(m, "HostPhases").def(nb::init<>()).def("finish", [](HostPhases& phases) {
     std::map<std::string, std::pair<std::int64_t, double>> out;  // times, nanoseconds
@@ -136,10 +138,36 @@ std::shared_ptr<SymmetricMemory> allocate(std::shared_ptr<Session> session, int 
 // A step of a call, see PlanCache::Made.
 using Step = std::tuple<std::shared_ptr<SessionExecutable>, std::vector<std::uintptr_t>,
                         std::vector<std::int64_t>, std::string>;
+// One whose addresses take turns, see TimedLaunch.
+using StepInTurn =
+    std::tuple<std::shared_ptr<SessionExecutable>, std::vector<std::vector<std::uintptr_t>>,
+               std::vector<std::int64_t>, std::string>;
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using DlpackBytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
 
+std::vector<TimedLaunch> timed(const std::vector<StepInTurn>& steps) {
+  std::vector<TimedLaunch> launches;
+  for (const auto& [executable, turns, extents, said] : steps) {
+    TimedLaunch& launch = launches.emplace_back();
+    launch.executable = executable;
+    launch.extents = extents;
+    launch.said = said;
+    for (const auto& addresses : turns) {
+      std::vector<std::byte*>& args = launch.turns.emplace_back();
+      for (std::uintptr_t address : addresses) args.push_back(reinterpret_cast<std::byte*>(address));
+    }
+  }
+  return launches;
+}
+
 void bind_launches(nb::module_& m) {
+  m.def("contest", [](Session& session, const std::vector<StepInTurn>& made,
+                      const std::vector<StepInTurn>& fastest) {
+    std::vector<TimedLaunch> ours = timed(made), theirs = timed(fastest);
+    Interruptible waiting;
+    Contest found = contest(session, ours, theirs);
+    return std::pair(found.ms, found.won);
+  });
   nb::class_<SymmetricMemory>(m, "SymmetricMemory")
       .def_static("allocate", &allocate)
       .def("bytes",

@@ -10,6 +10,7 @@ from . import _route, symm_mem
 from ._beside import Work
 from ._gates import SwiGLU
 from ._trace import trace
+from ._tune import Tuned, tune
 from ._warm import warm_up
 from ._group import Group
 from ._world import barrier, finalize, init, mesh, new_group, rank, recover, world_size
@@ -134,6 +135,8 @@ __all__ = [
     "sequence_attention",
     "symm_mem",
     "trace",
+    "Tuned",
+    "tune",
     "warm_up",
     "world_size",
     "zigzag",

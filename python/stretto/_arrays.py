@@ -2,8 +2,8 @@
 GPUs, and whatever speaks DLPack on the CPU.
 
 A kind is a class of static functions over one sort of array. `on_gpu` says where a call with such
-arrays runs, and `num_sms` on how many SMs of a GPU, 0 of none; kinds on GPUs also tell an array's device
-and the stream that the caller's work is on.
+arrays runs, `num_sms` on how many SMs of a GPU, 0 of none, and `gpu_name` on which, "" on none; kinds on
+GPUs also tell an array's device and the stream that the caller's work is on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ ALIGNMENT = 16
 @functools.lru_cache(maxsize=64)
 def _gpu_sms(device: int) -> int:
     return _core.gpu_sms(device)
+
+
+@functools.lru_cache(maxsize=64)
+def _gpu_name(device: int) -> str:
+    return _core.gpu_name(device)
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -65,6 +70,10 @@ class NumpyKind:
     @staticmethod
     def num_sms(x) -> int:  # pylint: disable=unused-argument
         return 0
+
+    @staticmethod
+    def gpu_name(x) -> str:  # pylint: disable=unused-argument
+        return ""
 
     @staticmethod
     def address(x) -> int:
@@ -204,6 +213,10 @@ class CupyKind(NumpyKind):
     def num_sms(x) -> int:
         return _gpu_sms(x.device.id)
 
+    @staticmethod
+    def gpu_name(x) -> str:
+        return _gpu_name(x.device.id)
+
     @classmethod
     def current_device(cls) -> int:
         return cls.module.cuda.runtime.getDevice()
@@ -229,6 +242,10 @@ class TorchKind:
     @staticmethod
     def num_sms(x) -> int:  # pylint: disable=unused-argument
         return 0
+
+    @staticmethod
+    def gpu_name(x) -> str:  # pylint: disable=unused-argument
+        return ""
 
     @staticmethod
     def address(x) -> int:
@@ -373,8 +390,16 @@ class TorchGpuKind(TorchKind):
 
     @staticmethod
     def num_sms(x) -> int:
+        return _gpu_sms(TorchGpuKind._device_of(x))
+
+    @staticmethod
+    def gpu_name(x) -> str:
+        return _gpu_name(TorchGpuKind._device_of(x))
+
+    @staticmethod
+    def _device_of(x) -> int:
         index = x.device.index  # None of tensors without memory
-        return _gpu_sms(TorchGpuKind.current_device() if index is None else index)
+        return TorchGpuKind.current_device() if index is None else index
 
     @staticmethod
     def current_device() -> int:

@@ -26,7 +26,7 @@ _NAMES_A_RANK = re.compile(r"\branks? \d")
 # What launches are kept under: SMs of the GPU or 0, which program, whether at its bounds alone.
 _Name = Tuple[int, Any, bool]
 _compiled: Dict[_Name, Any] = {}
-_programs: Dict[Any, List[Any]] = {}
+_programs: Dict[Any, Any] = {}
 _under_way: Dict[_Name, threading.Event] = {}  # those that a thread compiles now
 _compiled_lock = threading.Lock()
 
@@ -127,6 +127,7 @@ class Group:
         # array and the dimension.
         self.caller: Optional[Tuple[str, str, str]] = None
         self.lanes = Lanes()
+        self.tuner: Any = None  # within tune(): measures products (_tune.py)
         self._gpu: Optional[int] = None
         self._last_stream: Any = None
         self.closed = False
@@ -284,7 +285,7 @@ class Group:
         is nothing but launches over these arrays and its results as they are becomes a plan, which
         the next call of the same layouts follows without Python. Operators do not call each other
         this way."""
-        if self._records:
+        if self._records or self.tuner is not None:
             return self._first_call(op, option, out, arrays)
         try:
             result = self.plans.replay(op, option, out, *arrays)
@@ -427,13 +428,14 @@ class Group:
         if len(sizes) < self._MOST_SIZES:
             sizes.add(rows)
 
-    def programs(self, sms: int, key: Any, make: Callable[[int], List[Any]]) -> List[Any]:
-        """What make(sms) gave when it was first called with this key; `sms` as kinds tell of arrays."""
-        name = sms, key
-        with _compiled_lock:
-            if name not in _programs:
-                _programs[name] = make(sms)
-            return _programs[name]
+    def steps_of(self, call: Callable[[], None]) -> List[Any]:
+        """The launches and copies that call() comes to: (executable, addresses, extents, words)."""
+        self._steps = steps = []
+        try:
+            call()
+        finally:
+            self._steps = None
+        return steps
 
     def launch(
         self,
@@ -574,6 +576,20 @@ class Group:
         for alone in list(self._alone.values()):
             alone.close(at_once=at_once)
         self._alone.clear()
+
+
+def programs(sms: int, key: Any, make: Callable[[int], Any]) -> Any:
+    """What make(sms) gave when it was first called with this key; `sms` as kinds tell of arrays."""
+    with _compiled_lock:
+        if (sms, key) not in _programs:
+            _programs[sms, key] = make(sms)
+        return _programs[sms, key]
+
+
+def use_programs(sms: int, key: Any, made: Any) -> None:
+    """programs() gives these for the key from now on."""
+    with _compiled_lock:
+        _programs[sms, key] = made
 
 
 def _copy_of(kind: Any, target: Any, source: Any) -> Optional[Tuple[Any, ...]]:

@@ -4,11 +4,12 @@ they come to. Between matmul.py, which says what is collected, and _group.py."""
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _core
 from ._adopt import adopt
 from ._calls import computed_dtype, described, same_kind
+from ._group import programs
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -22,7 +23,10 @@ class Scales(NamedTuple):
     b: Any  # [1, N] or [N / 128, K / 128], dense
 
 
-class _Size(NamedTuple):
+Offer = Tuple[str, List[Any]]  # a config by name, its program or the two of a sequence
+
+
+class Size(NamedTuple):
     """Of the launches of a call."""
 
     rows: int
@@ -97,14 +101,22 @@ class Product(NamedTuple):
         bound, exact = (rows, True) if reached else self.group.bound((kind.on_gpu, op), rows)
         desc["m"] = bound
         make, key = getattr(_core, program), (*op, bound)
-        steps = self.group.programs(kind.num_sms(self.a), key, lambda sms: make(sms, **desc))
-        size = _Size(rows, bound, exact, said)
-        if len(steps) == 1:
-            self._launch_step(key, steps[0], size, dict(zip(names, arrays)))
-        elif program == "ag_gemm":
-            self._gather_then_multiply(key, steps, size, arrays[0], outputs)
-        else:
-            self._multiply_then_collect(key, steps, size, arrays[0], outputs["out"])
+        size = Size(rows, bound, exact, said)
+        tensors = dict(zip(names, arrays))
+
+        def run(offer: Offer) -> None:
+            config, steps = offer
+            if len(steps) == 1:
+                self._launch_step((*key, config), steps[0], size, tensors)
+            elif program == "ag_gemm":
+                self._gather_then_multiply((*key, config), steps, size, arrays[0], outputs)
+            else:
+                self._multiply_then_collect((*key, config), steps, size, arrays[0], outputs["out"])
+
+        if self.group.tuner is not None and kind.on_gpu:
+            self.group.tuner.tune(self, program, desc, key, size, run)
+        sms, on = kind.num_sms(self.a), kind.gpu_name(self.a)
+        run(programs(sms, key, lambda sms: make(sms, on, **desc)))
         if not reached:
             self.group.launched((kind.on_gpu, op), rows)
 
@@ -124,18 +136,18 @@ class Product(NamedTuple):
             "with the gathered rows" if fields.get("gathered") else "",
         )
 
-    def _launch_step(self, key, program, size: _Size, tensors: dict) -> None:
+    def _launch_step(self, key, program, size: Size, tensors: dict) -> None:
         names, arrays = tuple(tensors), tuple(tensors.values())
         options = {"at_bounds": size.exact, "said": size.said}
         self.group.launch(self.kind, key, lambda _: program, names, arrays, (size.rows,), **options)
 
-    def _between(self, size: _Size, columns: int, like):
+    def _between(self, size: Size, columns: int, like):
         """What the first step leaves for the second, where peers can read it."""
         made = workspace(self.group, self.kind, self.op, (size.bound, columns), like, size.said)
         self.group.kept.stays(self.kind, made)
         return made[: size.rows]
 
-    def _gather_then_multiply(self, key, steps, size: _Size, a, outputs: dict) -> None:
+    def _gather_then_multiply(self, key, steps, size: Size, a, outputs: dict) -> None:
         gathered = outputs.get("gathered")
         if gathered is None:
             gathered = self._between(size, self.a.shape[-1], self.a)
@@ -143,7 +155,7 @@ class Product(NamedTuple):
         product = {"a": gathered, "b": self.weights, "c": outputs["c"]}
         self._launch_step((*key, 1), steps[1], size, product)
 
-    def _multiply_then_collect(self, key, steps, size: _Size, a, out) -> None:
+    def _multiply_then_collect(self, key, steps, size: Size, a, out) -> None:
         partial = self._between(size, self.columns, self.like)
         product = {"a": a, "b": self.weights, "c": partial}
         self._launch_step((*key, 0), steps[0], size, product)

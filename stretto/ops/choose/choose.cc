@@ -56,16 +56,21 @@ std::string sequence_text(const OpCandidates& candidates) {
   return fmt::format("sequence of {}", fmt::join(steps, " and "));
 }
 
+// `measured`: by whom and how.
 std::string key_of(const std::string& op, const OpShape& s, const OpCandidates& candidates,
-                   const ChooseOptions& o) {
-  std::string key = fmt::format("{} m={} n={} k={} {} P={} eager={} fused={} measured={}:{}\n{}\n",
-                                op, s.m, s.n, s.k, short_name(s.dtype), s.world_size, o.eager,
-                                o.allow_fused, o.measure ? o.most_measured : 0, o.measured_on,
-                                predict::to_json(o.machine).dump());
+                   const ChooseOptions& o, const std::string& measured) {
+  std::string key = fmt::format("{} m={} n={} k={} {} P={} eager={} fused={} measured={}\n{}\n", op,
+                                s.m, s.n, s.k, short_name(s.dtype), s.world_size, o.eager,
+                                o.allow_fused, measured, predict::to_json(o.machine).dump());
   if (candidates.fused.front().tables) key += "for tables of a usual launch\n";
   if (!candidates.sequence.empty()) key += sequence_text(candidates) + "\n";
   for (const Candidate& c : candidates.fused) key += c.config + "\n";
   return key + print(candidates.fused.front().program());
+}
+
+std::string key_of_callers(const std::string& op, const OpShape& shape,
+                           const OpCandidates& candidates, const ChooseOptions& options) {
+  return key_of(op, shape, candidates, options, "caller:" + options.measured_on);
 }
 
 ConfigChoice choice_of(const RankedCandidate& ranked, const OpCandidates& candidates,
@@ -172,14 +177,26 @@ std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates&
   return programs;
 }
 
+void keep_measured(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
+                   const ChooseOptions& options, const ConfigChoice& choice) {
+  keep_choice(key_of_callers(op, shape, candidates, options), choice);
+}
+
 ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
                     const ChooseOptions& options) {
-  std::string key = key_of(op, shape, candidates, options);
-  auto find = [&]() -> std::optional<ConfigChoice> {
+  auto find_at = [&](const std::string& key) -> std::optional<ConfigChoice> {
     std::optional<ConfigChoice> kept = read_choice(key);
     if (kept && (kept->is_sequence || find_candidate(candidates, kept->config))) return kept;
     return std::nullopt;
   };
+  if (options.use_cache && !options.measure && !options.measured_on.empty()) {
+    auto kept = find_at(key_of_callers(op, shape, candidates, options));
+    if (kept) return *kept;
+  }
+  std::string key = key_of(
+      op, shape, candidates, options,
+      options.measure ? fmt::format("{}:{}", options.most_measured, options.measured_on) : "0:");
+  auto find = [&] { return find_at(key); };
   // The ranks of a world need the same choices at the same time; they measure together.
   std::optional<Turn> turn;
   if (options.use_cache) {

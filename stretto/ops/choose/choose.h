@@ -44,6 +44,7 @@ struct ChooseOptions {
   MeasureCandidate measure;  // empty: by prediction alone
   int most_measured = 8;     // fused candidates, best predictions first; and the sequence
   // Names what measure() compares with and where: "cuBLASLt 13.1 + NCCL 2.28, GPU 0: NVIDIA H200".
+  // Without measure(): what keep_measured() has kept there comes before a prediction.
   std::string measured_on;
   bool use_cache = true;
 };
@@ -69,24 +70,34 @@ const Candidate* find_candidate(const OpCandidates& candidates, const std::strin
 // operator, shape, candidates, the default candidate's program and options.measured_on. A cache
 // that cannot be read or written is not used. UserError where nothing runs.
 ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
-              const ChooseOptions& options);
+                    const ChooseOptions& options);
+
+// Keeps a choice that the caller measured, for choose() with the same measured_on and without
+// measure(). Does nothing where the cache cannot be written.
+void keep_measured(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
+                   const ChooseOptions& options, const ConfigChoice& choice);
 
 // The programs of a choice among `candidates`, one after the other: the steps of a sequence each in
 // the config that is predicted to be the fastest.
 std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates& candidates,
                                  const ChooseOptions& options);
 
+// As which choices of a product of this desc are kept.
+template <typename Desc>
+OpShape shape_of_product(const Desc& desc) {
+  return {.world_size = rows_of(desc).world_size,
+          .m = rows_of(desc).m,
+          .n = desc.n,
+          .k = desc.k,
+          .dtype = desc.a_dtype,
+          .target = Target::kCuda};
+}
+
 // What is chosen for a product of this desc.
 template <typename Desc>
 ConfigChoice choose_for(const std::string& op, const Desc& desc, const OpCandidates& candidates,
-                  const ChooseOptions& options) {
-  OpShape shape{.world_size = rows_of(desc).world_size,
-                .m = rows_of(desc).m,
-                .n = desc.n,
-                .k = desc.k,
-                .dtype = desc.a_dtype,
-                .target = Target::kCuda};
-  return choose(op, shape, candidates, options);
+                        const ChooseOptions& options) {
+  return choose(op, shape_of_product(desc), candidates, options);
 }
 
 // The program that is chosen for it, of candidates without a sequence.

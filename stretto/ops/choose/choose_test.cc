@@ -323,6 +323,33 @@ TEST_F(ChooseTest, MeasurementDecidesAndIsKept) {
   EXPECT_EQ(measured, 12);
 }
 
+TEST_F(ChooseTest, WhatACallerHasMeasuredComesBeforePredictions) {
+  OpCandidates offered = candidates("ag_gemm", shape(2));
+  ChooseOptions options{.machine = machine_};
+  const ConfigChoice predicted = choose("ag_gemm", shape(2), offered, options);
+  auto other = std::ranges::find_if(
+      offered.fused, [&](const Candidate& c) { return c.config != predicted.config; });
+  ASSERT_NE(other, offered.fused.end());
+  options.measured_on = "GPU A";
+  EXPECT_EQ(choose("ag_gemm", shape(2), offered, options).config, predicted.config);
+  keep_measured("ag_gemm", shape(2), offered, options,
+                {.config = other->config, .measured_ms = 0.25});
+  ConfigChoice kept = choose("ag_gemm", shape(2), offered, options);
+  EXPECT_EQ(kept.config, other->config);
+  EXPECT_EQ(kept.measured_ms, 0.25);
+  EXPECT_TRUE(kept.from_cache);
+  // Not for other GPUs, shapes, or candidates, nor where nobody says on what.
+  options.measured_on = "GPU B";
+  EXPECT_EQ(choose("ag_gemm", shape(2), offered, options).config, predicted.config);
+  options.measured_on = "GPU A";
+  EXPECT_EQ(choose("ag_gemm", shape(2, 256), offered, options).measured_ms, 0);
+  EXPECT_EQ(choose("ag_gemm", shape(2), offered, {.machine = machine_}).config, predicted.config);
+  keep_measured("ag_gemm", shape(2), offered, options, {.is_sequence = true, .measured_ms = 0.2});
+  EXPECT_TRUE(choose("ag_gemm", shape(2), offered, options).is_sequence);
+  std::erase_if(offered.fused, [&](const Candidate& c) { return c.config == other->config; });
+  EXPECT_EQ(choose("ag_gemm", shape(2), offered, options).measured_ms, 0);
+}
+
 // Rules that come of measurements give way to a prediction only where it is sure.
 TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
   for (const char* op : {"gemm_rs", "ag_gemm", "gemm_ar"}) {
