@@ -2,7 +2,10 @@
 
 import json
 import os
+import pathlib
 import sys
+import tempfile
+import traceback
 import unittest
 
 import torch
@@ -55,7 +58,22 @@ def randn(*shape, dtype=torch.bfloat16, scale=1.0):
     return (torch.randn(*shape, device=DEVICE) * scale).to(dtype)
 
 
+def of_rank_0(value):
+    values = [value]
+    if SIZE > 1:
+        dist.broadcast_object_list(values, 0)
+    return values[0]
+
+
+def meet():
+    torch.cuda.synchronize()
+    if SIZE > 1:
+        dist.barrier()
+
+
 class GpuTest(unittest.TestCase):
+    stops_others = True  # where one fails
+
     def run(self, result=None):
         """Stops every rank at the first test that fails on one: calls of the ranks no longer belong together."""
         before = len(result.failures) + len(result.errors)
@@ -65,12 +83,44 @@ class GpuTest(unittest.TestCase):
             on_ranks = [False] * SIZE
             dist.all_gather_object(on_ranks, failed)
             failed = any(on_ranks)
-        if failed:
+        if failed and self.stops_others:
             result.stop()
 
     def same(self, got, want, dtype=None):
         rtol, atol = TOLERANCE[dtype or got.dtype]
         torch.testing.assert_close(got.float(), want.float(), rtol=rtol, atol=atol)
+
+
+class FirstCalls(GpuTest):
+    """That stretto.warm_up does for GPUs what first calls take long for. Before the other tests of a file, which then
+    find the programs of calls() where warm_up() has left them: each rank those of its share."""
+
+    stops_others = False  # no rank needs another for warm_up()
+
+    def warmed(self, calls):
+        """calls: functions of nothing, the same on every rank, that make calls with GPU tensors."""
+        folder = of_rank_0(tempfile.mkdtemp(prefix="stretto-warmed-") if RANK == 0 else None)
+        os.environ["STRETTO_CACHE_DIR"] = folder
+        share = calls[RANK::SIZE]
+        try:
+            count = stretto.warm_up(lambda: [call() for call in share], world_size=SIZE)
+            error = "" if count >= len(share) else f"{count} programs of {len(share)} calls"
+        except Exception:  # which others would wait for
+            error = traceback.format_exc()
+        errors = [error]
+        if SIZE > 1:
+            errors = [""] * SIZE
+            dist.all_gather_object(errors, error)
+        self.assertFalse(any(errors), "\n".join(errors))
+        kept = self.files(folder)
+        meet()
+        for call in calls:
+            call()
+        meet()
+        self.assertEqual(self.files(folder), kept, "made by first calls although it was warmed up")
+
+    def files(self, folder):
+        return sorted(str(path) for path in pathlib.Path(folder).rglob("*") if path.is_file())
 
 
 class Result(unittest.TextTestResult):

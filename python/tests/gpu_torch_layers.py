@@ -4,6 +4,8 @@ gpu_torch.py:
     torchrun --standalone --nproc-per-node 2 python/tests/gpu_torch_layers.py
 """
 
+import functools
+
 import torch
 
 import stretto
@@ -11,6 +13,7 @@ from gpu_testing import (  # setUpModule, tearDownModule: for unittest
     DEVICE,
     RANK,
     SIZE,
+    FirstCalls,
     GpuTest,
     from_all,
     main,
@@ -19,6 +22,24 @@ from gpu_testing import (  # setUpModule, tearDownModule: for unittest
     tearDownModule,
     total,
 )
+
+
+class Ahead(FirstCalls):
+    def test_first_calls(self):
+        calls = []
+        for rows in (77, 128):
+            q, k, v = (randn(rows, heads, 128) for heads in (8, 2, 2))
+            options = {"contiguous": rows == 77, "return_lse": rows == 77}
+            for window in (0, 50):
+                for travel in (False, True):
+                    how = {"window": window, "queries_travel": travel, **options}
+                    calls.append(functools.partial(stretto.ring_attention, q, k, v, **how))
+                calls.append(functools.partial(stretto.sequence_attention, q, k, v, window=window, **options))
+        for rows, n, k in ((777, 512, 256), (5, 64, 64)):
+            a, w = randn(rows, k), randn(n, k * SIZE)
+            calls.append(functools.partial(stretto.all_gather_matmul, a, w.t(), gather_dim=-1))
+            calls.append(functools.partial(stretto.matmul_all_gather, a, randn(n // SIZE, k).t()))
+        self.warmed(calls)
 
 
 class Heads(GpuTest):
@@ -96,6 +117,40 @@ class Heads(GpuTest):
                 got = stretto.ring_attention(q, k, v, queries_travel=travel, window=window)
                 self.same(got, want)
 
+    def test_contiguous_shards_and_batches(self):
+        """As chunk() cuts a sequence: odd rows, tokens that the last rank has fewer of, with and without a mask."""
+        travel = functools.partial(stretto.ring_attention, queries_travel=True)
+        batch, rows = 2, 77
+        for tokens in (rows * SIZE, rows * SIZE - SIZE + 1):
+            every = [torch.stack(from_all(randn(batch, rows, h, 128))) for h in (8, 2, 2)]
+            mine = [x[RANK].contiguous() for x in every]
+            whole = [x.transpose(0, 1).flatten(1, 2)[:, :tokens] for x in every]  # [batch, tokens, heads, size]
+            own = slice(RANK * rows, min((RANK + 1) * rows, tokens))
+            for options in ({}, {"is_causal": False}, {"window": 50}):
+                seen = (0, options.get("window", 0)) if options.get("is_causal", True) else (tokens, 4 * tokens)
+                wants = [self.attended(*(x[b] for x in whole), *seen) for b in range(batch)]
+                for call in (stretto.sequence_attention, stretto.ring_attention, travel):
+                    how = {"contiguous": True, "return_lse": True, "tokens": tokens, **options}
+                    got, lse = call(*mine, **how)
+                    alone, _ = call(*(x[0] for x in mine), **how)
+                    kept = own.stop - own.start
+                    for b, (want, weights) in enumerate(wants):
+                        self.same(got[b, :kept], want[own], torch.bfloat16)
+                        self.same(lse[b, :, :kept], weights[:, own], torch.bfloat16)
+                    self.same(alone[:kept], wants[0][0][own], torch.bfloat16)
+
+    def test_batches_of_zigzag_rows(self):
+        batch, rows = 3, 128
+        tokens = rows * SIZE
+        order = torch.cat([torch.tensor(stretto.zigzag(tokens, rank=r)) for r in range(SIZE)]).argsort().to(DEVICE)
+        own = torch.tensor(stretto.zigzag(tokens), device=DEVICE)
+        q, k, v = (randn(batch, rows, h, 64) for h in (4, 4, 4))
+        whole = [torch.cat(from_all(x), 1)[:, order] for x in (q, k, v)]
+        for call in (stretto.sequence_attention, stretto.ring_attention):
+            got = call(q, k, v)
+            for b in range(batch):
+                self.same(got[b], self.attended(*(x[b] for x in whole), 0)[0][own])
+
     def test_decoding_over_a_cache_on_all_ranks(self):
         block, rows = 64, 256
         k, v = (randn(2, rows, 128) for _ in range(2))
@@ -114,6 +169,22 @@ class Heads(GpuTest):
                 got, lse = stretto.flash_decode(q, k, v, tokens, return_lse=True, **options)
                 self.same(got, want)
                 self.same(lse.T, weights, torch.bfloat16)
+
+    def test_products_of_spread_columns(self):
+        """Gathered columns times a weight, by themselves and of several, and columns of products that are gathered."""
+        for rows, n, k in ((777, 512, 256), (5, 64, 64), (2048, 1024, 512)):
+            w = from_all(randn(n, k * SIZE, scale=(k * SIZE) ** -0.5))[0]
+            for _ in range(2):
+                a, shared = randn(rows, k), from_all(randn(rows, k))[0]
+                whole = torch.cat(from_all(a), 1)
+                want = whole.float() @ w.float().t()
+                self.same(stretto.all_gather_matmul(a, w.t(), gather_dim=-1), want)
+                gathered, c = stretto.all_gather_matmul(a, w.t(), gather_dim=1, return_a=True)
+                self.assertTrue(torch.equal(gathered, whole))
+                self.same(c, want)
+                part = randn(n // SIZE, k, scale=k**-0.5)
+                columns = torch.cat(from_all(shared.float() @ part.float().t()), 1)
+                self.same(stretto.matmul_all_gather(shared, part.t()), columns)
 
     def test_products_around_spread_heads(self):
         rows, n, k = 96, 64 * SIZE, 128 * SIZE
@@ -174,6 +245,20 @@ class Experts(GpuTest):
             token = torch.arange(m, device=DEVICE)
             own = sum(weights[:, [j]] * products[experts[:, j], token] for j in range(self.TOP_K))
             self.same(got, x.float() + total(own))
+
+    def test_biases_of_one_rank(self):
+        x, w_gate, w_up = randn(300, self.HIDDEN), self.weights(), self.weights()
+        of_gate, of_up = randn(self.EXPERTS, self.FFN), randn(self.EXPERTS, self.FFN)
+        offsets = torch.tensor((0, 0, 100, 101, 130, 130, 250, 299, 300), device=DEVICE)
+        for _ in range(2):
+            got = stretto.grouped_matmul(x, w_gate, offsets, up=w_up, bias=of_gate, up_bias=of_up)
+            alone = stretto.grouped_matmul(x, w_gate, offsets, bias=of_gate)
+        for e in range(self.EXPERTS):
+            part = slice(int(offsets[e]), int(offsets[e + 1]))
+            gate = x[part].float() @ w_gate[e].float() + of_gate[e].float()
+            up = x[part].float() @ w_up[e].float() + of_up[e].float()
+            self.same(alone[part], gate)
+            self.same(got[part], torch.nn.functional.silu(gate) * up)
 
     def test_counted_rows_and_scales(self):
         fp8, rows, k, n = torch.float8_e4m3fn, 96, 512, 256
