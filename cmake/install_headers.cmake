@@ -9,6 +9,7 @@ set(pending
     stretto/base/host_phases.h
     stretto/base/recently_used.h
     stretto/base/slow_notice.h
+    stretto/base/statistics.h
     stretto/lang/column_dot.h
     stretto/lang/program_builder.h
     stretto/lang/program_file.h
@@ -36,6 +37,7 @@ set(pending
     stretto/ops/choose/choose.h
     stretto/ops/choose/configs.h
     stretto/ops/choose/fastest.h
+    stretto/ops/measure/ranks_time.h
     stretto/model/transformer/step_programs.h
     stretto/engine/generate.h)
 foreach(operator ag_gemm attention collectives embedding gemm gemm_ag gemm_ar gemm_rs norm)

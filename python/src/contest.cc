@@ -8,8 +8,8 @@
 namespace stretto::python {
 namespace {
 
-constexpr int kFewSamples = 5, kLeastSamples = 12, kMostSamples = 60;
-constexpr double kMsOfGraph = 0.2, kMsOfSamples = 40, kWarmupMs = 20;
+constexpr int kFewSamples = 2, kLeastSamples = 12, kMostSamples = 60;
+constexpr double kMsOfGraph = 0.2;
 constexpr int kMostCallsOfGraph = 16;
 
 RanksCall call_of(const std::vector<TimedLaunch>& launches, const cuda::Stream& stream) {
@@ -31,7 +31,7 @@ int num_turns(const std::vector<TimedLaunch>& launches) {
 }  // namespace
 
 Contest contest(Session& session, const std::vector<TimedLaunch>& made,
-                const std::vector<TimedLaunch>& fastest) {
+                const std::vector<TimedLaunch>& fastest, double ms_of_samples) {
   STRETTO_CHECK(!made.empty(), "something to time");
   GpuSide& gpu = session.gpu();
   gpu.synchronize();  // what the caller has enqueued on streams of its own
@@ -45,9 +45,11 @@ Contest contest(Session& session, const std::vector<TimedLaunch>& made,
   const double ms = std::max(median(time_ranks(world, {ours}, options).front()), 1e-3);
   const int in_graph = std::clamp(static_cast<int>(kMsOfGraph / ms), 1, kMostCallsOfGraph);
   options.calls_per_graph = (in_graph + options.num_sets - 1) / options.num_sets * options.num_sets;
-  options.samples = std::clamp(static_cast<int>(kMsOfSamples / (ms * options.calls_per_graph)),
-                               kLeastSamples, kMostSamples);
-  options.warmup_ms = kWarmupMs;
+  if (ms_of_samples > 0) {
+    const double samples = ms_of_samples / (ms * options.calls_per_graph);
+    options.samples = static_cast<int>(std::clamp<double>(samples, kLeastSamples, kMostSamples));
+  }
+  options.warmup_ms = ms_of_samples / 2;
   return time_against(world, ours, theirs, options);
 }
 

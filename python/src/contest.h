@@ -21,8 +21,9 @@ struct TimedLaunch {
 
 // What `made` takes, one launch after the other, and whether that is surely less than what
 // `fastest` does; without `fastest` it is. Captured in graphs, on the world's own streams; returns
-// when the GPUs are idle. Collective: the same on every rank. Errors as launches have them.
+// when the GPUs are idle. `ms_of_samples`: of each of the two, twice; 0: as few samples as there
+// can be, for tests. Collective: the same on every rank. Errors as launches have them.
 Contest contest(Session& session, const std::vector<TimedLaunch>& made,
-                const std::vector<TimedLaunch>& fastest);
+                const std::vector<TimedLaunch>& fastest, double ms_of_samples);
 
 }  // namespace stretto::python

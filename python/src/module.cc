@@ -3,8 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -154,7 +154,8 @@ std::vector<TimedLaunch> timed(const std::vector<StepInTurn>& steps) {
     launch.said = said;
     for (const auto& addresses : turns) {
       std::vector<std::byte*>& args = launch.turns.emplace_back();
-      for (std::uintptr_t address : addresses) args.push_back(reinterpret_cast<std::byte*>(address));
+      for (std::uintptr_t address : addresses)
+        args.push_back(reinterpret_cast<std::byte*>(address));
     }
   }
   return launches;
@@ -162,10 +163,10 @@ std::vector<TimedLaunch> timed(const std::vector<StepInTurn>& steps) {
 
 void bind_launches(nb::module_& m) {
   m.def("contest", [](Session& session, const std::vector<StepInTurn>& made,
-                      const std::vector<StepInTurn>& fastest) {
+                      const std::vector<StepInTurn>& fastest, double ms_of_samples) {
     std::vector<TimedLaunch> ours = timed(made), theirs = timed(fastest);
     Interruptible waiting;
-    Contest found = contest(session, ours, theirs);
+    Contest found = contest(session, ours, theirs, ms_of_samples);
     return std::pair(found.ms, found.won);
   });
   nb::class_<SymmetricMemory>(m, "SymmetricMemory")

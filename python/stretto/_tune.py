@@ -16,6 +16,7 @@ from .errors import Rejected, UserError
 
 _CACHE_BYTES = 64 << 20  # more than a GPU's L2
 _MOST_SETS = 16
+_MS_OF_SAMPLES = 40.0  # of each of two that are timed in turn
 
 
 class Tuned(NamedTuple):
@@ -54,14 +55,15 @@ class Tuner:
         offers = [(config, programs) for config, programs, _ in offered]
         compiled = _compiled(sms, key, size.exact, offers)
         weights = _sets_of(kind, product.weights)
+        addresses = [kind.address(x) for x in weights]
         fastest: List[Any] = []
         best = offers[0]
         measured: Dict[str, float] = {}
         for offer in compiled:
             run(offer)  # makes memory, loads kernels
-            steps = [_in_turn(step, weights) for step in group.steps_of(lambda: run(offer))]
+            steps = [_in_turn(step, addresses) for step in group.steps_of(lambda: run(offer))]
             with group.used():
-                ms, won = _core.contest(group.session, steps, fastest)
+                ms, won = _core.contest(group.session, steps, fastest, _MS_OF_SAMPLES)
             measured[offer[0]] = ms
             if won:
                 fastest, best = steps, offer
@@ -104,11 +106,10 @@ def _sets_of(kind: Any, weights: Any) -> List[Any]:
     return [weights, *(kind.copy(weights) for _ in range(count - 1))]
 
 
-def _in_turn(step: Tuple[Any, ...], weights: List[Any]) -> Tuple[Any, ...]:
+def _in_turn(step: Tuple[Any, ...], weights: List[int]) -> Tuple[Any, ...]:
     """The launch, with the address of each of the weights in turn."""
     executable, addresses, extents, said = step
-    first = _address(weights[0])
-    turns = [[_address(w) if a == first else a for a in addresses] for w in weights]
+    turns = [[w if a == weights[0] else a for a in addresses] for w in weights]
     return executable, turns, extents, said
 
 

@@ -11,6 +11,7 @@ from test_simulated_gpus import test_on_simulated_gpus as run_on_simulated_gpus
 TUNED = """
 kind.gpu_name = staticmethod(lambda x: "GPU of this test")
 _group.Group._add_plan = add_plan
+stretto._tune._MOST_SETS, stretto._tune._MS_OF_SAMPLES = 2, 0  # simulated launches take long
 plans = stretto._world.group_of().plans
 plans.take_numpy_for(device, stream(0))
 rng = np.random.default_rng(11)  # the same on both ranks
@@ -19,10 +20,10 @@ def half(*shape):
     alive.append(rng.integers(-2, 3, shape).astype(np.float16))
     return alive[-1]
 
-m, n, k = 96, 256, 64
+m, n, k = 48, 128, 64
 a, b = half(2, m, k), half(2, k, n)
-rows, parts = half(2, m // 2, k), half(2, k, n // 2)
-outs = [np.zeros(shape, np.float16) for shape in ((m, n), (m // 2, n), (m, n), (m, n))]
+rows = half(2, m // 2, k)
+outs = [np.zeros(shape, np.float16) for shape in ((m, n), (m // 2, n), (m, n))]
 alive += outs
 whole = sum(x.astype(np.float32) @ w.astype(np.float32) for x, w in zip(a, b))
 gathered = np.concatenate(rows).astype(np.float32)
@@ -30,14 +31,12 @@ wants = [
     gathered @ b[r].astype(np.float32),
     np.split(whole, 2)[r],
     whole,
-    a[0].astype(np.float32) @ np.concatenate(list(parts), 1).astype(np.float32),
 ]
 
 def calls():
     stretto.all_gather_matmul(rows[r], b[r], out=outs[0])
     stretto.matmul_reduce_scatter(a[r], b[r], out=outs[1])
     stretto.matmul_all_reduce(a[r], b[r], out=outs[2])
-    stretto.matmul_all_gather(a[0], parts[r], out=outs[3])
 
 def check():
     synchronize()
@@ -57,24 +56,22 @@ for _ in range(3):
     check()
 predicted = launched()
 seen = []
-found = stretto.tune(calls, most_fused=2, progress=seen.append)
+found = stretto.tune(calls, most_fused=1, progress=seen.append)
 check()
-ops = ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "matmul_all_gather"]
+ops = ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]
 assert [t.call.partition("(")[0] for t in found] == ops and seen == found, found
-for t, op in zip(found, ("ag_gemm", "gemm_rs", "gemm_ar", "gemm_ag")):
-    assert 2 <= len(t.measured) <= 4 and t.predicted == predicted[op] and t.predicted in t.measured, t
-    assert ("sequence" in t.measured) == (op != "gemm_ag"), t
+for t, op in zip(found, ("ag_gemm", "gemm_rs", "gemm_ar")):
+    assert 2 <= len(t.measured) <= 3 and t.predicted == predicted[op] and t.predicted in t.measured, t
+    assert "sequence" in t.measured, t
     assert all(ms > 0 for ms in t.measured.values()) and t.ms == t.measured[t.config], t
     assert launched()[op] == t.config
 for _ in range(4):  # and as plans and graphs
     calls()
     check()
-assert len(stretto.tune(calls, most_fused=2)) == 4  # again
-check()
 # The last that is timed wins: another one than predicted, which a later process takes.
 contest = stretto._core.contest
 stretto._core.contest = lambda *given: (contest(*given)[0], True)
-(t,) = stretto.tune(lambda: stretto.matmul_all_reduce(a[r], b[r], out=outs[2]), most_fused=2)
+(t,) = stretto.tune(lambda: stretto.matmul_all_reduce(a[r], b[r], out=outs[2]), most_fused=1)
 assert t.config == list(t.measured)[-1] != t.predicted == predicted["gemm_ar"], t
 if r == 0:
     pathlib.Path(os.environ["GATES"], "wanted").write_text(t.config)
@@ -82,7 +79,7 @@ if r == 0:
 
 LATER = """
 kind.gpu_name = staticmethod(lambda x: "GPU of this test")
-a, b = np.ones((96, 64), np.float16), np.ones((64, 256), np.float16)
+a, b = np.ones((48, 64), np.float16), np.ones((64, 128), np.float16)
 alive += [a, b]
 y = stretto.matmul_all_reduce(a, b)
 alive.append(y)
@@ -95,6 +92,7 @@ assert made == [pathlib.Path(os.environ["GATES"], "wanted").read_text()], made
 
 def test_measured_once_and_kept(root, tmp_path, monkeypatch):
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRETTO_SIMULATED_SMS", "16")
     run_on_simulated_gpus(TUNED, root, tmp_path)
     run_on_simulated_gpus(LATER, root, tmp_path)
 
@@ -111,7 +109,7 @@ def test_nothing_is_measured_on_cpus():
             stretto.tune(lambda: 1 / 0)
         assert (stretto.matmul_all_reduce(a, b) == 16).all()
 
-    testing.run(body, 2)
+    testing.run(2, body)
 
 
 def test_needs_a_world():
