@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from timing_options import command_line, parser_of
 from torch_turns import ON_GPU, synchronize
-from user_calls import all_calls, step_calls
+from user_calls import all_calls, make_pairs, step_calls
 from user_rank import HOST_CALLS, HOST_ROUNDS, Ranks, host_us
 
 import stretto
@@ -131,6 +131,7 @@ def main():
     options = parser.parse_args()
     ranks = Ranks(options.seed)
     stretto.init(timeout=60)
+    make_pairs(ranks.size)
     if ON_GPU:
         _core.phase_driver_calls()
     result = {

@@ -14,13 +14,28 @@ HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = (4096, 14336, 32, 8, 128) if ON_GPU els
 TOKENS = 4096 if ON_GPU else 16
 EXPERTS, TOP_K, EXPERT_FFN = (32, 2, 4096) if ON_GPU else (4, 2, 32)
 MB = 1 << 20 if ON_GPU else 1 << 8
+DECODE_BLOCK = 64 if ON_GPU else 4
 
 
 class Call(NamedTuple):
     ours: Callable
     theirs: Optional[Callable] = None  # the same in PyTorch and NCCL
-    copies: bool = False  # whether copy engines take part
+    copies: bool = False  # whether copy engines take part, of the program or of what the call copies besides
     same_bits: bool = True  # as theirs, else near
+    right: Optional[Callable] = None  # theirs but for its time, where theirs adds up in what it was given
+
+
+PAIR = "pair {}"  # the group of ranks 2 i and 2 i + 1 of more than two
+
+
+def pair_of(rank: int, size: int) -> Optional[str]:
+    return PAIR.format(rank // 2) if size > 2 else None
+
+
+def make_pairs(size: int) -> None:
+    """Collective, once in a program."""
+    for i in range(size // 2 if size > 2 else 0):
+        stretto.new_group([2 * i, 2 * i + 1], name=PAIR.format(i))
 
 
 def randn(*shape: int, scale: float = 1.0) -> torch.Tensor:
@@ -37,11 +52,6 @@ def collective_calls(rank: int, size: int) -> dict:
     own = rows[: len(rows) // size]
     whole, part, moved = torch.empty_like(rows), torch.empty_like(own), torch.empty_like(rows)
     even = [len(own)] * size
-    lengths = [len(own) - i for i in range(size)]
-    uneven = randn(lengths[rank], HIDDEN)
-    blocks = [len(own) + (1 if to > rank else -1 if to < rank else 0) for to in range(size)]
-    ragged = randn(sum(blocks), HIDDEN)
-    peers = (rank + 1) % size, (rank - 1) % size
 
     def sum_of(x):
         def call():
@@ -50,8 +60,14 @@ def collective_calls(rank: int, size: int) -> dict:
 
         return call
 
-    def gathered():
-        dist.all_gather_into_tensor(whole, own)
+    def all_reduce(x):
+        return Call(lambda: stretto.all_reduce(x), sum_of(x.clone()), right=lambda: sum_of(x.clone())(),
+                    same_bits=False)
+
+    def gathered(async_op=False):
+        work = dist.all_gather_into_tensor(whole, own, async_op=async_op)
+        if async_op:
+            work.wait()
         return whole
 
     def scattered():
@@ -66,32 +82,6 @@ def collective_calls(rank: int, size: int) -> dict:
         dist.all_to_all_single(moved, rows, even, even)
         return moved
 
-    def exchanged_uneven():
-        sent = torch.tensor(blocks, device=DEVICE)
-        there = torch.empty_like(sent)
-        dist.all_to_all_single(there, sent)
-        received = there.tolist()
-        out = like_rows(ragged, sum(received))
-        dist.all_to_all_single(out, ragged, received, blocks)
-        return out
-
-    def gathered_uneven():
-        parts = [like_rows(own, n) for n in lengths]
-        dist.all_gather(parts, uneven)
-        return torch.cat(parts)
-
-    def messages():
-        inbox = torch.empty_like(own)
-        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, own, peers[0]),
-                                            dist.P2POp(dist.irecv, inbox, peers[1])]):
-            work.wait()
-        return inbox
-
-    def sent_around():
-        inbox = torch.empty_like(own)
-        stretto.batch_send_recv([(own, peers[0])], [(inbox, peers[1])])
-        return inbox
-
     brought = rows.clone()
 
     def broadcast():
@@ -99,24 +89,114 @@ def collective_calls(rank: int, size: int) -> dict:
         return brought
 
     return {
-        "all_reduce of 2 bytes": Call(lambda: stretto.all_reduce(word), sum_of(word.clone())),
-        "all_reduce of 16 KB": Call(lambda: stretto.all_reduce(kilobytes), sum_of(kilobytes.clone()), same_bits=False),
-        "all_reduce of 32 MB": Call(lambda: stretto.all_reduce(megabytes), sum_of(megabytes.clone()), same_bits=False),
+        "all_reduce of 2 bytes": all_reduce(word),
+        "all_reduce of 16 KB": all_reduce(kilobytes),
+        "all_reduce of 32 MB": all_reduce(megabytes),
         "all_reduce of 16 KB, int8": Call(lambda: stretto.all_reduce(kilobytes.view(64, -1), payload="int8")),
         "all_gather": Call(lambda: stretto.all_gather(own), gathered),
+        "all_gather, async_op": Call(lambda: stretto.all_gather(own, async_op=True).wait(), lambda: gathered(True)),
         "all_gather, fp8": Call(lambda: stretto.all_gather(own, payload="fp8")),
-        "all_gather of different sizes": Call(lambda: stretto.all_gather(uneven, sizes=lengths),
-                                             gathered_uneven if ON_GPU else None),
         "reduce_scatter": Call(lambda: stretto.reduce_scatter(rows), scattered, same_bits=False),
         "reduce_scatter, int8": Call(lambda: stretto.reduce_scatter(rows, payload="int8")),
         "all_to_all": Call(lambda: stretto.all_to_all(rows), exchanged),
         "all_to_all of even lists": Call(lambda: stretto.all_to_all(rows, even, even), exchanged_lists),
-        "all_to_all of uneven lists": Call(lambda: stretto.all_to_all(ragged, None, blocks), exchanged_uneven),
         "broadcast": Call(lambda: stretto.broadcast(rows), broadcast),
-        "reduce": Call(lambda: stretto.reduce(rows)),
-        "gather": Call(lambda: stretto.gather(own)),
-        "scatter": Call(lambda: stretto.scatter(rows)),
-        "batch_send_recv": Call(sent_around, messages),
+        **uneven_calls(rank, size, own),
+        **rooted_calls(rank, size, rows, own),
+    }
+
+
+def uneven_calls(rank: int, size: int, own: torch.Tensor) -> dict:
+    """Of sizes that differ by rank: in lists, or in tensors, which theirs exchange first."""
+    lengths = [len(own) - i for i in range(size)]
+    uneven = randn(lengths[rank], HIDDEN)
+    blocks = [len(own) + (1 if to > rank else -1 if to < rank else 0) for to in range(size)]
+    ragged = randn(sum(blocks), HIDDEN)
+    given = randn(size * (len(own) + 1), HIDDEN)  # of which blocks leave some out
+    sizes, length = torch.tensor(blocks, device=DEVICE), torch.tensor([lengths[rank]], device=DEVICE)
+    landed, theirs_landed, gathered, theirs_gathered = (torch.zeros_like(given) for _ in range(4))
+
+    def exchange(x, sent, out=None):
+        sent = torch.tensor(blocks, device=DEVICE) if sent is None else sent
+        there = torch.empty_like(sent)
+        dist.all_to_all_single(there, sent)
+        received = there.tolist()
+        taken = like_rows(x, sum(received)) if out is None else out[: sum(received)]
+        dist.all_to_all_single(taken, x, received, blocks)
+        return taken if out is None else out
+
+    def gathered_uneven():
+        parts = [like_rows(own, n) for n in lengths]
+        dist.all_gather(parts, uneven)
+        return torch.cat(parts)
+
+    def gathered_sizes():
+        table = torch.empty(size, dtype=length.dtype, device=DEVICE)
+        dist.all_gather_into_tensor(table, length)
+        counts = table.tolist()
+        dist.all_gather(list(theirs_gathered[: sum(counts)].split(counts)), own[: counts[rank]])
+        return theirs_gathered
+
+    return {
+        "all_to_all of uneven lists": Call(lambda: stretto.all_to_all(ragged, None, blocks),
+                                           lambda: exchange(ragged, None), True),
+        "all_to_all_v": Call(lambda: stretto.all_to_all_v(given, sizes, out=landed).rows,
+                             lambda: exchange(given[: sum(blocks)], sizes, theirs_landed)),
+        "all_gather of different sizes": Call(lambda: stretto.all_gather(uneven, sizes=lengths),
+                                              gathered_uneven if ON_GPU else None, True),
+        "all_gather_v": Call(lambda: stretto.all_gather_v(own, length, out=gathered).rows,
+                             gathered_sizes if ON_GPU else None),
+    }
+
+
+def rooted_calls(rank: int, size: int, rows: torch.Tensor, own: torch.Tensor) -> dict:
+    """One rank with the others."""
+    summed, whole, part = rows.clone(), torch.empty_like(rows), torch.empty_like(own)
+    peers, pair = ((rank + 1) % size, (rank - 1) % size), pair_of(rank, size)
+    inbox, theirs_inbox = torch.empty_like(own), torch.empty_like(own)
+
+    def to_root(x):
+        dist.reduce(x, 0)
+        return x if rank == 0 else None
+
+    def gathered():
+        dist.gather(own, list(whole.chunk(size)) if rank == 0 else None, 0)
+        return whole if rank == 0 else None
+
+    def scattered():
+        dist.scatter(part, list(rows.chunk(size)) if rank == 0 else None, 0)
+        return part
+
+    def sent():
+        if rank % 2:
+            return stretto.recv(inbox, group=pair)
+        return stretto.send(own, group=pair)
+
+    def theirs_sent():
+        if rank % 2:
+            dist.recv(theirs_inbox, rank - 1)
+            return theirs_inbox
+        return dist.send(own, rank + 1)
+
+    def messages():
+        came = torch.empty_like(own)
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, own, peers[0]),
+                                            dist.P2POp(dist.irecv, came, peers[1])]):
+            work.wait()
+        return came
+
+    def sent_around():
+        came = torch.empty_like(own)
+        stretto.batch_send_recv([(own, peers[0])], [(came, peers[1])])
+        return came
+
+    return {
+        "reduce": Call(lambda: stretto.reduce(rows), lambda: to_root(summed), right=lambda: to_root(rows.clone()),
+                       same_bits=False),
+        "gather": Call(lambda: stretto.gather(own), gathered),
+        "scatter": Call(lambda: stretto.scatter(rows), scattered),
+        "send and recv": Call(sent, theirs_sent),
+        "batch_send_recv": Call(sent_around, messages, True),
     }
 
 
@@ -126,6 +206,7 @@ def product_calls(rank: int, size: int) -> dict:
     wide, down = randn(TOKENS, FFN // size), randn(HIDDEN, FFN // size, scale=FFN**-0.5).t()
     few, columns = randn(16, FFN // size), randn(TOKENS // size, HIDDEN // size)
     square = randn(HIDDEN, HIDDEN, scale=HIDDEN**-0.5).t()
+    heads = randn(TOKENS, HIDDEN // size)
 
     def gathered(x):
         whole = like_rows(x, len(x) * size)
@@ -157,6 +238,19 @@ def product_calls(rank: int, size: int) -> dict:
         parts = gathered(x @ up).view(size, len(x), -1)
         return parts.transpose(0, 1).reshape(len(x), -1)
 
+    def exchanged(blocks):
+        out = torch.empty_like(blocks)
+        dist.all_to_all_single(out, blocks)
+        return out
+
+    def multiply_then_heads():
+        product = (x @ square).view(len(x), size, -1)
+        return exchanged(product.transpose(0, 1).contiguous()).flatten(0, 1)
+
+    def heads_then_multiply():
+        parts = exchanged(heads).view(size, len(x), -1)
+        return parts.transpose(0, 1).reshape(len(x), -1) @ square
+
     near = {"same_bits": False}
     return {
         "all_gather_matmul": Call(lambda: stretto.all_gather_matmul(x, up), gather_then_multiply(x), True, **near),
@@ -169,7 +263,9 @@ def product_calls(rank: int, size: int) -> dict:
         "matmul_all_reduce": Call(lambda: stretto.matmul_all_reduce(wide, down), multiply_then_sum(wide), **near),
         "matmul_all_reduce of 16 rows": Call(lambda: stretto.matmul_all_reduce(few, down), multiply_then_sum(few),
                                              **near),
-        "matmul_all_gather": Call(lambda: stretto.matmul_all_gather(x, up), multiply_then_columns, True, **near),
+        "matmul_all_gather": Call(lambda: stretto.matmul_all_gather(x, up), multiply_then_columns, **near),
+        "matmul_all_to_all": Call(lambda: stretto.matmul_all_to_all(x, square), multiply_then_heads, **near),
+        "all_to_all_matmul": Call(lambda: stretto.all_to_all_matmul(heads, square), heads_then_multiply, True, **near),
     }
 
 
@@ -184,11 +280,24 @@ def norm_calls(rank: int, size: int) -> dict:
         y += residual
         return torch.nn.functional.rms_norm(y, (HIDDEN,), weight, 1e-5)
 
+    def scattered():
+        y = like_rows(x, len(own))
+        dist.reduce_scatter_tensor(y, x)
+        y += own
+        return torch.nn.functional.rms_norm(y, (HIDDEN,), weight, 1e-5)
+
+    def spread():
+        squares = columns.float().square().sum(-1, keepdim=True)
+        dist.all_reduce(squares)
+        return (columns * torch.rsqrt(squares / HIDDEN + 1e-5) * weight[: HIDDEN // size]).to(BF16)
+
     return {
         "all_reduce_add_rms_norm": Call(lambda: stretto.all_reduce_add_rms_norm(x, residual, weight)[0], summed,
                                         same_bits=False),
-        "reduce_scatter_add_rms_norm": Call(lambda: stretto.reduce_scatter_add_rms_norm(x, own, weight)[0]),
-        "rms_norm_columns": Call(lambda: stretto.rms_norm_columns(columns, weight[: HIDDEN // size])),
+        "reduce_scatter_add_rms_norm": Call(lambda: stretto.reduce_scatter_add_rms_norm(x, own, weight)[0], scattered,
+                                            same_bits=False),
+        "rms_norm_columns": Call(lambda: stretto.rms_norm_columns(columns, weight[: HIDDEN // size]), spread,
+                                 same_bits=False),
     }
 
 
@@ -201,11 +310,23 @@ def attention_calls(rank: int, size: int) -> dict:
     table = torch.arange(8 * pages, device=DEVICE, dtype=torch.int32).view(8, pages)
     cached = torch.full((8,), pages * page, device=DEVICE, dtype=torch.int32)
     starts = torch.tensor([0, rows], device=DEVICE, dtype=torch.int32)
+    steps = torch.arange(0, 8 * page + 1, page, device=DEVICE, dtype=torch.int32)  # the last page of each is new
+    prompts = randn(8 * page, HEADS * HEAD_DIM).view(8 * page, HEADS, HEAD_DIM)
+    spread = [randn(KV_HEADS * rows, HEAD_DIM).view(KV_HEADS, rows, HEAD_DIM) for _ in range(2)]
+    token = randn(1, HEADS * HEAD_DIM).view(1, HEADS, HEAD_DIM)
+    dist.broadcast(token, 0)
+    first = [x.transpose(0, 1)[None].contiguous() for x in (q, k, v)]  # [1, heads, rows, head size]
+    causal = {"is_causal": True, "enable_gqa": True}
     return {
-        "ring_attention": Call(lambda: stretto.ring_attention(q, k, v)),
-        "sequence_attention": Call(lambda: stretto.sequence_attention(q, k, v)),
+        "scaled_dot_product_attention": Call(
+            lambda: stretto.scaled_dot_product_attention(*first, **causal),
+            lambda: torch.nn.functional.scaled_dot_product_attention(*first, **causal), same_bits=False),
+        "ring_attention": Call(lambda: stretto.ring_attention(q, k, v), copies=True),
+        "sequence_attention": Call(lambda: stretto.sequence_attention(q, k, v), copies=True),
         "packed_attention": Call(lambda: stretto.packed_attention(q, k, v, starts)),
+        "paged_attention": Call(lambda: stretto.paged_attention(prompts, *cache, steps, table, cached)),
         "paged_decode": Call(lambda: stretto.paged_decode(step, *cache, table, cached)),
+        "flash_decode": Call(lambda: stretto.flash_decode(token, *spread, rows * size, block=DECODE_BLOCK)),
     }
 
 
@@ -231,13 +352,36 @@ def expert_calls(rank: int, size: int) -> dict:
         y, tiles = stretto.all_gather_grouped_matmul(x, gate, chosen, up=up)
         return stretto.grouped_matmul_reduce_scatter(y, down, tiles, weights)
 
+    router = randn(EXPERTS, HIDDEN, scale=HIDDEN**-0.5)
+    products = randn(TOKENS * TOP_K, HIDDEN)
+    slots = torch.arange(TOKENS * TOP_K, device=DEVICE, dtype=torch.int32).view(TOKENS, TOP_K)
+    first_layer = []
+
+    def route():
+        best, numbers = (x @ router.t()).float().softmax(-1).topk(TOP_K, -1)
+        return best / best.sum(-1, keepdim=True), numbers.int()
+
+    def combine():
+        sums = (products.view(TOKENS, TOP_K, HIDDEN) * weights[:, :, None]).sum(1).to(BF16)
+        dist.all_reduce(sums)
+        return sums
+
+    def second_layer():
+        """Of what the first has left, which the first call makes."""
+        if not first_layer:
+            first_layer.extend(stretto.all_gather_grouped_matmul(x, gate, chosen, up=up))
+        return stretto.grouped_matmul_all_reduce(first_layer[0], down, first_layer[1], weights)
+
     def there_and_back():
         d = stretto.ep_dispatch(x, own_chosen, own_weights, EXPERTS)
         h = stretto.grouped_matmul(d.x, own_gate, d.offsets, tokens=d.tokens, up=own_up)
         return stretto.ep_combine(stretto.grouped_matmul(h, own_down, d.offsets), d)
 
     return {
+        "moe_route": Call(lambda: stretto.moe_route(x, router, TOP_K)[0], lambda: route()[0], same_bits=False),
+        "moe_combine": Call(lambda: stretto.moe_combine(products, slots, weights), combine, same_bits=False),
         "layers of experts, both calls": Call(two_calls, copies=True),
+        "grouped_matmul_all_reduce": Call(second_layer),
         "moe_layer": Call(lambda: stretto.moe_layer(x, gate, up, down, chosen, weights), copies=True),
         "ep_dispatch to ep_combine, four calls": Call(there_and_back),
         "ep_moe_layer": Call(lambda: stretto.ep_moe_layer(x, own_gate, own_up, own_down, own_chosen, own_weights,
@@ -246,7 +390,7 @@ def expert_calls(rank: int, size: int) -> dict:
 
 
 def all_calls(rank: int, size: int) -> dict:
-    """{name: Call}, in one order on all ranks."""
+    """{name: Call}, in one order on all ranks. make_pairs() comes before they are called."""
     calls = {}
     for make in (collective_calls, product_calls, norm_calls, attention_calls, expert_calls):
         calls |= make(rank, size)

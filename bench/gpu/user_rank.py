@@ -5,6 +5,10 @@ work; sizes: collectives from 2 bytes to 256 MB, eager and captured; lot: produc
 of `gpu_bench lot --list`), eager and captured. All beside torch.distributed over NCCL, products beside PyTorch's
 async-TP too, in turn; what has a reference is compared first. Rank 0 prints medians and with -o writes every sample.
 
+Two parts have a process of their own, since they begin with nothing made: warmed: stretto.warm_up() of all operators'
+calls on rank 0, from an empty cache, then seconds of every first call; proofs: seconds of what a first call has to rank
+and to prove, of each by itself on rank 0 from an empty cache, without the compiler of kernels.
+
     gpu_bench --seed 7 lot --list --ranks 2 > shapes.json
     torchrun --standalone --nproc-per-node 2 bench/gpu/user_rank.py --parts first,host,lot --shapes shapes.json
 """
@@ -14,17 +18,22 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
+import unittest.mock
+from typing import Optional
 
 import torch
 import torch.distributed as dist
 from timing_options import command_line, parser_of
 from torch_turns import DEVICE, ON_GPU, captured, event, synchronize
-from user_calls import BF16, all_calls, randn, step_calls
+from user_calls import BF16, all_calls, make_pairs, pair_of, randn, step_calls
 
 import stretto
+from stretto import _warm
 
 PARTS = "first", "host", "single", "eager", "steps", "sizes", "lot"
+ALONE = "warmed", "proofs"  # in a process
 HOST_CALLS, HOST_ROUNDS = (20, 9) if ON_GPU else (1, 2)
 LEAST_SAMPLES, MS_OF_SAMPLES = (20, 250.0) if ON_GPU else (2, 1.0)
 WARMUP_MS = 60.0
@@ -72,8 +81,10 @@ class Ranks:
             print(text, flush=True)
 
 
-def closest(ranks: Ranks, ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """|ours - theirs| / |theirs| at the worst rank."""
+def closest(ranks: Ranks, ours: Optional[torch.Tensor], theirs: Optional[torch.Tensor]) -> float:
+    """|ours - theirs| / |theirs| at the worst rank; some may have no result."""
+    if ours is None or theirs is None:
+        return ranks.slowest([0.0 if ours is theirs else float("inf")])[0]
     if ours.shape != theirs.shape:
         raise SystemExit(f"user_rank: shapes {tuple(ours.shape)} and {tuple(theirs.shape)}")
     if not theirs.numel():
@@ -158,10 +169,9 @@ def said_of(ranks: Ranks, name: str, row: dict) -> None:
     ranks.say(" ".join([*words, f"| {row['error']}" if "error" in row else ""]))
 
 
-def compare_call(ranks: Ranks, name: str, call, row: dict):
-    error = closest(ranks, call.ours(), call.theirs())
-    # Sums in place have grown in theirs; the others agree.
-    if not error <= (0.02 if not call.same_bits else 0.0) and not name.startswith("all_reduce"):
+def compare_call(ranks: Ranks, call, row: dict):
+    error = closest(ranks, call.ours(), (call.right or call.theirs)())
+    if not error <= (0.0 if call.same_bits else 0.02):
         row["error"] = f"off by {error:.3g}"
 
 
@@ -173,7 +183,7 @@ def run_calls(ranks: Ranks, calls: dict, parts: set, keep) -> None:
             row["first_s"] = seconds_of(ranks, call.ours)
             contestants = {"ours": call.ours}
             if call.theirs is not None:
-                compare_call(ranks, name, call, row)
+                compare_call(ranks, call, row)
                 contestants = {"theirs": call.theirs, "ours": call.ours}
             if parts & {"host"}:
                 row["host_us"] = {who: host_us(ranks, c) for who, c in contestants.items()}
@@ -182,11 +192,76 @@ def run_calls(ranks: Ranks, calls: dict, parts: set, keep) -> None:
             if parts & {"eager", "steps"}:
                 row["eager_ms"] = turns(ranks, contestants)
             if call.theirs is not None:
-                compare_call(ranks, name, call, row)  # as a graph by now
+                compare_call(ranks, call, row)  # as a graph by now
         except stretto.Error as error:
             row["error"] = str(error)[:400]
         keep(row)
         said_of(ranks, f"{name:<40}", row)
+
+
+def warm_up(ranks: Ranks, calls) -> None:
+    pair = pair_of(ranks.rank, ranks.size)
+    stretto.warm_up(calls, world_size=ranks.size, groups={pair: 2} if pair else None)
+
+
+def run_warmed(ranks: Ranks, make_calls, keep) -> float:
+    """Seconds that warming took; on disk for all ranks, and in the process of rank 0."""
+    calls, begin, error = make_calls(), time.perf_counter(), ""
+    if ranks.rank == 0:
+        try:
+            warm_up(ranks, lambda: [call.ours() for call in calls.values()])
+        except stretto.Error as caught:  # the other ranks wait
+            error = str(caught)[:400]
+    seconds = ranks.slowest([time.perf_counter() - begin if ranks.rank == 0 else 0.0])[0]
+    ranks.say(f"warm_up of {len(calls)} calls: {seconds:.1f} s{error and ' | ' + error}")
+    for name, call in make_calls().items():  # others: what the calls above have made holds anything
+        row = {"call": name, **({"error": error} if error else {})}
+        try:
+            row["first_s"] = seconds_of(ranks, call.ours)
+        except stretto.Error as caught:
+            row["error"] = str(caught)[:400]
+        keep(row)
+        said_of(ranks, f"{name:<40}", row)
+    return seconds
+
+
+def proof_seconds(ranks: Ranks, call) -> tuple:
+    """(to rank, to prove) what the call launches, where that is not kept yet."""
+    seconds = {"rank": 0.0, "prove": 0.0}
+
+    def make(needed, _):
+        for (sms, _, at_bounds), make_program in needed.items():
+            begin = time.perf_counter()
+            program = make_program(sms)
+            ranked = time.perf_counter()
+            program.compile(bounds_only=at_bounds, **({"num_sms": sms} if sms else {}))
+            seconds["rank"] += ranked - begin
+            seconds["prove"] += time.perf_counter() - ranked
+
+    begin = time.perf_counter()
+    with unittest.mock.patch.object(_warm, "_make", make):
+        warm_up(ranks, call)  # products of several ranks are ranked in the call
+    seconds["rank"] = time.perf_counter() - begin - seconds["prove"]
+    return seconds["rank"], seconds["prove"]
+
+
+def run_proofs(ranks: Ranks, calls: dict, keep) -> None:
+    for name, call in calls.items():
+        row = {"call": name, "first_s": 0.0}
+        if ranks.rank == 0:
+            try:
+                row["rank_s"], row["prove_s"] = proof_seconds(ranks, call.ours)
+                row["first_s"] = row["rank_s"] + row["prove_s"]
+            except stretto.Error as error:
+                row["error"] = str(error)[:400]
+        keep(row)
+        said_of(ranks, f"{name:<40}", row)
+
+
+def begin_with_nothing(ranks: Ranks) -> None:
+    folder = [tempfile.mkdtemp(prefix="stretto-user-") if ranks.rank == 0 else None]
+    dist.broadcast_object_list(folder, 0, group=ranks.host)
+    os.environ["STRETTO_CACHE_DIR"] = folder[0]
 
 
 def of_size(op: str, elements: int, size: int) -> tuple:
@@ -367,30 +442,45 @@ def main():
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
     options = parser.parse_args()
     parts, only = set(options.parts.split(",")), options.only.split("|")
-    if parts - set(PARTS):
-        raise SystemExit(f"user_rank: no part {', '.join(sorted(parts - set(PARTS)))}; there are {', '.join(PARTS)}")
+    if parts - {*PARTS, *ALONE}:
+        raise SystemExit(f"user_rank: no part {', '.join(sorted(parts - {*PARTS, *ALONE}))}; "
+                         f"there are {', '.join([*PARTS, *ALONE])}")
+    if parts & set(ALONE) and len(parts) > 1:
+        raise SystemExit(f"user_rank: {' and '.join(ALONE)} have a process of their own")
     ranks = Ranks(options.seed)
     stretto.init(timeout=60)
+    make_pairs(ranks.size)
     result = {
         "machine": torch.cuda.get_device_name() if ON_GPU else "CPU", "driver": options.driver,
         "commit": options.commit, "command": command_line(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "torch": torch.__version__, "ranks": ranks.size, "seed": options.seed,
-        "calls": [], "calls_again": [], "steps": [], "sizes": [], "lot": [],
+        "calls": [], "calls_again": [], "calls_warmed": [], "proofs": [], "steps": [], "sizes": [], "lot": [],
     }
 
     def asked(calls: dict) -> dict:
         return {name: call for name, call in calls.items() if any(text in name for text in only)}
 
+    def write():
+        if ranks.rank == 0 and options.out:
+            with open(options.out, "w", encoding="utf-8") as file:
+                json.dump(result, file)
+
     def keeper(name: str):
         def keep(row: dict):
             result[name].append(row)
-            if ranks.rank == 0 and options.out:
-                with open(options.out, "w", encoding="utf-8") as file:
-                    json.dump(result, file)
+            write()
 
         return keep
 
+    if parts & set(ALONE):
+        begin_with_nothing(ranks)
+    if "proofs" in parts:
+        run_proofs(ranks, asked(all_calls(ranks.rank, ranks.size)), keeper("proofs"))
+    if "warmed" in parts:
+        make_calls = lambda: asked(all_calls(ranks.rank, ranks.size))
+        result["warm_s"] = run_warmed(ranks, make_calls, keeper("calls_warmed"))
+        write()
     if parts & {"first", "host", "single", "eager"}:
         calls = all_calls(ranks.rank, ranks.size)
         run_calls(ranks, asked(calls), parts, keeper("calls_again" if options.again else "calls"))

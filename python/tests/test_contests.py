@@ -210,3 +210,16 @@ def test_what_a_user_meets(root, tmp_path):
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         assert made.stdout.count("\n") > 3, table
+
+
+@pytest.mark.parametrize("part, field", [("warmed", "calls_warmed"), ("proofs", "proofs")])
+def test_first_calls_that_begin_with_nothing(root, tmp_path, part, field):
+    out, names = tmp_path / "made.json", ("all_reduce of 2 bytes", "matmul_all_gather", "moe_layer", "send and recv")
+    done = on_two_ranks(root, "user_rank.py", "--parts", part, "--only", "|".join(names), "-o", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text(encoding="utf-8"))
+    rows = {row["call"]: row for row in result[field]}
+    assert set(names) <= set(rows) and not [row for row in rows.values() if "error" in row]
+    assert all(row["first_s"] >= 0 for row in rows.values())
+    if part == "proofs":
+        assert all(row["rank_s"] > 0 and row["prove_s"] > 0 for row in (rows[name] for name in names))
