@@ -76,9 +76,10 @@ class Keep(MadeResults):
         self.assertEqual([line["run"] for line in self.kept("pytorch-x2.jsonl")], ["gpu-pytorch-x2-2026-01-03"])
 
     def test_verdicts_are_of_samples_that_are_not_kept_too(self):
-        """The first 60 of 200 say the contrary of all."""
+        """The first of 200 say the contrary of all."""
         def times(ours):
-            return {"sequence": [1.0, 1.01] * 100, "again": [1.0, 1.01] * 100, "gemm": [0.5] * 200, "ours": ours}
+            return {"sequence": [1.0, 1.01] * 100, "again": [1.0, 1.01] * 100, "gemm": [0.5] * 200, "ours": ours,
+                    "symmetric": [x / 2 for x in ours]}
 
         slow, fast = [1.5] * 60 + [0.8] * 140, [0.8] * 60 + [1.5] * 140
         rows = [{"op": "gemm_rs", "m": m, "n": 8, "k": 8, "layer": "a", "first_s": 1.0, "eager_ms": times(ours),
@@ -92,7 +93,12 @@ class Keep(MadeResults):
             return [line for line in text.splitlines() if line.startswith("|")]
 
         self.assertEqual([numbers(self.shown(name)) for name in names], [numbers(text) for text in before])
-        self.assertEqual({len(line["row"]["eager_ms"]["ours"]) for line in self.kept("user-x2.jsonl")}, {60})
+        self.assertIn("eager 0.500 on average", self.shown(names[0]))
+        kept = self.folder / "user-x2.jsonl"
+        self.assertEqual({len(line["row"]["eager_ms"]["ours"]) for line in self.kept(kept.name)}, {12})
+        again = kept.read_text(encoding="utf-8")
+        self.keep()
+        self.assertEqual(kept.read_text(encoding="utf-8"), again)
         verdicts = numbers(self.shown("user-lot-shapes-x2"))
         self.assertEqual([line.split("|")[-2].strip() for line in verdicts if "GEMM+RS" in line],
                          ["met", "met", "over", "over"])

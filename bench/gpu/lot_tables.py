@@ -89,14 +89,3 @@ def lot(results: Results, ranks: int):
     slower = len(theirs) - theirs.count(True)
     text += (f", in {slower} NCCL's is faster" if slower else "") + (f"; {len(failed)} failed" if failed else "")
     return text, verdicts.of_all(met + theirs + failed)
-
-
-def overlapped_by_lot(results: Results, ranks: int):
-    """Of the first page: as lot(), and tells of the choices that fused alone."""
-    found = lot(results, ranks)
-    if not found:
-        return None
-    timed = [row for row, _ in lot_rows(results, ranks).values() if "error" not in row]
-    times_over = [over_sequence(row) for row in timed if not row["is_sequence"]]
-    met = [verdicts.at_most(r, ALLOWED) for r in times_over].count(True)
-    return f"{met} of {len(times_over)} rows; the longest {max(r.median for r in times_over):.2f}", found[1]

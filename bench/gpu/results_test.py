@@ -15,6 +15,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import lot_tables  # noqa: E402
 import routing_tables  # noqa: E402
+import user_tables  # noqa: E402
 import verdicts  # noqa: E402
 from results import Interval, Results, interval, interval_rank, mark, median, quantile, sources  # noqa: E402
 
@@ -109,13 +110,53 @@ class Lot(MadeResults):
         found = self.results(lot_x2_2026_01_02={"lot": rows})
         self.assertEqual(lot_tables.lot(found, 2), ("fused: 1 of 2 rows, 1 within, at most 1.05; sequence: 1 rows",
                                                     "within"))
-        self.assertEqual(lot_tables.overlapped_by_lot(found, 2), ("1 of 2 rows; the longest 1.05", "within"))
         self.assertIsNone(lot_tables.lot(found, 4))
-        self.assertIsNone(lot_tables.overlapped_by_lot(found, 4))
         self.assertIn("| sequence | 1.0000 | 2.0000 | 1.0000 | 1.000 [1.000, 1.000] | sequence |",
                       lot_tables.lot_shapes_table(found, 2))
         text = lot_tables.lot_table(found, 2)
         self.assertIn("| 257 to 4095 | 1 | 0 | 1 | 1 | 1 | 0 | 0 | 0.500 | 0.500 |", text)
+
+    def test_users_draws_are_pooled_and_what_is_not_told_apart_is_undecided(self):
+        """Of a seed each, by how long ours takes and the sequence's second time, of 1 that it takes first."""
+        def row(m, ours, again):
+            return {"op": "gemm_rs", "layer": "made", "m": m, "n": 8, "k": 8, "first_s": 1.0,
+                    "graph_ms": {"sequence": [1.0] * 9, "again": [again] * 9, "ours": [ours] * 9, "gemm": [0.5] * 9}}
+
+        kept = {"user_x2_2026_01_02": {"seed": 7, "lot": [row(4096, 0.6, 1.0), row(8192, 1.5, 1.0)]},
+                "user_x2_2026_01_03": {"seed": 8, "lot": [row(2048, 0.8, 1.02), row(64, 0.9, 0.995)]}}
+        found = self.results(**kept)
+        text, met = user_tables.lot_bar(found, 2)
+        self.assertEqual(text, "2 of 3, 0 within; 1 undecided; mean 0.95, nine in ten at most 1.32, worst 1.50; "
+                               "4 shapes of 2 seeds")
+        self.assertIs(met, False)
+        self.assertEqual(user_tables.front_lot(found, 2), ("2 of 3, the longest 1.50; 1 undecided", False))
+        text, met = user_tables.hidden_bar(found, 2)  # 0.8, -1, 0.4
+        self.assertEqual(text, "0.07, -0.72; worst -1.00; 3 of 4 shapes of 2 seeds")
+        table = user_tables.user_lot_shapes_table(found, 2)
+        self.assertIn("| 0.800 [0.800, 0.800] | 1.020 [1.020, 1.020] | 0.40 | undecided |", table)
+        self.assertIn("| 0.900 [0.900, 0.900] | 0.995 [0.995, 0.995] | 0.20 | met |", table)
+        self.assertIsNone(user_tables.lot_bar(found, 4))
+
+    def test_bars_of_a_users_calls(self):
+        def call(name, **row):
+            return {"call": name, "copies": False, "first_s": 0.5, **row}
+
+        rows = [call("all_gather", single_ms={"theirs": [2.0] * 9, "ours": [1.0] * 9},
+                     host_us={"ours": [9.0, 10.0, 30.0]}),
+                call("all_to_all of even lists", single_ms={"theirs": [0.9] * 9, "ours": [1.0] * 9},
+                     eager_ms={"theirs": [0.9] * 9, "ours": [1.0] * 9}, host_us={"ours": [20.0, 21.0, 22.0]})]
+        sized = {"case": "all_to_all of sizes on the device, by lot", "stretto, captured": {"gpu_us": [2.0] * 9},
+                 "nccl, with sizes": {"gpu_us": [3.2] * 9}}
+        found = self.results(
+            user_x2_2026_01_02={"calls": rows}, reductions_x2_2026_01_02={"reductions": [sized]},
+            user_x2_2026_01_02_warmed={"calls_warmed": [call("all_gather"), {**call("moe_layer"), "first_s": 0.1}]})
+        for bar, want in ((user_tables.single_bar, ("0.90 [0.90, 0.90] at least; 1 of 2 rows", False)),
+                          (user_tables.host_bar, ("10 to 21 us, median 16, of rounds 9 to 30; 1 of 2 rows", False)),
+                          (user_tables.steps_bar, ("0.90x; 0 of 1 rows", False)),
+                          (user_tables.device_sizes_bar, ("1.60x; 1 of 1 rows", True)),
+                          (user_tables.warmed_bar, ("up to 0.50 s; 1 of 2 rows", False)),
+                          (user_tables.proofs_bar, None)):
+            self.assertEqual(bar(found, 2), want)
 
     def test_losses_and_failures_are_told(self):
         rows = [lot_row(512, [1.5] * 6, [1.0] * 6), lot_row(64, [], [3.0] * 6, True),

@@ -9,7 +9,7 @@ import expert_bars as experts
 import user_tables as user
 import verdicts
 from kernel_tables import attention_key, loops
-from lot_tables import lot, overlapped_by_lot
+from lot_tables import lot
 from rank_tables import gathering_hidden
 from results import (
     Interval, Results, apart, geometric_mean, hidden, interval, median, on_same_cards, quantile, ratio, rounds,
@@ -396,7 +396,8 @@ BARS = [
     Bar("the same, 1, 64, 256 rows", "34, 40, 66 us, by the interval", "gemm_ar", gemm_ar_few_rows),
     Bar("the same from 1 row on, over PyTorch's symmetric memory", "-", "gemm_ar", gemm_ar_pytorch),
     Bar("any number of rows: time where fused is chosen / faster sequence", "upper end 1.02", "sweep", sweep),
-    Bar("the same of what is chosen without measuring, of shapes drawn by lot", "upper end 1.02", "lot", lot),
+    Bar("the same of what the chooser takes from C++ without measuring, of shapes by lot", "upper end 1.02", "lot",
+        lot),
     Bar("all-reduce in graphs: 4 and 16 KB, 512 KB, 1 MB; over NCCL's rate", "5, 8.5, 11 us; 1x at 64 MB",
         "collectives", all_reduce),
     Bar("all-gather, reduce-scatter, all-to-all, 1 MB in graphs, over NCCL's rate", "2x", "collectives",
@@ -444,17 +445,23 @@ BARS = [
     Bar("AG+GEMM, GEMM+RS and GEMM+AR from PyTorch in place, time / C++'s", "1.02, by the interval", "pytorch",
         python_and_cpp("in_place")),
     Bar("the same of ordinary tensors, whose result is made", "1.02", "pytorch", python_and_cpp("plain")),
-    Bar("host's time to enqueue a call of ordinary tensors, where copy engines take part", "15, 40 us", "first_hour",
+    Bar("host's time to enqueue a call of ordinary tensors; where copy engines take part", "15, 40 us", "first_hour",
         user.host_bar),
+    Bar("one eager call of ordinary tensors after a synchronisation, torch.distributed's time / ours", "faster",
+        "first_hour", user.single_bar),
     Bar("first call of any operator, empty cache; with what is kept", "4 s; 0.2 s", "first_hour", user.first_bar),
+    Bar("the same after `stretto.warm_up`", "0.2 s", "first_hour", user.warmed_bar),
+    Bar("what of a first call is ranking and proof", "1 s", "first_hour", user.proofs_bar),
     Bar("collectives of ordinary tensors, 2 bytes to 256 MB, time / NCCL's", "1.02, by the interval", "first_hour",
         user.sizes_bar),
     Bar("uneven exchanges and steps of several calls, eager, speed over torch.distributed's", "0.97", "first_hour",
         user.steps_bar),
-    Bar("products by lot from 2048 rows on, part of communication hidden, captured", "mean 0.80, 0.60 at the tenth",
-        "first_hour", user.hidden_bar),
+    Bar("exchanges whose sizes are on the device, in graphs, speed over NCCL's with its exchange of sizes", "1.5x",
+        "first_hour", user.device_sizes_bar),
+    Bar("products by lot from 2048 rows on, part of communication hidden, captured: mean, tenth percentile",
+        "0.80, 0.60", "first_hour", user.hidden_bar),
     Bar("products by lot of any rows, eager and captured, time / faster of the sequence and async-TP",
-        "1.02 in 99 of 100", "first_hour", user.lot_bar),
+        "1.02 in 99 of 100, by the interval", "first_hour", user.lot_bar),
     Bar("MLP block forward and backward, 8192 tokens, over `torch.mm` and NCCL", "1.15x on four", "pytorch", mlp),
 ]
 
@@ -473,10 +480,10 @@ FRONT = {
     "GEMM+RS from 4096 rows on, part of the communication hidden": {},
     "both, speed over the sequence's": {"what": "both, speed over cuBLASLt and NCCL one after the other"},
     "both called from PyTorch, speed over its async-TP": {},
-    "the same of what is chosen without measuring, of shapes drawn by lot": {
-        "what": "overlapped operators chosen without measuring, shapes drawn at random: time over the faster of "
-                "cuBLASLt with NCCL and cuBLASLt with our collective",
-        "asked": "at most 1.02", "measure": overlapped_by_lot},
+    "products by lot of any rows, eager and captured, time / faster of the sequence and async-TP": {
+        "what": "products with collectives called from PyTorch, eager and captured, shapes drawn by lot: time over the "
+                "faster of cuBLASLt with NCCL and async-TP",
+        "asked": "at most 1.02 in 99 of 100", "measure": user.front_lot},
     "Llama-3-8B served at saturation: tokens a second over transformers' with FlashAttention-2; over one GPU's": {
         "what": "Llama-3-8B served at saturation, tokens a second: on one GPU over transformers' with "
                 "FlashAttention-2, on more over our one GPU's",

@@ -53,6 +53,7 @@ MAKERS = {
     "served-experts": served_experts_table,
     "pytorch": use.pytorch_table, "pytorch-pair": use.pair_table, "python-calls": use.calls_table,
     "mlp": use.mlp_table, "reductions": use.reductions_table,
+    "device-sizes": use.device_sizes_table,
     "startup": use.startup_table, "enqueue": use.enqueue_table, "watchdog": use.watchdog_table,
     "points": use.points_table,
     "user-calls": user.user_calls_table, "user-steps": user.user_steps_table, "user-sizes": user.user_sizes_table,

@@ -120,7 +120,7 @@ def calls_table(results: Results, _ranks: int) -> str:
 
 
 def reductions_table(results: Results, ranks: int) -> str:
-    rows = results.rows(["reductions"], "reductions", lambda r: r["case"], ranks)
+    rows = results.rows(["reductions"], "reductions", lambda r: r["case"], ranks, lambda row: "nccl" in row)
     lines = []
     for case, (row, _) in rows.items():
         ours, nccl = row["stretto"], row["nccl"]
@@ -128,6 +128,19 @@ def reductions_table(results: Results, ranks: int) -> str:
                       times(ratio(nccl["gpu_us"], ours["gpu_us"])), f"{median(ours['host_us']):.1f}",
                       f"{median(nccl['host_us']):.1f}"])
     return table(["call", "ours, us", "NCCL", "NCCL / ours", "host: ours, us", "NCCL"], lines) + sources(rows)
+
+
+def device_sizes_table(results: Results, ranks: int) -> str:
+    is_sized = lambda row: "stretto, captured" in row
+    rows, lines = results.rows(["reductions"], "reductions", lambda r: r["case"], ranks, is_sized), []
+    for case, (row, _) in rows.items():
+        theirs, eager, graph = (row[who] for who in ("nccl, with sizes", "stretto", "stretto, captured"))
+        lines.append([case + mark(rows, case),
+                      *(f"{median(t['gpu_us']):.0f} ({median(t['host_us']):.0f})" for t in (theirs, eager, graph)),
+                      times(ratio(theirs["gpu_us"], graph["gpu_us"]))])
+    text = table(["exchange", "NCCL and sizes, us (host)", "ours, eager", "ours, in a graph", "NCCL / ours in a graph"],
+                 lines)
+    return text + footnote(text) + sources(rows)
 
 
 def mlp_table(results: Results, _ranks: int) -> str:

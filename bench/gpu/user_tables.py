@@ -13,7 +13,9 @@ FIRST_S, KEPT_S = 4, 0.2
 HOST_US, COPIES_US = 15, 40  # of the host for a call; where copy engines take part
 ALLOWED = 1.02
 MANY_ROWS = 2048
-KEPT_SAMPLES = 60  # of a product by lot; each contestant comes in every place as often in them
+OWN_SPREAD = 0.01  # of the sequence against itself, beyond which a shape is undecided
+PROOF_S = 1
+KEPT_SAMPLES = 12  # of a product by lot, beside what is said of all
 MODES = "eager", "graph"
 SIZE_NAMES = (30, "GB"), (20, "MB"), (10, "KB"), (0, "bytes")
 
@@ -38,17 +40,17 @@ def gain(row: dict, part: str) -> Interval | None:
 
 def user_calls_table(results: Results, ranks: int) -> str:
     rows, lines = calls(results, ranks), []
-    again = calls(results, ranks, "calls_again")
+    others = [calls(results, ranks, field) for field in ("calls_again", "calls_warmed", "proofs")]
     for key, (row, _) in rows.items():
-        later, _ = again.get(key, ({}, None))
         single, eager = gain(row, "single_ms"), gain(row, "eager_ms")
+        firsts = row, *(of.get(key, ({}, None))[0] for of in others)
         lines.append([key + mark(rows, key),
-                      *(f"{of['first_s']:.2f}" if "first_s" in of else "-" for of in (row, later)),
+                      *(f"{of['first_s']:.2f}" if "first_s" in of else "-" for of in firsts),
                       cell(row, "host_us", "ours", 0), cell(row, "host_us", "theirs", 0),
                       cell(row, "single_ms", "ours", 3), times(single) if single else "-",
                       cell(row, "eager_ms", "ours", 3), times(eager) if eager else "-", row.get("error", "")[:60]])
-    text = table(["call", "first, s", "kept, s", "host, us", "theirs", "one call, ms", "theirs / ours", "in a row, ms",
-                  "theirs / ours", "failed"], lines)
+    text = table(["call", "first, s", "kept, s", "warmed, s", "rank and prove, s", "host, us", "theirs", "one call, ms",
+                  "theirs / ours", "in a row, ms", "theirs / ours", "failed"], lines)
     return text + footnote(text) + sources(rows)
 
 
@@ -89,14 +91,25 @@ def lot(results: Results, ranks: int) -> dict:
 
 def few_samples(t: dict) -> dict:
     """Of a product's times the first KEPT_SAMPLES, and what is said of all of them."""
-    count = len(t["ours"])
-    if count <= KEPT_SAMPLES:
+    if len(t["ours"]) <= KEPT_SAMPLES:
         return t
+    of_all = t.get("of_all") or said_of_all(t)
+    if "symmetric" in t and "symmetric" not in of_all:
+        of_all["symmetric"] = over_ordinary(t)._asdict()
+    return {**{who: samples[:KEPT_SAMPLES] for who, samples in t.items() if who != "of_all"}, "of_all": of_all}
+
+
+def said_of_all(t: dict) -> dict:
     part = part_hidden(t)
     said = {"over_faster": over_faster(t), "itself": itself(t), **({"hidden": part} if part else {})}
-    return {**{who: samples[:KEPT_SAMPLES] for who, samples in t.items()},
-            "of_all": {"samples": count, "medians": {who: median(samples) for who, samples in t.items()},
-                       **{name: r._asdict() for name, r in said.items()}}}
+    return {"samples": len(t["ours"]), "medians": {who: median(samples) for who, samples in t.items()},
+            **{name: r._asdict() for name, r in said.items()}}
+
+
+def over_ordinary(t: dict) -> Interval:
+    """Time with what peers read or write in symmetric memory over that of ordinary tensors."""
+    found = t.get("of_all", {}).get("symmetric")
+    return Interval(**found) if found else ratio(t["symmetric"], t["ours"])
 
 
 def over_faster(t: dict) -> Interval:
@@ -116,12 +129,17 @@ def itself(t: dict) -> Interval:
 
 
 def outcome(t: dict) -> str:
-    """Undecided where it would be another if ours were off by as much as the sequence differs from itself."""
-    r, same = over_faster(t), itself(t)
-    off = max(same.high, 1 / same.low)
-    words = {True: "met", verdicts.WITHIN: "within", False: "over"}
-    found = {words[verdicts.at_most(Interval(*(x * by for x in r)), ALLOWED)] for by in (1 / off, 1, off)}
-    return found.pop() if len(found) == 1 else "undecided"
+    """Undecided where the sequence against itself, by its interval, differs by more than OWN_SPREAD."""
+    same = itself(t)
+    if same.high > 1 + OWN_SPREAD or same.low < 1 - OWN_SPREAD:
+        return "undecided"
+    return {True: "met", verdicts.WITHIN: "within", False: "over"}[verdicts.at_most(over_faster(t), ALLOWED)]
+
+
+def draws(rows: dict) -> str:
+    """'94 shapes of 2 seeds'"""
+    seeds = {(run.ranks, run.data.get("seed")) for _, run in rows.values()}
+    return f"{len(rows)} shapes of {len(seeds)} seed{'s' * (len(seeds) > 1)}"
 
 
 def part_hidden(t: dict) -> Interval | None:
@@ -160,7 +178,7 @@ def user_lot_table(results: Results, ranks: int) -> str:
     told = [f"{mode} {statistics.mean(parts):.2f} on average, tenth percentile {quantile(parts, 0.1):.2f}, "
             f"{min(parts):.2f} at least ({len(parts)} shapes)"
             for mode in MODES if (parts := hidden_parts(rows, mode))]
-    shared = {mode: [ratio(t["symmetric"], t["ours"]).median for row, _ in rows.values()
+    shared = {mode: [over_ordinary(t).median for row, _ in rows.values()
                      if "symmetric" in (t := row.get(mode + "_ms", {}))] for mode in MODES}
     if any(shared.values()):
         of_modes = [f"{mode} {statistics.mean(r):.3f} on average, {max(r):.3f} at most ({len(r)} shapes)"
@@ -183,9 +201,11 @@ def user_lot_shapes_table(results: Results, ranks: int) -> str:
             lines.append([operator(row) + mark(rows, key), row["layer"], mode, f"{row['first_s']:.1f}",
                           *(f"{median_of(t, who):.4f}" if who in t else "-" for who in
                             ("ours", "sequence", "async_tp", "gemm")),
-                          times(over_faster(t), 3), f"{part.median:.2f}" if part else "-", outcome(t)])
+                          times(over_faster(t), 3), times(itself(t), 3), f"{part.median:.2f}" if part else "-",
+                          outcome(t)])
     text = table(["operator (m, n or k of a rank)", "layer", "launched", "first call, s", "ours, ms", "sequence",
-                  "async-TP", "product alone", "ours / faster of theirs", "hidden", f"asked: {ALLOWED}"], lines)
+                  "async-TP", "product alone", "ours / faster of theirs", "sequence / itself", "hidden",
+                  f"asked: {ALLOWED}"], lines)
     return text + footnote(text) + sources(rows)
 
 
@@ -193,13 +213,13 @@ def user_lot_shapes_table(results: Results, ranks: int) -> str:
 
 
 def host_bar(results: Results, ranks: int):
-    found = [(median(row["host_us"]["ours"]), row) for row, _ in calls(results, ranks).values() if "host_us" in row]
+    found = [(row["host_us"]["ours"], row) for row, _ in calls(results, ranks).values() if "host_us" in row]
     if not found:
         return None
-    met = [us <= (COPIES_US if row["copies"] else HOST_US) for us, row in found]
-    values = sorted(us for us, _ in found)
-    return (f"{values[0]:.0f} to {values[-1]:.0f} us, median {median(values):.0f}; {verdicts.counted(met)}",
-            verdicts.of_all(met))
+    met = [median(us) <= (COPIES_US if row["copies"] else HOST_US) for us, row in found]
+    values, rounds = sorted(median(us) for us, _ in found), [us for of_call, _ in found for us in of_call]
+    return (f"{values[0]:.0f} to {values[-1]:.0f} us, median {median(values):.0f}, of rounds {min(rounds):.0f} to "
+            f"{max(rounds):.0f}; {verdicts.counted(met)}", verdicts.of_all(met))
 
 
 def first_bar(results: Results, ranks: int):
@@ -212,13 +232,39 @@ def first_bar(results: Results, ranks: int):
             fast == len(cold) and few == len(kept))
 
 
+def seconds_bar(field: str, asked: float):
+    """Of first calls, each asked to take no longer."""
+    def measure(results: Results, ranks: int):
+        rows = [row for row, _ in calls(results, ranks, field).values()]
+        met = [row.get("first_s", asked + 1) <= asked and "error" not in row for row in rows]
+        if not met:
+            return None
+        most = max((row["first_s"] for row in rows if "first_s" in row), default=0.0)
+        return f"up to {most:.2f} s; {verdicts.counted(met)}", verdicts.of_all(met)
+    return measure
+
+
+warmed_bar, proofs_bar = seconds_bar("calls_warmed", KEPT_S), seconds_bar("proofs", PROOF_S)
+
+
+def single_bar(results: Results, ranks: int):
+    """Theirs / ours of the call that is slowest beside theirs."""
+    found = [r for row, _ in calls(results, ranks).values() if (r := gain(row, "single_ms"))]
+    if not found:
+        return None
+    met = [verdicts.faster(r) for r in found]
+    least = min(found, key=lambda r: r.median)
+    return f"{times(least)} at least; {verdicts.counted(met)}", verdicts.of_all(met)
+
+
 def sizes_bar(results: Results, ranks: int):
     found = [verdicts.at_most(ratio(t["ours"], t["nccl"]), ALLOWED) for row, _ in sizes(results, ranks).values()
              for mode in MODES if (t := row.get(mode + "_ms"))]
     return (verdicts.counted(found), verdicts.of_all(found)) if found else None
 
 
-EXCHANGES = "uneven", "different sizes", "batch_send_recv", "of columns"
+# Beside steps: calls that torch.distributed makes with several of its own, or hosts that meet.
+EXCHANGES = "even lists", "different sizes", "batch_send_recv", "of columns", "all_to_all_v", "all_gather_v"
 
 
 def steps_bar(results: Results, ranks: int):
@@ -228,20 +274,47 @@ def steps_bar(results: Results, ranks: int):
     return verdicts.ratios_met(found, lambda r: verdicts.at_least(r, 0.97))
 
 
+def device_sizes_bar(results: Results, ranks: int):
+    """Exchanges in graphs whose sizes are on the device (reductions_rank.py), over NCCL's with its own of sizes."""
+    rows = results.rows(["reductions"], "reductions", lambda row: row["case"], ranks,
+                        lambda row: "stretto, captured" in row)
+    found = [ratio(row["nccl, with sizes"]["gpu_us"], row["stretto, captured"]["gpu_us"]) for row, _ in rows.values()]
+    return verdicts.ratios_met(found, lambda r: verdicts.at_least(r, 1.5))
+
+
 def hidden_bar(results: Results, ranks: int):
-    parts = hidden_parts(lot(results, ranks), "graph")
+    rows = lot(results, ranks)
+    parts = hidden_parts(rows, "graph")
     if not parts:
         return None
     mean, low = statistics.mean(parts), quantile(parts, 0.1)
-    return f"{mean:.2f}, {low:.2f}; worst {min(parts):.2f}", mean >= 0.8 and low >= 0.6
+    return (f"{mean:.2f}, {low:.2f}; worst {min(parts):.2f}; {len(parts)} of {draws(rows)}",
+            mean >= 0.8 and low >= 0.6)
+
+
+def timed_lot(rows: dict) -> list:
+    return [row[mode + "_ms"] for row, _ in rows.values() for mode in MODES if mode + "_ms" in row]
+
+
+def front_lot(results: Results, ranks: int):
+    """Of the first page: as lot_bar()."""
+    found = lot_bar(results, ranks)
+    if not found:
+        return None
+    timed = timed_lot(lot(results, ranks))
+    counts, worst = collections.Counter(map(outcome, timed)), max(over_faster(t).median for t in timed)
+    return (f"{counts['met']} of {len(timed) - counts['undecided']}, the longest {worst:.2f}; "
+            f"{counts['undecided']} undecided", found[1])
 
 
 def lot_bar(results: Results, ranks: int):
-    found = [outcome(row[mode + "_ms"]) for row, _ in lot(results, ranks).values() for mode in MODES
-             if mode + "_ms" in row]
-    decided = [word for word in found if word != "undecided"]
+    rows = lot(results, ranks)
+    timed = timed_lot(rows)
+    counts = collections.Counter(map(outcome, timed))
+    decided = len(timed) - counts["undecided"]
     if not decided:
         return None
-    counts = collections.Counter(decided)
-    return (f"{counts['met']} of {len(decided)} within the interval, {counts['within']} not told apart; "
-            f"{len(found) - len(decided)} undecided", counts["met"] >= 0.99 * len(decided))
+    ratios = [over_faster(t).median for t in timed]
+    return (f"{counts['met']} of {decided}, {counts['within']} within; {counts['undecided']} undecided; mean "
+            f"{statistics.mean(ratios):.2f}, nine in ten at most {quantile(ratios, 0.9):.2f}, worst {max(ratios):.2f}; "
+            f"{draws(rows)}", counts["met"] >= 0.99 * decided)
