@@ -24,17 +24,34 @@ from gpu_testing import (  # setUpModule, tearDownModule: for unittest
 )
 
 
+# Attention of contiguous shards of SHARD_ROWS rows, in batches, and by itself.
+SHARD_ROWS, BATCH = 77, 2
+OF_SHARDS = (
+    (stretto.sequence_attention, {}),
+    (stretto.sequence_attention, {"is_causal": False}),
+    (stretto.ring_attention, {}),
+    (stretto.ring_attention, {"window": 50}),
+    (functools.partial(stretto.ring_attention, queries_travel=True), {}),
+)
+
+
+def shards(call, options, q, k, v, tokens):
+    """(result, logarithms) of the batch, and of its first sequence alone."""
+    how = {"contiguous": True, "return_lse": True, "tokens": tokens, **options}
+    return call(q, k, v, **how), call(q[0], k[0], v[0], **how) if not options else None
+
+
 class Ahead(FirstCalls):
     def test_first_calls(self):
         calls = []
-        for rows in (77, 128):
-            q, k, v = (randn(rows, heads, 128) for heads in (8, 2, 2))
-            options = {"contiguous": rows == 77, "return_lse": rows == 77}
-            for window in (0, 50):
-                for travel in (False, True):
-                    how = {"window": window, "queries_travel": travel, **options}
-                    calls.append(functools.partial(stretto.ring_attention, q, k, v, **how))
-                calls.append(functools.partial(stretto.sequence_attention, q, k, v, window=window, **options))
+        q, k, v = (randn(BATCH, SHARD_ROWS, heads, 128) for heads in (8, 2, 2))
+        for call, options in OF_SHARDS:
+            calls.append(functools.partial(shards, call, options, q, k, v, SHARD_ROWS * SIZE))
+        q, k, v = (randn(128, heads, 128) for heads in (8, 2, 2))
+        for window in (0, 50, 200):
+            for travel in (False, True):
+                calls.append(functools.partial(stretto.ring_attention, q, k, v, window=window, queries_travel=travel))
+            calls.append(functools.partial(stretto.sequence_attention, q, k, v, window=window))
         for rows, n, k in ((777, 512, 256), (5, 64, 64)):
             a, w = randn(rows, k), randn(n, k * SIZE)
             calls.append(functools.partial(stretto.all_gather_matmul, a, w.t(), gather_dim=-1))
@@ -119,25 +136,22 @@ class Heads(GpuTest):
 
     def test_contiguous_shards_and_batches(self):
         """As chunk() cuts a sequence: odd rows, tokens that the last rank has fewer of, with and without a mask."""
-        travel = functools.partial(stretto.ring_attention, queries_travel=True)
-        batch, rows = 2, 77
+        rows = SHARD_ROWS
         for tokens in (rows * SIZE, rows * SIZE - SIZE + 1):
-            every = [torch.stack(from_all(randn(batch, rows, h, 128))) for h in (8, 2, 2)]
+            every = [torch.stack(from_all(randn(BATCH, rows, h, 128))) for h in (8, 2, 2)]
             mine = [x[RANK].contiguous() for x in every]
             whole = [x.transpose(0, 1).flatten(1, 2)[:, :tokens] for x in every]  # [batch, tokens, heads, size]
             own = slice(RANK * rows, min((RANK + 1) * rows, tokens))
-            for options in ({}, {"is_causal": False}, {"window": 50}):
+            kept = own.stop - own.start
+            for call, options in OF_SHARDS:
                 seen = (0, options.get("window", 0)) if options.get("is_causal", True) else (tokens, 4 * tokens)
-                wants = [self.attended(*(x[b] for x in whole), *seen) for b in range(batch)]
-                for call in (stretto.sequence_attention, stretto.ring_attention, travel):
-                    how = {"contiguous": True, "return_lse": True, "tokens": tokens, **options}
-                    got, lse = call(*mine, **how)
-                    alone, _ = call(*(x[0] for x in mine), **how)
-                    kept = own.stop - own.start
-                    for b, (want, weights) in enumerate(wants):
-                        self.same(got[b, :kept], want[own], torch.bfloat16)
-                        self.same(lse[b, :, :kept], weights[:, own], torch.bfloat16)
-                    self.same(alone[:kept], wants[0][0][own], torch.bfloat16)
+                wants = [self.attended(*(x[b] for x in whole), *seen) for b in range(BATCH)]
+                (got, lse), alone = shards(call, options, *mine, tokens)
+                for b, (want, weights) in enumerate(wants):
+                    self.same(got[b, :kept], want[own], torch.bfloat16)
+                    self.same(lse[b, :, :kept], weights[:, own], torch.bfloat16)
+                if alone is not None:
+                    self.same(alone[0][:kept], wants[0][0][own], torch.bfloat16)
 
     def test_batches_of_zigzag_rows(self):
         batch, rows = 3, 128
@@ -146,10 +160,9 @@ class Heads(GpuTest):
         own = torch.tensor(stretto.zigzag(tokens), device=DEVICE)
         q, k, v = (randn(batch, rows, h, 64) for h in (4, 4, 4))
         whole = [torch.cat(from_all(x), 1)[:, order] for x in (q, k, v)]
-        for call in (stretto.sequence_attention, stretto.ring_attention):
-            got = call(q, k, v)
-            for b in range(batch):
-                self.same(got[b], self.attended(*(x[b] for x in whole), 0)[0][own])
+        got = stretto.ring_attention(q, k, v)
+        for b in range(batch):
+            self.same(got[b], self.attended(*(x[b] for x in whole), 0)[0][own])
 
     def test_decoding_over_a_cache_on_all_ranks(self):
         block, rows = 64, 256
