@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keeps of runs what the tables of docs/performance are made of, in bench/results: KIND.jsonl, or
-KIND-xN.jsonl of N GPUs, has a row a line, with its samples and the run, date, commit, cards, command and libraries that
-it is of. Rows that no table reads any more are left out; bench/gpu/tables.py writes the tables then.
+KIND-xN.jsonl of N GPUs, has a row a line, with its samples and the run that it is of. The first line of a run says
+its date, commit, cards, command and libraries. Rows that no table reads any more are left out; bench/gpu/tables.py writes the tables then.
 
     bench/gpu/keep.py [--results DIR] [RUN.json...]    files as `gpu_bench -o` and the scripts beside it write them
 """
@@ -50,13 +50,17 @@ def libraries(run: Run) -> str:
     return ", ".join(text if text.lower().startswith(name) else f"{name} {text}" for name, text in said)
 
 
-def line(run: Run, field: str, row) -> str:
-    if (run.kind, field) == ("user", "lot"):
-        row = with_few_samples(row)
+def about(run: Run) -> dict:
     said = {k: compact(v) for k, v in run.data.items()
             if k not in OF_A_RUN and isinstance(v, (bool, int, float, str))}
-    kept = {"run": run.name, "date": run.data.get("date", run.day), "commit": run.data.get("commit"), "card": card(run),
-            "command": run.data.get("command"), "with": libraries(run), "said": said, "of": field,
+    return {"date": run.data.get("date", run.day), "commit": run.data.get("commit"), "card": card(run),
+            "command": run.data.get("command"), "with": libraries(run), "said": said}
+
+
+def line(run: Run, field: str, row, is_first: bool) -> str:
+    if (run.kind, field) == ("user", "lot"):
+        row = with_few_samples(row)
+    kept = {"run": run.name, **(about(run) if is_first else {}), "of": field,
             **({} if isinstance(run.data[field], list) else {"alone": True}), "row": compact(row)}
     return json.dumps(kept, separators=(",", ":")) + "\n"
 
@@ -69,9 +73,18 @@ def kept_files(results: Results) -> dict:
         inside = run.data[field] if isinstance(run.data[field], list) else [run.data[field]]
         for row in inside:
             if id(row) in results.read[run, field]:
-                files[run.kept_in][id(row)] = line(run, field, row)
-    return {name: [lines[i] for i in sorted(lines, key=lambda i: results.rank.get(i, len(results.rank)))]
-            for name, lines in files.items()}
+                files[run.kept_in][id(row)] = run, field, row
+    return {name: lines_of(sorted(kept.values(), key=lambda of: results.rank.get(id(of[2]), len(results.rank))))
+            for name, kept in files.items()}
+
+
+def lines_of(kept: list) -> list:
+    """Of (run, field, row)."""
+    told, lines = set(), []
+    for run, field, row in kept:
+        lines.append(line(run, field, row, run not in told))
+        told.add(run)
+    return lines
 
 
 def main() -> int:

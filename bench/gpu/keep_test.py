@@ -54,9 +54,10 @@ class Keep(MadeResults):
     def test_a_line_says_where_its_row_comes_from(self):
         self.result("gpu-overlap-x2-2026-01-02.json", machine=MACHINE, commit="abc", date="2026-01-02T03:04:05Z",
                     seed=7, command="gpu_bench overlap --ranks 2", driver="580.1", cublaslt="cuBLASLt 13.1.0 (x.so)",
-                    overlap=[overlap_row(8, [1.0], [2.0])])
+                    overlap=[overlap_row(m, [1.0], [2.0]) for m in (8, 16)])
         self.keep("gpu-overlap-x2-2026-01-02.json")
-        line = self.kept("overlap-x2.jsonl")[0]
+        line, next_line = self.kept("overlap-x2.jsonl")
+        self.assertEqual({**next_line, "row": 0}, {"run": "gpu-overlap-x2-2026-01-02", "of": "overlap", "row": 0})
         want = {"run": "gpu-overlap-x2-2026-01-02", "date": "2026-01-02T03:04:05Z", "commit": "abc",
                 "card": "H100 80GB HBM3", "command": "gpu_bench overlap --ranks 2",
                 "with": "driver 580.1, cuBLASLt 13.1.0", "said": {"seed": 7}, "of": "overlap"}
