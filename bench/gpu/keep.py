@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Keeps of runs what the tables of docs/performance are made of, in bench/results: KIND.jsonl, or
 KIND-xN.jsonl of N GPUs, has a row a line, with its samples and the run that it is of. The first line of a run says
-its date, commit, cards, command and libraries. Rows that no table reads any more are left out; bench/gpu/tables.py writes the tables then.
+its date, commit, cards, command and libraries. Rows that no table reads any more are left out; bench/gpu/tables.py
+writes the tables then.
 
     bench/gpu/keep.py [--results DIR] [RUN.json...]    files as `gpu_bench -o` and the scripts beside it write them
 """
