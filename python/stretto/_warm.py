@@ -73,7 +73,7 @@ class _Rehearsal(Group):
         )
 
     def open_gpu(self, device: int) -> None:
-        pass
+        self.session.alone.open_gpu(device, self.options.share_gpus)  # where symmetric memory lies
 
     def launch(self, kind, key, make, names, arrays, extents, *, said, at_bounds=False):
         self._needed.setdefault((kind.num_sms(arrays[0]), key, at_bounds), make)

@@ -369,10 +369,33 @@ for turn in range(6):
         assert times["launch: words of the ranks compared"] == 2, times
 """
 
+# What is made ahead is what first calls launch, with symmetric memory among it.
+WARMED = """
+def half(*shape):
+    alive.append(np.random.default_rng(5).integers(-3, 4, shape).astype(np.float16))
+    return alive[-1]
+
+x, gate, down = half(8, 64), half(4, 32, 64), half(4, 64, 32)
+chosen = np.tile(np.array([[0, 1], [2, 3]], np.int32), (8, 1))
+weights = np.full((16, 2), 0.5, np.float32)
+alive += [chosen, weights]
+
+def calls():
+    alive.append(stretto.all_gather(x))
+    alive.append(stretto.moe_layer(x, *(w.transpose(0, 2, 1) for w in (gate, gate, down)), chosen, weights))
+
+before = stretto.warm_up(calls)
+known = set(_group._compiled)
+assert before == len(known) > 1, (before, known)
+calls()
+synchronize()
+assert set(_group._compiled) == known, set(_group._compiled) - known
+"""
+
 
 @pytest.mark.parametrize(
     "code",
-    [COLLECTIVES, PAYLOADS, PHASES, GRAPHS, FEWER_SMS, ALL_REFUSE]
+    [COLLECTIVES, PAYLOADS, PHASES, GRAPHS, FEWER_SMS, WARMED, ALL_REFUSE]
     + [FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM],
 )
 def test_on_simulated_gpus(code, root, tmp_path):
