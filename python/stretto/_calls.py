@@ -413,11 +413,14 @@ class Rows(NamedTuple):
             group.assign(kind, written.reshape((runs, run)), target[:, :run])
 
 
-# GPUs move rows of whole 16 bytes; these let them have columns enough for every thread.
+# GPUs move rows of whole 16 bytes fastest; these let them have columns enough for every thread. So much is
+# added to a run only where it is long: of few elements a row may have any number.
 _GPU_RUN_BYTES = 256
+_FEW_ELEMENTS = 1024
 # Of a row, where they divide a run; else it is one row, of which programs that move rows as a whole take
 # no more than a tile may have.
 _COLUMNS = (1024, 512, 256, 128, 64)
+_FEW_COLUMNS = (32, 16, 8, 4, 2, 1)
 # For programs that move many bytes fastest in wide rows; few bytes are rows for every SM first.
 WIDE_COLUMNS = (8192, 4096, 2048, *_COLUMNS)
 _LEAST_WIDE_ROWS = 1024
@@ -460,10 +463,13 @@ def as_rows(group, kind, x, runs: int = 1, *, moved: bool = False, widths=_COLUM
     Runs are padded where they have to be."""
     run, array = math.prod(x.shape) // runs, x
     dtype = moved_as(kind, x) if moved else kind.dtype(x)
-    wide = padded(kind, x, run, _GPU_RUN_BYTES)
+    few = run <= _FEW_ELEMENTS
+    wide = padded(kind, x, run, _SIZES.get(dtype, 1) if few else _GPU_RUN_BYTES)
     size = columns_as(dtype, kind, x, wide)
-    few = _LEAST_WIDE_ROWS * _COLUMNS[0]
-    columns = next((c for c in widths if size % c == 0 and (c <= _COLUMNS[0] or size > few)), size)
+    if few and kind.on_gpu:
+        widths = (*widths, *_FEW_COLUMNS)
+    narrow = size <= _LEAST_WIDE_ROWS * _COLUMNS[0]
+    columns = next((c for c in widths if size % c == 0 and (c <= _COLUMNS[0] or not narrow)), size)
     if moved and columns > _MOST_COLUMNS:
         columns = _COLUMNS[0]
         wide = -(-run // columns) * columns

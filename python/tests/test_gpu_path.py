@@ -143,8 +143,8 @@ def test_chosen_products_are_predicted_no_slower_than_the_default():
 
 
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
-@pytest.mark.parametrize("elements", [1, 5, 130])
-def test_padded_sums_again(size, elements, monkeypatch):
+@pytest.mark.parametrize("elements", [1, 5, 130, 1030])
+def test_odd_sums_again(size, elements, monkeypatch):
     def make():
         x = aligned(elements)
 
@@ -161,22 +161,46 @@ def test_padded_sums_again(size, elements, monkeypatch):
 
 
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
-def test_padded_rows_of_several_runs_again(size, monkeypatch):
-    """Rows of a result that lie further apart where the launch writes them."""
+@pytest.mark.parametrize("shape", [(3, 7), (3, 347)])
+def test_odd_rows_of_several_runs_again(size, shape, monkeypatch):
+    """Of many elements, rows of a result lie further apart where the launch writes them."""
 
     def make():
-        x = aligned(3, 7)
+        x = aligned(*shape)
 
         def fill(i):
-            x.copy_(torch.from_numpy(of_rank(stretto.rank(), i, (3, 7))))
+            x.copy_(torch.from_numpy(of_rank(stretto.rank(), i, shape)))
 
         def check(result, i):
-            want = np.concatenate([of_rank(r, i, (3, 7)) for r in range(size)])
+            want = np.concatenate([of_rank(r, i, shape) for r in range(size)])
             assert torch.equal(result, torch.from_numpy(want))
 
         return fill, lambda: stretto.all_gather(x), check
 
     repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("dtype, copied", [(torch.bfloat16, 0), (torch.float32, 0), (torch.int64, 0), (torch.bool, 1)])
+def test_few_elements_are_not_copied(rng, size, dtype, copied):
+    """Of whatever number they are: of bytes alone, four of which are moved as one, some are added."""
+    calls = [stretto.all_gather, stretto.broadcast, lambda x: stretto.all_to_all(torch.cat([x] * size))]
+    if dtype.is_floating_point:
+        calls += [stretto.all_reduce, lambda x: stretto.reduce_scatter(torch.cat([x] * size))]
+    for elements in (1, 3, 7, 129, 1021):
+        xs = [aligned(elements).mul(8).to(dtype) for _ in range(size)]
+
+        def body(xs=xs):
+            results = [call(xs[stretto.rank()]) for call in calls]
+            return results, {name for _, name, *_ in stretto._world.group_of().kept._rooms}
+
+        for got, rooms in testing.run(size, body):
+            assert ("padded" in rooms) == bool(copied), (elements, rooms)
+            gathered, sent, exchanged, *sums = got
+            assert torch.equal(gathered, torch.cat(xs)) and torch.equal(exchanged, gathered)
+            assert torch.equal(sent, xs[0])
+            for total in sums:
+                torch.testing.assert_close(total.float(), sum(x.float() for x in xs), rtol=0.02, atol=0.5)
 
 
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
