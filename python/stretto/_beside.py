@@ -51,88 +51,125 @@ class _HostWork(Work):
 
 
 class _GpuWork(Work):
-    def __init__(self, streams: Any, result: Any, event: Any, arrays: Any):
-        self._streams, self._result, self._event = streams, result, event
-        self._arrays = arrays  # which the call reads and writes, until it has ended
+    """Keeps the call's arrays until it is waited for on the stream that it was made on, whose later work
+    comes after it then: so their memory needs no event of its own."""
+
+    __slots__ = ("_lane", "_result", "_event", "_caller", "_arrays", "_waits")
+
+    def __init__(self, lane: Any, started: Any, arrays: List[Any]):
+        self._lane = lane
+        self._result, self._event, self._caller = started
+        self._arrays = arrays
+        self._waits: Any = None  # the stream that has done so last
 
     def wait(self) -> Any:
-        self._streams.come_after(self._event, _tensors(_arrays_of(self._result, [])))
-        self._arrays = None
+        here = self._lane.come_after(self._event)
+        if here is not self._waits:
+            self._waits = here
+            self._give_back(here)
+            _hold(_arrays_of((self._result,), []), here)
         return self._result
 
     def is_completed(self) -> bool:
         return self._event.query()
 
+    def _give_back(self, here: Any) -> None:
+        if here is not self._caller:
+            self._lane.hold(self._arrays)
+        self._arrays = []
 
-class TorchStreams:
-    """What PyTorch's streams of a GPU do here; tests put others in their place."""
+    def __del__(self):
+        if self._arrays:
+            self._give_back(None)
+        self._lane.reuse(self._event)
 
-    @staticmethod
-    def new(device: int) -> Any:
-        return sys.modules["torch"].cuda.Stream(device)
 
-    @staticmethod
-    def call(stream: Any, device: int, call: Callable[[], Any], tensors: Tuple[Any, ...]) -> Tuple[Any, Any]:
-        """(what call() returns, made on the stream after all that the current one has; an event after it).
-        The tensors' memory is not given to others before that."""
-        cuda = sys.modules["torch"].cuda
-        current = cuda.current_stream(device)
-        stream.wait_stream(current)
-        if cuda.current_device() == device:  # what cuda.stream() does then, which asks for much more
+class TorchStream:
+    """A stream of PyTorch that a lane's calls on a GPU are made on, with its events, which are used again."""
+
+    def __init__(self, device: int):
+        torch = sys.modules["torch"]
+        self._cuda, self._device = torch.cuda, device
+        self._handle_of_current = torch._C._cuda_getCurrentRawStream  # pylint: disable=protected-access
+        self._known: Dict[int, Any] = {}  # streams that were current, by handle
+        self._stream = torch.cuda.Stream(device)
+        self._begin = torch.cuda.Event()
+        self._events: List[Any] = []  # that nobody uses
+
+    def _current(self, device: int) -> Any:
+        handle = self._handle_of_current(device)
+        found = self._known.get(handle)
+        if found is None:
+            found = self._known[handle] = self._cuda.current_stream(device)
+        return found
+
+    def call(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Tuple[Any, Any, Any]:
+        """(what the call returns, made on the stream after all that the current one has; an event after it;
+        the current stream)."""
+        cuda, stream = self._cuda, self._stream
+        current = self._current(self._device)
+        self._begin.record(current)
+        stream.wait_event(self._begin)
+        if cuda.current_device() == self._device:  # what cuda.stream() does then, which asks for much more
             cuda.set_stream(stream)
             try:
-                result = call()
+                result = call(*args, **kwargs)
             finally:
                 cuda.set_stream(current)
         else:
             with cuda.stream(stream):
-                result = call()
-        for x in tensors:
-            x.record_stream(stream)
-        return result, stream.record_event()
+                result = call(*args, **kwargs)
+        event = self._events.pop() if self._events else cuda.Event()
+        event.record(stream)
+        return result, event, current
 
-    @staticmethod
-    def come_after(event: Any, tensors: Iterable[Any]) -> None:
-        cuda = sys.modules["torch"].cuda
-        current = cuda.current_stream()
+    def come_after(self, event: Any) -> Any:
+        """The current stream of this GPU does so from now on, and that of the current device. The former."""
+        device = self._cuda.current_device()
+        current = self._current(self._device)
         current.wait_event(event)
-        for x in tensors:
-            there = current
-            if x.get_device() != current.device_index:
-                there = cuda.current_stream(x.device)
-                there.wait_event(event)
-            x.record_stream(there)
+        if device != self._device:
+            self._cuda.current_stream(device).wait_event(event)
+        return current
+
+    def hold(self, arrays: Iterable[Any]) -> None:
+        _hold(arrays, self._stream)
+
+    def reuse(self, event: Any) -> None:
+        self._events.append(event)
 
 
-streams: Any = TorchStreams
+streams: Any = TorchStream
 
 
-def _arrays_of(given: Any, found: List[Any]) -> List[Any]:
+def _hold(arrays: Iterable[Any], stream: Any) -> None:
+    """Their memory, once they are gone, is not given to others before what the stream has then has ended."""
+    for x in arrays:
+        if hasattr(x, "record_stream"):
+            x.record_stream(stream)
+
+
+def _arrays_of(given: Iterable[Any], found: List[Any]) -> List[Any]:
     """Puts all that are in there behind those that are found."""
-    if isinstance(given, dict):
-        given = tuple(given.values())
-    if isinstance(given, (tuple, list)):
-        for part in given:
+    for part in given:
+        if hasattr(part, "dtype"):
+            found.append(part)
+        elif isinstance(part, (tuple, list)):
             _arrays_of(part, found)
-    elif hasattr(given, "shape") and hasattr(given, "dtype"):
-        found.append(given)
     return found
 
 
-def _tensors(arrays: Iterable[Any]) -> Tuple[Any, ...]:
-    return tuple(x for x in arrays if hasattr(x, "record_stream"))
-
-
-def _check(op: str, arrays: Tuple[Any, ...]) -> None:
+def _check(op: str, arrays: List[Any]) -> None:
     torch = sys.modules.get("torch")
     if _route.is_compiling():
         raise UserError(f"{op}: async_op=True has no place in graphs of torch.compile")
     if torch is None or not torch.is_grad_enabled():
         return
-    if any(isinstance(x, torch.Tensor) and x.requires_grad for x in arrays):
-        raise UserError(
-            f"{op}: async_op=True of tensors that require gradients: detach() them, or call it in torch.no_grad()"
-        )
+    for x in arrays:
+        if isinstance(x, torch.Tensor) and x.requires_grad:
+            raise UserError(
+                f"{op}: async_op=True of tensors that require gradients: detach() them, or call it in torch.no_grad()"
+            )
 
 
 def _at_home(result: Any, lane: Group, home: Group) -> Any:
@@ -151,19 +188,19 @@ def start(
 ) -> Work:
     """call(*args, group=lane, **kwargs), which goes on."""
     op = call.__name__
-    arrays = tuple(_arrays_of((args, kwargs), []))
+    arrays = _arrays_of(kwargs.values(), _arrays_of(args, []))
     _check(op, arrays)
-    kind = next(filter(None, map(kind_of, arrays)), None)
-    on_gpu = kind is not None and kind.on_gpu
-    if on_gpu and not hasattr(kind, "is_of_torch"):
+    kind, device = None, -1
+    for x in arrays:
+        kind = kind_of(x)
+        if kind is not None:
+            device = kind.device(x) if kind.on_gpu else -1
+            break
+    kwargs["group"] = lane
+    if device < 0:
+        return _HostWork(op, lane.lanes.on_worker(lambda: _at_home(call(*args, **kwargs), lane, group)))
+    if not hasattr(kind, "is_of_torch"):
         raise UserError(f"{op}: async_op=True on GPUs takes tensors of PyTorch, not a {kind.name}")
-
-    def made() -> Any:
-        return _at_home(call(*args, **kwargs, group=lane), lane, group)
-
-    if not on_gpu:
-        return _HostWork(op, lane.lanes.on_worker(made))
-    device = kind.device(next(x for x in arrays if kind_of(x) is kind))
-    tensors = _tensors(arrays)
-    result, event = streams.call(lane.lanes.stream(device, streams.new), device, made, tensors)
-    return _GpuWork(streams, result, event, arrays)
+    stream = lane.lanes.stream(device, streams)
+    result, *started = stream.call(call, args, kwargs)
+    return _GpuWork(stream, (_at_home(result, lane, group), *started), arrays)

@@ -225,30 +225,31 @@ def test_warming_finds_what_they_launch(monkeypatch, tmp_path):
     assert set(stretto._group._compiled) == known
 
 
-class Streams:
-    """In place of a GPU's: a stream is what was made on it, an event where its stream then was."""
+class Stream:
+    """In place of a GPU's: what was made on it; an event is where the stream then was."""
 
-    made = []
+    def __init__(self, device):
+        self.device, self.made, self.held, self.current = device, [], [], "own"
 
-    @classmethod
-    def new(cls, device):
-        cls.made.append([])
-        return cls.made[-1]
+    def call(self, call, args, kwargs):
+        self.made.append(call(*args, **kwargs))
+        return self.made[-1], Event(len(self.made)), self.current
 
-    @staticmethod
-    def call(stream, device, call, tensors):
-        result = call()
-        stream.append([id(x) for x in tensors])
-        return result, Event(stream)
+    def come_after(self, event):
+        event.waits.append(self.current)
+        return self.current
 
-    @staticmethod
-    def come_after(event, tensors):
-        event.waits.append([id(x) for x in tensors])
+    def hold(self, tensors):
+        self.held += [id(x) for x in tensors]
+
+    def reuse(self, event):
+        assert event.waits != "reused"
+        event.waits = "reused"
 
 
 class Event:
-    def __init__(self, stream):
-        self.stream, self.at, self.waits = stream, len(stream), []
+    def __init__(self, at):
+        self.at, self.waits = at, []
 
     def query(self):
         return True
@@ -268,7 +269,9 @@ def test_on_gpus_lanes_are_streams(rng, monkeypatch):
     monkeypatch.setattr(_arrays, "torch_kind", lambda device_type: HostAsGpu)
     monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
     monkeypatch.setattr(_group.Group, "_make_executable", make)
-    monkeypatch.setattr(_beside, "streams", Streams)
+    monkeypatch.setattr(_beside, "streams", Stream)
+    recorded = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda x, stream: recorded.append((id(x), stream)))
     torch.manual_seed(int(rng.integers(1 << 30)))
     xs = [aligned(4, 64) for _ in range(2)]
 
@@ -277,11 +280,26 @@ def test_on_gpus_lanes_are_streams(rng, monkeypatch):
         works = [stretto.all_reduce(x, async_op=True), stretto.all_gather(x, async_op=True)]
         works.append(stretto.all_reduce(x, out=out, async_op=True))
         lanes = [lane.lanes._streams[0] for lane in stretto._world.group_of().lanes.groups]
-        held = [[id(x)], [id(x), id(out)]], [[id(x)]]
-        assert [list(map(sorted, lane)) for lane in lanes] == [list(map(sorted, h)) for h in held]
-        got = [work.wait() for work in works]
-        assert got[2] is out and works[0]._event.waits == [[id(got[0])]]
-        assert [w._event.at for w in works] == [1, 1, 2] and works[0]._arrays is None
+        assert [lane.device for lane in lanes] == [0, 0] and [w._event.at for w in works] == [1, 1, 2]
+        assert [id(y) for y in lanes[0].made] == [id(works[0]._result), id(out)]
+        # Waited for where it was made, a call needs nothing of the allocator but for its result, once.
+        events = [work._event for work in works]
+        got = [works[0].wait(), works[0].wait()]
+        assert got[0] is got[1] and events[0].waits == ["own", "own"] and works[0]._arrays == []
+        assert [(id(got[0]), "own")] == [each for each in recorded if each[0] == id(got[0])]
+        assert lanes[0].held == [] and works[2]._arrays != []
+        # Elsewhere, or not at all: what it reads and writes stays until the lane is done with it.
+        lanes[0].current = lanes[1].current = "other"
+        got = [got[0], works[1].wait(), works[2].wait()]
+        assert got[2] is out and (id(out), "other") in recorded and (id(got[1]), "other") in recorded
+        assert lanes[1].held == [id(x)] and sorted(lanes[0].held) == sorted([id(x), id(out)])
+        del works[:]
+        gc.collect()
+        assert [event.waits for event in events] == ["reused"] * 3 and len(lanes[1].held) == 1
+        left = stretto.all_gather(x, async_op=True)
+        del left
+        gc.collect()
+        assert lanes[1].held == [id(x)] * 2
         return got
 
     for total, gathered, again in testing.run(2, body):
@@ -291,12 +309,13 @@ def test_on_gpus_lanes_are_streams(rng, monkeypatch):
 
 
 class Cuda:
-    """torch.cuda as TorchStreams uses it, which writes down what is asked of the GPU."""
+    """torch.cuda as TorchStream uses it, which writes down what is asked of the GPU."""
 
     def __init__(self, device):
         self.device, self.did, self.streams = device, [], {}
         self.set_stream(CudaStream(self, "own", device))
         self.did.clear()
+        self.num_events = 0
 
     def current_device(self):
         return self.device
@@ -316,27 +335,33 @@ class Cuda:
         yield
         self.set_stream(before)
 
+    def Stream(self, device):  # pylint: disable=invalid-name
+        return CudaStream(self, "lane", device)
+
+    def Event(self):  # pylint: disable=invalid-name
+        self.num_events += 1
+        return CudaEvent(self.num_events)
+
+
+class CudaEvent:
+    def __init__(self, number):
+        self.number, self.of = number, None
+
+    def record(self, stream):
+        self.of = stream.name
+
 
 class CudaStream:
     def __init__(self, cuda, name, device):
         self.cuda, self.name, self.device_index = cuda, name, device
 
-    def wait_stream(self, other):
-        self.cuda.did.append(f"{self.name} after {other.name}")
-
     def wait_event(self, event):
-        self.cuda.did.append(f"{self.name} after {event}")
-
-    def record_event(self):
-        return f"event of {self.name}"
+        self.cuda.did.append(f"{self.name} after {event.of}")
 
 
 class CudaTensor:
-    def __init__(self, cuda, name, index):
-        self.cuda, self.name, self.device = cuda, name, index
-
-    def get_device(self):
-        return self.device
+    def __init__(self, cuda, name):
+        self.cuda, self.name = cuda, name
 
     def record_stream(self, stream):
         self.cuda.did.append(f"{self.name} used on {stream.name}")
@@ -345,29 +370,40 @@ class CudaTensor:
 @pytest.mark.parametrize("device, current", [(0, 0), (1, 0), (1, 1)])
 def test_what_streams_of_pytorch_are_asked(device, current, monkeypatch):
     """The call is on the lane's stream after what was there; who waits comes after it, once a GPU; whatever
-    the call does, the stream that was current is current again."""
+    the call does, the stream that was current is current again. Events are made once."""
     cuda = Cuda(current)
     monkeypatch.setattr(torch, "cuda", cuda)
-    lane, x, y = CudaStream(cuda, "lane", device), CudaTensor(cuda, "x", device), CudaTensor(cuda, "y", device)
+    handle = lambda index: id(cuda.current_stream(index))  # pylint: disable=unnecessary-lambda-assignment
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", handle, raising=False)
+    lane, x = _beside.TorchStream(device), CudaTensor(cuda, "x")
     own = cuda.current_stream(device)
 
-    def call():
+    def call(*args, **kwargs):
         cuda.did.append(f"call on {cuda.current_stream(device).name}")
-        return y
+        return (*args, *kwargs.values())
 
-    result, event = _beside.TorchStreams.call(lane, device, call, (x,))
-    assert result is y and event == "event of lane" and cuda.current_stream(device) is own
-    order = [f"lane after {own.name}", "set lane", "call on lane", f"set {own.name}", "x used on lane"]
-    assert cuda.did == order
-    cuda.did.clear()
-    _beside.TorchStreams.come_after(event, (y,))
-    waits = {"own after event of lane", f"{own.name} after event of lane"}
-    assert sorted(cuda.did) == sorted([*waits, f"y used on {own.name}"])
+    made = 0
+    for turn in range(3):
+        cuda.did.clear()
+        result, event, caller = lane.call(call, (1,), {"x": x})
+        assert result == (1, x) and event.of == "lane" and caller is own and cuda.current_stream(device) is own
+        assert cuda.did == [f"lane after {own.name}", "set lane", "call on lane", f"set {own.name}"]
+        cuda.did.clear()
+        assert lane.come_after(event) is own
+        assert sorted(cuda.did) == sorted({"own after lane", f"{own.name} after lane"})
+        cuda.did.clear()
+        lane.hold((x,))
+        assert cuda.did == ["x used on lane"]
+        lane.reuse(event)
+        made = made or cuda.num_events
+        assert turn == 0 or cuda.num_events == made == 2
+    first, second = lane.call(call, (), {})[1], lane.call(call, (), {})[1]
+    assert first is event and second is not first  # while it is in use, another
 
     def fails():
         raise ValueError("within")
 
     if device == current:
         with pytest.raises(ValueError, match="within"):
-            _beside.TorchStreams.call(lane, device, fails, ())
+            lane.call(fails, (), {})
         assert cuda.current_stream(device) is own
