@@ -179,12 +179,14 @@ void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
 
 bool PlanCache::may_be_graph(const Plan& plan, const Call& call) {
   if (!PlanGraphs::are_wanted() || call.views[0].device < 0) return false;
-  if (plan.steps.size() < 2 || plan.steps.size() > kMaxGraphSteps) return false;
   // An executable knows of one call what is enqueued: its last.
   std::vector<const SessionExecutable*> launched;
+  std::size_t enqueued = 0;
   for (const Step& step : plan.steps) {
+    enqueued += step.executable == nullptr ? 1 : step.executable->num_enqueued();
     if (step.executable != nullptr) launched.push_back(step.executable.get());
   }
+  if (enqueued < 2 || plan.steps.size() > kMaxGraphSteps) return false;
   std::ranges::sort(launched);
   return !launched.empty() && std::ranges::adjacent_find(launched) == launched.end();
 }

@@ -171,7 +171,7 @@ class PlanCache {
   // The arguments of a step in this call.
   static std::span<std::byte* const> arguments_of(const Step& step, const Call& call,
                                                   std::byte* (&addresses)[kMaxArrays]);
-  // Whether all its steps follow each other on a GPU and are each another program's: one graph.
+  // Whether it enqueues several things on a GPU, each program once: one graph.
   static bool may_be_graph(const Plan& plan, const Call& call);
   void run_as_graph(const std::shared_ptr<const Plan>& plan, const Call& call,
                     std::uintptr_t stream);

@@ -144,6 +144,12 @@ Launch& SessionExecutable::launch_on(std::span<std::byte* const> args) {
   return *launch_;
 }
 
+std::size_t SessionExecutable::num_enqueued() const {
+  std::size_t count = 1;
+  for (const Staging& s : staging_) count += s.copied_in + s.copied_out;
+  return count;
+}
+
 void SessionExecutable::announce(std::span<std::byte* const>, std::span<const std::int64_t>,
                                  const std::string&) {
   throw InternalError("CPU ranks run a launch at once");

@@ -52,6 +52,8 @@ class SessionExecutable {
   // Of the call that was announced last: which places of symmetric memory, extents and words.
   std::uint64_t content_of_call() const { return call_.content; }
   std::optional<SmDemand> waiting() const { return loaded_->waiting(); }
+  // What enqueue() enqueues: the launch, and copies of staged tensors.
+  std::size_t num_enqueued() const;
   const Program& program() const { return *schedule_; }
 
   // Of the program and how its tensors are passed, the same on all ranks.

@@ -323,6 +323,20 @@ for turn in range(3):
     synchronize()
     assert (one.out == every).all() and times.get("cuGraphLaunch", 0) == (turn > 0), (turn, times)
 
+# One launch, and the copy into memory that its peers read.
+sent, got = array(6, 96), array(6, 96)
+for turn in range(8):
+    root = turn // 4
+    synchronize()
+    every = [rng.integers(-99, 99, sent.shape).astype(np.float32) for _ in range(2)]
+    sent[:], got[:] = every[r], np.nan
+    times = counted(lambda: stretto.broadcast(sent, root, out=got))
+    synchronize()
+    assert (got == every[root]).all(), (turn, times)
+    if turn % 4 == 3:
+        assert times.get("cuGraphLaunch") == 1 and "cuLaunchKernelEx" not in times, times
+        assert not any(name.startswith("cuMemcpy") for name in times), times
+
 # More memories than graphs are kept of a plan, and more graphs than are kept at all: made anew, and right.
 made = launched = 0
 every = one.fill()
