@@ -148,8 +148,13 @@ def group_of(group: GroupLike = None) -> Group:
     """This rank's place in the group, None: that of init(). UserError before `init`, after
     `finalize`, in a forked child, and on a rank that is not in it."""
     member = _thread.member
-    found = member.groups.get("" if group is None else name_of(group))
-    if found is None or (found is not group and isinstance(group, (Group, Outsider))):
+    if group is None:
+        found = member.groups.get("")
+    elif isinstance(group, Group):
+        found = group if member.groups.get(group.name) is group else None
+    else:
+        found = None if isinstance(group, Outsider) else member.groups.get(name_of(group))
+    if found is None:
         raise _refusal(member, group)
     return found
 

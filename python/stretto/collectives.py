@@ -435,7 +435,7 @@ def _sizes(op: str, name: str, rows: Optional[Sequence[int]]) -> Optional[List[i
     if rows is None:
         return None
     try:
-        return [operator.index(n) for n in rows]
+        return list(map(operator.index, rows))
     except TypeError:
         raise UserError(f"{op}: {name} is {rows!r}, need whole numbers") from None
 
@@ -482,19 +482,16 @@ def exchange_lists(group, lists: Lists) -> Optional[Blocks]:
     what it would tell now; or they tell each other."""
     told = lists.rows, lists.sent
     last, known = group.exchanges.find(told)
-    if group.size > 1:
-        word = 2 * group.rank + 1  # odd ones differ
-        if known:
-            word = 4 * last + 2
-        elif lists.even >= 0:
-            word = 4 * lists.even
-        agree = group.same(lists.said, word)
-        if agree and known:
-            return known
-        if agree and lists.even >= 0:
-            return None
+    word = 2 * group.rank + 1  # odd ones differ
+    if known:
+        word = 4 * last + 2
     elif lists.even >= 0:
-        return None
+        word = 4 * lists.even
+    if group.size == 1 or group.same(lists.said, word):
+        if known:
+            return known
+        if lists.even >= 0:
+            return None
     sent = lists.sent
     own, table = np.array([sent], np.int32), np.empty((group.size, len(sent)), np.int32)
     desc = {"world_size": group.size, "dtype": "int32", "m": group.size, "n": len(sent)}

@@ -274,3 +274,28 @@ def test_messages_of_the_same_form_are_checked_again():
     for rank, (got, told, last) in enumerate(testing.run(2, body, timeout=20)):
         assert got == [10 * turn + 1 - rank for turn in range(4)] and last == [7] * 5
         assert len(told) == 3 and "read-only" in told[0] and "float64" in told[1] and "rank 2" in told[2], told
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_sizes_of_messages_are_told_once(size, monkeypatch):
+    """Ranks that send what they sent before only ask whether all do; a rank alone does not even ask."""
+    launched = []
+    launch = stretto.Group.launch_operator
+    monkeypatch.setattr(
+        stretto.Group,
+        "launch_operator",
+        lambda group, kind, program, *rest, **options: (
+            launched.append((group.rank, program)),
+            launch(group, kind, program, *rest, **options),
+        ),
+    )
+
+    def body():
+        r, inbox = stretto.rank(), np.empty(5, np.float32)
+        for turn in range(4):
+            x = np.full(5, 10 * turn + r, np.float32)
+            stretto.batch_send_recv([(x, (r + 1) % size)], [(inbox, (r - 1) % size)])
+            assert (inbox == 10 * turn + (r - 1) % size).all()
+
+    testing.run(size, body, timeout=20)
+    assert [launched.count((r, "all_gather")) for r in range(size)] == [1] * size
