@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,6 +19,7 @@
 #include "stretto/gpu/gpu_launches_testing.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/runtime/cuda/driver.h"
+#include "stretto/runtime/cuda/driver_calls_testing.h"
 
 namespace stretto::gpu_admission_test {
 namespace {
@@ -143,6 +146,29 @@ class GpuAdmission : public ::testing::Test {
 };
 
 TEST(GpuAdmissionPrograms, AreProved) { EXPECT_NO_THROW(prove(lower(meet("meet", 100)))); }
+
+// A launch of the other stream waits for those before it, and marks where they are, each time.
+TEST_F(GpuAdmission, StreamsThatTakeTurnsMakeNoEvents) {
+  constexpr int kTurns = 12;
+  Meeting a(*world_, "a", kSms), b(*world_, "b", kSms);
+  auto turns = [&](int count) {
+    for (int turn = 0; turn < count; ++turn) {
+      for (int r = 0; r < kRanks; ++r) (turn % 2 == 0 ? a : b).launch(r, stream(r, turn % 2 != 0));
+    }
+  };
+  turns(4);
+  cuda::DriverCalls calls;
+  turns(kTurns);
+  std::map<std::string, std::int64_t> counts = calls.counts();
+  EXPECT_EQ(counts["cuEventRecord"], 2 * kTurns * kRanks);
+  EXPECT_EQ(counts["cuStreamWaitEvent"], kTurns * kRanks);
+  EXPECT_EQ(counts["cuEventCreate"], 0);
+  EXPECT_EQ(counts["cuEventDestroy_v2"], 0);
+  synchronize();
+  a.instance().wait();
+  a.expect_sums((4 + kTurns) / 2, "in turn");
+  b.expect_sums((4 + kTurns) / 2, "in turn");
+}
 
 TEST_F(GpuAdmission, TwoThatFitRunOnTwoStreams) {
   std::uint64_t seed = test_seed();
