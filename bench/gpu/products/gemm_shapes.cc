@@ -138,6 +138,10 @@ GemmConfig parse_gemm_config(const std::string& text, int num_sms) {
       ok = parse_products(order, config.loop.products);
     } else if (word == "workers") {
       in >> workers;
+    } else if (word == "split") {
+      in >> config.split_k;
+    } else if (word == "swap_ab") {
+      config.swap_ab = true;
     } else {
       ok = false;
     }

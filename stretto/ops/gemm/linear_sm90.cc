@@ -25,19 +25,24 @@ bool fits(std::int64_t bn, Scaling scaling) {
   return scaling != Scaling::kBlock || kScaleBlock % bn == 0;
 }
 
+// As many rows as there are: TMA takes longer for a row that is not there than for one that is.
+std::int64_t rows_that_exist(std::int64_t m, std::int64_t most) {
+  return std::min(round_up(std::max<std::int64_t>(m, 1), 8), most);
+}
+
 // Narrow tiles read as many bytes of rows as of weights, or more, which is too much where an SM has
-// several. These have 64, 128 or 256 columns instead.
+// several. These leave each SM one tile, as long as that is not too wide.
 std::optional<MainLoop> loop_of_64_rows(const GpuLoopDesc& d) {
+  constexpr std::int64_t kStageBytes = std::int64_t{200} * 1024, kMostStages = 12;
+  constexpr std::int64_t kMostCols = 256, kStep = 8;
   const bool plain = d.scaling == Scaling::kNone && !d.swiglu && size_bytes_of(d) == 2;
   const std::int64_t narrow = ceil_div(ceil_div(d.n, std::int64_t{32}), std::int64_t{d.num_sms});
   if (!plain || d.m <= kFewRows / 4 || narrow < (d.m > kFewRows / 2 ? 2 : 3)) return std::nullopt;
-  constexpr MainLoop kLoops[] = {{.tile = {64, 64, 64}, .num_stages = 8},
-                                 {.tile = {64, 128, 64}, .num_stages = 6},
-                                 {.tile = {64, 256, 64}, .num_stages = 4}};
-  for (const MainLoop& loop : kLoops) {
-    if (ceil_div(d.n, loop.tile.bn) <= d.num_sms) return loop;
-  }
-  return kLoops[2];
+  const std::int64_t share = round_up(ceil_div(d.n, std::int64_t{d.num_sms}), kStep);
+  const GemmTile tile{
+      .bm = rows_that_exist(d.m, kFewRows), .bn = std::min(share, kMostCols), .bk = 64};
+  const std::int64_t stages = kStageBytes / ((kFewRows + tile.bn) * kRowBytes);
+  return MainLoop{.tile = tile, .num_stages = static_cast<int>(std::min(stages, kMostStages))};
 }
 
 // Narrow tiles and long steps: HBM gives a row of weights faster in stretches of 512 bytes and more
@@ -51,9 +56,7 @@ MainLoop streaming_loop(const GpuLoopDesc& d) {
   const std::int64_t most = d.scaling == Scaling::kBlock ? line : 8 * line;
   // Rows that are loaded; past 8, a slot has room for kFewRows all the same, which the tensor core
   // reads.
-  GemmTile tile{.bm = std::min(round_up(std::max<std::int64_t>(d.m, 1), 8), kFewRows),
-                .bn = kLeastCols,
-                .bk = most};
+  GemmTile tile{.bm = rows_that_exist(d.m, kFewRows), .bn = kLeastCols, .bk = most};
   auto columns_of_a_worker = [&](std::int64_t bn) {
     return ceil_div(ceil_div(d.n, bn), std::int64_t{d.num_sms}) * bn;
   };
@@ -108,10 +111,11 @@ MainLoop gpu_loop(const GpuLoopDesc& d) {
   // Twice the tiles where half of the SMs would have none.
   bool halves = d.m <= kMaxRows && 2 * ceil_div(d.n, std::int64_t{64}) <= d.num_sms;
   if (halves && d.scaling == Scaling::kNone && size_bytes_of(d) == 2) {
-    return {.tile = {64, 64, 64}, .num_stages = d.swiglu ? 6 : 8};
+    const std::int64_t half = rows_that_exist(ceil_div(d.m, std::int64_t{2}), kFewRows);
+    return {.tile = {half, 64, 64}, .num_stages = d.swiglu ? 6 : 8};
   }
   if (scaled) max_cols /= 2;  // beside the sums, products of their size
-  GemmTile tile{.bm = kMaxRows, .bn = 64, .bk = kRowBytes / size_bytes_of(d)};
+  GemmTile tile{.bm = rows_that_exist(d.m, kMaxRows), .bn = 64, .bk = kRowBytes / size_bytes_of(d)};
   // The width that keeps the SMs busiest: waves of tiles times the time of one, which is that of
   // its columns and of tile_cost more. With scales of blocks a tile costs more columns
   // (docs/decisions/0007-fp8-products.md).
@@ -128,7 +132,7 @@ MainLoop gpu_loop(const GpuLoopDesc& d) {
   for (std::int64_t bn : {96, 128, 160, 192, 224, 256}) {
     if (bn <= max_cols && fits(bn, d.scaling) && waves(bn) <= waves(tile.bn)) tile.bn = bn;
   }
-  std::int64_t slice = (tile.bm + tile.bn * (d.swiglu ? 2 : 1)) * kRowBytes;
+  std::int64_t slice = (kMaxRows + tile.bn * (d.swiglu ? 2 : 1)) * kRowBytes;  // rows of a slot
   return {.tile = tile,
           .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
 }

@@ -26,14 +26,16 @@ std::int64_t tokens_of_rank(const Desc& d) {
 std::int64_t token_bytes(const AgGroupedDesc& d) { return d.k * size_bytes(d.a_dtype); }
 
 // Whether copies into the order of the tiles, which TMA then loads, take less than picked rows cost
-// a product: where an expert has nearly as many tiles as there are SMs, of many rows, since the
-// first copies come before all products.
+// a product: where an expert has many rows, and tiles for many SMs, since the first copies come
+// before all products. Of two ranks half as many are enough: half of the rows are there.
 bool pays_to_sort(const AgGroupedDesc& d, const AgGroupedConfig& c, std::int64_t rows_of_expert,
                   int sms) {
-  constexpr std::int64_t kManyRows = 1024;
+  const bool two = d.shape.world_size == 2;
+  const std::int64_t many_rows = two ? 512 : 1024;
   if (size_bytes(d.a_dtype) != 2 || d.b_dtype != d.a_dtype || d.k % kSortCols != 0) return false;
   std::int64_t tiles = ceil_div(rows_of_expert, c.loop.tile.bm) * ceil_div(d.n, c.loop.tile.bn);
-  return rows_of_expert >= kManyRows && 5 * tiles >= 4 * sms;
+  const bool many_tiles = two ? 2 * tiles >= sms : 5 * tiles >= 4 * sms;
+  return rows_of_expert >= many_rows && many_tiles;
 }
 
 }  // namespace
@@ -62,7 +64,7 @@ AgGroupedConfig default_config(const AgGroupedDesc& d, Target target) {
     return {.loop = {.tile = tile},
             .comm_rows = std::clamp<std::int64_t>(ceil_div(share, std::int64_t{2}), 1, 256)};
   }
-  MainLoop loop = gpu_loop(d, std::max(kFewRows + 1, d.shape.m * d.shape.top_k), target.sms());
+  MainLoop loop = gpu_loop(d, std::max(2 * kFewRows, d.shape.m * d.shape.top_k), target.sms());
   if (mean_rows <= 64) loop.tile.bm = 64;
   AgGroupedConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
   c.loop.num_compute_sms =

@@ -102,7 +102,7 @@ GroupedRsConfig default_config(const GroupedRsDesc& d, Target target) {
             .reduce_rows = std::min<std::int64_t>(16, d.shape.rows_per_rank()),
             .reduce_cols = tile.bn};
   }
-  MainLoop loop = gpu_loop(d, std::max(kFewRows + 1, d.shape.m * d.shape.top_k), target.sms());
+  MainLoop loop = gpu_loop(d, std::max(2 * kFewRows, d.shape.m * d.shape.top_k), target.sms());
   if (mean_rows <= 64) loop.tile.bm = 64;
   GroupedRsConfig c{.loop = {.tile = loop.tile, .raster = 4, .num_stages = loop.num_stages}};
   c.reduce_cols = c.loop.tile.bn;

@@ -78,7 +78,7 @@ GroupedConfig default_config(const GroupedDesc& d, Target target) {
   // rows would. With scales of blocks 128 columns spill.
   const bool tile_each = mean_rows(d) <= kFewRows && d.scaling == Scaling::kNone;
   const std::int64_t rows = tile_each ? 2 * kFewRows : mean_rows(d);
-  MainLoop loop = gpu_loop(d, few ? d.m : std::max(rows * share, kFewRows + 1), target.sms());
+  MainLoop loop = gpu_loop(d, few ? d.m : std::max(rows * share, 2 * kFewRows), target.sms());
   if (loop.tile.bm > 64 && mean_rows(d) <= 64) loop.tile.bm = 64;
   std::int64_t steps = ceil_div(d.k, loop.tile.bk), parts = row_parts(d, loop.tile.bm, steps);
   // Beside the most slots and their scales there is room for one buffer to store from. A loop that
