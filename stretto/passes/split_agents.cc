@@ -28,7 +28,7 @@ class RoleSplitter {
       : program_(program),
         role_(role),
         survey_(survey),
-        unseen_(loads_of_unseen_rows(role.agents[0])) {}
+        unseen_(loads_of_unseen_rows(program, role.agents[0])) {}
 
   void run() {
     const Block& body = role_.agents[0].body;

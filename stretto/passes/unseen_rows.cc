@@ -77,16 +77,34 @@ bool are_one(const Expr& a, const Expr& b) {
                      [](const auto& term) { return term.second == 0; });
 }
 
-// How many rows of a region's box exist; absent where no row limits it.
+// `end` - `begin`, without terms that are in both: shards begin at different rows, and may have as
+// many each.
+Expr distance(const Expr& begin, const Expr& end) {
+  Sum sum;
+  sum.add(end, 1);
+  sum.add(begin, -1);
+  if (!sum.is_known) return end - begin;
+  Expr out = sum.constant;
+  for (const auto& [term, count] : sum.terms) {
+    if (count != 0) out = out + term * count;
+  }
+  return out;
+}
+
+// How many rows of a region's box exist, by the end that it says; absent where it says none.
 Expr rows_left(const Region& r) {
   if (!r.row_end.has_value() || r.row_dim < 0) return {};
-  return r.row_end - r.origin[static_cast<std::size_t>(r.row_dim)];
+  return distance(r.origin[static_cast<std::size_t>(r.row_dim)], r.row_end);
 }
 
 class LimitedLoad {
  public:
-  LimitedLoad(const Agent& agent, const Op& load)
-      : agent_(agent), load_(load), limit_(rows_left(*load.region)), rows_(load.region->rows) {}
+  LimitedLoad(const Program& program, const Agent& agent, const Op& load)
+      : program_(program),
+        agent_(agent),
+        load_(load),
+        limit_(rows_left(*load.region)),
+        rows_(load.region->rows) {}
 
   bool is_unseen() {
     const Block* scope = &agent_.body;
@@ -147,9 +165,7 @@ class LimitedLoad {
       if (made == made_.end()) continue;
       As as = made->second;
       if (op.code == OpCode::kStore) {
-        Expr stored = rows_left(*op.region);
-        bool same = stored.has_value() && are_one(stored, limit_) && op.region->rows == rows_;
-        if (as != As::kRows || !same) return false;
+        if (as != As::kRows || op.region->rows != rows_ || !ends_alike(*op.region)) return false;
         continue;
       }
       if (!one_by_one(op, i, as)) return false;
@@ -158,6 +174,18 @@ class LimitedLoad {
       if (made_.emplace(op.result, as).first->second != as) return false;
     }
     return true;
+  }
+
+  // Whether no row is stored from the load's end on: a store ends where it says, and where its
+  // tensor does.
+  bool ends_alike(const Region& r) const {
+    if (r.row_dim < 0) return false;
+    const auto dim = static_cast<std::size_t>(r.row_dim);
+    const Expr& whole = program_.tensors[static_cast<std::size_t>(r.tensor)].shape[dim];
+    auto ends_at = [&](const Expr& end) {
+      return end.has_value() && are_one(distance(r.origin[dim], end), limit_);
+    };
+    return ends_at(r.row_end) || ends_at(whole);
   }
 
   // Rows, or columns, of the load that a register has.
@@ -191,6 +219,7 @@ class LimitedLoad {
     }
   }
 
+  const Program& program_;
   const Agent& agent_;
   const Op& load_;
   Expr limit_;
@@ -200,11 +229,11 @@ class LimitedLoad {
 
 }  // namespace
 
-std::set<const Op*> loads_of_unseen_rows(const Agent& agent) {
+std::set<const Op*> loads_of_unseen_rows(const Program& program, const Agent& agent) {
   std::set<const Op*> out;
   for_each_op(agent.body, [&](const Op& op) {
     bool limited = op.code == OpCode::kLoad && rows_left(*op.region).has_value();
-    if (limited && LimitedLoad(agent, op).is_unseen()) out.insert(&op);
+    if (limited && LimitedLoad(program, agent, op).is_unseen()) out.insert(&op);
   });
   return out;
 }

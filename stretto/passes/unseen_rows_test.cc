@@ -37,7 +37,8 @@ std::size_t num_unseen(const std::function<void(const Parts&)>& body) {
       p.when(row < end, [&] { body({p, a, c, row, end, outside}); });
     });
   });
-  return loads_of_unseen_rows(p.finish().roles[0].agents[0]).size();
+  Program program = p.finish();
+  return loads_of_unseen_rows(program, program.roles[0].agents[0]).size();
 }
 
 Value square(const Parts& s) { return s.p.full(DType::kF32, kCols, kCols, 2); }
@@ -84,6 +85,37 @@ TEST(UnseenRows, MayBeStoredElsewhereUpToTheSameNumber) {
         s.p.store(s.c.tile({s.row, 0}, kRows, kCols).until_row(s.end + s.end - s.row), s.load());
       }),
       0u);
+}
+
+// Sums of the products of all ranks' columns, whose shards lie one after the other, are stored into
+// a tensor that has as many rows as each shard.
+TEST(UnseenRows, MayEndWithTheTensor) {
+  auto gathered = [](const Index& more, const Index& rows_of_c, bool own_sums) {
+    ProgramBuilder p("sample", 2);
+    Index m = p.extent("m", 64);
+    auto a = p.input("a", DType::kF32, {m * 2, kCols});
+    auto c = p.output("c", DType::kF32, {rows_of_c.has_value() ? rows_of_c : m, kCols});
+    p.role("work", Resource::sms(1), p.range(4), [&](const Tile& t) {
+      Index row = p.let("row", t.index * kRows);
+      Value right = p.full(DType::kF32, kCols, kCols, 2);
+      Value sum = p.zeros(DType::kF32, kRows, kCols);
+      auto store = [&] { p.store(c.tile({row, 0}, kRows, kCols), sum); };
+      p.loop(2, [&](const Index& i) {
+        Index shard = p.let("shard", (p.rank() + i) % 2);
+        Slice rows = a.tile({shard * m + row, 0}, kRows, kCols).until_row(shard * m + m + more);
+        sum = dot(sum, p.load(rows), right);
+        if (own_sums) store();
+      });
+      if (!own_sums) store();
+    });
+    Program program = p.finish();
+    return loads_of_unseen_rows(program, program.roles[0].agents[0]).size();
+  };
+  EXPECT_EQ(gathered(0, {}, false), 1u);
+  EXPECT_EQ(gathered(0, {}, true), 1u);
+  EXPECT_EQ(gathered(1, {}, false), 0u);
+  EXPECT_EQ(gathered(-1, {}, false), 0u);
+  EXPECT_EQ(gathered(0, 64, false), 0u);
 }
 
 TEST(UnseenRows, AreNotMixedWithOthers) {

@@ -47,7 +47,13 @@ PartialSums::Block PartialSums::block_of(const Tile& t) const {
   b.idx = p_.let("block", t.m % runs_.num_blocks());
   b.local_row = p_.let("local_row", b.idx * cfg_.loop.tile.bm);
   b.local_end = p_.let("local_end", runs_.num_rows(b.owner));
-  b.row_end = p_.let("row_end", runs_.first_row(b.owner) + b.local_end);
+  // A tile that reaches past its owner's rows has the next rank's in it, which nobody sees: slots
+  // are read up to the end of what their owner has, and `out` ends there, or at m, where `a` does.
+  // An end would have such rows made zero in every slot that TMA has filled, with a barrier a step.
+  // Where nothing is loaded ahead it costs nothing, and a CPU rank multiplies fewer rows.
+  if (cfg_.loop.num_stages == 0) {
+    b.row_end = p_.let("row_end", runs_.first_row(b.owner) + b.local_end);
+  }
   return b;
 }
 

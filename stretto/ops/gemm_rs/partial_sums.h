@@ -37,9 +37,9 @@ class PartialSums {
   using Finish = std::function<void(const OwnTile& t, const Value& sum)>;
   using Done = std::function<void(const OwnTile& t)>;
   // Declares the roles: "gemm", with copy engines "scatter", and with SMs that sum "reduce".
-  // `finish` says what happens to the sum of all ranks: fp32 [bm, t.cols], zero in rows that do not
-  // exist; it runs for the columns of each of num_own_tiles() tiles, all at once or in parts, and
-  // after those of a tile `done` once.
+  // `finish` says what happens to the sum of all ranks, fp32 [bm, t.cols]: zero in rows from
+  // own_rows() to run_rows(), of no meaning behind them. It runs for the columns of each of
+  // num_own_tiles() tiles, all at once or in parts, and after those of a tile `done` once.
   void run(
       const Finish& finish, const Done& done = [](const OwnTile&) {});
   // Of a run of rows at the largest m.
@@ -58,9 +58,9 @@ class PartialSums {
  private:
   // A block of some rank's rows; local_row may lie at or past local_end, then it is empty.
   struct Block {
-    Index owner, idx;            // idx within the owner's run
-    Index local_row, local_end;  // counted from the owner's first row
-    Index row_end;               // the same end, counted in m
+    Index owner, idx;              // idx within the owner's run
+    Index local_row, local_end;    // counted from the owner's first row
+    std::optional<Index> row_end;  // the same end, counted in m, where it limits what is loaded
   };
   void multiply(const Finish& finish, const Done& done);
   void send_by_copy_engine();
