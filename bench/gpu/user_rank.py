@@ -37,6 +37,7 @@ ALONE = "warmed", "proofs"  # in a process
 HOST_CALLS, HOST_ROUNDS = (20, 9) if ON_GPU else (1, 2)
 LEAST_SAMPLES, MS_OF_SAMPLES = (20, 250.0) if ON_GPU else (2, 1.0)
 WARMUP_MS = 60.0
+MS_OF_GRAPH = 0.2  # at least, of the lot's
 SIZES = [2 << shift for shift in range(0, 28, 3)]  # bytes of bf16: 2, 16, 128 .. 256 MB
 NUM_SETS = 3
 if not ON_GPU:
@@ -393,6 +394,21 @@ def tuned(product: Product) -> dict:
     return {} if found is None else found._asdict()
 
 
+def calls_of_graph(ranks: Ranks, product: Product) -> int:
+    """So many that a graph takes longer than the host needs to enqueue it, in whole turns of the operands."""
+    product.ours(0)
+    once = captured(lambda: [product.ours(i) for i in range(NUM_SETS)] and None)
+    once()
+    begin, end = event(), event()
+    synchronize()
+    begin.record()
+    once()
+    end.record()
+    synchronize()
+    ms = ranks.slowest([begin.elapsed_time(end)])[0]
+    return NUM_SETS * min(max(round(MS_OF_GRAPH / max(ms, 1e-3)), 1), 8)
+
+
 def run_lot(ranks: Ranks, shapes: list, ends: float, least: int, tunes: bool, keep) -> int:
     """Until `ends` of time.monotonic(); returns how many shapes were left."""
     for at, shape in enumerate(shapes):
@@ -406,18 +422,19 @@ def run_lot(ranks: Ranks, shapes: list, ends: float, least: int, tunes: bool, ke
             error = max(error, closest(ranks, product.symmetric(0), product.sequence(0)))
             if not error <= 0.02:
                 row["error"] = f"off by {error:.3g}"
+            calls = calls_of_graph(ranks, product) if ON_GPU else NUM_SETS
             predicted = {}
             if tunes and ON_GPU:  # as it runs without measuring, beside what measuring takes
-                predicted = {"predicted": captured(lambda: [product.ours(i) for i in range(NUM_SETS)] and None)}
+                predicted = {"predicted": captured(lambda: [product.ours(i % NUM_SETS) for i in range(calls)] and None)}
                 begin = time.perf_counter()
                 row["tuned"] = tuned(product)
                 row["tune_s"] = ranks.slowest([time.perf_counter() - begin])[0]
             row["eager_ms"] = turns(ranks, {name: each_set(c) for name, c in product.contestants(False).items()},
                                     least=least)
             if ON_GPU:
-                graphs = {name: captured(lambda call=call: [call(i) for i in range(NUM_SETS)] and None)
+                graphs = {name: captured(lambda call=call: [call(i % NUM_SETS) for i in range(calls)] and None)
                           for name, call in product.contestants(True).items()} | predicted
-                row["graph_ms"] = turns(ranks, graphs, 200, NUM_SETS, least)
+                row["graph_ms"] = turns(ranks, graphs, 200, calls, least)
         except stretto.Error as error:
             row["error"] = str(error)[:400]
         keep(row)
