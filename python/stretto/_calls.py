@@ -59,9 +59,22 @@ def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
         raise UserError(
             f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need int32 {tuple(shape)}"
         )
-    if kind.dtype(x) == "int64":
-        x = kind.cast(x.clip(-1, _MOST), "int32")  # what does not fit breaks the table's contract
-    return kind.dense(x)
+    return kind.dense(as_table(x))
+
+
+def as_table(x):
+    """`x`, numbers of 64 bits as int32, which programs read. For arguments of Group.call: plans repeat launches
+    and copies, and this is neither."""
+    if getattr(x, "itemsize", 0) != 8:
+        return x
+    try:
+        kind = kind_of(x)
+    except UserError:  # which the call tells, with the argument's name
+        return x
+    if kind is None or kind.dtype(x) != "int64":
+        return x
+    fitting = x.reshape((-1,)).clip(-1, _MOST)  # what does not fit breaks the table's contract
+    return kind.cast(fitting, "int32").reshape(tuple(x.shape))
 
 
 def floats(op: str, kind, name: str, x, shape: Sequence[int]):

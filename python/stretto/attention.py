@@ -20,6 +20,7 @@ from ._attention_calls import (
     scales_of_pages,
 )
 from ._calls import (
+    as_table,
     bound_of,
     call_with,
     described,
@@ -322,6 +323,7 @@ def packed_attention(
     name = "packed_attention"
     options = scale_or_none(name, scale), whole(name, "window", window), return_lse
     op = with_options(_packed, is_causal, *options)
+    arrays = (*arrays[:3], *map(as_table, arrays[3:]))
     return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays)
 
 
@@ -403,6 +405,7 @@ def paged_attention(
         return made if return_lse else made[0]
     options = scale_or_none(name, scale), whole(name, "window", window), return_lse
     op = with_options(_paged, is_causal, *options)
+    arrays = (*arrays[:3], *map(as_table, arrays[3:]))
     return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays, *scales)
 
 
@@ -485,6 +488,7 @@ def paged_decode(
         return made if return_lse else made[0]
     options = scale_or_none(name, scale), whole(name, "window", window), return_lse
     op = with_options(_decode_pages, *options)
+    arrays = (*arrays[:3], *map(as_table, arrays[3:]))
     return alone().call(op, 0, several(name, out, 2) if return_lse else out, *arrays, *scales)
 
 

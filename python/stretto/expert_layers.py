@@ -12,6 +12,7 @@ from . import _biases, _core, _gates, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
+    as_table,
     call_with,
     computed_dtype,
     described,
@@ -75,8 +76,8 @@ def all_gather_grouped_matmul(
         arrays, name = (a_shard, b, experts, up, bias, up_bias), name_of(group)
         made, *tiles = _route.forward.all_gather_grouped_matmul(*arrays, *gate, name)
         return made, ExpertTiles(*tiles, name)
-    group = group_of(group)
-    made, *tiles = call_with(group, op, _first_layer, (gate,), None, a_shard, b, experts, up, bias, up_bias)
+    group, arrays = group_of(group), (a_shard, b, as_table(experts), up, bias, up_bias)
+    made, *tiles = call_with(group, op, _first_layer, (gate,), None, *arrays)
     return made, ExpertTiles(*tiles, group.name)
 
 
@@ -292,6 +293,7 @@ def moe_layer(
     unit = gate_of("moe_layer", swiglu)
     if out is None and _route.wants(*arrays):
         return _route.forward.moe_layer(*arrays, *unit, name_of(group))
+    arrays = *arrays[:4], as_table(experts), *arrays[5:]
     return call_with(group_of(group), "moe_layer", _moe_layer, (unit,), out, *arrays)
 
 

@@ -15,6 +15,7 @@ from . import _biases, _core, _gates, _route
 from ._adopt import adopt
 from ._arrays import ArrayT
 from ._calls import (
+    as_table,
     call_with,
     check_apart,
     computed_dtype,
@@ -87,7 +88,7 @@ def ep_dispatch(
         *made, scales = _route.forward.ep_dispatch(x, experts, weights, *options)
         return Dispatched(*made, scales if fp8 else None, options[-1])
     op, group = "ep_dispatch", group_of(group)
-    options = whole(op, "num_experts", num_experts), fp8
+    options, experts = (whole(op, "num_experts", num_experts), fp8), as_table(experts)
     if out is None:
         *made, scales = (*call_with(group, op, _dispatch, options, None, x, experts, weights), None)[:7]
     else:  # of whose results the caller has given some
@@ -313,7 +314,7 @@ def ep_moe_layer(
     op, group = "ep_moe_layer", group_of(group)
     groups = group.size if expert_groups is None else whole(op, "expert_groups", expert_groups)
     options = whole(op, "num_experts", num_experts), groups, unit
-    arrays = x, gate, up, down, experts, weights, *biases.values(), residual
+    arrays = x, gate, up, down, as_table(experts), weights, *biases.values(), residual
     return call_with(group, op, _ep_moe_layer, options, out, *arrays)
 
 

@@ -11,6 +11,7 @@ from ._adopt import adopt
 from ._arguments import checked
 from ._arrays import ArrayT
 from ._calls import (
+    as_table,
     bound_of,
     computed_dtype,
     described,
@@ -205,7 +206,8 @@ def grouped_matmul(
     gate = gate_of("grouped_matmul", swiglu, up is not None)
     if out is None and _route.wants(*given.values()):
         return _route.forward.grouped_matmul(*given.values(), *gate, result)
-    given = {name: x for name, x in given.items() if x is not None}
+    tables = {name: as_table(given[name]) for name in ("offsets", "counts", "tokens")}
+    given = {name: x for name, x in {**given, **tables}.items() if x is not None}
     op = with_options(_grouped_matmul, tuple(given), result, gate)
     return alone().call(op, 0, out, *given.values())
 

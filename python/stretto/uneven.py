@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 from ._adopt import adopt
 from ._arrays import ALIGNMENT, ArrayT
 from ._calls import (
+    as_table,
     bound_of,
     columns_as,
     described,
@@ -81,12 +82,14 @@ def _call(op: str, x: Any, sizes: Any, max_rows: Optional[int], group: GroupLike
     made = group_of(group)
     rows = adopt(op, "x", x)[1].shape[:1]
     kind, sizes = adopt(op, _SIZES[op], sizes)
+    is_wide, sizes = kind.dtype(sizes) == "int64", as_table(sizes)
     # GPUs tell of it in the launch, as of more than a rank has room for.
-    there = not kind.on_gpu and kind.dtype(sizes) in ("int32", "int64") and len(rows) == 1
+    there = not kind.on_gpu and kind.dtype(sizes) == "int32" and len(rows) == 1
     if there and tuple(sizes.shape) == (made.size,) and int(sizes.sum()) > rows[0]:
         raise UserError(f"{op}: {_SIZES[op]} add up to {int(sizes.sum())}, x has {rows[0]} rows")
     outs = None if out is None else (adopt(op, "out", out)[1], _received(kind, made, sizes))
-    return Received(*made.call(with_options(_exchange, op), room, outs, x, sizes))
+    came, received = made.call(with_options(_exchange, op), room, outs, x, sizes)
+    return Received(came, kind.cast(received, "int64") if is_wide else received)
 
 
 def _received(kind, group, sizes):
@@ -98,7 +101,7 @@ def _exchange(op, group, x, given, room, outs):
     if x.ndim == 0:
         raise UserError(f"{op}: x needs at least one dimension")
     size, m, rest = group.size, x.shape[0], tuple(x.shape[1:])
-    sizes, wide_sizes = _sizes(op, kind, given, size)
+    sizes = _sizes(op, kind, given, size)
     out, received = outs or (None, _received(kind, group, sizes))
     room = _room(op, room, out, size * m)
     rows, written = make_result(op, kind, out, (room, *rest), x, (x,))
@@ -124,17 +127,17 @@ def _exchange(op, group, x, given, room, outs):
     )
     if landed is not written and not nothing:
         group.assign(kind, written.reshape((room, columns)), landed[:, :columns])
-    return finish(kind, rows, written), kind.cast(received, "int64") if wide_sizes else received
+    return finish(kind, rows, written), received
 
 
 def _sizes(op: str, kind, given, size: int):
-    """(as int32, whether they were given as int64)."""
+    """As int32."""
     (sizes,) = same_kind(op, kind, **{_SIZES[op]: given})
     shape = (size,)
     if op == "all_gather_v":
         shape = (1,)
         sizes = sizes.reshape(shape) if math.prod(sizes.shape) == 1 else sizes
-    return int_table(op, kind, _SIZES[op], sizes, shape), kind.dtype(sizes) == "int64"
+    return int_table(op, kind, _SIZES[op], sizes, shape)
 
 
 def _room(op: str, room: int, out, default: int) -> int:

@@ -198,7 +198,8 @@ def test_layers_of_experts(size, whole, monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("at_once", [False, True])
-def test_spread_experts(size, at_once, monkeypatch):
+@pytest.mark.parametrize("table", [np.int32, np.int64])
+def test_spread_experts(size, at_once, table, monkeypatch):
     """Against both layers in float64."""
     own, hidden, ffn, experts, top_k = 3, 16, 8, 4, 2
     share = experts // size
@@ -217,7 +218,7 @@ def test_spread_experts(size, at_once, monkeypatch):
         x = np.empty((own, hidden), F32)
         gate, up = (np.empty((share, ffn, hidden), F32).swapaxes(1, 2) for _ in range(2))
         down = np.empty((share, hidden, ffn), F32).swapaxes(1, 2)
-        chosen, shares = np.empty((own, top_k), np.int32), np.empty((own, top_k), F32)
+        chosen, shares = np.empty((own, top_k), table), np.empty((own, top_k), F32)
 
         def fill(i):
             g, u, d = values(i)
@@ -245,5 +246,66 @@ def test_spread_experts(size, at_once, monkeypatch):
                 np.testing.assert_allclose(result[t], want, rtol=2e-4, atol=2e-4)
 
         return fill, call, check
+
+    repeated(size, make, monkeypatch)
+
+
+def layers_and_sizes(size, table):
+    """{name: call} of operators with tables, which are filled by fill(round)."""
+    r = stretto.rank()
+    x, chosen = np.empty((6, 8), F32), np.empty((6 * size, 2), table)
+    shapes = (4, 5, 8), (4, 5, 8), (4, 8, 5)
+    gate, up, down = (of_rank(0, n, shape).swapaxes(1, 2) / 8 for n, shape in enumerate(shapes))
+    weights = np.full(chosen.shape, 0.5, F32)
+    rows, one = np.empty(size, table), np.empty(1, table)
+    tokens, starts, parts = np.empty((6, 2, 8), F32), np.empty(4, table), np.empty(5, table)
+    cache, page_of, cached = of_rank(0, 9, (4, 2, 16, 8)), np.empty((2, 2), table), np.empty(2, table)
+
+    def fill(i):
+        x[...], tokens[...] = of_rank(r, i, x.shape), of_rank(r, i, tokens.shape) / 8
+        make = np.random.default_rng([i, 3])
+        chosen[...] = [make.permutation(4)[:2] for _ in chosen]
+        rows[...] = make.multinomial(6, np.full(size, 1 / size))
+        one[...] = make.integers(0, 7)
+        starts[...] = [0, *sorted(make.integers(0, 7, 2)), 6]
+        parts[...] = [0, *sorted(make.integers(0, 7, 3)), 6]
+        page_of[...], cached[...] = make.integers(0, 4, page_of.shape), make.integers(1, 33, 2)
+
+    calls = {
+        "moe_layer": lambda: stretto.moe_layer(x, gate, up, down, chosen, weights),
+        "layers": lambda: stretto.all_gather_grouped_matmul(x, gate, chosen, up=up)[0],
+        "grouped_matmul": lambda: stretto.grouped_matmul(x, gate, parts),
+        "all_to_all_v": lambda: stretto.all_to_all_v(x, rows)[1],
+        "all_gather_v": lambda: stretto.all_gather_v(x, one)[1],
+        "packed_attention": lambda: stretto.packed_attention(tokens, tokens, tokens, starts),
+        "paged_attention": lambda: stretto.paged_attention(tokens, cache, cache, starts[[0, 2, 3]], page_of, cached),
+        "paged_decode": lambda: stretto.paged_decode(tokens[:2], cache, cache, page_of, cached),
+    }
+    return fill, calls
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", ["moe_layer", "layers", "grouped_matmul", "all_to_all_v", "all_gather_v"]
+                         + ["packed_attention", "paged_attention", "paged_decode"])
+def test_tables_of_64_bits(size, name, monkeypatch):
+    """As topk() makes them; those of 32 bits give the same, and sizes come back as they were given."""
+
+    def results(table):
+        fill, calls = layers_and_sizes(size, table)
+        for i in range(4):
+            fill(i)
+            yield calls[name]().copy()
+
+    narrow = testing.run(size, lambda: list(results(np.int32)))
+
+    def make():
+        fill, calls = layers_and_sizes(size, np.int64)
+
+        def check(result, i):
+            want = narrow[stretto.rank()][i]
+            assert result.dtype == (np.int64 if want.dtype == np.int32 else want.dtype)
+            np.testing.assert_array_equal(result, want)
+
+        return fill, calls[name], check
 
     repeated(size, make, monkeypatch)
