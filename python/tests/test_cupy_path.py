@@ -106,6 +106,7 @@ def cupy(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "cupy", module)
     monkeypatch.setattr(_arrays, "_gpu_sms", lambda device: 132)
+    monkeypatch.setattr(_arrays, "_gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
     monkeypatch.setattr(_group.Group, "_make_executable", make)
     monkeypatch.setattr(_group.Group, "_add_plan", lambda *_: None)  # which reads no CuPy array
@@ -189,6 +190,7 @@ def test_no_first_call_in_a_graph(cupy, monkeypatch, rng):
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(_arrays, "_gpu_sms", lambda device: 132)
+    monkeypatch.setattr(_arrays, "_gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(_group.Group, "open_gpu", lambda group, device: None)
     cupy.stream.is_capturing = lambda: True
     stretto.init()
