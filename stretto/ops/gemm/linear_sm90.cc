@@ -132,9 +132,9 @@ MainLoop gpu_loop(const GpuLoopDesc& d) {
   for (std::int64_t bn : {96, 128, 160, 192, 224, 256}) {
     if (bn <= max_cols && fits(bn, d.scaling) && waves(bn) <= waves(tile.bn)) tile.bn = bn;
   }
+  const std::int64_t most_stages = d.m <= kMaxRows ? 8 : 6;
   std::int64_t slice = (kMaxRows + tile.bn * (d.swiglu ? 2 : 1)) * kRowBytes;  // rows of a slot
-  return {.tile = tile,
-          .num_stages = static_cast<int>(std::min<std::int64_t>(kStageBytes / slice, 6))};
+  return {.tile = tile, .num_stages = static_cast<int>(std::min(kStageBytes / slice, most_stages))};
 }
 
 // Widths for which warpgroups that end apart were faster. Where each SM has a tile at most they are
