@@ -26,6 +26,11 @@ class Owners {
     std::lock_guard lock(mutex_);
     ranges_.erase(address);
   }
+  std::size_t bytes_of(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    auto at = ranges_.find(address);
+    return at == ranges_.end() ? 0 : at->second.first;
+  }
   // -1: the host's, or another process's.
   int of(CUdeviceptr address) {
     std::lock_guard lock(mutex_);
@@ -43,6 +48,32 @@ class Owners {
 Owners& owners() {
   static auto* const all = new Owners;
   return *all;
+}
+
+std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+// An allocation ends where a page begins that nobody may touch, within its alignment, so that an
+// access past its end is a fault at once. Another such page is before its first.
+constexpr std::size_t kPage = 4096, kAlignment = 512;
+
+void* allocate_guarded(std::size_t bytes) {
+  const std::size_t pages = rounded(std::max<std::size_t>(bytes, 1), kPage);
+  void* mapped = mmap(nullptr, pages + 2 * kPage, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* first = static_cast<unsigned char*>(mapped) + kPage;
+  if (mprotect(first, pages, PROT_READ | PROT_WRITE) != 0) {
+    munmap(mapped, pages + 2 * kPage);
+    return nullptr;
+  }
+  return first + pages - rounded(std::max<std::size_t>(bytes, 1), kAlignment);
+}
+
+void free_guarded(void* memory, std::size_t bytes) {
+  const std::size_t pages = rounded(std::max<std::size_t>(bytes, 1), kPage);
+  auto* first = static_cast<unsigned char*>(memory) +
+                rounded(std::max<std::size_t>(bytes, 1), kAlignment) - pages;
+  munmap(first - kPage, pages + 2 * kPage);
 }
 
 // The GPU that a copy on `stream` fetches from, -1: none other.
@@ -64,7 +95,7 @@ SIM_API cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 }
 SIM_API cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
   if (bytes > kMemoryBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  void* memory = allocate_guarded(bytes);
   if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   *address = reinterpret_cast<CUdeviceptr>(memory);
   return owners().add(*address, bytes, current_device()), CUDA_SUCCESS;
@@ -72,8 +103,10 @@ SIM_API cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
 // Waits, as the driver does: nothing is freed under a kernel.
 SIM_API cuMemFree_v2(CUdeviceptr address) {
   tasks().await_all();
+  std::size_t bytes = owners().bytes_of(address);
   owners().remove(address);
-  return std::free(bytes_at(address)), CUDA_SUCCESS;
+  if (address != 0) free_guarded(bytes_at(address), bytes);
+  return CUDA_SUCCESS;
 }
 SIM_API cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);

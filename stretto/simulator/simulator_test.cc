@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -106,6 +107,29 @@ TEST_F(Simulator, ThreadsBlocksAndShuffles) {
   for (std::uint32_t own = 0; own < 5 * 96; ++own) {
     std::uint32_t warp = own / 96 * 96 + (own % 96 + 32) % 96 / 32 * 32;
     EXPECT_EQ(out[1 + own], 32 * warp + 31 * 16) << own;
+  }
+}
+
+// Past the last byte of an allocation, or before its first, is nobody's memory.
+TEST_F(SimulatorDeathTest, MemoryBesideAnAllocationIsNobodys) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(fail("out[0] = out[16383] = 7;", 1), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(fail("out[16384] = 7;", 1), testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(fail("out[-1] = 7;", 1), testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(fail("out[1] = out[16384];", 1), testing::KilledBySignal(SIGSEGV), "");
+}
+
+// Its size in pages or not, it ends where nobody's memory begins, but for its alignment.
+TEST_F(Simulator, AllocationsOfAllSizesHoldTheirBytes) {
+  for (std::size_t bytes : {1, 511, 512, 513, 4095, 4096, 4097, 70'001}) {
+    DeviceMemory memory(*device_, bytes);
+    EXPECT_EQ(memory.address() % 512, 0u) << bytes;
+    EXPECT_EQ((memory.address() + (bytes + 511) / 512 * 512) % 4096, 0u) << bytes;
+    std::vector<unsigned char> in(bytes, 0x5a), out(bytes);
+    stream_->upload(memory.address(), in.data(), bytes);
+    stream_->download(out.data(), memory.address(), bytes);
+    stream_->synchronize();
+    EXPECT_EQ(in, out) << bytes;
   }
 }
 
