@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -165,6 +166,24 @@ class TogetherTest(unittest.TestCase):
                     else:
                         self.assertEqual([r["token_ids"] for r in of_gpus["results"]],
                                          [r["token_ids"] for r in seen[0]["results"]])
+
+
+class UnevenRowsTest(unittest.TestCase):
+    """The steps beside a fused operator, where the rows are no multiple of the ranks; simulated GPUs, which fault on
+    accesses past an allocation."""
+
+    @unittest.skipIf(gpus() < 3, "needs three GPUs")
+    def test_the_sequence_stays_within_its_memory(self):
+        seed = random.randrange(1 << 32)
+        draw = random.Random(seed)
+        shapes = [("gemm_rs", 3, 33, 768), ("ag_gemm", 3, 33, 768), ("gemm_ar", 3, 33, 768)]
+        shapes += [(op, draw.randint(1, 3), draw.randint(1, 300), 64 * draw.randint(1, 16))
+                   for op in ("gemm_rs", "ag_gemm", "gemm_ar")]
+        for op, ranks, rows, columns in shapes:
+            with self.subTest(seed=seed, op=op, ranks=ranks, rows=rows, columns=columns):
+                got = run("bench", op, "--device", "cuda", "--ranks", str(ranks), "--m", str(rows), "--n", str(columns),
+                          "--k", "192", "--no-vendor", "--samples", "1")
+                self.assertEqual(got.returncode, 0, got.stderr)
 
 
 class WarmTest(unittest.TestCase):

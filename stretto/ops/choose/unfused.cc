@@ -21,9 +21,10 @@ constexpr int kLibraryRounds = 4;
 // What steps' programs call what they read and write; a step that has none of them has memory of
 // its own.
 constexpr const char* kRead[] = {"a", "in", "y"};
+constexpr const char* kWeights[] = {"b"};
 constexpr const char* kWritten[] = {"c", "out"};
 
-// What a step reads and writes on one rank, in elements.
+// What a step reads and writes on one rank: of libraries, in elements; of programs, in bytes.
 struct StepSizes {
   std::int64_t in = 0, weights = 0, out = 0;
 };
@@ -31,21 +32,31 @@ struct StepSizes {
 StepSizes sizes_of(const OpCandidates::Step& step) {
   const OpShape& s = step.shape;
   std::int64_t all = s.m * s.n;
-  if (step.program) {
-    Program program = step.program();
-    auto elements = [&](const auto& names) {  // the first of them that the program has, or none
-      for (const char* name : names) {
-        int at = program.find_tensor(name);
-        if (at >= 0) return num_elements(bound_shape(program, at));
-      }
-      return std::int64_t{0};
-    };
-    return {elements(kRead), 0, elements(kWritten)};
-  }
   if (step.op == "gemm") return {s.m * s.k, s.n * s.k, all};
   if (step.op == "all_gather") return {all / s.world_size, 0, all};
   if (step.op == "reduce_scatter") return {all, 0, all / s.world_size};
   return {all, 0, all};
+}
+
+// As the program has them: it may be made for more rows than its step, and a rank's share of rows
+// that do not divide is rounded up.
+StepSizes bytes_of(const Program& program) {
+  auto largest = [&](const auto& names) {
+    std::int64_t bytes = 0;
+    for (const char* name : names) {
+      int at = program.find_tensor(name);
+      if (at < 0) continue;
+      bytes = std::max(bytes, static_cast<std::int64_t>(storage_bytes(program, at)));
+    }
+    return bytes;
+  };
+  return {largest(kRead), largest(kWeights), largest(kWritten)};
+}
+
+StepSizes bytes_of(const OpCandidates::Step& step) {
+  auto element = static_cast<std::int64_t>(size_bytes(step.shape.dtype));
+  StepSizes sizes = sizes_of(step);
+  return {sizes.in * element, sizes.weights * element, sizes.out * element};
 }
 
 bool is_all_reduce(const std::string& op) {
@@ -92,26 +103,29 @@ struct UnfusedOperator::State {
             .c = at(data, set, step + 1).on[r].address()};
   }
 
-  void allocate(int num_sets, RandomFill& random) {
+  // `of_steps`: what each step reads and writes, in bytes.
+  void allocate(int num_sets, const std::vector<StepSizes>& of_steps, RandomFill& random) {
+    auto some = [&](std::int64_t bytes) {
+      constexpr std::int64_t kLeast = 8;  // one element of any type
+      return random.allocate(static_cast<std::size_t>(std::max(bytes, kLeast)));
+    };
     for (int set = 0; set < num_sets; ++set) {
       std::vector<SymmetricGpuMemory>&chain = data.emplace_back(),
       &factors = weights.emplace_back();
-      for (std::size_t i = 0; i < steps.size(); ++i) {
-        StepSizes sizes = sizes_of(steps[i]);
-        auto bytes = [&](std::int64_t elements) {
-          return static_cast<std::size_t>(elements) * size_bytes(steps[i].shape.dtype);
-        };
-        if (chain.empty()) chain.push_back(random.allocate(bytes(sizes.in)));
-        factors.push_back(random.allocate(bytes(std::max<std::int64_t>(sizes.weights, 1))));
-        std::int64_t read = i + 1 < steps.size() ? sizes_of(steps[i + 1]).in : 0;
-        chain.push_back(random.allocate(bytes(std::max({sizes.out, read, std::int64_t{1}}))));
+      for (std::size_t i = 0; i < of_steps.size(); ++i) {
+        if (chain.empty()) chain.push_back(some(of_steps[i].in));
+        factors.push_back(some(of_steps[i].weights));
+        std::int64_t read = i + 1 < of_steps.size() ? of_steps[i + 1].in : 0;
+        chain.push_back(some(std::max(of_steps[i].out, read)));
       }
     }
     world->synchronize();
   }
 
-  void take_libraries() {
-    int num_sets = static_cast<int>(data.size());
+  void take_libraries(int num_sets, RandomFill& random) {
+    std::vector<StepSizes> sizes;
+    for (const OpCandidates::Step& step : steps) sizes.push_back(bytes_of(step));
+    allocate(num_sets, sizes, random);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       std::vector<cuda::CublasLtGemm>& of_step = products.emplace_back();
       const OpShape& s = steps[i].shape;
@@ -167,12 +181,14 @@ struct UnfusedOperator::State {
     }
   }
 
-  void take_programs(RandomFill& random, const predict::Machine& machine) {
+  void take_programs(int num_sets, RandomFill& random, const predict::Machine& machine) {
     std::vector<Program> chosen =
         programs_of({.is_sequence = true}, {.sequence = steps}, {.machine = machine});
+    std::vector<StepSizes> sizes;
+    for (const Program& program : chosen) sizes.push_back(bytes_of(program));
+    allocate(num_sets, sizes, random);
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      GpuProgram& program =
-          programs.emplace_back(*world, chosen[i], static_cast<int>(data.size()), random);
+      GpuProgram& program = programs.emplace_back(*world, chosen[i], num_sets, random);
       for (int set = 0; set < program.num_sets(); ++set) {
         for (const char* from : kRead) program.bind(from, set, at(data, set, i));
         if (steps[i].op == "gemm") program.bind("b", set, at(weights, set, i));
@@ -190,8 +206,8 @@ UnfusedOperator::UnfusedOperator(GpuWorld& world, const std::vector<OpCandidates
   // Programs are built for rows in eights and read as many.
   for (OpCandidates::Step& step : state_->steps)
     step.shape.m = ceil_div(step.shape.m, std::int64_t{8}) * 8;
-  state_->allocate(num_sets, random);
-  machine == nullptr ? state_->take_libraries() : state_->take_programs(random, *machine);
+  machine == nullptr ? state_->take_libraries(num_sets, random)
+                     : state_->take_programs(num_sets, random, *machine);
   std::vector<std::string> names;
   for (const OpCandidates::Step& step : steps) {
     names.push_back(machine != nullptr  ? "our " + step.op

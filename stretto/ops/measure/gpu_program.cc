@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "stretto/base/errors.h"
 #include "stretto/compiler.h"
 #include "stretto/ops/measure/cpu_time.h"
 #include "stretto/ops/measure/gpu_time.h"
@@ -75,6 +76,10 @@ SymmetricGpuMemory GpuProgram::fill(const GpuWorld& world, int tensor, RandomFil
 void GpuProgram::bind(const std::string& name, int set, const SymmetricGpuMemory& memory) {
   int tensor = program_.find_tensor(name);
   if (tensor < 0) return;
+  std::size_t needed = storage_bytes(program_, tensor);
+  for (const cuda::DeviceMemory& on : memory.on) {
+    STRETTO_CHECK(on.bytes() >= needed, "what is bound holds the tensor of the most rows");
+  }
   auto s = static_cast<std::size_t>(set), t = static_cast<std::size_t>(tensor);
   memory_[s][t] = {};
   args_[s].tensors[t].on = memory.addresses();

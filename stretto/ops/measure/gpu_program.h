@@ -33,7 +33,8 @@ class GpuProgram {
   GpuProgram(GpuProgram&&) = default;
 
   // From now on tensor `name` of set `set` lies in `memory`, which must outlive the program; what
-  // was allocated for it is given back. Names no tensor: nothing.
+  // was allocated for it is given back. Names no tensor: nothing. InternalError where it is smaller
+  // than the tensor.
   void bind(const std::string& name, int set, const SymmetricGpuMemory& memory);
 
   RanksCall call() const;  // valid as long as this lives and nothing is bound
