@@ -11,10 +11,12 @@
 namespace stretto {
 namespace {
 
-// Few rows take no less time than sixteen.
-constexpr std::int64_t kCountsApart = 16, kCountsOfBound = 4;
+// Few rows take no less time than sixteen, nor any that are one tile's less than all of them: rows
+// that are not there take TMA longer than others (docs/performance/gemm.md).
+constexpr std::int64_t kCountsApart = 16, kCountsOfBound = 4, kRowsOfTile = 128;
 
 std::vector<std::int64_t> counts_between(std::int64_t below, std::int64_t bound) {
+  if (bound <= kRowsOfTile) return {bound};
   const std::int64_t each = ceil_div(bound - below, kCountsOfBound * kCountsApart) * kCountsApart;
   std::vector<std::int64_t> counts;
   for (std::int64_t c = below + each; c < bound; c += each) counts.push_back(c);

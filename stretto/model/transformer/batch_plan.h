@@ -23,8 +23,8 @@ struct BatchBounds {
   std::int64_t filled(std::int64_t num_rows) const;
 };
 // The bounds of steps that a model is made with, ascending: a step runs in the smallest that holds
-// it. On GPUs these are powers of two, each with four numbers of rows between the one below and
-// itself, so that in a step of many rows at most some fifth are nobody's.
+// it. On GPUs these are powers of two, those above 128 each with four numbers of rows between the
+// one below and itself, so that in a step of many rows at most some fifth are nobody's.
 std::vector<BatchBounds> batch_bounds(const ModelShape& shape, std::int64_t max_rows);
 
 // Bytes of a rank that all those steps take beside weights and cache, and would take if none of
