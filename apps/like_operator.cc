@@ -78,8 +78,11 @@ OpCase case_like(const OperatorInfo& op, const OpShape& shape, const Program& pr
     }
   }
   take_extents(theirs, program, ours.extents);
+  ours.exact = theirs.exact;
+  ours.unchecked = theirs.unchecked;
   ours.tolerance = theirs.tolerance;
   ours.scale = theirs.scale;
+  ours.scales = theirs.scales;
   return ours;
 }
 

@@ -366,6 +366,13 @@ class OtherCommandsTest(CliCase):
         for part in ("all_gather", "m=33", "bf16", "P=3"):
             self.assertIn(part, str(got["config"]))
 
+    def test_bench_compares_as_the_reference_says(self):
+        """Rows of a layer of experts differ in magnitude: how far each may be off comes with the case."""
+        for m, ranks in ((32, 1), (33, 3)):
+            got = self.json_of("bench", "moe_layer", "--m", m, "--n", 24, "--k", 32, "--dtype", "bf16",
+                               "--ranks", ranks, "--samples", 1, keys=["checked"])
+            self.assertTrue(got["checked"], (m, ranks))
+
     def test_large_shapes(self):
         """A table that ends whatever a program takes, and says what is missing."""
         lines = self.good("prove", "send", "--large", "--ranks", 2, "--json").stdout.splitlines()
