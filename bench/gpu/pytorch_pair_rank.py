@@ -30,7 +30,7 @@ from torch_rounds import mean_ratio
 from torch_turns import DEVICE, ON_GPU, event, synchronize
 
 import stretto
-from stretto import _world
+from stretto import _products
 
 BF16 = torch.bfloat16
 ROWS = 256, 1024, 4096, 8192
@@ -109,21 +109,20 @@ def call_of(ranks: Ranks, case: dict, form: str, group):
     return lambda i: call(a[i], w[i], group=group, out=out[i])
 
 
-def program_of(call, group) -> str:
+def program_of(call) -> str:
     """The text of the one program that call() launches."""
-    members, seen = _world.group_of(group), []
-    programs = members.programs
+    seen, programs = [], _products.programs
 
     def remember(*arguments):
         seen.append(programs(*arguments))
         return seen[-1]
 
-    members.programs = remember
+    _products.programs = remember
     try:
         call()
     finally:
-        del members.programs
-    (steps,) = seen
+        _products.programs = programs
+    ((_, steps),) = seen
     (program,) = steps
     return program.explain()
 
@@ -136,7 +135,7 @@ def write_programs(ranks: Ranks, cases: list, forms: list, folder: pathlib.Path)
         for form in forms:
             torch.manual_seed(at * 64 + ranks.rank)  # the same values
             call = call_of(ranks, case, form, group)
-            texts.add(program_of(lambda call=call, results=results: results.append(call(0).clone()), group))
+            texts.add(program_of(lambda call=call, results=results: results.append(call(0).clone())))
             del call
         if len(texts) != 1 or any(not torch.equal(x, results[0]) for x in results):
             raise SystemExit(f"{label(case)}: {len(texts)} programs in {', '.join(forms)}, or results differ")
