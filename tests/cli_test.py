@@ -370,7 +370,8 @@ class OtherCommandsTest(CliCase):
         """Rows of a layer of experts differ in magnitude: how far each may be off comes with the case."""
         for m, ranks in ((32, 1), (33, 3)):
             got = self.json_of("bench", "moe_layer", "--m", m, "--n", 24, "--k", 32, "--dtype", "bf16",
-                               "--ranks", ranks, "--samples", 1, keys=["checked"])
+                               "--ranks", ranks, "--samples", 1,
+                               keys=["median_ms", "p10_ms", "p90_ms", "samples", "config", "checked"])
             self.assertTrue(got["checked"], (m, ranks))
 
     def test_large_shapes(self):
