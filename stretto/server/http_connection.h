@@ -222,7 +222,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   void when_gone(std::uint64_t number, std::function<void()> gone) {
     if (is_answering(number)) {
-      gone_ = std::move(gone);
+      // Beside what was asked before: of two threads that ask, the later may come first.
+      if (!gone_) {
+        gone_ = std::move(gone);
+      } else {
+        gone_ = [first = std::move(gone_), then = std::move(gone)] { first(), then(); };
+      }
     } else if (number + 1 == number_ && closed_ && !answered_) {
       gone();
     }
