@@ -26,6 +26,12 @@ class Scales(NamedTuple):
 Offer = Tuple[str, List[Any]]  # a config by name, its program or the two of a sequence
 
 
+def keys_of(key: Any, offer: Offer) -> List[Any]:
+    """What its launches are kept under, of the product with this key."""
+    config, steps = offer
+    return [(*key, config)] if len(steps) == 1 else [(*key, config, i) for i in range(len(steps))]
+
+
 class Size(NamedTuple):
     """Of the launches of a call."""
 
@@ -105,13 +111,13 @@ class Product(NamedTuple):
         tensors = dict(zip(names, arrays))
 
         def run(offer: Offer) -> None:
-            config, steps = offer
-            if len(steps) == 1:
-                self._launch_step((*key, config), steps[0], size, tensors)
+            keyed = list(zip(keys_of(key, offer), offer[1]))
+            if len(keyed) == 1:
+                self._launch_step(*keyed[0], size, tensors)
             elif program == "ag_gemm":
-                self._gather_then_multiply((*key, config), steps, size, arrays[0], outputs)
+                self._gather_then_multiply(keyed, size, arrays[0], outputs)
             else:
-                self._multiply_then_collect((*key, config), steps, size, arrays[0], outputs["out"])
+                self._multiply_then_collect(keyed, size, arrays[0], outputs["out"])
 
         if self.group.tuner is not None and kind.on_gpu:
             self.group.tuner.tune(self, program, desc, key, size, run)
@@ -147,19 +153,19 @@ class Product(NamedTuple):
         self.group.kept.stays(self.kind, made)
         return made[: size.rows]
 
-    def _gather_then_multiply(self, key, steps, size: Size, a, outputs: dict) -> None:
+    def _gather_then_multiply(self, steps, size: Size, a, outputs: dict) -> None:
         gathered = outputs.get("gathered")
         if gathered is None:
             gathered = self._between(size, self.a.shape[-1], self.a)
-        self._launch_step((*key, 0), steps[0], size, {"in": a, "out": gathered})
+        self._launch_step(*steps[0], size, {"in": a, "out": gathered})
         product = {"a": gathered, "b": self.weights, "c": outputs["c"]}
-        self._launch_step((*key, 1), steps[1], size, product)
+        self._launch_step(*steps[1], size, product)
 
-    def _multiply_then_collect(self, key, steps, size: Size, a, out) -> None:
+    def _multiply_then_collect(self, steps, size: Size, a, out) -> None:
         partial = self._between(size, self.columns, self.like)
         product = {"a": a, "b": self.weights, "c": partial}
-        self._launch_step((*key, 0), steps[0], size, product)
-        self._launch_step((*key, 1), steps[1], size, {"in": partial, "out": out})
+        self._launch_step(*steps[0], size, product)
+        self._launch_step(*steps[1], size, {"in": partial, "out": out})
 
 
 def name_of_a(op: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 from . import _core
 from ._calls import whole
 from ._group import compile_ahead, use_programs
+from ._products import keys_of
 from ._world import _member
 from .errors import Rejected, UserError
 
@@ -85,9 +86,8 @@ def _compiled(sms: int, key: Any, exact: bool, offers: List[Any]) -> List[Any]:
 
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         pending = []
-        for config, programs in offers:
-            keys = [(*key, config)] if len(programs) == 1 else [(*key, config, i) for i in range(2)]
-            pending.append([pool.submit(make, *made) for made in zip(keys, programs)])
+        for offer in offers:
+            pending.append([pool.submit(make, *made) for made in zip(keys_of(key, offer), offer[1])])
         good = []
         for offer, futures in zip(offers, pending):
             with contextlib.suppress(UserError, Rejected):

@@ -77,7 +77,7 @@ class HttpExchange {
   virtual void send(std::string piece) = 0;
   virtual void end() = 0;
   // Called once on the server's thread if the client goes before the answer has ended, at once
-  // where it has gone. Must not block.
+  // where it has gone. Must not block. Whoever asks is told, also where several do.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 
