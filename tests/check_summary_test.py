@@ -5,6 +5,7 @@ samples are what the tools print; ctest and unittest are run besides: python3 ch
 import importlib.machinery
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,24 @@ class T(unittest.TestCase):
         with self.subTest(part=1): self.skipTest("needs 2 GPUs")
 unittest.main(argv=["x", "-v"])
 """
+
+
+class Reasons(unittest.TestCase):
+    def test_tests_of_gpus_may_be_skipped_without_one(self):
+        """Of each test the reason that its source gives for want of GPUs, or its parts where a number stands within."""
+        skip = re.compile(r'GTEST_SKIP\(\) << ([^;]*);|(?:skipIf\([^"]*|skipTest\(|pytest\.skip\()("[^"]*GPU[^"]*")')
+        found = 0
+        for folder, suffix in [("stretto", "cc"), ("apps", "cc"), ("bench", "cc"), ("tests", "py"), ("python", "py")]:
+            for path in (ROOT / folder).rglob(f"*.{suffix}"):
+                for of_gtest, of_python in skip.findall(path.read_text()):
+                    parts = re.findall(r'"([^"]*)"|<<\s*([\w().]+)', of_gtest or of_python)
+                    reason = "".join(text or ("3" if value else "") for text, value in parts)
+                    if "GPU" not in reason or reason == "simulated GPUs are not built":
+                        continue
+                    found += 1
+                    with self.subTest(path=str(path.relative_to(ROOT)), reason=reason):
+                        self.assertTrue(summary.allowed(reason, False, 0) or reason == "there is a GPU")
+        self.assertGreater(found, 30)
 
 
 class Readers(unittest.TestCase):

@@ -172,7 +172,7 @@ class UnevenRowsTest(unittest.TestCase):
     """The steps beside a fused operator, where the rows are no multiple of the ranks; simulated GPUs, which fault on
     accesses past an allocation."""
 
-    @unittest.skipIf(gpus() < 3, "needs three GPUs")
+    @unittest.skipIf(gpus() < 3, "needs 3 GPUs")
     def test_the_sequence_stays_within_its_memory(self):
         seed = random.randrange(1 << 32)
         draw = random.Random(seed)

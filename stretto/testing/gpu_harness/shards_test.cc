@@ -26,7 +26,9 @@ constexpr GemmTile kTile = {.bm = 128, .bn = 64, .bk = 64};
 class Shards : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    if (!cuda::has_driver() || cuda::num_devices() < GetParam()) GTEST_SKIP() << "too few GPUs";
+    if (!cuda::has_driver() || cuda::num_devices() < GetParam()) {
+      GTEST_SKIP() << "needs " << GetParam() << " GPUs";
+    }
   }
 
   // A launch of all rows, one whose shards end somewhere, and few rows, of which the last ranks
