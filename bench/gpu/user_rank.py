@@ -16,6 +16,7 @@ and to prove, of each by itself on rank 0 from an empty cache, without the compi
 import datetime
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -36,6 +37,7 @@ PARTS = "first", "host", "single", "eager", "steps", "sizes", "lot"
 ALONE = "warmed", "proofs"  # in a process
 HOST_CALLS, HOST_ROUNDS = (20, 9) if ON_GPU else (1, 2)
 LEAST_SAMPLES, MS_OF_SAMPLES = (20, 250.0) if ON_GPU else (2, 1.0)
+MOST_PAIRS = 600  # rounds of the lot
 WARMUP_MS = 60.0
 MS_OF_GRAPH = 0.2  # at least, of the lot's
 SIZES = [2 << shift for shift in range(0, 28, 3)]  # bytes of bf16: 2, 16, 128 .. 256 MB
@@ -104,13 +106,13 @@ def seconds_of(ranks: Ranks, call) -> float:
 
 
 def turns(ranks: Ranks, calls: dict, limit: int = 200, per_call: int = 1, least: int = LEAST_SAMPLES) -> dict:
-    """Milliseconds {name: [sample, ..]} of the slowest rank. The calls take turns, in every round from another one on;
-    ranks begin each together."""
-    order = list(calls.items())
+    """Milliseconds {name: [sample, ..]} of the slowest rank. The calls take turns, in every round in another order:
+    what the same call comes after takes some per cent of it. Ranks begin each together."""
 
     def once(number: int, marks=None):
-        begin = number % len(order)
-        for name, call in order[begin:] + order[:begin]:
+        order = list(calls.items())
+        random.Random(number).shuffle(order)  # the same on all ranks
+        for name, call in order:
             ranks.meet()
             if marks is not None:
                 marks[name][-1][0].record()
@@ -430,11 +432,11 @@ def run_lot(ranks: Ranks, shapes: list, ends: float, least: int, tunes: bool, ke
                 row["tuned"] = tuned(product)
                 row["tune_s"] = ranks.slowest([time.perf_counter() - begin])[0]
             row["eager_ms"] = turns(ranks, {name: each_set(c) for name, c in product.contestants(False).items()},
-                                    least=least)
+                                    MOST_PAIRS, least=least)
             if ON_GPU:
                 graphs = {name: captured(lambda call=call: [call(i % NUM_SETS) for i in range(calls)] and None)
                           for name, call in product.contestants(True).items()} | predicted
-                row["graph_ms"] = turns(ranks, graphs, 200, calls, least)
+                row["graph_ms"] = turns(ranks, graphs, MOST_PAIRS, calls, least)
         except stretto.Error as error:
             row["error"] = str(error)[:400]
         keep(row)
@@ -453,7 +455,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
     parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
-    parser.add_argument("--pairs", type=int, default=LEAST_SAMPLES, help="rounds of the lot at least, up to 200")
+    parser.add_argument("--pairs", type=int, default=LEAST_SAMPLES, help="rounds of the lot at least")
     parser.add_argument("--tune", action="store_true", help="the lot as stretto.tune has it, and as predicted")
     parser.add_argument("--seconds", type=float, default=500, help="after which no further shape of the lot begins")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("STRETTO_TEST_SEED", "1")))
