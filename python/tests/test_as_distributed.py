@@ -5,6 +5,8 @@ import textwrap
 
 import pytest
 
+from forked_ranks import run_on_forks
+
 pytest.importorskip("torch")
 
 BODY = """
@@ -39,12 +41,9 @@ def poisoned(x):
 
 
 def run(rng, size, code):
-    from test_processes import finish, start
-
     body = BODY.replace("SEED", str(int(rng.integers(1 << 30)))) + textwrap.dedent(code)
     body += "\nstretto.finalize()\ndist.destroy_process_group()\n"
-    for rank, (status, _, errors) in enumerate(finish(start(size, body))):
-        assert status == 0, f"rank {rank}: {errors}"
+    run_on_forks(size, body)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

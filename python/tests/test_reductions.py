@@ -1,12 +1,11 @@
 """If these fail, a minimum, maximum or product over ranks is wrong, or a list of even sizes moves the
 wrong rows."""
 
-import textwrap
-
 import numpy as np
 import pytest
 
 import stretto
+from forked_ranks import run_on_forks
 from stretto import testing
 
 try:
@@ -150,8 +149,6 @@ def test_gradients_of_premultiplied_sums():
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 def test_as_torch_distributed():
-    from test_processes import finish, start
-
     code = """
     import torch, stretto
     import torch.distributed as dist
@@ -186,8 +183,7 @@ def test_as_torch_distributed():
     stretto.finalize()
     dist.destroy_process_group()
     """
-    for rank, (status, _, errors) in enumerate(finish(start(2, textwrap.dedent(code)))):
-        assert status == 0, f"rank {rank}: {errors}"
+    run_on_forks(2, code)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

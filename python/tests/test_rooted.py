@@ -1,11 +1,10 @@
 """If these fail, what is collected at one rank, or handed out by it, is wrong or goes to another."""
 
-import textwrap
-
 import numpy as np
 import pytest
 
 import stretto
+from forked_ranks import run_on_forks
 from stretto import testing
 
 try:
@@ -208,8 +207,6 @@ def test_refusals_of_batches():
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 def test_as_torch_distributed():
-    from test_processes import finish, start
-
     code = """
     import torch, stretto
     import torch.distributed as dist
@@ -247,8 +244,7 @@ def test_as_torch_distributed():
     stretto.finalize()
     dist.destroy_process_group()
     """
-    for rank, (status, _, errors) in enumerate(finish(start(2, textwrap.dedent(code)))):
-        assert status == 0, f"rank {rank}: {errors}"
+    run_on_forks(2, code)
 
 
 def test_messages_of_the_same_form_are_checked_again():

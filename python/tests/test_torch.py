@@ -4,6 +4,7 @@ torch.compile."""
 import pytest
 
 import stretto
+from forked_ranks import run_on_forks
 from stretto import testing
 
 torch = pytest.importorskip("torch")
@@ -355,20 +356,9 @@ def test_compiled_in_one_graph():
         stretto.finalize()
 
 
-def run_processes(size, body):
-    from test_processes import finish, start
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    ends = finish(start(size, body, MASTER_PORT=str(port)))
-    for rank, (code, _, errors) in enumerate(ends):
-        assert code == 0, f"rank {rank}: {errors}"
-
-
 def test_moved_rows_compiled_in_one_graph():
     """In processes: graphs are a rank's own."""
-    run_processes(
+    run_on_forks(
         2,
         """
         import torch, stretto
@@ -410,7 +400,7 @@ def test_moved_rows_compiled_in_one_graph():
 
 
 def test_a_group_of_torch_distributed():
-    run_processes(
+    run_on_forks(
         3,
         """
         import torch, torch.distributed as dist, stretto

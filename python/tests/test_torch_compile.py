@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import stretto
+from forked_ranks import run_on_forks
 from stretto import testing
 
 torch = pytest.importorskip("torch")
@@ -22,13 +23,9 @@ def cache(tmp_path_factory):
 
 def run(size, cache, body):
     """Compiled graphs are kept in `cache`, not with those of other versions of the package."""
-    from test_processes import finish, start
-
     begin = "import torch, stretto\nstretto.init()\nr = stretto.rank()\n"
     variables = {"TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
-    ends = finish(start(size, begin + body, **variables))
-    for rank, (code, _, errors) in enumerate(ends):
-        assert code == 0, f"rank {rank}: {errors}"
+    run_on_forks(size, begin + body, **variables)
 
 
 @pytest.mark.drawn(4)
@@ -204,8 +201,6 @@ def test_tensors_without_memory_are_refused():
 def test_calls_that_no_graph_holds_run_beside_it():
     """Of blocks whose sizes the ranks have yet to tell each other, which torch.compile leaves out where it may;
     and of calls that are refused."""
-    from test_processes import finish, start
-
     code = """
     import torch, stretto
     stretto.init()
@@ -232,8 +227,7 @@ def test_calls_that_no_graph_holds_run_beside_it():
     assert stretto.all_reduce(torch.ones(1))[0] == 2
     stretto.finalize()
     """
-    for rank, (status, _, errors) in enumerate(finish(start(2, code))):
-        assert status == 0, f"rank {rank}: {errors}"
+    run_on_forks(2, code)
 
 
 def with_out():

@@ -1,15 +1,10 @@
 """Groups of ranks from PyTorch: against torch.distributed's groups, through gradients, layers and
 torch.compile."""
 
-import os
-import socket
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
 import stretto
+from forked_ranks import run_on_forks
 from stretto import testing
 
 torch = pytest.importorskip("torch")
@@ -20,50 +15,9 @@ def seed(rng):
     torch.manual_seed(int(rng.integers(1 << 30)))
 
 
-LAUNCHER = """
-import os, signal, sys, torch, torch.distributed, stretto, stretto.nn
-size, ranks = int(sys.argv[1]), {}
-for rank in range(size):
-    pid = os.fork()
-    if pid == 0:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
-        torch.set_num_threads(1)
-        exec(sys.argv[2])
-        sys.exit()
-    ranks[pid] = rank
-while ranks:
-    pid, status = os.wait()
-    rank = ranks.pop(pid)
-    if status:
-        print(f"rank {rank} failed", file=sys.stderr)
-        for other in ranks:
-            os.kill(other, signal.SIGKILL)
-        sys.exit(1)
-"""
-
-
-def run_with_gloo(size, code):
-    """`code` on ranks that are forks of one process, which PyTorch is imported in once; a rank that
-    fails ends the others."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = server.getsockname()[1], other.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(ports[0]),
-        "STRETTO_MASTER_PORT": str(ports[1]),
-        "STRETTO_TIMEOUT_MS": "60000",
-    }
-    arguments = [sys.executable, "-c", LAUNCHER, str(size), textwrap.dedent(code)]
-    done = subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_random_calls_in_random_groups_are_as_gloo_has_them(rng):
     """Shapes, element types, strides and members are drawn anew; arrays are each rank's own."""
-    run_with_gloo(
+    run_on_forks(
         4,
         f"""
         import random, torch, torch.distributed as dist, stretto
@@ -134,7 +88,7 @@ def test_random_calls_in_random_groups_are_as_gloo_has_them(rng):
 
 
 def test_groups_of_a_device_mesh():
-    run_with_gloo(
+    run_on_forks(
         4,
         """
         import torch, torch.distributed as dist, stretto, stretto.nn
@@ -168,7 +122,7 @@ def test_groups_of_a_device_mesh():
 
 def test_the_only_dimension_of_a_device_mesh():
     """Has torch.distributed's group of all ranks, which init() may have been given."""
-    run_with_gloo(
+    run_on_forks(
         2,
         """
         import torch, torch.distributed as dist, stretto
@@ -193,7 +147,7 @@ def test_the_only_dimension_of_a_device_mesh():
 
 def test_names_that_torch_distributed_gives_again():
     """To other ranks, after the first group with that name was destroyed."""
-    run_with_gloo(
+    run_on_forks(
         3,
         """
         import os, torch, torch.distributed as dist, stretto
@@ -270,7 +224,7 @@ def test_data_and_tensor_parallel_layers_equal_the_whole_ones(sequence_parallel)
 
 def test_compiled_in_one_graph():
     """Whatever names the group; each call keeps its own."""
-    run_with_gloo(
+    run_on_forks(
         2,
         """
         import torch, torch.distributed as dist, stretto, stretto.nn
@@ -314,7 +268,7 @@ def test_results_are_those_of_async_tp(rng):
     names = "all_gather_matmul", "matmul_reduce_scatter"
     if not all(hasattr(theirs, f"_fused_{name}_fallback") for name in names):
         pytest.skip("this PyTorch has them elsewhere")
-    run_with_gloo(
+    run_on_forks(
         2,
         f"""
         import torch, torch.distributed as dist, stretto

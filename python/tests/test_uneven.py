@@ -1,11 +1,10 @@
 """Exchanges whose sizes are in tensors, against what the ranks' blocks are and torch.distributed."""
 
-import textwrap
-
 import numpy as np
 import pytest
 
 import stretto
+from forked_ranks import run_on_forks
 from stretto import testing
 
 try:
@@ -165,8 +164,6 @@ def test_nothing_to_send():
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_as_torch_distributed(rng, size):
-    from test_processes import finish, start
-
     code = f"""
     import torch, stretto
     import torch.distributed as dist
@@ -199,8 +196,7 @@ def test_as_torch_distributed(rng, size):
     stretto.finalize()
     dist.destroy_process_group()
     """
-    for rank, (status, _, errors) in enumerate(finish(start(size, textwrap.dedent(code)))):
-        assert status == 0, f"rank {rank}: {errors}"
+    run_on_forks(size, code)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
