@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <random>
 #include <set>
 #include <thread>
 
 #include "stretto/base/test_errors.h"
+#include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"
 #include "stretto/compiler.h"
 #include "stretto/ir/printer.h"
@@ -372,6 +374,38 @@ TEST_F(ChooseTest, TheDefaultStaysUnlessAnotherIsPredictedToBeMuchFaster) {
   }
   auto chosen = [&] { return choose("gemm", shape(1), offered, {.machine = machine_}).config; };
   EXPECT_NE(chosen(), offered.fused[0].config);
+}
+
+// Own tiles that are multiplied beside the last of the others' hold their SMs until something has
+// come: the default orders tiles so that a copy engine had something to bring by then.
+TEST_F(ChooseTest, OwnTilesOfFewRowsDoNotWaitForAllPieces) {
+  const std::uint64_t seed = test_seed();
+  std::mt19937_64 random(seed);
+  auto between = [&](int least, int most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  int with_engines = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    GemmRsDesc desc{.world_size = 2,
+                    .m = 256 * between(4, 12),
+                    .n = 512 * between(4, 16),
+                    .k = 1024 * between(4, 16)};
+    if (turn == 0) desc = {.world_size = 2, .m = 2048, .n = 6144, .k = 8192};
+    desc.a_dtype = desc.b_dtype = desc.out_dtype = DType::kBF16;
+    const GemmRsConfig config = default_config(desc, Target::kCuda);
+    if (config.scatter != Scatter::kCopyEngine) continue;
+    ++with_engines;
+    double least = predicted_ms(gemm_rs(desc, config), machine_);
+    const double of_default = least;
+    for (std::int64_t raster : {1, 2, 3, 4, 8}) {
+      GemmRsConfig other = config;
+      other.loop.raster = raster;
+      least = std::min(least, predicted_ms(gemm_rs(desc, fitted(desc, other)), machine_));
+    }
+    EXPECT_LE(of_default, 1.08 * least)
+        << to_string(desc) << " | " << to_string(config) << "\nSTRETTO_TEST_SEED=" << seed;
+  }
+  EXPECT_GT(with_engines, 0);
 }
 
 // As was measured: with nothing to hide a collective behind, what fuses it is slower than the

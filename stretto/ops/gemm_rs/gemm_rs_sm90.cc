@@ -8,6 +8,8 @@
 namespace stretto {
 namespace {
 
+constexpr std::int64_t kRaster = 8;
+
 GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows, int sms) {
   MainLoop loop = gpu_loop(d, rows, sms);
   // A tile and its sum fill the registers.
@@ -15,7 +17,7 @@ GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows, int sms) 
   std::int64_t tiles = ceil_div(rows, loop.tile.bm) * ceil_div(d.n, loop.tile.bn);
   return {.loop = {.tile = loop.tile,
                    .num_compute_sms = gpu_workers(tiles, sms),
-                   .raster = 8,
+                   .raster = kRaster,
                    .num_stages = loop.num_stages},
           .num_reduce_sms = 0,
           .across = true};
@@ -25,6 +27,20 @@ GemmRsConfig gpu_config_across(const GemmRsDesc& d, std::int64_t rows, int sms) 
 // Whose rows are whose takes registers where the remainder is no mask.
 bool spills(const GemmRsDesc& d, const GemmRsConfig& c) {
   return !masks_ranks(d.world_size) && c.loop.tile.bn == 256;
+}
+
+// So many row tiles share a column that each piece is finished before the next one is begun.
+std::int64_t raster_of_pieces(std::int64_t run_rows, const GemmRsConfig& c) {
+  return std::min(kRaster, ceil_div(ceil_div(run_rows, c.loop.tile.bm), c.channels_per_rank));
+}
+
+// With the usual raster all pieces of few rows are finished at the same time. Own tiles that are
+// under way beside the last of the others' then hold their SMs until a copy engine has brought what
+// they add; of pieces that are finished one after the other the first has come.
+bool finishes_by_pieces(const GemmRsDesc& d, const GemmRsConfig& c) {
+  const std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
+  const std::int64_t others = num_tiles(run_rows, d.n, c.loop.tile) * (d.world_size - 1);
+  return ceil_div(run_rows, c.loop.tile.bm) <= kRaster || others < 3 * c.loop.num_compute_sms;
 }
 
 }  // namespace
@@ -56,7 +72,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   const std::int64_t tiles = blocks * ceil_div(d.n, loop.tile.bn) * d.world_size;
   GemmRsConfig cfg{.loop = {.tile = loop.tile,
                             .num_compute_sms = gpu_workers(tiles, sms),
-                            .raster = 8,
+                            .raster = kRaster,
                             .num_stages = loop.num_stages},
                    .num_reduce_sms = 0,
                    .channels_per_rank = std::max<std::int64_t>(blocks, 1)};
@@ -76,7 +92,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   // one SM, which rings for it, and pays from several waves of tiles on, where what arrived is
   // loaded ahead from the second on.
   std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
-  if (channels == 0 || 2 * tiles < (agent && by_tma ? 3 : 12) * sms) return cfg;
+  if (channels == 0 || 2 * tiles < (halves && by_tma ? 3 : 12) * sms) return cfg;
   cfg.scatter = Scatter::kCopyEngine;
   cfg.loop.num_compute_sms = beside_ringing;
   // A piece costs an engine half as much beside its bytes as these cost the link, so pieces are few
@@ -108,6 +124,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
     cfg.loop.stagger =
         by_tma || (d.residual && d.world_size > 2) ? 0 : 1;  // both spill beside parts
   }
+  if (finishes_by_pieces(d, cfg)) cfg.loop.raster = raster_of_pieces(run_rows, cfg);
   return cfg;
 }
 
@@ -157,6 +174,14 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
   const std::vector<Choice> choices = engine
                                           ? std::vector<Choice>{{0, 4}, {0, 8}, {0, 16}}
                                           : std::vector<Choice>{{0, 32}, {0, 8}, {8, 32}, {16, 32}};
+  auto offer = [&](GemmRsConfig config) {
+    if (spills(d, config)) return;
+    config.loop.raster = kRaster;
+    add(configs, fitted(d, config));
+    if (!engine) return;
+    config.loop.raster = raster_of_pieces(run_rows, config);
+    add(configs, fitted(d, config));
+  };
   for (const MainLoop& loop : loops_for(run_rows)) {
     for (const Choice& c : choices) {
       GemmRsConfig config = base;
@@ -166,7 +191,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
       config.channels_per_rank = engine
                                      ? copied_channels_of(run_rows, loop.tile.bm, d.n, c.channels)
                                      : channels_of(run_rows, loop.tile.bm, c.channels);
-      if (!spills(d, config)) add(configs, fitted(d, config));
+      offer(config);
       // An agent that stores, in the place of a stage, where the default has one.
       if (base.loop.store_slots == 0 || loop.tile.bn != base.loop.tile.bn) continue;
       const int sms = config.loop.num_compute_sms;
@@ -174,9 +199,9 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
       config.loop.tile = loop.tile;
       config.loop.num_compute_sms = sms;
       config.loop.load_slots = 0;
-      if (!spills(d, config)) add(configs, fitted(d, config));
+      offer(config);
       config.loop.load_slots = base.loop.load_slots;
-      if (!spills(d, config)) add(configs, fitted(d, config));
+      offer(config);
     }
   }
   return configs;
