@@ -99,10 +99,13 @@ TEST_P(ScheduleTest, SchedulesByLotChangeNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, ScheduleTest,
-    testing::Values(Lot{"debian-llama-draft-1m", 1, 3'000}, Lot{"debian-llama-draft-1m", 2, 2'500},
+    testing::ValuesIn(drawn_of(
+        "schedules",
+        std::vector{Lot{"debian-llama-draft-1m", 1, 3'000}, Lot{"debian-llama-draft-1m", 2, 2'500},
                     Lot{"debian-llama-draft-1m", 3, 2'250}, Lot{"debian-llama-draft-1m", 4, 2'250},
                     Lot{"debian-llama-8m", 1, 500}, Lot{"debian-qwen3moe-18m", 2, 500},
-                    Lot{"debian-llama-draft-1m", 2, 500, DType::kBF16}),
+                    Lot{"debian-llama-draft-1m", 2, 500, DType::kBF16}},
+        2)),
     [](const auto& info) {
       std::string name = info.param.model;
       std::replace(name.begin(), name.end(), '-', '_');
@@ -158,11 +161,14 @@ INSTANTIATE_TEST_SUITE_P(InBfloat16, BatchTest,
                          name_of);
 INSTANTIATE_TEST_SUITE_P(CachesOfFp8, BatchTest,
                          testing::Values(Company{"debian-llama-8m", 2, true}), name_of);
-INSTANTIATE_TEST_SUITE_P(WeightsOfFp8, BatchTest,
-                         testing::Values(Company{"debian-llama-8m", 2, false, "fp8"},
-                                         Company{"debian-llama-draft-1m", 1, true, "fp8"},
-                                         Company{"debian-qwen3moe-18m", 2, false, "fp8"}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    WeightsOfFp8, BatchTest,
+    testing::ValuesIn(drawn_of("weights of fp8",
+                               std::vector{Company{"debian-llama-8m", 2, false, "fp8"},
+                                           Company{"debian-llama-draft-1m", 1, true, "fp8"},
+                                           Company{"debian-qwen3moe-18m", 2, false, "fp8"}},
+                               3)),
+    name_of);
 
 }  // namespace
 }  // namespace stretto

@@ -8,6 +8,7 @@ import subprocess
 import unittest
 
 import cli_case
+import drawn
 from cli_case import DATA, HANGS, MODEL, PROMPT, ROOT, STRETTO, CliCase
 
 OTHER = 4323  # a user of whom nothing else runs
@@ -47,7 +48,7 @@ class LimitsTest(CliCase):
 
     def few(self, what, amounts, commands=COMMANDS, words="", **kwargs):
         """The same command with more and more of it: refused in these words, until it is enough."""
-        for command in commands:
+        for command in drawn.drawn_of(f"little of {what}", commands, 2):
             good = 0
             for most in amounts:
                 with self.subTest(command, most=most):

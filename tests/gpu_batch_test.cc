@@ -261,45 +261,42 @@ TEST_P(GpuExpertsTest, AnswersAreThoseOfRequestsAlone) {
   EXPECT_TRUE(of_several.answers == company.answers) << "one launch has other bits than several";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Swapped, GpuExpertsTest,
-    testing::ValuesIn(drawn_of("swapped", std::vector{GpuExperts{1'000'000}, GpuExperts{16}}, 2)));
-INSTANTIATE_TEST_SUITE_P(Fused, GpuExpertsTest,
-                         testing::ValuesIn(drawn_of(
-                             "fused",
-                             std::vector{GpuExperts{16, 1, 1}, GpuExperts{16, 1, 2},
-                                         GpuExperts{16, kFromManyRows, 2}, GpuExperts{0, 1, 2, 2}},
-                             4)),
+std::vector<GpuExperts> experts() {
+  const std::vector<GpuExperts> all = {
+      {1'000'000}, {16}, {16, 1, 1}, {16, 1, 2}, {16, kFromManyRows, 2}, {0, 1, 2, 2}};
+  return drawn_of("experts", all, 6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuExpertsTest, testing::ValuesIn(experts()),
                          [](const auto& info) {
-                           return std::to_string(info.param.ranks) +
-                                  (info.param.groups > 1 ? "_ep" : "") +
-                                  (info.param.fused_rows > 1 ? "_many" : "");
+                           const GpuExperts& of = info.param;
+                           const bool fuses = of.fused_rows != kNoFusedExperts;
+                           return std::to_string(of.ranks) + (of.groups > 1 ? "_ep" : "") +
+                                  (!fuses ? "_swapped_" + std::to_string(of.swapped_rows)
+                                   : of.fused_rows > 1 ? "_fused_many"
+                                                       : "_fused");
                          });
 
-INSTANTIATE_TEST_SUITE_P(
-    Spread, GpuFamilyTest,
-    testing::ValuesIn(drawn_of("spread", std::vector{GpuFamily{kDense}, GpuFamily{kExperts}}, 2)),
-    [](const auto& info) { return info.param.model.experts > 0 ? "experts" : "dense"; });
 // Kernels load whole tiles: what lies in rows of nobody must not reach those of somebody.
-INSTANTIATE_TEST_SUITE_P(Poisoned, GpuFamilyTest,
-                         testing::ValuesIn(drawn_of("poisoned",
-                                                    std::vector{GpuFamily{kDense, 1, false, true},
-                                                                GpuFamily{kDense, 2, true, true},
-                                                                GpuFamily{kExperts, 1, false, true},
-                                                                GpuFamily{kExperts, 2, true, true}},
-                                                    3)),
-                         [](const auto& info) {
-                           return std::string(info.param.model.experts > 0 ? "experts" : "dense") +
-                                  std::to_string(info.param.ranks);
-                         });
+std::vector<GpuFamily> families() {
+  const std::vector<GpuFamily> all = {{kDense},
+                                      {kExperts},
+                                      {kDense, 1, false, true},
+                                      {kDense, 2, true, true},
+                                      {kExperts, 1, false, true},
+                                      {kExperts, 2, true, true},
+                                      {kExperts, 1, false, true, true},
+                                      {kExperts, 2, false, true, true}};
+  return drawn_of("families", all, 4);
+}
 
-INSTANTIATE_TEST_SUITE_P(Fused, GpuFamilyTest,
-                         testing::ValuesIn(drawn_of("poisoned, fused",
-                                                    std::vector{
-                                                        GpuFamily{kExperts, 1, false, true, true},
-                                                        GpuFamily{kExperts, 2, false, true, true}},
-                                                    2)),
-                         [](const auto& info) { return std::to_string(info.param.ranks); });
+INSTANTIATE_TEST_SUITE_P(Models, GpuFamilyTest, testing::ValuesIn(families()),
+                         [](const auto& info) {
+                           const GpuFamily& of = info.param;
+                           return std::string(of.model.experts > 0 ? "experts" : "dense") +
+                                  std::to_string(of.ranks) + (of.poisons ? "_poisoned" : "") +
+                                  (of.fuses ? "_fused" : "");
+                         });
 
 std::vector<GpuCompany> companies() {
   constexpr const char* kModel = "debian-llama-draft-1m";

@@ -20,7 +20,7 @@ TEMPLATES = ROOT / "tests/data/templates"
 SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
 # STRETTO_SOAK: as ./check --long.
 COUNTS = ({"--conversations": 100000, "--templates": 6000} if os.environ.get("STRETTO_SOAK") else
-          {"--conversations": 1500, "--templates": 3000})
+          {"--conversations": 800, "--templates": 1500})
 
 try:
     import jinja_reference

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <vector>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/compiler.h"
@@ -184,8 +185,9 @@ TEST(AgGemmQueues, DefaultsOfManyColumnsDoNotSpill) {
     std::int64_t n = 28672;
     bool bias = false, b_kn = false, gathered = false;
   };
-  for (const Row& row : {Row{.n = 14336}, Row{}, Row{.world = 3}, Row{.bias = true},
-                         Row{.b_kn = true}, Row{.gathered = true}}) {
+  const std::vector<Row> all = {{.n = 14336},      {}, {.world = 3}, {.bias = true}, {.b_kn = true},
+                                {.gathered = true}};
+  for (const Row& row : drawn_of("defaults of many columns", all, 3)) {
     AgGemmDesc d{.world_size = row.world, .m = 8192, .n = row.n, .k = 4096};
     d.a_dtype = d.b_dtype = d.c_dtype = DType::kBF16;
     d.bias = row.bias;

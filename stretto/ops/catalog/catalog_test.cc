@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <tuple>
+#include <vector>
 
 #include "stretto/base/test_seed.h"
 #include "stretto/codegen/kernel.h"
@@ -160,12 +161,12 @@ std::string name_of_case(const testing::TestParamInfo<NameAndRanks>& info) {
   return fmt::format("{}_P{}", std::get<0>(info.param), std::get<1>(info.param));
 }
 
-// Of each operator, a third of the numbers of ranks.
-std::vector<NameAndRanks> drawn(const char* suite, std::initializer_list<int> ranks) {
+// Of each operator one of the numbers of ranks.
+std::vector<NameAndRanks> drawn(const char* suite, const std::vector<int>& ranks) {
   std::vector<NameAndRanks> out;
   for (const std::string& name : operator_names()) {
-    for (int r : ranks) {
-      if (is_drawn(fmt::format("{} {} {}", suite, name, r), 4)) out.emplace_back(name, r);
+    for (int r : drawn_of(fmt::format("{} {}", suite, name), ranks, ranks.size())) {
+      out.emplace_back(name, r);
     }
   }
   return out;

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -114,14 +115,14 @@ TEST_F(ChooseTest, EveryCandidateFitsAnSm) {
     std::int64_t m, n, k;
     int ranks;
   };
-  constexpr Size kSizes[] = {{1, 4096, 4096, 4},     {16, 1000, 520, 2},    {40, 14336, 4096, 1},
-                             {72, 2056, 520, 4},     {1000, 2056, 4096, 2}, {2048, 4096, 4096, 4},
-                             {4096, 8192, 8192, 1},  {8192, 4096, 3584, 4}, {8192, 22016, 4096, 1},
-                             {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
+  const std::vector<Size> sizes = {
+      {1, 4096, 4096, 4},     {16, 1000, 520, 2},     {40, 14336, 4096, 1},  {72, 2056, 520, 4},
+      {1000, 2056, 4096, 2},  {2048, 4096, 4096, 4},  {4096, 8192, 8192, 1}, {8192, 4096, 3584, 4},
+      {8192, 22016, 4096, 1}, {4096, 7168, 18432, 2}, {8200, 4104, 3584, 1}, {8191, 4104, 4096, 2}};
   for (const char* op : {"gemm", "gemm_fp8", "gemm_fp8_block", "ag_gemm", "ag_columns_gemm",
                          "gemm_ag", "gemm_rs", "gemm_ar", "gemm_a2a", "a2a_gemm", "ag_grouped_gemm",
                          "grouped_gemm_rs", "grouped_gemm_ar", "moe_layer", "ep_moe_layer"}) {
-    for (const Size& size : kSizes) {
+    for (const Size& size : drawn_of(fmt::format("candidates of {}", op), sizes, 3)) {
       OpShape s{
           .world_size = size.ranks, .m = size.m, .n = size.n, .k = size.k, .dtype = DType::kBF16};
       for (const Candidate& c : candidates(op, s).fused) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "stretto/base/test_errors.h"
 #include "stretto/base/test_seed.h"
@@ -288,7 +289,8 @@ TEST(MoeRoute, FitsTheRegistersWhateverTheNumberOfExperts) {
   struct Size {
     std::int64_t experts, top_k;
   };
-  for (const Size& s : {Size{8, 2}, Size{128, 8}, Size{384, 8}, Size{64, 16}}) {
+  const std::vector<Size> all = {{8, 2}, {128, 8}, {384, 8}, {64, 16}};
+  for (const Size& s : drawn_of("sizes of routing", all, 2)) {
     for (std::int64_t m : {128, 16384}) {
       RouteDesc d{.shape = {.m = m, .top_k = s.top_k, .num_experts = s.experts}, .hidden = 4096};
       d.dtype = d.weight_dtype = DType::kBF16;
@@ -318,8 +320,9 @@ TEST(ExpertBiases, FitTheRegisters) {
     int ranks;
     std::int64_t experts, top_k, hidden, ffn, tokens;
   };
-  for (const Layer& l : {Layer{4, 32, 4, 2880, 2880, 4096}, Layer{2, 8, 2, 4096, 14336, 8192},
-                         Layer{1, 128, 4, 2880, 2880, 64}}) {
+  const std::vector<Layer> all = {
+      {4, 32, 4, 2880, 2880, 4096}, {2, 8, 2, 4096, 14336, 8192}, {1, 128, 4, 2880, 2880, 64}};
+  for (const Layer& l : drawn_of("layers with biases", all, 3)) {
     EpMoeLayerDesc ep{.shape = {.world_size = l.ranks, .m = l.tokens, .top_k = l.top_k}};
     ep.shape.num_experts = l.experts, ep.expert_groups = l.ranks, ep.hidden = l.hidden,
     ep.ffn = l.ffn;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <vector>
 
 #include "stretto/base/at.h"
+#include "stretto/base/test_seed.h"
 #include "stretto/ir/tables.h"
 #include "stretto/ir/verifier.h"
 #include "stretto/ops/catalog/catalog.h"
@@ -330,7 +332,7 @@ constexpr HarmlessEdit kEdits[] = {
 
 TEST(HarmlessEdits, OfEveryOperatorAreAccepted) {
   int accepted = 0;
-  for (const OperatorInfo& op : catalog()) {
+  for (const OperatorInfo& op : drawn_of("harmless edits", catalog(), 2)) {
     Program original = run_pipeline(op.program(op.shapes(3).back()));
     bool synchronises = !original.signals.empty();
     for (const HarmlessEdit& edit : kEdits) {
@@ -345,7 +347,7 @@ TEST(HarmlessEdits, OfEveryOperatorAreAccepted) {
       accepted += result.rejected() ? 0 : 1;
     }
   }
-  EXPECT_GE(accepted, 30);
+  EXPECT_GE(accepted, every_case_is_drawn() ? 30 : 10);
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ class Mutants : public testing::Test {
  protected:
   // Of the programs that this commit draws.
   void check(const std::string& label, const Program& program) {
-    if (!is_drawn("mutants of " + label, 3)) return;
+    if (!is_drawn("mutants of " + label, 6)) return;
     total_.add(run_mutants(label, program, [&](const Mutant& mutant, const ProofResult& result) {
       if (result.rejected()) {
         EXPECT_TRUE(mentions_any(result.report, mutant.clues))
@@ -317,7 +317,7 @@ TEST_F(Mutants, OfEveryOperatorAreRejectedOrExplained) {
   check("piped", sample::schedule_program());
 
   EXPECT_GE(total_.mutants, every_case_is_drawn() ? 300 : 100);
-  EXPECT_GE(total_.mutants_by_kind.size(), 12u);
+  EXPECT_GE(total_.mutants_by_kind.size(), every_case_is_drawn() ? 12u : 8u);
   for (const Survivor& s : total_.survivors) {
     EXPECT_FALSE(s.reason.empty()) << fmt::format("unexplained on {} ranks, {}: {} | {} | {}",
                                                   s.ranks, s.bounds, s.label, s.kind, s.site);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "stretto/base/test_seed.h"
 #include "stretto/testing/cases/ag_gemm_case.h"
 #include "stretto/testing/cases/gemm_case.h"
@@ -45,17 +47,17 @@ TEST(InTurn, GemmIsRight) {
     std::int64_t m, n, k;
     int bn, sms, stages;
   };
-  for (const Shape& s : {Shape{700, 330, 712, 160, 3, 5}, Shape{512, 640, 128, 160, 2, 4},
-                         Shape{200, 160, 64, 160, 4, 3}, Shape{1000, 500, 330, 160, 5, 5},
-                         Shape{500, 520, 200, 176, 3, 5}, Shape{500, 504, 200, 168, 3, 5},
-                         Shape{300, 310, 328, 152, 2, 5}, Shape{400, 290, 136, 144, 2, 4}}) {
+  const std::vector<Shape> all = {{700, 330, 712, 160, 3, 5}, {512, 640, 128, 160, 2, 4},
+                                  {200, 160, 64, 160, 4, 3},  {1000, 500, 330, 160, 5, 5},
+                                  {500, 520, 200, 176, 3, 5}, {500, 504, 200, 168, 3, 5},
+                                  {300, 310, 328, 152, 2, 5}, {400, 290, 136, 144, 2, 4}};
+  for (const Shape& s : drawn_of("in turn", all, 4)) {
     GemmDesc d = desc(s.m, s.n, s.k);
     GemmConfig config{.loop = {.tile = tile_of_width(s.bn),
                                .num_compute_sms = s.sms,
                                .raster = 4,
                                .num_stages = s.stages,
                                .num_consumers = 2}};
-    if (!is_drawn(fmt::format("in turn {} {}", s.m, s.bn), 2)) continue;
     for (std::int64_t m : {s.m, std::int64_t{1}, s.m - 130}) {
       OpCase c = gemm_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
@@ -91,7 +93,7 @@ TEST(InTurn, BytesWithScalesOfRowsAreRight) {
   GemmDesc d = desc(500, 520, 656);
   d.a_dtype = d.b_dtype = DType::kF8E4M3;
   d.scaling = Scaling::kRowWise;
-  for (int bn : {168, 160}) {
+  for (int bn : drawn_of("bytes in turn", std::vector{168, 160}, 2)) {
     GemmConfig config{.loop = {.tile = {.bm = 128, .bn = bn, .bk = 128},
                                .num_compute_sms = 3,
                                .raster = 4,
@@ -118,8 +120,7 @@ TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
   config.loop.raster = 4;
   config.loop.stagger = config.loop.store_slots = 0;
   config = fitted(d, config);
-  for (std::int64_t m : {1000, 997, 300, 1, 0}) {
-    if (!is_drawn(fmt::format("gathered in turn {}", m), 2)) continue;
+  for (std::int64_t m : drawn_of("gathered in turn", std::vector{1000, 997, 300, 1, 0}, 3)) {
     OpCase c = ag_gemm_case(d, config, m, seed);
     EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
         << c.config << "\nSTRETTO_TEST_SEED=" << seed;

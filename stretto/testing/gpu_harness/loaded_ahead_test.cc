@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "stretto/base/test_seed.h"
 #include "stretto/testing/cases/gemm_ar_case.h"
 #include "stretto/testing/cases/gemm_rs_case.h"
@@ -14,6 +16,7 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t kRows = 600, kCols = 520, kInner = 200;
+const std::vector<std::int64_t> kNumbersOfRows = {kRows, kRows - 3, 1, 0};
 
 TEST(LoadedAhead, GemmRsIsRightWithAnyNumberOfRows) {
   if (!cuda::has_driver() || cuda::num_devices() < 2) GTEST_SKIP() << "no two GPUs";
@@ -28,8 +31,7 @@ TEST(LoadedAhead, GemmRsIsRightWithAnyNumberOfRows) {
     d.m = kRows, d.n = kCols, d.k = kInner;
     config.loop.num_compute_sms = 4;
     config = fitted(d, config);
-    for (std::int64_t m : {kRows, kRows - 3, std::int64_t{1}, std::int64_t{0}}) {
-      if (!is_drawn(fmt::format("scattered {} {}", residual, m), 2)) continue;
+    for (std::int64_t m : drawn_of(fmt::format("scattered {}", residual), kNumbersOfRows, 4)) {
       OpCase c = gemm_rs_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
           << c.config << "\nSTRETTO_TEST_SEED=" << seed;
@@ -52,8 +54,7 @@ TEST(LoadedAhead, GemmArIsRightWithAnyNumberOfRows) {
     config.loop.num_compute_sms = 4;
     config.gather = gather;
     config = fitted(d, config);
-    for (std::int64_t m : {kRows, kRows - 3, std::int64_t{1}, std::int64_t{0}}) {
-      if (!is_drawn(fmt::format("summed {} {}", d.residual, m), 2)) continue;
+    for (std::int64_t m : drawn_of(fmt::format("summed {}", d.residual), kNumbersOfRows, 4)) {
       OpCase c = gemm_ar_case(d, config, m, seed);
       EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
           << c.config << "\nSTRETTO_TEST_SEED=" << seed;

@@ -276,7 +276,7 @@ class RandomValues {
   std::string text_ = "random_values: ";
 };
 
-int num_programs() { return std::getenv("STRETTO_SOAK") != nullptr ? 500 : 20; }
+int num_programs() { return std::getenv("STRETTO_SOAK") != nullptr ? 500 : 12; }
 
 TEST(RandomValues, AreTheReferencesOnCpuRanks) {
   std::uint64_t seed = test_seed();

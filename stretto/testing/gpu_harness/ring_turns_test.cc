@@ -137,7 +137,7 @@ class RingTurns {
   std::mt19937_64 random_;
 };
 
-int num_programs() { return std::getenv("STRETTO_SOAK") != nullptr ? 500 : 6; }
+int num_programs() { return std::getenv("STRETTO_SOAK") != nullptr ? 500 : 4; }
 
 TEST(RingTurnsTest, GiveWhatCpuRanksGive) {
   std::uint64_t seed = test_seed();

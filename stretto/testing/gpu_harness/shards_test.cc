@@ -43,7 +43,7 @@ class Shards : public testing::TestWithParam<int> {
   template <typename Desc, typename Config, typename Make>
   void expect_right(const Desc& d, const Config& config, Make make) {
     std::string label = to_string(d) + " | " + to_string(config);
-    if (!is_drawn(label, 8)) return;
+    if (!is_drawn(label, 16)) return;
     std::vector<OpCase> cases;
     for (std::int64_t m : rows()) cases.push_back(make(d, config, m, seed_));
     GpuRunResult result = run_gpu_cases(world(), cases, {.launches = 2, .seed = seed_});
