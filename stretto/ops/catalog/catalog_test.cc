@@ -15,6 +15,7 @@
 #include "stretto/passes/pipeline.h"
 #include "stretto/proof/prove.h"
 #include "stretto/testing/cases/cases.h"
+#include "stretto/testing/harness/case_data.h"
 #include "stretto/testing/harness/run_case.h"
 
 namespace stretto {
@@ -87,6 +88,24 @@ TEST(CatalogCases, CompareEveryOutputAndState) {
   }
 }
 
+// Each case alone would be refused if half of a result were zero, whatever its seed drew.
+class CatalogSeeds : public testing::TestWithParam<std::string> {};
+
+TEST_P(CatalogSeeds, AreAllStrong) {
+  const std::uint64_t seed = test_seed();
+  const int num_seeds = std::getenv("STRETTO_SOAK") != nullptr ? 200 : 4;
+  const OperatorInfo& op = *find_operator(GetParam());
+  for (int world_size : {1, 2, 4}) {
+    for (const OpShape& shape : op.shapes(world_size)) {
+      for (int i = 0; i < num_seeds; ++i) {
+        const std::uint64_t drawn = seed + static_cast<std::uint64_t>(i);
+        const OpCase c = make_case(op, shape, drawn);
+        EXPECT_EQ(check_expected({&c, 1}), "") << c.config << "\nSTRETTO_TEST_SEED=" << drawn;
+      }
+    }
+  }
+}
+
 TEST_P(Catalog, IsProved) {
   for (const OpShape& shape : op().shapes(world_size())) {
     ProofResult result = prove(run_pipeline(op().program(shape)));
@@ -153,6 +172,9 @@ std::vector<std::string> operator_names() {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllOperators, CatalogByName, testing::ValuesIn(operator_names()),
+                         [](const auto& info) { return info.param; });
+
+INSTANTIATE_TEST_SUITE_P(AllOperators, CatalogSeeds, testing::ValuesIn(operator_names()),
                          [](const auto& info) { return info.param; });
 
 using NameAndRanks = std::tuple<std::string, int>;

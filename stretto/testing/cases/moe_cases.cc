@@ -20,6 +20,16 @@ namespace {
 
 // --- grouped_gemm ---
 
+// A sum of k products, and what OpCase::scales has of it: three times the root of its terms'
+// squares, which is sqrt(k) for factors in [-1, 1]. Scales of blocks make some rows far smaller.
+struct SumOfProducts {
+  double value = 0, scale = 0;
+  SumOfProducts(const double* x, const double* w, std::int64_t k) {
+    for (std::int64_t i = 0; i < k; ++i) value += x[i] * w[i], scale += x[i] * x[i] * w[i] * w[i];
+    scale = 3 * std::sqrt(scale);
+  }
+};
+
 // The first row of each expert and the end.
 Values offsets_of(const RoutedTokens& of, std::uint64_t seed) {
   Values offsets(at(of.split.num_experts + 1), 0.0);
@@ -83,13 +93,10 @@ Values scaled_values(const GroupedDesc& d, MoeCase& mc, std::size_t r, const std
   return values;
 }
 
-// Adds the products' squares, and how many there are.
-struct Squares {
-  double sum = 0, count = 0;
-};
-void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r, Squares& squares) {
+void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r) {
   bool masked = d.layout == RowLayout::kMasked;
   const Values& table = mc.in(r, masked ? "counts" : "offsets");
+  Values& scales = mc.c.scales["c"].emplace_back(mc.out(r, "c").size(), 0.0);
   ExpertSplit split = split_of(d);
   auto rank = static_cast<int>(r);
   Values a = scaled_values(d, mc, r, "a", 1, 1);
@@ -104,20 +111,26 @@ void expect_products(const GroupedDesc& d, MoeCase& mc, std::size_t r, Squares& 
                       : static_cast<std::int64_t>(table[at(e + 1)]);
     for (std::int64_t row = first; row < end; ++row) {
       auto from = d.gathered ? static_cast<std::int64_t>(mc.in(r, "tokens")[at(row)]) : row;
+      double squares = 0;
       for (std::int64_t col = 0; col < d.n; ++col) {
         auto sum = [&](const Values& b) {
-          const double* x = a.data() + from * d.k;
-          return std::inner_product(x, x + d.k, b.data() + (own * d.n + col) * d.k, 0.0);
+          return SumOfProducts(a.data() + from * d.k, b.data() + (own * d.n + col) * d.k, d.k);
         };
         auto bias = [&](const char* name) {
           return d.bias ? mc.in(r, name)[at(own * d.n + col)] : 0.0;
         };
-        double value = sum(weights[0]) + bias(d.swiglu ? "bias_gate" : "bias");
-        if (d.swiglu) value = gate_and_factor(d.gate, value, sum(weights[1]) + bias("bias_up"));
+        const SumOfProducts first_sum = sum(weights[0]);
+        double value = first_sum.value + bias(d.swiglu ? "bias_gate" : "bias");
+        if (d.swiglu) {
+          value = gate_and_factor(d.gate, value, sum(weights[1]).value + bias("bias_up"));
+        }
         mc.out(r, "c")[at(row * d.n + col)] = value;
-        squares.sum += value * value;
-        ++squares.count;
+        scales[at(row * d.n + col)] = first_sum.scale;
+        squares += value * value;
       }
+      // Of two products' product, what its row has.
+      const double of_row = 3 * std::sqrt(squares / static_cast<double>(d.n));
+      if (d.swiglu) std::fill_n(scales.begin() + row * d.n, d.n, of_row);
     }
   }
 }
@@ -138,7 +151,6 @@ OpCase sorted_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
   MoeCase mc(sorted_gemm_rs(d, cfg), p.m, seed, s.rows);
   mc.c.config = fmt::format("{} | {} | m={}", to_string(d), to_string(cfg), mc.m);
   mc.c.tolerance = sum_tolerance(p.c_dtype, p.k) * 2 + factor_tolerance(p.a_dtype, p.k);
-  mc.c.scale = std::sqrt(static_cast<double>(p.k));
   const ExpertSplit split = split_of(p);
   const RoutedTokens routed{.tokens = mc.m,
                             .top_k = p.rows_per_token,
@@ -148,7 +160,8 @@ OpCase sorted_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
   const Values offsets = offsets_of(routed, seed), slots = slots_of(chosen, offsets);
   const Values weights = mc.in(0, "weights");
   const std::int64_t share = ceil_div(mc.m, std::int64_t{p.world_size});
-  Values sums(at(p.world_size * share * p.n), 0.0);
+  // Of `out`, whose terms their weights may make small, too.
+  Values sums(at(p.world_size * share * p.n), 0.0), scales = sums;
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     std::copy(slots.begin(), slots.end(), mc.in(r, "slots").begin());
     mc.in(r, "offsets") = offsets;
@@ -157,6 +170,7 @@ OpCase sorted_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
     const Values b = scaled_values(p, mc, r, "b", p.n, kScaleBlock);
     const std::int64_t first = split.first(static_cast<int>(r)),
                        end = split.end(static_cast<int>(r));
+    Values& of_products = mc.c.scales["products"].emplace_back(mc.out(r, "products").size(), 0.0);
     for (std::size_t pair = 0; pair < chosen.size(); ++pair) {
       if (chosen[pair] < first || chosen[pair] >= end) continue;
       const auto row = static_cast<std::int64_t>(slots[pair]);
@@ -164,22 +178,26 @@ OpCase sorted_case(const OpShape& s, std::uint64_t seed, bool all_reduce) {
       for (std::int64_t col = 0; col < p.n; ++col) {
         const double* x = a.data() + row * p.k;
         const double* w = b.data() + ((chosen[pair] - first) * p.n + col) * p.k;
-        const double value = std::inner_product(x, x + p.k, w, 0.0);
-        mc.out(r, "products")[at(row * p.n + col)] = value;
-        sums[pair / at(p.rows_per_token) * at(p.n) + at(col)] += weights[pair] * value;
+        const SumOfProducts sum(x, w, p.k);
+        const std::size_t of_token = pair / at(p.rows_per_token) * at(p.n) + at(col);
+        mc.out(r, "products")[at(row * p.n + col)] = sum.value;
+        of_products[at(row * p.n + col)] = sum.scale;
+        sums[of_token] += weights[pair] * sum.value;
+        scales[of_token] += std::fabs(weights[pair]) * sum.scale;
       }
     }
   }
   const std::size_t count = at((all_reduce ? mc.m : share) * p.n);
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
-    mc.c.scales["out"].emplace_back(mc.out(r, "out").size(), mc.c.scale * p.world_size);
-  }
-  for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     if (all_reduce && d.residual) mc.in(r, "residual") = mc.in(0, "residual");
-    std::copy_n(sums.begin() + static_cast<std::ptrdiff_t>(all_reduce ? 0 : r * count), count,
-                mc.out(r, "out").begin());
+    Values& out = mc.out(r, "out");
+    Values& of_out = mc.c.scales["out"].emplace_back(out.size(), 0.0);
+    const auto first = static_cast<std::ptrdiff_t>(all_reduce ? 0 : r * count);
+    std::copy_n(sums.begin() + first, count, out.begin());
+    std::copy_n(scales.begin() + first, count, of_out.begin());
     for (std::size_t i = 0; d.residual && i < count; ++i) {
-      mc.out(r, "out")[i] += mc.in(r, "residual")[i];
+      out[i] += mc.in(r, "residual")[i];
+      of_out[i] += std::fabs(mc.in(r, "residual")[i]);
     }
   }
   return std::move(mc.c);
@@ -236,7 +254,6 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
   MoeCase mc(grouped_gemm(d, config), d.m, seed, rows);
   mc.c.config = fmt::format("{} {} m={}", mc.c.program.name, to_string(d), mc.m);
   mc.c.tolerance = sum_tolerance(d.c_dtype, d.k) + factor_tolerance(d.a_dtype, d.k);
-  mc.c.scale = std::sqrt(static_cast<double>(d.k));
   std::int64_t of_tokens = mc.m * d.rows_per_token;
   double used = static_cast<double>(of_tokens) * split_of(d).ranks_per_group();
   if (d.layout == RowLayout::kMasked) used = 0;
@@ -246,7 +263,6 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
                       .tile_rows = config.loop.tile.bm};
   routed.split.num_experts += d.spare_rows ? 1 : 0;
   if (d.layout == RowLayout::kMasked) routed.split = {split_of(d).share()};
-  Squares squares;
   for (std::size_t r = 0; r < mc.c.inputs.size(); ++r) {
     if (d.layout == RowLayout::kMasked) {
       Values& counts = mc.in(r, "counts");
@@ -262,9 +278,8 @@ OpCase grouped_case(const GroupedDesc& d, const GroupedConfig& config, std::uint
         token = std::floor((token + 1) / 2 * static_cast<double>(mc.m));
       }
     }
-    expect_products(d, mc, r, squares);
+    expect_products(d, mc, r);
   }
-  if (d.swiglu) mc.c.scale = 3 * std::sqrt(squares.sum / std::max(squares.count, 1.0));
   mc.c.flops = 2 * used * static_cast<double>(d.n * d.k) * (d.swiglu ? 2 : 1);
   return std::move(mc.c);
 }

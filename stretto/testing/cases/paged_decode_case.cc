@@ -42,6 +42,8 @@ class PagedDecodeReference {
   }
 
   void run(std::int64_t m) {
+    scale("out");
+    if (d_.lse) scale("lse");
     for (std::int64_t s = 0; s < m; ++s) {
       for (std::int64_t head = 0; head < d_.num_heads; ++head) attend(s, head);
     }
@@ -51,6 +53,12 @@ class PagedDecodeReference {
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   Values& in(const std::string& name) { return c_.inputs[r_][at(c_.program.find_tensor(name))]; }
   Values& out(const char* name) { return c_.expected[r_][at(c_.program.find_tensor(name))]; }
+  Values& scale(const char* name) {
+    std::vector<Values>& of_ranks = c_.scales[name];
+    of_ranks.resize(c_.expected.size());
+    of_ranks[r_].resize(out(name).size(), 0.0);
+    return of_ranks[r_];
+  }
   std::int64_t below(std::int64_t end) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(end));
   }
@@ -70,20 +78,34 @@ class PagedDecodeReference {
     auto tokens = static_cast<std::int64_t>(in("tokens")[at(s)]);
     if (tokens == 0) return;  // not numbers, and not compared
     Values sum(dim);
-    double total = 0;
+    // Scales of pages make what a head sees of many magnitudes.
+    double total = 0, most_score = 0, most_value = 0;
     std::int64_t begin = d_.window > 0 ? std::max<std::int64_t>(tokens - d_.window, 0) : 0;
     for (std::int64_t t = begin; t < tokens; ++t) {
       auto page =
           static_cast<std::int64_t>(in("pages")[at(s * d_.pages_per_sequence() + t / d_.page)]);
       std::size_t from = at(((page * d_.num_kv_heads + kv) * d_.page + t % d_.page) * d_.head_dim);
-      double score = 0;
-      for (std::size_t i = 0; i < dim; ++i) score += in("q")[query + i] * k_[from + i];
-      double weight = std::exp(score / std::sqrt(static_cast<double>(d_.head_dim)));
+      double score = 0, squares = 0;
+      for (std::size_t i = 0; i < dim; ++i) {
+        const double term = in("q")[query + i] * k_[from + i];
+        score += term, squares += term * term;
+      }
+      const double root = std::sqrt(static_cast<double>(d_.head_dim));
+      double weight = std::exp(score / root);
       total += weight;
-      for (std::size_t i = 0; i < dim; ++i) sum[i] += weight * v_[from + i];
+      most_score = std::max(most_score, 3 * std::sqrt(squares) / root);
+      for (std::size_t i = 0; i < dim; ++i) {
+        sum[i] += weight * v_[from + i];
+        most_value = std::max(most_value, std::fabs(v_[from + i]));
+      }
     }
-    for (std::size_t i = 0; i < dim; ++i) out("out")[query + i] = sum[i] / total;
-    if (d_.lse) out("lse")[at(s * d_.num_heads + head)] = std::log(total);
+    for (std::size_t i = 0; i < dim; ++i) {
+      out("out")[query + i] = sum[i] / total;
+      scale("out")[query + i] = most_value;
+    }
+    if (!d_.lse) return;
+    out("lse")[at(s * d_.num_heads + head)] = std::log(total);
+    scale("lse")[at(s * d_.num_heads + head)] = most_score;
   }
 
   OpCase& c_;
