@@ -151,6 +151,11 @@ ProductChoice<Desc>::ProductChoice(const Desc& desc, const Asked& asked)
 
 template <typename Desc>
 Offer ProductChoice<Desc>::chosen() const {
+  return chosen_as(asked_.measured_on);
+}
+
+template <typename Desc>
+Offer ProductChoice<Desc>::chosen_as(const std::string& measured_on) const {
   if (is_product_alone(desc_, asked_.target)) {
     GemmDesc product = product_of(desc_);
     return {kDefaultName, {gemm(product, default_config(product, asked_.target))}};
@@ -159,8 +164,7 @@ Offer ProductChoice<Desc>::chosen() const {
   if (!has_choice()) return by_default();
   OpCandidates all = candidates();
   try {
-    return offer_of(choose_for(Operator<Desc>::kName, desc_, all, options(asked_.measured_on)),
-                    all);
+    return offer_of(choose_for(Operator<Desc>::kName, desc_, all, options(measured_on)), all);
   } catch (const UserError&) {  // the default says what is wrong, if anything
     return by_default();
   }
@@ -168,7 +172,7 @@ Offer ProductChoice<Desc>::chosen() const {
 
 template <typename Desc>
 std::vector<Offer> ProductChoice<Desc>::offers(int most_fused) const {
-  Offer first = ProductChoice(desc_, {asked_.products, asked_.target, ""}).chosen();
+  Offer first = chosen_as("");
   if (!has_choice() || first.config == kDefaultName) return {first};
   OpCandidates all = candidates();
   std::vector<Offer> found = {first};

@@ -59,6 +59,7 @@ class ProductChoice {
   void keep(const std::string& config, double ms) const;
 
  private:
+  Offer chosen_as(const std::string& measured_on) const;  // where empty, as predicted
   bool can_sequence() const;
   bool has_choice() const;
   OpCandidates candidates() const;
