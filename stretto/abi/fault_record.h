@@ -1,8 +1,8 @@
 // What a waiting thread of a kernel leaves in host-mapped memory when its deadline passes. Plain
-// data, the same on host and device. Kernels write 16 bytes at a time (report_fault).
+// data, the same on host and device.
 #pragma once
 
-struct alignas(16) DeviceFault {
+struct DeviceFault {
   unsigned claimed = 0;  // the first thread to fault writes the rest
   int site = -1;         // index into the launch plan's list of waits
   int block = -1;

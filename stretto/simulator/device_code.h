@@ -208,15 +208,6 @@ template <class V>
 inline void st_global_v2_b32(void* p, const V& v) {
   sim_store_words(p, v);
 }
-template <class V>
-inline void st_global_v2_b64(void* p, const V& v) {
-  for (std::size_t i = 0; i < v.size(); ++i) static_cast<uint64_t*>(p)[i] = uint64_t(*v[i]);
-}
-inline void st_global_b64(void* p, uint64_t v) { std::memcpy(p, &v, sizeof v); }
-inline void st_global_b32(void* p, auto v) {
-  static_assert(sizeof v == 4);
-  std::memcpy(p, &v, sizeof v);
-}
 inline void fence_acq_rel_sys() { sim::yield(); }
 inline void fence_acq_rel_gpu() { sim::yield(); }
 inline void fence_acq_rel_cta() {}
@@ -274,10 +265,6 @@ inline void ld_acquire_cta_shared__cta_u32(uint32_t& out, uint32_t address) {
 }
 inline void ld_volatile_shared_u32(uint32_t& out, uint32_t address) {
   ld_acquire_cta_shared__cta_u32(out, address);
-}
-inline void st_volatile_shared_u32(uint32_t address, uint32_t v) {
-  sim::yield();
-  std::memcpy(sim_shared_at(address), &v, sizeof v);
 }
 template <class V>
 inline void ld_volatile_shared_v2_f32(const V& out, uint32_t address) {

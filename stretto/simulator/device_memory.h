@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "stretto/simulator/instructions.h"
 
@@ -50,12 +49,7 @@ inline void red_relaxed_gpu_global_add_u64(T* p, T n) {
   __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST);
 }
 template <class T>
-inline void atom_relaxed_sys_global_exch_b32(auto& old, T* p, std::type_identity_t<T> v) {
-  sim::yield();
-  old = __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);
-}
-template <class T>
-inline void st_relaxed_sys_global_u64(T* p, std::type_identity_t<T> v) {
+inline void st_relaxed_sys_global_u64(T* p, T v) {
   sim::yield();
   sim_store(p, v);
 }

@@ -62,13 +62,6 @@ STRETTO_DEVICE void store_words(void* p, const u32 (&w)[4]) {
 STRETTO_DEVICE void store_words(void* p, const u32 (&w)[2]) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(w[0]), "r"(w[1]) : "memory");
 }
-// Nothing where it does not exist. Without a branch: what compiling takes goes by branches. Loads
-// of many such words under predicates spill, beside products (CUDA 13.0).
-STRETTO_DEVICE void store_word_if(bool exists, i32* p, i32 v) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.b32 [%0], %1;\n}" ::"l"(p),
-               "r"(v), "r"(u32(exists))
-               : "memory");
-}
 STRETTO_DEVICE void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 STRETTO_DEVICE void fence_acq_rel_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 STRETTO_DEVICE u64 global_timer_ns() {

@@ -94,11 +94,6 @@ STRETTO_DEVICE u32 load_volatile_shared(const volatile u32* word) {
                : "memory");
   return value;
 }
-STRETTO_DEVICE void store_volatile_shared(volatile u32* word, u32 value) {
-  asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(smem_address(const_cast<const u32*>(word))),
-               "r"(value)
-               : "memory");
-}
 STRETTO_DEVICE u32 load_acquire_cta(const u32* word) {
   u32 value;
   asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"

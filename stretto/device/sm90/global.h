@@ -269,9 +269,7 @@ STRETTO_DEVICE void store_box(const V& v, const Box<T>& box, const Team& t) {
       Run<T, kWidth> e;
 #pragma unroll
       for (int u = 0; u < kWidth; ++u) e.x[u] = element_of<T>(v.at(i, j + u));
-      if constexpr (kWidth == 1 && kSame<T, i32>) {  // as of tables whose columns lie apart
-        store_word_if(box.has_row(r) && box.has_cols(c, 1), row + c * box.col_stride, e.x[0]);
-      } else if (box.has_row(r) && box.has_cols(c, kWidth)) {
+      if (box.has_row(r) && box.has_cols(c, kWidth)) {
         store_run<kApart>(row + c * box.col_stride, e);
       } else if (kWidth > 1 && !kWholeRuns && box.has_row(r)) {
 #pragma unroll

@@ -33,22 +33,18 @@ constexpr u32 kPauseNs = 100;
 constexpr u64 kLookNs = 200'000;         // since the first poll, or the look before
 constexpr i64 kAbortLookNs = 1'000'000;  // of the whole device
 
-// `site` indexes the launch plan's list of waits. One statement without a branch: each wait and
-// each entry that is read has one, and what compiling takes goes by branches.
+// `site` indexes the launch plan's list of waits.
 STRETTO_DEVICE void report_fault(const Watch& w, int site, i64 counter, u64 expected, u64 seen) {
-  DeviceFault& to = *w.fault;
-  asm volatile(
-      "{\n.reg .pred first;\n.reg .b32 claimed;\n"
-      "atom.relaxed.sys.global.exch.b32 claimed, [%0], 1;\n"
-      "setp.eq.u32 first, claimed, 0;\n"
-      "@first st.global.v4.b32 [%0], {%1, %2, %3, %4};\n"
-      "@first st.global.v2.b64 [%5], {%6, %7};\n"
-      "@first st.global.b64 [%8], %9;\n"
-      "fence.acq_rel.sys;\n"
-      "@first st.relaxed.sys.global.u64 [%10], 1;\n}" ::"l"(&to.claimed),
-      "r"(1u), "r"(u32(site)), "r"(u32(blockIdx.x)), "r"(u32(w.rank)), "l"(&to.counter),
-      "l"(u64(counter)), "l"(expected), "l"(&to.seen), "l"(seen), "l"(&to.ready)
-      : "memory");
+  if (atomicExch_system(&w.fault->claimed, 1u) == 0) {
+    w.fault->site = site;
+    w.fault->rank = int(w.rank);
+    w.fault->block = int(blockIdx.x);
+    w.fault->counter = counter;
+    w.fault->expected = expected;
+    w.fault->seen = seen;
+    fence_acq_rel_sys();
+    store_relaxed_sys(&w.fault->ready, 1);
+  }
   store_relaxed_sys(w.abort, 1);
   store_relaxed_sys(w.here, 1);
 }
@@ -99,7 +95,7 @@ STRETTO_DEVICE bool poll_acquire_sys(const u64* word, u64 target, const Watch& w
     u64 seen = clock.pauses() ? load_relaxed_sys(word) : load_acquire_sys(word);
     came = seen >= target;
     if (came || clock.aborts(w, site, counter, target, seen)) break;
-    if (aborted != nullptr && clock.pauses() && load_volatile_shared(aborted) != 0) break;
+    if (aborted != nullptr && clock.pauses() && *aborted != 0) break;
   }
   if (clock.pauses()) load_acquire_sys(word);  // counters only grow
   return came;
@@ -144,11 +140,11 @@ STRETTO_DEVICE bool has_aborted(const volatile u32* aborted) {
 
 STRETTO_DEVICE void abort_block(volatile u32* aborted) {
   constexpr u64 kLongNs = 1'000'000;
-  if (load_volatile_shared(aborted) != kAbortedAndPaused) {
+  if (*aborted != kAbortedAndPaused) {
     // A pause may be as short as nothing (PTX ISA, nanosleep).
     for (u64 until = global_timer_ns() + kLongNs; global_timer_ns() < until;) pause_ns(100'000);
   }
-  store_volatile_shared(aborted, kAbortedAndPaused);
+  *aborted = kAbortedAndPaused;
 }
 
 STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w, int site,
@@ -156,9 +152,8 @@ STRETTO_DEVICE void wait_acquire_sys(const u64* word, u64 target, const Watch& w
   PollClock clock;
   if (!poll_acquire_sys(word, target, w, site, counter, clock, aborted)) {
     abort_block(aborted);
-  } else if (clock.pauses() && load_relaxed_sys(w.here) != 0 &&
-             load_volatile_shared(aborted) == 0) {
-    store_volatile_shared(aborted, kAborted);
+  } else if (clock.pauses() && load_relaxed_sys(w.here) != 0 && *aborted == 0) {
+    *aborted = kAborted;
   }
 }
 
