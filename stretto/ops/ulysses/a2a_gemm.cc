@@ -79,7 +79,18 @@ Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
   p.role("gemm", sms, tiles, [&](const Tile& t) {
     Index row = p.let("row", t.m * tile.bm);
     Index end = p.let("end", runs.num_rows(p.rank()));
-    p.when(row < run_rows, [&] {  // padding is written, too: the bias
+    // Rows of `c`, from `first` up to `last`.
+    auto finish = [&](Linear::Sums sums, const GemmTile& of, const Index& first,
+                      const Index& last) {
+      Value sum = linear.finish(std::move(sums), of, t.col);
+      if (d.residual) {
+        sum = sum + cast(p.load(residual.tile({first, t.col}, of.bm, of.bn)), sum.dtype());
+      }
+      p.store(c.tile({first, t.col}, of.bm, of.bn).until_row(last), cast(sum, d.dtype));
+    };
+    // Loads and the store have one end, so that nobody sees the rows behind it, and no step makes
+    // them zero (passes/unseen_rows.h).
+    p.when(row < end, [&] {
       Linear::Sums sums = linear.sums(tile, t.col);
       auto add = [&](const Index& source, const TensorRef& x, const Index& first) {
         std::int64_t steps = cols / tile.bk;
@@ -99,12 +110,15 @@ Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
           add(source, full, source * run_rows);
         });
       }
-      Value sum = linear.finish(std::move(sums), tile, t.col);
-      if (d.residual) {
-        sum = sum + cast(p.load(residual.tile({row, t.col}, tile.bm, tile.bn)), sum.dtype());
-      }
-      p.store(c.tile({row, t.col}, tile.bm, tile.bn), cast(sum, d.dtype));
+      finish(std::move(sums), tile, row, end);
     });
+    if (world == 1) return;
+    // Padding is written, too, the bias and the residual: fewer rows than ranks, all by the tile in
+    // which they begin.
+    GemmTile padding = tile;
+    padding.bm = world - 1;
+    p.when(row <= end && end < row + tile.bm && end < run_rows,
+           [&] { finish(linear.sums(padding, t.col), padding, end, run_rows); });
   });
   return p.finish();
 }

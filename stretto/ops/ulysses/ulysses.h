@@ -48,9 +48,9 @@ std::int64_t copied_rows(const UlyssesDesc& desc, std::int64_t bm, std::int64_t 
 // bad field.
 Program gemm_a2a(const UlyssesDesc& desc, const UlyssesConfig& config);
 // Extent m. a [m, k/P], all tokens of the own heads; b [n, k], bias [n] and residual [ceil(m/P), n]
-// -> c [ceil(m/P), n], the own tokens. Copy engines send the rows of every rank to it; a tile
-// begins with the own columns and adds those of the next rank, and the one after, where they have
-// arrived.
+// -> c [ceil(m/P), n], the own tokens, and behind them what tokens of zeros would make. Copy
+// engines send the rows of every rank to it; a tile begins with the own columns and adds those of
+// the next rank, and the one after, where they have arrived.
 Program a2a_gemm(const UlyssesDesc& desc, const UlyssesConfig& config);
 
 OperatorInfo gemm_a2a_info();

@@ -86,13 +86,13 @@ OpCase a2a_gemm_case(const UlyssesDesc& d, const UlyssesConfig& config, std::int
                      "a")[UlyssesCase::at((u.first(rank) + row) * cols + col % cols)];
       }
     }
-    Values made = product(u.c, d, rank, a, u.rows(rank));
+    a.resize(UlyssesCase::at(u.run * d.k));  // padding is what tokens of zeros make
+    Values made = product(u.c, d, rank, a, u.run);
     if (d.residual) {
       const Values& residual = input_of(u.c, rank, "residual");
       for (std::size_t i = 0; i < made.size(); ++i) made[i] += residual[i];
     }
     std::copy(made.begin(), made.end(), u.out(rank).begin());
-    // Padding up to ceil(m/P) holds nothing that is compared.
   }
   return std::move(u.c);
 }

@@ -14,6 +14,7 @@
 #include "stretto/testing/cases/ag_columns_case.h"
 #include "stretto/testing/cases/gemm_ar_case.h"
 #include "stretto/testing/cases/gemm_rs_case.h"
+#include "stretto/testing/cases/ulysses_case.h"
 #include "stretto/testing/gpu_harness/gpu_case.h"
 #include "stretto/testing/harness/run_case.h"
 
@@ -129,6 +130,24 @@ TEST_P(Shards, OfGatheredColumns) {
           .comm_rows = 64};
       expect_right(d, config, ag_columns_case);
     }
+  }
+}
+
+TEST_P(Shards, OfTokensThatAreSent) {
+  for (bool bias : {false, true}) {
+    UlyssesDesc d{.world_size = GetParam(), .m = kRows, .n = kCols, .k = kInner * GetParam()};
+    d.dtype = d.weight_dtype = random_() % 2 == 0 ? DType::kBF16 : DType::kF16;
+    d.bias = bias;
+    d.residual = random_() % 2 == 0;
+    UlyssesConfig config{
+        .loop = {.tile = kTile, .num_compute_sms = 4, .raster = 8, .num_stages = 3},
+        .comm_rows = kTile.bm,
+        .num_queues = 2};
+    expect_right(d, config, a2a_gemm_case);
+    config.loop.store_slots = 2;
+    expect_right(d, config, a2a_gemm_case);
+    config.loop.store_slots = config.loop.num_stages = 0;
+    expect_right(d, config, a2a_gemm_case);
   }
 }
 
