@@ -95,6 +95,11 @@ class NumpyKind:
     def dense(x):
         return np.require(x, requirements=("C", "A"))
 
+    @classmethod
+    def contiguous(cls, x):
+        """x itself where it is."""
+        return x if x.flags.c_contiguous else cls.module.ascontiguousarray(x)
+
     @staticmethod
     def strides_bytes(x) -> Sequence[int]:
         return x.strides
@@ -282,6 +287,11 @@ class TorchKind:
         if x.is_neg() or x.is_conj():
             x = x.resolve_neg().resolve_conj()
         return x if x.data_ptr() % cls.alignment(x) == 0 else x.clone()
+
+    @staticmethod
+    def contiguous(x):
+        # With the gradient that it has, so that calls refuse it, which dense() leaves behind.
+        return x if x.is_contiguous() else x.contiguous()
 
     @staticmethod
     def alignment(x) -> int:

@@ -73,8 +73,29 @@ def as_table(x):
         return x
     if kind is None or kind.dtype(x) != "int64":
         return x
-    fitting = x.reshape((-1,)).clip(-1, _MOST)  # what does not fit breaks the table's contract
-    return kind.cast(fitting, "int32").reshape(tuple(x.shape))
+    some = x if x.ndim else x.reshape((1,))  # of nothing but a number NumPy makes no array
+    fitting = some.clip(-1, _MOST)  # what does not fit breaks the table's contract
+    made = kind.contiguous(kind.cast(fitting, "int32"))
+    return made if x.ndim else made.reshape(())
+
+
+@_route.beside_graphs
+def as_dense(x, *, rows_first: bool = False):
+    """`x`, dense; with `rows_first`, where it is [.., heads, rows, size], dense as [.., rows, heads, size]. For
+    arguments of Group.call whose copy no plan repeats. What is no such array the call tells of."""
+    if rows_first and getattr(x, "ndim", 0) < 3:
+        return x
+    try:
+        kind = kind_of(x)
+        if kind is None:
+            return x
+        if rows_first:
+            moved = x.swapaxes(-3, -2)
+            made = kind.contiguous(moved)
+            return x if made is moved else made.swapaxes(-3, -2)
+        return kind.contiguous(x)
+    except (UserError, RuntimeError):  # another device, a tensor without elements of its own
+        return x
 
 
 def floats(op: str, kind, name: str, x, shape: Sequence[int]):
@@ -96,10 +117,11 @@ def residual_or_zeros(op: str, kind, residual, shape: Sequence[int], like, group
     """What is added to a result of that shape and the element type of `like`, dense. `group`: has the
     zeros of one call for the next."""
     if residual is None and group is not None and 0 not in shape:
-        key = "zeros", kind, tuple(shape), kind.dtype(like)
-        zeros = group.kept.array(kind, key, lambda: kind.zeros(shape, like))
+        most = bound_of(shape[0]), *shape[1:]
+        key = "zeros", kind, most, kind.dtype(like)
+        zeros = group.kept.array(kind, key, lambda: kind.zeros(most, like))
         group.kept.stays(kind, zeros)
-        return zeros
+        return zeros[: shape[0]]
     if residual is None:
         return kind.zeros(shape, like)
     (x,) = same_kind(op, kind, residual=residual)
@@ -143,8 +165,9 @@ def _of_those_there(op: str, body: Callable[..., Any], there: Tuple[bool, ...], 
 def call_with(group, op: str, body: Callable[..., Any], options: Sequence[Any], out: Any, *arrays: Any) -> Any:
     """body(group, *options, *arrays, out) as one call of the group that is named `op`; arrays may be
     None."""
-    call = _of_those_there(op, body, tuple(x is not None for x in arrays), *options)
-    return group.call(call, 0, out, *(x for x in arrays if x is not None))
+    there = tuple([x is not None for x in arrays])  # every call makes these: lists take half as long as generators
+    call = _of_those_there(op, body, there, *options)
+    return group.call(call, 0, out, *[x for x in arrays if x is not None])
 
 
 def flag(op: str, name: str, value: Any) -> bool:

@@ -360,7 +360,7 @@ class Group:
             makers.append(kind.maker(x))
 
         def all_of():
-            return tuple(make() for make in makers)
+            return tuple([make() for make in makers])
 
         def nothing():
             return None

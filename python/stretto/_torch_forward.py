@@ -110,6 +110,7 @@ flash_decode = _forward(
         )
     ),
     _tokens_and_lse,
+    is_one_call=True,
 )
 packed_attention = _forward(
     "packed_attention(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens, bool is_causal,"
@@ -311,6 +312,7 @@ moe_combine = _forward(
     lambda y, slots, _weights, _residual, scatter, group: y.new_empty(
         (slots.shape[0] // (group_of(group).size if scatter else 1), y.shape[1])
     ),
+    is_one_call=True,
 )
 
 

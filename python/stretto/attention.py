@@ -230,10 +230,16 @@ def flash_decode(
         made = _route.forward.flash_decode(*arrays, *options, name_of(group), return_lse)
         return made if return_lse else made[0]
     op = "flash_decode"
-    kind, dtype, q, k, v = checked_heads(op, query, key_cache, value_cache, "Hkv, cached, E")
-    group = group_of(group)
     scale, window = scale_or_none(op, scale), whole(op, "window", window)
     tokens, block = whole(op, "tokens", tokens), whole(op, "block", block)
+    body = with_options(_flash_decode, block, scale, window, return_lse)
+    out = several(op, out, 2) if return_lse else out
+    return group_of(group).call(body, tokens, out, query, key_cache, value_cache)
+
+
+def _flash_decode(block, scale, window, return_lse, group, query, key_cache, value_cache, tokens, out):
+    op = "flash_decode"
+    kind, dtype, q, k, v = checked_heads(op, query, key_cache, value_cache, "Hkv, cached, E")
     length, heads, width = q.shape
     kv_heads, rows = k.shape[:2]
     most = rows * group.size
@@ -257,7 +263,8 @@ def flash_decode(
     grouped = kind.move(q.reshape((length, kv_heads, of_group, width)), 1, 0)
     q = kind.dense(grouped).reshape((kv_heads, length * of_group, width))
     seen = [tokens - length + 1 + i for i in range(length) for _ in range(of_group)]
-    made = kind.empty(q.shape, q)
+    (result, written), *lse = results
+    made = written.reshape(tuple(q.shape)) if length == 1 else kind.empty(q.shape, q)
     group.launch_operator(
         kind,
         op,
@@ -272,18 +279,20 @@ def flash_decode(
         ("q", "seen", "k_cache", "v_cache", "out", "lse")[: 4 + len(results)],
         (
             q,
-            kind.ints(seen, q).reshape((-1, 1)),
+            group.kept.constant(kind, seen, q).reshape((-1, 1)),
             kind.dense(k),
             kind.dense(v),
             made,
-            *(written for _, written in results[1:]),
+            *(each for _, each in lse),
         ),
         (length, tokens),
         said=said,
     )
-    made = kind.move(made.reshape((kv_heads, length, of_group, width)), 0, 1)
-    result, written = results[0]
-    kind.assign(written, made.reshape(tuple(result.shape)))
+    if length > 1:
+        kind.assign(
+            written.reshape((length, kv_heads, of_group, width)),
+            kind.move(made.reshape((kv_heads, length, of_group, width)), 0, 1),
+        )
     return finished(kind, results)
 
 

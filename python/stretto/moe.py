@@ -13,6 +13,7 @@ from ._arrays import ArrayT
 from ._calls import (
     as_table,
     bound_of,
+    call_with,
     computed_dtype,
     described,
     number,
@@ -359,7 +360,12 @@ def moe_combine(
     if out is None and _route.wants(y, slots, weights, residual):
         arrays = y, slots, weights, residual
         return _route.forward.moe_combine(*arrays, scatter, name_of(group))
-    op, group = "moe_combine", group_of(group)
+    arrays = y, as_table(slots), weights, residual
+    return call_with(group_of(group), "moe_combine", _moe_combine, (scatter,), out, *arrays)
+
+
+def _moe_combine(group, scatter, y, slots, weights, residual, out):
+    op = "moe_combine"
     kind, y = adopt(op, "y", y)
     dtype = computed_dtype(op, kind, {"y": y}, doubles=False)
     (slots,) = same_kind(op, kind, slots=slots)
@@ -376,7 +382,7 @@ def moe_combine(
         kind.dense(y),
         int_table(op, kind, "slots", slots, (m, top_k)),
         float_array(op, kind, "weights", weights, (m, top_k)),
-        residual_or_zeros(op, kind, residual, shape, y),
+        residual_or_zeros(op, kind, residual, shape, y, group),
     )
     result, written = make_result(op, kind, out, shape, y, arrays)
     said = described(op, kind, {"y": y, "slots": slots}, "scatter=True" if scatter else "")

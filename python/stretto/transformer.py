@@ -11,6 +11,7 @@ from ._adopt import adopt
 from ._arguments import checked
 from ._arrays import ArrayT, may_overlap
 from ._calls import (
+    as_dense,
     check_apart,
     computed_dtype,
     finish,
@@ -59,7 +60,7 @@ def scaled_dot_product_attention(
     options = scale, enable_gqa, whole(name, "window", window), return_lse
     op = with_options(_scaled_dot_product_attention, is_causal, *options)
     out = several(name, out, 2) if return_lse else out
-    return alone().call(op, 0, out, query, key, value)
+    return alone().call(op, 0, out, as_dense(query, rows_first=True), as_dense(key), as_dense(value))
 
 
 def _scaled_dot_product_attention(

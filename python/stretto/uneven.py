@@ -80,13 +80,13 @@ def _call(op: str, x: Any, sizes: Any, max_rows: Optional[int], group: GroupLike
     if room < -1 or (room == -1 and max_rows is not None):
         raise UserError(f"{op}: max_rows is {max_rows}, need 0 or more")
     made = group_of(group)
-    rows = adopt(op, "x", x)[1].shape[:1]
     kind, sizes = adopt(op, _SIZES[op], sizes)
     is_wide, sizes = kind.dtype(sizes) == "int64", as_table(sizes)
     # GPUs tell of it in the launch, as of more than a rank has room for.
-    there = not kind.on_gpu and kind.dtype(sizes) == "int32" and len(rows) == 1
-    if there and tuple(sizes.shape) == (made.size,) and int(sizes.sum()) > rows[0]:
-        raise UserError(f"{op}: {_SIZES[op]} add up to {int(sizes.sum())}, x has {rows[0]} rows")
+    if not kind.on_gpu and kind.dtype(sizes) == "int32" and tuple(sizes.shape) == (made.size,):
+        rows = adopt(op, "x", x)[1].shape[:1]
+        if len(rows) == 1 and int(sizes.sum()) > rows[0]:
+            raise UserError(f"{op}: {_SIZES[op]} add up to {int(sizes.sum())}, x has {rows[0]} rows")
     outs = None if out is None else (adopt(op, "out", out)[1], _received(kind, made, sizes))
     came, received = made.call(with_options(_exchange, op), room, outs, x, sizes)
     return Received(came, kind.cast(received, "int64") if is_wide else received)

@@ -6,7 +6,7 @@ import pytest
 
 import stretto
 from repeats import of_rank, repeated
-from stretto import testing
+from stretto import _calls, testing
 
 F32 = np.float32
 
@@ -248,6 +248,235 @@ def test_spread_experts(size, at_once, table, monkeypatch):
         return fill, call, check
 
     repeated(size, make, monkeypatch)
+
+
+def attended(q, k, v, seen):
+    """Of queries [rows, heads, E] over [kv heads, tokens, E] in float64; row i sees the first seen[i]."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    out, shared = np.empty(q.shape), q.shape[1] // k.shape[0]
+    for i, h in np.ndindex(*q.shape[:2]):
+        scores = k[h // shared, : seen[i]] @ q[i, h] / np.sqrt(q.shape[2])
+        weights = np.exp(scores - scores.max())
+        out[i, h] = weights @ v[h // shared, : seen[i]] / weights.sum()
+    return out
+
+
+def arrays_of(package):
+    """(empty(shape) float32, values(array) as NumPy sees its memory) of this package's arrays."""
+    if package == "numpy":
+        return lambda shape: np.empty(shape, F32), lambda x: x
+    torch = pytest.importorskip("torch")
+    return torch.empty, lambda x: x.numpy()
+
+
+PACKAGES = ["numpy", "torch"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("spread_keys", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_attention_of_heads(package, spread_keys, given, monkeypatch):
+    """Of queries with heads first, which are copied, and of keys and values with rows first, which are, too."""
+    batch, heads, kv_heads, rows, width = 2, 4, 2, 5, 16
+    empty, values = arrays_of(package)
+
+    def make():
+        q, out = empty((batch, heads, rows, width)), empty((batch, rows, heads, width)).swapaxes(1, 2)
+        if spread_keys:
+            k, v = (empty((batch, rows, kv_heads, width)).swapaxes(1, 2) for _ in range(2))
+        else:
+            k, v = (empty((batch, kv_heads, rows, width)) for _ in range(2))
+
+        def fill(i):
+            for j, x in enumerate((q, k, v)):
+                values(x)[...] = of_rank(0, 10 * i + j, x.shape) / 4
+
+        def call():
+            options = {"is_causal": True, "enable_gqa": True, "out": out if given else None}
+            return stretto.scaled_dot_product_attention(q, k, v, **options)
+
+        def check(result, i):
+            assert not given or result is out
+            for b in range(batch):
+                want = attended(*(values(x)[b] for x in (q.swapaxes(1, 2), k, v)), range(1, rows + 1))
+                np.testing.assert_allclose(values(result)[b], want.swapaxes(0, 1), rtol=2e-4, atol=2e-4)
+
+        return fill, call, check
+
+    repeated(1, make, monkeypatch)
+
+
+def test_attention_of_heads_in_turn():
+    """Other shapes, other memory of the same shape, queries that come to where others were."""
+    torch = pytest.importorskip("torch")
+
+    def body():
+        for i in range(12):
+            rows = (5, 7)[i // 2 % 2]
+            q, k, v = (torch.from_numpy(of_rank(0, 10 * i + j, (1, 2, rows, 16)) / 4) for j in range(3))
+            if i % 3 == 1:
+                q = q.swapaxes(1, 2).contiguous().swapaxes(1, 2)  # which is not copied
+            came = stretto.scaled_dot_product_attention(q, k, v)
+            want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            torch.testing.assert_close(came, want, rtol=2e-4, atol=2e-4)
+
+    testing.run(1, body)
+
+
+def test_attention_of_heads_refuses_gradients_after_a_plan():
+    torch = pytest.importorskip("torch")
+
+    def body():
+        q, k, v = (torch.from_numpy(of_rank(0, j, (2, 5, 16))) for j in range(3))
+        out = torch.empty(5, 2, 16).swapaxes(0, 1)
+        for _ in range(3):
+            stretto.scaled_dot_product_attention(q, k, v, out=out)
+        q.requires_grad_()
+        for _ in range(2):
+            with pytest.raises(stretto.UserError, match="query: the tensor requires a gradient"):
+                stretto.scaled_dot_product_attention(q, k, v, out=out)
+        with torch.no_grad():
+            want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            made = stretto.scaled_dot_product_attention(q, k, v, out=out)
+            torch.testing.assert_close(made, want, rtol=2e-4, atol=2e-4)
+
+    testing.run(1, body)
+
+
+def test_tables_of_64_bits_cost_two_operators_of_torch():
+    """Each is a launch of PyTorch's on GPUs, and Python before it."""
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    table = torch.tensor([[3, -7, 2**31], [2**40, -(2**40), 2**31 - 1]])
+    for given, calls in (table, 2), (table[:, 1], 2), (table.t(), 3), (table[0, 0], 4):
+        with Counted() as counted:
+            made = _calls.as_table(given)
+        assert counted.calls <= calls
+        assert made.dtype == torch.int32 and made.is_contiguous()
+        assert made.tolist() == given.clamp(-1, 2**31 - 1).tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_decoding_over_a_spread_cache(size, package, return_lse, monkeypatch):
+    heads, kv_heads, width, block, rows = 4, 2, 16, 2, 6
+    tokens = rows * size - 1
+    empty, values = arrays_of(package)
+
+    def everyone(i):
+        return [np.random.default_rng([i, n]).integers(-8, 9, (kv_heads, rows * size, width)) / 8 for n in range(2)]
+
+    def make():
+        r = stretto.rank()
+        q, caches = empty((1, heads, width)), [empty((kv_heads, rows, width)) for _ in range(2)]
+
+        def fill(i):
+            values(q)[...] = of_rank(0, i, q.shape) / 8
+            for cache, x in zip(caches, everyone(i)):
+                blocks = x.reshape(kv_heads, rows // block, size, block, width)
+                values(cache)[...] = blocks[:, :, r].reshape(cache.shape)
+
+        def call():
+            return stretto.flash_decode(q, *caches, tokens, block=block, return_lse=return_lse)
+
+        def check(result, i):
+            made = result[0] if return_lse else result
+            want = attended(values(q), *everyone(i), [tokens])
+            np.testing.assert_allclose(values(made), want, rtol=2e-4, atol=2e-4)
+            if return_lse:
+                k = everyone(i)[0].repeat(heads // kv_heads, 0)
+                scores = np.einsum("he,hte->ht", values(q)[0], k[:, :tokens]) / np.sqrt(width)
+                lse = np.log(np.exp(scores).sum(1))
+                np.testing.assert_allclose(values(result[1])[0], lse, rtol=2e-4, atol=2e-4)
+
+        return fill, call, check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_decoding_of_more_and_more_tokens(size):
+    """A plan is of one number of tokens; several queries come to their results by copies."""
+    heads, kv_heads, width, block, rows = 4, 2, 16, 2, 8
+    k, v = (of_rank(0, n, (kv_heads, rows * size, width)) / 8 for n in range(2))
+
+    def body():
+        caches = [np.ascontiguousarray(x.reshape(kv_heads, -1, size, block, width)[:, :, stretto.rank()]
+                                       .reshape(kv_heads, rows, width)) for x in (k, v)]
+        for i in range(3 * rows * size):
+            length, tokens = (1, 1, 3)[i % 3], 3 + i // 3 % (rows * size - 3)
+            q = of_rank(0, i, (length, heads, width)) / 8
+            out = np.empty_like(q) if i % 2 else None
+            came = stretto.flash_decode(q, *caches, tokens, block=block, out=out)
+            want = attended(q, k, v, range(tokens - length + 1, tokens + 1))
+            np.testing.assert_allclose(came, want, rtol=2e-4, atol=2e-4)
+            assert out is None or came is out
+
+    testing.run(size, body)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("scatter", [False, True])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_sums_of_experts(size, package, scatter, with_residual, monkeypatch):
+    top_k, hidden, m = 2, 8, 5 * size
+    empty, values = arrays_of(package)
+
+    def routing(i):
+        make = np.random.default_rng([i, 6])
+        return make.permutation(m * top_k).reshape(m, top_k), make.random((m, top_k))
+
+    def make():
+        r = stretto.rank()
+        y, weights, slots = empty((m * top_k, hidden)), empty((m, top_k)), np.empty((m, top_k), np.int32)
+        own = slice(5 * r, 5 * r + 5) if scatter else slice(0, m)
+        residual = empty((own.stop - own.start, hidden)) if with_residual else None
+        table = slots if package == "numpy" else __import__("torch").from_numpy(slots)
+
+        def fill(i):
+            values(y)[...] = of_rank(r, i, y.shape)
+            slots[...], values(weights)[...] = routing(i)
+            if with_residual:
+                values(residual)[...] = of_rank(0, i + 50, (m, hidden))[own]
+
+        def call():
+            return stretto.moe_combine(y, table, weights, residual=residual, scatter=scatter)
+
+        def check(result, i):
+            places, shares = routing(i)
+            want = sum((of_rank(s, i, y.shape)[places] * shares[:, :, None]).sum(1) for s in range(size))[own]
+            if with_residual:
+                want = want + of_rank(0, i + 50, (m, hidden))[own]
+            np.testing.assert_allclose(values(result), want, rtol=2e-4, atol=2e-4)
+
+        return fill, call, check
+
+    repeated(size, make, monkeypatch)
+
+
+def test_sums_of_experts_of_several_numbers_of_tokens(rng):
+    """Zeros of one size serve those of several, which no call changes."""
+    seed = int(rng.integers(1 << 30))
+    print("seed", seed)
+
+    def body():
+        make = np.random.default_rng(seed)
+        for m in (17, 20, 18, 17, 32, 20):
+            y, weights = make.standard_normal((m, 8)).astype(F32), np.ones((m, 1), F32)
+            slots = make.permutation(m).astype(np.int32)[:, None]
+            np.testing.assert_array_equal(stretto.moe_combine(y, slots, weights), y[slots[:, 0]])
+
+    testing.run(1, body)
 
 
 def layers_and_sizes(size, table):
