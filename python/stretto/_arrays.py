@@ -237,6 +237,11 @@ class CupyKind(NumpyKind):
     def is_capturing(cls) -> bool:
         return cls.module.cuda.get_current_stream().is_capturing()
 
+    @classmethod
+    def synchronize(cls) -> None:
+        """Until what the caller's stream was given is done."""
+        cls.module.cuda.get_current_stream().synchronize()
+
 
 class TorchKind:
     """Tensors of PyTorch on the CPU."""
@@ -422,6 +427,10 @@ class TorchGpuKind(TorchKind):
     @staticmethod
     def is_capturing() -> bool:
         return sys.modules["torch"].cuda.is_current_stream_capturing()
+
+    @staticmethod
+    def synchronize() -> None:
+        sys.modules["torch"].cuda.current_stream().synchronize()
 
 
 def torch_kind(device_type: str) -> Any:

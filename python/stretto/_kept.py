@@ -72,11 +72,13 @@ class Kept:
         self._has_warned = False
 
     def array(self, kind: Any, key: Any, make: Callable[[], Any]) -> Any:
-        """What make() made when it was first asked for with this key."""
+        """What make() made when it was first asked for with this key, ready for every stream."""
         found = self._arrays.get(key)
         if found is None:
             _refuse_capture(kind)
             made = make()
+            if kind.on_gpu:
+                kind.synchronize()
             size_bytes = math.prod(made.shape) * kind.itemsize(made)
             found = self._arrays[key] = _Array(key, made, size_bytes)
             self._at[kind.address(made)] = found

@@ -71,7 +71,7 @@ class Context:
 def cupy(monkeypatch):
     """The stand-in; `cupy.used`: the streams that launches were given."""
     module = types.ModuleType("cupy")
-    stream = types.SimpleNamespace(ptr=7, is_capturing=lambda: False)
+    stream = types.SimpleNamespace(ptr=7, is_capturing=lambda: False, synchronize=lambda: None)
     module.ndarray = Array
     module.empty = lambda shape, dtype: Array(aligned(np.empty(shape, dtype)))
     module.zeros = lambda shape, dtype: Array(aligned(np.zeros(shape, dtype)))

@@ -35,6 +35,10 @@ class HostAsGpu(_arrays.TorchGpuKind):
     def is_capturing():
         return False
 
+    @staticmethod
+    def synchronize():
+        pass
+
 
 @pytest.fixture(autouse=True)
 def host_as_gpu(monkeypatch, rng):
@@ -55,6 +59,19 @@ def aligned(*shape, dtype=torch.float32):
     x = (torch.randn(*shape) * 50).to(dtype)
     assert x.data_ptr() % _arrays.ALIGNMENT == 0
     return x
+
+
+def test_what_is_kept_is_ready_for_every_stream(monkeypatch):
+    """Another stream may be the next to use it, and waits for nothing."""
+    waits = []
+    monkeypatch.setattr(HostAsGpu, "synchronize", staticmethod(lambda: waits.append(1)))
+
+    def body():
+        kept = stretto._world.group_of().kept
+        return [kept.array(HostAsGpu, "zeros", lambda: torch.zeros(4)) for _ in range(3)]
+
+    ((first, *later),) = testing.run(1, body)
+    assert all(x is first for x in later) and waits == [1]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.uint8, torch.bool])

@@ -28,6 +28,7 @@ kind = _arrays.NumpyKind
 kind.on_gpu, kind.stream, kind.device = True, staticmethod(stream), staticmethod(lambda x: device)
 kind.num_sms = staticmethod(lambda x: _arrays._core.gpu_sms(device))
 kind.is_capturing, kind.alignment = staticmethod(lambda: False), staticmethod(lambda x: 16)
+kind.synchronize = staticmethod(lambda: None)
 add_plan, _group.Group._add_plan = _group.Group._add_plan, lambda *_: None  # NumPy has no streams
 
 stretto.init(timeout=60)
