@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from . import _route
@@ -195,7 +196,8 @@ def _torch_product(op: str, a, b):
     try:
         return a @ b
     except (RuntimeError, TypeError) as error:
-        raise UserError(f"{op}: a @ b: {error}") from error
+        said = re.sub(r"\b(c10|at)::", "", str(error))  # of types, as C++ has them
+        raise UserError(f"{op}: a @ b: {said}") from error
 
 
 def _check_factors(op: str, a, b, times: int = 1) -> None:

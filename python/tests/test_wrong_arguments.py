@@ -185,6 +185,25 @@ def call_of(name, value):
     return calls[name]
 
 
+@pytest.mark.parametrize("name, options", [
+    ("all_gather_matmul", {}), ("all_gather_matmul", {"gather_dim": 1}), ("matmul_reduce_scatter", {}),
+    ("matmul_reduce_scatter", {"scatter_dim": 1}), ("matmul_all_reduce", {})])
+@pytest.mark.parametrize("of_a", [False, True])
+def test_products_of_types_that_pytorch_refuses(name, options, of_a):
+    """With a gradient the product is PyTorch's, and so are the words of what it refuses."""
+    torch = pytest.importorskip("torch")
+
+    def body():
+        a, b = torch.randn(4, 6, requires_grad=True), torch.randn(12 if options.get("gather_dim") else 6, 8)
+        a, b = (a.detach().to(torch.complex64).requires_grad_(), b) if of_a else (a, b.to(torch.complex64))
+        with pytest.raises(stretto.UserError) as refused:
+            function(name)(a, b, **options)
+        return str(refused.value)
+
+    for text in testing.run(2, body, timeout=60):
+        check_no_internals(text, name)
+
+
 OTHERS = (
     "operator choose explain prove predict Program.parse gemm load trace symm_mem.empty new_group mesh "
     "zigzag init group"
