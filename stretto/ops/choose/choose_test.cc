@@ -409,6 +409,10 @@ TEST_F(ChooseTest, OwnTilesOfFewRowsDoNotWaitForAllPieces) {
     EXPECT_LT(predicted_ms(gemm_rs(desc, config), machine_),
               0.95 * predicted_ms(gemm_rs(desc, fitted(desc, at_once)), machine_));
   }
+  // Of one rank nothing travels.
+  GemmRsDesc alone = bf16(1024, 8192, 4096);
+  alone.world_size = 1;
+  EXPECT_EQ(default_config(alone, Target::kCuda).loop.raster, 8);
   // Of wide weights a wave reads more than memory brings meanwhile.
   for (std::int64_t rows : {468, 2048}) {
     const GemmRsDesc wide = bf16(rows, 18432, 36864);

@@ -53,8 +53,9 @@ std::int64_t raster_of_pieces(const GemmRsDesc& d, const GemmRsConfig& c) {
 // With the usual raster all pieces of few rows are finished at the same time. Own tiles that are
 // then under way beside the last of the others' hold their SMs until a copy engine has brought what
 // they add, and so do those of the next wave, where a wave takes no longer than the copies. Of
-// pieces that are finished one after the other the first has come.
+// pieces that are finished one after the other the first has come. Of one rank nothing travels.
 bool finishes_by_pieces(const GemmRsDesc& d, const GemmRsConfig& c) {
+  if (d.world_size == 1) return false;
   const std::int64_t run_rows = ceil_div(d.m, std::int64_t{d.world_size});
   const std::int64_t own = num_tiles(run_rows, d.n, c.loop.tile), sms = c.loop.num_compute_sms;
   const std::int64_t others = own * (d.world_size - 1);
@@ -108,11 +109,12 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
   bool agent =
       halves && loop.tile.bm == 128 && masks && columns(256) * 50 <= columns(loop.tile.bn) * 51;
   bool by_tma = d.n % 8 == 0 && d.k % 8 == 0;
-  // Tiles that all SMs store at once fill the link, and the SMs wait for it; a copy engine costs
-  // one SM, which rings for it, and pays from several waves of tiles on, where what arrived is
-  // loaded ahead from the second on.
+  // Tiles that all SMs store at once fill the link, and the SMs wait for it. A copy engine costs
+  // one SM, which rings for it. It pays from a wave and a half of tiles on, of other types and
+  // without TMA from six.
   std::int64_t channels = least_channels(run_rows, loop.tile.bm, d.n);
-  if (channels == 0 || 2 * tiles < (halves && by_tma ? 3 : 12) * sms) return cfg;
+  const bool early = by_tma && (agent || (halves && d.world_size > 1));
+  if (channels == 0 || 2 * tiles < (early ? 3 : 12) * sms) return cfg;
   cfg.scatter = Scatter::kCopyEngine;
   cfg.loop.num_compute_sms = beside_ringing;
   // A piece costs an engine half as much beside its bytes as these cost the link, so pieces are few
