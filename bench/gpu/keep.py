@@ -59,7 +59,7 @@ def about(run: Run) -> dict:
 
 
 def line(run: Run, field: str, row, is_first: bool) -> str:
-    if (run.kind, field) == ("user", "lot"):
+    if run.kind == "user" and field in ("lot", "named"):
         row = with_few_samples(row)
     kept = {"run": run.name, **(about(run) if is_first else {}), "of": field,
             **({} if isinstance(run.data[field], list) else {"alone": True}), "row": compact(row)}

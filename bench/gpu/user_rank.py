@@ -455,6 +455,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
     parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
+    parser.add_argument("--named", action="store_true", help="the shapes were chosen and not drawn; said in the JSON")
     parser.add_argument("--pairs", type=int, default=LEAST_SAMPLES, help="rounds of the lot at least")
     parser.add_argument("--tune", action="store_true", help="the lot as stretto.tune has it, and as predicted")
     parser.add_argument("--seconds", type=float, default=500, help="after which no further shape of the lot begins")
@@ -475,6 +476,7 @@ def main():
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "torch": torch.__version__, "ranks": ranks.size, "seed": options.seed,
         "calls": [], "calls_again": [], "calls_warmed": [], "proofs": [], "steps": [], "sizes": [], "lot": [],
+        "named": [],
     }
 
     def asked(calls: dict) -> dict:
@@ -512,9 +514,10 @@ def main():
         run_sizes(ranks, [int(b) for b in options.bytes.split(",") if b] or SIZES, keeper("sizes"))
     if "lot" in parts:
         with open(options.shapes, encoding="utf-8") as file:
+            name = "named" if options.named else "lot"
             result["left"] = run_lot(ranks, json.load(file), begin + options.seconds, options.pairs,
-                                     options.tune, keeper("lot"))
-        ranks.say(f"lot: {len(result['lot'])} shapes, {result['left']} left")
+                                     options.tune, keeper(name))
+        ranks.say(f"{name}: {len(result[name])} shapes, {result['left']} left")
     ranks.end()
 
 

@@ -85,8 +85,9 @@ def user_sizes_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-def lot(results: Results, ranks: int) -> dict:
-    return results.rows(["user"], "lot", shape_key, ranks)
+def lot(results: Results, ranks: int, field: str = "lot") -> dict:
+    """Shapes that a seed drew; with "named" those that somebody chose."""
+    return results.rows(["user"], field, shape_key, ranks)
 
 
 def few_samples(t: dict) -> dict:
@@ -190,8 +191,8 @@ def user_lot_table(results: Results, ranks: int) -> str:
     return text + sources(rows)
 
 
-def user_lot_shapes_table(results: Results, ranks: int) -> str:
-    rows, lines = lot(results, ranks), []
+def user_lot_shapes_table(results: Results, ranks: int, field: str = "lot") -> str:
+    rows, lines = lot(results, ranks, field), []
     for key, (row, _) in rows.items():
         for mode in MODES:
             t = row.get(mode + "_ms")
