@@ -31,6 +31,13 @@ std::vector<Config> joined_configs(std::vector<Config> first, const Lists&... ot
 }
 
 template <>
+struct Operator<GemmDesc> {
+  static constexpr const char* kName = "gemm";
+  static constexpr bool kHasSequence = false;
+  static constexpr auto kMake = &gemm;
+  static auto configs(const GemmDesc& d, const GpuTarget& gpu) { return gpu_configs(d, gpu); }
+};
+template <>
 struct Operator<AgGemmDesc> {
   static constexpr const char* kName = "ag_gemm";
   static constexpr bool kHasSequence = true;
@@ -77,6 +84,7 @@ struct Operator<GemmArDesc> {
   }
 };
 
+DType result_dtype(const GemmDesc& d) { return d.c_dtype; }
 DType result_dtype(const AgGemmDesc& d) { return d.c_dtype; }
 DType result_dtype(const AgColumnsDesc& d) { return d.c_dtype; }
 DType result_dtype(const GemmAgDesc& d) { return d.c_dtype; }
@@ -251,6 +259,7 @@ Offer ProductChoice<Desc>::offer_of(const ConfigChoice& choice, const OpCandidat
   return {choice.config, programs_of(choice, all, options("")), choice.predicted_ms};
 }
 
+template class ProductChoice<GemmDesc>;
 template class ProductChoice<AgGemmDesc>;
 template class ProductChoice<AgColumnsDesc>;
 template class ProductChoice<GemmAgDesc>;

@@ -10,6 +10,7 @@
 #include "stretto/ops/ag_gemm/ag_columns_gemm.h"
 #include "stretto/ops/ag_gemm/ag_gemm.h"
 #include "stretto/ops/choose/choose.h"
+#include "stretto/ops/gemm/gemm.h"
 #include "stretto/ops/gemm_ag/gemm_ag.h"
 #include "stretto/ops/gemm_ar/gemm_ar.h"
 #include "stretto/ops/gemm_rs/gemm_rs.h"
@@ -38,8 +39,8 @@ struct Offer {
   double predicted_ms = 0;        // 0: was not asked for
 };
 
-// Of an AgGemmDesc, AgColumnsDesc, GemmAgDesc, GemmRsDesc or GemmArDesc. The second and the third
-// have no sequence: what is asked for as one is the caller's.
+// Of a GemmDesc, AgGemmDesc, AgColumnsDesc, GemmAgDesc, GemmRsDesc or GemmArDesc. The first, third
+// and fourth have no sequence: what is asked for as one is the caller's.
 template <typename Desc>
 class ProductChoice {
  public:
@@ -73,6 +74,7 @@ class ProductChoice {
   predict::Machine machine_;
 };
 
+extern template class ProductChoice<GemmDesc>;
 extern template class ProductChoice<AgGemmDesc>;
 extern template class ProductChoice<AgColumnsDesc>;
 extern template class ProductChoice<GemmAgDesc>;

@@ -56,6 +56,7 @@ void bind_product(nb::module_& m, const char* name) {
 }  // namespace
 
 void bind_products(nb::module_& m) {
+  bind_product<GemmDesc>(m, "gemm");
   bind_product<AgGemmDesc>(m, "ag_gemm");
   bind_product<AgColumnsDesc>(m, "ag_columns_gemm");
   bind_product<GemmAgDesc>(m, "gemm_ag");

@@ -120,6 +120,8 @@ class Group:
         self._sizes: Dict[Any, Set[int]] = {}
         self.kept = Kept(session, rank, self.plans, limit_bytes())
         self._steps: Optional[List[Any]] = None  # of the call under way; None among them: no plan
+        # Their arrays: no later one of the call, which a plan may know, is made where one of them was.
+        self._of_steps: List[Any] = []
         self._records = False
         self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
         self._alone: Dict[int, Group] = {}  # by thread
@@ -300,10 +302,11 @@ class Group:
         self._steps = steps = []
         try:
             result = self._first_call(op, option, out, arrays)
+            if steps and None not in steps:
+                self._add_plan(op, option, out, arrays, result, steps)
         finally:
             self._steps = None
-        if steps and None not in steps:
-            self._add_plan(op, option, out, arrays, result, steps)
+            self._of_steps.clear()
         return result
 
     def _first_call(self, op, option, out, arrays):
@@ -394,11 +397,14 @@ class Group:
             self.session.open_gpu(device, self.options.share_gpus)
             self._gpu = device
 
-    def assign(self, kind: Any, target: Any, source: Any) -> None:
-        """Copies, as a step of the call that its plan repeats."""
+    def assign(self, kind: Any, target: Any, source: Any, least_row_bytes: int = 0) -> None:
+        """Copies, as a step of the call that its plan repeats. `least_row_bytes`: where the copy is of rows
+        that are shorter, no plan repeats the call."""
         kind.assign(target, source)
         if self._steps is not None and 0 not in target.shape:
-            self._steps.append(_copy_of(kind, target, source))
+            step = _copy_of(kind, target, source)
+            self._of_steps.append((target, source))
+            self._steps.append(step if step is not None and step[2][1] >= least_row_bytes else None)
 
     def take_turns(self, tensor: Any) -> None:
         """For operators that leave what they keep() to later work on PyTorch's current stream: that
@@ -435,6 +441,7 @@ class Group:
             call()
         finally:
             self._steps = None
+            self._of_steps.clear()
         return steps
 
     def launch(
@@ -483,6 +490,7 @@ class Group:
             executable.launch(*args, extents=extents, said=said, stream=stream)
             self.kept.launched(executable, args)
             if self._steps is not None:
+                self._of_steps.append(arrays)
                 self._steps.append((executable, args, list(extents), said))
 
     def launch_operator(

@@ -29,6 +29,11 @@ def wants(*arrays: Any) -> bool:
     return layer.wants(*arrays)
 
 
+def casts(*arrays: Any) -> bool:
+    """Whether this call goes through torch.library within autocast, which products of PyTorch obey."""
+    return wants(*arrays) and layer.is_in_autocast(arrays[0])
+
+
 def is_compiling() -> bool:
     """Whether torch.compile is tracing, which makes no calls."""
     return layer is not None and layer.is_compiling()

@@ -39,6 +39,10 @@ def wants(*arrays) -> bool:
     return False
 
 
+def is_in_autocast(x: Tensor) -> bool:
+    return torch.is_autocast_enabled(x.device.type)
+
+
 class _GatherMatmul(torch.autograd.Function):  # pylint: disable=abstract-method
     """(gathered a, product). What the weights' gradient takes is gathered once, forward."""
 
@@ -155,6 +159,11 @@ def _same_shape(x, *_):
     return x.new_empty(x.shape)
 
 
+def _product_part_along(a, b, dim, _, group):
+    whole = tuple(a.shape[:-1]) + (b.shape[1],)
+    return a.new_empty(resized(whole, dim, parts=group_of(group).size))
+
+
 def _part_along(x, dim, _, group):
     return x.new_empty(resized(x.shape, dim, parts=group_of(group).size))
 
@@ -211,9 +220,7 @@ matmul_reduce_scatter = define(
     "matmul_reduce_scatter(Tensor a, Tensor b, int scatter_dim, str reduce_op, str group)"
     " -> Tensor",
     _matmul_reduce_scatter,
-    lambda a, b, dim, _, group: a.new_empty(
-        resized(a.shape, dim, parts=group_of(group).size, last=b.shape[1])
-    ),
+    _product_part_along,
     is_one_call=True,
 )
 matmul_reduce_scatter_gradients = define(

@@ -37,6 +37,8 @@ from ._payloads import Payload, payload_of, scaled_columns, scaled_rows
 from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 
+_LEAST_GPU_ROW_BYTES = 512  # of a copy that a plan makes
+
 
 @counted
 def all_gather(
@@ -83,17 +85,38 @@ def _all_gather(group, x, dim, out):
     dim = axis(op, dim_name, dim, x.ndim)
     shape = list(x.shape)
     shape[dim] *= group.size
-    at_place = _is_part(group, kind, out, x)
-    made = result_along(op, kind, out, shape, dim, x, () if at_place else (x,))
-    overlaps = out is not None and may_overlap(kind, made.result, x)
-    if (at_place or overlaps) and group.is_symmetric(kind.address(x)):
+    is_first = _is_first(shape, dim)
+    read = () if not is_first or _is_part(group, kind, out, x) else (x,)
+    result, written = make_result(op, kind, out, shape, x, read)
+    if out is not None and may_overlap(kind, result, x) and group.is_symmetric(kind.address(x)):
         x = kind.copy(x)  # peers look for it where theirs is
-    rows = as_rows(group, kind, kind.dense(kind.move(x, dim, 0)), moved=True)
-    target = rows.target(group, kind, made.target, group.size)
+    every = written if is_first else group.kept.room(kind, "parts of all", (group.size, *x.shape), x)
+    rows = as_rows(group, kind, kind.dense(x), moved=True)
+    target = rows.target(group, kind, every, group.size)
     said = described(op, kind, {x_name: x}, f"{dim_name}={dim}")
     launch_rows("all_gather", group, kind, rows, group.size, rows.array, target, said)
-    rows.finish(group, kind, made.target, target, group.size)
-    return made.finish()
+    rows.finish(group, kind, every, target, group.size)
+    if is_first:
+        return finish(kind, result, written)
+    for rank, part in enumerate(_parts(result, dim, group.size)):
+        _assign_part(group, kind, part, every[rank])
+    return result
+
+
+def _is_first(shape: Sequence[int], dim: int) -> bool:
+    """Whether parts along `dim` of a dense array are one after the other."""
+    return math.prod(shape[:dim]) == 1
+
+
+def _parts(x, dim: int, count: int):
+    """Of equal size along `dim`."""
+    size = x.shape[dim] // count
+    return [x[(slice(None),) * dim + (slice(i * size, (i + 1) * size),)] for i in range(count)]
+
+
+def _assign_part(group, kind, target, source) -> None:
+    """Copies a part of an array. Of short rows on GPUs PyTorch's own copies take less time than plans'."""
+    group.assign(kind, target, source, _LEAST_GPU_ROW_BYTES if kind.on_gpu else 0)
 
 
 def _all_gather_payload(payload: Payload, group, x, dim, out):
@@ -212,16 +235,23 @@ def _reduce_scatter(group, x, dim, out, reducing=SUM):
         )
     shape = list(x.shape)
     shape[dim] //= group.size
-    read = () if _is_part(group, kind, x, out) else (x,)
-    made = result_along(op, kind, out, shape, dim, x, read)
-    rows = as_rows(group, kind, kind.dense(kind.move(x, dim, 0)), group.size)
-    target = rows.target(group, kind, made.target, 1)
+    is_first = _is_first(x.shape, dim)
+    read = () if not is_first or _is_part(group, kind, x, out) else (x,)
+    result, written = make_result(op, kind, out, shape, x, read)
     options = f"{dim_name}={dim}", reducing.named()
-    said, op = described(op, kind, {x_name: x}, *options), "reduce_scatter"
+    said = described(op, kind, {x_name: x}, *options)
+    if is_first:
+        parts = kind.dense(x)
+    else:
+        parts = group.kept.room(kind, "parts", (group.size, *shape), x)
+        for rank, part in enumerate(_parts(x, dim, group.size)):
+            _assign_part(group, kind, parts[rank], part)
+    rows = as_rows(group, kind, parts, group.size)
+    target = rows.target(group, kind, written, 1)
     arrays, fields = (rows.array, target), {"reduction": reducing.reduce_op}
-    launch_rows(op, group, kind, rows, group.size, *arrays, said, reducing.scalars(), **fields)
-    rows.finish(group, kind, made.target, target, 1)
-    return made.finish()
+    launch_rows("reduce_scatter", group, kind, rows, group.size, *arrays, said, reducing.scalars(), **fields)
+    rows.finish(group, kind, written, target, 1)
+    return finish(kind, result, written)
 
 
 def _reduce_scatter_payload(payload: Payload, reducing, group, x, dim, out):

@@ -17,6 +17,7 @@ from ._calls import (
     finish,
     is_average,
     make_result,
+    reduction,
     result_along,
     same_kind,
     several,
@@ -24,7 +25,7 @@ from ._calls import (
 )
 from ._products import name_of_a, product, scaled_product, scales_of_rows
 from ._world import GroupLike, counted, group_of, name_of
-from .collectives import all_gather, reduce_scatter
+from .collectives import _all_gather, _reduce_scatter, all_gather, reduce_scatter
 from .errors import UserError
 from .symm_mem import workspace
 
@@ -97,7 +98,8 @@ def all_gather_matmul(
     `gather_dim` the last, or -1: what is summed over is gathered, so `b` is [P * K, N] and the
     result [.., N]: the own columns are multiplied while the others' come. With scales of blocks K is
     a multiple of 128; scales of rows are each rank's own. Gathering and product follow each other
-    with `return_a` but without scales, in graphs, and where a gradient is asked for.
+    with `return_a` but without scales, and where a gradient of `b` is asked for, which takes what is
+    gathered.
 
     A list of several `b`, such as a layer's query, key and value weights: a list of results. Rows
     are gathered once, beside the first product, and the others follow: the largest comes first.
@@ -128,10 +130,10 @@ def all_gather_matmul(
             _refuse_scales(op, "gather_dim", gather_dim, result)
         gathered, made = _gather_for_several(op, a_shard, scale_a, weights, gather_dim, group)
         return (gathered, made) if return_a else made
-    if is_last and result is None and _gathers_first(group, return_a, a_shard, b):
+    if is_last and result is None and out is None and _route.casts(a_shard, b):
         _check_factors(op, a_shard, b, group_of(group).size)
         gathered = _gather(group, "a_shard", a_shard, gather_dim)
-        c = _own_product(op, group, gathered, b, out)
+        c = _own_product(op, group, gathered, b)
         return (gathered, c) if return_a else c
     if result is not None:
         arrays = (a_shard, b, scale_a, scale_b)
@@ -140,13 +142,12 @@ def all_gather_matmul(
             c = op(*arrays, gather_dim, result, name_of(group))
         else:
             c = group_of(group).call(scaled_op(op, result), gather_dim, out, *arrays)
-    elif is_last:
-        c = group_of(group).call(_all_gather_matmul, gather_dim, out, a_shard, b)
     elif out is None and _route.wants(a_shard, b):
         name = "all_gather_and_matmul" if return_a else "all_gather_matmul"
         return getattr(_route.layer, name)(a_shard, b, gather_dim, name_of(group))
-    elif return_a and out is None:
-        return group_of(group).call(_all_gather_and_matmul, gather_dim, None, a_shard, b)
+    elif return_a and (out is None or is_last):
+        both = None if out is None else (None, out)
+        return group_of(group).call(_all_gather_and_matmul, gather_dim, both, a_shard, b)
     else:
         c = group_of(group).call(_all_gather_matmul, gather_dim, out, a_shard, b)
     return (_gather(group, "a_shard", a_shard, gather_dim), c) if return_a else c
@@ -160,14 +161,6 @@ def _is_last(op: str, dim: int, x) -> bool:
     return dim in (-1, ndim - 1)
 
 
-def _gathers_first(group, return_a: bool, a, b) -> bool:
-    """Whether columns are gathered before they are multiplied."""
-    if return_a or _route.wants(a, b):
-        return True
-    found = group_of(group)
-    return found.size == 1 or found.options.products == "sequence"
-
-
 def _parts(op: str, group, dim: int, a) -> int:
     """Of a's columns, of which a rank has one."""
     return group.size if op == "all_gather_matmul" and _is_last(op, dim, a) else 1
@@ -178,12 +171,12 @@ def _refuse_scales(op: str, name: str, dim: int, result: Optional[str]) -> None:
         raise UserError(f"{op}: {name} {dim} is the last, which goes without scales")
 
 
-def _own_product(op: str, group, a, b, out=None):
+def _own_product(op: str, group, a, b):
     """a @ b of this rank alone."""
     try:
-        if out is None and _route.wants(a, b):
+        if _route.wants(a, b):
             return _torch_product(op, a, b)
-        return group_of(group).alone().call(_OWN_PRODUCTS[op], 0, out, a, b)
+        return group_of(group).alone().call(_all_gather_matmul, 0, None, a, b)
     except Exception as error:
         error.is_settled = op == "all_gather_matmul"  # whose rows the others have
         raise
@@ -359,13 +352,15 @@ def _all_gather_matmul(group, a, b, gather_dim, out):
 
 def _all_gather_and_matmul(group, a, b, gather_dim, out):
     """(gathered a, result), as `out` is where it is given."""
-    return _gathered(product("all_gather_matmul", group, a, b), gather_dim, out, return_a=True)
+    op = "all_gather_matmul"
+    p = product(op, group, a, b, _parts(op, group, gather_dim, a))
+    return _gathered(p, gather_dim, out, return_a=True)
 
 
 def _gathered(p, gather_dim, out, return_a: bool = False):
     dim = axis(p.op, "gather_dim", gather_dim, p.a.ndim)
     if dim == p.a.ndim - 1:
-        return _columns_gathered(p, dim, out)
+        return (_columns_gathered_first if return_a else _columns_gathered)(p, dim, out)
     lead = list(p.a.shape[:-1])
     lead[dim] *= p.group.size
     rows, out = (out or (None, None)) if return_a else (None, out)
@@ -378,7 +373,21 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
     return (whole.finish(), made.finish()) if return_a else made.finish()
 
 
+def _columns_gathered_first(p, dim, out):
+    """(all columns, what they make), one after the other."""
+    columns, out = out or (None, None)
+    shape = (*p.a.shape[:-1], p.columns)
+    result, written = make_result(p.op, p.kind, out, shape, p.like, p.read)
+    with p.group.calls_as((p.op, "a_shard", "gather_dim")):
+        gathered = _all_gather(p.group, p.a, dim, columns)
+    p._replace(a=gathered).launch("gemm", math.prod(shape[:-1]), dim, {"c": written})
+    return gathered, finish(p.kind, result, written)
+
+
 def _columns_gathered(p, dim, out):
+    if p.group.options.products == "sequence" and p.scales is None and p.group.size > 1:
+        columns = (*p.a.shape[:-1], p.summed)
+        return _columns_gathered_first(p, dim, (p.group.kept.room(p.kind, "columns", columns, p.a), out))[1]
     shape = (*p.a.shape[:-1], p.columns)
     result, written = make_result(p.op, p.kind, out, shape, p.like, p.read)
     p.launch("ag_columns_gemm", math.prod(shape[:-1]), dim, {"c": written})
@@ -435,10 +444,10 @@ def matmul_reduce_scatter(
     scatter_dim = whole(op, "scatter_dim", scatter_dim)
     if _is_last(op, scatter_dim, a):
         _refuse_scales(op, "scatter_dim", scatter_dim, result)
-        _check_factors(op, a, b)
-        partial, caller = _own_product(op, group, a, b), (op, "a @ b", "scatter_dim")
-        options = {"dim": -1, "reduce_op": reduce_op, "out": out}
-        return as_part(group, caller, reduce_scatter, partial, **options)
+        if out is None and _route.casts(a, b):
+            _check_factors(op, a, b)
+            partial, caller = _own_product(op, group, a, b), (op, "a @ b", "scatter_dim")
+            return as_part(group, caller, reduce_scatter, partial, dim=-1, reduce_op=reduce_op)
     factors = factors_of(a, b, scale_a, scale_b, result)
     if out is None and _route.wants(*factors):
         return in_graphs(op, factors, result, group, scatter_dim, reduce_op)
@@ -460,7 +469,7 @@ def _scatter_op(average: bool):
 def _scattered(p, scatter_dim, out):
     dim, size = axis(p.op, "scatter_dim", scatter_dim, p.a.ndim), p.group.size
     if dim == p.a.ndim - 1:
-        raise UserError(f"{p.op}: scatter_dim {scatter_dim}: only dimensions of a but the last")
+        return _columns_scattered(p, dim, out)
     if p.a.shape[dim] % size:
         raise UserError(
             f"{p.op}: {p.a.shape[dim]} along scatter_dim {dim} cannot be split over {size} ranks"
@@ -471,6 +480,26 @@ def _scattered(p, scatter_dim, out):
     outputs = {"out": made.target}
     p.launch("gemm_rs", math.prod(p.a.shape[:-1]), dim, outputs, average=p.average)
     return made.finish()
+
+
+def _columns_scattered(p, dim, out):
+    """One after the other."""
+    if p.scales is not None:
+        raise UserError(f"{p.op}: scatter_dim {dim} is the last, which goes without scales")
+    group, shape = p.group, (*p.a.shape[:-1], p.columns)
+    if p.columns % group.size:
+        raise UserError(
+            f"{p.op}: {p.columns} along scatter_dim {dim} cannot be split over {group.size} ranks"
+        )
+    if group.size == 1:
+        result, partial = make_result(p.op, p.kind, out, shape, p.like, p.read)
+    else:
+        result, partial = None, group.kept.room(p.kind, "product", shape, p.like)
+    p.launch("gemm", math.prod(shape[:-1]), dim, {"c": partial})
+    if group.size == 1:
+        return finish(p.kind, result, partial)
+    with group.calls_as((p.op, "a @ b", "scatter_dim")):
+        return _reduce_scatter(group, partial, dim, out, reduction(p.op, "avg" if p.average else "sum"))
 
 
 @counted
@@ -515,15 +544,6 @@ def columns_collected(p, _, out):
     return finish(p.kind, result, written)
 
 
-def _matmul_reduce_scatter(group, a, b, _, out):
-    return _gathered(product("matmul_reduce_scatter", group, a, b), 0, out)
-
-
-# Products by themselves, which are those of a world of one rank.
-_OWN_PRODUCTS = {
-    "all_gather_matmul": _all_gather_matmul,
-    "matmul_reduce_scatter": _matmul_reduce_scatter,
-}
 _BODIES = {
     "all_gather_matmul": _gathered,
     "matmul_reduce_scatter": _scattered,

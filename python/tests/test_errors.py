@@ -352,18 +352,21 @@ def test_exit_without_finalize():
 @pytest.mark.parametrize("on_rank", [0, 1])
 @pytest.mark.parametrize("name, dim", [("matmul_reduce_scatter", "scatter_dim"), ("all_gather_matmul", "gather_dim")])
 def test_pytorchs_own_products_refuse_with_our_errors(name, dim, on_rank):
-    """Columns are multiplied by PyTorch where a gradient is wanted. What is scattered after it the other
-    rank does not get; what was gathered before it has."""
+    """Columns are multiplied by PyTorch in autocast, where a gradient is wanted. What is scattered after it the
+    other rank does not get; what was gathered before it has. Elsewhere no rank gets anything."""
     torch = pytest.importorskip("torch")
 
     def body():
         a = torch.ones(4, 4 if dim == "scatter_dim" else 2, dtype=torch.float64, requires_grad=True)
         b = torch.ones(4, 4, dtype=torch.float32 if stretto.rank() == on_rank else torch.float64)
-        if name == "all_gather_matmul" and stretto.rank() != on_rank:
-            assert stretto.all_gather_matmul(a, b, gather_dim=-1).shape == (4, 4)
-        else:
-            with pytest.raises(stretto.Error, match=name):
-                getattr(stretto, name)(a, b, **{dim: -1})
+        with pytest.raises(stretto.Error, match=name):
+            getattr(stretto, name)(a, b, **{dim: -1})
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            if name == "all_gather_matmul" and stretto.rank() != on_rank:
+                assert stretto.all_gather_matmul(a, b, gather_dim=-1).shape == (4, 4)
+            else:
+                with pytest.raises(stretto.Error, match=name):
+                    getattr(stretto, name)(a, b, **{dim: -1})
         return float(stretto.all_reduce(torch.ones(1)))
 
     assert testing.run(2, body, timeout=60) == [2, 2]

@@ -201,6 +201,14 @@ DIFFERENTIABLE = {
         lambda a, w: stretto.matmul_reduce_scatter(a, w.t(), scatter_dim=1),
         lambda p: [(1, p, 3), (2, 3)],
     ),
+    "matmul_of_gathered_columns": (
+        lambda a, w: stretto.all_gather_matmul(a, w.t(), gather_dim=-1),
+        lambda p: [(2, 1, 2), (3, 2 * p)],
+    ),
+    "matmul_of_scattered_columns": (
+        lambda a, w: stretto.matmul_reduce_scatter(a, w.t(), scatter_dim=2),
+        lambda p: [(2, 1, 3), (2 * p, 3)],
+    ),
     "matmul_all_reduce": (
         lambda a, w: stretto.matmul_all_reduce(a, w.t()),
         lambda p: [(2, 3), (2, 3)],
