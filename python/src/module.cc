@@ -228,7 +228,7 @@ void bind_launches(nb::module_& m) {
       .def(
           "add",
           [](PlanCache& plans, nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-             nb::handle result, nb::object make, const std::vector<Step>& steps,
+             nb::handle result, std::vector<nb::object> makers, const std::vector<Step>& steps,
              const std::vector<std::tuple<std::uintptr_t, std::size_t, nb::object>>& fixed) {
             std::vector<PlanCache::Made> made;
             std::vector<PlanCache::Fixed> there;
@@ -238,11 +238,11 @@ void bind_launches(nb::module_& m) {
             for (const auto& [executable, addresses, extents, said] : steps) {
               made.push_back({executable, addresses, extents, said});
             }
-            plans.add(std::move(op), option, out, std::move(arrays), result, std::move(make), made,
-                      there);
+            plans.add(std::move(op), option, out, std::move(arrays), result, std::move(makers),
+                      made, there);
           },
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
-          nb::arg("result").none(), nb::arg("make"), nb::arg("steps"), nb::arg("fixed"))
+          nb::arg("result").none(), nb::arg("makers"), nb::arg("steps"), nb::arg("fixed"))
       .def("are_apart",
            [](PlanCache& plans, const nb::list& written, const nb::list& read) {
              return plans.reader().are_apart(written, read);

@@ -12,6 +12,7 @@
 #include "interruptible.h"
 #include "stretto/base/host_phases.h"
 #include "stretto/gpu/gpu_ledger.h"
+#include "torch_results.h"
 
 namespace nb = nanobind;
 
@@ -31,6 +32,28 @@ class Entered {
  private:
   PlanCache& cache_;
 };
+
+// In a key, that the caller leaves the result at this place to the plan. No array's word is below
+// 0.
+std::int64_t made_at(std::size_t place) { return -1 - static_cast<std::int64_t>(place); }
+
+// A call's results, by place.
+nb::tuple several(nb::handle results) {
+  if (PyTuple_CheckExact(results.ptr())) return nb::borrow<nb::tuple>(results);
+  return results.is_none() ? nb::tuple() : nb::make_tuple(results);
+}
+
+// Those that the caller gave.
+nb::object given_of(nb::handle out) {
+  nb::tuple results = several(out);
+  auto is_none = [](nb::handle each) { return each.is_none(); };
+  if (std::none_of(results.begin(), results.end(), is_none)) return results;
+  nb::list given;
+  for (nb::handle each : results) {
+    if (!each.is_none()) given.append(each);
+  }
+  return given;
+}
 
 }  // namespace
 
@@ -63,19 +86,10 @@ bool PlanCache::describe_array(const ArrayView& view, std::size_t place, Call* c
   return fits;
 }
 
-bool PlanCache::read_results(nb::handle result, bool made, Call* call) const {
-  call->num_views = call->num_arrays;
-  if (result.is_none()) return true;
-  auto read = [&](nb::handle array) {
-    if (call->num_views == kMaxArrays) return false;
-    ArrayView* view = &call->views[call->num_views++];
-    return made ? reader_.read_made(array, view) : reader_.read(array, view);
-  };
-  if (!PyTuple_CheckExact(result.ptr())) return read(result);
-  for (nb::handle each : nb::borrow<nb::tuple>(result)) {
-    if (!read(each)) return false;
-  }
-  return true;
+bool PlanCache::read_result(nb::handle result, bool made, Call* call) const {
+  if (call->num_views == kMaxArrays) return false;
+  ArrayView* view = &call->views[call->num_views++];
+  return made ? reader_.read_made(result, view) : reader_.read(result, view);
 }
 
 bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, const nb::args& arrays,
@@ -90,8 +104,15 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
     ArrayView& view = call->views[i];
     if (!reader_.read(arrays[i], &view) || !describe_array(view, i, call)) return false;
   }
+  call->num_views = num_arrays;
   if (out.is_none()) return true;
-  if (!read_results(out, false, call)) return false;
+  bool fits = true;
+  nb::tuple results = several(out);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    fits &=
+        results[i].is_none() ? call->key.push(made_at(i)) : read_result(results[i], false, call);
+  }
+  if (!fits) return false;
   for (std::size_t i = num_arrays; i < call->num_views; ++i) {
     const ArrayView& written = call->views[i];
     if (!written.is_writable || !describe_array(written, i, call)) return false;
@@ -112,17 +133,13 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   if (found == plans_.end()) return nb::object();
   Entered entered(*this, rank_);
   std::shared_ptr<const Plan> plan = found->second;
-  nb::object result = nb::borrow(out);
-  if (out.is_none()) {
-    HostPhase making("plan: results made");
-    result = plan->make();
-    if (!read_results(result, true, &call)) return nb::object();
-  }
+  nb::object result = make_results(*plan, out, &call);
+  if (!result.is_valid()) return nb::object();
   std::uintptr_t stream = 0;
   int device = call.views[0].device;
   if (device >= 0 && !reader_.current_stream(device, &stream)) return nb::object();
   bool is_tensor = call.views[0].kind == ArrayView::Kind::kTorch;
-  if (!out.is_none() && is_tensor) reader_.count_write(out);
+  if (!out.is_none() && is_tensor) reader_.count_write(given_of(out));
   Watched* watched = watched_by_this_thread();
   if (watched != nullptr) {
     watched->owners.insert(watched->owners.end(), plan->kept.begin(), plan->kept.end());
@@ -130,6 +147,30 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   Interruptible waiting;
   run(plan, call, stream, watched);
   return result;
+}
+
+nb::object PlanCache::make_results(const Plan& plan, nb::handle out, Call* call) const {
+  if (plan.makers.empty()) return nb::borrow(out);
+  HostPhase phase("plan: results made");
+  nb::object tensors[kMaxArrays];
+  if (plan.tensors != nullptr && !plan.tensors->make(tensors)) return nb::object();
+  std::size_t num_made = 0;
+  auto made = [&](std::size_t place) {
+    if (!plan.makers[place].is_valid()) {
+      return nb::borrow<nb::object>(PyTuple_GET_ITEM(out.ptr(), static_cast<Py_ssize_t>(place)));
+    }
+    nb::object result =
+        plan.tensors != nullptr ? std::move(tensors[num_made++]) : plan.makers[place]();
+    return read_result(result, true, call) ? result : nb::object();
+  };
+  if (!plan.is_tuple) return made(0);
+  nb::object results = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(plan.makers.size())));
+  for (std::size_t i = 0; i < plan.makers.size(); ++i) {
+    nb::object each = made(i);
+    if (!each.is_valid()) return each;
+    PyTuple_SET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i), each.release().ptr());
+  }
+  return results;
 }
 
 std::span<std::byte* const> PlanCache::arguments_of(const Step& step, const Call& call,
@@ -167,7 +208,8 @@ void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
     for (std::size_t i = 0; i < args.size(); ++i) {
       auto address = reinterpret_cast<std::uintptr_t>(args[i]);
       made.addresses.push_back(address);
-      if (step.arguments[i].array == Step::Argument::kFixed) watched->fixed.push_back({address, 1, {}});
+      if (step.arguments[i].array == Step::Argument::kFixed)
+        watched->fixed.push_back({address, 1, {}});
     }
   }
   auto is_captured = [](const Step& step) {
@@ -358,23 +400,38 @@ bool PlanCache::find(std::uintptr_t address, const Call& call, Step::Argument* f
 }
 
 void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
-                    nb::handle result, nb::object make, const std::vector<Made>& steps,
-                    const std::vector<Fixed>& fixed) {
+                    nb::handle result, std::vector<nb::object> makers,
+                    const std::vector<Made>& steps, const std::vector<Fixed>& fixed) {
   Call call;
-  if (!describe(op, option, out, arrays, &call) || !read_results(result, false, &call)) return;
-  Plan plan{.steps = {}, .make = std::move(make), .results = {}, .kept = {}};
+  if (!describe(op, option, out, arrays, &call)) return;
+  Plan plan{.is_tuple = PyTuple_CheckExact(result.ptr()) != 0};
+  nb::tuple results = several(result), given = several(out);
+  if (makers.size() != results.size()) return;
+  std::vector<nb::object> made;
+  bool are_tensors = true;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (i < given.size() && !given[i].is_none()) {
+      makers[i].reset();
+      continue;
+    }
+    if (!read_result(results[i], false, &call)) return;
+    made.push_back(results[i]);
+    are_tensors &= call.views[call.num_views - 1].kind == ArrayView::Kind::kTorch;
+  }
+  if (!made.empty()) plan.makers = std::move(makers);
+  if (!made.empty() && are_tensors) {
+    if (abi_ == nullptr) abi_ = TorchAbi::find();
+    plan.tensors = TorchResults::like(abi_, made);
+  }
   if (!add_steps(call, steps, fixed, &plan)) return;
   plan.kept.push_back(std::move(op));
   for (nb::handle array : arrays) plan.kept.push_back(nb::getattr(array, "dtype"));
-  nb::object results = result.is_none()                    ? nb::object(nb::make_tuple())
-                       : PyTuple_CheckExact(result.ptr()) ? nb::borrow(result)
-                                                           : nb::object(nb::make_tuple(result));
   for (nb::handle each : results) plan.kept.push_back(nb::getattr(each, "dtype"));
   keep(call, std::move(plan));
 }
 
 void PlanCache::add(const Call& call, std::vector<TensorLike> results, const Watched& watched) {
-  Plan plan{.steps = {}, .make = {}, .results = std::move(results), .kept = watched.owners};
+  Plan plan{.results = std::move(results), .kept = watched.owners};
   if (watched.num_calls != 1) return;
   if (!add_steps(call, watched.steps, watched.fixed, &plan)) return;
   for (std::size_t i = call.num_arrays; i < call.num_views; ++i) {

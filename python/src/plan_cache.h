@@ -1,7 +1,8 @@
-// One rank's calls of operators that were made before: which executables and copies, with which arrays
-// in which place. Found by what a call looks like, so that a repeated one costs no Python code. Comes after
-// session_executable.h; _group.py makes the first call of each kind and adds it here. Calls that
-// PyTorch's dispatcher makes have plans of their own, which torch_operators.h adds.
+// One rank's calls of operators that were made before: which executables and copies, with which
+// arrays in which place. Found by what a call looks like, so that a repeated one costs no Python
+// code. Comes after session_executable.h; _group.py makes the first call of each kind and adds it
+// here. Calls that PyTorch's dispatcher makes have plans of their own, which torch_operators.h
+// adds.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -52,10 +53,13 @@ struct TensorLike {
   std::int32_t dtype = 0, device_type = 0, device_index = 0;
 };
 
+class TorchResults;
+struct TorchAbi;
+
 class PlanCache {
  public:
   static constexpr std::size_t kMaxArrays = 16;
-  static constexpr std::size_t kMaxPlans = 4096;  // then it starts afresh
+  static constexpr std::size_t kMaxPlans = 4096;     // then it starts afresh
   static constexpr std::size_t kMaxGraphSteps = 16;  // of a plan that becomes a graph
   static constexpr std::size_t kMaxGraphs = 512;     // that were made; then all are forgotten
 
@@ -64,9 +68,10 @@ class PlanCache {
 
   ArrayReader& reader() { return reader_; }
 
-  // Makes the call again: the result, `out` where it is given, a tuple where there are several, None
-  // where there is none; null, and nothing done, for a call that has no plan. Errors as SessionExecutable::launch;
-  // UserError while the rank is in a call.
+  // Makes the call again: the result, `out` where it is given, a tuple where there are several,
+  // None where there is none; null, and nothing done, for a call that has no plan. Of a tuple `out`
+  // those that are None are made. Errors as SessionExecutable::launch; UserError while the rank is
+  // in a call.
   nanobind::object replay(nanobind::handle op, std::int64_t option, nanobind::handle out,
                           nanobind::args arrays);
 
@@ -74,8 +79,8 @@ class PlanCache {
   struct Made {
     std::shared_ptr<SessionExecutable> executable;
     std::vector<std::uintptr_t> addresses;  // the executable's arguments; where to, where from
-    std::vector<std::int64_t> extents;      // of a copy: rows, bytes of one, and apart there and here
-    std::string said;                       // as SessionExecutable::launch() has it
+    std::vector<std::int64_t> extents;  // of a copy: rows, bytes of one, and apart there and here
+    std::string said;                   // as SessionExecutable::launch() has it
   };
   // Memory that is there for as long as its owner; may be more than a plan needs.
   struct Fixed {
@@ -85,10 +90,10 @@ class PlanCache {
   };
   // Keeps a call that was these steps and nothing else: each address lies in one of the arrays or
   // of the results, or in one of `fixed`, whose owner the plan has then; otherwise there is no
-  // plan. `make` makes arrays for the results, None where the caller gave `out`.
+  // plan. `makers` make arrays for the results, by their places.
   void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
-           nanobind::handle result, nanobind::object make, const std::vector<Made>& steps,
-           const std::vector<Fixed>& fixed);
+           nanobind::handle result, std::vector<nanobind::object> makers,
+           const std::vector<Made>& steps, const std::vector<Fixed>& fixed);
 
   // A call by what it looks like.
   struct Call {
@@ -139,9 +144,12 @@ class PlanCache {
   };
   struct Plan {
     std::vector<Step> steps;
-    nanobind::object make;               // the results of replay()
-    std::vector<TensorLike> results;     // of repeat()
-    std::vector<nanobind::object> kept;  // whose addresses are in the key, or which own memory
+    // Of the results of replay(), by place; null for those of the caller.
+    std::vector<nanobind::object> makers;
+    std::shared_ptr<const TorchResults> tensors;  // makes them, if it is there
+    bool is_tuple = false;                        // what replay() returns
+    std::vector<TensorLike> results;              // of repeat()
+    std::vector<nanobind::object> kept;       // whose addresses are in the key, or which own memory
     std::unique_ptr<PlanGraphs> graphs = {};  // where it may be one
   };
   struct Hash {
@@ -159,15 +167,19 @@ class PlanCache {
   bool describe(nanobind::handle op, std::int64_t option, nanobind::handle out,
                 const nanobind::args& arrays, Call* call) const;
   bool describe_array(const ArrayView& view, std::size_t place, Call* call) const;
-  // Reads a result, or the several of a tuple, behind the arrays. `made`: by a plan, just now.
-  bool read_results(nanobind::handle result, bool made, Call* call) const;
+  // Reads a result behind the others. `made`: by a plan, just now.
+  bool read_result(nanobind::handle result, bool made, Call* call) const;
+  // What replay() returns, where the plan makes some of it, read behind the others; null where one
+  // is not read.
+  nanobind::object make_results(const Plan& plan, nanobind::handle out, Call* call) const;
   static bool find(std::uintptr_t address, const Call& call, Step::Argument* found);
   // False where an address lies nowhere.
   static bool add_steps(const Call& call, const std::vector<Made>& steps,
                         const std::vector<Fixed>& fixed, Plan* plan);
   void keep(const Call& call, Plan plan);
   // Without the interpreter's lock.
-  void run(const std::shared_ptr<const Plan>& plan, const Call& call, std::uintptr_t stream, Watched* watched);
+  void run(const std::shared_ptr<const Plan>& plan, const Call& call, std::uintptr_t stream,
+           Watched* watched);
   // The arguments of a step in this call.
   static std::span<std::byte* const> arguments_of(const Step& step, const Call& call,
                                                   std::byte* (&addresses)[kMaxArrays]);
@@ -186,6 +198,7 @@ class PlanCache {
   std::shared_ptr<Session> session_;
   int rank_;
   ArrayReader reader_;
+  std::shared_ptr<const TorchAbi> abi_;
   std::unordered_map<std::vector<std::int64_t>, std::shared_ptr<const Plan>, Hash, Equal> plans_;
   // Plans that a graph has captured, which may run for as long as this lives.
   std::unordered_set<std::shared_ptr<const Plan>> captured_;

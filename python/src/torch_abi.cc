@@ -50,6 +50,14 @@ std::unique_ptr<const TorchAbi> TorchAbi::find() {
       !look("torch_tensor_from_pyobject", &abi->from_python)) {
     abi->to_python = nullptr;
   }
+  abi->wrap = nullptr;
+  if (void* python = dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD); python != nullptr) {
+    // THPVariable_Wrap(const at::TensorBase&), and (at::TensorBase), which takes an address, too.
+    for (const char* name :
+         {"_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE"}) {
+      if (abi->wrap == nullptr) abi->wrap = reinterpret_cast<void* (*)(void*)>(dlsym(python, name));
+    }
+  }
   if (!all) return nullptr;  // the process keeps PyTorch loaded, here too
   return abi;
 }

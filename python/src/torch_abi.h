@@ -72,6 +72,12 @@ struct TorchAbi {
   int (*delete_value)(StableValue* value);
   int (*to_python)(TensorHandle tensor, void* type, void** object);
   int (*from_python)(void* object, TensorHandle* tensor);
+  // PyTorch's C++ function behind to_python, of which the stable ABI knows that a handle is the
+  // address of what it takes. Null where a version calls it otherwise.
+  void* (*wrap)(TensorHandle tensor);
+
+  // Whether tensors become Python's objects without Python code.
+  bool wraps() const { return to_python != nullptr || wrap != nullptr; }
 
   // False for tensors that have no elements in memory on a CPU or GPU as they are.
   bool read(TensorHandle tensor, ArrayView* view) const;

@@ -28,23 +28,32 @@ Schema::Type type_of(std::string_view name) {
 // before the ABI has its own.
 nb::object address_functions() { return nb::module_::import_("torch._C").attr("_aoti"); }
 
+}  // namespace
+
+void check_stable(int status, const char* what) {
+  if (status != 0) throw InternalError(fmt::format("PyTorch's stable ABI refuses {}", what));
+}
+
 nb::object object_of(const TorchAbi& abi, TensorHandle tensor) {
   if (abi.to_python != nullptr) {
     void* object = nullptr;
     check_stable(abi.to_python(tensor, nullptr, &object), "a tensor for Python");
     return nb::steal(static_cast<PyObject*>(object));
   }
+  if (abi.wrap != nullptr) {
+    void* object = nullptr;
+    try {
+      object = abi.wrap(tensor);
+    } catch (...) {  // of PyTorch's
+    }
+    if (object != nullptr) return nb::steal(static_cast<PyObject*>(object));
+    PyErr_Clear();
+  }
   TensorHandle given = nullptr;
   check_stable(abi.new_handle(tensor, &given), "a handle");
   nb::list address;  // that of several frees what held the tensor, that of one does not (2.11)
   address.append(nb::steal(PyCapsule_New(given, nullptr, nullptr)));
   return address_functions().attr("alloc_tensors_by_stealing_from_void_ptrs")(address)[0];
-}
-
-}  // namespace
-
-void check_stable(int status, const char* what) {
-  if (status != 0) throw InternalError(fmt::format("PyTorch's stable ABI refuses {}", what));
 }
 
 Schema Schema::parse(std::string_view text) {

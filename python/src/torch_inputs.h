@@ -75,6 +75,9 @@ class Tensor {
   std::unique_ptr<void, int (*)(TensorHandle)> handle_;
 };
 
+// As Python has it; the interpreter's lock is held.
+nanobind::object object_of(const TorchAbi& abi, TensorHandle tensor);
+
 // What a kernel's function of the ABI returned; InternalError where it failed.
 void check_stable(int status, const char* what);
 

@@ -349,33 +349,23 @@ class Group:
 
     def _add_plan(self, op, option, out, arrays, result, steps) -> None:
         makers = []
-        is_one = result is not None and not isinstance(result, tuple)
-        for x in (result,) if is_one else result or arrays[:1]:
+        results = result if isinstance(result, tuple) else () if result is None else (result,)
+        for x in results or arrays[:1]:
             kind = kind_of(x)
             if kind is None:
                 return
             if issubclass(kind, TorchKind):
                 torch = sys.modules["torch"]
-                count_write = torch.autograd.graph.increment_version
-                self.plans.know_torch(
-                    torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, count_write
-                )
+                count_write = torch._C._increment_version  # pylint: disable=protected-access
+                self.plans.know_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, count_write)
             makers.append(kind.maker(x))
-
-        def all_of():
-            return tuple([make() for make in makers])
-
-        def nothing():
-            return None
-
-        make = nothing if result is None else makers[0] if is_one else all_of
         self.plans.add(
             op,
             option,
             out,
             *arrays,
             result=result,
-            make=make,
+            makers=makers[: len(results)],
             steps=steps,
             fixed=self.kept.fixed(),
         )
