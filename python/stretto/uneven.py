@@ -9,12 +9,10 @@ from typing import Any, NamedTuple, Optional
 from ._adopt import adopt
 from ._arrays import ALIGNMENT, ArrayT
 from ._calls import (
-    as_table,
     bound_of,
     columns_as,
     described,
     finish,
-    int_table,
     make_result,
     moved_as,
     padded,
@@ -48,8 +46,9 @@ def all_to_all_v(
     """all_to_all() of blocks whose sizes only the device knows: no host exchanges or waits for them,
     and a graph captures the call and is replayed with others. Any element type.
 
-    `x`: [m, ...], as many rows on every rank; `input_split_sizes`: int32 or int64 [P], rows of the
-    blocks for each rank, which lie one after the other from the first row on and need not be all.
+    `x`: [m, ...], as many rows on every rank; `input_split_sizes`: int32 or int64 [P], of one type on
+    every rank, rows of the blocks for each, which lie one after the other from the first row on and
+    need not be all.
     `max_rows`: room for what comes, the same on every rank; P * m where nothing is said, which no
     sizes overflow. `out`: [max_rows, ...], what becomes `rows` of the result. Where peers can read `x`
     (stretto.symm_mem), it is not copied.
@@ -80,20 +79,21 @@ def _call(op: str, x: Any, sizes: Any, max_rows: Optional[int], group: GroupLike
     if room < -1 or (room == -1 and max_rows is not None):
         raise UserError(f"{op}: max_rows is {max_rows}, need 0 or more")
     made = group_of(group)
-    kind, sizes = adopt(op, _SIZES[op], sizes)
-    is_wide, sizes = kind.dtype(sizes) == "int64", as_table(sizes)
-    # GPUs tell of it in the launch, as of more than a rank has room for.
-    if not kind.on_gpu and kind.dtype(sizes) == "int32" and tuple(sizes.shape) == (made.size,):
-        rows = adopt(op, "x", x)[1].shape[:1]
-        if len(rows) == 1 and int(sizes.sum()) > rows[0]:
-            raise UserError(f"{op}: {_SIZES[op]} add up to {int(sizes.sum())}, x has {rows[0]} rows")
-    outs = None if out is None else (adopt(op, "out", out)[1], _received(kind, made, sizes))
-    came, received = made.call(with_options(_exchange, op), room, outs, x, sizes)
-    return Received(came, kind.cast(received, "int64") if is_wide else received)
+    if not getattr(sizes, "is_cuda", False):
+        sizes = _held_on_host(op, made.size, x, sizes)
+    outs = None if out is None else (out, None)
+    return Received(*made.call(with_options(_exchange, op), room, outs, x, sizes))
 
 
-def _received(kind, group, sizes):
-    return kind.from_dtype("int32", (group.size,), sizes)
+def _held_on_host(op: str, size: int, x: Any, given: Any):
+    """The sizes, adopted. GPUs tell in the launch that blocks are more than x has, as that they are more than a
+    rank has room for."""
+    kind, sizes = adopt(op, _SIZES[op], given)
+    if not kind.on_gpu and kind.dtype(sizes) in ("int32", "int64") and tuple(sizes.shape) == (size,):
+        rows, total = adopt(op, "x", x)[1].shape[:1], sum(sizes.tolist())
+        if len(rows) == 1 and total > rows[0]:
+            raise UserError(f"{op}: {_SIZES[op]} add up to {total}, x has {rows[0]} rows")
+    return sizes
 
 
 def _exchange(op, group, x, given, room, outs):
@@ -102,12 +102,14 @@ def _exchange(op, group, x, given, room, outs):
         raise UserError(f"{op}: x needs at least one dimension")
     size, m, rest = group.size, x.shape[0], tuple(x.shape[1:])
     sizes = _sizes(op, kind, given, size)
-    out, received = outs or (None, _received(kind, group, sizes))
+    numbers = kind.dtype(sizes)
+    received = kind.from_dtype(numbers, (size,), sizes)
+    out = None if outs is None else adopt(op, "out", outs[0])[1]
     room = _room(op, room, out, size * m)
-    rows, written = make_result(op, kind, out, (room, *rest), x, (x,))
+    rows, written = make_result(op, kind, out, (room, *rest), x, (x, sizes))
     if out is not None and written is not out:
         kind.assign(written, out)  # of which rows that are not received stay
-    said = described(op, kind, {"x": x}, f"max_rows={room}")
+    said = described(op, kind, {"x": x}, f"max_rows={room}", "" if numbers == "int32" else f"sizes {numbers}")
     columns = math.prod(rest)
     nothing = min(m, room, columns) == 0  # moves; sizes do, and are held against what there is
     wide, dtype = padded(kind, x, max(columns, 1), ALIGNMENT), moved_as(kind, x)
@@ -122,22 +124,25 @@ def _exchange(op, group, x, given, room, outs):
     bounds = {"m": bound_of(max(m, 1)), "room": bound_of(max(room, 1))}
     desc = {"world_size": size, "dtype": dtype, **bounds, "n": columns_as(dtype, kind, x, wide)}
     names = ("in", _SIZES[op], "out", "output_split_sizes")
-    group.launch_operator(
-        kind, op, desc, names, (source, sizes, landed, received), (m, room), said=said
-    )
+    arrays = source, sizes, landed, received
+    wide_sizes = numbers == "int64"
+    group.launch_operator(kind, op, {**desc, "wide_sizes": wide_sizes}, names, arrays, (m, room), said=said)
     if landed is not written and not nothing:
         group.assign(kind, written.reshape((room, columns)), landed[:, :columns])
     return finish(kind, rows, written), received
 
 
 def _sizes(op: str, kind, given, size: int):
-    """As int32."""
-    (sizes,) = same_kind(op, kind, **{_SIZES[op]: given})
+    """Dense."""
+    name = _SIZES[op]
+    (sizes,) = same_kind(op, kind, **{name: given})
     shape = (size,)
     if op == "all_gather_v":
         shape = (1,)
         sizes = sizes.reshape(shape) if math.prod(sizes.shape) == 1 else sizes
-    return int_table(op, kind, _SIZES[op], sizes, shape)
+    if kind.dtype(sizes) not in ("int32", "int64") or tuple(sizes.shape) != shape:
+        raise UserError(f"{op}: {name} is {kind.dtype(sizes)} {tuple(sizes.shape)}; need int32 {shape}")
+    return kind.dense(sizes)
 
 
 def _room(op: str, room: int, out, default: int) -> int:

@@ -488,6 +488,7 @@ def layers_and_sizes(size, table):
     weights = np.full(chosen.shape, 0.5, F32)
     rows, one = np.empty(size, table), np.empty(1, table)
     tokens, starts, parts = np.empty((6, 2, 8), F32), np.empty(4, table), np.empty(5, table)
+    landed, gathered = np.zeros((6 * size, 8), F32), np.zeros((6 * size, 8), F32)
     cache, page_of, cached = of_rank(0, 9, (4, 2, 16, 8)), np.empty((2, 2), table), np.empty(2, table)
 
     def fill(i):
@@ -506,6 +507,8 @@ def layers_and_sizes(size, table):
         "grouped_matmul": lambda: stretto.grouped_matmul(x, gate, parts),
         "all_to_all_v": lambda: stretto.all_to_all_v(x, rows)[1],
         "all_gather_v": lambda: stretto.all_gather_v(x, one)[1],
+        "all_to_all_v into": lambda: np.append(*stretto.all_to_all_v(x, rows, out=landed)),
+        "all_gather_v into": lambda: np.append(*stretto.all_gather_v(x, one, out=gathered)),
         "packed_attention": lambda: stretto.packed_attention(tokens, tokens, tokens, starts),
         "paged_attention": lambda: stretto.paged_attention(tokens, cache, cache, starts[[0, 2, 3]], page_of, cached),
         "paged_decode": lambda: stretto.paged_decode(tokens[:2], cache, cache, page_of, cached),
@@ -515,6 +518,7 @@ def layers_and_sizes(size, table):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", ["moe_layer", "layers", "grouped_matmul", "all_to_all_v", "all_gather_v"]
+                         + ["all_to_all_v into", "all_gather_v into"]
                          + ["packed_attention", "paged_attention", "paged_decode"])
 def test_tables_of_64_bits(size, name, monkeypatch):
     """As topk() makes them; those of 32 bits give the same, and sizes come back as they were given."""
@@ -536,5 +540,60 @@ def test_tables_of_64_bits(size, name, monkeypatch):
             np.testing.assert_array_equal(result, want)
 
         return fill, calls[name], check
+
+    repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("name", ["all_to_all_v", "all_gather_v"])
+def test_sizes_of_64_bits_are_read_as_they_are(size, name, monkeypatch):
+    """The launch is all that there is: on GPUs each cast is a kernel before it, or after."""
+
+    def refuse(*_):
+        raise AssertionError("a cast")
+
+    monkeypatch.setattr(stretto._arrays.NumpyKind, "cast", refuse)
+
+    def body():
+        fill, calls = layers_and_sizes(size, np.int64)
+        fill(0)
+        for _ in range(2):
+            assert calls[name]().dtype == np.int64
+
+    testing.run(size, body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_results_of_which_some_are_given(size, monkeypatch):
+    """Each has its place, whichever of them the caller gives; those that are made are new each time."""
+
+    def make():
+        r = stretto.rank()
+        x, residual, weight = np.empty((4, 8), F32), of_rank(0, 5, (4, 8)), np.ones(8, F32)
+        into, seen = [np.empty((4, 8), F32) for _ in range(2)], []
+
+        def fill(i):
+            x[...] = of_rank(r, i, x.shape)
+            for y in into:
+                y[...] = np.nan
+
+        def call():
+            return [
+                stretto.all_reduce_add_rms_norm(x, residual, weight, out=out)
+                for out in ((into[0], None), (None, into[1]), (None, None))
+            ]
+
+        def check(results, i):
+            want = sum(of_rank(s, i, x.shape) for s in range(size)) + residual
+            assert results[0][0] is into[0] and results[1][1] is into[1]
+            for normed, summed in results:
+                np.testing.assert_array_equal(summed, want)
+                scale = np.sqrt((want**2).mean(1, keepdims=True) + 1e-5)
+                np.testing.assert_allclose(normed, want / scale, rtol=1e-5)
+            made = [results[0][1], results[1][0], *results[2]]
+            assert all(y is not z for y in made for z in seen)
+            seen.extend(made)
+
+        return fill, call, check
 
     repeated(size, make, monkeypatch)

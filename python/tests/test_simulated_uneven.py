@@ -18,6 +18,15 @@ for table in ([[3, 5], [0, 2]], [[0, 0], [8, 0]], [[1, 2], [3, 4]]):
     assert exchanged.sizes.tolist() == [s[r] for s in table] and (exchanged.rows[: len(want)] == want).all()
     want = np.concatenate([e[: s[0]] for e, s in zip(every, table)])
     assert gathered.sizes.tolist() == [s[0] for s in table] and (gathered.rows[: len(want)] == want).all()
+    wide, landed = sizes.astype(np.int64), np.full((16, 128), 5, np.float32)
+    alive.extend([wide, landed])
+    alive.append(stretto.all_to_all_v(x, wide, out=landed))
+    alive.append(stretto.all_gather_v(x, wide[:1]))
+    synchronize()
+    for wider, narrow in zip(alive[-2:], (exchanged, gathered)):
+        assert wider.sizes.dtype == np.int64 and (wider.sizes == narrow.sizes).all()
+        assert (wider.rows[: wider.sizes.sum()] == narrow.rows[: wider.sizes.sum()]).all()
+    assert (landed[exchanged.sizes.sum() :] == 5).all()
 sizes, out = np.array([6, 0], np.int32), np.full((16, 128), 7, np.float32)
 alive.extend([sizes, out])
 try:

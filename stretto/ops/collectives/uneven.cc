@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "stretto/base/at.h"
 #include "stretto/base/errors.h"
 #include "stretto/lang/program_builder.h"
 #include "stretto/ops/operator/field_check.h"
@@ -54,7 +55,8 @@ class Uneven {
     sizes_ = gathers ? p.table("input_size", {1, 1}, rows)
                      : p.table("input_split_sizes", {ranks_, 1}, rows);
     out_ = p.state("out", d.dtype, {room_, d.n});
-    received_ = p.output("output_split_sizes", DType::kI32, {ranks_, 1});
+    received_ =
+        p.output("output_split_sizes", d.wide_sizes ? DType::kI64 : DType::kI32, {ranks_, 1});
     BufferOptions symmetric{.space = Space::kSymmetric};
     counts_ = p.made_table("rows_of_rank", {ranks_, gathers ? 1 : ranks_}, rows, symmetric);
     if (!gathers) {
@@ -109,14 +111,29 @@ class Uneven {
 
   Value number(const Index& value) const { return p_.splat(DType::kI32, value); }
 
+  // What this rank sends to each, in places numbered by `rank_of`. GPUs have no values of 64 bits,
+  // but indices of any that a table's contract allows.
+  Value wide_sizes(const Value& rank_of) const {
+    Value sizes = rank_of * 0;
+    for (std::int64_t rank = 0; rank < ranks_; ++rank) {
+      Index size = p_.let("size", p_.read(sizes_, {rank, 0}));
+      sizes = where(rank_of == number(rank), number(size), sizes);
+    }
+    return sizes;
+  }
+
   // Every rank, how many rows all get and where they begin: each takes what is its own.
   void tell() {
     if (kind_ == Kind::kAllGather) {
-      tell_all(counts_, p_.load(sizes_.tile({0, 0}, 1, 1)));
+      tell_all(counts_, d_.wide_sizes ? number(p_.let("size", p_.read(sizes_, {0, 0})))
+                                      : p_.load(sizes_.tile({0, 0}, 1, 1)));
       return p_.notify_all(told_);
     }
-    Value counts = p_.load(sizes_.tile({0, 0}, 1, ranks_).rows_along(1).cols_along(0));
-    Value column = p_.load(sizes_.tile({0, 0}, ranks_, 1));
+    Value counts = d_.wide_sizes
+                       ? wide_sizes(p_.iota_cols(0, ranks_))
+                       : p_.load(sizes_.tile({0, 0}, 1, ranks_).rows_along(1).cols_along(0));
+    Value column = d_.wide_sizes ? wide_sizes(p_.iota_rows(0, ranks_))
+                                 : p_.load(sizes_.tile({0, 0}, ranks_, 1));
     Value before = p_.iota_rows(0, ranks_) < p_.iota_cols(0, ranks_);
     Value firsts = col_sum(where(before, column, number(0)));
     tell_all(counts_, counts);
@@ -234,6 +251,10 @@ Program program_of(const char* name, Uneven::Kind kind, const UnevenDesc& d,
   p.on_end([&] { op.wait_for_readers(); });
   Program program = p.finish();
   program.roles[0].agents[0].num_threads = cfg.threads;
+  if (d.wide_sizes) {
+    const char* sizes = kind == Uneven::Kind::kAllGather ? "input_size" : "input_split_sizes";
+    program.tensors[at(program.find_tensor(sizes))].dtype = DType::kI64;
+  }
   return program;
 }
 
@@ -248,9 +269,12 @@ Program all_gather_v(const UnevenDesc& d, const UnevenConfig& cfg) {
 }
 
 NamedFields fields_of(UnevenDesc& d) {
-  return {NamedField("m", d.m).as("[{},"), NamedField("n", d.n).as("{}]"),
-          NamedField("room", d.room).as("to {}"), NamedField("dtype", d.dtype).as("{}"),
-          NamedField("world_size", d.world_size).as("P={}")};
+  return {NamedField("m", d.m).as("[{},"),
+          NamedField("n", d.n).as("{}]"),
+          NamedField("room", d.room).as("to {}"),
+          NamedField("dtype", d.dtype).as("{}"),
+          NamedField("world_size", d.world_size).as("P={}"),
+          {"wide_sizes", d.wide_sizes}};
 }
 
 NamedFields fields_of(UnevenConfig& c) {

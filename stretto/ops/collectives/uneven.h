@@ -21,6 +21,7 @@ struct UnevenDesc {
   std::int64_t room = 1;  // bound of the run-time extent `room`, rows that a rank may receive
   std::int64_t n = 1;     // columns
   int world_size = 1;
+  bool wide_sizes = false;  // tables of sizes, given and made, hold 64 bits
 
   friend bool operator==(const UnevenDesc&, const UnevenDesc&) = default;
 };
@@ -44,6 +45,7 @@ UnevenConfig default_config(const UnevenDesc& desc, Target target = Target::kCpu
 // to no more than m: so many rows of `in`, one block after the other, go to each rank ->
 // out [room, n] state: the blocks that came, one after the other by rank; rows past them stay
 // output_split_sizes [P, 1] i32: how many rows each rank has sent
+// With wide_sizes input_split_sizes, input_size and output_split_sizes are i64.
 // More rows than there is room for, or than m, are a Fault of the launch, which names the made
 // table rows_for_max_rows or rows_sent; nothing is written beyond `room`. UserError naming the
 // field of a bad desc or config.

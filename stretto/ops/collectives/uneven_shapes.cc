@@ -12,6 +12,7 @@ std::vector<OpShape> uneven_shapes(int world_size) {
   return {{.world_size = world_size, .m = 16, .n = 32, .dtype = DType::kF32},
           {.world_size = world_size, .m = 5, .n = 29, .k = 7, .dtype = DType::kBF16},
           {.world_size = world_size, .m = 37, .n = 7, .k = 50, .dtype = DType::kF16},
+          {.world_size = world_size, .m = 11, .n = 24, .sizes = {{"wide_sizes", 1}}},
           {.world_size = world_size, .m = 1, .n = 40, .dtype = DType::kBF16}};
 }
 
@@ -63,7 +64,8 @@ UnevenDesc uneven_desc(const OpShape& s) {
           .m = m,
           .room = s.k > 0 ? s.k : m * s.world_size,
           .n = s.n > 0 ? s.n : 96,
-          .world_size = s.world_size};
+          .world_size = s.world_size,
+          .wide_sizes = s.sizes.contains("wide_sizes")};
 }
 
 UnevenConfig uneven_config(const UnevenDesc& d, Target target) {
