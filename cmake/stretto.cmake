@@ -21,8 +21,9 @@ include_directories(${PROJECT_SOURCE_DIR})
 include(GNUInstallDirs)
 
 # stretto_compiled_quickly(TARGET): tests, commands and benchmarks, whose work is done in the libraries that they call.
+# -Og takes two thirds of -O1's time, and inlines what is called once or small, which -O0 does not.
 function(stretto_compiled_quickly target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
 endfunction()
 
 # stretto_position_independent(TARGET): what links the library may be a shared object, such as the Python extension.
