@@ -18,8 +18,9 @@ import python_environment
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "tests/data/templates"
 SEED = int(os.environ.get("STRETTO_TEST_SEED") or random.randrange(1 << 32))
-# STRETTO_SOAK: as ./check --long.
+# STRETTO_SOAK: as ./check --long; with a seed alone as ./check.
 COUNTS = ({"--conversations": 100000, "--templates": 6000} if os.environ.get("STRETTO_SOAK") else
+          {"--conversations": 400, "--templates": 750} if os.environ.get("STRETTO_TEST_SEED") else
           {"--conversations": 800, "--templates": 1500})
 
 try:

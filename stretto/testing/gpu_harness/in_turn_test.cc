@@ -51,7 +51,7 @@ TEST(InTurn, GemmIsRight) {
                                   {200, 160, 64, 160, 4, 3},  {1000, 500, 330, 160, 5, 5},
                                   {500, 520, 200, 176, 3, 5}, {500, 504, 200, 168, 3, 5},
                                   {300, 310, 328, 152, 2, 5}, {400, 290, 136, 144, 2, 4}};
-  for (const Shape& s : drawn_of("in turn", all, 4)) {
+  for (const Shape& s : drawn_of("in turn", all, 8)) {
     GemmDesc d = desc(s.m, s.n, s.k);
     GemmConfig config{.loop = {.tile = tile_of_width(s.bn),
                                .num_compute_sms = s.sms,
@@ -120,7 +120,7 @@ TEST(InTurn, AgGemmIsRightWithAnyNumberOfRows) {
   config.loop.raster = 4;
   config.loop.stagger = config.loop.store_slots = 0;
   config = fitted(d, config);
-  for (std::int64_t m : drawn_of("gathered in turn", std::vector{1000, 997, 300, 1, 0}, 3)) {
+  for (std::int64_t m : drawn_of("gathered in turn", std::vector{1000, 997, 300, 1, 0}, 5)) {
     OpCase c = ag_gemm_case(d, config, m, seed);
     EXPECT_EQ(run_gpu_case(world, c, {.seed = seed}), "")
         << c.config << "\nSTRETTO_TEST_SEED=" << seed;
