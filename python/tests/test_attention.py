@@ -95,6 +95,7 @@ def test_windows_of_a_sequence_over_the_ranks(rng, form, size, tokens):
             near(got[real], want[[own[i] for i in real]], "float32")
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("form", ["sequence", "ring", "token_ring"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -73,6 +73,7 @@ def test_any_numbers_of_rows_and_keys(rng, turn):
     testing.run(1, body, timeout=60)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("rows, tokens", [(9, 4), (70, 33), (4, 9), (150, 1), (3, 0)])

@@ -63,6 +63,7 @@ def choices(rng, pattern, size, rows):
 CASES = [(1, 1), (2, 2), (2, 1), (3, 3), (4, 4), (4, 2)]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("size, groups", CASES)
 @pytest.mark.parametrize("pattern", ["lot", "same", "first"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

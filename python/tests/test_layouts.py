@@ -23,6 +23,7 @@ def laid_out(rng, shape, dtype):
     ][rng.integers(5)]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("turn", range(8))

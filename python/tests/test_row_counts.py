@@ -92,6 +92,7 @@ MOVES = [
 ]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("move", MOVES)
 def test_what_moves_rows_has_few_programs(rng, move, size):
@@ -133,6 +134,7 @@ def spread_product(x, all_of, weight, r):
     near(got, np.concatenate(want, 1), "float32", HIDDEN)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "product, products",

@@ -243,6 +243,7 @@ DIFFERENTIABLE = {
 }
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_the_slopes_in_float64(size, name):

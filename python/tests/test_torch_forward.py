@@ -223,6 +223,7 @@ FORWARD = [
 ]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", FORWARD)
 def test_operators_without_a_gradient(name):
     call, tensors, arguments = forward_cases()[name]

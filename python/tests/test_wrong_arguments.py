@@ -56,6 +56,7 @@ def check_no_internals(text, *names):
         assert not re.search(rf"\b{other}\b(?!\()", text), (other, text)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", COLLECTIVES + ALONE)
 def test_arguments_of_the_wrong_kind(rng, name, form):
@@ -74,6 +75,7 @@ def test_arguments_of_the_wrong_kind(rng, name, form):
     testing.run(1, body, timeout=60)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_arguments_that_are_wrong_on_one_rank(rng, name, form):
