@@ -6,9 +6,7 @@
 namespace stretto {
 
 // So often on GPUs; where they are simulated, a launch takes tens of milliseconds: a hundredth.
-inline int launches_here(int on_gpus) {
-  bool simulated = cuda::Device(0).properties().name == "simulated Hopper";
-  return simulated ? (on_gpus + 99) / 100 : on_gpus;
-}
+inline bool is_simulated() { return cuda::Device(0).properties().name == "simulated Hopper"; }
+inline int launches_here(int on_gpus) { return is_simulated() ? (on_gpus + 99) / 100 : on_gpus; }
 
 }  // namespace stretto
