@@ -1,6 +1,7 @@
 """What a user's program calls: every operator at a size of a model, beside the same written with torch.distributed
 where there is one. For user_rank.py. On the CPU sizes are divided, so that tests run it."""
 
+import itertools
 from typing import Callable, NamedTuple, Optional
 
 import torch
@@ -315,6 +316,7 @@ def attention_calls(rank: int, size: int) -> dict:
     spread = [randn(KV_HEADS * rows, HEAD_DIM).view(KV_HEADS, rows, HEAD_DIM) for _ in range(2)]
     token = randn(1, HEADS * HEAD_DIM).view(1, HEADS, HEAD_DIM)
     dist.broadcast(token, 0)
+    held = itertools.count(rows * size // 2)  # a loop of decoding has one more each time
     first = [x.transpose(0, 1)[None].contiguous() for x in (q, k, v)]  # [1, heads, rows, head size]
     causal = {"is_causal": True, "enable_gqa": True}
     return {
@@ -327,6 +329,8 @@ def attention_calls(rank: int, size: int) -> dict:
         "paged_attention": Call(lambda: stretto.paged_attention(prompts, *cache, steps, table, cached)),
         "paged_decode": Call(lambda: stretto.paged_decode(step, *cache, table, cached)),
         "flash_decode": Call(lambda: stretto.flash_decode(token, *spread, rows * size, block=DECODE_BLOCK)),
+        "flash_decode of one token more": Call(
+            lambda: stretto.flash_decode(token, *spread, next(held) % (rows * size) + 1, block=DECODE_BLOCK)),
     }
 
 

@@ -229,7 +229,8 @@ void bind_launches(nb::module_& m) {
           "add",
           [](PlanCache& plans, nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
              nb::handle result, std::vector<nb::object> makers, const std::vector<Step>& steps,
-             const std::vector<std::tuple<std::uintptr_t, std::size_t, nb::object>>& fixed) {
+             const std::vector<std::tuple<std::uintptr_t, std::size_t, nb::object>>& fixed,
+             const std::tuple<std::int64_t, std::int64_t, std::string>& any_option) {
             std::vector<PlanCache::Made> made;
             std::vector<PlanCache::Fixed> there;
             for (const auto& [address, bytes, owner] : fixed) {
@@ -239,10 +240,12 @@ void bind_launches(nb::module_& m) {
               made.push_back({executable, addresses, extents, said});
             }
             plans.add(std::move(op), option, out, std::move(arrays), result, std::move(makers),
-                      made, there);
+                      made, there,
+                      {std::get<0>(any_option), std::get<1>(any_option), std::get<2>(any_option)});
           },
           nb::arg("op"), nb::arg("option"), nb::arg("out").none(), nb::arg("arrays"), nb::kw_only(),
-          nb::arg("result").none(), nb::arg("makers"), nb::arg("steps"), nb::arg("fixed"))
+          nb::arg("result").none(), nb::arg("makers"), nb::arg("steps"), nb::arg("fixed"),
+          nb::arg("any_option"))
       .def("are_apart",
            [](PlanCache& plans, const nb::list& written, const nb::list& read) {
              return plans.reader().are_apart(written, read);

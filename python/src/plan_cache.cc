@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "gpu_side.h"
@@ -36,6 +38,10 @@ class Entered {
 // In a key, that the caller leaves the result at this place to the plan. No array's word is below
 // 0.
 std::int64_t made_at(std::size_t place) { return -1 - static_cast<std::int64_t>(place); }
+
+// In a key, in place of the option: the second word.
+constexpr std::size_t kOptionWord = 1;
+constexpr std::int64_t kAnyOption = std::numeric_limits<std::int64_t>::min();
 
 // A call's results, by place.
 nb::tuple several(nb::handle results) {
@@ -100,6 +106,8 @@ bool PlanCache::describe(nb::handle op, std::int64_t option, nb::handle out, con
   call->num_arrays = num_arrays;
   call->key.push(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(op.ptr())));
   call->key.push(option);
+  call->option = option;
+  if (option == kAnyOption) return false;
   for (std::size_t i = 0; i < num_arrays; ++i) {
     ArrayView& view = call->views[i];
     if (!reader_.read(arrays[i], &view) || !describe_array(view, i, call)) return false;
@@ -129,10 +137,9 @@ nb::object PlanCache::replay(nb::handle op, std::int64_t option, nb::handle out,
   HostPhase phase("plan: found, lock given back");
   Call call;
   if (!describe(op, option, out, arrays, &call)) return nb::object();
-  auto found = plans_.find(call.key.view());
-  if (found == plans_.end()) return nb::object();
+  std::shared_ptr<const Plan> plan = plan_of(&call);
+  if (plan == nullptr) return nb::object();
   Entered entered(*this, rank_);
-  std::shared_ptr<const Plan> plan = found->second;
   nb::object result = make_results(*plan, out, &call);
   if (!result.is_valid()) return nb::object();
   std::uintptr_t stream = 0;
@@ -173,6 +180,44 @@ nb::object PlanCache::make_results(const Plan& plan, nb::handle out, Call* call)
   return results;
 }
 
+std::shared_ptr<const PlanCache::Plan> PlanCache::plan_of(Call* call) const {
+  auto found = plans_.find(call->key.view());
+  if (found != plans_.end()) return found->second;
+  call->key.words[kOptionWord] = kAnyOption;
+  found = plans_.find(call->key.view());
+  if (found == plans_.end()) return nullptr;
+  const AnyOption& any = found->second->any_option;
+  return any.least <= call->option && call->option <= any.most ? found->second : nullptr;
+}
+
+void PlanCache::sizes_of(const Plan& plan, const Step& step, const Call& call, Sizes* sizes) {
+  sizes->extents = step.extents;
+  sizes->said = &step.said;
+  if (plan.any_option.named.empty()) return;
+  sizes->extents_of_option = step.extents;
+  sizes->extents_of_option.back() = call.option;
+  sizes->said_of_option = step.said + std::to_string(call.option) + step.said_after;
+  sizes->extents = sizes->extents_of_option;
+  sizes->said = &sizes->said_of_option;
+}
+
+bool PlanCache::open(const AnyOption& any_option, std::int64_t option, Plan* plan) {
+  const std::string number = any_option.named + std::to_string(option);
+  std::vector<Step> steps = plan->steps;
+  for (Step& step : steps) {
+    if (step.executable == nullptr) return false;  // whose extents are bytes
+    std::size_t at = step.said.find(number), end = at + number.size();
+    bool ends = at != std::string::npos &&
+                (end == step.said.size() || step.said[end] < '0' || step.said[end] > '9');
+    if (!ends || step.extents.empty() || step.extents.back() != option) return false;
+    step.said_after = step.said.substr(end);
+    step.said.resize(at + any_option.named.size());
+  }
+  plan->steps = std::move(steps);
+  plan->any_option = any_option;
+  return true;
+}
+
 std::span<std::byte* const> PlanCache::arguments_of(const Step& step, const Call& call,
                                                     std::byte* (&addresses)[kMaxArrays]) {
   for (std::size_t i = 0; i < step.arguments.size(); ++i) {
@@ -191,8 +236,10 @@ void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
   for (const Step& step : plan->steps) {
     std::byte* addresses[kMaxArrays];
     std::span<std::byte* const> args = arguments_of(step, call, addresses);
+    Sizes sizes;
+    sizes_of(*plan, step, call, &sizes);
     if (step.executable != nullptr) {
-      step.executable->launch(args, step.extents, step.said, stream);
+      step.executable->launch(args, sizes.extents, *sizes.said, stream);
     } else if (call.views[0].device < 0) {
       copy_on_host(step, args);
     } else {
@@ -203,8 +250,8 @@ void PlanCache::run(const std::shared_ptr<const Plan>& plan, const Call& call,
     if (watched == nullptr) continue;
     Made& made = watched->steps.emplace_back();
     made.executable = step.executable;
-    made.extents = step.extents;
-    made.said = step.said;
+    made.extents = {sizes.extents.begin(), sizes.extents.end()};
+    made.said = *sizes.said;
     for (std::size_t i = 0; i < args.size(); ++i) {
       auto address = reinterpret_cast<std::uintptr_t>(args[i]);
       made.addresses.push_back(address);
@@ -245,7 +292,9 @@ void PlanCache::run_as_graph(const std::shared_ptr<const Plan>& plan, const Call
     std::span<std::byte* const> args = arguments_of(step, call, addresses);
     for (std::byte* address : args) key[size++] = reinterpret_cast<std::uintptr_t>(address);
     if (step.executable == nullptr) continue;
-    step.executable->announce(args, step.extents, step.said);
+    Sizes sizes;
+    sizes_of(*plan, step, call, &sizes);
+    step.executable->announce(args, sizes.extents, *sizes.said);
     key[size++] = step.executable->content_of_call();
     std::optional<SmDemand> waiting = step.executable->waiting();
     if (!waiting) continue;
@@ -304,7 +353,9 @@ void PlanCache::enqueue(const Plan& plan, const Call& call, const cuda::Stream& 
     std::byte* addresses[kMaxArrays];
     std::span<std::byte* const> args = arguments_of(step, call, addresses);
     if (step.executable != nullptr) {
-      step.executable->enqueue(args, step.extents, step.said, on);
+      Sizes sizes;
+      sizes_of(plan, step, call, &sizes);
+      step.executable->enqueue(args, sizes.extents, *sizes.said, on);
     } else {
       copy(step, args, on);
     }
@@ -401,7 +452,8 @@ bool PlanCache::find(std::uintptr_t address, const Call& call, Step::Argument* f
 
 void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args arrays,
                     nb::handle result, std::vector<nb::object> makers,
-                    const std::vector<Made>& steps, const std::vector<Fixed>& fixed) {
+                    const std::vector<Made>& steps, const std::vector<Fixed>& fixed,
+                    const AnyOption& any_option) {
   Call call;
   if (!describe(op, option, out, arrays, &call)) return;
   Plan plan{.is_tuple = PyTuple_CheckExact(result.ptr()) != 0};
@@ -427,6 +479,9 @@ void PlanCache::add(nb::object op, std::int64_t option, nb::handle out, nb::args
   plan.kept.push_back(std::move(op));
   for (nb::handle array : arrays) plan.kept.push_back(nb::getattr(array, "dtype"));
   for (nb::handle each : results) plan.kept.push_back(nb::getattr(each, "dtype"));
+  if (any_option.least <= option && option <= any_option.most && open(any_option, option, &plan)) {
+    call.key.words[kOptionWord] = kAnyOption;
+  }
   keep(call, std::move(plan));
 }
 

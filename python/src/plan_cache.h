@@ -90,10 +90,17 @@ class PlanCache {
   };
   // Keeps a call that was these steps and nothing else: each address lies in one of the arrays or
   // of the results, or in one of `fixed`, whose owner the plan has then; otherwise there is no
-  // plan. `makers` make arrays for the results, by their places.
+  // plan. `makers` make arrays for the results, by their places. `any_option`: the plan is that of
+  // calls of every option in there, which is the last extent of its launches, and the number that
+  // their words have behind `named`.
+  struct AnyOption {
+    std::int64_t least = 0, most = -1;  // none
+    std::string named;                  // "tokens="
+  };
   void add(nanobind::object op, std::int64_t option, nanobind::handle out, nanobind::args arrays,
            nanobind::handle result, std::vector<nanobind::object> makers,
-           const std::vector<Made>& steps, const std::vector<Fixed>& fixed);
+           const std::vector<Made>& steps, const std::vector<Fixed>& fixed,
+           const AnyOption& any_option);
 
   // A call by what it looks like.
   struct Call {
@@ -101,6 +108,7 @@ class PlanCache {
     ArrayView views[kMaxArrays];
     std::size_t num_arrays = 0;  // without the results
     std::size_t num_views = 0;   // with them
+    std::int64_t option = 0;
   };
   // False for an array with which a call cannot have a plan.
   bool push(const ArrayView& array, Call* call) const;
@@ -140,15 +148,24 @@ class PlanCache {
     std::shared_ptr<SessionExecutable> executable;  // null: a copy
     std::vector<Argument> arguments;
     std::vector<std::int64_t> extents;
-    std::string said;
+    std::string said;  // of a plan of any option what comes before it
+    std::string said_after;
+  };
+  // What a launch is given beside its arguments.
+  struct Sizes {
+    std::vector<std::int64_t> extents_of_option;
+    std::string said_of_option;
+    std::span<const std::int64_t> extents;
+    const std::string* said;
   };
   struct Plan {
     std::vector<Step> steps;
     // Of the results of replay(), by place; null for those of the caller.
     std::vector<nanobind::object> makers;
     std::shared_ptr<const TorchResults> tensors;  // makes them, if it is there
-    bool is_tuple = false;                        // what replay() returns
-    std::vector<TensorLike> results;              // of repeat()
+    AnyOption any_option;
+    bool is_tuple = false;                    // what replay() returns
+    std::vector<TensorLike> results;          // of repeat()
     std::vector<nanobind::object> kept;       // whose addresses are in the key, or which own memory
     std::unique_ptr<PlanGraphs> graphs = {};  // where it may be one
   };
@@ -183,6 +200,11 @@ class PlanCache {
   // The arguments of a step in this call.
   static std::span<std::byte* const> arguments_of(const Step& step, const Call& call,
                                                   std::byte* (&addresses)[kMaxArrays]);
+  static void sizes_of(const Plan& plan, const Step& step, const Call& call, Sizes* sizes);
+  // The plan of exactly this call, or of any option. Null: there is none.
+  std::shared_ptr<const Plan> plan_of(Call* call) const;
+  // Makes it one of any option where its steps are such; false where they are not.
+  static bool open(const AnyOption& any_option, std::int64_t option, Plan* plan);
   // Whether it enqueues several things on a GPU, each program once: one graph.
   static bool may_be_graph(const Plan& plan, const Call& call);
   void run_as_graph(const std::shared_ptr<const Plan>& plan, const Call& call,

@@ -97,12 +97,14 @@ void SessionExecutable::size_for(std::span<const std::int64_t> extents, const st
     std::vector<std::int64_t> shape = bound_shape(p, static_cast<int>(arg.tensor));
     if (!shape.empty()) shape[0] = eval(t.shape[0], vars);
     bytes.push_back(static_cast<std::size_t>(num_elements(shape)) * size_bytes(t.dtype));
-    texts.push_back(fmt::format("{} {} {}", t.name, stretto::name(t.dtype), shape));
+    if (said.empty()) {
+      texts.push_back(fmt::format("{} {} {}", t.name, stretto::name(t.dtype), shape));
+    }
     if (arg.passing != Passing::kSymmetric) continue;
     const SymmetricPlace& place = places_[i];
     std::string at = fmt::format("at byte {} of array {}", place.offset_bytes, place.number);
     places += fmt::format(", in symmetric memory {}", at);
-    texts.back() = fmt::format("symmetric {} {}", texts.back(), at);
+    if (said.empty()) texts.back() = fmt::format("symmetric {} {}", texts.back(), at);
     mix(&call.content, place.number);
     mix(&call.content, place.offset_bytes);
   }

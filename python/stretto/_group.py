@@ -30,6 +30,8 @@ _programs: Dict[Any, Any] = {}
 _under_way: Dict[_Name, threading.Event] = {}  # those that a thread compiles now
 _compiled_lock = threading.Lock()
 
+_ONE_OPTION = 0, -1, ""
+
 
 class _Entry:
     """One program of a group: compiled, with the executables made of it so far."""
@@ -122,6 +124,9 @@ class Group:
         self._steps: Optional[List[Any]] = None  # of the call under way; None among them: no plan
         # Their arrays: no later one of the call, which a plan may know, is made where one of them was.
         self._of_steps: List[Any] = []
+        # (least, most, words): the call under way is the same for every option in there but for the last extent of
+        # its launches, which is the option, and the number behind these words in theirs. So is its plan.
+        self.any_option: Tuple[int, int, str] = _ONE_OPTION
         self._records = False
         self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
         self._alone: Dict[int, Group] = {}  # by thread
@@ -300,6 +305,7 @@ class Group:
         if result is not NotImplemented:
             return result
         self._steps = steps = []
+        self.any_option = _ONE_OPTION
         try:
             result = self._first_call(op, option, out, arrays)
             if steps and None not in steps:
@@ -368,6 +374,7 @@ class Group:
             makers=makers[: len(results)],
             steps=steps,
             fixed=self.kept.fixed(),
+            any_option=self.any_option,
         )
 
     def is_symmetric(self, address: int) -> bool:

@@ -262,7 +262,11 @@ def _flash_decode(block, scale, window, return_lse, group, query, key_cache, val
     of_group = heads // kv_heads
     grouped = kind.move(q.reshape((length, kv_heads, of_group, width)), 1, 0)
     q = kind.dense(grouped).reshape((kv_heads, length * of_group, width))
-    seen = [tokens - length + 1 + i for i in range(length) for _ in range(of_group)]
+    if length == 1 and window == 0:  # which sees all that there are
+        seen = [most] * of_group
+        group.any_option = length, most, "tokens="
+    else:
+        seen = [tokens - length + 1 + i for i in range(length) for _ in range(of_group)]
     (result, written), *lse = results
     made = written.reshape(tuple(q.shape)) if length == 1 else kind.empty(q.shape, q)
     group.launch_operator(

@@ -597,3 +597,61 @@ def test_results_of_which_some_are_given(size, monkeypatch):
         return fill, call, check
 
     repeated(size, make, monkeypatch)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_one_token_more_each_time(size, return_lse, monkeypatch):
+    """A loop of decoding: one plan, whatever the number of tokens."""
+    heads, kv_heads, width, block, rounds = 4, 2, 16, 4, 9
+    rows = 3 * block
+    rng = np.random.default_rng(11)
+    keys, values = (rng.standard_normal((kv_heads, size * rows, width)).astype(F32) for _ in range(2))
+
+    def of_rank_r(x, r):
+        return np.ascontiguousarray(x.reshape(kv_heads, 3, size, block, width)[:, :, r].reshape(kv_heads, rows, width))
+
+    def want(q, tokens):
+        k, v = (np.repeat(x[:, :tokens], heads // kv_heads, 0).astype(np.float64) for x in (keys, values))
+        scores = np.einsum("he,hte->ht", q[0].astype(np.float64), k) / np.sqrt(width)
+        weights = np.exp(scores)
+        return np.einsum("ht,hte->he", weights / weights.sum(1, keepdims=True), v), np.log(weights.sum(1))
+
+    def make():
+        q, k, v = np.empty((1, heads, width), F32), of_rank_r(keys, stretto.rank()), of_rank_r(values, stretto.rank())
+        step = {"tokens": 0}
+
+        def fill(i):
+            q[...] = of_rank(0, i, q.shape) / 8
+            step["tokens"] = [5, 6, 7, 1, 3 * block * size, 8, 9, 10, 12][i]
+
+        def call():
+            return stretto.flash_decode(q, k, v, step["tokens"], block=block, return_lse=return_lse)
+
+        def check(result, _):
+            attended, lse = want(q, step["tokens"])
+            got = result if return_lse else (result,)
+            np.testing.assert_allclose(got[0][0], attended, rtol=2e-4, atol=2e-5)
+            if return_lse:
+                np.testing.assert_allclose(got[1][0], lse, rtol=2e-4, atol=2e-5)
+
+        return fill, call, check
+
+    repeated(size, make, monkeypatch, rounds)
+
+
+def test_numbers_of_tokens_that_differ_are_told(rng):
+    """The ranks' words have each its own number, also where one plan serves all, and what is no number of
+    tokens is refused as by the first call."""
+    q, k = rng.random((1, 2, 8), F32), rng.random((2, 16, 8), F32)
+
+    def body():
+        for tokens in (3, 4):
+            stretto.flash_decode(q, k, k, tokens, block=4)
+        for tokens in (0, 33, -(2**63)):
+            with pytest.raises(stretto.UserError, match=f"{tokens} tokens; need at least 1"):
+                stretto.flash_decode(q, k, k, tokens, block=4)
+        stretto.flash_decode(q, k, k, 5 + stretto.rank(), block=4)
+
+    with pytest.raises(stretto.Error, match="tokens=6.*tokens=5|tokens=5.*tokens=6"):
+        testing.run(2, body)
