@@ -59,6 +59,37 @@ inline std::int64_t num_tiles(std::int64_t m, std::int64_t n, const GemmTile& ti
   return ceil_div(m, tile.bm) * ceil_div(n, tile.bn);
 }
 
+// With the weights as the left factor, of which the tensor core takes 64 rows at a time, and any
+// multiple of 8 rows beside them up to 256: for few rows, which would leave a tile of 128 half
+// empty. As many slices as fit beside a tile of so many bytes an element, which is stored or turned
+// in shared memory; 0 or 1 where none are loaded ahead.
+inline constexpr std::int64_t kMostSwappedRows = 256;
+inline MainLoop swapped_loop(std::int64_t rows, std::int64_t cols, std::int64_t bytes) {
+  constexpr std::int64_t kSharedBytes = std::int64_t{224} << 10, kStep = 64, kMostStages = 8;
+  const std::int64_t stored = bytes * rows * cols, of_stage = 2 * (rows + cols) * kStep;
+  const std::int64_t stages = std::min((kSharedBytes - stored) / of_stage, kMostStages);
+  return {.tile = {.bm = rows, .bn = cols, .bk = kStep}, .num_stages = static_cast<int>(stages)};
+}
+
+// SMs' rounds over tiles in so many parts of k each, in rounds over whole tiles.
+inline double rounds(std::int64_t tiles, int parts, int num_sms) {
+  return static_cast<double>(ceil_div(tiles * parts, std::int64_t{num_sms})) / parts;
+}
+// In how many parts of k tiles may be cut: where each saves a tenth of the rounds or more over the
+// one before, and has steps enough to fill its pipe.
+inline std::vector<int> paying_splits(std::int64_t tiles, std::int64_t steps, int num_sms) {
+  constexpr double kLeastGain = 0.9;
+  double least = kLeastGain * rounds(tiles, 1, num_sms);
+  std::vector<int> splits;
+  for (int parts : {2, 3, 4, 6, 8}) {
+    if (steps < 4 * parts) break;
+    if (rounds(tiles, parts, num_sms) > least) continue;
+    least = kLeastGain * rounds(tiles, parts, num_sms);
+    splits.push_back(parts);
+  }
+  return splits;
+}
+
 // At most 1 / channels of a run of rows, and no more channels than blocks of rows.
 inline std::int64_t channels_of(std::int64_t run_rows, std::int64_t rows, std::int64_t at_most) {
   return std::clamp<std::int64_t>(run_rows / rows, 1, at_most);

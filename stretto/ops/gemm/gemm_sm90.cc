@@ -29,27 +29,15 @@ bool set_apart(const GemmDesc& d, const GemmTile& tile, int sms, GemmConfig& con
   return true;
 }
 
-// The SMs' rounds over tiles in so many parts, in rounds over whole tiles.
-double rounds(std::int64_t tiles, int parts, int num_sms) {
-  return static_cast<double>(ceil_div(tiles * parts, std::int64_t{num_sms})) / parts;
-}
-
-// The same with several SMs to a tile, where that saves a tenth of the rounds or more, each part
-// with steps enough to fill its pipe.
+// The same with several SMs to a tile.
 void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms) {
-  constexpr double kLeastGain = 0.9;
   const std::vector<GemmConfig> whole = configs;
   for (const GemmConfig& config : whole) {
     // Wider ones leave no registers for what others have summed.
     bool other = config.loop.cluster_size > 1 || config.loop.raster == 1 || config.loop.stagger > 0;
     if (other || config.loop.tile.bn > 128) continue;
-    std::int64_t tiles = num_tiles(d.m, d.n, config.loop.tile),
-                 steps = ceil_div(d.k, config.loop.tile.bk);
-    double least = kLeastGain * rounds(tiles, 1, num_sms);
-    for (int parts : {2, 3, 4, 6, 8}) {
-      if (steps < 4 * parts) break;
-      if (rounds(tiles, parts, num_sms) > least) continue;
-      least = kLeastGain * rounds(tiles, parts, num_sms);
+    const std::int64_t tiles = num_tiles(d.m, d.n, config.loop.tile);
+    for (int parts : paying_splits(tiles, ceil_div(d.k, config.loop.tile.bk), num_sms)) {
       GemmConfig split = config;
       split.split_k = parts;
       split.loop.num_compute_sms = gpu_workers(tiles * parts, num_sms);
@@ -61,28 +49,23 @@ void add_split(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms)
 // Few rows, as many to a tile as there are, beside 64 or 128 of the weights: more tiles than with
 // rows on the left, and none that is half empty.
 void add_swapped(std::vector<GemmConfig>& configs, const GemmDesc& d, int num_sms) {
-  constexpr std::int64_t kMostRows = 512, kMostOfTile = 256, kStep = 64, kMostStages = 8;
-  constexpr std::int64_t kSharedBytes = std::int64_t{224} << 10;
+  constexpr std::int64_t kMostRows = 512;
   if (d.m > kMostRows || d.bias || d.residual) return;
-  const std::int64_t pieces = ceil_div(d.m, kMostOfTile);
+  const std::int64_t pieces = ceil_div(d.m, kMostSwappedRows);
   const std::int64_t rows = ceil_div(ceil_div(d.m, pieces), std::int64_t{8}) * 8;
-  // Beside what is stored: a tile of c, or of sums.
-  auto stages = [&](std::int64_t cols, std::int64_t stored_bytes) {
-    const std::int64_t stored = stored_bytes * rows * cols, of_stage = 2 * (rows + cols) * kStep;
-    return static_cast<int>(std::min((kSharedBytes - stored) / of_stage, kMostStages));
-  };
   std::vector<GemmConfig> swapped;
   for (std::int64_t cols : {64, 128}) {
-    const GemmTile tile{.bm = rows, .bn = cols, .bk = kStep};
-    swapped.push_back({.loop = {.tile = tile,
-                                .num_compute_sms = gpu_workers(num_tiles(d.m, d.n, tile), num_sms),
-                                .raster = 8,
-                                .num_stages = stages(cols, 2)},
-                       .swap_ab = true});
+    MainLoop loop = swapped_loop(rows, cols, 2);
+    loop.num_compute_sms = gpu_workers(num_tiles(d.m, d.n, loop.tile), num_sms);
+    loop.raster = 8;
+    swapped.push_back({.loop = loop, .swap_ab = true});
   }
   add_split(swapped, d, num_sms);
   for (GemmConfig& config : swapped) {
-    if (config.split_k > 1) config.loop.num_stages = stages(config.loop.tile.bn, 4);
+    // Parts of k store sums.
+    if (config.split_k > 1) {
+      config.loop.num_stages = swapped_loop(rows, config.loop.tile.bn, 4).num_stages;
+    }
     if (config.loop.num_stages > 1) add(configs, config);
   }
 }
