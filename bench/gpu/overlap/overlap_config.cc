@@ -78,7 +78,7 @@ OverlapCandidate gemm_ar_of(const OverlapShape& s, int sms, const std::string& t
       c.loop.num_compute_sms = sms - c.num_reduce_sms - (engine ? 1 : 0);
       if (few) {
         c.loop.num_compute_sms =
-            static_cast<int>(std::min<std::int64_t>(c.loop.num_compute_sms, tiles));
+            static_cast<int>(std::min(std::int64_t{c.loop.num_compute_sms}, tiles * c.split_k));
       }
     }
     if (!named.contains("slots")) c.num_slots = engine ? 1 : 2;

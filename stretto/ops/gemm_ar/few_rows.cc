@@ -3,7 +3,9 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "stretto/ops/gemm/k_parts.h"
 #include "stretto/ops/gemm/linear.h"
 #include "stretto/ops/operator/rank_sum.h"
 
@@ -23,30 +25,56 @@ std::int64_t shared_rows(const GemmArDesc& d, const GemmTile& tile) {
 
 namespace {
 
+// The rows of a tile that values have, one piece after the other.
+struct Pieces {
+  explicit Pieces(const GemmArConfig& cfg) {
+    const std::int64_t bm = cfg.loop.tile.bm;
+    if (cfg.swap_ab && bm > kMostTurnedRows && bm % 16 == 0) count = 2;
+    rows = bm / count;
+  }
+  std::int64_t count = 1, rows = 0;
+};
+
 // What these programs declare alike, and what they do alike with a tile: its part of the sum before
 // it travels, the output after that.
 class Layer {
  public:
-  Layer(ProgramBuilder& p, const GemmArDesc& d, const GemmTile& tile)
+  Layer(ProgramBuilder& p, const GemmArDesc& d, const GemmArConfig& cfg)
       : m(p.extent("m", d.m)),
+        pieces(cfg),
         p_(p),
         d_(d),
-        tile_(tile),
+        tile_(cfg.loop.tile),
+        swap_ab_(cfg.swap_ab),
         a_(p.input("a", d.a_dtype, {m, d.k})),  // [m, k]
-        linear_(p, {.n = d.n, .k = d.k, .dtype = d.b_dtype, .scaling = d.scaling, .b_kn = d.b_kn}),
+        linear_(p, {.n = d.n,
+                    .k = d.k,
+                    .dtype = d.b_dtype,
+                    .scaling = d.scaling,
+                    .b_kn = d.b_kn,
+                    .swap_ab = cfg.swap_ab}),
         scale_a_(scale_input(p, d.scaling, m, d.k)) {                        // [m, 1] or [m, k/128]
     if (d.residual) residual_ = p.input("residual", d.out_dtype, {m, d.n});  // [m, n]
     out_ = p.output("out", d.out_dtype, {m, d.n}, Space::kSymmetric);        // [m, n]
   }
 
-  Value partial(const Tile& t) {
-    TileRows rows = tile_rows(a_, scale_a_, tile_, {.row = t.row});
-    return cast(linear_.product(tile_, t.col, rows), d_.out_dtype);
+  Index row_of(const Tile& t, std::size_t piece) const {
+    return t.row + static_cast<std::int64_t>(piece) * pieces.rows;
   }
 
-  // What the sum is added to; no value without.
-  std::optional<Value> residual(const Tile& t) { return residual_of(t, t.row, tile_.bm); }
-  // The same of `count` rows from `row` on.
+  // By piece, [pieces.rows, bn].
+  std::vector<Value> partial(const Tile& t) {
+    return part_of(linear_.product(tile_, t.col, rows(t)));
+  }
+  // The same of some steps of k, which `run` gets the sums of.
+  void partial_of_part(const Tile& t, const KParts& parts, const KParts::Part& part,
+                       const std::function<void(std::vector<Value> mine)>& run) {
+    Linear::Sums sums = linear_.sums(tile_, t.col);
+    linear_.accumulate(sums, tile_, t.col, rows(t), part.steps);
+    parts.add_up(part, sums, [&] { run(part_of(linear_.finish(std::move(sums), tile_, t.col))); });
+  }
+
+  // What the sum of `count` rows from `row` on is added to; no value without.
   std::optional<Value> residual_of(const Tile& t, const Index& row, std::int64_t count) {
     if (!d_.residual) return {};
     return p_.load(residual_.tile({row, t.col}, count, tile_.bn));
@@ -55,19 +83,31 @@ class Layer {
     if (residual) sum = sum + cast(*residual, sum.dtype());
     return cast(sum, d_.out_dtype);
   }
-  void finish(const Tile& t, Value sum, const std::optional<Value>& residual) {
-    p_.store(out(t, t.row, tile_.bm), finished(std::move(sum), residual));
-  }
   Slice out(const Tile& t, const Index& row, std::int64_t count) const {
     return out_.tile({row, t.col}, count, tile_.bn);
   }
 
   const Index m;
+  const Pieces pieces;
 
  private:
+  TileRows rows(const Tile& t) const { return tile_rows(a_, scale_a_, tile_, {.row = t.row}); }
+  // A rank's part of the sum, rounded, and turned where it has to be.
+  std::vector<Value> part_of(const Value& product) const {
+    Value all = cast(product, d_.out_dtype);
+    if (!swap_ab_) return {all};
+    if (pieces.count == 1) return {all.T()};
+    std::vector<Value> out;
+    for (std::int64_t i = 0; i < pieces.count; ++i) {
+      out.push_back(columns(all, i * pieces.rows, pieces.rows).T());
+    }
+    return out;
+  }
+
   ProgramBuilder& p_;
   const GemmArDesc& d_;
   const GemmTile& tile_;
+  const bool swap_ab_;
   TensorRef a_;
   Linear linear_;
   TensorRef scale_a_, residual_, out_;
@@ -79,76 +119,152 @@ void for_ranks(ProgramBuilder& p, int count, const std::function<void(const Inde
   p.loop(count, [&](const Index& i) { fn(p.let("peer", (p.rank() + 1 + i) % p.world_size())); });
 }
 
-}  // namespace
+// Partial sums go to every rank, which adds them in the epilogue of its own tiles or on SMs of
+// their own.
+class OneShot {
+ public:
+  OneShot(const GemmArDesc& d, const GemmArConfig& cfg)
+      : d_(d),
+        cfg_(cfg),
+        tile_(cfg.loop.tile),
+        num_tiles_(num_tiles(d, cfg.loop.tile)),
+        per_channel_(tiles_per_channel(d, cfg)),
+        channels_(ceil_div(num_tiles_, per_channel_)),
+        in_epilogue_(cfg.num_reduce_sms == 0),
+        p_("gemm_ar", d.world_size),
+        layer_(p_, d, cfg) {
+    slots_ = p_.buffer("slots", d.out_dtype, {d.world_size, layer_.m, d.n},
+                       {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m, n]
+    arrived_ = p_.signal("arrived", d.world_size * channels_);  // by sender and group of tiles
+    if (has_credit()) ready_ = p_.signal("ready");
+  }
 
-Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) {
-  const GemmTile& tile = cfg.loop.tile;
-  ProgramBuilder p("gemm_ar", d.world_size);
-  Layer layer(p, d, tile);
-  const Index& m = layer.m;
-  auto slots = p.buffer("slots", d.out_dtype, {d.world_size, m, d.n},
-                        {.space = Space::kSymmetric, .num_slots = cfg.num_slots});  // [P, m, n]
-
-  const std::int64_t all = num_tiles(d, tile), per_channel = tiles_per_channel(d, cfg);
-  const std::int64_t channels = ceil_div(all, per_channel);
-  bool in_epilogue = cfg.num_reduce_sms == 0;
-  auto tiles = p.grid(d.m, d.n, tile.bm, tile.bn);
-  auto arrived = p.signal("arrived", d.world_size * channels);  // by sender and group of tiles
-  bool credit = cfg.num_slots == 1;
-  SignalRef ready;
-  if (credit) ready = p.signal("ready");
-
-  auto await = [&](const Tile& t, const Index& source) {
-    Index channel = p.let("channel", t.index / per_channel);
-    Index count = p.let("count", min(per_channel, all - channel * per_channel));
-    p.wait(arrived[source * channels + channel], count);
-  };
-  auto part_of = [&](const Tile& t, const Index& source) {
-    return p.load(slots.tile({source, t.row, t.col}, tile.bm, tile.bn));
-  };
-  auto finish = [&](const Tile& t, Value sum) {
-    layer.finish(t, std::move(sum), layer.residual(t));  // after the sum: both fill the registers
-  };
-
-  p.on_start([&] {
-    if (credit) p.notify_all(ready);
-  });
-  Resource sms = product_sms(cfg.loop);
-  p.role("gemm", sms, tiles, [&](const Tile& t) {
-    // Who sums its own tiles has its part in registers.
-    const int receivers = d.world_size - (in_epilogue ? 1 : 0);
-    Value mine = p.zeros(d.out_dtype, tile.bm, tile.bn);
-    p.when(t.row < m, [&] {
-      mine = layer.partial(t);
-      for_ranks(p, receivers, [&](const Index& peer) {
-        if (credit) p.wait(ready, peer);
-        p.store(slots.tile({p.rank(), t.row, t.col}, tile.bm, tile.bn).on(peer), mine);
-      });
+  Program run() {
+    p_.on_start([&] {
+      if (has_credit()) p_.notify_all(ready_);
     });
-    for_ranks(p, receivers, [&](const Index& peer) {
-      p.notify(arrived[p.rank() * channels + t.index / per_channel], peer);
-    });
-    if (!in_epilogue) return;
-    for_ranks(p, receivers, [&](const Index& source) { await(t, source); });
-    finish(t, sum_with_own(p, mine, [&](const Index& source) { return part_of(t, source); }));
-  });
-  if (!in_epilogue) {
-    p.role("reduce", Resource::sms(cfg.num_reduce_sms), tiles, [&](const Tile& t) {
-      Value sum = p.zeros(sum_dtype(d.out_dtype), tile.bm, tile.bn);
-      p.loop(d.world_size, [&](const Index& source) {
-        await(t, source);
-        sum = sum + cast(part_of(t, source), sum.dtype());
+    cfg_.split_k > 1 ? multiply_parts() : multiply();
+    if (!in_epilogue_) reduce();
+    return p_.finish();
+  }
+
+ private:
+  bool has_credit() const { return cfg_.num_slots == 1; }
+  TileSpace tiles() { return p_.grid(d_.m, d_.n, tile_.bm, tile_.bn); }
+
+  void multiply() {
+    p_.role("gemm", product_sms(cfg_.loop), tiles(), [&](const Tile& t) {
+      std::vector<Value> mine = zeros(d_.out_dtype);
+      p_.when(t.row < layer_.m, [&] {
+        std::vector<Value> made = layer_.partial(t);
+        for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = std::move(made[i]);
+        send(t, mine);
       });
-      finish(t, std::move(sum));
+      sent(t, mine);
     });
   }
-  return p.finish();
-}
+  // Several workers to a tile, of which the last one goes on with it.
+  void multiply_parts() {
+    KParts parts(p_,
+                 {.m = d_.m,
+                  .n = d_.n,
+                  .k = d_.k,
+                  .tile = tile_,
+                  .parts = cfg_.split_k,
+                  .sum = sum_dtype(d_.b_dtype),
+                  .swap_ab = cfg_.swap_ab},
+                 layer_.m);
+    p_.role("gemm", product_sms(cfg_.loop), parts.tiles(), [&](const Tile& t) {
+      KParts::Part part = parts.part_of(t);
+      Tile whole = t;
+      whole.row = part.row, whole.index = part.channel;
+      layer_.partial_of_part(whole, parts, part, [&](const std::vector<Value>& mine) {
+        send(whole, mine);
+        sent(whole, mine);
+      });
+    });
+  }
+  void reduce() {
+    p_.role("reduce", Resource::sms(cfg_.num_reduce_sms), tiles(), [&](const Tile& t) {
+      std::vector<Value> sums = zeros(sum_dtype(d_.out_dtype));
+      p_.loop(d_.world_size, [&](const Index& source) {
+        await(t, source);
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+          Value part = p_.load(slot(source, t, layer_.row_of(t, i)));
+          sums[i] = sums[i] + cast(part, sums[i].dtype());
+        }
+      });
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        finish(t, layer_.row_of(t, i), std::move(sums[i]));
+      }
+    });
+  }
+
+  // Who sums its own tiles has its part in registers.
+  int receivers() const { return d_.world_size - (in_epilogue_ ? 1 : 0); }
+  void send(const Tile& t, const std::vector<Value>& mine) {
+    for_ranks(p_, receivers(), [&](const Index& peer) {
+      if (has_credit()) p_.wait(ready_, peer);
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        p_.store(slot(p_.rank(), t, layer_.row_of(t, i)).on(peer), mine[i]);
+      }
+    });
+  }
+  void sent(const Tile& t, const std::vector<Value>& mine) {
+    for_ranks(p_, receivers(), [&](const Index& peer) {
+      p_.notify(arrived_[p_.rank() * channels_ + t.index / per_channel_], peer);
+    });
+    if (!in_epilogue_) return;
+    for_ranks(p_, receivers(), [&](const Index& source) { await(t, source); });
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const Index row = layer_.row_of(t, i);
+      finish(t, row, sum_with_own(p_, mine[i], [&](const Index& source) {
+               return p_.load(slot(source, t, row));
+             }));
+    }
+  }
+  void await(const Tile& t, const Index& source) {
+    Index channel = p_.let("channel", t.index / per_channel_);
+    Index count = p_.let("count", min(per_channel_, num_tiles_ - channel * per_channel_));
+    p_.wait(arrived_[source * channels_ + channel], count);
+  }
+  void finish(const Tile& t, const Index& row, Value sum) {
+    const std::int64_t rows = layer_.pieces.rows;
+    // After the sum: both fill the registers.
+    std::optional<Value> residual = layer_.residual_of(t, row, rows);
+    p_.store(layer_.out(t, row, rows), layer_.finished(std::move(sum), residual));
+  }
+
+  std::vector<Value> zeros(DType dtype) {
+    std::vector<Value> out;
+    for (std::int64_t i = 0; i < layer_.pieces.count; ++i) {
+      out.push_back(p_.zeros(dtype, layer_.pieces.rows, tile_.bn));
+    }
+    return out;
+  }
+  Slice slot(const Index& source, const Tile& t, const Index& row) const {
+    return slots_.tile({source, row, t.col}, layer_.pieces.rows, tile_.bn);
+  }
+
+  const GemmArDesc& d_;
+  const GemmArConfig& cfg_;
+  const GemmTile& tile_;
+  const std::int64_t num_tiles_, per_channel_, channels_;
+  const bool in_epilogue_;
+  ProgramBuilder p_;
+  Layer layer_;
+  TensorRef slots_;
+  SignalRef arrived_, ready_;
+};
+
+}  // namespace
+
+Program one_shot(const GemmArDesc& d, const GemmArConfig& cfg) { return OneShot(d, cfg).run(); }
 
 Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
   const GemmTile& tile = cfg.loop.tile;
   ProgramBuilder p("gemm_ar", d.world_size);
-  Layer layer(p, d, tile);
+  Layer layer(p, d, cfg);
   std::int64_t n = ceil_div(d.n, 4) * 4;  // whole packets in every row, whatever the dtype
   auto inbox = p.buffer("inbox", d.out_dtype, {d.world_size, d.m, n},
                         {.space = Space::kSymmetric, .num_slots = 2, .packet = true});
@@ -156,19 +272,28 @@ Program packets(const GemmArDesc& d, const GemmArConfig& cfg) {
 
   Resource sms = product_sms(cfg.loop);
   p.role("gemm", sms, p.grid(d.m, d.n, tile.bm, tile.bn), [&](const Tile& t) {
+    auto row_of = [&](std::size_t piece) { return layer.row_of(t, piece); };
+    const std::int64_t rows = layer.pieces.rows;
     // On its way while the product goes on: few rows leave room for it.
-    std::optional<Value> residual = layer.residual(t);
-    Value mine = layer.partial(t);
-    auto slot = [&](const Index& source) {
-      return inbox.tile({source, t.row, t.col}, tile.bm, tile.bn).until_row(end);
+    std::vector<std::optional<Value>> residuals;
+    for (std::int64_t i = 0; i < layer.pieces.count; ++i) {
+      residuals.push_back(layer.residual_of(t, row_of(residuals.size()), rows));
+    }
+    std::vector<Value> mine = layer.partial(t);
+    auto slot = [&](const Index& source, std::size_t piece) {
+      return inbox.tile({source, row_of(piece), t.col}, rows, tile.bn).until_row(end);
     };
     p.loop(1, d.world_size, [&](const Index& i) {
       Index peer = p.let("peer", (p.rank() + i) % d.world_size);
-      p.store_packet(slot(p.rank()).on(peer), mine);
+      for (std::size_t piece = 0; piece < mine.size(); ++piece) {
+        p.store_packet(slot(p.rank(), piece).on(peer), mine[piece]);
+      }
     });
-    Value sum =
-        sum_with_own(p, mine, [&](const Index& source) { return p.load_packet(slot(source)); });
-    layer.finish(t, std::move(sum), residual);
+    for (std::size_t piece = 0; piece < mine.size(); ++piece) {
+      Value sum = sum_with_own(
+          p, mine[piece], [&](const Index& source) { return p.load_packet(slot(source, piece)); });
+      p.store(layer.out(t, row_of(piece), rows), layer.finished(std::move(sum), residuals[piece]));
+    }
   });
   return p.finish();
 }
@@ -187,7 +312,7 @@ class SharedTiles {
         num_tiles_(num_tiles(d, cfg.loop.tile)),
         row_tiles_(ceil_div(d.m, cfg.loop.tile.bm)),
         p_("gemm_ar", d.world_size),
-        layer_(p_, d, cfg.loop.tile),
+        layer_(p_, d, cfg),
         tiles_(p_.grid(d.m, d.n, tile_.bm, tile_.bn)) {
     // Whole packets in every row, whatever the dtype.
     Index cols = cfg.packets ? ceil_div(d.n, 4) * 4 : d.n, planes = world_ * row_tiles_;
@@ -250,14 +375,17 @@ class SharedTiles {
   }
 
   void send_parts(const Tile& t) {
-    Value mine = layer_.partial(t);
+    std::vector<Value> mine = layer_.partial(t);
+    const std::int64_t rows = layer_.pieces.rows;
     for_all([&](const Index& owner) {
-      // Rows before the owner's come to lie before its first, and are masked.
-      Index first = Index(0) - owner * rows_;
-      Slice part = parts_.tile({plane(t, p_.rank()), first, t.col}, tile_.bm, tile_.bn)
-                       .until_row(share(t, owner))
-                       .on(owner);
-      cfg_.packets ? p_.store_packet(part, mine) : p_.store(part, mine);
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        // Rows before the owner's come to lie before its first, and are masked.
+        Index first = static_cast<std::int64_t>(i) * rows - owner * rows_;
+        Slice part = parts_.tile({plane(t, p_.rank()), first, t.col}, rows, tile_.bn)
+                         .until_row(share(t, owner))
+                         .on(owner);
+        cfg_.packets ? p_.store_packet(part, mine[i]) : p_.store(part, mine[i]);
+      }
     });
   }
   Value sum_of(const Tile& t) {

@@ -12,6 +12,9 @@ std::int64_t num_tiles(const GemmArDesc& desc, const GemmTile& tile);
 // Tiles of the largest m that share a channel, so that each launch notifies alike. A tile whose
 // epilogue waited for later ones of the same SM would wait for ever.
 std::int64_t tiles_per_channel(const GemmArDesc& desc, const GemmArConfig& config);
+// Sums with the weights as the left factor are turned in two pieces beyond so many rows, which then
+// are a multiple of 16: all of them, their sum and what others sent would not fit the registers.
+inline constexpr std::int64_t kMostTurnedRows = 104;
 // Rows of a tile that a rank sums where ranks share it.
 std::int64_t shared_rows(const GemmArDesc& desc, const GemmTile& tile);
 

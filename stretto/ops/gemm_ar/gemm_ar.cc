@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stretto/base/errors.h"
+#include "stretto/ops/gemm/k_parts.h"
 #include "stretto/ops/gemm_ar/few_rows.h"
 #include "stretto/ops/gemm_rs/partial_sums.h"
 #include "stretto/ops/operator/field_fit.h"
@@ -42,6 +43,15 @@ void fit(const FieldFit& fields, const GemmArDesc& d, GemmArConfig& c) {
     if (others >= c.loop.tile.bm) fields.only("shots", c.shots, ReduceShots::kOne, reason);
   }
   bool two = c.shots == ReduceShots::kTwo, shared = c.shots == ReduceShots::kShared;
+  if (two) {
+    fields.only("swap_ab", c.swap_ab, false, "two shots have the weights on the right");
+  } else if (d.scaling != Scaling::kNone) {
+    fields.only("swap_ab", c.swap_ab, false, "scales are those of rows on the left");
+  }
+  if (two || shared || c.packets || c.num_reduce_sms > 0) {
+    fields.only("split_k", c.split_k, 1,
+                "parts of k need one shot by signals, with sums in the epilogue");
+  }
   if (shared) {
     fields.only("num_reduce_sms", c.num_reduce_sms, 0, "who multiplied a tile sums its share");
   }
@@ -89,7 +99,9 @@ void check(const GemmArDesc& d, const GemmArConfig& cfg) {
   check_product_sizes("gemm_ar", d, cfg);
   check_sizes("gemm_ar", {{"channels", cfg.channels},
                           {"num_slots", cfg.num_slots},
-                          {"num_copy_queues", cfg.num_copy_queues}});
+                          {"num_copy_queues", cfg.num_copy_queues},
+                          {"split_k", cfg.split_k}});
+  check_k_parts("gemm_ar", d.k, cfg.loop.tile, cfg.split_k);
   check_sizes("gemm_ar",
               {{"num_reduce_sms", cfg.num_reduce_sms}, {"load_slots", cfg.loop.load_slots}}, 0);
   check_factors("gemm_ar", {d.a_dtype, d.b_dtype, d.scaling, cfg.loop.tile, d.b_kn});
@@ -182,18 +194,21 @@ std::string to_string(const GemmArDesc& d) { return "gemm_ar " + text_of(d); }
 NamedFields fields_of(GemmArConfig& c) {
   using enum ReduceShots;
   const std::initializer_list<Scatter> ways = {Scatter::kEpilogue, Scatter::kCopyEngine};
-  return with_rest({tile_field(c.loop.tile),
-                    {"shots", c.shots, {kOne, kTwo, kShared}},
-                    {"packets", c.packets},
-                    {"compute", c.loop.num_compute_sms},
-                    {"reduce", c.num_reduce_sms},
-                    {"channels", c.channels},
-                    {"slots", c.num_slots},
-                    {"scatter", c.scatter, ways},
-                    {"gather", c.gather, ways},
-                    {"queues", c.num_copy_queues},
-                    {"stages", c.loop.num_stages}},
-                   c.loop);
+  NamedFields fields = with_rest({tile_field(c.loop.tile),
+                                  {"shots", c.shots, {kOne, kTwo, kShared}},
+                                  {"packets", c.packets},
+                                  {"compute", c.loop.num_compute_sms},
+                                  {"reduce", c.num_reduce_sms},
+                                  {"channels", c.channels},
+                                  {"slots", c.num_slots},
+                                  {"scatter", c.scatter, ways},
+                                  {"gather", c.gather, ways},
+                                  {"queues", c.num_copy_queues},
+                                  {"stages", c.loop.num_stages}},
+                                 c.loop);
+  fields.push_back({"split_k", c.split_k, 1});
+  fields.push_back({"swap_ab", c.swap_ab});
+  return fields;
 }
 
 GemmArConfig fitted(const GemmArDesc& d, GemmArConfig cfg) {

@@ -46,6 +46,10 @@ struct GemmArConfig {
   Scatter scatter = Scatter::kEpilogue;  // kTwo: as in GemmRsConfig
   Scatter gather = Scatter::kEpilogue;   // kTwo: whoever sums stores to all ranks, or engines send
   int num_copy_queues = 1;               // kTwo: queues of each role of engines
+  // kOne, kShared: the weights are the left factor of the tensor core, as in GemmConfig, so that a
+  // tile may have as many rows as there are. Sums are turned before they travel. Without scaling.
+  bool swap_ab = false;
+  int split_k = 1;  // kOne with sums in the epilogue, by signals: as in GemmConfig
   friend bool operator==(const GemmArConfig&, const GemmArConfig&) = default;
 };
 

@@ -5,6 +5,7 @@
 
 #include "stretto/executor/kernels/dot.h"
 #include "stretto/ops/gemm/candidate_loops.h"
+#include "stretto/ops/gemm_ar/few_rows.h"
 
 namespace stretto {
 namespace {
@@ -75,6 +76,14 @@ GemmArConfig gpu_config(const GemmArDesc& d, ReduceShots shots, const GpuTarget&
 // Whether the assembler runs out of registers (CUDA 13.0, stretto compile OP --candidates).
 // Whose rows are whose takes registers where the remainder is no mask.
 bool spills(const GemmArDesc& d, const GemmArConfig& c) {
+  if (c.swap_ab) {
+    // Sums fill up to half of the registers, beside what is added to them.
+    const bool several = d.world_size > 2;
+    std::int64_t most = kMostSwappedRows;
+    if (c.split_k > 1 || c.packets || (several && c.loop.tile.bn > 64)) most = 208;
+    if (several ? c.split_k > 1 : c.packets) most = 144;
+    return c.loop.tile.bm > most;
+  }
   // A tile, what came of all others, and its sum in rank order.
   if (c.packets && d.world_size > 2 && c.loop.tile.bm * c.loop.tile.bn > 64 * 64) return true;
   if (c.shots != ReduceShots::kTwo) return c.num_reduce_sms == 0 && c.loop.tile.bn > 128;
@@ -88,6 +97,38 @@ bool spills(const GemmArDesc& d, const GemmArConfig& c) {
   if (!masks && c.loop.tile.bn == 256) return true;
   bool engine = c.scatter == Scatter::kCopyEngine;
   return c.loop.tile.bn == 192 ? engine || masks : !engine && masks && c.loop.tile.bn % 128 == 0;
+}
+
+// As many rows to a tile as there are, beside 64 or 128 of the weights: gemm's tiles of few rows,
+// whole and in parts of k. Up to kFewRows all rows are one tile with rows on the left, too.
+void add_swapped(std::vector<GemmArConfig>& configs, const GemmArDesc& d, int num_sms) {
+  constexpr std::int64_t kMostRows = 512;
+  if (d.m <= kFewRows || d.m > kMostRows) return;
+  const std::int64_t of_tile = ceil_div(d.m, ceil_div(d.m, kMostSwappedRows));
+  const std::int64_t step = of_tile > few_rows::kMostTurnedRows ? 16 : 8,
+                     rows = ceil_div(of_tile, step) * step;
+  const bool one = configs.front().shots == ReduceShots::kOne;
+  for (std::int64_t cols : {64, 128}) {
+    GemmArConfig config = configs.front();
+    config.num_reduce_sms = 0;
+    config.swap_ab = true;
+    auto add_parts = [&](int parts, bool packets) {
+      // Beside what is turned, or the sums that are stored.
+      MainLoop loop = swapped_loop(rows, cols, parts == 1 ? 2 : 4);
+      const std::int64_t tiles = num_tiles(d.m, d.n, loop.tile);
+      config.loop = with_tile(config.loop, loop, gpu_workers(tiles * parts, num_sms));
+      config.channels = tiles;
+      config.split_k = parts;
+      config.packets = packets;
+      if (loop.num_stages > 1 && !spills(d, config)) add(configs, fitted(d, config));
+    };
+    add_parts(1, false);
+    if (!one) add_parts(1, true);
+    const std::int64_t tiles = config.channels, steps = ceil_div(d.k, config.loop.tile.bk);
+    for (int parts : one ? paying_splits(tiles, steps, num_sms) : std::vector<int>()) {
+      add_parts(parts, false);
+    }
+  }
 }
 
 }  // namespace
@@ -170,6 +211,7 @@ std::vector<GemmArConfig> gpu_configs(const GemmArDesc& d, ReduceShots shots,
       if (!spills(d, config)) add(configs, fitted(d, config));
     }
   }
+  if (all_rows) add_swapped(configs, d, gpu.sms);
   return configs;
 }
 

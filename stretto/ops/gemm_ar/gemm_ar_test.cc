@@ -9,6 +9,8 @@
 
 #include "stretto/compiler.h"
 #include "stretto/executor/executor.h"
+#include "stretto/gpu/gpu_code.h"
+#include "stretto/ops/gemm_ar/gemm_ar_sm90.h"
 #include "stretto/passes/pipeline.h"
 #include "stretto/testing/cases/case_testing.h"
 #include "stretto/testing/cases/gemm_ar_case.h"
@@ -52,7 +54,8 @@ void expect_gemm_ar(const GemmArDesc& d, const GemmArConfig& asked) {
   GemmArConfig cfg = fitted(d, asked);
   EXPECT_TRUE(cfg.loop.store_slots == asked.loop.store_slots &&
               cfg.loop.load_slots == asked.loop.load_slots && cfg.packets == asked.packets &&
-              cfg.scatter == asked.scatter && cfg.gather == asked.gather);
+              cfg.scatter == asked.scatter && cfg.gather == asked.gather &&
+              cfg.swap_ab == asked.swap_ab && cfg.split_k == asked.split_k);
   std::uint64_t seed = test_seed();
   for (std::int64_t m : {std::int64_t{0}, std::int64_t{1}, d.m - 3, d.m}) {
     expect_runs(gemm_ar_case(d, cfg, m, seed), seed);
@@ -176,6 +179,99 @@ TEST_P(GemmArShared, AShareForEveryRankOrOneShot) {
 
 INSTANTIATE_TEST_SUITE_P(Signs, GemmArShared, testing::Bool(),
                          [](const auto& info) { return info.param ? "Packets" : "Signals"; });
+
+// The weights as the left factor: tiles of any number of rows, which are turned at once or, with
+// many, in two pieces.
+class GemmArSwapped : public testing::TestWithParam<Variant> {};
+
+TEST_P(GemmArSwapped, RaggedRowsAndColumns) {
+  GemmArConfig cfg = small(GetParam());
+  cfg.swap_ab = true;
+  for (int world : {1, 2, 3, 4}) {
+    for (bool b_kn : {false, true}) {
+      for (std::int64_t tile_rows : {12, 144}) {
+        cfg.loop.tile = {.bm = tile_rows, .bn = 8, .bk = 20};
+        cfg.loop.num_stages = b_kn ? 2 : 0;
+        expect_gemm_ar({.world_size = world,
+                        .m = tile_rows + 5,
+                        .n = 21,
+                        .k = 51,
+                        .residual = world != 4,
+                        .b_kn = b_kn},
+                       cfg);
+      }
+    }
+  }
+}
+
+TEST_P(GemmArSwapped, Halves) {
+  GemmArConfig cfg = small(GetParam());
+  cfg.swap_ab = true;
+  cfg.loop.tile = {.bm = 160, .bn = 16, .bk = 20};
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    expect_gemm_ar({.world_size = 2,
+                    .m = 157,
+                    .n = 37,
+                    .k = 51,
+                    .a_dtype = dtype,
+                    .b_dtype = dtype,
+                    .out_dtype = dtype},
+                   cfg);
+  }
+}
+
+// Several workers to a tile, of weights on either side: parts of k that do not divide its steps,
+// more parts than workers, slots with and without a credit.
+TEST(GemmArParts, OfK) {
+  for (int world : {1, 2, 3, 4}) {
+    for (bool swap_ab : {false, true}) {
+      for (int slots : {1, 2}) {
+        GemmArConfig cfg = small({"Parts", ReduceShots::kOne, slots, Scatter::kEpilogue, 0});
+        cfg.loop.tile = {.bm = swap_ab ? 144 : 12, .bn = 8, .bk = 10};
+        cfg.loop.num_compute_sms = world + 1;
+        cfg.split_k = slots + 1;
+        cfg.swap_ab = swap_ab;
+        expect_gemm_ar({.world_size = world,
+                        .m = cfg.loop.tile.bm + 3,
+                        .n = 21,
+                        .k = 51,
+                        .residual = swap_ab,
+                        .b_kn = slots == 1},
+                       cfg);
+      }
+    }
+  }
+}
+
+// Tiles of all rows that there are are among the candidates, whole and in parts of k, and none
+// takes more shared memory than a block has.
+TEST(GemmArSwappedConfigs, FitABlock) {
+  for (int world : {2, 4}) {
+    for (std::int64_t m : {64, 65, 90, 136, 208, 256, 400}) {
+      for (ReduceShots shots : {ReduceShots::kOne, ReduceShots::kShared}) {
+        GemmArDesc d{.world_size = world, .m = m, .n = 5120, .k = 8192};
+        d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
+        int swapped = 0;
+        for (const GemmArConfig& c : gpu_configs(d, shots, GpuTarget{.sms = 132})) {
+          if (!c.swap_ab) continue;
+          ++swapped;
+          EXPECT_LT(c.loop.tile.bm * ceil_div(m, c.loop.tile.bm) - m, 32) << to_string(c);
+          EXPECT_TRUE(has_gpu_lowering(lower(gemm_ar(d, c)))) << to_string(c);
+        }
+        EXPECT_EQ(swapped > 0, m > kFewRows) << to_string(d);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, GemmArSwapped,
+    testing::Values(Variant{"Credit", ReduceShots::kOne, 1, Scatter::kEpilogue},
+                    Variant{"EpilogueSum", ReduceShots::kOne, 2, Scatter::kEpilogue, 0},
+                    Variant{"Packets", ReduceShots::kOne, 2, Scatter::kEpilogue, 0, true},
+                    Variant{"Shared", ReduceShots::kShared, 1, Scatter::kEpilogue, 0},
+                    Variant{"SharedPackets", ReduceShots::kShared, 2, Scatter::kEpilogue, 0, true}),
+    [](const auto& info) { return info.param.name; });
 
 // The bytes of `out` on every rank after one launch.
 std::vector<std::vector<std::byte>> output_bits(const OpCase& c) {
@@ -335,6 +431,20 @@ TEST(GemmArErrors, NameTheField) {
   cfg = default_config(d);
   cfg.num_reduce_sms = 0, cfg.packets = true, cfg.num_slots = 1;
   expect_user_error([&] { gemm_ar(d, cfg); }, "num_slots is 1, can only be 2");
+  cfg = default_config(d, ReduceShots::kTwo);
+  cfg.swap_ab = true;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "swap_ab is true, can only be false: two shots");
+  GemmArDesc scaled = d;
+  scaled.a_dtype = scaled.b_dtype = DType::kF8E4M3;
+  scaled.scaling = Scaling::kRowWise;
+  cfg = default_config(scaled);
+  cfg.swap_ab = true;
+  expect_user_error([&] { gemm_ar(scaled, cfg); }, "swap_ab is true, can only be false: scales");
+  cfg = default_config(d);
+  cfg.split_k = 2;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "split_k is 2, but k has 1 steps");
+  d.k = 1024;
+  expect_user_error([&] { gemm_ar(d, cfg); }, "split_k is 2, can only be 1: parts of k need");
   EXPECT_EQ(default_config(d).shots, ReduceShots::kOne);
   d.m = 4096;
   EXPECT_EQ(default_config(d).shots, ReduceShots::kTwo);
