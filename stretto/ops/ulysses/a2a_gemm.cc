@@ -90,7 +90,7 @@ Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
     };
     // Loads and the store have one end, so that nobody sees the rows behind it, and no step makes
     // them zero (passes/unseen_rows.h).
-    p.when(row < end, [&] {
+    p.when(row < run_rows, [&] {
       Linear::Sums sums = linear.sums(tile, t.col);
       auto add = [&](const Index& source, const TensorRef& x, const Index& first) {
         std::int64_t steps = cols / tile.bk;
@@ -113,11 +113,12 @@ Program a2a_gemm(const UlyssesDesc& d, const UlyssesConfig& cfg) {
       finish(std::move(sums), tile, row, end);
     });
     if (world == 1) return;
-    // Padding is written, too, the bias and the residual: fewer rows than ranks, all by the tile in
-    // which they begin.
+    // Padding is written, too, the bias and the residual: fewer rows than ranks, all by the first
+    // row's tile, which is known without the sizes (a proof of one in which padding begins takes as
+    // many cases as there are tiles).
     GemmTile padding = tile;
     padding.bm = world - 1;
-    p.when(row <= end && end < row + tile.bm && end < run_rows,
+    p.when(t.m == 0 && end < run_rows,
            [&] { finish(linear.sums(padding, t.col), padding, end, run_rows); });
   });
   return p.finish();
