@@ -1,8 +1,6 @@
 """Products that gather what they sum over, or scatter their columns, as PyTorch calls them: gradients, graphs of
 torch.compile, and calls that plans make again. References are computed in one process."""
 
-import sys
-
 import pytest
 
 import stretto
@@ -80,26 +78,11 @@ def test_gradients(rng, size, dtype, needed, turned):
                 torch.testing.assert_close(g.float(), want, **scale)
 
 
-def python_functions(call):
-    """(what it returned, how many functions of the package ran)."""
-    count = 0
-
-    def look(frame, event, _):
-        nonlocal count
-        name = frame.f_globals.get("__name__", "")
-        count += event == "call" and name.partition(".")[0] == "stretto"
-
-    sys.setprofile(look)
-    try:
-        return call(), count
-    finally:
-        sys.setprofile(None)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_calls_that_come_again_run_no_python(rng, size):
     """By PyTorch's dispatcher, with values that have changed since."""
     from stretto._torch_library import registered_by
+    from test_torch_operators import functions_of
 
     if registered_by() != "stable ABI":
         pytest.skip("this PyTorch has no stable ABI")
@@ -133,7 +116,7 @@ def test_calls_that_come_again_run_no_python(rng, size):
             ran = {}
             for name, (call, want) in calls.items():
                 with torch.inference_mode():
-                    got, ran[name] = python_functions(call)
+                    got, ran[name] = functions_of(call)
                 torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
             counts.append(ran)
         return counts
