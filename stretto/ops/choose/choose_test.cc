@@ -422,6 +422,26 @@ TEST_F(ChooseTest, OwnTilesOfFewRowsDoNotWaitForAllPieces) {
   }
 }
 
+// Row tiles of a rank that eight and fewer do not share evenly: one to a column reads wide weights
+// for each of them.
+TEST_F(ChooseTest, RowTilesWithoutADivisorShareWideColumns) {
+  for (std::int64_t row_tiles : {11, 13, 22}) {
+    for (std::int64_t n : {6144, 8192, 18432}) {
+      GemmRsDesc d{.world_size = 2, .m = 2 * 128 * row_tiles - 30, .n = n, .k = 16384};
+      d.a_dtype = d.b_dtype = d.out_dtype = DType::kBF16;
+      const GemmRsConfig config = default_config(d, Target::kCuda);
+      SCOPED_TRACE(to_string(d) + " | " + to_string(config));
+      ASSERT_EQ(config.scatter, Scatter::kCopyEngine);
+      EXPECT_EQ(config.loop.raster, n == 18432 ? row_tiles : row_tiles == 22 ? 2 : 1);
+      if (n < 18432) continue;
+      GemmRsConfig narrow = config;
+      narrow.loop.raster = row_tiles == 22 ? 2 : 1;
+      EXPECT_LT(predicted_ms(gemm_rs(d, config), machine_),
+                1.02 * predicted_ms(gemm_rs(d, narrow), machine_));
+    }
+  }
+}
+
 // As was measured: with nothing to hide a collective behind, what fuses it is slower than the
 // predictions, which are near each other, have it, but for a few rows, and many.
 TEST_F(ChooseTest, FewRowsAreGatheredOrScatteredInSequence) {

@@ -38,6 +38,17 @@ bool reads_little(const GemmRsDesc& d, const GemmRsConfig& c, std::int64_t raste
   return 8 * (columns * bn + ceil_div(sms, columns) * bm) <= 3 * bm * bn;
 }
 
+// Eight, or what divides a rank's row tiles (fitted()). All of them where that is so few, as of 13
+// or 22, that a wave has all columns of two row tiles at most.
+std::int64_t usual_raster(const GemmRsDesc& d, const GemmRsConfig& c) {
+  const std::int64_t blocks = ceil_div(ceil_div(d.m, std::int64_t{d.world_size}), c.loop.tile.bm);
+  if (d.world_size == 1 || blocks <= kRaster) return kRaster;
+  std::int64_t shared = kRaster;
+  while (blocks % shared != 0) --shared;
+  const std::int64_t of_row = ceil_div(d.n, c.loop.tile.bn);
+  return shared <= 2 && 2 * of_row > c.loop.num_compute_sms ? blocks : kRaster;
+}
+
 // So many row tiles share a column that each piece is finished before the next one is begun, as far
 // as that reads little.
 std::int64_t raster_of_pieces(const GemmRsDesc& d, const GemmRsConfig& c) {
@@ -146,7 +157,7 @@ GemmRsConfig gpu_config_of_runs(const GemmRsDesc& d, const GpuTarget& gpu) {
     cfg.loop.stagger =
         by_tma || (d.residual && d.world_size > 2) ? 0 : 1;  // both spill beside parts
   }
-  if (finishes_by_pieces(d, cfg)) cfg.loop.raster = raster_of_pieces(d, cfg);
+  cfg.loop.raster = finishes_by_pieces(d, cfg) ? raster_of_pieces(d, cfg) : usual_raster(d, cfg);
   return cfg;
 }
 
@@ -198,7 +209,7 @@ std::vector<GemmRsConfig> gpu_configs(const GemmRsDesc& d, Scatter scatter, cons
                                           : std::vector<Choice>{{0, 32}, {0, 8}, {8, 32}, {16, 32}};
   auto offer = [&](GemmRsConfig config) {
     if (spills(d, config)) return;
-    config.loop.raster = kRaster;
+    config.loop.raster = usual_raster(d, config);
     add(configs, fitted(d, config));
     if (!engine) return;
     config.loop.raster = raster_of_pieces(d, config);
