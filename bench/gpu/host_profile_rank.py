@@ -20,21 +20,22 @@ import torch.distributed as dist
 from timing_options import command_line, parser_of
 from torch_turns import ON_GPU, synchronize
 from user_calls import all_calls, make_pairs, step_calls
-from user_rank import HOST_CALLS, HOST_ROUNDS, Ranks, host_us
+from user_rank import HOST_CALLS, Ranks, host_us
 
 import stretto
 from stretto import _core
 
 WARM_CALLS = 4  # first, plan, graph of copies, once more
 GRAPH_TURNS = 6 if ON_GPU else 1
-ASKED_US = {False: 15.0, True: 40.0}  # by whether copy engines take part
+PHASE_ROUNDS = 9 if ON_GPU else 1
+ASKED_US = {False: 15.0, True: 40.0}  # an operator's, by whether copy engines take part
 
 
 def phases_us(ranks: Ranks, call) -> tuple:
     """(microseconds of a call while it is measured, {phase: (times, microseconds) of a call}) of this rank, of rounds
     as host_us() has them the one that took least."""
     rounds = []
-    for _ in range(HOST_ROUNDS):
+    for _ in range(PHASE_ROUNDS):
         synchronize()
         dist.barrier(group=ranks.host)
         phases = _core.HostPhases()
@@ -86,7 +87,7 @@ def profiled(ranks: Ranks, name: str, call, options) -> dict:
     for _ in range(WARM_CALLS):
         call.ours()
     us = statistics.median(host_us(ranks, call.ours))
-    row = {"call": name, "copies": call.copies, "host_us": us}
+    row = {"call": name, "copies": call.copies, "operators": call.operators, "host_us": us}
     if us < options.over:
         return row
     if options.graphs:
@@ -104,7 +105,7 @@ def profiled(ranks: Ranks, name: str, call, options) -> dict:
 
 def lines_of(row: dict) -> list:
     """Of rank 0."""
-    asked = ASKED_US[row["copies"]]
+    asked = ASKED_US[row["copies"]] * row["operators"]
     lines = [f"{row['call']:<40} {row['host_us']:7.1f} us, asked {asked:.0f}"]
     if "error" in row:
         lines[0] += f" | {row['error']}"
@@ -149,7 +150,8 @@ def main():
         try:
             row = profiled(ranks, name, call, options)
         except stretto.Error as error:
-            row = {"call": name, "copies": call.copies, "host_us": float("nan"), "error": str(error)[:400]}
+            row = {"call": name, "copies": call.copies, "operators": call.operators,
+                   "host_us": float("nan"), "error": str(error)[:400]}
         result["calls"].append(row)
         ranks.say("\n".join(lines_of(row)))
         if ranks.rank == 0 and options.out:

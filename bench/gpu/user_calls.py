@@ -22,6 +22,7 @@ class Call(NamedTuple):
     ours: Callable
     theirs: Optional[Callable] = None  # the same in PyTorch and NCCL
     copies: bool = False  # whether copy engines take part, of the program or of what the call copies besides
+    operators: int = 1  # of stretto's, each of which has its time of the host
     same_bits: bool = True  # as theirs, else near
     right: Optional[Callable] = None  # theirs but for its time, where theirs adds up in what it was given
 
@@ -384,10 +385,10 @@ def expert_calls(rank: int, size: int) -> dict:
     return {
         "moe_route": Call(lambda: stretto.moe_route(x, router, TOP_K)[0], lambda: route()[0], same_bits=False),
         "moe_combine": Call(lambda: stretto.moe_combine(products, slots, weights), combine, same_bits=False),
-        "layers of experts, both calls": Call(two_calls, copies=True),
+        "layers of experts, both calls": Call(two_calls, copies=True, operators=2),
         "grouped_matmul_all_reduce": Call(second_layer),
         "moe_layer": Call(lambda: stretto.moe_layer(x, gate, up, down, chosen, weights), copies=True),
-        "ep_dispatch to ep_combine, four calls": Call(there_and_back),
+        "ep_dispatch to ep_combine, four calls": Call(there_and_back, operators=4),
         "ep_moe_layer": Call(lambda: stretto.ep_moe_layer(x, own_gate, own_up, own_down, own_chosen, own_weights,
                                                           EXPERTS)),
     }

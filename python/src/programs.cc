@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -100,12 +101,20 @@ std::string explain(const Program& program, const std::string& after, const std:
   return print(found);
 }
 
+// Tables of a usual launch of a program, for which it is predicted.
+struct UsualTables {
+  predict::LaunchTables tables = {};
+};
+
 nb::dict predict_program(const Program& program, const std::string& machine_name,
-                         std::vector<std::int64_t> extents, bool eager) {
+                         std::vector<std::int64_t> extents, bool eager, const UsualTables& usual) {
   predict::Machine machine = predict::find_machine(machine_name);
   Lowered schedule = lower(program);
-  predict::Prediction p = predict::predict(
-      schedule, machine, {.timetable = {.extents = std::move(extents), .eager = eager}, .record = true});
+  predict::Prediction p = predict::predict(schedule, machine,
+                                           {.timetable = {.extents = std::move(extents),
+                                                          .eager = eager,
+                                                          .tables = usual.tables},
+                                            .record = true});
   nb::list roles;
   for (const predict::RoleSummary& r : p.roles) {
     nb::dict role;
@@ -165,7 +174,7 @@ int sms_of(const std::string& target, std::int64_t num_sms) {
 }
 
 // What an operator of the catalog is predicted to run fastest as on GPUs: the config by name, its
-// milliseconds, and its program or those of a sequence.
+// milliseconds, and its program or those of a sequence, each with its tables.
 nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
                           std::int64_t k, const std::string& dtype,
                           const std::string& machine_name) {
@@ -175,24 +184,26 @@ nb::tuple chosen_operator(const std::string& name, int ranks, std::int64_t m, st
   OpCandidates offered = candidates(name, shape, {.sms = machine.num_sms});
   ChooseOptions options{.machine = machine};
   ConfigChoice choice;
-  std::vector<Program> programs;
+  std::vector<std::pair<Program, UsualTables>> programs;
   {
     nb::gil_scoped_release unlocked;
     choice = choose(name, shape, offered, options);
-    programs = programs_of(choice, offered, options);
+    for (const Candidate& step : steps_of(choice, offered, options)) {
+      programs.emplace_back(step.program(), UsualTables{step.tables});
+    }
   }
   return nb::make_tuple(choice.config, choice.predicted_ms, programs);
 }
 
-// A program of the catalog; sizes that are 0 are the operator's defaults, and on GPUs without sizes
-// those of a large layer.
-Program catalog_program(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
+// A program of the catalog with its tables; sizes that are 0 are the operator's defaults, and on GPUs
+// without sizes those of a large layer.
+std::pair<Program, UsualTables> catalog_program(const std::string& name, int ranks, std::int64_t m, std::int64_t n,
                         std::int64_t k, const std::string& dtype, const std::string& on,
                         std::int64_t num_sms) {
   const OperatorInfo& op = operator_named(name);
   OpShape shape = shape_of(ranks, m, n, k, dtype);
   shape.target = target(sms_of(on, num_sms));
-  return op.program(shape);
+  return {op.program(shape), {op.tables ? op.tables(shape) : predict::LaunchTables{}}};
 }
 
 // The program of a file; sizes that are 0 are the file's own.
@@ -240,6 +251,7 @@ void bind_catalog(nb::module_& m) {
 }  // namespace
 
 void bind_programs(nb::module_& m) {
+  nb::class_<UsualTables>(m, "UsualTables").def(nb::init<>());
   nb::class_<Compiled>(m, "Compiled")
       .def_prop_ro("program", [](const Compiled& c) { return c.proved().program(); })
       .def_prop_ro("num_sms", [](const Compiled& c) { return c.proved().scope().sms; })  // of the GPU
@@ -280,7 +292,8 @@ void bind_programs(nb::module_& m) {
            })
       .def("explain", &explain, nb::arg("after") = "", nb::arg("emit") = "tile-ir")
       .def("predict", &predict_program, nb::arg("machine") = "h200x4",
-           nb::arg("extents") = std::vector<std::int64_t>{}, nb::arg("eager") = false);
+           nb::arg("extents") = std::vector<std::int64_t>{}, nb::arg("eager") = false,
+           nb::arg("usual") = UsualTables{});
   nb::class_<ProgramFile>(m, "ProgramFile")
       .def("__init__",
            [](ProgramFile* self, const std::string& file, const std::string& include_dir) {

@@ -22,8 +22,9 @@ INCLUDE_DIR = str(pathlib.Path(__file__).parent / "include")
 class Program:
     """A tile program for a fixed number of ranks. Calling it launches it; see `__call__`."""
 
-    def __init__(self, core):
+    def __init__(self, core, usual_tables=None):
         self._core = core
+        self._usual_tables = _core.UsualTables() if usual_tables is None else usual_tables
         self._key = ("program", core.explain())
         self._waiver = ""
 
@@ -60,7 +61,7 @@ class Program:
         are refused as before (Rejected)."""
         if not isinstance(why, str) or not why.strip():
             raise UserError(f"waive_proof({why!r}): say why, in words")
-        waived = Program(self._core)
+        waived = Program(self._core, self._usual_tables)
         waived._key = ("program", self._key[1], "waived", why)
         waived._waiver = why
         return waived
@@ -74,10 +75,11 @@ class Program:
     ) -> Dict[str, Any]:
         """Time and timeline on a machine, built-in or a JSON file, without a GPU: time_ms,
         exposed_comm_ms, bound_by, floors_ms, roles, picture. `extents`: run-time sizes of the
-        launch; default: their bounds, scalars 0.
+        launch; default: their bounds, scalars 0. Tables hold what those of a
+        usual launch do, of shipped operators, and of others the largest values of their contracts.
         """
         at = text("predict", "machine", machine)
-        return self._core.predict(at, self._extents(extents), bool(eager))
+        return self._core.predict(at, self._extents(extents), bool(eager), self._usual_tables)
 
     def _extents(self, given: Dict[str, float]) -> List[int]:
         """What a launch takes: a number for each run-time size and scalar, of floats their bits."""
@@ -276,7 +278,7 @@ def operator(
         asked.target,
         whole(op, "num_sms", num_sms),
     )
-    return Program(made)
+    return Program(*made)
 
 
 class _Shape(NamedTuple):
@@ -322,7 +324,7 @@ def choose(
     config, time_ms, programs = _core.chosen_operator(
         text(op, "name", name), asked.ranks, *sizes, asked.dtype, at
     )
-    return Choice(config, time_ms, [Program(p) for p in programs])
+    return Choice(config, time_ms, [Program(*made) for made in programs])
 
 
 def _machine_of(ranks: int) -> str:

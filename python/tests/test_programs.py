@@ -424,3 +424,28 @@ def test_a_gradient_through_a_program_is_refused(root):
             program(a)
 
     testing.run(1, body)
+
+
+def _predicted_by_command(name: str, sizes: dict) -> float:
+    command = pathlib.Path(__file__).parents[2] / "build" / "bin" / "stretto"
+    if not command.exists():
+        pytest.skip("build/bin/stretto is not there")
+    named = [f"--{size}={value}" for size, value in sizes.items()]
+    line = [command, "predict", name, "--machine=h200x2", *named, "--default-config", "--json"]
+    ran = subprocess.run(line, check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)["time_ms"]
+
+
+@pytest.mark.parametrize("name", ["ag_gemm", "all_to_all_v", "ep_moe_layer", "moe_layer", "sorted_gemm_rs"])
+def test_predicts_as_the_command_does(name):
+    """Most of them have tables, which hold what those of a usual launch do."""
+    sizes = {"ranks": 2, "m": 256, "n": 256, "dtype": "bfloat16"}
+    ours = stretto.predict(name, "h200x2", **sizes)["time_ms"]
+    assert ours == pytest.approx(_predicted_by_command(name, sizes), rel=1e-9)
+
+
+def test_predicts_what_is_chosen_for_usual_tables():
+    choice = stretto.choose("moe_layer", "h200x2", ranks=2, m=4096, n=4096, k=4096, dtype="bfloat16")
+    times = [program.predict("h200x2")["time_ms"] for program in choice.programs]
+    assert sum(times) == pytest.approx(choice.time_ms, rel=1e-6)

@@ -160,19 +160,28 @@ const Candidate* find_candidate(const OpCandidates& candidates, const std::strin
   return nullptr;
 }
 
-std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates& candidates,
-                                 const ChooseOptions& options) {
+std::vector<Candidate> steps_of(const ConfigChoice& choice, const OpCandidates& candidates,
+                                const ChooseOptions& options) {
   if (!choice.is_sequence) {
     const Candidate* found = find_candidate(candidates, choice.config);
     STRETTO_CHECK(found != nullptr, "a choice is a candidate");
-    return {found->program()};
+    return {*found};
   }
-  std::vector<Program> programs;
+  std::vector<Candidate> steps;
   for (const OpCandidates::Step& step : candidates.sequence) {
     OpCandidates offered = stretto::candidates(step, {.sms = options.machine.num_sms});
     ConfigChoice of_step =
         choose(step.op, step.shape, offered, {.machine = options.machine, .eager = options.eager});
-    programs.push_back(programs_of(of_step, offered, options).front());
+    steps.push_back(steps_of(of_step, offered, options).front());
+  }
+  return steps;
+}
+
+std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates& candidates,
+                                 const ChooseOptions& options) {
+  std::vector<Program> programs;
+  for (const Candidate& step : steps_of(choice, candidates, options)) {
+    programs.push_back(step.program());
   }
   return programs;
 }

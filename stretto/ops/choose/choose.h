@@ -77,8 +77,11 @@ ConfigChoice choose(const std::string& op, const OpShape& shape, const OpCandida
 void keep_measured(const std::string& op, const OpShape& shape, const OpCandidates& candidates,
                    const ChooseOptions& options, const ConfigChoice& choice);
 
-// The programs of a choice among `candidates`, one after the other: the steps of a sequence each in
-// the config that is predicted to be the fastest.
+// What a choice among `candidates` runs, one after the other: the steps of a sequence each in the
+// config that is predicted to be the fastest.
+std::vector<Candidate> steps_of(const ConfigChoice& choice, const OpCandidates& candidates,
+                                const ChooseOptions& options);
+// Their programs.
 std::vector<Program> programs_of(const ConfigChoice& choice, const OpCandidates& candidates,
                                  const ChooseOptions& options);
 
