@@ -129,7 +129,8 @@ class Lot(MadeResults):
         self.assertEqual(text, "2 of 3, 0 within; 1 undecided; mean 0.95, nine in ten at most 1.32, worst 1.50; "
                                "4 shapes of 2 seeds")
         self.assertIs(met, False)
-        self.assertEqual(user_tables.front_lot(found, 2), ("2 of 3, the longest 1.50; 1 undecided", False))
+        self.assertEqual(user_tables.front_lot(found, 2),
+                         ("2 of 3 rows told apart, the longest 1.50; 1 undecided", False))
         text, met = user_tables.hidden_bar(found, 2)  # 0.8, -1, 0.4
         self.assertEqual(text, "0.07, -0.72; worst -1.00; 3 of 4 shapes of 2 seeds")
         table = user_tables.user_lot_shapes_table(found, 2)

@@ -315,7 +315,7 @@ def front_lot(results: Results, ranks: int):
         return None
     timed = timed_lot(lot(results, ranks))
     counts, worst = collections.Counter(map(outcome, timed)), max(over_faster(t).median for t in timed)
-    return (f"{counts['met']} of {len(timed) - counts['undecided']}, the longest {worst:.2f}; "
+    return (f"{counts['met']} of {len(timed) - counts['undecided']} rows told apart, the longest {worst:.2f}; "
             f"{counts['undecided']} undecided", found[1])
 
 

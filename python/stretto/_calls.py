@@ -23,14 +23,16 @@ def described(op: str, kind, arrays: Mapping[str, Any], *options: str) -> str:
     return f"{op}({', '.join([*parts, *filter(None, options)])})"
 
 
-def computed_dtype(op: str, kind, arrays: Mapping[str, Any], *, doubles: bool = True) -> str:
+def computed_dtype(
+    op: str, kind, arrays: Mapping[str, Any], *, doubles: bool = True, also: str = ""
+) -> str:
     """The element type of them all, by their names, one that is computed with. `doubles`: float64 on
-    CPUs."""
+    CPUs; `also`: another one that the caller takes, for the error."""
     (first, x), *others = arrays.items()
     dtype = kind.dtype(x)
     known = COMPUTED + (("float64",) if doubles and not kind.on_gpu else ())
     if dtype not in known:
-        raise UserError(f"{op}: element type {dtype} of {first}; need one of {', '.join(known)}")
+        raise UserError(f"{op}: element type {dtype} of {first}; need one of {', '.join(known)}{also}")
     for name, x in others:
         if kind.dtype(x) != dtype:
             raise UserError(
@@ -317,7 +319,7 @@ def reduction(op: str, reduce_op: str, factor: Any = None) -> Reducing:
         raise UserError(f"{op}: reduce_op '{reduce_op}': one of {', '.join(REDUCTIONS)}")
     if (factor is not None) != (reduce_op == "premul_sum"):
         raise UserError(
-            f"{op}: reduce_op '{reduce_op}' and factor {factor!r}: 'premul_sum' has one, no other"
+            f"{op}: reduce_op '{reduce_op}' and factor {factor!r}; 'premul_sum' takes factor=, the others none"
         )
     return Reducing(reduce_op, _ONE_BITS if factor is None else float_bits(op, "factor", factor))
 
@@ -336,7 +338,7 @@ def _by_other_reduction(body: Callable[..., Any], reducing: Reducing) -> Callabl
 def reduced_dtype(op: str, kind, x: Any, reduce_op: str) -> None:
     """UserError for element types that have no such reduction."""
     if kind.dtype(x) != "int32":
-        computed_dtype(op, kind, {"x": x})
+        computed_dtype(op, kind, {"x": x}, also="" if reduce_op in ("avg", "premul_sum") else ", int32")
     elif reduce_op == "avg":
         raise UserError(f"{op}: an average of int32 need not be one; sum, min, max, product")
     if reduce_op == "premul_sum" and kind.dtype(x) in ("int32", "float64"):

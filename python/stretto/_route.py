@@ -40,7 +40,8 @@ def is_compiling() -> bool:
 
 
 _BESIDE_GRAPHS = (
-    "graphs hold stretto's operators on tensors without out=; call it without and copy the result, "
+    "graphs hold no call of stretto's with out=, sizes=, payload= or async_op=True, nor reduce, gather, scatter, "
+    "messages and sizes on the device (docs/guide/python.md, Limits); for out= copy the result, "
     "such as out.copy_(stretto.all_reduce(x))"
 )
 

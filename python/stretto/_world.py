@@ -182,6 +182,7 @@ def counted(
     return checked(function, tell, _beside_others if goes_on and find is None else None)
 
 
+@_route.beside_graphs
 def _beside_others(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """A call with async_op=True, which goes on: a Work."""
     group = group_of(kwargs.pop("group", None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
+from . import _route
 from ._adopt import adopt
 from ._arrays import ArrayT, form_of, kind_of
 from ._calls import (
@@ -37,6 +38,7 @@ def _checked(group, op, x, root, out):
     return kind, x
 
 
+@_route.beside_graphs
 @counted
 def reduce(
     x: ArrayT,
@@ -73,6 +75,7 @@ def _reduce(group, x, root, out, reducing=SUM):
     return finish(kind, result, written)
 
 
+@_route.beside_graphs
 @counted
 def gather(
     x: ArrayT, root: int = 0, *, group: GroupLike = None, out: Optional[ArrayT] = None
@@ -102,6 +105,7 @@ def _gather(group, x, root, out):
     return made.finish()
 
 
+@_route.beside_graphs
 @counted
 def scatter(
     x: ArrayT, root: int = 0, *, group: GroupLike = None, out: Optional[ArrayT] = None
@@ -126,12 +130,14 @@ def _scatter(group, x, root, out):
     return made.finish()
 
 
+@_route.beside_graphs
 @counted
 def send(x: ArrayT, *, group: GroupLike = None) -> None:
     """Sends `x`, of any element type, to the other rank of a group of two, which calls recv()."""
     group_of(group).call(_send, 0, None, x)
 
 
+@_route.beside_graphs
 @counted
 def recv(out: ArrayT, *, group: GroupLike = None) -> ArrayT:
     """What the other rank of a group of two has passed to send(), of the shape and element type of
@@ -173,6 +179,7 @@ Message = Tuple[ArrayT, int]  # and the rank that it goes to or comes from
 _UNIT = 64  # elements that a message is a whole number of on its way
 
 
+@_route.beside_graphs
 @counted
 def batch_send_recv(
     sends: Sequence[Message], receives: Sequence[Message], *, group: GroupLike = None

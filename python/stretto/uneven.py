@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Optional
 
+from . import _route
 from ._adopt import adopt
 from ._arrays import ALIGNMENT, ArrayT
 from ._calls import (
@@ -34,6 +35,7 @@ class Received(NamedTuple):
     sizes: Any  # [P], of the element type of the sizes that were given
 
 
+@_route.beside_graphs
 @counted
 def all_to_all_v(
     x: ArrayT,
@@ -60,6 +62,7 @@ def all_to_all_v(
     return _call("all_to_all_v", x, input_split_sizes, max_rows, group, out)
 
 
+@_route.beside_graphs
 @counted
 def all_gather_v(
     x: ArrayT,

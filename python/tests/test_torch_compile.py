@@ -271,11 +271,46 @@ def test_calls_with_out_are_made_beside_graphs(rng, name):
     stretto.init()
     try:
         want, out = call(torch.empty(shape)), torch.full(shape, float("nan"))
-        with pytest.raises(Exception, match="call it without and copy the result, such as out.cop"):
+        with pytest.raises(Exception, match="for out= copy the result, such as out.cop"):
             torch.compile(call, fullgraph=True, backend="eager")(torch.empty(shape))
         torch._dynamo.reset()
         got = torch.compile(lambda out: call(out) * 2, backend="eager")(out)
         assert torch.equal(out, want) and torch.equal(got, want * 2)
+    finally:
+        stretto.finalize()
+        torch._dynamo.reset()
+
+
+def _sent_to_itself(x):
+    received = torch.empty_like(x)
+    stretto.batch_send_recv([(x, 0)], [(received, 0)])
+    return received
+
+
+BESIDE_GRAPHS = {
+    "reduce": lambda x: stretto.reduce(x),
+    "gather": lambda x: stretto.gather(x),
+    "scatter": lambda x: stretto.scatter(x),
+    "batch_send_recv": lambda x: _sent_to_itself(x),
+    "all_gather_v": lambda x: stretto.all_gather_v(x, torch.tensor(2)).rows[:2],
+    "sizes=": lambda x: stretto.all_gather(x, sizes=[2]),
+    "payload=": lambda x: stretto.all_gather(x, payload="int8"),
+    "async_op=": lambda x: stretto.all_gather(x, async_op=True).wait(),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_GRAPHS)
+def test_calls_that_no_graph_holds_end_it(name):
+    """And the error of fullgraph=True says that they are such."""
+    call, x = BESIDE_GRAPHS[name], torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    stretto.init()
+    try:
+        want = call(x)
+        with pytest.raises(Exception, match="sizes=, payload= or async_op=True, nor reduce, gather"):
+            torch.compile(call, fullgraph=True, backend="eager")(x)
+        torch._dynamo.reset()
+        got = torch.compile(lambda x: call(x + 0) * 2, backend="eager")(x)
+        assert torch.equal(got, want * 2)
     finally:
         stretto.finalize()
         torch._dynamo.reset()
