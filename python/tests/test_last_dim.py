@@ -156,6 +156,7 @@ def test_factors_that_are_copied_first(rng, size, op):
     testing.run(size, body)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("size", [2, 3])
 def test_compiled_steps_have_the_gradients_of_eager_ones(size):
     """The shapes that tracing goes by are those of the results, and nothing leaves the graph."""

@@ -416,6 +416,7 @@ assert set(_group._compiled) == known, set(_group._compiled) - known
 """
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "code",
     [COLLECTIVES, PAYLOADS, PHASES, GRAPHS, FEWER_SMS, WARMED, ALL_REFUSE]
