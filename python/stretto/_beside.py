@@ -172,6 +172,24 @@ def _check(op: str, arrays: List[Any]) -> None:
             )
 
 
+def _as_here(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call with what this thread has told PyTorch, for another one: whether gradients are kept, inference
+    mode, autocast."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return call
+    keeps_gradients, is_inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    casts, cast_to = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    keeps_casts = torch.is_autocast_cache_enabled()
+
+    def there() -> Any:
+        with torch.inference_mode(is_inference), torch.set_grad_enabled(keeps_gradients):
+            with torch.autocast("cpu", dtype=cast_to, enabled=casts, cache_enabled=keeps_casts):
+                return call()
+
+    return there
+
+
 def _at_home(result: Any, lane: Group, home: Group) -> Any:
     """Tables that say of which group's tokens they are name the one that the caller knows."""
     if not isinstance(result, tuple):
@@ -198,7 +216,7 @@ def start(
             break
     kwargs["group"] = lane
     if device < 0:
-        return _HostWork(op, lane.lanes.on_worker(lambda: _at_home(call(*args, **kwargs), lane, group)))
+        return _HostWork(op, lane.lanes.on_worker(_as_here(lambda: _at_home(call(*args, **kwargs), lane, group))))
     if not hasattr(kind, "is_of_torch"):
         raise UserError(f"{op}: async_op=True on GPUs takes tensors of PyTorch, not a {kind.name}")
     stream = lane.lanes.stream(device, streams)

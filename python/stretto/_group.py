@@ -170,7 +170,6 @@ class Group:
         """After a Fault; see stretto.recover."""
         for lane in self.lanes.groups:
             lane.lanes.settle()
-            lane.recover()
         with self._idle("recover", self):
             try:
                 self.session.recover()
@@ -187,11 +186,25 @@ class Group:
                         alone.session.recover()
                     finally:
                         alone.plans.leave()
+        self._recover_lanes()
+
+    def _recover_lanes(self) -> None:
+        """What went wrong may have made them, or counted a call, on some ranks only."""
+        if self.size == 1 or self.same("recover", len(self.lanes.groups)):
+            for lane in self.lanes.groups:
+                lane.recover()
+            self.lanes.start_anew()
+            return
+        for lane in self.lanes.groups:
+            lane.close(at_once=True)
+        self.lanes = Lanes()
 
     def _new_lane(self, name: str) -> Group:
         """A world of its own of the same ranks. Collective."""
         with self.used():
-            session, number = self.session.split(self.rank, list(range(self.size)), f"lane {name}")
+            session, number = self.session.split(
+                self.rank, list(range(self.size)), f"the first call with async_op=True, which makes '{name}'"
+            )
         made = Group(session, number, self.options, name=name, ranks=self.ranks)
         if self._records:
             made.record(True)

@@ -15,17 +15,20 @@ class Lanes:
     def __init__(self) -> None:
         self.groups: List[Any] = []
         self.join_thread: Optional[Callable[[], None]] = None  # what the lane's thread does first
-        self._num_calls = 0  # with async_op=True so far, the same on all ranks
+        self._num_calls = 0  # with async_op=True so far or since start_anew(), the same on all ranks
         self._worker: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._streams: Dict[int, Any] = {}  # by device
 
     def next(self, make: Callable[[int], Any]) -> Any:
-        """That of the next call, which make(its number, from 1 on) makes where it is new."""
-        turn = self._num_calls % NUM_LANES
+        """That of the next call. The first one makes all of them by make(number, from 1 on)."""
+        while len(self.groups) < NUM_LANES:
+            self.groups.append(make(len(self.groups) + 1))
         self._num_calls += 1
-        if turn == len(self.groups):
-            self.groups.append(make(turn + 1))
-        return self.groups[turn]
+        return self.groups[(self._num_calls - 1) % NUM_LANES]
+
+    def start_anew(self) -> None:
+        """On all ranks: the next call is on the first lane, whatever each of them has counted."""
+        self._num_calls = 0
 
     def on_worker(self, call: Callable[[], Any]) -> concurrent.futures.Future:
         """Calls it on the lane's thread, after those before it."""

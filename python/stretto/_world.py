@@ -186,11 +186,16 @@ def counted(
 def _beside_others(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """A call with async_op=True, which goes on: a Work."""
     group = group_of(kwargs.pop("group", None))
-    return _beside.start(group, _lane_of(group), call, args, kwargs)
+    lane = _lane_of(group)
+    try:
+        return _beside.start(group, lane, call, args, kwargs)
+    except Exception as error:  # which counts as the lane's call, as on the ranks that make it
+        lane.refuse(call.__name__, error)
+        raise
 
 
 def _lane_of(group: Group) -> Group:
-    """Where the group's next call goes on that has async_op=True. Collective where it is new."""
+    """Where the group's next call goes on that has async_op=True. Its first one is collective in the group."""
     member = _member()
 
     def made(number: int) -> Group:

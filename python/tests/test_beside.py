@@ -4,6 +4,7 @@ other's way, or what goes wrong in them is lost."""
 import contextlib
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -407,3 +408,121 @@ def test_what_streams_of_pytorch_are_asked(device, current, monkeypatch):
         with pytest.raises(ValueError, match="within"):
             lane.call(fails, (), {})
         assert cuda.current_stream(device) is own
+
+
+@contextlib.contextmanager
+def within(mode):
+    with contextlib.ExitStack() as stack:
+        if mode != "autocast":
+            stack.enter_context(torch.inference_mode() if mode == "inference" else torch.no_grad())
+        if mode.startswith("autocast"):
+            stack.enter_context(torch.autocast("cpu", dtype=torch.bfloat16))
+        yield
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["no_grad", "inference", "autocast", "autocast and no_grad"])
+def test_they_obey_the_mode_that_they_are_made_in(rng, size, mode):
+    """As the same calls without async_op, results written to parameters among them."""
+    xs = [made_of(rng, "torch", (3, 4)) for _ in range(size)]
+    w = made_of(rng, "torch", (4, 5))
+
+    def body():
+        r, learns = stretto.rank(), mode != "autocast"
+        x, b = (torch.nn.Parameter(t.clone(), requires_grad=learns) for t in (xs[r], w))
+        into = [torch.nn.Parameter(torch.zeros(size * 3, 4), requires_grad=learns) for _ in range(2)]
+        told = []
+        for options in ({}, {"async_op": True}):
+            end = (lambda work: work.wait()) if options else (lambda result: result)
+            with within(mode):
+                results = [
+                    end(stretto.all_gather(x, out=into[len(told)], **options)),
+                    end(stretto.all_reduce(x, **options)),
+                    end(stretto.all_gather_matmul(x, b, **options)),
+                    end(stretto.all_gather_matmul(x, b.repeat(size, 1), gather_dim=-1, **options)),
+                ]
+            told.append([(t.requires_grad, t.grad_fn, t.is_inference(), t.dtype, t.detach().float()) for t in results])
+        for sync, later in zip(*told):
+            assert later[:4] == sync[:4]
+            same(later[4], sync[4])
+        assert x.grad is None and b.grad is None
+
+    testing.run(size, body)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_one_that_a_rank_refuses_by_itself_is_told_to_the_others(rng, size, before):
+    """And counts for all, so that later calls meet those that they belong to."""
+    xs = [made_of(rng, "torch", (4,)) for _ in range(size)]
+    one = int(rng.integers(size))
+
+    def body():
+        r = stretto.rank()
+        for _ in range(before):
+            stretto.all_reduce(xs[r], async_op=True).wait()
+        for _ in range(3):  # an odd number, and more than there are worlds
+            with pytest.raises(stretto.UserError, match=f"gradient.*(rank {one})" if r != one else "gradient"):
+                stretto.all_reduce(xs[r].clone().requires_grad_(r == one), async_op=True).wait()
+        works = [stretto.all_reduce(xs[r] * 10**i, async_op=True) for i in range(4)]
+        return [stretto.all_reduce(xs[r]), *(work.wait() for work in works)]
+
+    for sync, *results in testing.run(size, body):
+        for i, result in enumerate(results):
+            near(result.numpy() / 10**i, sync.double().numpy(), "float32", 10 * size)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_recovery_from_one_that_a_rank_alone_has_made(rng, before):
+    """As often as it happens: what each has counted is not what the others have."""
+    xs = parts(rng, 3, (4,))
+    want = sum(wide(xs))
+
+    def body():
+        r = stretto.rank()
+        for _ in range(before):
+            stretto.all_reduce(xs[r], async_op=True).wait()
+        for again in range(2):
+            if r == again:
+                with pytest.raises(stretto.Fault):
+                    stretto.all_reduce(xs[r], async_op=True).wait()
+            else:
+                time.sleep(1.3)  # so that its deadline is over
+            stretto.recover()
+            near(stretto.all_reduce(xs[r]), want, "float32", 3)
+            works = [stretto.all_reduce(xs[r] * np.float32(10**i), async_op=True) for i in range(3)]
+            for i, work in enumerate(works):
+                near(work.wait() / 10**i, want, "float32", 30)
+
+    testing.run(3, body, timeout=1)
+
+
+def test_recovery_where_some_have_made_the_worlds(rng):
+    """As a deadline between two of them may leave it."""
+    xs = parts(rng, 2, (4,))
+
+    def body():
+        r, group = stretto.rank(), stretto._world.group_of()
+        stretto.all_reduce(xs[r], async_op=True).wait()
+        if r == 1:
+            group.lanes.groups.pop()
+        stretto.recover()
+        works = [stretto.all_reduce(xs[r], async_op=True) for _ in range(3)]
+        for work in works:
+            near(work.wait(), sum(wide(xs)), "float32", 2)
+
+    testing.run(2, body, timeout=5)
+
+
+def test_the_first_one_comes_at_the_same_place_on_all_ranks(rng):
+    xs = parts(rng, 2, (4,))
+
+    def body():
+        r = stretto.rank()
+        with pytest.raises(stretto.UserError, match="first call with async_op=True"):
+            stretto.all_reduce(xs[r], async_op=True) if r == 0 else stretto.all_gather(xs[r])
+        works = [stretto.all_reduce(xs[r], async_op=True) for _ in range(3)]
+        for work in works:
+            near(work.wait(), sum(wide(xs)), "float32", 2)
+
+    testing.run(2, body)
