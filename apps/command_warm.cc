@@ -2,10 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,8 +17,10 @@
 #include "apps/program_source.h"
 #include "apps/serving_options.h"
 #include "apps/shape_options.h"
+#include "stretto/base/env.h"
 #include "stretto/base/errors.h"
 #include "stretto/base/json.h"
+#include "stretto/base/own_files.h"
 #include "stretto/base/say.h"
 #include "stretto/base/threads.h"
 #include "stretto/compiler.h"
@@ -128,10 +132,23 @@ void warm_operators(const WarmCommand& options) {
   report(options, programs.size(), gpu, seconds.count());
 }
 
+// Who fills a cache wants to know that there is none; others do without.
+void require_cache() {
+  const SealedFolder folder(env_cache_dir() / "warm");
+  constexpr std::size_t kBytes = std::size_t{1} << 20;  // more than a proof or a kernel takes
+  if (std::error_code error = folder.write("room", std::string(kBytes, '\0'))) {
+    throw UserError(fmt::format("warm: nothing can be kept in {} (STRETTO_CACHE_DIR): {}",
+                                env_cache_dir().string(), error.message()));
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(env_cache_dir() / "warm", ignored);
+}
+
 void run_warm(WarmCommand& options) {
   if (options.ops.empty() == options.model.model.empty()) {
     throw UserError("warm: need --ops or --model, and not both");
   }
+  require_cache();
   options.ops.empty() ? warm_server(options) : warm_operators(options);
 }
 

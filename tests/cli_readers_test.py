@@ -285,6 +285,8 @@ class WarmTest(CliCase):
     def test_what_is_no_operator(self):
         self.refused("warm", "--ops", "gemm,gem", says=("'gem'",))
         self.refused("warm", says=("--ops", "--model"))
+        for nowhere in ("/proc/none", f"{cli_case.__file__}/cache"):
+            self.refused("warm", "--ops", "gemm", env={"STRETTO_CACHE_DIR": nowhere}, says=("nothing can be kept",))
         self.refused("warm", "--ops", "gemm", "--model", cli_case.MODEL, says=("not both",))
 
 

@@ -49,6 +49,11 @@ inline float __uint_as_float(unsigned v) { return sim_bits<float>(v); }
 inline unsigned __float_as_uint(float v) { return sim_bits<unsigned>(v); }
 inline float __int_as_float(int v) { return sim_bits<float>(v); }
 inline int __float_as_int(float v) { return sim_bits<int>(v); }
+inline int __float2int_rz(float v) {  // saturates; of what is no number 0
+  if (v >= 2147483648.f) return 0x7fffffff;
+  if (v < -2147483648.f) return -0x7fffffff - 1;
+  return v == v ? static_cast<int>(v) : 0;
+}
 inline float __fdividef(float a, float b) {
   return std::fabs(b) > 8.507059e37f ? a * 0.f : a / b;  // 2^126
 }

@@ -80,6 +80,8 @@ template <class V, class X>
 STRETTO_DEVICE typename V::Compute computed(X x) {
   if constexpr (kSame<typename V::Compute, float> && sizeof(typename V::Element) < 4) {
     return float(to_float_once(x));
+  } else if constexpr (kSame<typename V::Compute, i32> && kSame<X, float>) {
+    return __float2int_rz(x);  // saturates
   } else {
     return typename V::Compute(x);
   }
@@ -164,6 +166,8 @@ STRETTO_DEVICE void assign(V& v, const A& a) {
   using T = typename V::Element;
   if constexpr (kByte<T> && !kSame<T, typename A::Element>) {
     generate(v, [&](int i, int j) { return i32(saturated<T>(slot(a, i, j))); });
+  } else if constexpr (kSame<T, i32> && kSame<typename A::Compute, float>) {
+    generate(v, [&](int i, int j) { return __float2int_rz(slot(a, i, j)); });  // saturates
   } else {
     generate(v, [&](int i, int j) { return slot(a, i, j); });
   }

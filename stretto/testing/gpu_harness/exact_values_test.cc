@@ -315,6 +315,39 @@ TEST(ExactValues, IntegersKeepAllTheirBits) {
   s.run();
 }
 
+TEST(ExactValues, CastsToIntegersKeepTheirRange) {
+  for (DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
+    auto floats = [](std::int64_t r, std::int64_t c) {
+      constexpr double kEdges[] = {kNan, kInf,         -kInf,         3e9,
+                                   -3e9, 2147483648.0, -2147483648.0, -0.99};
+      return c < 8 ? kEdges[c]
+                   : static_cast<double>((r * 64 + c) % 977 - 480) * (r % 2 ? 4e6 : 0.25);
+    };
+    const auto given = round_to(made(32, 64, floats), from);
+    ProgramBuilder p("to_integers", 1);
+    auto x = p.input("x", from, {32, 64});
+    auto cut = p.output("cut", DType::kI32, {32, 64}),
+         sums = p.output("sums", DType::kI32, {32, 64});
+    p.role("cast", Resource::sms(1), p.range(1), [&](const Tile&) {
+      Value v = p.load(x.tile({0, 0}, 32, 64));
+      p.store(cut.tile({0, 0}, 32, 64), cast(v, DType::kI32));
+      p.store(sums.tile({0, 0}, 32, 64), cast(v, DType::kI32) + 1.0);  // wrap
+    });
+    Sample s(p.finish());
+    auto narrow = [](double v) {
+      return std::isnan(v) ? 0 : std::clamp(std::trunc(v), -2147483648.0, 2147483647.0);
+    };
+    std::vector<double> wanted(given.size()), wrapped(given.size());
+    std::ranges::transform(given, wanted.begin(), narrow);
+    std::ranges::transform(wanted, wrapped.begin(),
+                           [](double v) { return v == 2147483647.0 ? -2147483648.0 : v + 1; });
+    s.given("x", given);
+    s.expected("cut", wanted);
+    s.expected("sums", wrapped);
+    s.run();
+  }
+}
+
 // Casts and stores truncate and saturate, sums and products wrap, as CPU ranks have it.
 TEST(ExactValues, BytesKeepTheirRange) {
   for (DType byte : {DType::kI8, DType::kU8}) {
