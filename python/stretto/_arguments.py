@@ -79,6 +79,7 @@ def told(
     try:
         _check(function, given)
     except UserError as wrong:
+        wrong.is_settled = getattr(error, "is_settled", False)
         return wrong
     return error
 

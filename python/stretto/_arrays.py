@@ -355,6 +355,11 @@ class TorchKind:
 
     @staticmethod
     def assign(out, x) -> None:
+        torch = sys.modules["torch"]
+        if out.is_inference() and not torch.is_inference_mode_enabled():  # launches write it anywhere, too
+            with torch.inference_mode():
+                out.copy_(x)
+            return
         out.copy_(x)
 
     @staticmethod
@@ -471,11 +476,13 @@ def form_of(x: Any) -> Any:
     be checked each time."""
     made_by = type(x)
     if made_by is np.ndarray:
-        return made_by, x.dtype, x.shape, x.flags.writeable
+        return made_by, x.dtype, x.shape, x.strides, x.flags.writeable
     torch = sys.modules.get("torch")
     if torch is None or made_by is not torch.Tensor or x.requires_grad:
         return None
-    return x.dtype, x.shape, x.device, x.layout
+    if x.layout is not torch.strided:
+        return None
+    return x.dtype, x.shape, x.stride(), x.device
 
 
 def _has_memory(tensor: Any) -> bool:
@@ -490,6 +497,18 @@ def may_overlap(kind: Any, a: Any, *others: Any) -> bool:
     first, end = ends(kind, a)
     spans = (ends(kind, x) for x in others)
     return any(first < other_end and other_first < end for other_first, other_end in spans)
+
+
+def may_repeat(kind: Any, x: Any) -> bool:
+    """Whether two of its elements may be in one place; not of an array that slices and turns a dense one."""
+    end = kind.itemsize(x)
+    if 0 in x.shape:
+        return False
+    for stride, n in sorted((abs(stride), n) for n, stride in zip(x.shape, kind.strides_bytes(x))):
+        if n > 1 and stride < end:
+            return True
+        end += (n - 1) * stride
+    return False
 
 
 def has_gaps(kind: Any, x: Any) -> bool:

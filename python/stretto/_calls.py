@@ -11,7 +11,7 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence,
 
 from . import _route
 from ._adopt import adopt
-from ._arrays import COMPUTED, dtype_name, ends, has_gaps, kind_of, may_overlap
+from ._arrays import COMPUTED, dtype_name, ends, has_gaps, kind_of, may_overlap, may_repeat
 from .errors import UserError
 
 _MOST = 2**31 - 1  # of int32
@@ -363,17 +363,31 @@ def make_result(
     if out is None:
         made = kind.empty(shape, like)
         return made, made
-    other, out = adopt(op, "out", out)
-    if other is not kind or tuple(out.shape) != tuple(shape) or kind.dtype(out) != kind.dtype(like):
-        raise UserError(
-            f"{op}: out is a {other.name}, {other.dtype(out)} {tuple(out.shape)}, the result a "
-            f"{kind.name}, {kind.dtype(like)} {tuple(shape)}"
-        )
-    if not kind.writable(out):
-        raise UserError(f"{op}: out is read-only")
+    out = checked_result(op, kind, out, shape, kind.dtype(like))
     kind.count_write(out)
     apart = kind.is_dense(out) and not may_overlap(kind, out, *read)
     return out, out if apart else kind.empty(shape, like)
+
+
+def checked_result(op: str, kind, out, shape: Sequence[int], dtype: str, name: str = "out") -> Any:
+    """`out`, adopted, which the caller has given as `name` for a result of that shape and element type. All that
+    could be wrong with it, since writing it comes after the launch, when it is too late to refuse."""
+    other, out = adopt(op, name, out)
+    if other is not kind or tuple(out.shape) != tuple(shape) or kind.dtype(out) != dtype:
+        raise UserError(
+            f"{op}: {name} is a {other.name}, {other.dtype(out)} {tuple(out.shape)}, the result a "
+            f"{kind.name}, {dtype} {tuple(shape)}"
+        )
+    check_writable(op, kind, out, name)
+    return out
+
+
+def check_writable(op: str, kind, x, name: str) -> None:
+    if not kind.writable(x):
+        raise UserError(f"{op}: {name} is read-only")
+    if may_repeat(kind, x):
+        strides = tuple(stride // kind.itemsize(x) for stride in kind.strides_bytes(x))
+        raise UserError(f"{op}: {name} has elements that share memory: shape {tuple(x.shape)}, strides {strides}")
 
 
 def check_apart(op: str, kind, results: Sequence[Any]) -> None:

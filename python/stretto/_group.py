@@ -19,7 +19,7 @@ from ._arrays import TorchKind, kind_of
 from ._calls import bound_of
 from ._kept import Kept, limit_bytes
 from ._lanes import Lanes
-from .errors import Error, Fault, UserError
+from .errors import DeviceError, Error, Fault, UserError
 
 _NAMES_A_RANK = re.compile(r"\branks? \d")
 
@@ -31,6 +31,28 @@ _under_way: Dict[_Name, threading.Event] = {}  # those that a thread compiles no
 _compiled_lock = threading.Lock()
 
 _ONE_OPTION = 0, -1, ""
+
+
+# How far a call has come, for what goes wrong in it.
+#
+# Calls of the ranks belong together by the order of their meetings: launches, and words that they compare. A
+# refusal takes the place of this rank's next meeting, and whoever comes to that one takes it as said of the call
+# that it is in itself. So a call is refused only where the others are sure to come to another meeting in it:
+# before its first, and where the meeting itself is what fails. Between two and after the last one nobody here
+# knows whether they do; the refusal might stand for their next call, and from then on every rank would get
+# results of another call. There the world fails, as it does where a rank ends: all are told, until they recover.
+_HAS_NOT_MET, _MEETS, _HAS_MET = range(3)
+
+
+@contextlib.contextmanager
+def after_meetings():
+    """For what a call does after its last meeting, as its author knows: this rank alone is told what is raised in
+    here, and the world goes on."""
+    try:
+        yield
+    except Exception as error:
+        error.is_settled = True
+        raise
 
 
 class _Entry:
@@ -127,6 +149,7 @@ class Group:
         # (least, most, words): the call under way is the same for every option in there but for the last extent of
         # its launches, which is the option, and the number behind these words in theirs. So is its plan.
         self.any_option: Tuple[int, int, str] = _ONE_OPTION
+        self._came_to = _HAS_NOT_MET  # of the call under way, where no plan makes it
         self._records = False
         self._thread = threading.get_ident()  # whose calls by itself this group runs, if of one rank
         self._alone: Dict[int, Group] = {}  # by thread
@@ -210,10 +233,6 @@ class Group:
             made.record(True)
         return made
 
-    def fail(self, reason: str) -> None:
-        """The others' waits for this rank fail with this reason."""
-        self.session.fail(self.rank, f"rank {self.rank} died: {reason}")
-
     def record(self, on: bool) -> None:
         """From now on, or until now, what launches do is recorded, on GPUs by kernels of their own,
         compiled when they are first called for. Waits for the GPU."""
@@ -255,8 +274,11 @@ class Group:
     def same(self, said: str, word: int) -> bool:
         """Whether all ranks say this word in the call `said`. Collective; the hosts wait for each other."""
         self._enter()
+        self._came_to = _MEETS
         try:
-            return self.session.same(self.rank, said, word)
+            same = self.session.same(self.rank, said, word)
+            self._came_to = _HAS_MET
+            return same
         except Fault as fault:
             self._say_who(fault)
             raise
@@ -306,21 +328,25 @@ class Group:
         the next call of the same layouts follows without Python. Operators do not call each other
         this way."""
         if self._records or self.tuner is not None:
-            return self._first_call(op, option, out, arrays)
+            return self.whole(op, op, self, *arrays, option, out)
         try:
             result = self.plans.replay(op, option, out, *arrays)
         except Fault as fault:
             self._say_who(fault)
             raise
-        except Exception as error:
-            self.refuse(_name_of(op), error)
+        except Exception as error:  # before its first step, or of a step in place of it
+            self._came_to = _HAS_MET if isinstance(error, DeviceError) else _MEETS
+            self._break_off(op, error)
             raise
         if result is not NotImplemented:
             return result
+        return self.whole(op, self._first_call, op, option, out, arrays)
+
+    def _first_call(self, op, option, out, arrays):
         self._steps = steps = []
         self.any_option = _ONE_OPTION
         try:
-            result = self._first_call(op, option, out, arrays)
+            result = op(self, *arrays, option, out)
             if steps and None not in steps:
                 self._add_plan(op, option, out, arrays, result, steps)
         finally:
@@ -328,37 +354,54 @@ class Group:
             self._of_steps.clear()
         return result
 
-    def _first_call(self, op, option, out, arrays):
+    def whole(self, op: Callable[..., Any], body: Callable[..., Any], *args: Any) -> Any:
+        """body(*args), which has all meetings of a call of `op`, none of them made yet, and what comes between
+        them: where it raises, the others are told (_HAS_MET)."""
+        self._came_to = _HAS_NOT_MET
         try:
-            return op(self, *arrays, option, out)
+            return body(*args)
         except Exception as error:
-            self.refuse(_name_of(op), error)
+            self._break_off(op, error)
             raise
 
+    def _break_off(self, op: Callable[..., Any], error: Exception) -> None:
+        call = _name_of(op)
+        if self._came_to != _HAS_MET:
+            self.refuse(call, error)
+            return
+        reason = self._reason_for_others(call, error)
+        if reason is not None:
+            self.session.fail(self.rank, f"rank {self.rank} has broken off a call that others may be in: {reason}")
+
     def refuse(self, call: str, error: Exception) -> None:
-        """For a call that raised this: it counts as made, so that the others, which may wait in
-        theirs, are told why and which is which from then on. Not where all have been told. A
+        """For a call that raised this before the ranks met: it counts as made, so that the others, which may
+        wait in theirs, are told why and which is which from then on. Not where all have been told. A
         UserError says on which rank, unless it does."""
+        reason = self._reason_for_others(call, error)
+        if reason is None or not self.plans.enter():
+            return
+        try:
+            self.session.refuse(self.rank, call, reason)
+        except Error:
+            pass  # of a world that has failed or ended, as its other calls say
+        finally:
+            self.plans.leave()
+
+    def _reason_for_others(self, call: str, error: Exception) -> Optional[str]:
+        """None where there is nothing to tell."""
         if isinstance(error, UserError):
             error.args = (in_users_words(error),)
         if self.size == 1 or isinstance(error, Fault) or getattr(error, "is_settled", False):
-            return
+            return None
         if _route.is_compiling():
-            return
+            return None
         error.is_settled = True  # by whoever sees it first, within nested calls
         reason = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
         if not _NAMES_A_RANK.search(reason):
             reason = f"{reason} (on {self._own_name()})"
             if isinstance(error, UserError):
                 error.args = (reason,)
-        if not self.plans.enter():
-            return
-        try:
-            self.session.refuse(self.rank, call, reason if call in reason else f"{call}: {reason}")
-        except Error:
-            pass  # of a world that has failed or ended, as its other calls say
-        finally:
-            self.plans.leave()
+        return reason if call in reason else f"{call}: {reason}"
 
     def _own_name(self) -> str:
         own = f"rank {self.rank} of {self.size}"
@@ -395,11 +438,14 @@ class Group:
 
     def symmetric_memory(self, kind: Any, said: str, size_bytes: int) -> Any:
         """For symm_mem.empty. Collective; `said`: as in launch()."""
+        self._came_to = _MEETS
         if self.size > 1 and not kind.on_gpu:  # else the devices compare it
             self.session.agree(self.rank, said)
-        return _core.SymmetricMemory.allocate(
+        memory = _core.SymmetricMemory.allocate(
             self.session, self.rank, said, kind.on_gpu, size_bytes
         )
+        self._came_to = _HAS_MET
+        return memory
 
     def open_gpu(self, device: int) -> None:
         """Makes this rank's GPU ready, at its first use collectively. UserError for another one."""
@@ -474,6 +520,7 @@ class Group:
         (_calls.described); "" for a program of the user's own, which says it itself. Collective."""
         addresses = [kind.address(x) for x in arrays]
         with self.used():
+            self._came_to = _MEETS
             stream = 0
             if kind.on_gpu:
                 device = kind.device(arrays[0])
@@ -497,7 +544,12 @@ class Group:
                 executable = self._make_executable(kind, entry, staged_args, records, said)
                 entry.executables[staged, records] = executable
                 self._keep_executable(executable, name, (staged, records))
-            executable.launch(*args, extents=extents, said=said, stream=stream)
+            self._came_to = _HAS_MET
+            try:
+                executable.launch(*args, extents=extents, said=said, stream=stream)
+            except UserError:  # of its arguments, before a word of it is said
+                self._came_to = _MEETS
+                raise
             self.kept.launched(executable, args)
             if self._steps is not None:
                 self._of_steps.append(arrays)
@@ -582,7 +634,9 @@ class Group:
         words, with what the others call. On GPUs the hosts wait for each other."""
         if self.size > 1:
             with self.used():
+                self._came_to = _MEETS
                 self.session.agree(self.rank, said)
+                self._came_to = _HAS_MET
 
     def close(self, *, at_once: bool = False) -> None:
         self.closed = True

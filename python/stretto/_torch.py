@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import collectives, matmul, ops, spread_columns
 from ._arrays import TorchKind
+from ._group import after_meetings
 from ._gradients import empty_like_weight, rms_norm_gradients, weight_gradient
 from ._torch_library import (
     define,
@@ -114,7 +115,8 @@ def _matmul_reduce_scatter_gradients(grad, a, b, group):
     members = group_of(group)
     members.take_turns(grad)
     grad_a = members.call(matmul.all_gather_matmul_and_keep, 0, None, grad, b.t())
-    return grad_a, weight_gradient(a, matmul.kept_rows(members, grad), b)
+    with after_meetings():
+        return grad_a, weight_gradient(a, matmul.kept_rows(members, grad), b)
 
 
 def _matmul_all_reduce(a, b, replicated, group):
@@ -131,7 +133,8 @@ def _broadcast(x, root, group):
 
 def _sum_to_root(x, root, group):
     total = _all_reduce(x, "sum", group)
-    return total if group_of(group).rank == root else total.zero_()
+    with after_meetings():
+        return total if group_of(group).rank == root else total.zero_()
 
 
 def _all_to_all(x, received, sent, group):

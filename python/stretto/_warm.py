@@ -31,6 +31,9 @@ class _Nobody:
     def agree(self, rank: int, said: str) -> None:
         pass
 
+    def fail(self, rank: int, reason: str) -> None:
+        pass
+
     def same(self, rank: int, said: str, word: int) -> bool:  # pylint: disable=unused-argument
         return True
 

@@ -79,8 +79,9 @@ class _Member:
         group.close(at_once=at_once)
 
     def fail(self, error: BaseException) -> None:
+        """The others' waits for this rank fail with this."""
         for group in self.each():
-            group.fail(f"{type(error).__name__}: {error}")
+            group.session.fail(group.rank, f"rank {group.rank} died: {type(error).__name__}: {error}")
 
 
 _process = _Member()

@@ -4,7 +4,7 @@ common. They have no gradient."""
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from . import _route
 from ._adopt import adopt
@@ -23,15 +23,17 @@ from ._calls import (
     as_table,
     bound_of,
     call_with,
+    check_apart,
+    checked_result,
     described,
     int_table,
-    make_result,
     same_kind,
     scale_or_none,
     several,
     whole,
     with_options,
 )
+from ._group import after_meetings
 from ._world import GroupLike, alone, counted, group_of, name_of
 from .errors import UserError
 
@@ -182,20 +184,35 @@ def _batch_spread(program, op, arrays, *options):
         raise UserError(
             f"{op}: shapes {shapes}; need [batch, rows, Hq, E] and [batch, rows, Hkv, E] twice"
         )
+    outs = (out,) if not return_lse else several(op, out, 2) or (None, None)
+    given = _checked_batches(op, arrays[0], outs)
     heads = [x.swapaxes(0, 1).reshape((rows, batch * x.shape[2], x.shape[3])) for x in arrays]
     made = _spread(program, op, *heads, *options, return_lse, group, None)
-    results = list(made) if return_lse else [made]
-    results[0] = results[0].reshape((rows, batch, *shapes[0][2:])).swapaxes(0, 1)
-    if return_lse:
-        results[1] = results[1].reshape((batch, shapes[0][2], rows))
-    outs = (out,) if not return_lse else several(op, out, 2) or (None, None)
-    for i, given in enumerate(outs):
-        if given is not None:
-            kind, _ = adopt(op, "query", arrays[0])
-            result, _ = make_result(op, kind, given, results[i].shape, results[i])
+    with after_meetings():
+        results = list(made) if return_lse else [made]
+        results[0] = results[0].reshape((rows, batch, *shapes[0][2:])).swapaxes(0, 1)
+        if return_lse:
+            results[1] = results[1].reshape((batch, shapes[0][2], rows))
+        for i, (kind, result) in given.items():
             kind.assign(result, results[i])
-            results[i] = given
+            results[i] = outs[i]
     return tuple(results) if return_lse else results[0]
+
+
+def _checked_batches(op: str, query, outs) -> Dict[int, Any]:
+    """(kind, array) of the results that the caller has given, by place."""
+    kind, q = adopt(op, "query", query)
+    batch, rows, heads, _ = q.shape
+    forms = ((tuple(q.shape), kind.dtype(q)), ((batch, heads, rows), "float32"))
+    made = {
+        i: (kind, checked_result(op, kind, given, *form, "out" if len(outs) == 1 else f"out[{i}]"))
+        for i, (given, form) in enumerate(zip(outs, forms))
+        if given is not None
+    }
+    for _, x in made.values():
+        kind.count_write(x)
+    check_apart(op, kind, [x for _, x in made.values()])
+    return made
 
 
 @counted

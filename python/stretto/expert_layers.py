@@ -323,21 +323,16 @@ def _moe_layer(group, unit, *arrays):
     desc |= _gates.fields(unit)
     desc["tile_rows"], _ = tiles_of(routed, dtype, kind.num_sms(x))
     desc["products"] = group.options.products
+    added = () if residual is None else (residual_or_zeros(op, kind, residual, x.shape, x),)
+    factors = (*(kind.dense(kind.transpose(w)) for w in (gate, up, down)), *biases.values())
+    shares = float_array(op, kind, "weights", weights, (m, top_k))
+    made, written = make_result(op, kind, out, x.shape, x, (*factors, shares, *added))
     group.begin_operator(kind, op, desc, x, said=said, at_bounds=exact)
     _, tiles = _tables(group, kind, routed, dtype, chosen, (ffn, 0), exact, said, room)
     gathered = workspace(group, kind, op, (bound, hidden), x, said)
     group.kept.stays(kind, gathered)
     group.assign(kind, gathered[: x.shape[0]], x)
-    added = () if residual is None else (residual_or_zeros(op, kind, residual, x.shape, x),)
-    arrays = (
-        gathered,
-        *(kind.dense(kind.transpose(w)) for w in (gate, up, down)),
-        *biases.values(),
-        *tiles,
-        float_array(op, kind, "weights", weights, (m, top_k)),
-        *added,
-    )
-    made, written = make_result(op, kind, out, x.shape, x, arrays)
+    arrays = (gathered, *factors, *tiles, shares, *added)
     tables = ("tiles_used", "tile_experts", "tile_needs", "row_tokens", "slots")
     group.launch_operator(
         kind,

@@ -93,7 +93,8 @@ def ep_dispatch(
         *made, scales = (*call_with(group, op, _dispatch, options, None, x, experts, weights), None)[:7]
     else:  # of whose results the caller has given some
         given = several(op, out, 4 if fp8 else 3)
-        *made, scales = (*_dispatch(group, *options, x, experts, weights, given), None)[:7]
+        arrays = x, experts, weights, given
+        *made, scales = (*group.whole(ep_dispatch, _dispatch, group, *options, *arrays), None)[:7]
     return Dispatched(*made, scales, group.name)
 
 
@@ -339,13 +340,9 @@ def _ep_moe_layer(group, num_experts, groups, unit, *arrays):
     launch.desc["residual"] = residual is not None
     launch.desc["biases"] = bool(biases)
     launch.desc |= _gates.fields(unit)
-    tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x, launch.said)
-    group.kept.stays(kind, tokens)
-    group.assign(kind, tokens[: x.shape[0]], x)
     rows = _core.ep_moe_rows(kind.num_sms(x), **launch.desc)
     weight = {"b_gate": gate, "b_up": up, "b": down}
     arrays = {
-        "a": tokens,
         **{name: kind.dense(kind.transpose(w)) for name, w in weight.items()},
         **biases,
         "experts": experts,
@@ -355,6 +352,9 @@ def _ep_moe_layer(group, num_experts, groups, unit, *arrays):
     if residual is not None:
         arrays["residual"] = residual_or_zeros(op, kind, residual, x.shape, x)
     result, arrays["out"] = make_result(op, kind, out, x.shape, x, tuple(arrays.values()))
+    arrays["a"] = tokens = workspace(group, kind, op, (launch.rows, x.shape[1]), x, launch.said)
+    group.kept.stays(kind, tokens)
+    group.assign(kind, tokens[: x.shape[0]], x)
     launch(op, arrays)
     return finish(kind, result, arrays["out"])
 

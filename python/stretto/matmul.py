@@ -14,6 +14,7 @@ from ._arrays import COMPUTED, ArrayT, dtype_name, kind_of, may_overlap
 from ._calls import (
     axis,
     check_apart,
+    checked_result,
     finish,
     is_average,
     make_result,
@@ -258,7 +259,7 @@ def _gather_for_several(op: str, a, scale_a, weights: List[_Weight], gather_dim,
             return _gather_for_several_in_graphs(a, scale_a, weights, gather_dim, name_of(group))
     group, gathered, scales, both = group_of(group), None, None, None
     try:
-        outs = _outs_apart(op, group, a, weights) if in_place else [None] * len(weights)
+        outs = _outs_apart(op, group, a, weights, gather_dim) if in_place else [None] * len(weights)
         if outs[0] is not None and scale_a is None and not is_last:
             both = _gathered_rows(op, a, gather_dim, group.size), outs[0]
     except Exception as error:
@@ -278,21 +279,22 @@ def _gather_for_several(op: str, a, scale_a, weights: List[_Weight], gather_dim,
             else:
                 c = own.call(scaled_op(op, w.result), 0, out, gathered, w.b, scales, w.scale)
             made.append(c)
+        for i, (w, out) in enumerate(zip(weights, outs)):
+            if out is None and w.out is not None:
+                made[i] = _copied(op, w.out, made[i])
     except Exception as error:
         error.is_settled = True  # the others have their rows, and products of their own
         if isinstance(error, UserError):
             error.args = (f"{error} (of b[{len(made)}])",)
         raise
-    for i, (w, out) in enumerate(zip(weights, outs)):
-        if out is None and w.out is not None:
-            made[i] = _copied(op, w.out, made[i])
     return gathered, made
 
 
 @_route.beside_graphs
-def _outs_apart(op: str, group, a, weights: List[_Weight]) -> List[Any]:
+def _outs_apart(op: str, group, a, weights: List[_Weight], gather_dim: int) -> List[Any]:
     """Where launches write: what the caller has given, or nowhere if later ones may read there."""
     outs = [w.out for w in weights]
+    _check_outs(op, group, a, weights, gather_dim)
     written = [x for x in outs if x is not None]
     later = [x for w in weights[1:] for x in (w.b, w.scale) if x is not None]
     if group.plans.are_apart(written, later):
@@ -305,6 +307,24 @@ def _outs_apart(op: str, group, a, weights: List[_Weight]) -> List[Any]:
     written, later = same_kind(op, kind, **named), same_kind(op, kind, **read)
     check_apart(op, kind, written)
     return [None] * len(outs) if any(may_overlap(kind, x, *later) for x in written) else outs
+
+
+def _check_outs(op: str, group, a, weights: List[_Weight], gather_dim: int) -> None:
+    """Of all products, the last of which are launched when other ranks have gone on. Where the factors do not fit,
+    their product says so."""
+    kind, a = adopt(op, "a_shard", a)
+    if a.ndim < 2 or not -a.ndim <= gather_dim < a.ndim:
+        return
+    lead = list(a.shape[:-1])
+    if not _is_last(op, gather_dim, a):
+        lead[gather_dim % a.ndim] *= group.size
+    for i, w in enumerate(weights):
+        if w.out is None:
+            continue
+        _, b = adopt(op, f"b[{i}]", w.b)
+        if b.ndim == 2:
+            shape = (*lead, b.shape[1])
+            checked_result(op, kind, w.out, shape, w.result or kind.dtype(a), f"out[{i}]")
 
 
 def _gathered_rows(op: str, a, gather_dim: int, times: int):
@@ -494,6 +514,9 @@ def _columns_scattered(p, dim, out):
     if group.size == 1:
         result, partial = make_result(p.op, p.kind, out, shape, p.like, p.read)
     else:
+        own = (*shape[:-1], shape[-1] // group.size)
+        if out is not None:
+            checked_result(p.op, p.kind, out, own, p.kind.dtype(p.like))
         result, partial = None, group.kept.room(p.kind, "product", shape, p.like)
     p.launch("gemm", math.prod(shape[:-1]), dim, {"c": partial})
     if group.size == 1:

@@ -13,6 +13,7 @@ from ._calls import (
     as_rows,
     by_reduction,
     call_with,
+    check_writable,
     described,
     finish,
     make_result,
@@ -265,11 +266,12 @@ def _carry_messages(group, blocks, to, sources, *arrays):
         group.agree_on_nothing(said)
         return outs or None
     leaving, landed, launch = uneven_blocks(group, kind, like, received, most, _UNIT, said)
+    for message in outs:
+        kind.count_write(message)
     for message, place in zip(sent, _places(leaving, sent, to)):
         group.assign(kind, place, message)
     launch()
     for message, place in zip(outs, _places(landed, outs, sources)):
-        kind.count_write(message)
         group.assign(kind, message, place)
     return outs or None
 
@@ -284,8 +286,8 @@ def _message(op, name, group, message):
     if not 0 <= rank < group.size:
         raise UserError(f"{op}: {name} names rank {rank} of {group.size} ranks")
     kind, x = adopt(op, name, x)
-    if name == "receives" and not kind.writable(x):
-        raise UserError(f"{op}: {name} has a read-only {kind.name}")
+    if name == "receives":
+        check_writable(op, kind, x, f"one of {name}")
     return kind, x, rank
 
 

@@ -134,6 +134,34 @@ for again in (False, True):
     stretto.recover()
     works(16, 32, 48)
 """
+BROKEN_OFF = """
+works(16, 32)
+launched = _group.Group.launch
+for again in range(4):
+    def breaks(self, *args, **kwargs):
+        launched(self, *args, **kwargs)
+        raise MemoryError("none left")
+    if r == 1:
+        _group.Group.launch = breaks
+    try:
+        launch(32)
+        assert r == 0
+    except MemoryError:
+        assert r == 1
+    except stretto.Fault:
+        assert r == 0
+    _group.Group.launch = launched
+    if again % 2:
+        turn(f"broken off {again}", 1)()
+    try:
+        while True:  # until it is known here; what is computed in between is void
+            launch(16)
+            synchronize()
+    except stretto.Fault as error:
+        assert "rank 1 has broken off a call" in str(error) and "none left" in str(error), error
+    stretto.recover()
+    works(16, 32, 48)
+"""
 LITTLE_ROOM = """
 warnings.simplefilter("ignore", RuntimeWarning)
 kept = stretto._world.group_of().kept
@@ -420,7 +448,7 @@ assert set(_group._compiled) == known, set(_group._compiled) - known
 @pytest.mark.parametrize(
     "code",
     [COLLECTIVES, PAYLOADS, PHASES, GRAPHS, FEWER_SMS, WARMED, ALL_REFUSE]
-    + [FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, LITTLE_ROOM],
+    + [FIRST_CALLS, LAUNCHED_BEFORE, REFUSED_BEFORE, BROKEN_OFF, LITTLE_ROOM],
 )
 def test_on_simulated_gpus(code, root, tmp_path):
     build = os.environ.get("STRETTO_BUILD") or root / "build"
