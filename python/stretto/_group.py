@@ -222,13 +222,20 @@ class Group:
             lane.close(at_once=True)
         self.lanes = Lanes()
 
+    def _new_part(self, ranks: List[int], request: str, name: str) -> Optional[Group]:
+        """A world of its own of these ranks of this one, this rank among them; None where there are none.
+        Collective over all of this one's."""
+        with self.used():
+            session, number = self.session.split(self.rank, ranks, request)
+        if session is None:
+            return None
+        return Group(session, number, self.options, name=name, ranks=[self.ranks[r] for r in ranks])
+
     def _new_lane(self, name: str) -> Group:
         """A world of its own of the same ranks. Collective."""
-        with self.used():
-            session, number = self.session.split(
-                self.rank, list(range(self.size)), f"the first call with async_op=True, which makes '{name}'"
-            )
-        made = Group(session, number, self.options, name=name, ranks=self.ranks)
+        request = f"the first call with async_op=True, which makes '{name}'"
+        made = self._new_part(list(range(self.size)), request, name)
+        assert made is not None
         if self._records:
             made.record(True)
         return made

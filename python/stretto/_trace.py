@@ -9,7 +9,7 @@ from typing import Iterator, List, Union
 from . import _core
 from ._calls import file_name
 from ._group import Group
-from ._world import groups
+from ._world import _member, groups
 from .errors import Error, UserError
 
 
@@ -25,6 +25,8 @@ def trace(path: Union[str, os.PathLike]) -> Iterator[None]:
     UserError within another such block, and where the file cannot be written."""
     path = file_name("trace", path)
     recording = groups()
+    if _member().rehearses:
+        raise UserError("stretto.trace() within warm_up(), which launches nothing: trace calls outside of it")
     if any(group.records for group in recording):
         raise UserError("stretto.trace(): within another; what it records ends with its block")
     for group in recording:

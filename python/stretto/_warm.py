@@ -5,13 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _core
 from ._arrays import NumpyKind
-from ._calls import whole
+from ._calls import text, whole
 from ._group import Group, Options, compile_ahead
 from ._world import _member, _Member, _thread, how_products_run
 from .errors import UserError
@@ -31,6 +31,15 @@ class _Nobody:
     def agree(self, rank: int, said: str) -> None:
         pass
 
+    def barrier(self, rank: int) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def recover(self) -> None:
+        pass
+
     def fail(self, rank: int, reason: str) -> None:
         pass
 
@@ -48,9 +57,11 @@ class _Rehearsal(Group):
     """The first rank of a world, whose calls leave word of the programs that they would launch, by what
     launch() keeps them under, and launch nothing."""
 
-    def __init__(self, size: int, options: Options, needed: _Needed, name: str = ""):
+    def __init__(
+        self, size: int, options: Options, needed: _Needed, name: str = "", ranks: Optional[Sequence[int]] = None
+    ):
         alone = _core.Session.threads(1)
-        super().__init__(alone, 0, options, name=name, ranks=range(size))
+        super().__init__(alone, 0, options, name=name, ranks=range(size) if ranks is None else ranks)
         self.size, self.session = size, _Nobody(size, alone)
         self._needed = needed
 
@@ -61,8 +72,11 @@ class _Rehearsal(Group):
             self._alone[0] = _Rehearsal(1, Options(), self._needed)
         return self._alone[0]
 
-    def _new_lane(self, name: str) -> Group:
-        return _Rehearsal(self.size, self.options, self._needed, name)
+    def _new_part(self, ranks: List[int], request: str, name: str) -> Optional[Group]:
+        if not ranks:
+            return None
+        of_all = [self.ranks[r] for r in ranks]
+        return _Rehearsal(len(ranks), self.options, self._needed, name, of_all)
 
     def call(self, op: Callable[..., Any], option: int, out: Any, *arrays: Any) -> Any:
         return op(self, *arrays, option, out)
@@ -106,10 +120,14 @@ def warm_up(
     Needs no other ranks and no init(); GPU arrays need a GPU. Calls of the same shapes, element types
     and layouts in the same order find everything there; so do several numbers of rows of products.
     `world_size`: of the world of all ranks, default: as it is, or the variable WORLD_SIZE; `groups`:
-    sizes of others by name. `choose_configs` and `sequence`: those of `init`, default: as this
-    process has told it. `progress(done, total, name)` is called after each program.
+    sizes of others by name, unless the calls make them (mesh, new_group of numbers of ranks).
+    `choose_configs` and `sequence`: those of `init`, default: as this process has told it.
+    `progress(done, total, name)` is called after each program.
 
     Errors: those of the calls; Rejected for a program of one's own that the proof rejects."""
+    for name, function in {"calls": calls, "progress": progress}.items():
+        if not callable(function) and (name == "calls" or function is not None):
+            raise UserError(f"warm_up: {name} is {function!r}, need a function")
     options, size = _as_initialised()
     if choose_configs is not None or sequence is not None:
         chooses = True if choose_configs is None else choose_configs
@@ -117,8 +135,9 @@ def warm_up(
     size = size if world_size is None else whole("warm_up", "world_size", world_size)
     needed: _Needed = {}
     member = _Member()
+    member.rehearses = True
     try:
-        for name, members in {"": size, **(groups or {})}.items():
+        for name, members in {"": size, **_sizes_of(groups)}.items():
             if not 1 <= members <= 64:
                 raise UserError(f"warm_up: a world of {members} ranks; need 1 to 64")
             member.add(_Rehearsal(members, options, needed, name), name)
@@ -130,11 +149,27 @@ def warm_up(
     return len(needed)
 
 
+def _sizes_of(groups: Any) -> Dict[str, int]:
+    if groups is None:
+        return {}
+    if not isinstance(groups, Mapping):
+        raise UserError(f"warm_up: groups is {groups!r}, need sizes by name")
+    sizes = {}
+    for name, size in groups.items():
+        if text("warm_up", "the name of a group", name) == "":
+            raise UserError("warm_up: a group without a name is that of all ranks, whose size is world_size")
+        sizes[name] = whole("warm_up", f"the size of group {name!r}", size)
+    return sizes
+
+
 def _as_initialised() -> Tuple[Options, int]:
     group = _member().groups.get("")
     if group is not None:
         return group.options, group.size
-    return Options(), int(os.environ.get("WORLD_SIZE") or 1)
+    size = os.environ.get("WORLD_SIZE") or "1"
+    if not size.isdecimal():
+        raise UserError(f"warm_up: WORLD_SIZE is '{size}', need a number of ranks")
+    return Options(), int(size)
 
 
 def _on_thread_of(member: _Member, calls: Callable[[], Any]) -> None:

@@ -52,6 +52,7 @@ class _Member:
         self.closed: Dict[str, str] = {}  # who says so, by name
         self.of_torch: Dict[str, Optional[List[int]]] = {}  # their ranks there, by name
         self.forked: List[Group] = []  # the parent's, in a child
+        self.rehearses = False  # calls for warm_up(), whose other ranks do not come
 
     def each(self) -> List[Group]:
         """Every group once, the last that was made first."""
@@ -275,6 +276,8 @@ def init(
     member = _member()
     if group is not None and name_of_torch(group) is None:
         raise UserError(f"stretto.init({group!r}): need a torch.distributed group, or none")
+    if member.rehearses:
+        raise UserError("stretto.init() within warm_up(), whose calls are in a world of their own: leave it out")
     if "" in member.groups:
         who = f"rank {member.groups[''].rank}: "
         raise UserError(f"{who}stretto.init(): called twice; finalize() first")
@@ -418,12 +421,9 @@ def _new_name(member: _Member, name: Optional[str], default: str) -> str:
 
 def _split(member, whole: Group, ranks: List[int], request: str, name: str) -> Optional[Group]:
     """A group of these ranks, this one among them; None where there are none. Collective."""
-    with whole.used():
-        session, number = whole.session.split(whole.rank, ranks, request)
-    if session is None:
-        return None
-    made = Group(session, number, whole.options, name=name, ranks=ranks)
-    member.add(made, name)
+    made = whole._new_part(ranks, request, name)  # pylint: disable=protected-access
+    if made is not None:
+        member.add(made, name)
     return made
 
 
@@ -436,6 +436,8 @@ def _outsider(member: _Member, name: str, ranks: Sequence[int]) -> Outsider:
 def _new_group_of_torch(member: _Member, group: Any, name: Optional[str]) -> Group:
     import torch.distributed as dist  # pylint: disable=import-outside-toplevel
 
+    if member.rehearses:
+        raise UserError("new_group() of a torch.distributed group within warm_up(): give it numbers of ranks")
     of_torch, whole = name_of(group), member.groups.get("")
     if whole is not None and member.groups.get(of_torch) is whole:
         if name is not None:

@@ -229,3 +229,78 @@ def test_a_fork_does_not_wait_for_threads_that_it_has_not(held):
     slow.go.set()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert run_for(30, lambda: _group._compile(name, slow)) == [slow]
+
+
+def test_what_calls_do_between_collectives():
+    """Barriers and recoveries are nothing, and groups are those of the first rank."""
+    seen = []
+
+    def calls():
+        stretto.barrier()
+        groups = stretto.mesh(dp=2, tp=3)
+        seen.append([groups[axis].ranks for axis in ("dp", "tp")])
+        mine, other = stretto.new_group([4, 0]), stretto.new_group([2, 3], name="others")
+        seen.append((mine.rank, mine.ranks, other.rank))
+        stretto.all_gather(made(6, 5), group="tp")
+        stretto.all_gather(made(6, 5), group=mine)
+        stretto.all_reduce(made(6, 5), group="dp", async_op=True).wait()
+        stretto.barrier(mine)
+        stretto.recover()
+
+    for _ in range(2):
+        assert stretto.warm_up(calls, world_size=6) == 3
+    assert seen == [[[0, 3], [0, 1, 2]], (0, [0, 4], -1)] * 2
+    known = set(_group._compiled)
+
+    def ranks():
+        groups = stretto.mesh(dp=2, tp=3)
+        stretto.all_gather(made(6, 5), group=groups["tp"])
+        stretto.all_reduce(made(6, 5), group=groups["dp"])
+
+    testing.run(6, ranks, timeout=60)
+    assert set(_group._compiled) == known
+
+
+def nothing():
+    pass
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ({"calls": None}, "calls is None, need a function"),
+        ({"calls": nothing, "progress": 3}, "progress is 3, need a function"),
+        ({"calls": nothing, "groups": ["tp"]}, r"groups is \['tp'\], need sizes by name"),
+        ({"calls": nothing, "groups": {"tp": "2"}}, "the size of group 'tp' is '2', need a whole number"),
+        ({"calls": nothing, "groups": {"tp": 2.5}}, "the size of group 'tp' is 2.5, need a whole number"),
+        ({"calls": nothing, "groups": {3: 2}}, "the name of a group is 3, need a str"),
+        ({"calls": nothing, "groups": {"": 2}}, "a group without a name"),
+        ({"calls": nothing, "groups": {"tp": 0}}, "a world of 0 ranks"),
+        ({"calls": lambda: stretto.trace("x.json").__enter__(), "world_size": 2}, "trace.. within warm_up"),
+        ({"calls": stretto.init, "world_size": 2}, "init.. within warm_up"),
+        ({"calls": lambda: stretto.new_group([0, 2]), "world_size": 2}, "the world has the ranks 0 to 1"),
+        ({"calls": lambda: stretto.mesh(tp=3), "world_size": 2}, r"mesh\(tp=3\): there are 2 ranks"),
+    ],
+)
+def test_what_cannot_be_warmed(arguments, says):
+    with pytest.raises(stretto.UserError, match=says):
+        stretto.warm_up(**arguments)
+    assert not _group._compiled
+
+
+@pytest.mark.parametrize("size", ["abc", "-1", "2.5", "0"])
+def test_a_number_of_ranks_from_the_environment(size, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(stretto.UserError, match="warm_up: (WORLD_SIZE is|a world of)"):
+        stretto.warm_up(nothing)
+
+
+def test_a_group_of_torch_is_not_met_by_a_warm_up():
+    torch = pytest.importorskip("torch")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with pytest.raises(stretto.UserError, match="torch.distributed group within warm_up"):
+            stretto.warm_up(lambda: stretto.new_group(torch.distributed.group.WORLD), world_size=2)
+    finally:
+        torch.distributed.destroy_process_group()
