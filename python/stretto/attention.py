@@ -82,9 +82,11 @@ def sequence_attention(
     rank gets all keys and values, or those that its window sees, by copy engines on GPUs, while it
     begins with its own.
 
-    `contiguous`: rank r has the rows from r * S on of the sequence instead, S = ceil(tokens / P); results
-    have S rows, too. Causal attention is then 2 - 1 / P times the mean work on the last rank, for
-    which the others wait where they next meet it: zigzag rows take half to two thirds of the time.
+    `contiguous`: rank r has the rows from r * S on of the sequence instead, S = ceil(tokens / P), as
+    torch.chunk cuts it; results have as many rows. Where that leaves the last ranks fewer, or none,
+    `tokens` says of how many all are, and rows are copied; or those ranks have S with padding. Causal
+    attention is then 2 - 1 / P times the mean work on the last rank, for which the others wait where they
+    next meet it: zigzag rows take half to two thirds of the time.
 
     Batches of sequences of one length: [batch, 2c, Hq, E] and [batch, 2c, Hkv, E], results
     [batch, 2c, Hq, E] and [batch, Hq, 2c]; one launch, before which they are copied.
@@ -139,14 +141,15 @@ def _spread_heads(group, program, op, tokens, *options):
     kind, dtype, q, k, v = checked_heads(op, query, key, value, "rows, Hkv, E")
     rows, heads, width = q.shape
     kv_heads = k.shape[1]
+    placed = _placed_rows(op, group, rows, tokens, contiguous)
     tokens = rows * group.size if tokens is None else tokens
-    if tokens < 1 or _rows_of(tokens, group.size, contiguous) != rows:
-        need = f"ceil({tokens} / {group.size})" if contiguous else "twice the tokens of a chunk (zigzag)"
-        raise UserError(
-            f"{op}: {rows} rows of {tokens} tokens on {group.size} ranks; need {need}"
-        )
     bound = bound_of(tokens)
     columns = _rows_of(bound, group.size, contiguous)
+    results: List[Any] = []
+    if rows != placed:
+        results = results_of(op, kind, out, (q, k, v), return_lse)
+        q, k, v = (_with_rows(kind, x, placed) for x in (q, k, v))
+        out = None
     made = results_of(op, kind, out, (q, k, v), return_lse, lse_columns=columns)
     given = {"query": q, "key": k, "value": v}
     options = f"tokens={tokens}", *options_in_words(is_causal, scale, window, return_lse)
@@ -167,7 +170,36 @@ def _spread_heads(group, program, op, tokens, *options):
         (tokens,),
         said=described(op, kind, given, *options, *words),
     )
-    return finished(kind, made)
+    if not results:
+        return finished(kind, made)
+    (result, _), *lse = results
+    kind.assign(result, made[0][1][:rows])
+    if not lse:
+        return result
+    kind.assign(lse[0][0], made[1][1][:, :rows])
+    return result, lse[0][0]
+
+
+def _placed_rows(op: str, group, rows: int, tokens: Optional[int], contiguous: bool) -> int:
+    """Rows of each rank in the program; this one may have fewer, as many as there are tokens in its shard."""
+    if tokens is None and rows == 0:
+        raise UserError(f"{op}: no rows; where ranks have different numbers of rows, say tokens=, of all ranks")
+    given = rows * group.size if tokens is None else tokens
+    placed = _rows_of(given, group.size, contiguous)
+    shard = min(max(given - group.rank * placed, 0), placed) if contiguous else placed
+    if given < 1 or rows not in (placed, shard):
+        need = "twice the tokens of a chunk (zigzag)"
+        if contiguous:
+            need = f"ceil({given} / {group.size})"
+            need += f", or without padding {shard}, on rank {group.rank}" if shard != placed else ""
+        raise UserError(f"{op}: {rows} rows of tokens={given} on {group.size} ranks; need {need}")
+    return placed
+
+
+def _with_rows(kind, x, rows: int):
+    made = kind.empty((rows, *x.shape[1:]), x)
+    kind.assign(made[: x.shape[0]], x)
+    return made
 
 
 def _rows_of(tokens: int, ranks: int, contiguous: bool) -> int:

@@ -137,11 +137,52 @@ def test_contiguous_shards(rng, form, size, dtype):
             np.testing.assert_array_equal(alone[1][:, :tokens], whole[1][0, :, :tokens])
 
 
+@pytest.mark.parametrize("form", ["sequence", "ring", "token_ring"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_shards_without_padding(rng, form, size):
+    """As torch.chunk cuts them, the last ones shorter or empty: what padded ones give, with and without out=."""
+    torch = pytest.importorskip("torch")
+    call = stretto.sequence_attention if form == "sequence" else stretto.ring_attention
+    options = {"contiguous": True, "return_lse": True, "is_causal": bool(rng.integers(2))}
+    options |= {"queries_travel": True} if form == "token_ring" else {}
+    for tokens in (1, size + 1, 3 * size, int(rng.integers(1, 9 * size))):
+        every = [torch.from_numpy(rng.uniform(-1, 1, (tokens, h, 8)).astype(np.float32)) for h in (4, 2, 2)]
+        rows = -(-tokens // size)
+
+        def body():
+            r = stretto.rank()
+            padding = [torch.full((rows * size - tokens, *x.shape[1:]), np.nan) for x in every]
+            padded = [torch.cat([x, y])[r * rows : (r + 1) * rows] for x, y in zip(every, padding)]
+            mine = [x[r * rows : (r + 1) * rows] for x in every]
+            chunks = every[0].chunk(size)
+            assert len(mine[0]) == (len(chunks[r]) if r < len(chunks) else 0)
+            want = call(*padded, tokens=tokens, **options)
+            want = want[0][: len(mine[0])], want[1][:, : len(mine[0])]
+            outs = torch.full(mine[0].shape, np.nan), torch.full((4, len(mine[0])), np.nan)
+            for got in (
+                call(*mine, tokens=tokens, **options),
+                call(*mine, tokens=tokens, out=outs, **options),
+                outs,
+                [x[0] for x in call(*(x[None] for x in mine), tokens=tokens, **options)],
+            ):
+                assert all(torch.equal(x, y) for x, y in zip(got, want)), (tokens, r)
+            alone = {**options, "return_lse": False}
+            assert torch.equal(call(*mine, tokens=tokens, **alone), want[0])
+
+        testing.run(size, body, timeout=60)
+
+
 def test_contiguous_shards_that_do_not_fit():
     def body():
+        r = stretto.rank()
         q = np.ones((3, 2, 8), np.float32)
-        with pytest.raises(stretto.UserError, match=r"3 rows of 7 tokens on 2 ranks; need ceil\(7 / 2\)"):
-            stretto.ring_attention(q, q, q, tokens=7, contiguous=True)
+        need = r"need ceil\(7 / 2\)" if r == 0 else r"need ceil\(7 / 2\), or without padding 3, on rank 1"
+        for rows in (2, 5):
+            with pytest.raises(stretto.UserError, match=rf"{rows} rows of tokens=7 on 2 ranks; {need}"):
+                x = np.ones((rows, 2, 8), np.float32)
+                stretto.ring_attention(x, x, x, tokens=7, contiguous=True)
+        with pytest.raises(stretto.UserError, match="no rows; where ranks have different numbers of rows, say tokens="):
+            stretto.ring_attention(q[:0], q[:0], q[:0], contiguous=True)
         assert stretto.ring_attention(q, q, q, contiguous=True).shape == q.shape
 
     testing.run(2, body)
