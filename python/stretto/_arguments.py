@@ -17,6 +17,7 @@ from .errors import Error, UserError
 
 # What programs call the tables that operators' arguments are.
 _BROKEN_TABLE = re.compile(r"^(\w+): table '(\w+)'(?= breaks its contract)")
+_NO_INT32 = re.compile(r"(?<=: entry )(\d+ is )(2147483647|-2147483648)(?=,)")  # maybe: as_table() has cut it
 _TABLES = {
     ("packed_attention", "starts"): "cu_seqlens",
     ("paged_attention", "starts"): "cu_seqlens",
@@ -61,7 +62,10 @@ def in_users_words(error: UserError) -> str:
         op, table = match.groups()
         return f"{op}: {_TABLES.get((op, table), table)}"
 
-    return _BROKEN_TABLE.sub(named, str(error))
+    said = str(error)
+    if "breaks its contract" in said:
+        said = _NO_INT32.sub(lambda m: f"{m[1]}{m[2]} or {'less' if m[2][0] == '-' else 'more'}", said)
+    return _BROKEN_TABLE.sub(named, said)
 
 
 def told(
@@ -97,6 +101,8 @@ def _check(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     op, first = function.__name__, None
     for name, value in given.items():
         parameter = inspect.signature(function).parameters[name]
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue  # several of what the annotation says
         of_type = str(parameter.annotation)
         if value is None and (of_type.startswith("Optional") or parameter.default is None):
             continue

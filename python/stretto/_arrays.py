@@ -8,6 +8,7 @@ GPUs also tell an array's device and the stream that the caller's work is on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
@@ -355,16 +356,21 @@ class TorchKind:
 
     @staticmethod
     def assign(out, x) -> None:
-        torch = sys.modules["torch"]
-        if out.is_inference() and not torch.is_inference_mode_enabled():  # launches write it anywhere, too
-            with torch.inference_mode():
-                out.copy_(x)
-            return
-        out.copy_(x)
+        with TorchKind._writing(out):
+            out.copy_(x)
 
     @staticmethod
     def fill(out, value: float) -> None:
-        out.fill_(value)
+        with TorchKind._writing(out):
+            out.fill_(value)
+
+    @staticmethod
+    def _writing(out):
+        """For PyTorch's own writes, which it refuses to tensors of inference mode outside of it; launches write
+        them anywhere."""
+        torch = sys.modules["torch"]
+        made_there = out.is_inference() and not torch.is_inference_mode_enabled()
+        return torch.inference_mode() if made_there else contextlib.nullcontext()
 
     @staticmethod
     def writable(x) -> bool:  # pylint: disable=unused-argument

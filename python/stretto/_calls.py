@@ -14,7 +14,7 @@ from ._adopt import adopt
 from ._arrays import COMPUTED, dtype_name, ends, has_gaps, kind_of, may_overlap, may_repeat
 from .errors import UserError
 
-_MOST = 2**31 - 1  # of int32
+_LEAST, _MOST = -(2**31), 2**31 - 1  # of int32
 
 
 def described(op: str, kind, arrays: Mapping[str, Any], *options: str) -> str:
@@ -59,7 +59,7 @@ def int_table(op: str, kind, name: str, x, shape: Sequence[int]):
     (x,) = same_kind(op, kind, **{name: x})
     if kind.dtype(x) not in ("int32", "int64") or tuple(x.shape) != tuple(shape):
         raise UserError(
-            f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need int32 {tuple(shape)}"
+            f"{op}: {name} is {kind.dtype(x)} {tuple(x.shape)}; need int32 or int64 {tuple(shape)}"
         )
     return kind.dense(as_table(x))
 
@@ -76,7 +76,7 @@ def as_table(x):
     if kind is None or kind.dtype(x) != "int64":
         return x
     some = x if x.ndim else x.reshape((1,))  # of nothing but a number NumPy makes no array
-    fitting = some.clip(-1, _MOST)  # what does not fit breaks the table's contract
+    fitting = some.clip(_LEAST, _MOST)  # which break every table's contract (in_users_words)
     made = kind.contiguous(kind.cast(fitting, "int32"))
     return made if x.ndim else made.reshape(())
 
@@ -321,6 +321,8 @@ def reduction(op: str, reduce_op: str, factor: Any = None) -> Reducing:
         raise UserError(
             f"{op}: reduce_op '{reduce_op}' and factor {factor!r}; 'premul_sum' takes factor=, the others none"
         )
+    if getattr(factor, "requires_grad", False):
+        raise UserError(f"{op}: factor is a tensor that requires a gradient, which no factor has: factor.item()")
     return Reducing(reduce_op, _ONE_BITS if factor is None else float_bits(op, "factor", factor))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x.flatten(0, -2)
 
 
 def weight_gradient(a, grad, b):

@@ -27,14 +27,16 @@ class Payload(NamedTuple):
         return {"payload": self.name}
 
 
-def payload_of(op: str, name: Any, block: Any) -> Optional[Payload]:
-    """What a caller asks for; None where elements travel as they are."""
+def payload_of(op: str, name: Any, block: Any, reduce_op: str = "sum") -> Optional[Payload]:
+    """What a caller asks for, of a reduction of that name; None where elements travel as they are."""
     if name is None:
         if block is not None:
             raise UserError(f"{op}: scale_block without payload, of which scales are")
         return None
     if not isinstance(name, str) or name not in _NAMES:
         raise UserError(f"{op}: payload {name!r}: one of {', '.join(_NAMES)}, or None")
+    if reduce_op not in ("sum", "avg", "premul_sum"):
+        raise UserError(f"{op}: payload goes with sums and averages, not with reduce_op '{reduce_op}'")
     if block is not None:
         block = whole(op, "scale_block", block)
         if not 1 <= block <= _MOST_COLUMNS:

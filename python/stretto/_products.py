@@ -79,8 +79,10 @@ class Product(NamedTuple):
         those of the program's Desc that others lack."""
         said = self._described(dim, fields)
         dim = 0 if dim == self.a.ndim - 1 else dim  # which comes first: columns come last
-        if rows == 0:
+        if 0 in (rows, self.columns, self.summed):
             self.group.agree_on_nothing(said)
+            for made in outputs.values():
+                self.kind.fill(made, 0)  # sums of nothing
             return
         kind, names = self.kind, ("a", "b", *outputs)
         arrays = (self.rows_of(self.a, dim), self.weights, *outputs.values())

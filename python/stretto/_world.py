@@ -361,7 +361,7 @@ def _new_group_of_ranks(member: _Member, ranks, name: Optional[str]) -> Union[Gr
     return _split(member, whole, own, request, named) or _outsider(member, named, numbers)
 
 
-@functools.partial(counted, find=lambda **_: None)
+@functools.partial(counted, find=lambda *_, **__: None)
 def mesh(**sizes: int) -> Dict[str, Group]:
     """The ranks as a grid, and this rank's group along each of its axes: mesh(dp=2, tp=4) of 8 ranks
     has "tp" groups of 4 ranks with numbers in a row, and "dp" groups of those with the same place

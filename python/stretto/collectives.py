@@ -23,6 +23,7 @@ from ._calls import (
     computed_dtype,
     described,
     finish,
+    fits,
     make_result,
     moved_as,
     padded,
@@ -148,6 +149,8 @@ def _all_gather_sizes(sizes, group, x, dim, out):
     size, most = group.size, max(sizes)
     moved = kind.move(x, dim, 0)
     rest = tuple(moved.shape[1:])
+    if not fits(size * most * max(math.prod(rest), 1) * kind.itemsize(x)):
+        raise UserError(f"{op}: sizes {list(sizes)} come to more bytes than 64 bits count")
     shape = (*x.shape[:dim], sum(sizes), *x.shape[dim + 1 :])
     made = result_along(op, kind, out, shape, dim, x, (x,))
     mine = group.kept.room(kind, "longest", (most, *rest), x)
@@ -210,7 +213,7 @@ def reduce_scatter(
     they are added up in float32 in rank order. There is no gradient, and `out` is apart from `x`."""
     reducing = reduction("reduce_scatter", reduce_op, factor)
     dim = whole("reduce_scatter", "dim", dim)
-    carried = payload_of("reduce_scatter", payload, scale_block)
+    carried = payload_of("reduce_scatter", payload, scale_block, reduce_op)
     if carried is not None:
         body = with_options(_reduce_scatter_payload, carried, reducing)
         return group_of(group).call(body, dim, out, x)
@@ -295,7 +298,7 @@ def all_reduce(
     it up is off as all_gather()'s elements are, and the sum once more, by the largest of its row. There
     is no gradient."""
     reducing = reduction("all_reduce", reduce_op, factor)
-    carried = payload_of("all_reduce", payload, scale_block)
+    carried = payload_of("all_reduce", payload, scale_block, reduce_op)
     if carried is not None:
         body = with_options(_all_reduce_payload, carried, reducing)
         return group_of(group).call(body, 0, out, x)
@@ -449,11 +452,11 @@ def _checked_lists(group, x, sent: Optional[List[int]], expected: Optional[List[
     kind, x = adopt("all_to_all", "x", x)
     sent = checked_blocks(group, x, sent)
     even = set(sent) == set(expected or sent) == {sent[0]} and len(expected or sent) == len(sent)
-    return lists_of(sent, rows_of(kind, x), sent[0] if even else -1)
+    return lists_of("all_to_all", sent, f"{rows_of(kind, x)}, with sizes", sent[0] if even else -1)
 
 
-def lists_of(sent: Sequence[int], rows: str, even: int = -1) -> Lists:
-    return Lists(rows, f"all_to_all({rows}, with sizes)", tuple(sent), even)
+def lists_of(op: str, sent: Sequence[int], rows: str, even: int = -1) -> Lists:
+    return Lists(rows, f"{op}({rows})", tuple(sent), even)
 
 
 def _exchange_blocks(group, blocks, x, out):
@@ -503,7 +506,7 @@ def exchange_sizes(group, sent: List[int], rows: str) -> Blocks:
     """The blocks of an all_to_all in which this rank sends so many rows to each, of such `rows`.
     Collective; the hosts wait for each other, where all send what they sent another time for one
     word."""
-    return exchange_lists(group, lists_of(sent, rows))
+    return exchange_lists(group, lists_of("all_to_all", sent, f"{rows}, with sizes"))
 
 
 def exchange_lists(group, lists: Lists) -> Optional[Blocks]:

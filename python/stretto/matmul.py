@@ -384,6 +384,8 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
     lead = list(p.a.shape[:-1])
     lead[dim] *= p.group.size
     rows, out = (out or (None, None)) if return_a else (None, out)
+    if return_a and p.columns == 0:
+        return _rows_alone(p, dim, lead, rows, out)
     made = result_along(p.op, p.kind, out, lead + [p.columns], dim, p.like, p.read)
     outputs, whole = {"c": made.target}, None
     if return_a:
@@ -391,6 +393,13 @@ def _gathered(p, gather_dim, out, return_a: bool = False):
         outputs["gathered"] = whole.target
     p.launch("ag_gemm", math.prod(lead), dim, outputs, gathered=return_a)
     return (whole.finish(), made.finish()) if return_a else made.finish()
+
+
+def _rows_alone(p, dim, lead, rows, out):
+    """(gathered a, a result without columns)."""
+    result, _ = make_result(p.op, p.kind, out, lead + [0], p.like)
+    with p.group.calls_as((p.op, "a_shard", "gather_dim")):
+        return _all_gather(p.group, p.a, dim, rows), result
 
 
 def _columns_gathered_first(p, dim, out):

@@ -247,7 +247,7 @@ def _checked_messages(group, sends, receives) -> _Messages:
                 f"{op}: a {other.name} of {other.dtype(x)} beside a {kind.name} of {kind.dtype(first)}"
             )
     to, sources = (tuple(rank for *_, rank in messages) for messages in (sent, wanted))
-    lists = lists_of(_per_rank(group, sent), f"messages of {kind.dtype(first)}")
+    lists = lists_of(op, _per_rank(group, sent), f"messages of {kind.dtype(first)}")
     made = _Messages(lists, tuple(_per_rank(group, wanted)), to, sources)
     if _form_of_messages(sends, receives) is not None:
         return made

@@ -144,7 +144,7 @@ def _sizes(op: str, kind, given, size: int):
         shape = (1,)
         sizes = sizes.reshape(shape) if math.prod(sizes.shape) == 1 else sizes
     if kind.dtype(sizes) not in ("int32", "int64") or tuple(sizes.shape) != shape:
-        raise UserError(f"{op}: {name} is {kind.dtype(sizes)} {tuple(sizes.shape)}; need int32 {shape}")
+        raise UserError(f"{op}: {name} is {kind.dtype(sizes)} {tuple(sizes.shape)}; need int32 or int64 {shape}")
     return kind.dense(sizes)
 
 

@@ -148,3 +148,72 @@ def test_a_table_for_no_rows_is_empty(rng):
         testing.run(
             1, lambda: stretto.grouped_matmul(of(0, 4), of(2, 4, 5), ints(3), tokens=ints(2))
         )
+
+
+# Of a [m, K] and b [K, N] on P ranks: (call, sizes of the result).
+PRODUCTS = {
+    "all_gather_matmul": (stretto.all_gather_matmul, lambda p, m, n: (p * m, n)),
+    "of columns": (
+        lambda a, b, **options: stretto.all_gather_matmul(
+            a, stack(b, stretto.world_size(options.get("group"))), gather_dim=-1, **options
+        ),
+        lambda p, m, n: (m, n),
+    ),
+    "several": (
+        lambda a, b, out=None: stretto.all_gather_matmul(a, [b, b], out=None if out is None else [None, out])[1],
+        lambda p, m, n: (p * m, n),
+    ),
+    "matmul_reduce_scatter": (stretto.matmul_reduce_scatter, lambda p, m, n: (m // p, n)),
+    "to columns": (
+        lambda a, b, **options: stretto.matmul_reduce_scatter(a, b, scatter_dim=-1, **options),
+        lambda p, m, n: (m, n // p),
+    ),
+    "matmul_all_reduce": (stretto.matmul_all_reduce, lambda p, m, n: (m, n)),
+    "matmul_all_gather": (stretto.matmul_all_gather, lambda p, m, n: (m, p * n)),
+}
+
+
+def stack(b, times):
+    return b.tile((times, 1)) if hasattr(b, "requires_grad") else np.tile(b, (times, 1))
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("sequence", [None, True])
+def test_products_over_nothing_are_zeros_and_without_columns_empty(name, size, sequence):
+    """As PyTorch has them, on its tensors with gradients."""
+    torch = pytest.importorskip("torch")
+    call, shape_of = PRODUCTS[name]
+
+    def body():
+        for m, k, n in ((6, 0, 12), (6, 4, 0), (6, 0, 0), (0, 0, 12), (0, 0, 0)):
+            want = np.zeros(shape_of(size, m, n), np.float32)
+            a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+            for out in (None, np.full_like(want, np.nan)):
+                np.testing.assert_array_equal(call(a, b, **({} if out is None else {"out": out})), want)
+            assert out is None or (out == 0).all()
+            x, w = (torch.from_numpy(y).requires_grad_() for y in (a, b))
+            made = call(x, w)
+            assert tuple(made.shape) == want.shape and (made == 0).all()
+            made.sum().backward()
+            assert x.grad.shape == a.shape and w.grad.shape == b.shape
+            assert (x.grad == 0).all() and (w.grad == 0).all()
+        assert (stretto.all_reduce(np.ones(3, np.float32)) == size).all()
+
+    testing.run(size, body, sequence=sequence, timeout=60)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_that_are_gathered_for_a_product_without_columns(size):
+    def body():
+        r = stretto.rank()
+        a = np.full((2, 3), r + 1, np.float32)
+        for dim, b in ((0, np.ones((3, 0), np.float32)), (-1, np.ones((3 * size, 0), np.float32))):
+            gathered, made = stretto.all_gather_matmul(a, b, gather_dim=dim, return_a=True)
+            np.testing.assert_array_equal(gathered, stretto.all_gather(a, dim=dim))
+            assert made.shape == (len(gathered), 0)
+            weights = [b, np.ones((len(b), 2), np.float32)]
+            for made, weight in zip(stretto.all_gather_matmul(a, weights, gather_dim=dim), weights):
+                np.testing.assert_array_equal(made, gathered @ weight)
+
+    testing.run(size, body, timeout=60)

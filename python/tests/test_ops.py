@@ -388,7 +388,7 @@ def test_attention_of_a_sequence_over_the_ranks(rng, form):
         own = stretto.zigzag(tokens)
         call = stretto.sequence_attention if form == "sequence" else stretto.ring_attention
         options = {"queries_travel": True} if form == "token_ring" else {}
-        with pytest.raises(stretto.UserError, match="rows of 7 tokens"):
+        with pytest.raises(stretto.UserError, match="rows of tokens=7"):
             call(q[own], k[own], v[own], tokens=7)
         alone = call(q[own], k[own], v[own], tokens=tokens, **options)
         both = call(q[own], k[own], v[own], tokens=tokens, return_lse=True, **options)

@@ -200,7 +200,9 @@ def test_what_cannot_travel_so_is_told():
     told("scale_block is 0", lambda: stretto.all_reduce(x, payload="int8", scale_block=0))
     told("element type float64", lambda: stretto.all_gather(x.astype(np.float64), payload="int8"))
     told("element type int32", lambda: stretto.all_to_all(x.astype(np.int32), payload="int8"))
-    told("need a sum", lambda: stretto.all_reduce(x, reduce_op="max", payload="int8"))
+    for call in stretto.all_reduce, stretto.reduce_scatter:
+        says = f"{call.__name__}: payload goes with sums and averages, not with reduce_op 'max'"
+        told(says, lambda call=call: call(x, payload="int8", reduce_op="max"))
     told("sizes and payload", lambda: stretto.all_gather(x, sizes=[4, 4], payload="int8"))
     told("sizes and payload", lambda: stretto.all_to_all(x, [2, 2], payload="int8"))
     wide = np.zeros((2, 20000), np.float32)

@@ -136,6 +136,19 @@ def test_no_gradient_of_a_maximum():
 
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_no_gradient_of_a_factor():
+    def body():
+        x, factor = torch.ones(2, 3), torch.tensor(2.0)
+        for call in stretto.all_reduce, stretto.reduce_scatter, stretto.reduce:
+            says = f"{call.__name__}: factor is a tensor that requires a gradient"
+            with pytest.raises(stretto.UserError, match=says):
+                call(x, reduce_op="premul_sum", factor=torch.tensor(2.0, requires_grad=True))
+            call(x, reduce_op="premul_sum", factor=factor)
+
+    testing.run(2, body, timeout=20)
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 def test_gradients_of_premultiplied_sums():
     def body():
         for call in (stretto.all_reduce, stretto.reduce_scatter):

@@ -77,7 +77,7 @@ CALLS = {
     ),
     "heads": (
         lambda bad: stretto.sequence_attention(*[ones(4, 2, 4)] * 3, tokens=1 if bad else None),
-        "sequence_attention: 4 rows of 1 tokens",
+        "sequence_attention: 4 rows of tokens=1",
     ),
     "an expert that is not there": (
         lambda bad: stretto.ep_dispatch(X, experts(bad), ones(4, 2), 2),
@@ -104,6 +104,10 @@ CALLS = {
     "symmetric memory": (
         lambda bad: stretto.symm_mem.empty(4, dtype="nonsense" if bad else "float32"),
         "symm_mem.empty: 'nonsense' is no element type",
+    ),
+    "large expert": (
+        lambda bad: stretto.ep_dispatch(X, experts(False).astype(np.int64) + bad * 2**32, ones(4, 2), 2),
+        "experts breaks its contract: entry 0 is 2147483647 or more, need",
     ),
     "group": (
         lambda bad: stretto.new_group([0, 99] if bad else [0, 1], name="g"),

@@ -272,6 +272,24 @@ def test_messages_of_the_same_form_are_checked_again():
         assert len(told) == 3 and "read-only" in told[0] and "float64" in told[1] and "rank 2" in told[2], told
 
 
+def test_a_batch_beside_another_call_is_told_by_its_name():
+    texts = [None, None]
+
+    def body():
+        r, x = stretto.rank(), np.ones(3, np.float32)
+        with pytest.raises(stretto.UserError) as told:
+            if r == 0:
+                stretto.batch_send_recv([(x, 1)], [(x.copy(), 1)])
+            else:
+                stretto.all_to_all(np.ones((4, 2), np.float32), None, [1, 3])
+        texts[r] = str(told.value)
+
+    testing.run(2, body, timeout=20)
+    for text in texts:
+        assert "rank 0 called batch_send_recv(messages of float32)" in text, text
+        assert "rank 1 called all_to_all(x float32 rows of [2], with sizes)" in text, text
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_sizes_of_messages_are_told_once(size, monkeypatch):
     """Ranks that send what they sent before only ask whether all do; a rank alone does not even ask."""

@@ -230,11 +230,11 @@ def refusals(given):
         "outs": ({"out": n[:2]}, "out is a list of 2, need 3 arrays for its results"),
         "shape of out": (
             {"out": [n[0], n[2], n[1]]},
-            r"out is a NumPy array, float32 \(8, 40\), the .* \(8, 1\) \(of b\[1\]\)",
+            r"out\[1\] is a NumPy array, float32 \(8, 40\), the .* \(8, 1\)",
         ),
         "dtype of out": (
             {"out": n, "out_dtype": "float16"},
-            r"out is a NumPy array, float32 .* the result .* float16 .*\(of b\[0\]\)",
+            r"out\[0\] is a NumPy array, float32 .* the result .* float16",
         ),
         "overlap": (
             {"out": [n[0], n[0][:, :1], n[0].reshape(-1)[:320].reshape(8, 40)]},

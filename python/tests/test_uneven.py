@@ -134,7 +134,8 @@ def test_arguments_that_do_not_fit():
     x, two = np.ones((4, 2), np.float32), np.array([2, 2])
     for call, what in (
         (lambda: stretto.all_to_all_v(x, np.array([1, 2, 3])), "need int32"),
-        (lambda: stretto.all_to_all_v(x, np.array([1.0, 2.0])), "need int32"),
+        (lambda: stretto.all_to_all_v(x, np.array([1.0, 2.0])), "float64 (2,); need int32 or int64 (2,)"),
+        (lambda: stretto.all_gather_v(x, np.int16([2])), "input_size is int16 (1,); need int32 or int64 (1,)"),
         (lambda: stretto.all_to_all_v(x, [2, 2]), "input_split_sizes"),
         (lambda: stretto.all_to_all_v(x, two, max_rows=-1), "max_rows"),
         (lambda: stretto.all_to_all_v(x, two, max_rows=3, out=x), "out has 4 rows"),

@@ -87,7 +87,7 @@ std::string why_not(const fs::path& name, const struct stat& file, bool is_last)
 [[noreturn]] void refuse(const fs::path& path, const std::string& why,
                          const std::string& chosen_by) {
   throw UserError(fmt::format(
-      "{}: not used, since others could put code there: {}. Make it yours alone (chown, chmod "
+      "{}: refused, since others could put code there: {}. Make it yours alone (chown, chmod "
       "go-w), or choose another with {}",
       printable(path.string(), 300), why, chosen_by));
 }
