@@ -8,7 +8,7 @@ from typing import Optional
 from . import _route
 from ._adopt import adopt
 from ._arrays import ArrayT
-from ._calls import bound_of, computed_dtype, described, finish, make_result, same_kind
+from ._calls import computed_dtype, described, finish, make_result, same_kind
 from ._world import GroupLike, counted, group_of, name_of
 from .errors import UserError
 
@@ -107,15 +107,19 @@ def _launch(group, op: str, program: str, kind, dtype: str, arrays, rows: int, o
     if rows == 0:
         group.agree_on_nothing(said)
         return finish(kind, result, written)
-    sizes = {"m": bound_of(rows), "n": bt.shape[0], "k": bt.shape[1]}
+    sizes = {"n": bt.shape[0], "k": bt.shape[1], "bias": bool(bias)}
     desc = {"world_size": group.size, "dtype": dtype, "weight_dtype": dtype, **sizes}
+    shape = (kind.on_gpu, program, *desc.values())
+    bound, exact = group.bound(shape, rows)  # a proof for any number of rows takes seconds
     group.launch_operator(
         kind,
         program,
-        {**desc, "bias": bool(bias)},
+        {**desc, "m": bound},
         ("a", "b", "bias", "c") if bias else ("a", "b", "c"),
         (kind.dense(a), bt, *(kind.dense(x) for x in bias), written),
         (rows,),
         said=said,
+        at_bounds=exact,
     )
+    group.launched(shape, rows)
     return finish(kind, result, written)
