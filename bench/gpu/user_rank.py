@@ -50,20 +50,23 @@ if not ON_GPU:
 class Ranks:
     """This rank among the others."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, one_gpu: bool = False):
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         timeout = datetime.timedelta(minutes=9)  # one rank may be compiling
-        if ON_GPU:
+        self.world = None
+        if ON_GPU and not one_gpu:
             from overlap_torch_rank import World
             torch.cuda.set_device(self.rank)
             self.world = World(self.rank, self.size, "env://")
         else:
+            if ON_GPU:
+                torch.cuda.set_device(0)
             dist.init_process_group("gloo")
         self.host = dist.new_group(backend="gloo", timeout=timeout)
         torch.manual_seed(64 * seed + self.rank)
 
     def meet(self):
-        if ON_GPU:
+        if self.world is not None:
             self.world.meet()
         else:
             dist.barrier()
@@ -467,6 +470,8 @@ def main():
     parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
     parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
+    parser.add_argument("--one-gpu", action="store_true", help="all ranks on the first GPU, of --parts proofs, warmed "
+                        "and first: what the hosts do is as on one each; nothing is compared")
     parser.add_argument("--named", action="store_true", help="the shapes were chosen and not drawn; said in the JSON")
     parser.add_argument("--pairs", type=int, default=LEAST_SAMPLES, help="rounds of the lot at least")
     parser.add_argument("--tune", action="store_true", help="the lot as stretto.tune has it, and as predicted")
@@ -479,8 +484,10 @@ def main():
                          f"there are {', '.join([*PARTS, *ALONE])}")
     if parts & set(ALONE) and len(parts) > 1:
         raise SystemExit(f"user_rank: {' and '.join(ALONE)} have a process of their own")
-    ranks = Ranks(options.seed)
-    stretto.init(timeout=60)
+    if options.one_gpu and parts - {*ALONE, "first"}:
+        raise SystemExit("user_rank: ranks that share a GPU have no other times than those of first calls")
+    ranks = Ranks(options.seed, options.one_gpu)
+    stretto.init(timeout=60, share_gpus=options.one_gpu)
     make_pairs(ranks.size)
     result = {
         "machine": torch.cuda.get_device_name() if ON_GPU else "CPU", "driver": options.driver,
@@ -492,7 +499,8 @@ def main():
     }
 
     def asked(calls: dict) -> dict:
-        return {name: call for name, call in calls.items() if any(text in name for text in only)}
+        found = {name: call for name, call in calls.items() if any(text in name for text in only)}
+        return {name: call._replace(theirs=None) for name, call in found.items()} if options.one_gpu else found
 
     def write():
         if ranks.rank == 0 and options.out:
