@@ -57,7 +57,7 @@ MAKERS = {
     "startup": use.startup_table, "enqueue": use.enqueue_table, "watchdog": use.watchdog_table,
     "points": use.points_table,
     "user-calls": user.user_calls_table, "user-steps": user.user_steps_table,
-    "shared-first": user.shared_first_table, "user-sizes": user.user_sizes_table,
+    "shared-proofs": user.shared_proofs_table, "user-sizes": user.user_sizes_table,
     "user-lot": user.user_lot_table, "user-lot-shapes": user.user_lot_shapes_table,
     "user-named": lambda results, n: user.user_lot_shapes_table(results, n, "named")}
 

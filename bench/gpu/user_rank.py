@@ -470,8 +470,8 @@ def main():
     parser.add_argument("--again", action="store_true", help="programs of an earlier run are kept; said in the JSON")
     parser.add_argument("--bytes", default="", help="sizes of collectives, with commas; default: 2 bytes to 256 MB")
     parser.add_argument("--shapes", help="of lot")
-    parser.add_argument("--one-gpu", action="store_true", help="all ranks on the first GPU, of --parts proofs, warmed "
-                        "and first: what the hosts do is as on one each; nothing is compared")
+    parser.add_argument("--one-gpu", action="store_true", help="all ranks on the first GPU, of --parts proofs, which "
+                        "launch nothing")
     parser.add_argument("--named", action="store_true", help="the shapes were chosen and not drawn; said in the JSON")
     parser.add_argument("--pairs", type=int, default=LEAST_SAMPLES, help="rounds of the lot at least")
     parser.add_argument("--tune", action="store_true", help="the lot as stretto.tune has it, and as predicted")
@@ -484,8 +484,8 @@ def main():
                          f"there are {', '.join([*PARTS, *ALONE])}")
     if parts & set(ALONE) and len(parts) > 1:
         raise SystemExit(f"user_rank: {' and '.join(ALONE)} have a process of their own")
-    if options.one_gpu and parts - {*ALONE, "first"}:
-        raise SystemExit("user_rank: ranks that share a GPU have no other times than those of first calls")
+    if options.one_gpu and parts != {"proofs"}:
+        raise SystemExit("user_rank: --one-gpu is for --parts proofs")
     ranks = Ranks(options.seed, options.one_gpu)
     stretto.init(timeout=60, share_gpus=options.one_gpu)
     make_pairs(ranks.size)
@@ -499,8 +499,7 @@ def main():
     }
 
     def asked(calls: dict) -> dict:
-        found = {name: call for name, call in calls.items() if any(text in name for text in only)}
-        return {name: call._replace(theirs=None) for name, call in found.items()} if options.one_gpu else found
+        return {name: call for name, call in calls.items() if any(text in name for text in only)}
 
     def write():
         if ranks.rank == 0 and options.out:

@@ -65,21 +65,15 @@ def user_calls_table(results: Results, ranks: int) -> str:
     return text + footnote(text) + sources(rows)
 
 
-def shared_first_table(results: Results, ranks: int) -> str:
-    """First calls of ranks that share a GPU: those that take longer than asked, and the longest."""
-    fields = {"calls": FIRST_S, "calls_again": KEPT_S, "calls_warmed": KEPT_S, "proofs": PROOF_S}
-    found = [results.rows(["shared"], field, of_call, ranks) for field in fields]
-    over, every = [], {}
-    for rows, asked in zip(found, fields.values()):
-        every.update({(asked, key): row for key, row in rows.items()})
-        over += [key for key, (row, _) in rows.items() if row["first_s"] > asked]
-    lines = [[key, *(f"{rows[key][0]['first_s']:.2f}" if key in rows else "-" for rows in found)]
-             for key in found[-1] if key in over]
-    seconds = [[row["first_s"] for row, _ in rows.values()] for rows in found]
-    lines += [["all calls: the longest", *(f"{max(s):.2f}" if s else "-" for s in seconds)],
-              ["as asked", *(f"{sum(each <= asked for each in s)} of {len(s)}" if s else "-"
-                             for s, asked in zip(seconds, fields.values()))]]
-    return table(["call", "first, s", "kept, s", "warmed, s", "rank and prove, s"], lines) + sources(every)
+def shared_proofs_table(results: Results, ranks: int) -> str:
+    """Of ranks that share a GPU: what takes longer than asked, and all."""
+    rows = results.rows(["shared"], "proofs", of_call, ranks)
+    seconds = {key: row["first_s"] for key, (row, _) in rows.items()}
+    lines = [[key, f"{s:.2f}"] for key, s in seconds.items() if s > PROOF_S]
+    if seconds:
+        lines.append([f"{sum(s <= PROOF_S for s in seconds.values())} of {len(seconds)} calls",
+                      f"at most {PROOF_S}, median {median(list(seconds.values())):.2f}"])
+    return table(["call", "rank and prove, s"], lines) + sources(rows)
 
 
 def user_steps_table(results: Results, ranks: int) -> str:
