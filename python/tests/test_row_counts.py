@@ -87,8 +87,6 @@ MOVES = [
     from_the_last,
     exchanged,
     normed,
-    before_spread_heads,
-    after_spread_heads,
 ]
 
 
@@ -141,6 +139,8 @@ def spread_product(x, all_of, weight, r):
     [
         *itertools.product([gathered_product, scattered_product, reduced_product], ["fused", "sequence"]),
         (spread_product, "fused"),  # in sequence columns are gathered, whose programs are by rows
+        (before_spread_heads, "fused"),
+        (after_spread_heads, "fused"),
     ],
 )
 def test_products_have_few_programs(rng, monkeypatch, size, product, products):
