@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -33,7 +34,10 @@ void SlowNotice::watch(std::chrono::milliseconds first) {
   std::unique_lock lock(mutex_);
   for (std::chrono::milliseconds next = first;; next *= 2) {
     if (ended_.wait_until(lock, begin + next, [this] { return over_; })) return;
-    say_(fmt::format("{}, {:.3g} s so far", what_, static_cast<double>(next.count()) / 1000));
+    try {
+      say_(fmt::format("{}, {:.3g} s so far", what_, static_cast<double>(next.count()) / 1000));
+    } catch (const std::bad_alloc&) {  // it goes on without a word
+    }
   }
 }
 

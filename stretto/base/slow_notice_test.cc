@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace stretto {
@@ -28,6 +31,19 @@ TEST(SlowNotice, SaysAgainWheneverTheTimeHasDoubled) {
   EXPECT_EQ(lines[0], "proving 'ring', 0.001 s so far");
   EXPECT_EQ(lines[1], "proving 'ring', 0.002 s so far");
   EXPECT_EQ(lines[2], "proving 'ring', 0.004 s so far");
+}
+
+// The thread that says it has nobody to tell of what goes wrong.
+TEST(SlowNotice, GoesOnWhereThereIsNoMemoryToSayIt) {
+  std::atomic<int> tries = 0;
+  {
+    SlowNotice notice("proving 'ring'", std::chrono::milliseconds(1), [&](const std::string&) {
+      if (++tries < 3) throw std::bad_alloc();
+    });
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (tries < 3 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  }
+  EXPECT_GE(tries, 3);
 }
 
 // Whoever ends early waits for no clock and hears nothing.

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <new>
 
 #include "stretto/base/threads.h"
 
@@ -216,23 +217,37 @@ void Peers::unwatch(int token) {
 
 void Peers::read_all() {
   pthread_setname_np(pthread_self(), "stretto peers");
-  while (true) {
-    std::vector<pollfd> ready{{.fd = stop_.get(), .events = POLLIN}};
-    for (int r = 0; r < size(); ++r) {
-      Peer& peer = peers_[static_cast<std::size_t>(r)];
-      bool here = state(r) == PeerState::kHere;
-      ready.push_back({.fd = here ? peer.socket.get() : -1, .events = POLLIN});
-      ready.push_back({.fd = here ? peer.process.get() : -1, .events = POLLIN});
-    }
-    if (poll_open(ready, -1) <= 0) continue;
-    if (ready[0].revents != 0) return;
-    for (int r = 0; r < size(); ++r) {
-      auto at = 1 + 2 * static_cast<std::size_t>(r);
-      bool ended = ready[at + 1].revents != 0;  // looked at before its last words are read
-      if (ready[at].revents != 0 || ended) read(r);
-      if (ended && state(r) == PeerState::kHere) gone(r, PeerState::kDied);
+  bool goes_on = true;
+  while (goes_on) {
+    try {
+      goes_on = read_next();
+    } catch (const std::bad_alloc&) {
+      // Who waits for what has come is told at the deadline, or that its own memory is at an end.
+      constexpr int kPauseMs = 10;
+      pollfd stop{.fd = stop_.get(), .events = POLLIN, .revents = 0};
+      goes_on = ::poll(&stop, 1, kPauseMs) <= 0;
     }
   }
+}
+
+// What comes next of anybody. False: nobody is to read any more.
+bool Peers::read_next() {
+  std::vector<pollfd> ready{{.fd = stop_.get(), .events = POLLIN}};
+  for (int r = 0; r < size(); ++r) {
+    Peer& peer = peers_[static_cast<std::size_t>(r)];
+    bool here = state(r) == PeerState::kHere;
+    ready.push_back({.fd = here ? peer.socket.get() : -1, .events = POLLIN});
+    ready.push_back({.fd = here ? peer.process.get() : -1, .events = POLLIN});
+  }
+  if (poll_open(ready, -1) <= 0) return true;
+  if (ready[0].revents != 0) return false;
+  for (int r = 0; r < size(); ++r) {
+    auto at = 1 + 2 * static_cast<std::size_t>(r);
+    bool ended = ready[at + 1].revents != 0;  // looked at before its last words are read
+    if (ready[at].revents != 0 || ended) read(r);
+    if (ended && state(r) == PeerState::kHere) gone(r, PeerState::kDied);
+  }
+  return true;
 }
 
 void Peers::read(int rank) {

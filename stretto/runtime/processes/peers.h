@@ -77,6 +77,7 @@ class Peers {
   };
 
   void read_all();
+  bool read_next();
   void read(int rank);
   bool take_message(int rank);
   void gone(int rank, PeerState state);
