@@ -140,8 +140,8 @@ void require_cache() {
     throw UserError(fmt::format("warm: nothing can be kept in {} (STRETTO_CACHE_DIR): {}",
                                 env_cache_dir().string(), error.message()));
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(env_cache_dir() / "warm", ignored);
+  std::error_code ignored;  // the folder stays: another process may be writing there
+  std::filesystem::remove(folder.path("room"), ignored);
 }
 
 void run_warm(WarmCommand& options) {

@@ -200,7 +200,6 @@ def _at_home(result: Any, lane: Group, home: Group) -> Any:
     return result._replace(group=home.name) if mine else result
 
 
-@_route.beside_graphs
 def start(
     group: Group, lane: Group, call: Callable[..., Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]
 ) -> Work:

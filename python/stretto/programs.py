@@ -75,8 +75,8 @@ class Program:
     ) -> Dict[str, Any]:
         """Time and timeline on a machine, built-in or a JSON file, without a GPU: time_ms,
         exposed_comm_ms, bound_by, floors_ms, roles, picture. `extents`: run-time sizes of the
-        launch; default: their bounds, scalars 0. Tables hold what those of a
-        usual launch do, of shipped operators, and of others the largest values of their contracts.
+        launch; default: their bounds, scalars 0. Tables of a shipped operator hold what a usual launch
+        has in them; those of another program hold the largest values that their contracts allow.
         """
         at = text("predict", "machine", machine)
         return self._core.predict(at, self._extents(extents), bool(eager), self._usual_tables)
